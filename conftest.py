@@ -1,4 +1,4 @@
-"""A skipped test is a failed test: what cannot run everywhere carries a marker and is deselected in plain sight.
+"""A skipped test is a failed test: what cannot run everywhere carries a marker and is deselected.
 
 The `gpu` marker is the only one so far; `-m gpu` asks for those tests, and without a GPU they then fail.
 """

@@ -1,0 +1,74 @@
+"""The entry file says what is missing instead of failing somewhere inside."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SH = shutil.which("sh")
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """The files that set-up reads, in a directory whose name has a space."""
+    directory = tmp_path / "a clone"
+    directory.mkdir()
+    for name in ("dev", "pyproject.toml"):
+        shutil.copy(ROOT / name, directory)
+    return directory
+
+
+def dev(clone: Path, *arguments: str, programs: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Runs `dev` with a PATH of basic tools and the given shell scripts."""
+    path = clone.parent / "bin"
+    path.mkdir()
+    for tool in ("cat", "cksum", "dirname", "mkdir", "rm"):
+        found = shutil.which(tool)
+        assert found
+        (path / tool).symlink_to(found)
+    for name, body in programs.items():
+        (path / name).write_text(f"#!{SH}\n{body}\n")
+        (path / name).chmod(0o755)
+    assert SH
+    return subprocess.run(
+        [SH, clone / "dev", *arguments], env={"PATH": str(path)}, capture_output=True, text=True
+    )
+
+
+def test_it_asks_what_to_do(clone: Path) -> None:
+    result = dev(clone, programs={})
+    assert result.returncode == 1
+    assert "sh dev demo, or sh dev test" in result.stderr
+
+
+def test_it_names_the_python_it_needs(clone: Path) -> None:
+    result = dev(clone, "test", programs={"python3": "exit 1"})
+    assert result.returncode == 1
+    assert "Python 3.11 or newer is needed" in result.stderr
+    assert not (clone / ".venv").exists()
+
+
+def test_it_names_a_missing_pip(clone: Path) -> None:
+    only_bare_environments = """
+case "$*" in
+-c* | --version) ;;
+"-m venv --without-pip .venv") mkdir -p .venv/bin ;;
+*) exit 1 ;;
+esac"""
+    result = dev(clone, "demo", programs={"python3": only_bare_environments})
+    assert result.returncode == 1
+    assert "pip is needed" in result.stderr
+
+
+def test_it_installs_the_compiler_only_where_none_is(clone: Path) -> None:
+    without = dev(clone, "demo", programs={"python3": "case $1 in -c) ;; *) exit 1 ;; esac"})
+    assert "extras: plot,native" in without.stdout
+
+
+def test_it_keeps_to_the_compiler_that_is_there(clone: Path) -> None:
+    programs = {"python3": "case $1 in -c) ;; *) exit 1 ;; esac", "c++": ""}
+    assert "extras: plot (" in dev(clone, "demo", programs=programs).stdout

@@ -1,0 +1,79 @@
+"""Imports go one way, and they stand at the top of a file."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "src" / "tilewright").rglob("*.py"))
+OPTIONAL = {"cuda", "cupy", "jax", "matplotlib", "rich", "torch", "ziglang"}
+ENTRIES = {"cli.py", "__main__.py"}
+
+
+def late_imports(tree: ast.AST) -> Iterator[str]:
+    """Imports inside functions, other than of optional third-party packages."""
+    for function in ast.walk(tree):
+        if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        for node in ast.walk(function):
+            match node:
+                case ast.Import(names=names):
+                    modules = [alias.name for alias in names]
+                case ast.ImportFrom(module=module, level=level):
+                    modules = ["." * level + (module or "")]
+                case _:
+                    continue
+            yield from (f"{node.lineno}: {name}" for name in modules if name.split(".")[0] not in OPTIONAL)
+
+
+def root_imports(tree: ast.AST) -> Iterator[str]:
+    """Imports of the package's own front door, which knows every room and so hides the direction."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names) if any(alias.name == "tilewright" for alias in names):
+                yield f"{node.lineno}: import tilewright"
+            case ast.ImportFrom(module="tilewright", level=0, names=names):
+                yield f"{node.lineno}: from tilewright import {', '.join(alias.name for alias in names)}"
+
+
+def test_rooms_import_one_way() -> None:
+    command = Path(sysconfig.get_path("scripts")) / "lint-imports"
+    result = subprocess.run([command, "--no-cache"], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+    assert "2 kept, 0 broken" in result.stdout
+
+
+def test_imports_stand_at_the_top() -> None:
+    found = [f"{path}:{late}" for path in SOURCES for late in late_imports(ast.parse(path.read_text()))]
+    assert SOURCES
+    assert not found, "\n".join(found)
+
+
+def test_no_room_imports_the_front_door() -> None:
+    rooms = [path for path in SOURCES if path.name not in ENTRIES]
+    found = [f"{path}:{line}" for path in rooms for line in root_imports(ast.parse(path.read_text()))]
+    assert rooms
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "line", ["import json", "from ..ir import ops", "from . import ops", "import tilewright.ir"]
+)
+def test_a_late_import_is_found(line: str) -> None:
+    assert list(late_imports(ast.parse(f"def f():\n    {line}")))
+
+
+@pytest.mark.parametrize("line", ["import torch", "from cuda.bindings import nvrtc"])
+def test_an_optional_package_may_come_late(line: str) -> None:
+    assert not list(late_imports(ast.parse(f"def f():\n    {line}")))
+
+
+@pytest.mark.parametrize("line", ["import tilewright as tw", "from tilewright import Layout"])
+def test_a_front_door_import_is_found(line: str) -> None:
+    assert list(root_imports(ast.parse(line)))

@@ -1,0 +1,92 @@
+"""What every file of the project keeps to: its length, its environment, its paths, its weight at import."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+SOURCES = sorted((ROOT / "src" / "tilewright").rglob("*.py"))
+ENVIRONMENT = ROOT / "src" / "tilewright" / "runtime" / "environment.py"
+LONGEST = 400
+
+# Written so that this file does not match itself.
+FOREIGN = re.compile(
+    r"(?<![\w.])/(?:work|tmp|home/\w+|root)/"  # a path of one machine
+    r"|\bpypi[.]org|\bpythonhosted[.]org|\bnpmjs[.]org|\bdebian[.]org"  # a registry
+)
+OUTSIDE_ACCESS = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
+HEAVY = {"cuda", "matplotlib", "rich", "torch", "typer"}
+
+
+def environment_accesses(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        match node:
+            case ast.Attribute(attr=name) if name in OUTSIDE_ACCESS:
+                yield f"{node.lineno}: {name}"
+            case ast.ImportFrom(module="os", names=names):
+                yield from (f"{node.lineno}: {a.name}" for a in names if a.name in OUTSIDE_ACCESS)
+
+
+def tracked_files() -> list[Path]:
+    listing = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout
+    paths = [ROOT / name for name in listing.decode().split("\0") if name]
+    return [path for path in paths if path.is_file()]
+
+
+def test_no_source_file_is_long() -> None:
+    lengths = {path: len(path.read_text().splitlines()) for path in SOURCES}
+    long = [
+        f"{path.relative_to(ROOT)}: {length} lines" for path, length in lengths.items() if length > LONGEST
+    ]
+    assert lengths
+    assert not long, f"over {LONGEST} lines:\n" + "\n".join(long)
+
+
+def test_one_file_reads_the_environment() -> None:
+    trees = {path: ast.parse(path.read_text()) for path in SOURCES if path != ENVIRONMENT}
+    found = [
+        f"{path.relative_to(ROOT)}:{use}"
+        for path, tree in trees.items()
+        for use in environment_accesses(tree)
+    ]
+    assert trees
+    assert not found, f"read it in {ENVIRONMENT.relative_to(ROOT)}:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    "line", ["import os; os.environ['A']", "import os; os.getenv('A')", "from os import environ as e"]
+)
+def test_an_environment_access_is_found(line: str) -> None:
+    assert list(environment_accesses(ast.parse(line)))
+
+
+def test_files_name_no_machine_and_no_registry() -> None:
+    files = tracked_files()
+    found = [
+        f"{path.relative_to(ROOT)}:{number}: {match.group()}"
+        for path in files
+        for number, line in enumerate(path.read_bytes().decode("utf-8", "replace").splitlines(), 1)
+        if (match := FOREIGN.search(line))
+    ]
+    assert files
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.parametrize("parts", [("", "work", "main"), ("", "tmp", "x"), ("", "root", "x")])
+def test_a_machine_path_is_found(parts: tuple[str, ...]) -> None:
+    assert FOREIGN.search(f'open("{"/".join(parts)}")')
+
+
+def test_import_is_light() -> None:
+    program = "import sys; before = set(sys.modules); import tilewright; print(*set(sys.modules) - before)"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    imported = {name.partition(".")[0] for name in result.stdout.split()}
+    assert "tilewright" in imported
+    assert not imported & HEAVY
