@@ -1,7 +1,7 @@
 """Runs the README's two commands in fresh clones, with and without a C++ compiler on PATH, and reports times.
 
-Every run has an empty cache directory, so packages are fetched and kernels are compiled anew each time. The clones
-stand in a directory whose name has a space. They hold what is committed, not what lies in the working tree.
+Every run has an empty cache directory, so packages are fetched and kernels are compiled anew each time. The
+clones stand in a directory whose name has a space. They hold what is committed, not the working tree.
 """
 
 from __future__ import annotations
