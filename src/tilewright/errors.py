@@ -1,0 +1,157 @@
+"""The error tree and source locations.
+
+Every error that a user can cause derives from `TilewrightError` and says what is wrong, the value, and,
+where one exists, the nearest legal choice.  Errors about a line of a kernel carry a `Location` and show the
+line with a caret.
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame of a call stack: the file, the function, and the span of source it was executing."""
+
+    file: str
+    line: int
+    column: int
+    end_column: int
+    function: str
+
+    def __str__(self) -> str:
+        return f"{PurePath(self.file).name}:{self.line}:{self.column + 1}"
+
+    def excerpt(self) -> str:
+        """The source line with a caret under the span; empty when the source is not available."""
+        text = linecache.getline(self.file, self.line).rstrip("\n")
+        if not text.strip():
+            return ""
+        indent = len(text) - len(text.lstrip())
+        start = max(self.column, indent)
+        stop = self.end_column if self.end_column > start else len(text)
+        shown = text[indent:]
+        return f"    {shown}\n    {' ' * (start - indent)}{'^' * max(1, min(stop, len(text)) - start)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where an operation was written: the innermost frame first, then its callers up to the kernel."""
+
+    frames: tuple[Frame, ...]
+
+    @property
+    def frame(self) -> Frame:
+        """The innermost frame."""
+        return self.frames[0]
+
+    def __str__(self) -> str:
+        return " < ".join(str(frame) for frame in self.frames)
+
+    def excerpt(self) -> str:
+        """Every frame's line with its caret, innermost first."""
+        parts = []
+        for depth, frame in enumerate(self.frames):
+            parts.append(f"  {'at' if depth == 0 else 'called from'} {frame} in {frame.function}")
+            if text := frame.excerpt():
+                parts.append(text)
+        return "\n".join(parts)
+
+
+class TilewrightError(Exception):
+    """Base of all errors raised by tilewright."""
+
+
+class LayoutError(TilewrightError, ValueError):
+    """A layout or view operation that has no legal result, or whose legality cannot be decided."""
+
+
+class DTypeError(TilewrightError, TypeError):
+    """An unknown dtype, or a combination of dtypes that an operation does not support."""
+
+
+class LocatedError(TilewrightError):
+    """An error about a line of a kernel; shows the line with a caret."""
+
+    def __init__(self, message: str, location: Location | None = None) -> None:
+        self.message = message
+        self.location = location
+        super().__init__(message if location is None else f"{message}\n{location.excerpt()}")
+
+
+class TraceError(LocatedError):
+    """A kernel's Python code did something that tracing cannot record."""
+
+
+class ParseError(TilewrightError, ValueError):
+    """Text that is not a printed kernel."""
+
+
+class MissingRuleError(LocatedError):
+    """A target has no rule for an operation; names both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """One broken rule of the legality report.
+
+    Args:
+        rule: short name of the rule, e.g. ``"vector width"``.
+        message: what is wrong, in one sentence with the offending value.
+        nearest: the nearest legal choice, as the author would write it; empty if there is none.
+        location: the author's line.
+    """
+
+    rule: str
+    message: str
+    nearest: str = ""
+    location: Location | None = None
+
+    def __str__(self) -> str:
+        lines = [f"{self.rule}: {self.message}"]
+        if self.nearest:
+            lines.append(f"  nearest legal choice: {self.nearest}")
+        if self.location is not None:
+            lines.append(self.location.excerpt())
+        return "\n".join(lines)
+
+
+class LegalityError(TilewrightError):
+    """A kernel breaks rules of the language or of its target; lists every violation at once."""
+
+    def __init__(self, kernel: str, target: str, violations: Sequence[Violation]) -> None:
+        self.kernel = kernel
+        self.target = target
+        self.violations = tuple(violations)
+        count = len(self.violations)
+        head = f"kernel {kernel} is not legal for {target}: {count} violation{'s' * (count != 1)}"
+        super().__init__("\n\n".join([head, *(str(v) for v in self.violations)]))
+
+
+class LaunchError(TilewrightError, ValueError):
+    """Arguments that do not fit a kernel: dtype, rank, extent, alignment, device."""
+
+
+class ToolchainError(TilewrightError):
+    """No compiler or driver library for a target on this machine; says what to install."""
+
+
+class CompileError(TilewrightError):
+    """A compiler refused generated text; carries the compiler's log and the text."""
+
+    def __init__(self, message: str, log: str, source: str) -> None:
+        self.log = log
+        self.source = source
+        super().__init__(f"{message}\n{log}")
+
+
+class HazardError(TilewrightError):
+    """The reference target found hazards (races, out-of-bounds or unwritten accesses, deadlock)."""
+
+
+class WrongResultError(TilewrightError):
+    """A computed array differs from its reference by more than the bound."""

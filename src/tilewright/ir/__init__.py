@@ -1,0 +1,1 @@
+"""The intermediate representation: types, operations, kernels; printed, parsed and verified here."""

@@ -1,0 +1,81 @@
+"""Building kernels: unique names, results typed by their operation, nested regions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TypeVar
+
+from tilewright.errors import Location
+from tilewright.ir.ops import Block, Op
+from tilewright.ir.types import Value
+
+OpType = TypeVar("OpType", bound=Op)
+
+
+class Names:
+    """Hands out names that no one has yet."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def unique(self, wanted: str) -> str:
+        """``wanted``, or ``wanted_1``, ``wanted_2`` ..."""
+        name, count = wanted, 0
+        while name in self._taken:
+            count += 1
+            name = f"{wanted}_{count}"
+        self._taken.add(name)
+        return name
+
+
+def make(op: type[OpType], name: str, location: Location | None = None, **attributes: Any) -> OpType:
+    """Make an operation with a result: infer its type, name it, and root views at their buffer."""
+    kind = op.infer(**attributes)  # type: ignore[attr-defined]
+    source = attributes.get("source")
+    root = source.buffer if isinstance(source, Value) and hasattr(kind, "memory") else None
+    return op(result=Value(name, kind, root), location=location, **attributes)  # type: ignore[call-arg]
+
+
+class Builder:
+    """Collects operations into nested regions."""
+
+    def __init__(self) -> None:
+        self.names = Names()
+        self._open: list[list[Op]] = [[]]
+
+    def append(self, op: OpType) -> OpType:
+        """Add an operation to the innermost region."""
+        self._open[-1].append(op)
+        return op
+
+    def define(
+        self, op: type[OpType], name: str, location: Location | None = None, **attributes: Any
+    ) -> Value:
+        """Add an operation with a result and give back the result."""
+        made = self.append(make(op, self.names.unique(name), location, **attributes))
+        result: Value = made.results[0]
+        return result
+
+    @property
+    def depth(self) -> int:
+        """How many regions are open, the outermost included."""
+        return len(self._open)
+
+    def open(self) -> None:
+        """Start a region."""
+        self._open.append([])
+
+    def close(self) -> Block:
+        """End the innermost region and give it back."""
+        return Block(tuple(self._open.pop()))
+
+    @contextmanager
+    def region(self) -> Iterator[list[Block]]:
+        """Collect operations into a block: ``with builder.region() as out: ...``, then ``out[0]``."""
+        out: list[Block] = []
+        self.open()
+        try:
+            yield out
+        finally:
+            out.append(self.close())

@@ -1,0 +1,192 @@
+"""Kernels: parameters, launch shape, guards and a body."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from tilewright.errors import Violation
+from tilewright.ir.ops import Block, For, GetVariable, Op, Shared
+from tilewright.ir.types import Value
+from tilewright.layout.nodes import Cond, Int, Sym
+
+
+@dataclass(frozen=True)
+class TensorParam:
+    """An array of the caller's."""
+
+    value: Value
+
+
+@dataclass(frozen=True)
+class ScalarParam:
+    """A number of the caller's, passed by value."""
+
+    value: Value
+
+
+@dataclass(frozen=True)
+class Extent:
+    """Where a size comes from: the extent of dimension ``dim`` of parameter ``tensor``."""
+
+    tensor: str
+    dim: int
+
+
+@dataclass(frozen=True)
+class Stride:
+    """Where a size comes from: the stride, in elements, of dimension ``dim`` of parameter ``tensor``."""
+
+    tensor: str
+    dim: int
+
+
+@dataclass(frozen=True)
+class Argument:
+    """Where a size comes from: the integer argument ``name``."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Derived:
+    """Where a size comes from: an expression over other sizes, computed once by the launcher."""
+
+    value: Int
+
+
+Source: TypeAlias = Extent | Stride | Argument | Derived
+
+
+@dataclass(frozen=True)
+class SizeParam:
+    """An integer passed to the kernel; ``bits`` is 64 where offsets need it."""
+
+    sym: Sym
+    source: Source
+    bits: int = 32
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Global memory that the launcher allocates and keeps; zeroed before every launch if ``zeroed``.
+
+    Args:
+        value: the tensor.
+        elems: number of elements, over the kernel's sizes.
+        zeroed: whether it holds zeros when the kernel starts (counters).
+    """
+
+    value: Value
+    elems: Int
+    zeroed: bool = False
+
+
+Param: TypeAlias = TensorParam | ScalarParam | SizeParam | Workspace
+
+
+@dataclass(frozen=True)
+class GridAxis:
+    """One axis of the launch grid: a symbol in ``[0, extent)``. ``kind`` is ``"block"`` or ``"batch"``."""
+
+    sym: Sym
+    extent: Int
+    kind: str = "block"
+
+
+@dataclass(frozen=True)
+class ClusterAxis:
+    """The block's index in its cluster along grid axis ``axis``, a symbol in ``[0, extent)``."""
+
+    sym: Sym
+    axis: int
+    extent: int
+
+
+@dataclass(frozen=True)
+class Guard:
+    """A condition on the sizes that the launcher checks; ``message`` says what it means to the caller."""
+
+    condition: Cond
+    message: str
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel for one class of arguments.
+
+    Args:
+        name: the author's function name.
+        params: in launch order.
+        grid: axes of the grid, at most three, x first.
+        cluster: the block's indices in its cluster; empty without clusters.
+        threads: threads per block.
+        lanes: threads per warp.
+        body: the operations.
+        guards: what the launcher checks.
+        violations: rules broken while tracing; no target compiles a kernel that has any.
+    """
+
+    name: str
+    params: tuple[Param, ...]
+    grid: tuple[GridAxis, ...]
+    threads: int
+    body: Block
+    cluster: tuple[ClusterAxis, ...] = ()
+    lanes: int = 32
+    guards: tuple[Guard, ...] = ()
+    violations: tuple[Violation, ...] = field(default=(), compare=False)
+
+    @property
+    def tensors(self) -> tuple[Value, ...]:
+        """The caller's arrays."""
+        return tuple(p.value for p in self.params if isinstance(p, TensorParam))
+
+    @property
+    def sizes(self) -> tuple[SizeParam, ...]:
+        """The integer parameters."""
+        return tuple(p for p in self.params if isinstance(p, SizeParam))
+
+    @property
+    def workspaces(self) -> tuple[Workspace, ...]:
+        """The launcher's own buffers."""
+        return tuple(p for p in self.params if isinstance(p, Workspace))
+
+    def walk(self) -> Iterator[Op]:
+        """Every operation in program order, outer before inner."""
+        return self.body.walk()
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory, each tensor starting at its alignment."""
+        return layout_shared(self)[1]
+
+    @property
+    def written_params(self) -> frozenset[str]:
+        """Names of the caller's arrays that the kernel writes."""
+        written = {value.buffer for op in self.walk() for value in op.written}
+        return frozenset(value.name for value in self.tensors if value in written)
+
+
+def layout_shared(kernel: Kernel) -> tuple[dict[Value, int], int]:
+    """The byte offset of every shared tensor, and the total; tensors lie one after another."""
+    offsets: dict[Value, int] = {}
+    total = 0
+    for op in kernel.walk():
+        if isinstance(op, Shared):
+            total = -(-total // op.align) * op.align
+            offsets[op.result] = total
+            total += op.elems * op.dtype.bytes
+    return offsets, total
+
+
+def defined_symbols(kernel: Kernel) -> set[Sym]:
+    """Every symbol that the kernel's parameters, grid, loops and variable reads define."""
+    found = {p.sym for p in kernel.sizes} | {a.sym for a in kernel.grid} | {a.sym for a in kernel.cluster}
+    for op in kernel.walk():
+        if isinstance(op, For):
+            found.add(op.index)
+        elif isinstance(op, GetVariable):
+            found.add(op.result)
+    return found

@@ -1,0 +1,119 @@
+"""Matrix-multiply atoms and their tilings, as data.
+
+An `MmaAtom` is one instruction (or one multiply-add per thread) together with the maps that say which lane
+holds which coordinate of A, B and C in which register.  A `TiledMma` repeats it over warps and registers.
+Which target offers which atom is listed in `tilewright.targets.atoms`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from tilewright.dtypes import DType
+from tilewright.layout.distribution import Distribution, Mode
+
+
+@dataclass(frozen=True)
+class MmaAtom:
+    """``C[m, n] += sum_k A[m, k] * B[n, k]``, executed by ``lanes`` threads together.
+
+    Args:
+        name: e.g. ``"mma.m16n8k16.f32.f16"``.
+        a_dtype: element type of A.
+        b_dtype: element type of B.
+        c_dtype: element type of the accumulator.
+        a: distribution of A over (m, k).
+        b: distribution of B over (n, k).
+        c: distribution of C over (m, n).
+        feature: what the hardware must have; empty if every target executes it.
+        precision: fraction bits of the products' inputs if fewer than A's dtype has (tf32), else None.
+    """
+
+    name: str
+    a_dtype: DType
+    b_dtype: DType
+    c_dtype: DType
+    a: Distribution
+    b: Distribution
+    c: Distribution
+    feature: str = ""
+    precision: int | None = None
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Extents (m, n, k)."""
+        return (self.a.shape[0], self.b.shape[0], self.a.shape[1])
+
+    @property
+    def lanes(self) -> int:
+        """Threads that execute the atom together."""
+        return self.c.size_threads
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class TiledMma:
+    """An atom repeated over a grid of warps and, within each warp, over registers.
+
+    A warp owns a contiguous ``repeats``-fold block of atoms; warps are numbered along M first.
+
+    Args:
+        atom: the instruction.
+        warps: warps along M and N.
+        repeats: atoms per warp along M and N.
+
+    Example:
+        >>> from tilewright.targets.atoms import MMA_F16
+        >>> mma = TiledMma(MMA_F16, warps=(4, 2), repeats=(4, 8))
+        >>> mma.tile, mma.threads
+        ((256, 128, 16), 256)
+    """
+
+    atom: MmaAtom
+    warps: tuple[int, int] = (1, 1)
+    repeats: tuple[int, int] = (1, 1)
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """Extents (m, n, k) of one step: all warps, all repeats, one atom deep."""
+        m, n, k = self.atom.shape
+        return (m * self.warps[0] * self.repeats[0], n * self.warps[1] * self.repeats[1], k)
+
+    @property
+    def threads(self) -> int:
+        """Threads of all warps."""
+        return self.atom.lanes * self.warps[0] * self.warps[1]
+
+    def a(self, k: int) -> Distribution:
+        """Distribution of an A tile of shape (m, k)."""
+        return _tiled(self.atom.a, self.warps, (0, None), (self.repeats[0], k // self.atom.shape[2]))
+
+    def b(self, k: int) -> Distribution:
+        """Distribution of a B tile of shape (n, k)."""
+        return _tiled(self.atom.b, self.warps, (None, 0), (self.repeats[1], k // self.atom.shape[2]))
+
+    def c(self) -> Distribution:
+        """Distribution of the accumulator of shape (m, n)."""
+        return _tiled(self.atom.c, self.warps, (0, 1), self.repeats)
+
+
+@lru_cache(maxsize=1024)
+def _tiled(
+    atom: Distribution,
+    warps: tuple[int, int],
+    warp_dims: tuple[int | None, int | None],
+    repeats: tuple[int, int],
+) -> Distribution:
+    """Repeat an atom's map: first within the warp (contiguous), then over warps along ``warp_dims``."""
+    spans = [extent * repeat for extent, repeat in zip(atom.shape, repeats, strict=True)]
+    shape = list(spans)
+    warp_modes = []
+    for count, dim in zip(warps, warp_dims, strict=True):
+        warp_modes.append(Mode(count, dim, 0 if dim is None else spans[dim]))
+        if dim is not None:
+            shape[dim] *= count
+    repeat_modes = tuple(Mode(repeat, dim, atom.shape[dim]) for dim, repeat in enumerate(repeats))
+    return Distribution(tuple(shape), (*atom.threads, *warp_modes), (*atom.values, *repeat_modes))

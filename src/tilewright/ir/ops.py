@@ -1,0 +1,418 @@
+"""The operations: frozen dataclasses with typed fields; effects, printing and cloning derive from the fields.
+
+An operation knows nothing of targets.  Every operation is collective over the threads of the block, unless
+its distribution names fewer.  `Op.roles` says which fields are operands whose contents the operation
+``"reads"``, ``"writes"`` or ``"updates"``, operands that it only ``"uses"``, and results that it
+``"defines"``; all other fields are attributes.
+
+To add an operation: write its class here, list it in `OPS`, give it a rule in each target (the reference's
+rule is its meaning), and a test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from tilewright.dtypes import DType
+from tilewright.errors import Location, Violation
+from tilewright.ir import rules
+from tilewright.ir.elementwise import FUNCTIONS, result_dtype
+from tilewright.ir.mma import TiledMma
+from tilewright.ir.types import FragmentType, Memory, ScalarType, TensorType, Type, Value, VariableType
+from tilewright.layout.distribution import Distribution
+from tilewright.layout.nodes import Cond, Int, Sym
+from tilewright.layout.transforms import Transform
+from tilewright.layout.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A sequence of operations."""
+
+    ops: tuple[Op, ...] = ()
+
+    def walk(self) -> Iterator[Op]:
+        """Every operation, outer before inner, in program order."""
+        for op in self.ops:
+            yield op
+            for region in op.regions:
+                yield from region.walk()
+
+
+@dataclass(frozen=True)
+class Op:
+    """Base of all operations."""
+
+    name: ClassVar[str]
+    roles: ClassVar[dict[str, str]] = {}
+    location: Location | None = field(default=None, kw_only=True, compare=False, repr=False)
+
+    def _with_role(self, *roles: str) -> tuple[Any, ...]:
+        found: list[Any] = []
+        for name, role in self.roles.items():
+            if role in roles:
+                value = getattr(self, name)
+                found.extend(value if isinstance(value, tuple) else (value,))
+        return tuple(found)
+
+    @property
+    def results(self) -> tuple[Any, ...]:
+        """Values (or, for loops and variable reads, symbols) that the operation defines."""
+        return self._with_role("defines")
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        """Values that the operation names."""
+        named = self._with_role("reads", "writes", "updates", "uses")
+        return tuple(value for value in named if isinstance(value, Value))
+
+    @property
+    def read(self) -> tuple[Value, ...]:
+        """Values whose contents the operation reads."""
+        return tuple(v for v in self._with_role("reads", "updates") if isinstance(v, Value))
+
+    @property
+    def written(self) -> tuple[Value, ...]:
+        """Values whose contents the operation writes."""
+        return tuple(v for v in self._with_role("writes", "updates") if isinstance(v, Value))
+
+    @property
+    def regions(self) -> tuple[Block, ...]:
+        """Nested blocks."""
+        return tuple(value for f in fields(self) if isinstance(value := getattr(self, f.name), Block))
+
+    def verify(self) -> Iterator[Violation]:
+        """The rules that this operation breaks on any target."""
+        yield from ()
+
+    def violation(self, rule: str, message: str, nearest: str = "") -> Violation:
+        """A violation at this operation's line."""
+        return Violation(rule, message, nearest, self.location)
+
+
+# ---------------------------------------------------------------- memory and views
+
+
+@dataclass(frozen=True)
+class Shared(Op):
+    """A tensor in shared memory, uninitialised; ``elems`` elements are allocated."""
+
+    name = "shared"
+    roles: ClassVar = {"result": "defines"}
+    result: Value
+    dtype: DType
+    view: View
+    elems: int
+    align: int = 128
+
+    @staticmethod
+    def infer(dtype: DType, view: View, elems: int, align: int = 128) -> Type:
+        """Type of the result."""
+        return TensorType(Memory.SHARED, dtype, view, align)
+
+    def verify(self) -> Iterator[Violation]:
+        """The layout must lie within the allocation."""
+        if isinstance(self.view.elems, int) and self.view.elems > self.elems:
+            yield self.violation(
+                "shared allocation",
+                f"{self.result} reaches {self.view.elems} elements (the cosize of its layout) "
+                f"but allocates {self.elems}",
+                f"elems={self.view.elems}",
+            )
+
+
+@dataclass(frozen=True)
+class Fragment(Op):
+    """A tile in registers; filled with ``fill``, or uninitialised if it is None."""
+
+    name = "fragment"
+    roles: ClassVar = {"result": "defines"}
+    result: Value
+    dtype: DType
+    distribution: Distribution
+    fill: float | int | None = None
+
+    @staticmethod
+    def infer(dtype: DType, distribution: Distribution, fill: float | int | None = None) -> Type:
+        """Type of the result."""
+        return FragmentType(dtype, distribution)
+
+
+@dataclass(frozen=True)
+class Reshape(Op):
+    """Another view of the same memory: ``result = transform(source)``."""
+
+    name = "view"
+    roles: ClassVar = {"result": "defines", "source": "uses"}
+    result: Value
+    source: Value
+    transform: Transform
+
+    @staticmethod
+    def infer(source: Value, transform: Transform) -> Type:
+        """Type of the result."""
+        old = source.tensor
+        return TensorType(old.memory, old.dtype, transform.apply(old.view), old.align)
+
+
+@dataclass(frozen=True)
+class Partition(Op):
+    """Deal the coordinates of a tensor to threads."""
+
+    name = "partition"
+    roles: ClassVar = {"result": "defines", "source": "uses"}
+    result: Value
+    source: Value
+    distribution: Distribution
+
+    @staticmethod
+    def infer(source: Value, distribution: Distribution) -> Type:
+        """Type of the result."""
+        old = source.tensor
+        return TensorType(old.memory, old.dtype, old.view, old.align, distribution)
+
+
+@dataclass(frozen=True)
+class Copy(Op):
+    """``target = source``, element by element, converting to the target's dtype (round to nearest even).
+
+    Elements that are invalid in the source read as 0; those that are invalid in the target are not written.
+
+    Args:
+        source: tensor or fragment.
+        target: tensor or fragment of the same shape.
+        distribution: which thread moves what, for a copy between memories; a fragment brings its own.
+        vector: elements per access along the distribution's first value mode; None: the widest legal.
+    """
+
+    name = "copy"
+    roles: ClassVar = {"source": "reads", "target": "writes"}
+    source: Value
+    target: Value
+    distribution: Distribution | None = None
+    vector: int | None = None
+
+    @property
+    def spread(self) -> Distribution:
+        """The distribution that the copy follows."""
+        if self.distribution is not None:
+            return self.distribution
+        for value in (self.target, self.source):
+            if isinstance(value.type, FragmentType | TensorType) and value.type.distribution is not None:
+                return value.type.distribution
+        raise TypeError(f"copy {self.source} -> {self.target} has no distribution")
+
+    def verify(self) -> Iterator[Violation]:
+        """Shapes agree, the distribution covers the tile once, the vector is legal on both sides."""
+        yield from rules.verify_copy(self)
+
+
+@dataclass(frozen=True)
+class CopyAsync(Copy):
+    """``target = source`` from global to shared memory, in the background; complete after `AsyncWait`."""
+
+    name = "copy_async"
+
+    def verify(self) -> Iterator[Violation]:
+        """As `Copy`; global to shared, equal dtypes, accesses of 4, 8 or 16 bytes."""
+        yield from rules.verify_copy(self)
+        memories = tuple(v.tensor.memory if v.is_tensor else None for v in (self.source, self.target))
+        if memories != (Memory.GLOBAL, Memory.SHARED):
+            yield self.violation("copy_async", "asynchronous copies go from global to shared memory", "copy")
+        elif self.source.dtype != self.target.dtype:
+            yield self.violation(
+                "copy_async",
+                f"cannot convert {self.source.dtype} to {self.target.dtype} in the background",
+                "copy",
+            )
+        elif self.vector and (size := self.vector * self.source.dtype.bytes) not in (4, 8, 16):
+            yield self.violation(
+                "copy_async",
+                f"vector {self.vector} of {self.source.dtype} is {size} bytes; copy_async moves 4, 8 or 16",
+                f"vector={max(4 // self.source.dtype.bytes, 1)}",
+            )
+
+
+@dataclass(frozen=True)
+class AsyncCommit(Op):
+    """Close the group of asynchronous copies that each thread issued since its last commit."""
+
+    name = "async_commit"
+
+
+@dataclass(frozen=True)
+class AsyncWait(Op):
+    """Wait until at most ``pending`` of the groups that each thread committed are unfinished.
+
+    Makes a thread's own copies visible to itself; others see them after a barrier.
+    """
+
+    name = "async_wait"
+    pending: int = 0
+
+
+@dataclass(frozen=True)
+class Fill(Op):
+    """Set every element of a fragment."""
+
+    name = "fill"
+    roles: ClassVar = {"target": "writes", "value": "reads"}
+    target: Value
+    value: float | int | Value
+
+
+# ---------------------------------------------------------------- arithmetic
+
+
+@dataclass(frozen=True)
+class Elementwise(Op):
+    """``result = function(operands...)``, element by element over fragments of one distribution.
+
+    Scalars and numbers apply to every element.  Types narrower than f32 compute in f32 and round once.
+    """
+
+    name = "elementwise"
+    roles: ClassVar = {"result": "defines", "operands_": "reads"}
+    result: Value
+    function: str
+    operands_: tuple[Value | float | int, ...]
+    dtype: DType | None = None
+
+    @staticmethod
+    def infer(function: str, operands_: tuple[Value | float | int, ...], dtype: DType | None = None) -> Type:
+        """Type of the result: a fragment if any operand is one."""
+        values = [v for v in operands_ if isinstance(v, Value)]
+        chosen = result_dtype(function, [v.dtype for v in values], dtype)
+        for value in values:
+            if isinstance(value.type, FragmentType):
+                return FragmentType(chosen, value.type.distribution)
+        return ScalarType(chosen)
+
+    def verify(self) -> Iterator[Violation]:
+        """The function exists, with this many operands, over equal distributions."""
+        arity = FUNCTIONS[self.function]
+        if len(self.operands_) != arity:
+            yield self.violation(
+                "elementwise", f"{self.function} takes {arity} operands, not {len(self.operands_)}"
+            )
+        maps = {v.fragment.distribution for v in self.operands_ if isinstance(v, Value) and v.is_fragment}
+        if len(maps) > 1:
+            yield self.violation(
+                "elementwise",
+                f"{self.function} of fragments with {len(maps)} different (thread, value) maps",
+                "load both through one distribution, or convert one explicitly",
+            )
+
+
+@dataclass(frozen=True)
+class Mma(Op):
+    """``c[m, n] += sum_k a[m, k] * b[n, k]``, products exact, sums in c's dtype.
+
+    Args:
+        a: (M, K), in shared memory or a fragment distributed as ``mma.a(K)``.
+        b: (N, K), in shared memory or a fragment distributed as ``mma.b(K)``.
+        c: fragment distributed as ``mma.c()``.
+        mma: atom, warps, repeats.
+    """
+
+    name = "mma"
+    roles: ClassVar = {"a": "reads", "b": "reads", "c": "updates"}
+    a: Value
+    b: Value
+    c: Value
+    mma: TiledMma
+
+    def verify(self) -> Iterator[Violation]:
+        """Operand shapes, dtypes and distributions fit the tiled MMA."""
+        yield from rules.verify_mma(self)
+
+
+# ---------------------------------------------------------------- synchronisation
+
+
+@dataclass(frozen=True)
+class Barrier(Op):
+    """All threads of the block arrive, then go on; orders their accesses to shared and global memory."""
+
+    name = "barrier"
+
+
+@dataclass(frozen=True)
+class WarpBarrier(Op):
+    """All lanes of each warp arrive, then go on; orders their accesses to memory."""
+
+    name = "warp_barrier"
+
+
+# ---------------------------------------------------------------- control and integers
+
+
+@dataclass(frozen=True)
+class Variable(Op):
+    """A mutable integer with an initial value."""
+
+    name = "var"
+    roles: ClassVar = {"result": "defines"}
+    result: Value
+    initial: Int
+
+    @staticmethod
+    def infer(initial: Int) -> Type:
+        """Type of the result."""
+        return VariableType()
+
+
+@dataclass(frozen=True)
+class SetVariable(Op):
+    """``variable = value``."""
+
+    name = "set_var"
+    roles: ClassVar = {"variable": "writes"}
+    variable: Value
+    value: Int
+
+
+@dataclass(frozen=True)
+class GetVariable(Op):
+    """Define a symbol with the variable's present value."""
+
+    name = "get_var"
+    roles: ClassVar = {"result": "defines", "variable": "reads"}
+    result: Sym
+    variable: Value
+
+
+@dataclass(frozen=True)
+class For(Op):
+    """``for index in range(start, stop, step): body``; ``unroll`` asks for a copy of the body per iteration.
+
+    ``provenance`` names the construct that the loop implements ("mainloop" for the K loop of a GEMM).
+    """
+
+    name = "for"
+    roles: ClassVar = {"index": "defines"}
+    index: Sym
+    start: Int
+    stop: Int
+    step: int
+    body: Block
+    unroll: bool = False
+    provenance: str = ""
+
+
+@dataclass(frozen=True)
+class If(Op):
+    """``if condition: then else: otherwise``; the condition is the same for all threads of the block."""
+
+    name = "if"
+    condition: Cond
+    then: Block
+    otherwise: Block = Block()
+
+
+OPS: tuple[type[Op], ...] = (
+    *(Shared, Fragment, Reshape, Partition, Copy, CopyAsync, AsyncCommit, AsyncWait, Fill),
+    *(Elementwise, Mma, Barrier, WarpBarrier, Variable, SetVariable, GetVariable, For, If),
+)

@@ -1,0 +1,222 @@
+"""Reads printed kernels back, with the help of Python's own parser."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tilewright import dtypes
+from tilewright.errors import ParseError
+from tilewright.ir import kernel as k
+from tilewright.ir.builder import make
+from tilewright.ir.indices import grid_index, loop_index
+from tilewright.ir.mma import MmaAtom, TiledMma
+from tilewright.ir.ops import OPS, Block, For, GetVariable, If, Op
+from tilewright.ir.printer import VERSION
+from tilewright.ir.types import Memory, ScalarType, TensorType, Value
+from tilewright.layout import expr
+from tilewright.layout.distribution import Distribution, Mode
+from tilewright.layout.nodes import TRUE, Cond, Constant, Int, Sym
+from tilewright.layout.transforms import TRANSFORMS
+from tilewright.layout.view import View, coordinates
+
+_OPS = {op.name: op for op in OPS}
+_TRANSFORMS = {transform.__name__: transform for transform in TRANSFORMS}
+_SOURCES = {source.__name__: source for source in (k.Extent, k.Stride, k.Argument, k.Derived)}
+_BINARY: dict[type, Callable[[Int, Int], Int]] = {
+    ast.Add: expr.add,
+    ast.Sub: lambda a, b: expr.add(a, expr.mul(b, -1)),
+    ast.Mult: expr.mul,
+    ast.FloorDiv: expr.floordiv,
+    ast.Mod: expr.mod,
+    ast.BitXor: expr.xor,
+}
+_CALLS: dict[str, Callable[..., Any]] = {
+    "min": expr.minimum,
+    "max": expr.maximum,
+    "select": expr.select,
+    **_TRANSFORMS,
+    **_SOURCES,
+}
+
+
+def parse_kernel(text: str) -> k.Kernel:
+    """The kernel that `tilewright.ir.printer.print_kernel` printed as ``text``.
+
+    Raises:
+        ParseError: the text is not a printed kernel of this version.
+    """
+    first = text.split("\n", 1)[0]
+    if first != f"# tilewright ir {VERSION}":
+        raise ParseError(f"the text starts with {first!r}, not with '# tilewright ir {VERSION}'")
+    try:
+        tree = ast.parse(text)
+    except SyntaxError as error:
+        raise ParseError(f"line {error.lineno}: {error.msg}") from None
+    return _Parser().kernel(tree.body)
+
+
+class _Parser:
+    def __init__(self) -> None:
+        self.names: dict[str, Any] = {"inf": float("inf"), "nan": float("nan"), **dtypes.ALL}
+
+    def kernel(self, statements: list[ast.stmt]) -> k.Kernel:
+        head = self.head(statements[0])
+        params: list[k.Param] = []
+        grid: list[k.GridAxis] = []
+        cluster: list[k.ClusterAxis] = []
+        guards: list[k.Guard] = []
+        ops: list[Op] = []
+        for statement in statements[1:]:
+            made = self.statement(statement)
+            match made:
+                case k.TensorParam() | k.ScalarParam() | k.SizeParam() | k.Workspace():
+                    params.append(made)
+                case k.GridAxis():
+                    grid.append(made)
+                case k.ClusterAxis():
+                    cluster.append(made)
+                case k.Guard():
+                    guards.append(made)
+                case Op():
+                    ops.append(made)
+        return k.Kernel(
+            head["name"],
+            tuple(params),
+            tuple(grid),
+            head["threads"],
+            Block(tuple(ops)),
+            tuple(cluster),
+            head["lanes"],
+            tuple(guards),
+        )
+
+    def head(self, statement: ast.stmt) -> dict[str, Any]:
+        if isinstance(statement, ast.Expr) and isinstance(call := statement.value, ast.Call):
+            return {
+                "name": self.value(call.args[0]),
+                **{str(w.arg): self.value(w.value) for w in call.keywords},
+            }
+        raise ParseError("the second line must be kernel(name, threads=..., lanes=...)")
+
+    def block(self, statements: Iterable[ast.stmt]) -> Block:
+        return Block(tuple(made for s in statements if isinstance(made := self.statement(s), Op)))
+
+    def statement(self, node: ast.stmt) -> Any:
+        match node:
+            case ast.Pass():
+                return None
+            case ast.For(target=ast.Name(id=name), iter=ast.Call(args=args, keywords=keywords), body=body):
+                start, stop, step = (self.value(arg) for arg in args)
+                extra = {str(word.arg): self.value(word.value) for word in keywords}
+                index = self.names[name] = loop_index(name, start, stop, step)
+                return For(index, start, stop, step, self.block(body), **extra)
+            case ast.If(test=test, body=body, orelse=orelse):
+                return If(self.cond(test), self.block(body), self.block(orelse))
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
+                return self.define(name, call)
+            case ast.Expr(value=ast.Call(func=ast.Name(id="guard"), args=[condition, message])):
+                return k.Guard(self.cond(condition), self.value(message))
+            case ast.Expr(value=ast.Call(func=ast.Name(id=name)) as call) if name in _OPS:
+                positional, named = self.arguments(call)
+                return _OPS[name](*positional, **named)
+        raise ParseError(f"line {node.lineno}: not a statement of a kernel: {ast.unparse(node)}")
+
+    def define(self, name: str, call: ast.Call) -> Any:
+        what = call.func.id if isinstance(call.func, ast.Name) else ""
+        made: Any
+        positional, named = self.arguments(call)
+        if what in _OPS:
+            made = self.op(name, _OPS[what], positional, named)
+            self.names[name] = made.results[0]
+            return made
+        match what:
+            case "size":
+                sym = Sym(name, named["low"], named["high"], named["divisor"])
+                made, self.names[name] = k.SizeParam(sym, positional[0], named["bits"]), sym
+            case "scalar":
+                value = Value(name, ScalarType(positional[0]))
+                made, self.names[name] = k.ScalarParam(value), value
+            case "tensor" | "workspace":
+                value = Value(name, TensorType(Memory.GLOBAL, positional[0], positional[1], named["align"]))
+                made = k.TensorParam(value)
+                if what == "workspace":
+                    made = k.Workspace(value, named["elems"], named["zeroed"])
+                self.names[name] = value
+            case "grid":
+                sym = grid_index(name, positional[0])
+                made, self.names[name] = k.GridAxis(sym, *positional), sym
+            case "cluster":
+                sym = Sym(name, 0, positional[1] - 1)
+                made, self.names[name] = k.ClusterAxis(sym, *positional), sym
+            case "distribution":
+                shape, threads, values = positional
+                modes = (tuple(Mode(*m) for m in group) for group in (threads, values))
+                self.names[name], made = Distribution(shape, *modes), None
+            case "tiled_mma":
+                self.names[name], made = TiledMma(*positional), None
+            case "atom":
+                self.names[name], made = MmaAtom(*positional), None
+            case _:
+                raise ParseError(f"line {call.lineno}: unknown operation {what!r}")
+        return made
+
+    def op(self, name: str, op: type[Op], positional: list[Any], named: dict[str, Any]) -> Op:
+        if op is GetVariable:
+            return GetVariable(Sym(name, -(2**31), 2**31 - 1), *positional)
+        operands = [field for field, role in op.roles.items() if role != "defines"]
+        return make(op, name, **dict(zip(operands, positional, strict=True)), **named)
+
+    def arguments(self, call: ast.Call) -> tuple[list[Any], dict[str, Any]]:
+        return [self.value(a) for a in call.args], {str(w.arg): self.value(w.value) for w in call.keywords}
+
+    def value(self, node: ast.expr) -> Any:
+        match node:
+            case ast.Constant(value=value):
+                return value
+            case ast.Name(id=name) if name in self.names:
+                return self.names[name]
+            case ast.Tuple(elts=elements):
+                return tuple(self.value(element) for element in elements)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                value = self.value(operand)
+                return expr.mul(value, -1) if not isinstance(value, float) else -value
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+                return _BINARY[type(op)](self.value(left), self.value(right))
+            case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
+                return self.cond(node)
+            case ast.Call(func=ast.Name(id="view")):
+                return self.view(node)
+            case ast.Call(func=ast.Name(id="select"), args=[condition, left, right]):
+                return expr.select(self.cond(condition), self.value(left), self.value(right))
+            case ast.Call(func=ast.Name(id=name)) if name in _CALLS:
+                positional, named = self.arguments(node)
+                return _CALLS[name](*positional, **named)
+        raise ParseError(f"line {node.lineno}: not a value: {ast.unparse(node)}")
+
+    def view(self, node: ast.Call) -> View:
+        shape = self.value(node.args[0])
+        hidden = {sym.name: sym for sym in coordinates(shape)}
+        outer = self.names
+        self.names = {**outer, **hidden}
+        offset, elems = self.value(node.args[1]), self.value(node.args[2])
+        valid = self.cond(node.args[3]) if len(node.args) > 3 else TRUE
+        self.names = outer
+        return View(shape, offset, elems, valid)
+
+    def cond(self, node: ast.expr) -> Cond:
+        match node:
+            case ast.Constant(value=bool(value)):
+                return Constant(value)
+            case ast.Compare(left=left, ops=[ast.Lt()], comparators=[right]):
+                return expr.less(self.value(left), self.value(right))
+            case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+                return expr.equal(self.value(left), self.value(right))
+            case ast.BoolOp(op=ast.And(), values=values):
+                return expr.all_of(*(self.cond(value) for value in values))
+            case ast.BoolOp(op=ast.Or(), values=values):
+                return expr.any_of(*(self.cond(value) for value in values))
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return expr.negate(self.cond(operand))
+        raise ParseError(f"line {node.lineno}: not a condition: {ast.unparse(node)}")

@@ -1,0 +1,145 @@
+"""Kernels as text, in Python's syntax; `tilewright.ir.parser` reads it back.
+
+The canonical text has no addresses, no paths and no locations: it keys the cache.  `print_kernel` with
+``locations=True`` appends the author's line to each operation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from tilewright.dtypes import DType
+from tilewright.ir.kernel import Kernel, Param, ScalarParam, SizeParam, TensorParam
+from tilewright.ir.mma import MmaAtom, TiledMma
+from tilewright.ir.ops import Block, For, If, Op
+from tilewright.ir.types import Value
+from tilewright.layout.distribution import Distribution
+from tilewright.layout.nodes import TRUE, Cond, Expr, Sym
+from tilewright.layout.spelling import format_cond, format_int
+from tilewright.layout.transforms import TRANSFORMS
+from tilewright.layout.view import View
+
+VERSION = 1
+
+
+def print_kernel(kernel: Kernel, *, locations: bool = False) -> str:
+    """The kernel as text."""
+    return _Printer(locations).kernel(kernel)
+
+
+class _Printer:
+    def __init__(self, locations: bool) -> None:
+        self.locations = locations
+        self.pool: dict[Any, str] = {}
+        self.pooled: list[str] = []
+
+    def kernel(self, kernel: Kernel) -> str:
+        head = [f"# tilewright ir {VERSION}"]
+        head.append(f"kernel({kernel.name!r}, threads={kernel.threads}, lanes={kernel.lanes})")
+        head += [self.param(param) for param in kernel.params]
+        for axis in kernel.grid:
+            head.append(f"{axis.sym.name} = grid({self.show(axis.extent)}, {axis.kind!r})")
+        for member in kernel.cluster:
+            head.append(f"{member.sym.name} = cluster({member.axis}, {member.extent})")
+        head += [f"guard({format_cond(g.condition)}, {g.message!r})" for g in kernel.guards]
+        body = self.block(kernel.body, 0)
+        return "\n".join([*head, *self.pooled, *body]) + "\n"
+
+    def param(self, param: Param) -> str:
+        if isinstance(param, SizeParam):
+            sym = param.sym
+            source = self.call(type(param.source).__name__, param.source)
+            return (
+                f"{sym.name} = size({source}, low={sym.low}, high={sym.high}, "
+                f"divisor={sym.divisor}, bits={param.bits})"
+            )
+        value = param.value
+        if isinstance(param, ScalarParam):
+            return f"{value.name} = scalar({value.dtype})"
+        kind = value.tensor
+        text = f"{kind.dtype}, {self.show(kind.view)}, align={kind.align}"
+        if isinstance(param, TensorParam):
+            return f"{value.name} = tensor({text})"
+        return f"{value.name} = workspace({text}, elems={self.show(param.elems)}, zeroed={param.zeroed})"
+
+    def block(self, block: Block, depth: int) -> list[str]:
+        lines = [line for op in block.ops for line in self.op(op, depth)]
+        return lines or ["    " * depth + "pass"] if depth else lines
+
+    def op(self, op: Op, depth: int) -> list[str]:
+        indent = "    " * depth
+        note = f"  # {op.location.frame}" if self.locations and op.location is not None else ""
+        if isinstance(op, For):
+            span = f"{self.show(op.start)}, {self.show(op.stop)}, {op.step}"
+            extra = ", unroll=True" if op.unroll else ""
+            extra += f", provenance={op.provenance!r}" if op.provenance else ""
+            head = f"{indent}for {op.index.name} in range({span}{extra}):{note}"
+            return [head, *self.block(op.body, depth + 1)]
+        if isinstance(op, If):
+            lines = [f"{indent}if {format_cond(op.condition)}:{note}", *self.block(op.then, depth + 1)]
+            if op.otherwise.ops:
+                lines += [f"{indent}else:", *self.block(op.otherwise, depth + 1)]
+            return lines
+        results = ", ".join(value.name for value in op.results)
+        text = self.call(op.name, op)
+        return [f"{indent}{results} = {text}{note}" if results else f"{indent}{text}{note}"]
+
+    def call(self, name: str, record: Any) -> str:
+        parts = []
+        for f in fields(record):
+            role = getattr(record, "roles", {}).get(f.name)
+            value = getattr(record, f.name)
+            if f.name == "location" or role == "defines":
+                continue
+            if role is not None:
+                parts.append(self.show(value))
+            elif value != f.default:
+                parts.append(f"{f.name}={self.show(value)}")
+        return f"{name}({', '.join(parts)})"
+
+    def show(self, value: Any) -> str:
+        match value:
+            case Value() | Sym():
+                return value.name
+            case Expr():
+                return format_int(value)
+            case Cond():
+                return format_cond(value)
+            case DType():
+                return value.name
+            case View():
+                valid = "" if value.valid == TRUE else f", {format_cond(value.valid)}"
+                parts = f"{self.show(value.shape)}, {self.show(value.offset)}, {self.show(value.elems)}"
+                return f"view({parts}{valid})"
+            case Distribution():
+                return self.named(value, "d", self.distribution)
+            case TiledMma():
+                return self.named(value, "mma", self.mma)
+            case MmaAtom():
+                return self.named(value, "atom", self.atom)
+            case tuple():
+                return "(" + "".join(f"{self.show(part)}, " for part in value).removesuffix(" ") + ")"
+            case _ if type(value) in TRANSFORMS:
+                return self.call(type(value).__name__, value)
+            case _:
+                return repr(value)
+
+    def named(self, value: Any, prefix: str, spell: Any) -> str:
+        if value not in self.pool:
+            text = spell(value)
+            self.pool[value] = f"{prefix}{sum(name.startswith(prefix) for name in self.pool.values())}"
+            self.pooled.append(f"{self.pool[value]} = {text}")
+        return self.pool[value]
+
+    def distribution(self, value: Distribution) -> str:
+        modes = [tuple(tuple(mode) for mode in group) for group in (value.threads, value.values)]
+        return f"distribution({value.shape}, {modes[0]}, {modes[1]})"
+
+    def mma(self, value: TiledMma) -> str:
+        return f"tiled_mma({self.show(value.atom)}, {value.warps}, {value.repeats})"
+
+    def atom(self, value: MmaAtom) -> str:
+        maps = ", ".join(self.show(part) for part in (value.a, value.b, value.c))
+        dtypes = f"{value.a_dtype}, {value.b_dtype}, {value.c_dtype}"
+        return f"atom({value.name!r}, {dtypes}, {maps}, {value.feature!r}, {value.precision})"

@@ -1,0 +1,125 @@
+"""Types of values: tensors in memory, fragments in registers, scalars."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TypeAlias
+
+from tilewright.dtypes import DType
+from tilewright.layout.distribution import Distribution
+from tilewright.layout.nodes import Int
+from tilewright.layout.view import View
+
+
+class Memory(Enum):
+    """The memory a tensor lies in."""
+
+    GLOBAL = "global"
+    SHARED = "shared"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorType:
+    """A tensor in addressable memory.
+
+    Args:
+        memory: global or shared.
+        dtype: element type.
+        view: coordinates to element offsets in the buffer.
+        align: alignment of the buffer's first element, in bytes.
+        distribution: how its coordinates are dealt to threads, if it was partitioned.
+    """
+
+    memory: Memory
+    dtype: DType
+    view: View
+    align: int = 16
+    distribution: Distribution | None = None
+
+    @property
+    def shape(self) -> tuple[Int, ...]:
+        """Extents."""
+        return self.view.shape
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentType:
+    """A tile held in the registers of a group of threads, statically indexed."""
+
+    dtype: DType
+    distribution: Distribution
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the tile."""
+        return self.distribution.shape
+
+
+@dataclass(frozen=True, slots=True)
+class ScalarType:
+    """One number, the same for all threads of a block."""
+
+    dtype: DType
+
+
+@dataclass(frozen=True, slots=True)
+class VariableType:
+    """A mutable integer, the same for all threads of a block (`tw.var`)."""
+
+
+Type: TypeAlias = TensorType | FragmentType | ScalarType | VariableType
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Value:
+    """The result of an operation or a parameter; two values are equal only if they are the same object.
+
+    Args:
+        name: unique within its kernel.
+        type: its type.
+        root: for a view of a tensor, the value that owns the buffer.
+    """
+
+    name: str
+    type: Type
+    root: Value | None = field(default=None, repr=False)
+
+    @property
+    def buffer(self) -> Value:
+        """The value that owns the memory: itself, unless this is a view."""
+        return self if self.root is None else self.root
+
+    @property
+    def tensor(self) -> TensorType:
+        """The type, which must be a tensor in memory."""
+        if not isinstance(self.type, TensorType):
+            raise TypeError(f"{self.name} is no tensor in memory but {self.type}")
+        return self.type
+
+    @property
+    def fragment(self) -> FragmentType:
+        """The type, which must be a fragment."""
+        if not isinstance(self.type, FragmentType):
+            raise TypeError(f"{self.name} is no fragment but {self.type}")
+        return self.type
+
+    @property
+    def dtype(self) -> DType:
+        """Element type of a tensor, fragment or scalar."""
+        if isinstance(self.type, VariableType):
+            raise TypeError(f"{self.name} is a variable; its dtype is an index")
+        return self.type.dtype
+
+    @property
+    def is_fragment(self) -> bool:
+        """Whether the value is a fragment."""
+        return isinstance(self.type, FragmentType)
+
+    @property
+    def is_tensor(self) -> bool:
+        """Whether the value is a tensor in addressable memory."""
+        return isinstance(self.type, TensorType)
+
+    def __str__(self) -> str:
+        return self.name

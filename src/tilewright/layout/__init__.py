@@ -1,0 +1,1 @@
+"""Integers, layouts, views and distributions: everything about where an element lies."""

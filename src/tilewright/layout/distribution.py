@@ -1,0 +1,157 @@
+"""Distributions: which thread holds which coordinates of a tile, and in which of its registers.
+
+A `Distribution` maps (thread, value) to a coordinate of a tile.  Both indices are mixed-radix numbers, their
+modes listed fastest first; each mode moves one coordinate by a step per unit, or none at all (``dim=None``:
+the threads of that mode hold copies).  This is CuTe's thread-value layout with coordinates as strides, so
+that no linear index must be taken apart again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright.errors import LayoutError
+
+
+class Mode(NamedTuple):
+    """``extent`` steps of ``step`` along ``dim``; ``dim`` None means replication."""
+
+    extent: int
+    dim: int | None
+    step: int
+
+
+@dataclass(frozen=True)
+class Distribution:
+    """A map (thread, value) -> coordinate of a tile of ``shape``.
+
+    Args:
+        shape: extents of the tile.
+        threads: modes of the thread index, fastest first.
+        values: modes of the value index, fastest first.
+
+    Example:
+        A 4x8 tile on 4 threads, each holding a row of two groups of four:
+
+        >>> rows = Distribution((4, 8), (Mode(4, 0, 1),), (Mode(8, 1, 1),))
+        >>> rows.coordinate(2, 5)
+        (2, 5)
+        >>> rows.size_threads, rows.size_values
+        (4, 8)
+    """
+
+    shape: tuple[int, ...]
+    threads: tuple[Mode, ...]
+    values: tuple[Mode, ...]
+
+    @property
+    def rank(self) -> int:
+        """Dimensions of the tile."""
+        return len(self.shape)
+
+    @cached_property
+    def size_threads(self) -> int:
+        """Number of threads."""
+        return math.prod(mode.extent for mode in self.threads)
+
+    @cached_property
+    def size_values(self) -> int:
+        """Values held by each thread."""
+        return math.prod(mode.extent for mode in self.values)
+
+    def coordinate(self, thread: Any, value: Any) -> tuple[Any, ...]:
+        """The coordinate of a (thread, value) pair: integers, NumPy arrays or symbolic integers."""
+        total: list[Any] = [0] * self.rank
+        for index, modes in ((thread, self.threads), (value, self.values)):
+            rest = index
+            for at, mode in enumerate(modes):
+                last = at == len(modes) - 1
+                digit = rest if last else rest % mode.extent
+                rest = rest if last else rest // mode.extent
+                if mode.dim is not None:
+                    total[mode.dim] = total[mode.dim] + digit * mode.step
+        return tuple(total)
+
+    @cached_property
+    def table(self) -> np.ndarray[Any, np.dtype[np.int64]]:
+        """All coordinates, as an array of shape (threads, values, rank)."""
+        thread = np.arange(self.size_threads).reshape(-1, 1)
+        value = np.arange(self.size_values).reshape(1, -1)
+        parts = [
+            np.broadcast_to(part, (self.size_threads, self.size_values))
+            for part in self.coordinate(thread, value)
+        ]
+        return np.stack(parts, axis=-1).astype(np.int64)
+
+    @cached_property
+    def is_exact(self) -> bool:
+        """Whether every coordinate is held, and only by copies of one (thread, value) pair.
+
+        Copies are threads that differ in replicated modes alone.
+        """
+        copies = math.prod(mode.extent for mode in self.threads if mode.dim is None)
+        counts = np.zeros(self.shape, dtype=np.int64)
+        inside = np.all((self.table >= 0) & (self.table < np.array(self.shape)), axis=-1)
+        if not inside.all():
+            return False
+        np.add.at(counts, tuple(np.moveaxis(self.table, -1, 0)), 1)
+        return bool((counts == copies).all())
+
+    @cached_property
+    def copies(self) -> int:
+        """How many threads hold each value."""
+        return math.prod(mode.extent for mode in self.threads if mode.dim is None)
+
+    def vector(self) -> tuple[int, int]:
+        """``(dim, width)`` of the run of neighbours that consecutive values of one thread form."""
+        if not self.values or self.values[0].dim is None or self.values[0].step != 1:
+            return self.rank - 1, 1
+        dim, width = self.values[0].dim, self.values[0].extent
+        for mode in self.values[1:]:
+            if mode.dim != dim or mode.step != width:
+                break
+            width *= mode.extent
+        return dim, width
+
+
+def blocked(
+    tile: Sequence[int], threads: Sequence[int], order: Sequence[int], vector_dim: int | None = None
+) -> Distribution:
+    """Each thread takes one contiguous chunk of ``tile[d] / threads[d]`` elements per dimension.
+
+    Args:
+        tile: extents of the tile.
+        threads: number of threads along each dimension.
+        order: dimensions of the thread index, fastest first.
+        vector_dim: the dimension along which a thread's consecutive values lie; default: the last.
+
+    Raises:
+        LayoutError: the threads do not divide the tile; the message gives the nearest legal number.
+
+    Example:
+        >>> blocked((256, 32), (64, 4), order=(1, 0)).coordinate(5, 9)
+        (5, 9)
+    """
+    if not len(tile) == len(threads) == len(order):
+        raise LayoutError(
+            f"tile {tuple(tile)}, threads {tuple(threads)} and order {tuple(order)} differ in rank"
+        )
+    for dim, (extent, count) in enumerate(zip(tile, threads, strict=True)):
+        if extent % count:
+            nearest = max(n for n in range(1, count + 1) if extent % n == 0)
+            raise LayoutError(
+                f"threads x slice must equal the tile: {count} threads do not divide the extent {extent} of "
+                f"dimension {dim}; nearest legal number of threads: {nearest}"
+            )
+    chunk = [extent // count for extent, count in zip(tile, threads, strict=True)]
+    first = len(tile) - 1 if vector_dim is None else vector_dim
+    thread_modes = tuple(Mode(threads[dim], dim, chunk[dim]) for dim in order)
+    value_order = [first, *(dim for dim in reversed(range(len(tile))) if dim != first)]
+    value_modes = tuple(Mode(chunk[dim], dim, 1) for dim in value_order)
+    return Distribution(tuple(tile), thread_modes, value_modes)

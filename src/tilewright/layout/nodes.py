@@ -1,0 +1,205 @@
+"""The nodes of symbolic integers and conditions; `tilewright.layout.expr` builds them in canonical form."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TypeAlias, Union
+
+Int: TypeAlias = Union[int, "Expr"]
+INFINITY = math.inf
+
+
+class Expr:
+    """A symbolic integer. Build with Python operators and the functions of this module."""
+
+    __slots__ = ()
+
+    def __add__(self, other: Int) -> Int:
+        return build.add(self, other)
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Int) -> Int:
+        return build.add(self, build.mul(other, -1))
+
+    def __rsub__(self, other: Int) -> Int:
+        return build.add(other, build.mul(self, -1))
+
+    def __neg__(self) -> Int:
+        return build.mul(self, -1)
+
+    def __mul__(self, other: Int) -> Int:
+        return build.mul(self, other)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Int) -> Int:
+        return build.floordiv(self, other)
+
+    def __rfloordiv__(self, other: Int) -> Int:
+        return build.floordiv(other, self)
+
+    def __mod__(self, other: Int) -> Int:
+        return build.mod(self, other)
+
+    def __rmod__(self, other: Int) -> Int:
+        return build.mod(other, self)
+
+    def __xor__(self, other: Int) -> Int:
+        return build.xor(self, other)
+
+    __rxor__ = __xor__
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"the symbolic integer {self} has no truth value; compare it and use prove()")
+
+    def __repr__(self) -> str:
+        return spelling.format_int(self)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Sym(Expr):
+    """A named unknown integer.
+
+    Args:
+        name: unique within a kernel.
+        low: smallest value.
+        high: largest value, or None if unbounded.
+        divisor: a positive integer that divides every value.
+        stop: a symbolic exclusive upper bound, if one is known (loop and block indices).
+    """
+
+    name: str
+    low: int = 0
+    high: int | None = None
+    divisor: int = 1
+    stop: Int | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Add(Expr):
+    """``constant + sum(coefficient * term)``; terms are distinct, ordered, and no sums themselves."""
+
+    terms: tuple[tuple[Expr, int], ...]
+    constant: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Mul(Expr):
+    """A product of two or more symbolic factors (constants live in the enclosing sum)."""
+
+    factors: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FloorDiv(Expr):
+    """``floor(left / right)``."""
+
+    left: Expr
+    right: Int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Mod(Expr):
+    """``left - right * floor(left / right)``."""
+
+    left: Expr
+    right: Int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Xor(Expr):
+    """Bitwise exclusive or of two non-negative integers."""
+
+    left: Expr
+    right: Int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Min(Expr):
+    """The smaller of two integers."""
+
+    left: Int
+    right: Int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Max(Expr):
+    """The larger of two integers."""
+
+    left: Int
+    right: Int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Select(Expr):
+    """``left`` where ``cond`` holds, else ``right``."""
+
+    cond: Cond
+    left: Int
+    right: Int
+
+
+class Cond:
+    """A truth value over symbolic integers."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"the condition {self} has no truth value; use prove()")
+
+    def __repr__(self) -> str:
+        return spelling.format_cond(self)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Constant(Cond):
+    """A condition that is known."""
+
+    value: bool
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Less(Cond):
+    """``left < right``."""
+
+    left: Int
+    right: Int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Equal(Cond):
+    """``left == right``."""
+
+    left: Int
+    right: Int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class And(Cond):
+    """All of the parts hold."""
+
+    parts: tuple[Cond, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Or(Cond):
+    """Some of the parts hold."""
+
+    parts: tuple[Cond, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Not(Cond):
+    """The part does not hold."""
+
+    part: Cond
+
+
+TRUE = Constant(True)
+FALSE = Constant(False)
+
+# The operators above build through these rooms, which need the nodes first.
+from tilewright.layout import expr as build  # noqa: E402
+from tilewright.layout import spelling  # noqa: E402

@@ -1,0 +1,160 @@
+"""Rebuilding and evaluating symbolic integers and conditions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields
+from typing import Any
+
+import numpy as np
+
+from tilewright.layout.expr import (
+    add,
+    all_of,
+    any_of,
+    equal,
+    floordiv,
+    less,
+    maximum,
+    minimum,
+    mod,
+    mul,
+    negate,
+    select,
+    xor,
+)
+from tilewright.layout.nodes import (
+    Add,
+    And,
+    Cond,
+    Constant,
+    Equal,
+    Expr,
+    FloorDiv,
+    Int,
+    Less,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Not,
+    Or,
+    Select,
+    Sym,
+    Xor,
+)
+
+_REBUILD: dict[type, Callable[..., Any]] = {
+    FloorDiv: floordiv,
+    Mod: mod,
+    Xor: xor,
+    Min: minimum,
+    Max: maximum,
+    Select: select,
+    Less: less,
+    Equal: equal,
+    Not: negate,
+}
+
+
+def rewrite(value: Any, change: Callable[[Sym], Int]) -> Any:
+    """Rebuild an expression or condition with every `Sym` replaced by ``change(sym)``, simplifying again."""
+    match value:
+        case Sym():
+            return change(value)
+        case Add():
+            return add(value.constant, *(mul(rewrite(term, change), factor) for term, factor in value.terms))
+        case Mul():
+            total: Int = 1
+            for factor in value.factors:
+                total = mul(total, rewrite(factor, change))
+            return total
+        case And():
+            return all_of(*(rewrite(part, change) for part in value.parts))
+        case Or():
+            return any_of(*(rewrite(part, change) for part in value.parts))
+        case Expr() | Cond() if type(value) in _REBUILD:
+            parts = [getattr(value, f.name) for f in fields(value)]  # type: ignore[arg-type]
+            return _REBUILD[type(value)](*(rewrite(part, change) for part in parts))
+        case _:
+            return value
+
+
+def substitute(value: Any, mapping: Mapping[Sym, Int]) -> Any:
+    """Replace symbols by integers or expressions.
+
+    Example:
+        >>> i = Sym("i", 0, 7)
+        >>> substitute(i * 4 + 1, {i: 2})
+        9
+    """
+    return rewrite(value, lambda sym: mapping.get(sym, sym)) if mapping else value
+
+
+def symbols(value: Any) -> set[Sym]:
+    """The unknowns of an expression or condition."""
+    found: set[Sym] = set()
+
+    def visit(sym: Sym) -> Int:
+        found.add(sym)
+        return sym
+
+    rewrite(value, visit)
+    return found
+
+
+def evaluate(value: Any, env: Mapping[Sym, Any]) -> Any:
+    """The value of an expression or condition; ``env`` may hold integers or NumPy integer arrays."""
+    match value:
+        case Sym():
+            return env[value]
+        case Add():
+            return sum((evaluate(term, env) * factor for term, factor in value.terms), value.constant)
+        case Mul():
+            return math.prod(evaluate(factor, env) for factor in value.factors)
+        case FloorDiv():
+            return evaluate(value.left, env) // evaluate(value.right, env)
+        case Mod():
+            return evaluate(value.left, env) % evaluate(value.right, env)
+        case Xor():
+            return evaluate(value.left, env) ^ evaluate(value.right, env)
+        case Min():
+            left, right = evaluate(value.left, env), evaluate(value.right, env)
+            return _choose(left < right, left, right)
+        case Max():
+            left, right = evaluate(value.left, env), evaluate(value.right, env)
+            return _choose(left < right, right, left)
+        case Select():
+            return _choose(evaluate(value.cond, env), evaluate(value.left, env), evaluate(value.right, env))
+        case Constant():
+            return value.value
+        case Less():
+            return evaluate(value.left, env) < evaluate(value.right, env)
+        case Equal():
+            return evaluate(value.left, env) == evaluate(value.right, env)
+        case And():
+            return _all(evaluate(part, env) for part in value.parts)
+        case Or():
+            return ~_all(~_array(evaluate(part, env)) for part in value.parts)
+        case Not():
+            return ~_array(evaluate(value.part, env))
+        case _:
+            return value
+
+
+def _array(value: Any) -> Any:
+    return np.asarray(value, dtype=bool)
+
+
+def _all(parts: Iterable[Any]) -> Any:
+    total: Any = True
+    for part in parts:
+        total = _array(part) & total
+    return total
+
+
+def _choose(cond: Any, left: Any, right: Any) -> Any:
+    if isinstance(cond, bool):
+        return left if cond else right
+    return np.where(cond, left, right)

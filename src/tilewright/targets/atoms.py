@@ -1,0 +1,62 @@
+"""The MMA atoms that targets offer, as data.
+
+Fragment maps of ``mma.sync`` from the PTX ISA, section "Matrix fragments for mma.m16n8k*": lane ``4*g + t``
+holds rows ``g`` and ``g + 8``; the K positions of 16-bit operands are ``2*t + {0, 1}`` and ``+ 8``.
+"""
+
+from __future__ import annotations
+
+from tilewright.dtypes import DType, bf16, f16, f32, f64, i8, i32
+from tilewright.ir.mma import MmaAtom
+from tilewright.layout.distribution import Distribution, Mode
+
+
+def _mma_sync(a_dtype: DType, c_dtype: DType, k: int, name: str, precision: int | None = None) -> MmaAtom:
+    """The m16n8 atom of ``mma.sync`` with 4 bytes of consecutive K per lane and register."""
+    per_register = 4 // a_dtype.bytes
+    halves = k // (4 * per_register)
+    along_k = (Mode(4, 1, per_register), Mode(8, 0, 1))
+    run = (Mode(per_register, 1, 1),) if per_register > 1 else ()
+    a = Distribution((16, k), along_k, (*run, Mode(2, 0, 8), Mode(halves, 1, 4 * per_register)))
+    b = Distribution((8, k), along_k, (*run, Mode(halves, 1, 4 * per_register)))
+    c = Distribution((16, 8), (Mode(4, 1, 2), Mode(8, 0, 1)), (Mode(2, 1, 1), Mode(2, 0, 8)))
+    return MmaAtom(f"mma.m16n8k{k}.{name}", a_dtype, a_dtype, c_dtype, a, b, c, "sm_80", precision)
+
+
+MMA_F16 = _mma_sync(f16, f32, 16, "f32.f16")
+MMA_BF16 = _mma_sync(bf16, f32, 16, "f32.bf16")
+MMA_TF32 = _mma_sync(f32, f32, 8, "f32.tf32", precision=10)
+MMA_I8 = _mma_sync(i8, i32, 32, "i32.s8")
+
+
+def fma(
+    dtype: DType,
+    acc: DType | None = None,
+    lanes: tuple[int, int] = (4, 8),
+    each: tuple[int, int] = (1, 1),
+) -> MmaAtom:
+    """One multiply-add per thread and coordinate: an atom for every dtype and every warp size.
+
+    Args:
+        dtype: element type of A and B.
+        acc: accumulator type; default: f32 for narrow floats, i32 for integers, else ``dtype``.
+        lanes: lanes along M and N; their product is the warp size.
+        each: neighbouring rows and columns that one lane computes.
+
+    Example:
+        >>> fma(f32, lanes=(8, 8), each=(4, 4)).shape, fma(f32, lanes=(8, 8)).lanes
+        ((32, 32, 1), 64)
+    """
+    if acc is None:
+        acc = (f64 if dtype is f64 else f32) if dtype.is_float else i32
+    (lanes_m, lanes_n), (m, n) = lanes, each
+    shape = (lanes_m * m, lanes_n * n)
+    a = Distribution((shape[0], 1), (Mode(lanes_n, None, 0), Mode(lanes_m, 0, m)), (Mode(m, 0, 1),))
+    b = Distribution((shape[1], 1), (Mode(lanes_n, 0, n), Mode(lanes_m, None, 0)), (Mode(n, 0, 1),))
+    c = Distribution(shape, (Mode(lanes_n, 1, n), Mode(lanes_m, 0, m)), (Mode(n, 1, 1), Mode(m, 0, 1)))
+    name = f"fma.{acc}.{dtype}.{lanes_m}x{lanes_n}" + ("" if each == (1, 1) else f".{m}x{n}")
+    return MmaAtom(name, dtype, dtype, acc, a, b, c)
+
+
+TENSOR_CORE: dict[str, MmaAtom] = {"f16": MMA_F16, "bf16": MMA_BF16, "f32": MMA_TF32, "i8": MMA_I8}
+"""The ``mma.sync`` atom for each dtype of A and B; f32 computes in tf32."""
