@@ -102,11 +102,11 @@ class Emitter:
         for op in block.ops:
             self.rules.lookup(op)(self, op)
 
-    def int(self, value: Int, tight: bool = False) -> str:
+    def spell(self, value: Int, tight: bool = False) -> str:
         """Spell an integer."""
         return C_SPELLER.int(value, tight)
 
-    def cond(self, value: Cond) -> str:
+    def spell_cond(self, value: Cond) -> str:
         """Spell a condition."""
         return C_SPELLER.cond(value)
 
@@ -130,14 +130,14 @@ def _for(emitter: Emitter, op: For) -> None:
         emitter.line(emitter.dialect.unroll)
     step = f"++{index}" if op.step == 1 else f"{index} += {op.step}"
     with emitter.indented(
-        f"for (int {index} = {emitter.int(op.start)}; {index} < {emitter.int(op.stop)}; {step})"
+        f"for (int {index} = {emitter.spell(op.start)}; {index} < {emitter.spell(op.stop)}; {step})"
     ):
         emitter.block(op.body)
 
 
 @C_RULES.rule(If)
 def _if(emitter: Emitter, op: If) -> None:
-    with emitter.indented(f"if ({emitter.cond(op.condition)})"):
+    with emitter.indented(f"if ({emitter.spell_cond(op.condition)})"):
         emitter.block(op.then)
     if op.otherwise.ops:
         with emitter.indented("else"):
@@ -146,12 +146,12 @@ def _if(emitter: Emitter, op: If) -> None:
 
 @C_RULES.rule(Variable)
 def _variable(emitter: Emitter, op: Variable) -> None:
-    emitter.line(f"int {op.result.name} = {emitter.int(op.initial)};")
+    emitter.line(f"int {op.result.name} = {emitter.spell(op.initial)};")
 
 
 @C_RULES.rule(SetVariable)
 def _set_variable(emitter: Emitter, op: SetVariable) -> None:
-    emitter.line(f"{op.variable.name} = {emitter.int(op.value)};")
+    emitter.line(f"{op.variable.name} = {emitter.spell(op.value)};")
 
 
 @C_RULES.rule(GetVariable)

@@ -1,0 +1,1 @@
+"""Passes: kernel to kernel, each making one decision explicit in the same IR."""

@@ -1,0 +1,1 @@
+"""Compiling, caching and launching kernels on the caller's arrays."""
