@@ -8,6 +8,11 @@ from __future__ import annotations
 from collections.abc import Generator
 
 import pytest
+from hypothesis import settings
+
+# The same cases on every machine, and no failure because a machine was busy.
+settings.register_profile("house", deadline=None, derandomize=True)
+settings.load_profile("house")
 
 NO_SKIPS = "skipping is a failure here; mark what needs a GPU with `pytest.mark.gpu`. The skip said: {}"
 

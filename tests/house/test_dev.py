@@ -25,10 +25,11 @@ def clone(tmp_path: Path) -> Path:
 def dev(clone: Path, *arguments: str, programs: dict[str, str]) -> subprocess.CompletedProcess[str]:
     """Runs `dev` with a PATH of basic tools and the given shell scripts."""
     path = clone.parent / "bin"
-    path.mkdir()
-    for tool in ("cat", "cksum", "dirname", "mkdir", "rm"):
+    path.mkdir(exist_ok=True)
+    for tool in ("cat", "chmod", "cksum", "dirname", "mkdir", "rm"):
         found = shutil.which(tool)
         assert found
+        (path / tool).unlink(missing_ok=True)
         (path / tool).symlink_to(found)
     for name, body in programs.items():
         (path / name).write_text(f"#!{SH}\n{body}\n")
@@ -72,3 +73,47 @@ def test_it_installs_the_compiler_only_where_none_is(clone: Path) -> None:
 def test_it_keeps_to_the_compiler_that_is_there(clone: Path) -> None:
     programs = {"python3": "case $1 in -c) ;; *) exit 1 ;; esac", "c++": ""}
     assert "extras: plot (" in dev(clone, "demo", programs=programs).stdout
+
+
+# Makes an environment whose pip installs while the file `answer of pip` exists.
+WORKING_PYTHON = """
+[ "$1 $2" = "-m venv" ] || exit 0
+mkdir -p .venv/bin
+echo 'case $3 in install) exec cat "$PWD/answer of pip" ;; esac' >.venv/bin/python
+echo 'echo the demo runs' >.venv/bin/tilewright
+chmod +x .venv/bin/python .venv/bin/tilewright
+"""
+
+
+def test_it_sets_up_once(clone: Path) -> None:
+    (clone / "answer of pip").touch()
+    first, second = (dev(clone, "demo", programs={"python3": WORKING_PYTHON}) for _ in range(2))
+    assert "setting up" in first.stdout
+    assert "the demo runs" in first.stdout
+    assert second.stdout == "the demo runs\n"
+
+
+def test_it_sets_up_again_when_the_project_asks_for_more(clone: Path) -> None:
+    (clone / "answer of pip").touch()
+    dev(clone, "demo", programs={"python3": WORKING_PYTHON})
+    with (clone / "pyproject.toml").open("a") as stream:
+        stream.write("# one more\n")
+    assert "setting up" in dev(clone, "demo", programs={"python3": WORKING_PYTHON}).stdout
+
+
+def test_it_starts_over_after_an_interruption(clone: Path) -> None:
+    (clone / "answer of pip").touch()
+    dev(clone, "demo", programs={"python3": WORKING_PYTHON})
+    (clone / ".venv" / "unfinished").touch()
+    (clone / ".venv" / "half a package").touch()
+    result = dev(clone, "demo", programs={"python3": WORKING_PYTHON})
+    assert "starting over" in result.stdout
+    assert "the demo runs" in result.stdout
+    assert not (clone / ".venv" / "half a package").exists()
+
+
+def test_it_leaves_no_stamp_when_installing_fails(clone: Path) -> None:
+    result = dev(clone, "demo", programs={"python3": WORKING_PYTHON})
+    assert "installing the packages failed" in result.stderr
+    assert [path.name for path in (clone / ".venv").iterdir() if "set-up" in path.name] == []
+    assert (clone / ".venv" / "unfinished").exists()
