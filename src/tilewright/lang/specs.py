@@ -1,0 +1,43 @@
+"""The class of arrays that one traced kernel serves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.dtypes import DType
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """What a kernel may assume about one of the caller's arrays; arrays that agree on it share a kernel.
+
+    Args:
+        dtype: the element type.
+        rank: the number of dimensions.
+        unit_dim: the dimension whose stride is statically 1; None if there is none.
+        extent_divisors: for each dimension, a number that divides its extent.
+        stride_divisors: for each dimension, a number that divides its stride, in elements; 1 for `unit_dim`.
+        align: a number of bytes that divides the address of the first element.
+        wide: whether the offset of an element may exceed 2**31 - 1 elements.
+
+    Example:
+        >>> from tilewright.dtypes import f16
+        >>> TensorSpec(f16, 2, 1, (256, 32), (16, 1), 16, False)
+        f16[256i, 32i] strides [16i, 1] align 16
+    """
+
+    dtype: DType
+    rank: int
+    unit_dim: int | None
+    extent_divisors: tuple[int, ...]
+    stride_divisors: tuple[int, ...]
+    align: int
+    wide: bool
+
+    def __repr__(self) -> str:
+        extents = ", ".join(f"{divisor}i" for divisor in self.extent_divisors)
+        strides = ", ".join(
+            "1" if dim == self.unit_dim else f"{divisor}i" for dim, divisor in enumerate(self.stride_divisors)
+        )
+        wide = " wide" if self.wide else ""
+        return f"{self.dtype}[{extents}] strides [{strides}] align {self.align}{wide}"
