@@ -53,10 +53,10 @@ class Tile:
         """See `Transform.apply`."""
         _check_rank("tile", self.shape, view)
         _check_rank("tile index", self.at, view)
-        for dim, (extent, index) in enumerate(zip(view.shape, self.at, strict=True)):
+        for dim, (extent, at) in enumerate(zip(view.shape, self.at, strict=True)):
             count = ceil_div(extent, self.shape[dim])
-            if prove(less(index, count)) is False or prove(less(index, 0)):
-                raise LayoutError(f"tile index {index} of dimension {dim} is outside its {count} tiles")
+            if prove(less(at, count)) is False or prove(less(at, 0)):
+                raise LayoutError(f"tile index {at} of dimension {dim} is outside its {count} tiles")
         index = coordinates(self.shape)
         old = [add(mul(at, n), i) for at, n, i in zip(self.at, self.shape, index, strict=True)]
         inside = [less(o, extent) for o, extent in zip(old, view.shape, strict=True)]
@@ -230,7 +230,7 @@ class Broadcast:
 
 @dataclass(frozen=True, slots=True)
 class Swizzle:
-    """Exclusive-or swizzle of the offset: bits ``[base, base+bits)`` ^= bits ``[base+shift, base+shift+bits)``.
+    """Exclusive-or swizzle: bits ``[base, base+bits)`` of the offset ^= those ``shift`` places higher.
 
     A bijection on every aligned block of ``2**(base + shift + bits)`` elements.  The notation is CuTe's
     ``Swizzle<bits, base, shift>``.

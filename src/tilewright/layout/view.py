@@ -5,9 +5,9 @@ A `View` is the pair of functions
     offset(i0, i1, ...)   element offset in the buffer
     valid(i0, i1, ...)    whether the element exists; reads of others give 0, writes are dropped
 
-over the coordinates of ``shape``, both as symbolic expressions.  Every transform (`tilewright.layout.transforms`)
-makes a new view by writing the old coordinates in terms of the new ones; views are never changed in place.
-A pure layout is a view that is always valid.
+over the coordinates of ``shape``, both as symbolic expressions.  Every transform (in
+`tilewright.layout.transforms`) makes a new view by writing the old coordinates in terms of the new ones;
+views are never changed in place.  A pure layout is a view that is always valid.
 """
 
 from __future__ import annotations

@@ -1,0 +1,313 @@
+"""Layouts: functions from coordinates to offsets, written ``shape:stride``, possibly nested.
+
+A layout of shape ``(s0, s1, ...)`` and stride ``(d0, d1, ...)`` maps the coordinate ``(c0, c1, ...)`` to
+``c0*d0 + c1*d1 + ...``.  Each entry, a mode, may itself be a layout; an integer given for a nested mode
+counts through its coordinates with the first one fastest, and so does an integer given for a whole layout.
+The notation and the verbs are those of CuTe.  `tilewright.layout.algebra` has the algebra.
+"""
+
+from __future__ import annotations
+
+import builtins
+import operator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import LayoutError
+from tilewright.layout.expr import add, less, maximum, mul, prove
+from tilewright.layout.nodes import Expr, Int
+from tilewright.layout.ranges import bounds
+from tilewright.layout.tuples import (
+    IntTuple,
+    canonical,
+    congruent,
+    depth,
+    flat,
+    format_tuple,
+    is_tuple,
+    product,
+    unflatten,
+)
+
+
+@dataclass(frozen=True, slots=True, init=False, repr=False)
+class Layout:
+    """``offset(c) = sum(c_i * stride_i)``, nested.
+
+    Args:
+        shape: an extent, or a nested tuple of extents; integers or symbolic integers.
+        stride: of the same structure; default: packed, dimension 0 fastest.
+
+    Raises:
+        LayoutError: shape and stride differ in structure, or an extent is less than 1.
+
+    Example:
+        >>> layout = Layout((4, (2, 3)), (1, (4, 8)))
+        >>> print(layout, layout.size, layout.cosize, layout.rank, layout.depth)
+        (4,(2,3)):(1,(4,8)) 24 24 2 2
+        >>> layout(5), layout(1, 1), layout(1, (1, 0))
+        (5, 5, 5)
+    """
+
+    shape: IntTuple
+    stride: IntTuple
+
+    def __init__(self, shape: Any, stride: Any = None) -> None:
+        extents = canonical(shape)
+        for extent in flat(extents):
+            if prove(less(extent, 1)) is True:
+                raise LayoutError(f"extent {extent} of the shape {format_tuple(extents)} is less than 1")
+        strides = packed(extents) if stride is None else canonical(stride)
+        if not congruent(extents, strides):
+            raise LayoutError(
+                f"shape {format_tuple(extents)} and stride {format_tuple(strides)} differ in structure; "
+                f"a stride of that structure is {format_tuple(packed(extents))}"
+            )
+        object.__setattr__(self, "shape", extents)
+        object.__setattr__(self, "stride", strides)
+
+    @property
+    def size(self) -> Int:
+        """The number of coordinates: the product of all extents."""
+        return product(self.shape)
+
+    @property
+    def cosize(self) -> Int:
+        """The largest offset plus one: the number of elements that a buffer needs.
+
+        Example:
+            >>> Layout((4, 8), (16, 1)).cosize
+            56
+        """
+        spans = [
+            mul(add(n, -1), d if bounds(d)[0] >= 0 else maximum(d, 0))
+            for n, d in zip(flat(self.shape), flat(self.stride), strict=True)
+        ]
+        return add(1, *spans)
+
+    @property
+    def rank(self) -> int:
+        """The number of modes; 1 for a plain extent."""
+        return len(self.modes)
+
+    @property
+    def depth(self) -> int:
+        """The number of nested parentheses of the shape; 0 for a plain extent."""
+        return depth(self.shape)
+
+    @property
+    def modes(self) -> tuple[Layout, ...]:
+        """The modes as layouts.
+
+        Example:
+            >>> [str(mode) for mode in Layout((4, (2, 3))).modes]
+            ['4:1', '(2,3):(4,8)']
+        """
+        if is_tuple(self.shape) and is_tuple(self.stride):
+            return tuple(Layout(n, d) for n, d in zip(self.shape, self.stride, strict=True))
+        return (self,)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every extent and every stride is a plain integer."""
+        return all(isinstance(leaf, int) for leaf in (*flat(self.shape), *flat(self.stride)))
+
+    def __call__(self, *coords: Any) -> Any:
+        """The offset at a coordinate.
+
+        Args:
+            coords: one index for the whole layout, or one coordinate per mode; a coordinate of a nested mode
+                is an index or a tuple.  Integers, NumPy integer arrays, or symbolic integers.
+
+        Raises:
+            LayoutError: the coordinate does not fit the shape, or lies outside.
+
+        Example:
+            >>> layout = Layout(((2, 4), 3), ((1, 6), 2))
+            >>> layout(5, 1), layout((1, 2), 1), layout(13)
+            (15, 15, 15)
+        """
+        whole = coords[0] if len(coords) == 1 else coords
+        if isinstance(whole, list):
+            whole = tuple(whole)
+        return _offset(whole, self.shape, self.stride)
+
+    def __getitem__(self, coords: Any) -> tuple[Layout, Int]:
+        """The sub-layout at a coordinate; ``:`` or None keeps a mode.  See `slice`."""
+        return self.slice(*coords) if isinstance(coords, tuple) else self.slice(coords)
+
+    def slice(self, *coords: Any) -> tuple[Layout, Int]:
+        """The layout of the modes that are kept, and the offset of the indices that are given.
+
+        Args:
+            coords: per mode an index, a tuple for a nested mode, or None (in brackets: ``:``) to keep it.
+
+        Returns:
+            A new layout and an offset: ``self(i, j) == kept(j) + offset``.  This layout is not touched.
+
+        Raises:
+            LayoutError: the number of coordinates is not the rank, or an index lies outside.
+
+        Example:
+            >>> layout = Layout((4, (2, 3)), (1, (4, 8)))
+            >>> layout[2, :]
+            (Layout((2, 3), (4, 8)), 2)
+            >>> layout.slice(None, (1, None))
+            (Layout((4, 3), (1, 8)), 4)
+        """
+        if is_tuple(self.shape):
+            kept, offset = _slice(coords, self.shape, self.stride)
+        elif len(coords) == 1:
+            kept, offset = _slice(coords[0], self.shape, self.stride)
+        else:
+            raise _misfit(coords, self.shape)
+        if len(kept) == 1:
+            return Layout(*kept[0]), offset
+        return Layout(tuple(n for n, _ in kept), tuple(d for _, d in kept)), offset
+
+    def __str__(self) -> str:
+        return f"{format_tuple(self.shape)}:{format_tuple(self.stride)}"
+
+    def __repr__(self) -> str:
+        return f"Layout({self.shape!r}, {self.stride!r})"
+
+
+def packed(shape: IntTuple, first: Int = 1) -> IntTuple:
+    """The strides of a packed layout, dimension 0 fastest, starting at ``first``.
+
+    Example:
+        >>> packed((4, (2, 3)))
+        (1, (4, 8))
+    """
+    strides: list[Int] = []
+    for extent in flat(shape):
+        strides.append(first)
+        first = mul(first, extent)
+    return unflatten(iter(strides), shape)
+
+
+def column_major(shape: Any, stride: Any = None) -> Layout:
+    """The layout whose first mode is fastest; ``stride`` is the distance between columns (mode 1).
+
+    Raises:
+        LayoutError: the stride is shorter than a column.
+
+    Example:
+        >>> print(column_major((4, 8)), column_major((4, 8), 6))
+        (4,8):(1,4) (4,8):(1,6)
+    """
+    modes = canonical(shape)
+    if stride is None:
+        return Layout(modes)
+    if not is_tuple(modes) or len(modes) < 2:
+        raise LayoutError(f"a column stride for the shape {format_tuple(modes)}, which has no columns")
+    _check_pitch("column", stride, product(modes[0]))
+    return Layout(modes, (packed(modes[0]), *_tail(modes[1:], stride)))
+
+
+def row_major(shape: Any, stride: Any = None) -> Layout:
+    """The layout whose last mode is fastest; ``stride`` is the distance between rows (the mode before).
+
+    Raises:
+        LayoutError: the stride is shorter than a row.
+
+    Example:
+        >>> print(row_major((4, 8)), row_major((4, 8), 12), row_major((2, 4, 8), 12))
+        (4,8):(8,1) (4,8):(12,1) (2,4,8):(48,12,1)
+    """
+    modes = canonical(shape)
+    mirrored = column_major(_mirror(modes), stride)
+    return Layout(modes, _mirror(mirrored.stride))
+
+
+def _mirror(value: IntTuple) -> IntTuple:
+    return tuple(_mirror(part) for part in reversed(value)) if is_tuple(value) else value
+
+
+def _tail(modes: tuple[IntTuple, ...], stride: Int) -> tuple[IntTuple, ...]:
+    strides = packed(modes, stride)
+    assert is_tuple(strides)
+    return strides
+
+
+def _check_pitch(what: str, stride: Int, length: Int) -> None:
+    if prove(less(stride, length)) is True:
+        raise LayoutError(f"{what} stride {stride} is shorter than a {what}; the least is {length}")
+
+
+def _misfit(coord: Any, shape: IntTuple) -> LayoutError:
+    return LayoutError(f"coordinate {coord!r} does not fit the shape {format_tuple(shape)}")
+
+
+def _check_inside(coord: Any, extent: Int) -> None:
+    if isinstance(coord, np.ndarray):
+        outside = bool(coord.size) and (coord.min() < 0 or prove(less(int(coord.max()), extent)) is False)
+    else:
+        outside = prove(less(coord, 0)) is True or prove(less(coord, extent)) is False
+    if outside:
+        raise LayoutError(f"coordinate {coord} is outside [0, {extent})")
+
+
+def _index(coord: Any, shape: IntTuple) -> Any:
+    """An index as a plain integer, an expression, or an array."""
+    if isinstance(coord, Expr):
+        return coord
+    if isinstance(coord, np.ndarray):
+        if coord.dtype.kind not in "iu":
+            raise LayoutError(f"an array of {coord.dtype} is no index; use an integer dtype")
+        return coord.astype(np.int64)
+    try:
+        return operator.index(coord)
+    except TypeError:
+        raise _misfit(coord, shape) from None
+
+
+def _offset(coord: Any, shape: IntTuple, stride: IntTuple) -> Any:
+    if isinstance(coord, tuple):
+        if not (is_tuple(shape) and is_tuple(stride) and len(coord) == len(shape)):
+            raise _misfit(coord, shape)
+        parts = [_offset(c, n, d) for c, n, d in zip(coord, shape, stride, strict=True)]
+        return sum(parts[1:], parts[0]) if parts else 0
+    index = _index(coord, shape)
+    if isinstance(index, np.ndarray) and not Layout(shape, stride).is_static:
+        raise LayoutError(f"an array as index of {Layout(shape, stride)}, which is not static")
+    _check_inside(index, product(shape))
+    return _apply(index, flat(shape), flat(stride))
+
+
+def _apply(index: Any, shape: tuple[Int, ...], stride: tuple[Int, ...]) -> Any:
+    """The offset of an index that counts through all modes, the first one fastest."""
+    total: Any = 0
+    for extent, step in zip(shape[:-1], stride[:-1], strict=True):
+        total = total + index % extent * step
+        index = index // extent
+    return total + index * stride[-1] if shape else total + index * 0
+
+
+Kept = tuple[tuple[IntTuple, IntTuple], ...]
+
+
+def _slice(coord: Any, shape: IntTuple, stride: IntTuple) -> tuple[Kept, Int]:
+    if coord is None or (isinstance(coord, builtins.slice) and coord == builtins.slice(None)):
+        return ((shape, stride),), 0
+    if isinstance(coord, builtins.slice):
+        raise LayoutError(
+            f"slice {coord.start}:{coord.stop} of the mode {format_tuple(shape)}; a layout keeps whole modes "
+            f"(use :), a view takes boxes"
+        )
+    if not isinstance(coord, tuple):
+        return (), _offset(coord, shape, stride)
+    if not (is_tuple(shape) and is_tuple(stride) and len(coord) == len(shape)):
+        raise _misfit(coord, shape)
+    kept: list[tuple[IntTuple, IntTuple]] = []
+    offset: Int = 0
+    for c, n, d in zip(coord, shape, stride, strict=True):
+        inner, shift = _slice(c, n, d)
+        offset = add(offset, shift)
+        if isinstance(c, tuple) and len(inner) > 1:
+            kept.append((tuple(part for part, _ in inner), tuple(part for _, part in inner)))
+        else:
+            kept.extend(inner)
+    return tuple(kept), offset
