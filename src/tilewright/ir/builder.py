@@ -57,6 +57,10 @@ class Builder:
         result: Value = made.results[0]
         return result
 
+    def take_last(self) -> Op | None:
+        """Remove and give back the last operation of the innermost region, if there is one."""
+        return self._open[-1].pop() if self._open[-1] else None
+
     @property
     def depth(self) -> int:
         """How many regions are open, the outermost included."""

@@ -118,7 +118,7 @@ class Kernel:
 
     Args:
         name: the author's function name.
-        params: in launch order.
+        params: in launch order: arrays and numbers, workspaces, then sizes.
         grid: axes of the grid, at most three, x first.
         cluster: the block's indices in its cluster; empty without clusters.
         threads: threads per block.

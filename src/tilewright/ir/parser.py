@@ -83,7 +83,7 @@ class _Parser:
                     ops.append(made)
         return k.Kernel(
             head["name"],
-            tuple(params),
+            tuple(sorted(params, key=lambda param: isinstance(param, k.SizeParam))),
             tuple(grid),
             head["threads"],
             Block(tuple(ops)),

@@ -37,7 +37,8 @@ class _Printer:
     def kernel(self, kernel: Kernel) -> str:
         head = [f"# tilewright ir {VERSION}"]
         head.append(f"kernel({kernel.name!r}, threads={kernel.threads}, lanes={kernel.lanes})")
-        head += [self.param(param) for param in kernel.params]
+        others = [param for param in kernel.params if not isinstance(param, SizeParam)]
+        head += [self.param(param) for param in (*kernel.sizes, *others)]
         for axis in kernel.grid:
             head.append(f"{axis.sym.name} = grid({self.show(axis.extent)}, {axis.kind!r})")
         for member in kernel.cluster:

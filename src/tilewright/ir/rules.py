@@ -87,7 +87,7 @@ def _verify_vector(op: Copy, spread: Distribution, vector: int) -> Iterator[Viol
             elif vector * value.dtype.bytes > 16:
                 yield op.violation(
                     "vector width",
-                    f"vector {vector} of {value.dtype} is {vector * value.dtype.bytes} bytes; the limit is 16",
+                    f"vector {vector} of {value.dtype} has {vector * value.dtype.bytes} bytes, at most 16",
                     f"vector={widest}",
                 )
 

@@ -1,0 +1,107 @@
+"""Verifies whole kernels: every operation's rules, scopes of values and symbols, agreement of threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import fields
+from typing import Any
+
+from tilewright.errors import Violation
+from tilewright.ir.kernel import Derived, Kernel, SizeParam
+from tilewright.ir.ops import Block, For, Mma, Op
+from tilewright.ir.types import TensorType, Value
+from tilewright.layout.nodes import Cond, Expr, Sym
+from tilewright.layout.view import View
+from tilewright.layout.walk import symbols
+
+
+def violations(kernel: Kernel) -> list[Violation]:
+    """Every rule that a kernel breaks on any target, in program order."""
+    found = list(kernel.violations)
+    for op in kernel.walk():
+        found.extend(op.verify())
+    found.extend(_scopes(kernel))
+    found.extend(_warps(kernel))
+    return found
+
+
+def _scopes(kernel: Kernel) -> Iterator[Violation]:
+    params = {p.value for p in kernel.params if not isinstance(p, SizeParam)}
+    visible: set[Any] = {*params, *(p.sym for p in kernel.sizes)}
+    visible |= {axis.sym for axis in kernel.grid} | {axis.sym for axis in kernel.cluster}
+    yield from _block_scopes(kernel.body, visible)
+
+
+def _block_scopes(block: Block, visible: set[Any]) -> Iterator[Violation]:
+    inside = set(visible)
+    for op in block.ops:
+        for value in op.operands:
+            if value not in inside:
+                yield op.violation("scope", f"{value} is used outside the loop or branch that defines it")
+        for sym in sorted(op_symbols(op) - inside, key=lambda s: s.name):
+            if sym not in op.results:
+                yield op.violation("scope", f"{sym} is used outside the loop that defines it")
+        inside.update(op.results)
+        for region in op.regions:
+            yield from _block_scopes(region, inside)
+        if isinstance(op, For):
+            inside.discard(op.index)
+
+
+def _warps(kernel: Kernel) -> Iterator[Violation]:
+    for op in kernel.walk():
+        if isinstance(op, Mma) and op.mma.atom.lanes != kernel.lanes:
+            yield op.violation(
+                "warp size", f"{op.mma.atom} has {op.mma.atom.lanes} lanes, the kernel {kernel.lanes}"
+            )
+    if kernel.threads % kernel.lanes and kernel.threads > kernel.lanes:
+        nearest = -(-kernel.threads // kernel.lanes) * kernel.lanes
+        yield Violation(
+            "threads",
+            f"{kernel.threads} threads are no multiple of {kernel.lanes} lanes",
+            f"{nearest} threads",
+        )
+
+
+def op_symbols(op: Op) -> set[Sym]:
+    """The symbols that an operation's own fields name: attributes, not the types of its operands."""
+    found: set[Sym] = set()
+    for f in fields(op):
+        if f.name != "location":
+            found |= _symbols(getattr(op, f.name))
+    return found
+
+
+def _symbols(value: Any) -> set[Sym]:
+    if isinstance(value, Expr | Cond):
+        return symbols(value)
+    if isinstance(value, tuple):
+        return {sym for part in value for sym in _symbols(part)}
+    if isinstance(value, View):
+        inner = _symbols(value.offset) | _symbols(value.valid) | _symbols(value.elems)
+        return (inner - set(value.coords)) | _symbols(value.shape)
+    if isinstance(value, Value) and isinstance(value.type, TensorType):
+        return set()
+    if hasattr(value, "apply"):
+        return {sym for f in fields(value) for sym in _symbols(getattr(value, f.name))}
+    return set()
+
+
+def used_symbols(kernel: Kernel) -> set[Sym]:
+    """Every symbol that the kernel needs: in operations, the views they access, the launch shape."""
+    found: set[Sym] = set()
+    for op in kernel.walk():
+        found |= op_symbols(op)
+        for value in op.operands:
+            if isinstance(value.type, TensorType) and op.read + op.written:
+                found |= _symbols(value.type.view)
+    for axis in kernel.grid:
+        found |= _symbols(axis.extent)
+    for guard in kernel.guards:
+        found |= symbols(guard.condition)
+    for space in kernel.workspaces:
+        found |= _symbols(space.elems)
+    for size in kernel.sizes:
+        if isinstance(size.source, Derived) and size.sym in found:
+            found |= _symbols(size.source.value)
+    return found

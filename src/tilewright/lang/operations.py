@@ -1,0 +1,351 @@
+"""The operations that an author calls: allocation, copies, arithmetic, synchronisation, launch indices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.dtypes import DType, dtype
+from tilewright.errors import LayoutError, TraceError
+from tilewright.ir.indices import grid_index
+from tilewright.ir.kernel import ClusterAxis, Derived, GridAxis, SizeParam, Workspace
+from tilewright.ir.mma import TiledMma
+from tilewright.ir.ops import (
+    AsyncCommit,
+    AsyncWait,
+    Barrier,
+    Copy,
+    CopyAsync,
+    Fill,
+    Mma,
+    Shared,
+    WarpBarrier,
+)
+from tilewright.ir.ops import Fragment as FragmentOp
+from tilewright.ir.types import Memory, TensorType, Value
+from tilewright.lang.scalars import Index, Scalar, as_tuple, unwrap
+from tilewright.lang.source import here
+from tilewright.lang.tensors import Fragment, Number, Operand, Tensor, elementwise, thread_map
+from tilewright.lang.tracer import current, located
+from tilewright.layout.distribution import Distribution
+from tilewright.layout.expr import mul
+from tilewright.layout.layout import Layout
+from tilewright.layout.nodes import Int, Sym
+from tilewright.layout.ranges import bounds, divisor
+from tilewright.layout.view import View
+
+# ---------------------------------------------------------------- launch indices
+
+
+def block_index(extents: Index | Sequence[Index]) -> Any:
+    """The block's index in a grid of ``extents``; declares the grid.
+
+    Args:
+        extents: one number of blocks per axis, the first axis fastest; at most three with `batch_index`.
+
+    Returns:
+        One index, or a tuple of as many as there are extents.
+    """
+    return _grid(extents, ("block_m", "block_n", "block_k"), "block")
+
+
+def batch_index(extent: Index) -> Scalar:
+    """The block's index along the batch axis of the grid; declares that axis."""
+    made: Scalar = _grid(extent, ("batch",), "batch")
+    return made
+
+
+def _grid(extents: Any, defaults: tuple[str, ...], kind: str) -> Any:
+    tracer = current()
+    given = as_tuple(extents)
+    if len(tracer.grid) + len(given) > 3:
+        raise TraceError(f"a grid of {len(tracer.grid) + len(given)} axes; at most 3 are possible", here())
+    made = []
+    for name, extent in zip(tracer.names(defaults[: len(given)]), given, strict=True):
+        sym = grid_index(name, unwrap(extent))
+        tracer.grid.append(GridAxis(sym, unwrap(extent), kind))
+        made.append(Scalar(sym))
+    return tuple(made) if isinstance(extents, tuple | list) else made[0]
+
+
+def cluster_index(shape: int | Sequence[int]) -> Any:
+    """The block's index in its cluster of ``shape`` blocks; declares the cluster.  The grid must divide."""
+    tracer = current()
+    given = as_tuple(shape)
+    if tracer.cluster:
+        raise TraceError("the cluster is declared already", here())
+    made = []
+    defaults = ("cluster_m", "cluster_n", "cluster_k")[: len(given)]
+    for axis, (name, extent) in enumerate(zip(tracer.names(defaults), given, strict=True)):
+        sym = Sym(name, 0, extent - 1)
+        tracer.cluster.append(ClusterAxis(sym, axis, extent))
+        made.append(Scalar(sym))
+    return tuple(made) if isinstance(shape, tuple | list) else made[0]
+
+
+# ---------------------------------------------------------------- allocation
+
+
+def shared(
+    shape: int | Sequence[int],
+    element: DType | str,
+    *,
+    layout: Layout | View | None = None,
+    elems: int | None = None,
+) -> Tensor:
+    """An uninitialised tensor in shared memory.
+
+    Args:
+        shape: static extents.
+        element: element type.
+        layout: where each element lies; default: the last dimension contiguous.
+        elems: elements to allocate; default: the cosize of the layout.
+    """
+    extents = tuple(unwrap(extent) for extent in as_tuple(shape))
+    if not all(isinstance(extent, int) for extent in extents):
+        raise TraceError(f"shared memory needs static extents, not {extents}", here())
+    view = View.of(layout) if isinstance(layout, Layout) else layout
+    if view is None:
+        view = View.strided(extents, _packed(extents))
+    if view.shape != extents:
+        raise TraceError(f"layout of shape {view.shape} for a tensor of shape {extents}", here())
+    count = int(view.elems) if elems is None and isinstance(view.elems, int) else elems
+    return Tensor(current().define(Shared, "shared", dtype=dtype(element), view=view, elems=count))
+
+
+def _packed(extents: Sequence[Int]) -> tuple[Int, ...]:
+    strides: list[Int] = []
+    total: Int = 1
+    for extent in reversed(extents):
+        strides.insert(0, total)
+        total = mul(total, extent)
+    return tuple(strides)
+
+
+def fragment(
+    like: Fragment | Tensor | Distribution,
+    element: DType | str | None = None,
+    fill: float | int | None = None,
+) -> Fragment:
+    """A tile in registers with the map of ``like``: a fragment, a partitioned tensor, or a distribution."""
+    spread = like if isinstance(like, Distribution) else _distribution_of(like)
+    if element is None and isinstance(like, Distribution):
+        raise TraceError("a fragment of a bare distribution needs an element type", here())
+    chosen = dtype(element) if element is not None else like.dtype  # type: ignore[union-attr]
+    return Fragment(current().define(FragmentOp, "fragment", dtype=chosen, distribution=spread, fill=fill))
+
+
+def _distribution_of(like: Fragment | Tensor) -> Distribution:
+    kind = like.value.type
+    spread = getattr(kind, "distribution", None)
+    if not isinstance(spread, Distribution):
+        raise TraceError(f"{like.value.name} is not distributed over threads; partition it first", here())
+    return spread
+
+
+def accumulator(mma: TiledMma, fill: float | int | None = 0) -> Fragment:
+    """The accumulator of a tiled MMA, filled with ``fill``."""
+    value = current().define(FragmentOp, "acc", dtype=mma.atom.c_dtype, distribution=mma.c(), fill=fill)
+    return Fragment(value, mma)
+
+
+def workspace(shape: Index | Sequence[Index], element: DType | str, *, zeroed: bool = False) -> Tensor:
+    """Global memory that the launcher allocates and keeps between launches; shared by all blocks.
+
+    Args:
+        shape: extents, over the kernel's sizes.
+        element: element type.
+        zeroed: whether it holds zeros at the start of every launch (counters).
+    """
+    tracer = current()
+    extents = tuple(unwrap(extent) for extent in as_tuple(shape))
+    count: Int = 1
+    for extent in extents:
+        count = mul(count, extent)
+    view = View(extents, View.strided(extents, _packed(extents)).offset, count)
+    value = Value(tracer.names(("workspace",))[0], TensorType(Memory.GLOBAL, dtype(element), view))
+    tracer.workspaces.append(Workspace(value, count, zeroed))
+    return Tensor(value)
+
+
+def derived(value: Index) -> Index:
+    """An integer over the kernel's sizes that the launcher computes once and passes to the kernel."""
+    tracer = current()
+    known = unwrap(value)
+    if isinstance(known, int):
+        return known
+    low, high = bounds(known)
+    limit = None if high == float("inf") else int(high)
+    sym = Sym(tracer.names(("derived",))[0], int(max(low, -(2**31))), limit, divisor(known))
+    tracer.derived.append(SizeParam(sym, Derived(known)))
+    return Scalar(sym)
+
+
+# ---------------------------------------------------------------- movement and arithmetic
+
+
+def copy(
+    source: Tensor | Fragment,
+    target: Tensor | Fragment,
+    *,
+    threads: Layout | Sequence[int] | None = None,
+    vector: int | None = None,
+) -> None:
+    """``target = source``, by all threads together, converting to the target's dtype.
+
+    Args:
+        source: tensor or fragment.
+        target: tensor or fragment of the same shape; elements past an edge are not written.
+        threads: the thread layout that shares the tile out, for a copy between memories; a fragment or a
+            partitioned tensor brings its own map.
+        vector: elements per access along the last dimension; default: the widest legal.
+    """
+    _copy(Copy, source, target, threads, vector)
+
+
+def copy_async(
+    source: Tensor,
+    target: Tensor,
+    *,
+    threads: Layout | Sequence[int] | None = None,
+    vector: int | None = None,
+) -> None:
+    """Start copying from global to shared memory; complete after `async_wait`, for others after a barrier."""
+    _copy(CopyAsync, source, target, threads, vector)
+
+
+def _copy(op: type[Copy], source: Any, target: Any, threads: Any, vector: int | None) -> None:
+    tracer = current()
+    for operand in (source, target):
+        if not isinstance(operand, Tensor | Fragment):
+            raise TraceError(f"copy of {operand!r}: takes tensors and fragments", here())
+    if vector is not None and not isinstance(vector, int):
+        raise TraceError(f"vector={vector!r} must be an integer", here())
+    spread = None
+    if threads is not None:
+        try:
+            spread = thread_map(target.value.type.shape, threads)
+        except LayoutError as error:
+            rule, _, message = str(error).rpartition("must equal the tile: ")
+            what, _, nearest = message.partition("; nearest legal choice: ")
+            what, _, count = what.partition("; nearest legal number of threads: ")
+            name = "threads x slice = tile" if rule else "thread layout"
+            tracer.violate(name, what, nearest or (f"{count} threads along it" if count else ""))
+            return
+    tracer.emit(op, source=source.value, target=target.value, distribution=spread, vector=vector)
+
+
+def async_commit() -> None:
+    """Close the group of asynchronous copies issued since the last commit."""
+    current().emit(AsyncCommit)
+
+
+def async_wait(pending: int = 0) -> None:
+    """Wait until at most ``pending`` committed groups are unfinished."""
+    if pending < 0:
+        raise TraceError(f"async_wait({pending!r}): the number of pending groups is an integer >= 0", here())
+    current().emit(AsyncWait, pending=pending)
+
+
+def load(source: Tensor, like: Fragment | Distribution | None = None, vector: int | None = None) -> Fragment:
+    """A fragment with the contents of a tensor, distributed as ``like`` or as the tensor is partitioned."""
+    tracer = current()
+    spread = like if isinstance(like, Distribution) else _distribution_of(source if like is None else like)
+    made = Fragment(tracer.define(FragmentOp, "loaded", dtype=source.dtype, distribution=spread))
+    tracer.emit(Copy, source=source.value, target=made.value, vector=vector)
+    return made
+
+
+def fill(target: Fragment, value: float | int | Number) -> None:
+    """Set every element of a fragment."""
+    current().emit(Fill, target=target.value, value=value.value if isinstance(value, Number) else value)
+
+
+def mma(a: Tensor | Fragment, b: Tensor | Fragment, acc: Fragment, tiled: TiledMma | None = None) -> None:
+    """``acc[m, n] += sum_k a[m, k] * b[n, k]``, by all warps of the tiled MMA.
+
+    Args:
+        a: (M, K), in shared memory or a fragment distributed as the MMA's operand A.
+        b: (N, K), likewise for operand B.
+        acc: from `accumulator`.
+        tiled: the tiled MMA, if ``acc`` does not come from `accumulator`.
+    """
+    chosen = tiled or acc.mma
+    if chosen is None:
+        raise TraceError("mma needs the tiled MMA: make acc with tw.accumulator(mma), or pass it", here())
+    current().emit(Mma, a=a.value, b=b.value, c=acc.value, mma=chosen)
+
+
+def operand_a(mma: TiledMma, k: int) -> Distribution:
+    """The distribution of an A tile of shape (M, k) that `mma` takes from registers."""
+    with located():
+        return mma.a(k)
+
+
+def operand_b(mma: TiledMma, k: int) -> Distribution:
+    """The distribution of a B tile of shape (N, k) that `mma` takes from registers."""
+    with located():
+        return mma.b(k)
+
+
+def exp(x: Fragment) -> Fragment:
+    """``e ** x``."""
+    return _fragment("exp", x)
+
+
+def log(x: Fragment) -> Fragment:
+    """The natural logarithm."""
+    return _fragment("log", x)
+
+
+def sqrt(x: Fragment) -> Fragment:
+    """The square root, correctly rounded."""
+    return _fragment("sqrt", x)
+
+
+def rsqrt(x: Fragment) -> Fragment:
+    """``1 / sqrt(x)``."""
+    return _fragment("rsqrt", x)
+
+
+def tanh(x: Fragment) -> Fragment:
+    """The hyperbolic tangent."""
+    return _fragment("tanh", x)
+
+
+def absolute(x: Fragment) -> Fragment:
+    """``|x|``."""
+    return _fragment("abs", x)
+
+
+def smaller(x: Operand, y: Operand) -> Fragment:
+    """The smaller of two, element by element."""
+    return _fragment("min", x, y)
+
+
+def larger(x: Operand, y: Operand) -> Fragment:
+    """The larger of two, element by element."""
+    return _fragment("max", x, y)
+
+
+def where(condition: Fragment, x: Operand, y: Operand) -> Fragment:
+    """``x`` where the condition holds, else ``y``, element by element."""
+    return _fragment("select", condition, x, y)
+
+
+def _fragment(function: str, *operands: Operand) -> Fragment:
+    made: Fragment = elementwise(function, *operands)
+    return made
+
+
+# ---------------------------------------------------------------- synchronisation
+
+
+def barrier() -> None:
+    """All threads of the block wait for each other; orders their accesses to memory."""
+    current().emit(Barrier)
+
+
+def warp_barrier() -> None:
+    """The lanes of each warp wait for each other; orders their accesses to memory."""
+    current().emit(WarpBarrier)

@@ -1,0 +1,233 @@
+"""Programs: the author's function, its signature, and tracing it for one class of arguments."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilewright.dtypes import DType, i32
+from tilewright.errors import LaunchError, TraceError
+from tilewright.ir.kernel import (
+    Argument,
+    Extent,
+    Kernel,
+    Param,
+    ScalarParam,
+    SizeParam,
+    Stride,
+    TensorParam,
+)
+from tilewright.ir.ops import Block, Copy, Mma
+from tilewright.ir.types import FragmentType, Memory, ScalarType, TensorType, Value
+from tilewright.ir.verify import used_symbols
+from tilewright.lang.scalars import Scalar
+from tilewright.lang.specs import TensorSpec
+from tilewright.lang.tensors import Number, Tensor
+from tilewright.lang.tracer import Tracer, tracing
+from tilewright.layout.nodes import Int, Sym
+from tilewright.layout.view import View
+
+LARGEST = 2**31 - 1
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One run-time parameter of a program.
+
+    Args:
+        name: its name.
+        kind: ``"tensor"``, ``"scalar"`` or ``"index"``.
+        dims: names of a tensor's dimensions; empty if the author gave none.
+        dtype: dtype of a scalar.
+    """
+
+    name: str
+    kind: str
+    dims: tuple[str, ...] = ()
+    dtype: DType = i32
+
+
+class Program:
+    """An author's function that describes a kernel.
+
+    Args:
+        function: takes run-time parameters positionally and compile-time constants by keyword only.
+        declared: for each run-time parameter its dimensions (``"M K"``), a `DType` for a number, or ``int``.
+    """
+
+    def __init__(self, function: Callable[..., None], declared: Mapping[str, Any] | None = None) -> None:
+        self.function = function
+        self.name = function.__name__
+        self.__doc__ = function.__doc__
+        self.parameters: tuple[Parameter, ...] = ()
+        self.constants: tuple[str, ...] = ()
+        self.defaults: dict[str, Any] = {}
+        self._read_signature(dict(declared or {}))
+
+    def _read_signature(self, declared: dict[str, Any]) -> None:
+        found = []
+        for parameter in inspect.signature(self.function).parameters.values():
+            if parameter.kind is parameter.KEYWORD_ONLY:
+                self.constants += (parameter.name,)
+                if parameter.default is not parameter.empty:
+                    self.defaults[parameter.name] = parameter.default
+            elif parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
+                found.append(_parameter(self.name, parameter.name, declared.pop(parameter.name, "")))
+            else:
+                raise TypeError(
+                    f"kernel {self.name}: parameter {parameter} cannot be variadic or positional-only"
+                )
+        if declared:
+            names = ", ".join(parameter.name for parameter in found)
+            raise TypeError(f"kernel {self.name} declares {', '.join(declared)}, its parameters are {names}")
+        self.parameters = tuple(found)
+
+    def with_defaults(self, constants: Mapping[str, Any]) -> dict[str, Any]:
+        """The constants, completed by defaults.
+
+        Raises:
+            LaunchError: a constant is missing or unknown.
+        """
+        unknown = [name for name in constants if name not in self.constants]
+        given = {**self.defaults, **constants}
+        missing = [name for name in self.constants if name not in given]
+        if unknown or missing:
+            parts = [f"unknown constant {', '.join(unknown)}"] if unknown else []
+            parts += [f"missing constant {', '.join(missing)}"] if missing else []
+            raise LaunchError(
+                f"kernel {self.name}: {' and '.join(parts)}; "
+                f"its constants are {', '.join(self.constants) or 'none'}"
+            )
+        return given
+
+    def trace(self, specs: Mapping[str, TensorSpec], constants: Mapping[str, Any] | None = None) -> Kernel:
+        """Run the function once with symbolic arguments and record the kernel.
+
+        Args:
+            specs: the class of each tensor parameter.
+            constants: values of the keyword-only parameters.
+
+        Raises:
+            TraceError: the function did something that cannot be recorded; shows the line.
+        """
+        given = self.with_defaults(constants or {})
+        tracer = Tracer()
+        sizes: dict[str, SizeParam] = {}
+        divisors = self._divisors(specs)
+        params: list[Param] = []
+        with tracing(tracer):
+            arguments: list[Any] = []
+            for parameter in self.parameters:
+                tracer.name(parameter.name)
+                if parameter.kind == "tensor":
+                    value = _tensor(tracer, parameter, specs[parameter.name], divisors, sizes)
+                    params.append(TensorParam(value))
+                    arguments.append(Tensor(value))
+                elif parameter.kind == "scalar":
+                    value = Value(parameter.name, ScalarType(parameter.dtype))
+                    params.append(ScalarParam(value))
+                    arguments.append(Number(value))
+                else:
+                    sym = Sym(parameter.name, -LARGEST, LARGEST)
+                    sizes[parameter.name] = SizeParam(sym, Argument(parameter.name))
+                    arguments.append(Scalar(sym))
+            self.function(*arguments, **given)
+        return _finish(self, tracer, params, sizes)
+
+    def _divisors(self, specs: Mapping[str, TensorSpec]) -> dict[str, int]:
+        """What divides each dimension; tensors that share a dimension's name agree on its extent."""
+        found: dict[str, int] = {}
+        for parameter in self.parameters:
+            if parameter.kind != "tensor":
+                continue
+            spec = specs[parameter.name]
+            names = dim_names(parameter, spec.rank)
+            for name, known in zip(names, spec.extent_divisors, strict=True):
+                found[name] = math.lcm(found.get(name, 1), known)
+        return found
+
+
+def _parameter(program: str, name: str, declared: Any) -> Parameter:
+    if isinstance(declared, str):
+        return Parameter(name, "tensor", tuple(declared.split()))
+    if isinstance(declared, DType):
+        return Parameter(name, "scalar", dtype=declared)
+    if declared is int:
+        return Parameter(name, "index")
+    raise TypeError(f"kernel {program}: {name}={declared!r} is no dimension string, dtype, or int")
+
+
+def dim_names(parameter: Parameter, rank: int) -> tuple[str, ...]:
+    """Names of a tensor parameter's dimensions.
+
+    Raises:
+        LaunchError: the declaration has another rank.
+    """
+    if parameter.dims and len(parameter.dims) != rank:
+        raise LaunchError(
+            f"{parameter.name} has rank {rank}, but is declared as ({', '.join(parameter.dims)}) "
+            f"of rank {len(parameter.dims)}"
+        )
+    return parameter.dims or tuple(f"{parameter.name}_{dim}" for dim in range(rank))
+
+
+def _tensor(
+    tracer: Tracer,
+    parameter: Parameter,
+    spec: TensorSpec,
+    divisors: dict[str, int],
+    sizes: dict[str, SizeParam],
+) -> Value:
+    """The value of a tensor parameter; registers the sizes that its view is written in."""
+    shape: list[Int] = []
+    strides: list[Int] = []
+    for dim, name in enumerate(dim_names(parameter, spec.rank)):
+        if name not in sizes:
+            sym = Sym(tracer.name(name), 0, LARGEST, divisors[name])
+            sizes[name] = SizeParam(sym, Extent(parameter.name, dim))
+        shape.append(sizes[name].sym)
+        if dim == spec.unit_dim:
+            strides.append(1)
+            continue
+        stride = Sym(tracer.name(f"{parameter.name}_stride{dim}"), 0, None, spec.stride_divisors[dim])
+        sizes[stride.name] = SizeParam(stride, Stride(parameter.name, dim), 64 if spec.wide else 32)
+        strides.append(stride)
+    view = View.strided(shape, strides)
+    return Value(parameter.name, TensorType(Memory.GLOBAL, spec.dtype, view, spec.align))
+
+
+def _finish(program: Program, tracer: Tracer, params: list[Param], sizes: dict[str, SizeParam]) -> Kernel:
+    if tracer.builder.depth != 1:
+        raise TraceError(f"kernel {program.name}: a tw.range loop was left by break or return")
+    body = tracer.builder.close()
+    threads, lanes = _launch_shape(body)
+    kernel = Kernel(
+        program.name,
+        (*params, *tracer.workspaces, *sizes.values(), *tracer.derived),
+        tuple(tracer.grid),
+        threads,
+        body,
+        tuple(tracer.cluster),
+        lanes,
+        violations=tuple(tracer.violations),
+    )
+    used = used_symbols(kernel)
+    kept = tuple(p for p in kernel.params if not isinstance(p, SizeParam) or p.sym in used)
+    return replace(kernel, params=kept)
+
+
+def _launch_shape(body: Block) -> tuple[int, int]:
+    """Threads per block and lanes per warp: the most that any operation is distributed over."""
+    threads, lanes = 1, 32
+    for op in body.walk():
+        if isinstance(op, Mma):
+            threads, lanes = max(threads, op.mma.threads), op.mma.atom.lanes
+        elif isinstance(op, Copy) and op.distribution is not None:
+            threads = max(threads, op.distribution.size_threads)
+        for value in op.operands:
+            spread = value.type.distribution if isinstance(value.type, TensorType | FragmentType) else None
+            threads = max(threads, spread.size_threads if spread is not None else 1)
+    return threads, lanes

@@ -1,0 +1,204 @@
+"""Symbolic integers and conditions as the author sees them.
+
+`Scalar` wraps an index expression.  Unlike the expression itself it compares symbolically (``==`` gives a
+`Condition`) and refuses to be used where Python would have to decide: that would silently freeze one case.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, TypeAlias, Union
+
+import numpy as np
+
+from tilewright.errors import TraceError
+from tilewright.lang.source import here
+from tilewright.lang.tracer import located
+from tilewright.layout import expr
+from tilewright.layout.nodes import Cond, Constant, Expr, Int
+
+Index: TypeAlias = Union[int, "Scalar"]
+
+
+class Scalar:
+    """An integer that is known only when the kernel runs: a size, a block index, a loop index."""
+
+    __slots__ = ("expr", "region")
+
+    def __init__(self, value: Expr, region: int = 0) -> None:
+        self.expr = value
+        self.region = region
+
+    def __add__(self, other: Index) -> Index:
+        return wrap(expr.add(self.expr, unwrap(other)))
+
+    __radd__ = __add__
+
+    def __sub__(self, other: Index) -> Index:
+        return wrap(expr.add(self.expr, expr.mul(unwrap(other), -1)))
+
+    def __rsub__(self, other: Index) -> Index:
+        return wrap(expr.add(unwrap(other), expr.mul(self.expr, -1)))
+
+    def __neg__(self) -> Index:
+        return wrap(expr.mul(self.expr, -1))
+
+    def __mul__(self, other: Index) -> Index:
+        return wrap(expr.mul(self.expr, unwrap(other)))
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Index) -> Index:
+        return _divided(expr.floordiv, self, other)
+
+    def __rfloordiv__(self, other: Index) -> Index:
+        return _divided(expr.floordiv, other, self)
+
+    def __mod__(self, other: Index) -> Index:
+        return _divided(expr.mod, self, other)
+
+    def __rmod__(self, other: Index) -> Index:
+        return _divided(expr.mod, other, self)
+
+    def __xor__(self, other: Index) -> Index:
+        return wrap(expr.xor(self.expr, unwrap(other)))
+
+    __rxor__ = __xor__
+
+    def __lt__(self, other: Index) -> Condition:
+        return Condition(expr.less(self.expr, unwrap(other)))
+
+    def __le__(self, other: Index) -> Condition:
+        return Condition(expr.less_equal(self.expr, unwrap(other)))
+
+    def __gt__(self, other: Index) -> Condition:
+        return Condition(expr.less(unwrap(other), self.expr))
+
+    def __ge__(self, other: Index) -> Condition:
+        return Condition(expr.less_equal(unwrap(other), self.expr))
+
+    def __eq__(self, other: object) -> Condition:  # type: ignore[override]
+        return Condition(expr.equal(self.expr, unwrap(other)))
+
+    def __ne__(self, other: object) -> Condition:  # type: ignore[override]
+        return ~(self == other)
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __bool__(self) -> NoReturn:
+        raise TraceError(
+            f"the truth of {self} is not known while the kernel is traced; "
+            "use `with tw.when(condition):` for a branch",
+            here(),
+        )
+
+    def __index__(self) -> NoReturn:
+        raise TraceError(
+            f"{self} is not known while the kernel is traced, but a Python integer is needed here; "
+            "use `tw.range` for a loop, or make it a keyword-only constant of the kernel",
+            here(),
+        )
+
+    __int__ = __index__
+
+    def __repr__(self) -> str:
+        return str(self.expr)
+
+
+class Condition:
+    """A truth value that is known only when the kernel runs; combine with ``&``, ``|`` and ``~``."""
+
+    __slots__ = ("cond",)
+
+    def __init__(self, cond: Cond) -> None:
+        self.cond = cond
+
+    def __and__(self, other: Condition | bool) -> Condition:
+        return Condition(expr.all_of(self.cond, unwrap_condition(other)))
+
+    __rand__ = __and__
+
+    def __or__(self, other: Condition | bool) -> Condition:
+        return Condition(expr.any_of(self.cond, unwrap_condition(other)))
+
+    __ror__ = __or__
+
+    def __invert__(self) -> Condition:
+        return Condition(expr.negate(self.cond))
+
+    def __bool__(self) -> bool:
+        if isinstance(self.cond, Constant):
+            return self.cond.value
+        raise TraceError(
+            f"the truth of `{self}` is not known while the kernel is traced, so a Python `if`, `while`, "
+            "`and`, `or` or `not` cannot decide on it; use `with tw.when(condition):`, and & | ~",
+            here(),
+        )
+
+    def __repr__(self) -> str:
+        return str(self.cond)
+
+
+def _divided(function: Any, left: Index, right: Index) -> Index:
+    divisor = unwrap(right)
+    if expr.prove(expr.less(0, divisor)) is not True and isinstance(divisor, int):
+        raise TraceError(f"division by {divisor}; divisors must be positive", here())
+    return wrap(function(unwrap(left), divisor))
+
+
+def wrap(value: Int) -> Index:
+    """An integer as the author sees it."""
+    return Scalar(value) if isinstance(value, Expr) else value
+
+
+def unwrap(value: object) -> Int:
+    """The integer behind what the author wrote.
+
+    Raises:
+        TraceError: it is no integer.
+    """
+    if isinstance(value, Scalar):
+        return value.expr
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, Expr):
+        return value
+    raise TraceError(f"{value!r} of type {type(value).__name__} is no integer", here())
+
+
+def unwrap_condition(value: object) -> Cond:
+    """The condition behind what the author wrote."""
+    if isinstance(value, Condition):
+        return value.cond
+    if isinstance(value, bool):
+        return Constant(value)
+    raise TraceError(f"{value!r} of type {type(value).__name__} is no condition", here())
+
+
+def as_tuple(value: object) -> tuple[Any, ...]:
+    """A tuple, or a tuple of one."""
+    return tuple(value) if isinstance(value, tuple | list) else (value,)
+
+
+def ceil_div(extents: Any, tiles: Any) -> Any:
+    """``ceil(extents / tiles)``, for integers or, element by element, for tuples of equal length.
+
+    Example:
+        >>> ceil_div((130, 64), (128, 64))
+        (2, 1)
+    """
+    if isinstance(extents, tuple | list):
+        if len(extents) != len(as_tuple(tiles)):
+            raise TraceError(f"ceil_div of {len(extents)} extents by {len(as_tuple(tiles))} tiles", here())
+        return tuple(ceil_div(extent, tile) for extent, tile in zip(extents, tiles, strict=True))
+    with located():
+        return wrap(expr.ceil_div(unwrap(extents), unwrap(tiles)))
+
+
+def minimum(left: Index, right: Index) -> Index:
+    """The smaller of two integers."""
+    return wrap(expr.minimum(unwrap(left), unwrap(right)))
+
+
+def maximum(left: Index, right: Index) -> Index:
+    """The larger of two integers."""
+    return wrap(expr.maximum(unwrap(left), unwrap(right)))
