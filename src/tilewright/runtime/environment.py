@@ -1,0 +1,110 @@
+"""The environment variables, all of them: read here and nowhere else.
+
+| variable | meaning | default |
+|---|---|---|
+| `TILEWRIGHT_CACHE_DIR` | where compiled artifacts are kept | the user's cache directory |
+| `TILEWRIGHT_CACHE_BYTES` | how much of them is kept | `1GiB` |
+| `TILEWRIGHT_THREADS` | threads of the CPU target | the processors this process may use |
+
+An empty variable counts as unset.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from tilewright.errors import TilewrightError
+
+CACHE_DIR = "TILEWRIGHT_CACHE_DIR"
+CACHE_BYTES = "TILEWRIGHT_CACHE_BYTES"
+THREADS = "TILEWRIGHT_THREADS"
+
+_DEFAULT_CACHE_BYTES = 1 << 30
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
+_BYTES = re.compile(r"(\d+)\s*([KMGT]?)(?:iB|B)?", re.IGNORECASE | re.ASCII)
+_MOST_THREADS = 4096
+
+
+class SettingError(TilewrightError, ValueError):
+    """An environment variable has a value that means nothing; names it, the value and a legal example."""
+
+    def __init__(self, variable: str, value: str, problem: str, example: str) -> None:
+        self.variable = variable
+        self.value = value
+        super().__init__(f"{variable}={value!r}: {problem}; a legal example: {variable}={example}")
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What the environment says.
+
+    Args:
+        cache_dir: an absolute directory for compiled artifacts; None for the user's cache directory.
+        cache_bytes: the size that the artifacts may take on disk, in bytes.
+        threads: how many threads the CPU target runs.
+    """
+
+    cache_dir: Path | None
+    cache_bytes: int
+    threads: int
+
+
+def settings(variables: Mapping[str, str] = os.environ) -> Settings:
+    """What the environment says now; nothing is remembered between calls.
+
+    Args:
+        variables: where to look; the process's environment unless given.
+
+    Raises:
+        SettingError: a variable has a value that means nothing.
+
+    Example:
+        >>> settings({"TILEWRIGHT_CACHE_BYTES": "256MiB", "TILEWRIGHT_THREADS": "8"})
+        Settings(cache_dir=None, cache_bytes=268435456, threads=8)
+    """
+    return Settings(_cache_dir(variables), _cache_bytes(variables), _threads(variables))
+
+
+def usable_processors() -> int:
+    """How many processors this process may use: its affinity mask where the system has one."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _cache_dir(variables: Mapping[str, str]) -> Path | None:
+    text = variables.get(CACHE_DIR, "").strip()
+    if not text:
+        return None
+    try:
+        path = Path(text).expanduser().absolute()
+    except (OSError, RuntimeError) as problem:
+        raise SettingError(CACHE_DIR, text, f"no such home directory ({problem})", "~/kernels") from None
+    if path.exists() and not path.is_dir():
+        raise SettingError(CACHE_DIR, text, "this is a file, not a directory", "~/kernels")
+    return path
+
+
+def _cache_bytes(variables: Mapping[str, str]) -> int:
+    text = variables.get(CACHE_BYTES, "").strip()
+    if not text:
+        return _DEFAULT_CACHE_BYTES
+    found = _BYTES.fullmatch(text)
+    if found is None:
+        raise SettingError(CACHE_BYTES, text, "not a number of bytes", "512MiB")
+    return int(found[1]) * _UNITS[found[2].upper()]
+
+
+def _threads(variables: Mapping[str, str]) -> int:
+    text = variables.get(THREADS, "").strip()
+    if not text:
+        return usable_processors()
+    if not (text.isascii() and text.isdigit()):
+        raise SettingError(THREADS, text, "not a whole number of threads", "8")
+    if not 1 <= int(text) <= _MOST_THREADS:
+        raise SettingError(THREADS, text, f"threads are 1 to {_MOST_THREADS}", "8")
+    return int(text)
