@@ -190,6 +190,7 @@ def copy(
     *,
     threads: Layout | Sequence[int] | None = None,
     vector: int | None = None,
+    vector_dim: int | None = None,
 ) -> None:
     """``target = source``, by all threads together, converting to the target's dtype.
 
@@ -198,9 +199,10 @@ def copy(
         target: tensor or fragment of the same shape; elements past an edge are not written.
         threads: the thread layout that shares the tile out, for a copy between memories; a fragment or a
             partitioned tensor brings its own map.
-        vector: elements per access along the last dimension; default: the widest legal.
+        vector: elements per access along ``vector_dim``; default: the widest legal.
+        vector_dim: the dimension along which a thread's consecutive elements lie; default: the last.
     """
-    _copy(Copy, source, target, threads, vector)
+    _copy(Copy, source, target, threads, vector, vector_dim)
 
 
 def copy_async(
@@ -209,12 +211,15 @@ def copy_async(
     *,
     threads: Layout | Sequence[int] | None = None,
     vector: int | None = None,
+    vector_dim: int | None = None,
 ) -> None:
     """Start copying from global to shared memory; complete after `async_wait`, for others after a barrier."""
-    _copy(CopyAsync, source, target, threads, vector)
+    _copy(CopyAsync, source, target, threads, vector, vector_dim)
 
 
-def _copy(op: type[Copy], source: Any, target: Any, threads: Any, vector: int | None) -> None:
+def _copy(
+    op: type[Copy], source: Any, target: Any, threads: Any, vector: int | None, vector_dim: int | None
+) -> None:
     tracer = current()
     for operand in (source, target):
         if not isinstance(operand, Tensor | Fragment):
@@ -224,7 +229,7 @@ def _copy(op: type[Copy], source: Any, target: Any, threads: Any, vector: int | 
     spread = None
     if threads is not None:
         try:
-            spread = thread_map(target.value.type.shape, threads)
+            spread = thread_map(target.value.type.shape, threads, vector_dim=vector_dim)
         except LayoutError as error:
             rule, _, message = str(error).rpartition("must equal the tile: ")
             what, _, nearest = message.partition("; nearest legal choice: ")

@@ -15,6 +15,7 @@ from tilewright.lang.source import here
 from tilewright.lang.tracer import current
 from tilewright.layout import transforms as t
 from tilewright.layout.distribution import Distribution, Mode, blocked
+from tilewright.layout.expr import add, expand, mul
 from tilewright.layout.layout import Layout
 from tilewright.layout.nodes import Int
 from tilewright.layout.transforms import Transform
@@ -98,8 +99,21 @@ class Tensor:
         """Exclusive-or swizzle of the offsets."""
         return self._view(t.Swizzle(bits, base, shift), "swizzled")
 
+    @property
+    def unit_dim(self) -> int | None:
+        """The dimension whose neighbours are adjacent in memory; the last one if there are several."""
+        view = self.value.tensor.view
+        for dim in reversed(range(view.rank)):
+            step = [add(i, 1) if d == dim else i for d, i in enumerate(view.coords)]
+            if expand(add(view.map(view.shape, step).offset, mul(view.offset, -1))) == 1:
+                return dim
+        return None
+
     def partition(
-        self, threads: Layout | Sequence[int], projection: Sequence[int | None] | None = None
+        self,
+        threads: Layout | Sequence[int],
+        projection: Sequence[int | None] | None = None,
+        vector_dim: int | None = None,
     ) -> Tensor:
         """Deal the tile to threads, each taking one contiguous chunk.
 
@@ -108,8 +122,9 @@ class Tensor:
                 tuple of counts whose last dimension is fastest.
             projection: one entry per thread dimension: 1 keeps it, None drops it, so that its threads hold
                 copies; default: all kept.
+            vector_dim: the dimension along which a thread's consecutive values lie; default: the last.
         """
-        made = thread_map(self.value.tensor.shape, threads, projection)
+        made = thread_map(self.value.tensor.shape, threads, projection, vector_dim)
         name = f"{self.value.buffer.name}_part"
         return Tensor(current().define(Partition, name, source=self.value, distribution=made))
 
@@ -253,7 +268,10 @@ def _slice_part(part: Any, extent: Int) -> Int | tuple[Int, Int]:
 
 
 def thread_map(
-    shape: Sequence[Int], threads: Layout | Sequence[int], projection: Sequence[int | None] | None = None
+    shape: Sequence[Int],
+    threads: Layout | Sequence[int],
+    projection: Sequence[int | None] | None = None,
+    vector_dim: int | None = None,
 ) -> Distribution:
     """The distribution of a tile over a thread layout, one contiguous chunk per thread.
 
@@ -273,7 +291,9 @@ def thread_map(
             "nearest legal choice: a projection with one 1 per tile dimension"
         )
     tile = [int(extent) for extent in shape if isinstance(extent, int)]
-    base = blocked(tile, [counts[dim] for dim in kept], [kept.index(dim) for dim in order if dim in kept])
+    base = blocked(
+        tile, [counts[dim] for dim in kept], [kept.index(dim) for dim in order if dim in kept], vector_dim
+    )
     modes = iter(base.threads)
     spread = tuple(next(modes) if dim in kept else Mode(counts[dim], None, 0) for dim in order)
     return Distribution(base.shape, spread, base.values)
