@@ -1,11 +1,15 @@
 """A skipped test is a failed test: what cannot run everywhere carries a marker and is deselected.
 
 The `gpu` marker is the only one so far; `-m gpu` asks for those tests, and without a GPU they then fail.
+
+Golden files hold the text that a test expects; `--update-golden` writes them anew, to be read as a diff.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import difflib
+from collections.abc import Callable, Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -22,6 +26,27 @@ def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         report.outcome = "failed"
         report.longrepr = NO_SKIPS.format(reason)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing")
+
+
+@pytest.fixture
+def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
+    """`golden(text, "name.txt")` compares with `golden/name.txt` beside the test."""
+
+    def check(text: str, name: str) -> None:
+        path = Path(request.path).parent / "golden" / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text, encoding="utf-8", newline="\n")
+        elif (expected := path.read_text(encoding="utf-8") if path.exists() else "") != text:
+            lines = (expected.splitlines(), text.splitlines(), f"golden/{name}", "this run")
+            diff = "\n".join(difflib.unified_diff(*lines, lineterm=""))
+            pytest.fail(f"{diff}\nif this is what it should say: pytest --update-golden", pytrace=False)
+
+    return check
 
 
 @pytest.hookimpl(wrapper=True)
