@@ -12,18 +12,29 @@ equal, use `prove(equal(a, b))`.
     >>> (k * 8 + 3) // 8, (k * 8 + 3) % 8
     (k, 3)
     >>> bounds(k * 8 + 3), divisor(k * 8)
-    ((3, 75), 32)
+    ((3, 67), 32)
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from functools import lru_cache
 
+from tilewright.layout.arithmetic import (
+    add,
+    ceil_div,
+    expand,
+    floordiv,
+    lowest,
+    maximum,
+    minimum,
+    mod,
+    mul,
+    parts_of,
+    product,
+    xor,
+)
 from tilewright.layout.nodes import (
     FALSE,
-    INFINITY,
     TRUE,
     Add,
     And,
@@ -44,249 +55,51 @@ from tilewright.layout.nodes import (
     Sym,
     Xor,
 )
-from tilewright.layout.ranges import bounds, divisor
-from tilewright.layout.spelling import format_int
+from tilewright.layout.ranges import bits, bounds, divisor
 
-# ---------------------------------------------------------------- constructors
-
-
-def _order(term: Expr) -> tuple[str, str]:
-    return (type(term).__name__, format_int(term))
-
-
-def _terms(value: Int) -> tuple[tuple[tuple[Expr, int], ...], int]:
-    if isinstance(value, Expr):
-        return (value.terms, value.constant) if isinstance(value, Add) else (((value, 1),), 0)
-    return (), int(value)
-
-
-def _sum(terms: Mapping[Expr, int], constant: int) -> Int:
-    kept = {term: factor for term, factor in terms.items() if factor}
-    for term in list(kept):
-        if term in kept and isinstance(term, FloorDiv) and isinstance(term.right, int):
-            _rejoin(kept, term, term.right)
-    if any(isinstance(term, Add) for term in kept):
-        return add(constant, *(mul(term, factor) for term, factor in kept.items()))
-    if not kept:
-        return constant
-    if constant == 0 and len(kept) == 1:
-        [(term, factor)] = kept.items()
-        if factor == 1:
-            return term
-    return Add(tuple(sorted(kept.items(), key=lambda item: _order(item[0]))), constant)
-
-
-def _rejoin(terms: dict[Expr, int], quotient: FloorDiv, by: int) -> None:
-    """Fold ``by*k*(x // by) + k*(x % by)`` to ``k*x``, in place; also without remainder if by divides x."""
-    factor = terms[quotient]
-    if factor % by:
-        return
-    remainder = mod(quotient.left, by)
-    if not isinstance(remainder, int) and terms.get(remainder) == factor // by:
-        del terms[remainder]
-    elif remainder != 0:
-        return
-    del terms[quotient]
-    terms[quotient.left] = terms.get(quotient.left, 0) + factor // by
-
-
-def add(*values: Int) -> Int:
-    """The sum of integers."""
-    if all(isinstance(value, int) for value in values):
-        return sum(values)
-    terms: dict[Expr, int] = {}
-    constant = 0
-    for value in values:
-        parts, offset = _terms(value)
-        constant += offset
-        for term, factor in parts:
-            terms[term] = terms.get(term, 0) + factor
-    return _sum(terms, constant)
-
-
-def mul(left: Int, right: Int) -> Int:
-    """The product of two integers; constants distribute over sums, symbolic factors do not."""
-    if not isinstance(left, Expr):
-        left, right = right, left
-    if not isinstance(left, Expr):
-        return int(left) * int(right)  # type: ignore[arg-type]
-    if not isinstance(right, Expr):
-        parts, constant = _terms(left)
-        return _sum({term: factor * int(right) for term, factor in parts}, constant * int(right))
-    scale = 1
-    factors: list[Expr] = []
-    for value in (left, right):
-        factor, rest = _primitive(value)
-        scale *= factor
-        factors.extend(rest.factors if isinstance(rest, Mul) else (rest,))
-    return mul(Mul(tuple(sorted(factors, key=_order))), scale)
-
-
-def _primitive(value: Expr) -> tuple[int, Expr]:
-    """Split off the constant factor of a sum: ``4*a + 8`` is ``4`` and ``a + 2``."""
-    if not isinstance(value, Add):
-        return 1, value
-    common = math.gcd(value.constant, *(factor for _, factor in value.terms))
-    if common <= 1:
-        return 1, value
-    rest = _sum({t: f // common for t, f in value.terms}, value.constant // common)
-    assert isinstance(rest, Expr)
-    return common, rest
-
-
-def _split(value: Expr, by: int) -> tuple[Int, Int]:
-    """``value == by * quotient + rest``; quotient has every term whose coefficient ``by`` divides."""
-    parts, constant = _terms(value)
-    quotient: dict[Expr, int] = {}
-    rest: dict[Expr, int] = {}
-    for term, factor in parts:
-        if factor % by == 0:
-            quotient[term] = factor // by
-        else:
-            rest[term] = factor
-    return _sum(quotient, constant // by), _sum(rest, constant % by)
-
-
-def _symbolic_factor(value: Expr, by: Expr) -> tuple[Int, Int]:
-    """``value == by * quotient + rest`` for a symbolic ``by`` that appears as a factor."""
-    parts, constant = _terms(value)
-    quotient: Int = 0
-    rest: Int = constant
-    for term, factor in parts:
-        factors = list(term.factors) if isinstance(term, Mul) else [term]
-        if by in factors:
-            factors.remove(by)
-            quotient = add(quotient, mul(_product(*factors), factor))
-        else:
-            rest = add(rest, mul(term, factor))
-    return quotient, rest
-
-
-def floordiv(left: Int, right: Int) -> Int:
-    """``floor(left / right)`` for a positive ``right``."""
-    if isinstance(right, int):
-        if right <= 0:
-            raise ValueError(f"floor division by {right}; the divisor must be positive")
-        if not isinstance(left, Expr):
-            return left // right
-        if right == 1:
-            return left
-        quotient, rest = _split(left, right)
-        if not isinstance(rest, Expr):
-            return quotient
-        low, high = bounds(rest)
-        if low > -INFINITY and high < INFINITY and low // right == high // right:
-            return add(quotient, int(low // right))
-        exact = divisor(add(rest, -_terms(rest)[1]))
-        if _terms(rest)[1] and exact % right == 0:
-            return add(quotient, _quotient(add(rest, -_terms(rest)[1]), right), _terms(rest)[1] // right)
-        return add(quotient, _quotient(rest, right))
-    if left == right:
-        return 1
-    if isinstance(left, Expr):
-        factor, rest = _symbolic_factor(left, right)
-        if prove(all_of(less_equal(0, rest), less(rest, right))):
-            return factor
-        return FloorDiv(left, right)
-    low, _ = bounds(right)
-    if 0 <= left < low:
-        return 0
-    return FloorDiv(_as_expr(left), right)
-
-
-def _quotient(left: Int, right: int) -> Int:
-    if not isinstance(left, Expr):
-        return left // right
-    if isinstance(left, FloorDiv) and isinstance(left.right, int):
-        return floordiv(left.left, left.right * right)
-    common = math.gcd(right, *(factor for _, factor in _terms(left)[0]))
-    if common > 1:
-        return floordiv(_split(left, common)[0], right // common)
-    return FloorDiv(left, right)
-
-
-def _as_expr(value: Int) -> Expr:
-    return value if isinstance(value, Expr) else Add((), value)
-
-
-def mod(left: Int, right: Int) -> Int:
-    """``left - right * floor(left / right)`` for a positive ``right``."""
-    if isinstance(right, int):
-        if right <= 0:
-            raise ValueError(f"modulo {right}; the divisor must be positive")
-        if not isinstance(left, Expr):
-            return left % right
-        if right == 1:
-            return 0
-        parts, constant = _terms(left)
-        kept = {t: f % right for t, f in parts if (f * divisor(t)) % right}
-        rest = _sum(kept, constant % right)
-        if not isinstance(rest, Expr):
-            return rest % right
-        low, high = bounds(rest)
-        if low >= 0 and high < right:
-            return rest
-        common = math.gcd(right, *kept.values())
-        if common > 1:
-            quotient, remainder = _split(rest, common)
-            return add(mul(mod(quotient, right // common), common), remainder)
-        if isinstance(rest, Mod) and isinstance(rest.right, int) and rest.right % right == 0:
-            return mod(rest.left, right)
-        return Mod(rest, right)
-    if left == right:
-        return 0
-    if isinstance(left, Expr):
-        _, rest = _symbolic_factor(left, right)
-        if prove(all_of(less_equal(0, rest), less(rest, right))):
-            return rest
-        return Mod(left, right)
-    low, _ = bounds(right)
-    return left if 0 <= left < low else Mod(_as_expr(left), right)
-
-
-def xor(left: Int, right: Int) -> Int:
-    """Bitwise exclusive or of two non-negative integers."""
-    if not isinstance(left, Expr):
-        left, right = right, left
-    if not isinstance(left, Expr):
-        return int(left) ^ int(right)  # type: ignore[arg-type]
-    if right == 0:
-        return left
-    if left == right:
-        return 0
-    unit = divisor(right) & -divisor(right)
-    if unit > 1:
-        high, low = _split(left, unit)
-        least, most = bounds(low)
-        if low != 0 and least >= 0 and most < unit:
-            return add(xor(mul(high, unit), right), low)
-    return Xor(left, right)
-
-
-def minimum(left: Int, right: Int) -> Int:
-    """The smaller of two integers."""
-    if prove(less_equal(left, right)):
-        return left
-    return right if prove(less_equal(right, left)) else Min(left, right)
-
-
-def maximum(left: Int, right: Int) -> Int:
-    """The larger of two integers."""
-    if prove(less_equal(left, right)):
-        return right
-    return left if prove(less_equal(right, left)) else Max(left, right)
-
-
-def ceil_div(left: Int, right: Int) -> Int:
-    """``ceil(left / right)`` for a positive ``right``: the number of tiles of size ``right`` over ``left``.
-
-    Example:
-        >>> ceil_div(67, 32), ceil_div(Sym("K", 1, divisor=64), 32)
-        (3, K // 32)
-    """
-    if isinstance(right, int) and divisor(left) % right == 0:
-        return floordiv(left, right)
-    return floordiv(add(left, add(right, -1)), right)
+__all__ = [
+    "FALSE",
+    "TRUE",
+    "Add",
+    "And",
+    "Cond",
+    "Constant",
+    "Equal",
+    "Expr",
+    "FloorDiv",
+    "Int",
+    "Less",
+    "Max",
+    "Min",
+    "Mod",
+    "Mul",
+    "Not",
+    "Or",
+    "Select",
+    "Sym",
+    "Xor",
+    "add",
+    "all_of",
+    "any_of",
+    "bits",
+    "bounds",
+    "ceil_div",
+    "divisor",
+    "equal",
+    "expand",
+    "floordiv",
+    "less",
+    "less_equal",
+    "maximum",
+    "minimum",
+    "mod",
+    "mul",
+    "negate",
+    "product",
+    "prove",
+    "select",
+    "xor",
+]
 
 
 def select(cond: Cond, left: Int, right: Int) -> Int:
@@ -362,16 +175,16 @@ def prove(cond: Cond) -> bool | None:
             if isinstance(cond.left, int) and isinstance(cond.right, int):
                 return cond.left < cond.right
             gap = expand(add(cond.right, mul(cond.left, -1)))
-            if _lowest(gap) >= 1:
+            if lowest(gap) >= 1:
                 return True
-            return False if _lowest(expand(mul(gap, -1))) >= 0 else None
+            return False if lowest(expand(mul(gap, -1))) >= 0 else None
         case Equal():
             gap = expand(add(cond.right, mul(cond.left, -1)))
             if gap == 0:
                 return True
-            if _lowest(gap) >= 1 or _lowest(mul(gap, -1)) >= 1:
+            if lowest(gap) >= 1 or lowest(mul(gap, -1)) >= 1:
                 return False
-            parts, constant = _terms(gap)
+            parts, constant = parts_of(gap)
             common = math.gcd(*(factor * divisor(term) for term, factor in parts))
             return False if common and constant % common else None
         case And():
@@ -385,47 +198,3 @@ def prove(cond: Cond) -> bool | None:
             return None if part is None else not part
         case _:
             raise TypeError(f"not a condition: {cond!r}")
-
-
-def _lowest(value: Int, depth: int = 4) -> float:
-    """A lower bound that also uses symbolic upper bounds: ``-x*y`` is at least ``-(x.stop - 1)*y``."""
-    low = bounds(value)[0]
-    if low > -INFINITY or depth == 0:
-        return low
-    for term, factor in _terms(value)[0]:
-        factors = term.factors if isinstance(term, Mul) else (term,)
-        if factor > 0 or any(bounds(other)[0] < 0 for other in factors):
-            continue
-        for at, sym in enumerate(factors):
-            if isinstance(sym, Sym) and sym.stop is not None:
-                largest = _product(add(sym.stop, -1), *factors[:at], *factors[at + 1 :])
-                replaced = expand(add(value, mul(term, -factor), mul(largest, factor)))
-                low = max(low, _lowest(replaced, depth - 1))
-    return low
-
-
-def _product(*factors: Int) -> Int:
-    total: Int = 1
-    for factor in factors:
-        total = mul(total, factor)
-    return total
-
-
-@lru_cache(maxsize=16384)
-def expand(value: Int) -> Int:
-    """Distribute symbolic products over sums, so that differences cancel."""
-    if isinstance(value, Add):
-        return add(value.constant, *(mul(expand(term), factor) for term, factor in value.terms))
-    if isinstance(value, Mul):
-        total: Int = 1
-        for factor in value.factors:
-            grown = expand(factor)
-            left, left_constant = _terms(total)
-            right, right_constant = _terms(grown)
-            pieces: list[Int] = [left_constant * right_constant]
-            pieces += [mul(mul(a, b), x * y) for a, x in left for b, y in right]
-            pieces += [mul(a, x * right_constant) for a, x in left]
-            pieces += [mul(b, y * left_constant) for b, y in right]
-            total = add(*pieces)
-        return total
-    return value

@@ -26,7 +26,6 @@ from tilewright.layout.tuples import (
     depth,
     flat,
     format_tuple,
-    is_tuple,
     product,
     unflatten,
 )
@@ -105,7 +104,7 @@ class Layout:
             >>> [str(mode) for mode in Layout((4, (2, 3))).modes]
             ['4:1', '(2,3):(4,8)']
         """
-        if is_tuple(self.shape) and is_tuple(self.stride):
+        if isinstance(self.shape, tuple) and isinstance(self.stride, tuple):
             return tuple(Layout(n, d) for n, d in zip(self.shape, self.stride, strict=True))
         return (self,)
 
@@ -157,7 +156,7 @@ class Layout:
             >>> layout.slice(None, (1, None))
             (Layout((4, 3), (1, 8)), 4)
         """
-        if is_tuple(self.shape):
+        if isinstance(self.shape, tuple):
             kept, offset = _slice(coords, self.shape, self.stride)
         elif len(coords) == 1:
             kept, offset = _slice(coords[0], self.shape, self.stride)
@@ -201,7 +200,7 @@ def column_major(shape: Any, stride: Any = None) -> Layout:
     modes = canonical(shape)
     if stride is None:
         return Layout(modes)
-    if not is_tuple(modes) or len(modes) < 2:
+    if not isinstance(modes, tuple) or len(modes) < 2:
         raise LayoutError(f"a column stride for the shape {format_tuple(modes)}, which has no columns")
     _check_pitch("column", stride, product(modes[0]))
     return Layout(modes, (packed(modes[0]), *_tail(modes[1:], stride)))
@@ -223,12 +222,12 @@ def row_major(shape: Any, stride: Any = None) -> Layout:
 
 
 def _mirror(value: IntTuple) -> IntTuple:
-    return tuple(_mirror(part) for part in reversed(value)) if is_tuple(value) else value
+    return tuple(_mirror(part) for part in reversed(value)) if isinstance(value, tuple) else value
 
 
 def _tail(modes: tuple[IntTuple, ...], stride: Int) -> tuple[IntTuple, ...]:
     strides = packed(modes, stride)
-    assert is_tuple(strides)
+    assert isinstance(strides, tuple)
     return strides
 
 
@@ -266,7 +265,7 @@ def _index(coord: Any, shape: IntTuple) -> Any:
 
 def _offset(coord: Any, shape: IntTuple, stride: IntTuple) -> Any:
     if isinstance(coord, tuple):
-        if not (is_tuple(shape) and is_tuple(stride) and len(coord) == len(shape)):
+        if not (isinstance(shape, tuple) and isinstance(stride, tuple) and len(coord) == len(shape)):
             raise _misfit(coord, shape)
         parts = [_offset(c, n, d) for c, n, d in zip(coord, shape, stride, strict=True)]
         return sum(parts[1:], parts[0]) if parts else 0
@@ -299,7 +298,7 @@ def _slice(coord: Any, shape: IntTuple, stride: IntTuple) -> tuple[Kept, Int]:
         )
     if not isinstance(coord, tuple):
         return (), _offset(coord, shape, stride)
-    if not (is_tuple(shape) and is_tuple(stride) and len(coord) == len(shape)):
+    if not (isinstance(shape, tuple) and isinstance(stride, tuple) and len(coord) == len(shape)):
         raise _misfit(coord, shape)
     kept: list[tuple[IntTuple, IntTuple]] = []
     offset: Int = 0

@@ -201,5 +201,5 @@ TRUE = Constant(True)
 FALSE = Constant(False)
 
 # The operators above build through these rooms, which need the nodes first.
-from tilewright.layout import expr as build  # noqa: E402
+from tilewright.layout import arithmetic as build  # noqa: E402
 from tilewright.layout import spelling  # noqa: E402

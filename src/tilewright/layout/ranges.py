@@ -25,7 +25,9 @@ def bounds(value: Int) -> tuple[float, float]:
     """Smallest and largest possible value; infinite where nothing is known.  Finite bounds are exact ints."""
     match value:
         case Sym():
-            return value.low, INFINITY if value.high is None else value.high
+            unit = max(value.divisor, 1)
+            most = INFINITY if value.high is None else value.high // unit * unit
+            return -(-value.low // unit) * unit, most
         case Add():
             low: float = value.constant
             high: float = value.constant
@@ -50,8 +52,7 @@ def bounds(value: Int) -> tuple[float, float]:
             low_left, high_left = bounds(value.left)
             return 0, min(high - 1, high_left if low_left >= 0 else high - 1)
         case Xor():
-            high = max(bounds(value.left)[1], bounds(value.right)[1])
-            return 0, high if high == INFINITY else (1 << int(high).bit_length()) - 1
+            return _xor(*bounds(value.left), *bounds(value.right))
         case Min() | Max():
             pick = min if isinstance(value, Min) else max
             (a, b), (c, d) = bounds(value.left), bounds(value.right)
@@ -75,12 +76,20 @@ def _floor(a: float, b: float) -> float:
     return a // b
 
 
+def _xor(*ends: float) -> tuple[float, float]:
+    """Exclusive or stays within the bits of its operands; it is negative only if just one of them is."""
+    if max(map(abs, ends)) == INFINITY:
+        return (0 if min(ends) >= 0 else -INFINITY), INFINITY
+    span = 1 << max(int(max(end, -1 - end)).bit_length() for end in ends)
+    return (0 if min(ends) >= 0 else -span), span - 1
+
+
 @lru_cache(maxsize=65536)
 def divisor(value: Int) -> int:
     """The largest known integer that divides every value; 0 for the constant 0."""
     match value:
         case Sym():
-            return value.divisor
+            return value.low if value.low == value.high and value.low >= 0 else value.divisor
         case Add():
             return math.gcd(value.constant, *(factor * divisor(term) for term, factor in value.terms))
         case Mul():

@@ -4,18 +4,13 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias, TypeGuard
+from typing import Any, TypeAlias
 
 from tilewright.errors import LayoutError
 from tilewright.layout.expr import mul
 from tilewright.layout.nodes import Expr, Int
 
 IntTuple: TypeAlias = Int | tuple["IntTuple", ...]
-
-
-def is_tuple(value: IntTuple) -> TypeGuard[tuple[IntTuple, ...]]:
-    """Whether a value is a tuple rather than an integer."""
-    return isinstance(value, tuple)
 
 
 def canonical(value: Any) -> IntTuple:
@@ -45,7 +40,7 @@ def flat(value: IntTuple) -> tuple[Int, ...]:
         >>> flat((4, (2, (3, 5))))
         (4, 2, 3, 5)
     """
-    return tuple(leaf for part in value for leaf in flat(part)) if is_tuple(value) else (value,)
+    return tuple(leaf for part in value for leaf in flat(part)) if isinstance(value, tuple) else (value,)
 
 
 def product(value: IntTuple) -> Int:
@@ -68,7 +63,7 @@ def depth(value: IntTuple) -> int:
         >>> depth(4), depth((4, 2)), depth((4, (2, 3)))
         (0, 1, 2)
     """
-    return 1 + max((depth(part) for part in value), default=0) if is_tuple(value) else 0
+    return 1 + max((depth(part) for part in value), default=0) if isinstance(value, tuple) else 0
 
 
 def congruent(left: IntTuple, right: IntTuple) -> bool:
@@ -78,9 +73,9 @@ def congruent(left: IntTuple, right: IntTuple) -> bool:
         >>> congruent((4, (2, 3)), (1, (4, 8))), congruent((4, 2), (1, (4, 8)))
         (True, False)
     """
-    if is_tuple(left) and is_tuple(right):
+    if isinstance(left, tuple) and isinstance(right, tuple):
         return len(left) == len(right) and all(map(congruent, left, right))
-    return not is_tuple(left) and not is_tuple(right)
+    return not isinstance(left, tuple) and not isinstance(right, tuple)
 
 
 def unflatten(leaves: Iterator[Int], profile: IntTuple) -> IntTuple:
@@ -90,7 +85,7 @@ def unflatten(leaves: Iterator[Int], profile: IntTuple) -> IntTuple:
         >>> unflatten(iter([1, 4, 8]), (4, (2, 3)))
         (1, (4, 8))
     """
-    return tuple(unflatten(leaves, part) for part in profile) if is_tuple(profile) else next(leaves)
+    return tuple(unflatten(leaves, part) for part in profile) if isinstance(profile, tuple) else next(leaves)
 
 
 def format_tuple(value: IntTuple) -> str:
@@ -100,4 +95,4 @@ def format_tuple(value: IntTuple) -> str:
         >>> format_tuple((4, (2, 3)))
         '(4,(2,3))'
     """
-    return f"({','.join(map(format_tuple, value))})" if is_tuple(value) else str(value)
+    return f"({','.join(map(format_tuple, value))})" if isinstance(value, tuple) else str(value)
