@@ -1,0 +1,70 @@
+"""Loading the operands of matrix multiplies into registers, one atom's depth at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from tilewright.ir.indices import loop_index
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import Block, Copy, For, Fragment, Mma, Op, Reshape
+from tilewright.ir.rules import widest_vector
+from tilewright.ir.types import Value
+from tilewright.layout.nodes import Int
+from tilewright.layout.transforms import Tile
+from tilewright.passes.rewrite import Rewriter, rewrite_kernel
+
+
+def expand_mma(kernel: Kernel, *, unroll: int = 64) -> Kernel:
+    """Every `Mma` with an operand in shared memory: fragments, copies into them, and an `Mma` of fragments.
+
+    Two shared operands become a loop over K, one atom's depth per turn.  Beside an operand that is a fragment
+    already, the other one is loaded whole.
+
+    Args:
+        kernel: the kernel.
+        unroll: loops of up to this many turns ask to be unrolled.
+    """
+
+    def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
+        if not isinstance(op, Mma) or (op.a.is_fragment and op.b.is_fragment):
+            return None
+        depth = op.mma.tile[2]
+        extent = _depth(op.a)
+        if extent == depth or op.a.is_fragment or op.b.is_fragment:
+            return _step(op, rewriter, extent, None)
+        index = loop_index(rewriter.names.unique("k_step"), 0, extent // depth, 1)
+        body = Block(tuple(_step(op, rewriter, depth, index)))
+        turns = extent // depth
+        return (For(index, 0, turns, 1, body, unroll=turns <= unroll, location=op.location),)
+
+    return rewrite_kernel(kernel, change)
+
+
+def _depth(operand: Value) -> int:
+    shape = operand.fragment.shape if operand.is_fragment else operand.tensor.shape
+    assert isinstance(shape[1], int)
+    return shape[1]
+
+
+def _step(op: Mma, rewriter: Rewriter, depth: int, at: Int | None) -> list[Op]:
+    ops: list[Op] = []
+    loaded: list[Value] = []
+    for operand, spread in ((op.a, op.mma.a(depth)), (op.b, op.mma.b(depth))):
+        if operand.is_fragment:
+            loaded.append(operand)
+            continue
+        source = operand
+        if at is not None:
+            tile = Tile((spread.shape[0], depth), (0, at))
+            name = f"{operand.buffer.name}_step"
+            view = rewriter.define(Reshape, name, op.location, source=operand, transform=tile)
+            ops.append(view)
+            source = view.result
+        fragment = rewriter.define(
+            *(Fragment, f"{operand.buffer.name}_frag", op.location), dtype=operand.dtype, distribution=spread
+        )
+        copy = Copy(source, fragment.result, location=op.location)
+        ops += [fragment, replace(copy, vector=widest_vector(copy))]
+        loaded.append(fragment.result)
+    return [*ops, replace(op, a=loaded[0], b=loaded[1])]

@@ -1,0 +1,204 @@
+"""Rebuilding kernels: every pass maps a kernel to a kernel of the same IR through this room.
+
+A pass gives `rewrite_kernel` a function that replaces single operations.  Whatever follows from a
+replacement is rebuilt here: operands, the inferred types of results and of views derived from them,
+index symbols whose span changed, expressions over replaced symbols.  Locations are kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import fields, replace
+from typing import Any, TypeAlias, TypeVar
+
+from tilewright.errors import Location
+from tilewright.ir.builder import Names, make
+from tilewright.ir.indices import grid_index, loop_index
+from tilewright.ir.kernel import (
+    Derived,
+    GridAxis,
+    Guard,
+    Kernel,
+    Param,
+    ScalarParam,
+    SizeParam,
+    Workspace,
+    defined_symbols,
+)
+from tilewright.ir.ops import Block, For, Op
+from tilewright.ir.types import Type, Value
+from tilewright.layout.nodes import Cond, Expr, Int, Sym
+from tilewright.layout.transforms import TRANSFORMS
+from tilewright.layout.view import View, coordinates
+from tilewright.layout.walk import substitute
+
+OpType = TypeVar("OpType", bound=Op)
+Change: TypeAlias = "Callable[[Op, Rewriter], Iterable[Op] | None]"
+"""What replaces an operation, whose operands are already rebuilt; None keeps it."""
+
+
+class Rewriter:
+    """Rebuilds operations, remembering which value and symbol stands for which old one.
+
+    Args:
+        kernel: the kernel to rebuild; new names keep clear of its names.
+        change: what replaces an operation.
+        symbols: symbols to replace by expressions.
+    """
+
+    def __init__(self, kernel: Kernel, change: Change, symbols: Mapping[Sym, Int] | None = None) -> None:
+        self.names = names_of(kernel)
+        self.change = change
+        self.values: dict[Value, Value] = {}
+        self.symbols: dict[Sym, Int] = dict(symbols or {})
+
+    def define(
+        self, op: type[OpType], wanted: str, location: Location | None = None, **attributes: Any
+    ) -> OpType:
+        """Make a new operation with a result of a name that the kernel does not have yet."""
+        return make(op, self.names.unique(wanted), location, **attributes)
+
+    def rebuild(self, item: Any) -> Any:
+        """An attribute, operand, type, transform or block, with what was replaced in its place."""
+        match item:
+            case Value():
+                return self.values.get(item, item)
+            case Expr() | Cond():
+                return substitute(item, self.symbols)
+            case View():
+                return _substitute_view(item, self.symbols)
+            case tuple():
+                return tuple(self.rebuild(part) for part in item)
+            case Block():
+                return self.block(item)
+            case _ if type(item) in TRANSFORMS:
+                return type(item)(*(self.rebuild(getattr(item, f.name)) for f in fields(item)))
+            case _:
+                return item
+
+    def block(self, block: Block) -> Block:
+        """A block with every operation rebuilt and then changed."""
+        return Block(tuple(new for op in block.ops for new in self.op(op)))
+
+    def op(self, op: Op) -> tuple[Op, ...]:
+        """What stands for an operation."""
+        old = {value.name: value for value in op.results if isinstance(value, Value)}
+        if isinstance(op, For):
+            rebuilt: Op = self._loop(op)
+        else:
+            kept = {f.name: getattr(op, f.name) for f in fields(op) if f.name != "location"}
+            defined = {name for name, role in op.roles.items() if role == "defines"}
+            new = {name: v if name in defined else self.rebuild(v) for name, v in kept.items()}
+            rebuilt = op if _same(kept, new) else self._retyped(replace(op, **new), old)
+        changed = self.change(rebuilt, self)
+        made = (rebuilt,) if changed is None else tuple(changed)
+        for new_op in made:
+            for result in new_op.results:
+                if isinstance(result, Value) and result.name in old and result is not old[result.name]:
+                    self.values[old[result.name]] = result
+        return made
+
+    def _retyped(self, op: Op, old: Mapping[str, Value]) -> Op:
+        if not old:
+            return op
+        [value] = old.values()
+        attributes = {
+            f.name: getattr(op, f.name)
+            for f in fields(op)
+            if f.name != "location" and op.roles.get(f.name) != "defines"
+        }
+        fresh = make(type(op), value.name, op.location, **attributes)
+        [result] = fresh.results
+        return op if (result.type, result.root) == (value.type, value.root) else fresh
+
+    def _loop(self, op: For) -> For:
+        start, stop = self.rebuild(op.start), self.rebuild(op.stop)
+        index = op.index
+        if (start, stop) != (op.start, op.stop):
+            index = loop_index(index.name, start, stop, op.step)
+            self.symbols[op.index] = index
+        body = self.block(op.body)
+        return replace(op, index=index, start=start, stop=stop, body=body)
+
+
+def _same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    return all(value is new[name] or value == new[name] for name, value in old.items())
+
+
+def _substitute_view(view: View, symbols: Mapping[Sym, Int]) -> View:
+    """Replace symbols in a view; its coordinates know the extents, so they are renewed along with them."""
+    if not symbols:
+        return view
+    shape = tuple(substitute(extent, symbols) for extent in view.shape)
+    mapping = {**symbols, **dict(zip(view.coords, coordinates(shape), strict=True))}
+    return View(
+        shape,
+        substitute(view.offset, mapping),
+        substitute(view.elems, symbols),
+        substitute(view.valid, mapping),
+    )
+
+
+def rewrite_kernel(
+    kernel: Kernel, change: Change | None = None, symbols: Mapping[Sym, Int] | None = None
+) -> Kernel:
+    """The kernel with operations replaced by ``change`` and ``symbols`` replaced by expressions.
+
+    Args:
+        kernel: the kernel.
+        change: gets each operation with its operands rebuilt, and the `Rewriter`; gives the operations that
+            replace it, or None.  A replacement's results stand for the old ones of the same name.
+        symbols: sizes to replace, e.g. by integers; the parameters themselves stay, so that the launcher
+            need not know.
+
+    Example:
+        Without barriers:
+
+        >>> from tilewright.ir.ops import Barrier
+        >>> def silent(op, rewriter):
+        ...     return () if isinstance(op, Barrier) else None
+        >>> rewrite_kernel(Kernel("k", (), (), 32, Block((Barrier(), Barrier()))), silent).body.ops
+        ()
+    """
+    rewriter = Rewriter(kernel, change or (lambda op, rewriter: None), symbols)
+    params = tuple(_param(param, rewriter) for param in kernel.params)
+    grid = []
+    for axis in kernel.grid:
+        extent = rewriter.rebuild(axis.extent)
+        sym = axis.sym if extent == axis.extent else grid_index(axis.sym.name, extent)
+        if sym != axis.sym:
+            rewriter.symbols[axis.sym] = sym
+        grid.append(GridAxis(sym, extent, axis.kind))
+    guards = tuple(Guard(rewriter.rebuild(guard.condition), guard.message) for guard in kernel.guards)
+    return replace(kernel, params=params, grid=tuple(grid), guards=guards, body=rewriter.block(kernel.body))
+
+
+def _param(param: Param, rewriter: Rewriter) -> Param:
+    if isinstance(param, SizeParam):
+        if isinstance(param.source, Derived):
+            return replace(param, source=Derived(rewriter.rebuild(param.source.value)))
+        return param
+    if isinstance(param, ScalarParam) or not rewriter.symbols:
+        return param
+    value = param.value
+    kind: Type = replace(value.tensor, view=rewriter.rebuild(value.tensor.view))
+    if kind != value.type:
+        rewriter.values[value] = Value(value.name, kind)
+    if isinstance(param, Workspace):
+        return replace(param, value=rewriter.rebuild(value), elems=rewriter.rebuild(param.elems))
+    return replace(param, value=rewriter.rebuild(value))
+
+
+def names_of(kernel: Kernel) -> Names:
+    """The names that a kernel uses, with room for more."""
+    names = Names()
+    for sym in defined_symbols(kernel):
+        names.unique(sym.name)
+    for param in kernel.params:
+        if not isinstance(param, SizeParam):
+            names.unique(param.value.name)
+    for op in kernel.walk():
+        for value in op.results:
+            if isinstance(value, Value):
+                names.unique(value.name)
+    return names

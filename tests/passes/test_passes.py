@@ -1,0 +1,191 @@
+"""Passes give kernels of the same IR: they print, parse back, verify, and say what they did."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from tilewright.errors import Frame, Location
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import Barrier, Block, Copy, CopyAsync, For, Fragment, Mma, Op, Reshape, Shared
+from tilewright.ir.parser import parse_kernel
+from tilewright.ir.printer import print_kernel
+from tilewright.layout.transforms import Swizzle
+from tilewright.layout.view import View
+from tilewright.passes.expand_mma import expand_mma
+from tilewright.passes.relayout import relayout_shared
+from tilewright.passes.rewrite import Rewriter, rewrite_kernel
+from tilewright.passes.vectors import resolve_vectors, settle_async
+
+TEXT = (Path(__file__).parent / "gemm.ir").read_text()
+
+
+@pytest.fixture
+def gemm() -> Kernel:
+    return parse_kernel(TEXT)
+
+
+def sound(kernel: Kernel) -> str:
+    """The kernel's text, which parses back to itself; the kernel breaks no rule."""
+    text = print_kernel(kernel)
+    assert print_kernel(parse_kernel(text)) == text
+    assert [str(violation) for op in kernel.walk() for violation in op.verify()] == []
+    return text
+
+
+def of(kernel: Kernel, kind: type[Op]) -> list[Op]:
+    return [op for op in kernel.walk() if isinstance(op, kind)]
+
+
+def swizzled(op: Shared, using: tuple[Op, ...]) -> View | None:
+    return Swizzle(2, 3, 3).apply(op.view) if op.result.name == "sA" else None
+
+
+def test_a_rewrite_that_changes_nothing_gives_the_same_text(gemm: Kernel) -> None:
+    assert sound(rewrite_kernel(gemm)) == TEXT
+
+
+def test_substituted_sizes_reach_views_grid_and_loops(gemm: Kernel) -> None:
+    sizes = {param.sym.name: param.sym for param in gemm.sizes}
+    fixed = rewrite_kernel(gemm, symbols={sizes["M"]: 512, sizes["K"]: 64})
+    text = sound(fixed)
+    assert "m = grid(2, 'block')" in text
+    assert "for k in range(0, 2, 1):" in text
+    assert "A = tensor(f16, view((512, 64,), i0*lda + i1" in text
+    [a_tile] = [op for op in of(fixed, Reshape) if op.results[0].name == "A_tile"]
+    assert str(a_tile.results[0].tensor.view.valid) == "True"
+
+
+def test_results_are_retyped_and_keep_their_buffer(gemm: Kernel) -> None:
+    expanded = expand_mma(gemm)
+    changed, _ = relayout_shared(expanded, swizzled)
+    [step] = [op for op in of(changed, Reshape) if op.results[0].name == "sA_step"]
+    [shared] = [op for op in of(changed, Shared) if op.results[0].name == "sA"]
+    assert step.results[0].buffer is shared.results[0]
+    assert "^" in str(step.results[0].tensor.view)
+    assert sound(changed)
+
+
+def test_locations_are_kept(gemm: Kernel) -> None:
+    location = Location((Frame("kernel.py", 3, 0, 9, "f"),))
+
+    def place(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
+        object.__setattr__(op, "location", location)
+        return None
+
+    expanded = expand_mma(rewrite_kernel(gemm, place))
+    assert {op.location for op in expanded.walk()} == {location}
+
+
+def test_widths_are_the_widest_legal(gemm: Kernel) -> None:
+    resolved = resolve_vectors(expand_mma(gemm))
+    sound(resolved)
+    widths = {str(op.operands[0]): op.vector for op in of(resolved, Copy) if isinstance(op, Copy)}
+    assert widths == {"A_tile": 1, "B_tile": 1, "sA_step": 2, "sB_step": 2, "acc": 1}
+
+
+def test_narrow_asynchronous_copies_are_done_at_once(gemm: Kernel) -> None:
+    text = TEXT.replace("copy(A_tile", "copy_async(A_tile")
+    settled, notes = settle_async(resolve_vectors(parse_kernel(text)))
+    sound(settled)
+    assert of(settled, CopyAsync) == []
+    assert notes == (
+        "A_tile -> sA is copied at once: 2 bytes at a time are too few for a copy in the background",
+    )
+
+
+def test_a_policy_re_lays_out_and_says_so(gemm: Kernel) -> None:
+    changed, notes = relayout_shared(gemm, swizzled)
+    assert notes == ("sA re-laid out: swizzle<2, 3, 3>",)
+    assert "sA = shared(dtype=f16, view=view((256, 32,), (32*i0 + i1) ^" in sound(changed)
+
+
+def test_padding_grows_the_allocation(gemm: Kernel) -> None:
+    changed, notes = relayout_shared(gemm, lambda op, using: View.strided(op.view.shape, (40, 1)))
+    sound(changed)
+    assert notes == ("sA re-laid out: strides (40, 1)", "sB re-laid out: strides (40, 1)")
+    assert changed.shared_bytes == (255 * 40 + 32) * 2 + 16 + (127 * 40 + 32) * 2
+
+
+def test_an_observed_layout_stays(gemm: Kernel) -> None:
+    text = TEXT.replace(
+        "    barrier()\n    mma(sA,",
+        "    barrier()\n"
+        "    sA_twisted = view(sA, transform=Swizzle(bits=2, base=3, shift=3))\n"
+        "    mma(sA_twisted,",
+    )
+    assert text != TEXT
+    assert relayout_shared(parse_kernel(text), swizzled)[1] == ()
+
+
+def test_a_layout_that_would_break_a_rule_is_not_taken(gemm: Kernel) -> None:
+    wide = rewrite_kernel(gemm, symbols={p.sym: 256 for p in gemm.sizes})
+    text = (
+        print_kernel(wide)
+        .replace("align=2", "align=16")
+        .replace("copy(A_tile, sA,", "copy(A_tile, sA, vector=8,")
+    )
+    explicit = parse_kernel(text)
+    sound(explicit)
+    columns = relayout_shared(explicit, lambda op, using: View.strided(op.view.shape, (1, op.view.shape[0])))
+    assert columns[1] == ("sB re-laid out: strides (1, 128)",)
+
+
+def test_mma_of_shared_tensors_becomes_a_loop_over_atoms(gemm: Kernel) -> None:
+    expanded = expand_mma(gemm)
+    sound(expanded)
+    [steps] = [op for op in of(expanded, For) if isinstance(op, For) and op.unroll]
+    assert [type(op) for op in steps.body.ops] == [Reshape, Fragment, Copy, Reshape, Fragment, Copy, Mma]
+    assert (steps.start, steps.stop) == (0, 2)
+    assert print_kernel(expand_mma(expanded)) == print_kernel(expanded)
+
+
+def test_mma_one_atom_deep_needs_no_loop(gemm: Kernel) -> None:
+    text = TEXT.replace("(256, 32,)", "(256, 16,)").replace("(128, 32,)", "(128, 16,)")
+    for old, new in (
+        ("8192", "4096"),
+        ("32*i0", "16*i0"),
+        ("(256, 32)", "(256, 16)"),
+        ("(128, 32)", "(128, 16)"),
+    ):
+        text = text.replace(old, new)
+    shallow = parse_kernel(
+        text.replace("(4, 1, 8), (64", "(4, 1, 4), (64")
+        .replace("((8, 1, 1), (4, 0", "((4, 1, 1), (4, 0")
+        .replace("((8, 1, 1), (2, 0", "((4, 1, 1), (2, 0")
+    )
+    expanded = expand_mma(shallow)
+    sound(expanded)
+    assert len(of(expanded, For)) == 1
+    assert len(of(expanded, Fragment)) == 3
+
+
+def test_a_fragment_operand_takes_the_other_one_whole(gemm: Kernel) -> None:
+    expanded = expand_mma(gemm)
+    kinds = [op.mma for op in of(expanded, Mma) if isinstance(op, Mma)]
+    spread = kinds[0].a(32)
+
+    def load(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
+        if not isinstance(op, Mma):
+            return None
+        fragment = rewriter.define(Fragment, "rA", dtype=op.a.dtype, distribution=spread)
+        return (fragment, Copy(op.a, fragment.result), Mma(fragment.result, op.b, op.c, op.mma))
+
+    mixed = expand_mma(rewrite_kernel(gemm, load))
+    sound(mixed)
+    assert len(of(mixed, For)) == 1
+    [mma] = of(mixed, Mma)
+    assert [v.fragment.shape for v in mma.operands[:2]] == [(256, 32), (128, 32)]
+
+
+def test_names_of_new_values_keep_clear_of_the_authors(gemm: Kernel) -> None:
+    text = sound(expand_mma(parse_kernel(TEXT.replace("acc", "sA_frag"))))
+    assert "sA_frag_1 = fragment(" in text
+
+
+def test_removing_operations(gemm: Kernel) -> None:
+    bare = rewrite_kernel(gemm, lambda op, rewriter: () if isinstance(op, Barrier) else None)
+    assert sound(bare) == TEXT.replace("    barrier()\n", "")
+    assert isinstance(bare.body, Block)
