@@ -40,7 +40,9 @@ def mul(left: Int, right: Int) -> Int:
         return int(left) * int(right)  # type: ignore[arg-type]
     if not isinstance(right, Expr):
         parts, constant = parts_of(left)
-        return _sum({term: factor * int(right) for term, factor in parts}, constant * int(right))
+        if right in (0, 1):
+            return left if right else 0
+        return _sum({term: factor * right for term, factor in parts}, constant * right)
     scale = 1
     factors: list[Expr] = []
     for value in (left, right):
@@ -89,8 +91,8 @@ def mod(left: Int, right: Int) -> Int:
         quotient, low = _split(rest, common)
         return add(mul(mod(quotient, floordiv(right, common)), common), low)
     if isinstance(rest, Mod) and mod(rest.right, right) == 0:
-        return mod(add(rest.left), right)
-    return Mod(_as_expr(rest), right)
+        return mod(rest.left, right)
+    return Mod(rest, right)
 
 
 def xor(left: Int, right: Int) -> Int:
@@ -173,6 +175,7 @@ def parts_of(value: Int) -> tuple[tuple[tuple[Expr, int], ...], int]:
 # ---------------------------------------------------------------- sums and products
 
 
+@lru_cache(maxsize=65536)
 def _order(term: Expr) -> tuple[str, str]:
     return (type(term).__name__, format_int(term))
 
@@ -202,12 +205,11 @@ def _sum(terms: Mapping[Expr, int], constant: int) -> Int:
 
 def _rejoin(terms: dict[Expr, int]) -> bool:
     """Fold one ``by*k*(x // by) + k*(x % by)`` to ``k*x`` in place; where by divides x, ``x % by`` is 0."""
-    return any(
-        _fold(terms, term, quotient)
-        for term in terms
-        for quotient in _factors(term)
-        if isinstance(quotient, FloorDiv)
-    )
+    for term in terms:
+        for quotient in _factors(term):
+            if isinstance(quotient, FloorDiv) and _fold(terms, term, quotient):
+                return True
+    return False
 
 
 def _fold(terms: dict[Expr, int], term: Expr, quotient: FloorDiv) -> bool:
@@ -305,11 +307,11 @@ def _proper_quotient(rest: Int, right: Int) -> Int:
     if low != 0:
         return floordiv(high, right)
     if isinstance(rest, FloorDiv):
-        return floordiv(add(rest.left), mul(rest.right, right))
+        return floordiv(rest.left, mul(rest.right, right))
     common = _common_factor(rest, right)
     if common > 1:
         return floordiv(_split(rest, common)[0], floordiv(right, common))
-    return FloorDiv(_as_expr(rest), right)
+    return FloorDiv(rest, right)
 
 
 def _digit(rest: Int, right: Int) -> int | None:

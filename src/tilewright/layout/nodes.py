@@ -96,7 +96,7 @@ class Mul(Expr):
 class FloorDiv(Expr):
     """``floor(left / right)``."""
 
-    left: Expr
+    left: Int
     right: Int
 
 
@@ -104,7 +104,7 @@ class FloorDiv(Expr):
 class Mod(Expr):
     """``left - right * floor(left / right)``."""
 
-    left: Expr
+    left: Int
     right: Int
 
 

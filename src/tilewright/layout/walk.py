@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import fields
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from tilewright.layout.expr import (
     mod,
     mul,
     negate,
+    product,
     select,
     xor,
 )
@@ -58,25 +60,30 @@ _REBUILD: dict[type, Callable[..., Any]] = {
 }
 
 
-def rewrite(value: Any, change: Callable[[Sym], Int]) -> Any:
-    """Rebuild an expression or condition with every `Sym` replaced by ``change(sym)``, simplifying again."""
+def rewrite(value: Any, change: Callable[[Sym], Int], only: Collection[Sym] | None = None) -> Any:
+    """Rebuild an expression or condition with every `Sym` replaced by ``change(sym)``, simplifying again.
+
+    Args:
+        value: the expression or condition.
+        change: gives the replacement of a symbol.
+        only: the symbols that change; parts without them are kept as they are.
+    """
+    if only is not None and symbols(value).isdisjoint(only):
+        return value
     match value:
         case Sym():
             return change(value)
         case Add():
-            return add(value.constant, *(mul(rewrite(term, change), factor) for term, factor in value.terms))
+            terms = (mul(rewrite(term, change, only), factor) for term, factor in value.terms)
+            return add(value.constant, *terms)
         case Mul():
-            total: Int = 1
-            for factor in value.factors:
-                total = mul(total, rewrite(factor, change))
-            return total
+            return product(*(rewrite(factor, change, only) for factor in value.factors))
         case And():
-            return all_of(*(rewrite(part, change) for part in value.parts))
+            return all_of(*(rewrite(part, change, only) for part in value.parts))
         case Or():
-            return any_of(*(rewrite(part, change) for part in value.parts))
+            return any_of(*(rewrite(part, change, only) for part in value.parts))
         case Expr() | Cond() if type(value) in _REBUILD:
-            parts = [getattr(value, f.name) for f in fields(value)]  # type: ignore[arg-type]
-            return _REBUILD[type(value)](*(rewrite(part, change) for part in parts))
+            return _REBUILD[type(value)](*(rewrite(part, change, only) for part in _operands(value)))
         case _:
             return value
 
@@ -89,19 +96,31 @@ def substitute(value: Any, mapping: Mapping[Sym, Int]) -> Any:
         >>> substitute(i * 4 + 1, {i: 2})
         9
     """
-    return rewrite(value, lambda sym: mapping.get(sym, sym)) if mapping else value
+    return rewrite(value, lambda sym: mapping.get(sym, sym), mapping.keys())
 
 
-def symbols(value: Any) -> set[Sym]:
-    """The unknowns of an expression or condition."""
-    found: set[Sym] = set()
+def symbols(value: Any) -> frozenset[Sym]:
+    """The unknowns of an expression or condition; none of anything else."""
+    return _symbols(value) if isinstance(value, Expr | Cond) else frozenset()
 
-    def visit(sym: Sym) -> Int:
-        found.add(sym)
-        return sym
 
-    rewrite(value, visit)
-    return found
+@lru_cache(maxsize=65536)
+def _symbols(value: Expr | Cond) -> frozenset[Sym]:
+    match value:
+        case Sym():
+            return frozenset((value,))
+        case Add():
+            return frozenset().union(*(symbols(term) for term, _ in value.terms))
+        case Mul():
+            return frozenset().union(*map(symbols, value.factors))
+        case And() | Or():
+            return frozenset().union(*map(symbols, value.parts))
+        case _:
+            return frozenset().union(*(symbols(part) for part in _operands(value)))
+
+
+def _operands(value: Expr | Cond) -> list[Any]:
+    return [getattr(value, f.name) for f in fields(value)]  # type: ignore[arg-type]
 
 
 def evaluate(value: Any, env: Mapping[Sym, Any]) -> Any:
