@@ -1,0 +1,187 @@
+"""The cache's files: how an artifact and its record are written, checked, listed and removed.
+
+An entry is two files: the artifact, `<key><suffix>`, and its record, `<key><suffix>.json`, which holds the
+artifact's sha256, the caller's meta data and a sha256 of the record itself.  Both appear by renaming a
+finished file, the record last; so a reader finds a whole entry or none, on network file systems too.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from filelock import FileLock
+
+_KEY = re.compile(r"[0-9a-f]{16,128}")
+_SUFFIX = re.compile(r"\.[a-z0-9]+")
+_OURS = re.compile(r"[0-9a-f]{16,128}\.")
+_RECORD, _LOCK, _TEMPORARY = ".json", ".lock", ".tmp"
+
+_FORMAT = 1
+_WAIT_SECONDS = 300.0
+_POLL_SECONDS = 0.01
+_TOUCH_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True, weakref_slot=True, eq=False)
+class Entry:
+    """An artifact found or built.
+
+    Args:
+        path: the artifact on disk.
+        meta: what the builder said about it.
+        hit: whether it was there already.
+        data: its bytes, checked against their sha256.
+    """
+
+    path: Path
+    meta: Mapping[str, object]
+    hit: bool
+    data: bytes = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """An entry as a directory shows it: the artifact, the bytes of both files, the time of its last use."""
+
+    artifact: Path
+    size: int
+    used: float
+
+
+def file_name(key: str, suffix: str) -> str:
+    """The artifact's file name.
+
+    Raises:
+        ValueError: `key` or `suffix` cannot be part of a file's name.
+    """
+    if not _KEY.fullmatch(key):
+        raise ValueError(f"cache key {key!r} is not a hexadecimal digest; make it with cache.key()")
+    if not _SUFFIX.fullmatch(suffix) or suffix in (_RECORD, _LOCK, _TEMPORARY):
+        raise ValueError(f"artifact suffix {suffix!r} is not a free name ending; nearest: '.bin'")
+    return key + suffix
+
+
+def place(root: Path, name: str) -> Path:
+    """Where the artifact lies: in one of 256 directories."""
+    return root / "artifacts" / name[:2] / name
+
+
+def load(artifact: Path) -> Entry | None:
+    """The entry, if it is whole: its record, its name and its artifact agree."""
+    record = f"{artifact}{_RECORD}"
+    try:
+        with open(record, "rb", buffering=0) as file:
+            text, _, check = file.read().partition(b"\n")
+            used = os.fstat(file.fileno()).st_mtime
+        with open(artifact, "rb", buffering=0) as file:
+            data = file.read()
+    except OSError:
+        return None
+    if not data or check != _digest(text) + b"\n":
+        return None
+    facts = json.loads(text)
+    expected = (_FORMAT, artifact.name, _digest(data).decode())
+    if (facts.get("format"), facts.get("name"), facts.get("sha256")) != expected:
+        return None
+    if used < time.time() - _TOUCH_SECONDS:
+        with contextlib.suppress(OSError):  # a directory that others fill may be read-only
+            os.utime(record)
+    return Entry(artifact, facts["meta"], hit=True, data=data)
+
+
+def publish(artifact: Path, data: bytes, meta: Mapping[str, object]) -> Entry:
+    """Write an entry, over a damaged one too.
+
+    Raises:
+        OSError: the directory cannot be written.
+        ValueError: there is nothing to write.
+    """
+    if not data:
+        raise ValueError(f"the build of {artifact.name} gave an empty artifact")
+    facts = {"format": _FORMAT, "name": artifact.name, "sha256": _digest(data).decode(), "meta": dict(meta)}
+    text = json.dumps(facts, sort_keys=True).encode()
+    _make_directory(artifact.parent)
+    _replace(str(artifact), data)
+    _replace(f"{artifact}{_RECORD}", text + b"\n" + _digest(text) + b"\n")
+    return Entry(artifact, json.loads(text)["meta"], hit=False, data=data)
+
+
+@contextlib.contextmanager
+def locked(artifact: Path) -> Iterator[None]:
+    """One process at a time for an artifact, where locks work; publishing is atomic in any case."""
+    lock = FileLock(f"{artifact}{_LOCK}", timeout=_WAIT_SECONDS, poll_interval=_POLL_SECONDS)
+    with contextlib.ExitStack() as held:
+        with contextlib.suppress(OSError, NotImplementedError):
+            _make_directory(artifact.parent)
+            held.enter_context(lock)
+        yield
+
+
+def scan(root: Path) -> tuple[list[Listed], list[tuple[Path, float]]]:
+    """Every entry; and the files that belong to none, with the times of their last change."""
+    entries: list[Listed] = []
+    litter: list[tuple[Path, float]] = []
+    for directory in sorted(root.glob("artifacts/[0-9a-f][0-9a-f]")):
+        files = {name: state for name, state in _list(directory) if _OURS.match(name)}
+        for name, state in files.items():
+            stem, ending = os.path.splitext(name)
+            if ending == _RECORD and stem in files:
+                size = state.st_size + files[stem].st_size
+                entries.append(Listed(directory / stem, size, state.st_mtime))
+            elif (stem not in files) if ending in (_RECORD, _LOCK) else (name + _RECORD not in files):
+                litter.append((directory / name, state.st_mtime))
+    return entries, litter
+
+
+def remove(artifact: Path) -> None:
+    """Remove an entry: the record first, so that a reader finds no entry rather than half of one."""
+    unlink(Path(f"{artifact}{_RECORD}"))
+    unlink(artifact)
+
+
+def unlink(path: Path) -> None:
+    """Remove a file that another process may have removed, or may hold open."""
+    with contextlib.suppress(OSError):
+        path.unlink()
+
+
+def _digest(data: bytes) -> bytes:
+    return hashlib.sha256(data).hexdigest().encode()
+
+
+def _list(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
+    with contextlib.suppress(OSError), os.scandir(directory) as found:
+        for item in found:
+            with contextlib.suppress(OSError):  # gone since
+                yield item.name, item.stat()
+
+
+def _make_directory(directory: Path) -> None:
+    """Like `mkdir -p`; the cache's root is the user's alone if it is new."""
+    root = directory.parents[1]
+    root.parent.mkdir(parents=True, exist_ok=True)
+    root.mkdir(mode=0o700, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
+
+
+def _replace(path: str, data: bytes) -> None:
+    """Write a file that appears whole or not at all, also when the machine stops."""
+    temporary = f"{path}.{os.getpid()}-{os.urandom(6).hex()}{_TEMPORARY}"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        unlink(Path(temporary))
+        raise

@@ -1,0 +1,478 @@
+"""The artifact cache: one build among many processes, whole entries or none, room for what is used."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.runtime import entries
+from tilewright.runtime.cache import Cache, Entry, key, package_hash, source_hash
+
+KEY = key(["kernel gemm"])
+PARTS = st.lists(st.text(max_size=4), max_size=4)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
+
+
+def refuse() -> bytes:
+    raise AssertionError("built again")
+
+
+def built(cache: Cache, key: str, data: bytes = b"code", suffix: str = ".bin") -> Entry:
+    return cache.get_or_build(key, suffix, lambda: data, {})
+
+
+def files(cache: Cache) -> list[str]:
+    return sorted(path.suffix for path in cache.root.rglob("*") if path.is_file())
+
+
+def age(entry: Entry, seconds: float) -> None:
+    then = time.time() - seconds
+    os.utime(f"{entry.path}.json", (then, then))
+
+
+def wait_for(happened: Callable[[], object]) -> None:
+    for _ in range(3000):
+        if happened():
+            return
+        time.sleep(0.01)
+    raise AssertionError("nothing happened in 30 s")
+
+
+# Keys.
+
+
+@given(PARTS, PARTS)
+def test_keys_meet_only_when_the_parts_do(a: list[str], b: list[str]) -> None:
+    assert (key(a) == key(b)) == (a == b)
+
+
+@given(st.dictionaries(st.text(max_size=3), st.text(max_size=3), max_size=3))
+def test_names_count_and_their_order_does_not(parts: dict[str, str]) -> None:
+    assert key(parts) == key(dict(reversed(parts.items())))
+    assert key(parts) != key([piece for pair in sorted(parts.items()) for piece in pair])
+    assert key(parts) != key({**parts, "another": ""})
+
+
+def test_one_string_is_no_list_of_parts() -> None:
+    with pytest.raises(TypeError, match=r"write key\(\[text\]\)"):
+        key("text")
+
+
+def test_two_kernels_of_one_name_never_meet(cache: Cache) -> None:
+    texts = [f"kernel gemm() {{ range(0, {n}) }}" for n in (16, 32)]
+    paths = {built(cache, key([text, package_hash()]), text.encode()).path for text in texts}
+    assert sorted(path.read_bytes() for path in paths) == [text.encode() for text in texts]
+
+
+@pytest.mark.parametrize("bad", ["", "../../etc/passwd", "ABCDEF0123456789", "0" * 15, KEY + "\n"])
+def test_a_key_is_a_digest(cache: Cache, bad: str) -> None:
+    with pytest.raises(ValueError, match="not a hexadecimal digest"):
+        built(cache, bad)
+
+
+@pytest.mark.parametrize("bad", ["", "cubin", "./x", ".json", ".lock", ".tmp", ".a.json"])
+def test_a_suffix_is_a_free_name_ending(cache: Cache, bad: str) -> None:
+    with pytest.raises(ValueError, match=r"not a free name ending; nearest: '\.bin'"):
+        built(cache, KEY, suffix=bad)
+
+
+# The package's hash.
+
+
+def test_the_package_hash_is_stable_here_and_in_another_process() -> None:
+    program = "from tilewright.runtime.cache import package_hash; print(package_hash())"
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == source_hash(Path(entries.__file__).parents[1], time.time_ns())
+    assert package_hash() is package_hash()
+
+
+def test_every_source_file_counts(tmp_path: Path) -> None:
+    (tmp_path / "room").mkdir()
+    (tmp_path / "room" / "a.py").write_text("a")
+    (tmp_path / "b.py").write_text("b")
+    loaded = time.time_ns()
+    seen = [source_hash(tmp_path, loaded)]
+    for name in ("room/__pycache__/a.pyc", ".b.py.swp", "b.py~"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("litter")
+    assert source_hash(tmp_path, time.time_ns()) == seen[0]
+    (tmp_path / "b.py").rename(tmp_path / "c.py")
+    seen.append(source_hash(tmp_path, time.time_ns()))
+    (tmp_path / "c.py").write_text("c")
+    seen.append(source_hash(tmp_path, time.time_ns()))
+    (tmp_path / "room" / "header.cuh").touch()
+    seen.append(source_hash(tmp_path, time.time_ns()))
+    assert len(set(seen)) == 4
+
+
+def test_a_process_whose_source_was_edited_shares_nothing(tmp_path: Path) -> None:
+    loaded = time.time_ns()
+    wait_for(lambda: time.time_ns() > loaded + 10_000_000)  # the file system's clock is coarse
+    (tmp_path / "a.py").write_text("a")
+    wait_for(lambda: time.time_ns() > (tmp_path / "a.py").stat().st_mtime_ns)
+    assert source_hash(tmp_path, loaded) != source_hash(tmp_path, loaded)
+    assert source_hash(tmp_path, time.time_ns()) == source_hash(tmp_path, time.time_ns())
+
+
+# Hits, builds and meta data.
+
+
+def test_the_second_time_is_a_hit(cache: Cache) -> None:
+    first = cache.get_or_build(KEY, ".cubin", lambda: b"code", {"registers": 40, "log": ["ok"]})
+    second = cache.get_or_build(KEY, ".cubin", refuse, {})
+    assert not first.hit
+    assert second.hit
+    assert first.path == second.path == cache.root / "artifacts" / KEY[:2] / f"{KEY}.cubin"
+    assert first.meta == second.meta == {"registers": 40, "log": ["ok"]}
+    assert first.data == second.data == second.path.read_bytes() == b"code"
+    assert (cache.stats().hits, cache.stats().builds, cache.stats().entries) == (1, 1, 1)
+
+
+def test_the_build_may_add_to_the_meta_data(cache: Cache) -> None:
+    meta: dict[str, object] = {}
+
+    def build() -> bytes:
+        meta["registers"] = 40
+        return b"code"
+
+    assert cache.get_or_build(KEY, ".bin", build, meta).meta == {"registers": 40}
+
+
+def test_suffixes_are_different_artifacts(cache: Cache) -> None:
+    assert built(cache, KEY, b"text", ".ptx").data == b"text"
+    assert built(cache, KEY, b"code", ".cubin").data == b"code"
+    assert cache.get_or_build(KEY, ".ptx", refuse, {}).data == b"text"
+
+
+def test_a_failing_build_leaves_nothing_and_may_be_tried_again(cache: Cache) -> None:
+    def fail() -> bytes:
+        raise OSError("no compiler")
+
+    with pytest.raises(OSError, match="no compiler"):
+        cache.get_or_build(KEY, ".bin", fail, {})
+    assert files(cache) == [".lock"]
+    assert built(cache, KEY).data == b"code"
+
+
+def test_a_build_that_gives_nothing_is_refused(cache: Cache) -> None:
+    with pytest.raises(ValueError, match="empty artifact"):
+        built(cache, KEY, b"")
+
+
+def test_threads_build_once(cache: Cache) -> None:
+    builds: list[int] = []
+
+    def build() -> bytes:
+        builds.append(1)
+        time.sleep(0.05)
+        return b"code"
+
+    threads = [threading.Thread(target=cache.get_or_build, args=(KEY, ".bin", build, {})) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(builds) == 1
+    assert (cache.stats().hits, cache.stats().builds) == (7, 1)
+
+
+# Several processes.
+
+WORKER = """
+import os, sys, time
+from pathlib import Path
+from tilewright.runtime.cache import Cache, key
+
+base, seconds = Path(sys.argv[1]), float(sys.argv[2])
+
+def build():
+    (base / f"building-{os.getpid()}").touch()
+    time.sleep(seconds)
+    return b"%d" % os.getpid() * 20000
+
+(base / f"ready-{os.getpid()}").touch()
+while not (base / "go").exists():
+    time.sleep(0.002)
+entry = Cache(base / "cache").get_or_build(key(["kernel gemm"]), ".bin", build, {"pid": os.getpid()})
+builder = entry.meta["pid"]
+print(entry.hit, builder, entry.data == entry.path.read_bytes() == b"%d" % builder * 20000)
+"""
+
+
+def start(base: Path, seconds: float) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", WORKER, str(base), str(seconds)]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_eight_processes_build_once(tmp_path: Path) -> None:
+    workers = [start(tmp_path, 0.3) for _ in range(8)]
+    wait_for(lambda: len(list(tmp_path.glob("ready-*"))) == 8)
+    (tmp_path / "go").touch()
+    outputs = [worker.communicate(timeout=60)[0].split() for worker in workers]
+    assert [worker.returncode for worker in workers] == [0] * 8
+    (builder,) = (int(path.name.partition("-")[2]) for path in tmp_path.glob("building-*"))
+    assert sorted(outputs) == [["False", str(builder), "True"]] + [["True", str(builder), "True"]] * 7
+    assert files(Cache(tmp_path / "cache")) == [".bin", ".json", ".lock"]
+
+
+def test_killed_in_the_middle_of_a_build(tmp_path: Path) -> None:
+    worker = start(tmp_path, 600.0)
+    (tmp_path / "go").touch()
+    wait_for(lambda: list(tmp_path.glob("building-*")))
+    worker.kill()
+    worker.communicate(timeout=60)
+    cache = Cache(tmp_path / "cache")
+    assert files(cache) == [".lock"]
+    began = time.perf_counter()
+    assert not built(cache, KEY).hit
+    assert time.perf_counter() - began < 10, "waited for a dead process"
+    assert cache.get_or_build(KEY, ".bin", refuse, {}).data == b"code"
+
+
+# Damage.
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 4
+    path.write_bytes(data)
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def swap(path: Path) -> None:
+    """Another entry's file under this name."""
+    cache = Cache(path.parents[2])
+    other = built(cache, KEY[:2] + "0" * 62, b"other").path
+    shutil.copy(other.with_name(other.name + path.suffix if path.suffix == ".json" else other.name), path)
+
+
+@pytest.mark.parametrize("harm", [flip, truncate, empty, swap, Path.unlink])
+@pytest.mark.parametrize("ending", ["", ".json"])
+def test_a_damaged_entry_is_built_again(cache: Cache, harm: Callable[[Path], None], ending: str) -> None:
+    good = cache.get_or_build(KEY, ".bin", lambda: b"code" * 100, {"registers": 40})
+    harm(good.path.with_name(good.path.name + ending))
+    mended = cache.get_or_build(KEY, ".bin", lambda: b"new code" * 100, {"registers": 41})
+    assert not mended.hit
+    again = cache.get_or_build(KEY, ".bin", refuse, {})
+    assert (again.data, again.meta) == (b"new code" * 100, {"registers": 41})
+
+
+def test_every_byte_of_both_files_counts(cache: Cache) -> None:
+    entry = cache.get_or_build(KEY, ".bin", lambda: b"code", {"registers": 40})
+    record = entry.path.with_name(entry.path.name + ".json")
+    for path in (entry.path, record):
+        whole = path.read_bytes()
+        for position in range(len(whole)):
+            path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+            assert entries.load(entry.path) is None, (path, position)
+        path.write_bytes(whole)
+    assert entries.load(entry.path) is not None
+
+
+def test_a_record_of_another_format_is_a_miss(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(entries, "_FORMAT", 0)
+    built(cache, KEY)
+    monkeypatch.undo()
+    assert not built(cache, KEY).hit
+
+
+# Room.
+
+
+def three(cache: Cache) -> list[str]:
+    keys = [key([str(n)]) for n in range(3)]
+    for n, name in enumerate(keys):
+        age(built(cache, name, b"x" * 1000), 1000 - n)
+    return keys
+
+
+def held(cache: Cache, keys: list[str]) -> list[bool]:
+    return [entries.load(entries.place(cache.root, name + ".bin")) is not None for name in keys]
+
+
+def test_the_least_recently_used_go(tmp_path: Path) -> None:
+    keys = three(Cache(tmp_path))
+    cache = Cache(tmp_path, capacity_bytes=3900, grace_seconds=100)
+    cache.get_or_build(keys[0], ".bin", refuse, {})  # used now
+    keep = built(cache, key(["new"]), b"x" * 1000)
+    assert held(cache, keys) == [True, False, True]
+    assert cache.stats().bytes <= 3900
+    assert keep.path.exists()
+
+
+def test_what_was_used_a_moment_ago_stays(tmp_path: Path) -> None:
+    keys = three(Cache(tmp_path))
+    cache = Cache(tmp_path, capacity_bytes=10, grace_seconds=5000)
+    built(cache, key(["new"]), b"x" * 1000)
+    assert held(cache, keys) == [True, True, True]
+
+
+def test_what_this_process_holds_stays(tmp_path: Path) -> None:
+    keys = three(Cache(tmp_path))
+    cache = Cache(tmp_path, capacity_bytes=10, grace_seconds=-100)
+    alive = cache.get_or_build(keys[1], ".bin", refuse, {})
+    new = built(cache, key(["new"]), b"x" * 1000)
+    assert held(cache, keys) == [False, True, False]
+    assert alive.path.exists()
+    assert new.path.exists()
+
+
+def test_room_is_made_as_the_cache_grows(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, capacity_bytes=10_000, grace_seconds=-100)
+    for n in range(60):
+        built(cache, key([str(n)]), b"x" * 1000)
+        assert cache.stats().bytes <= 10_000 + 1400
+    assert cache.stats().entries > 4
+
+
+def test_what_ended_processes_left_goes(tmp_path: Path) -> None:
+    cache = Cache(tmp_path, capacity_bytes=10, grace_seconds=-100)
+    built(cache, KEY)
+    directory = entries.place(tmp_path, KEY).parent
+    mine = directory / "notes.txt"
+    endings = ("0.bin", "1.bin.12-ab.tmp", "2.bin.json", "3.lock")
+    stray = [directory / f"{KEY[:-1]}{ending}" for ending in endings]
+    young = directory / f"{KEY[:-1]}4.bin.13-ab.tmp"
+    for path in (*stray, young, mine):
+        path.write_bytes(b"x")
+        if path is not young:
+            os.utime(path, (0, 0))
+    built(cache, key(["new"]))
+    assert [path.exists() for path in stray] == [False] * 4
+    assert young.exists()
+    assert mine.exists()
+
+
+def test_clear(cache: Cache) -> None:
+    three(cache)
+    mine = cache.root / "notes.txt"
+    mine.touch()
+    assert cache.clear() == 3
+    assert cache.stats().entries == cache.stats().bytes == 0
+    assert mine.exists()
+    assert not built(cache, KEY).hit
+
+
+# Directories that cannot be written.
+
+
+@pytest.fixture
+def ended_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where private directories go in this test, removed after it."""
+    place = tmp_path / "private"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    yield place
+    shutil.rmtree(place)
+
+
+def test_an_unwritable_root_is_left_for_a_private_one(tmp_path: Path, ended_processes: Path) -> None:
+    root = tmp_path / "file" / "cache"
+    (tmp_path / "file").touch()
+    cache = Cache(root)
+    with pytest.warns(RuntimeWarning, match=r"cannot write .*file/cache .*TILEWRIGHT_CACHE_DIR") as caught:
+        entry = built(cache, KEY)
+    assert [Path(warning.filename) for warning in caught] == [Path(__file__)]
+    # A second warning would be an error here.
+    assert built(cache, key(["other"])).path.parents[2] == entry.path.parents[2]
+    assert built(Cache(root), KEY).data == b"code"
+    assert entry.path.is_relative_to(ended_processes)
+    assert cache.get_or_build(KEY, ".bin", refuse, {}).hit
+    assert cache.stats().entries == 2
+
+
+def test_a_full_disk_costs_no_second_build(
+    cache: Cache, ended_processes: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, builds = os.replace, []
+
+    def full(source: str, target: str) -> None:
+        if str(cache.root) in str(target):
+            raise OSError(28, "No space left on device")
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.warns(RuntimeWarning, match="No space left on device"):
+        entry = cache.get_or_build(KEY, ".bin", lambda: builds.append(1) or b"code", {})
+    assert entry.path.is_relative_to(ended_processes)
+    assert builds == [1]
+    assert files(cache) == [".lock"], "the temporary file is gone"
+
+
+READER = """
+import os, sys, warnings
+from pathlib import Path
+from tilewright.runtime.cache import Cache, key
+
+if os.geteuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+cache = Cache(Path(sys.argv[1]))
+with warnings.catch_warnings(record=True) as caught:
+    hit = cache.get_or_build(key(["kernel gemm"]), ".bin", lambda: b"built", {})
+    assert hit.hit and hit.data == b"code" and not caught, (hit, caught)
+    new = cache.get_or_build(key(["another"]), ".bin", lambda: b"built", {})
+    assert new.data == b"built" and not new.path.is_relative_to(cache.root), new
+    assert len(caught) == 1, caught
+print(new.path)
+"""
+
+
+def test_a_read_only_cache_still_hits() -> None:
+    with tempfile.TemporaryDirectory() as directory:  # pytest's own is closed to other users
+        root = Path(directory)
+        built(Cache(root), KEY)
+        for path in [root, *root.rglob("*")]:
+            path.chmod(0o555 if path.is_dir() else 0o444)
+        result = subprocess.run([sys.executable, "-c", READER, directory], capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
+        assert not Path(result.stdout.strip()).parents[2].exists(), "it ends with its process"
+        for path in [root, *root.rglob("*")]:
+            path.chmod(0o755)
+
+
+def test_locks_that_do_not_work_change_nothing_else(cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object, **__: object) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(entries.FileLock, "acquire", broken)
+    monkeypatch.setattr(entries.FileLock, "__enter__", broken)
+    assert built(cache, KEY).data == b"code"
+    assert cache.get_or_build(KEY, ".bin", refuse, {}).hit
+
+
+def test_the_default_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv("TILEWRIGHT_CACHE_BYTES", "2MiB")
+    assert (Cache.default().root, Cache.default().capacity_bytes) == (tmp_path, 2 << 20)
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", "")
+    assert Cache.default().root.name == "tilewright"
+
+
+def test_a_record_is_plain_text(cache: Cache) -> None:
+    path = built(cache, KEY).path
+    text = path.with_name(path.name + ".json").read_text().splitlines()[0]
+    assert json.loads(text)["name"] == f"{KEY}.bin"
