@@ -11,8 +11,22 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from tilewright.errors import LayoutError
-from tilewright.layout.expr import add, all_of, ceil_div, floordiv, less, less_equal, mod, mul, prove, xor
+from tilewright.layout.expr import (
+    add,
+    all_of,
+    ceil_div,
+    equal,
+    floordiv,
+    less,
+    less_equal,
+    mod,
+    mul,
+    product,
+    prove,
+    xor,
+)
 from tilewright.layout.nodes import Int
+from tilewright.layout.ranges import divisor
 from tilewright.layout.view import View, coordinates
 
 
@@ -43,52 +57,100 @@ def _check_dim(dim: int, view: View) -> None:
 class Tile:
     """The tile ``at`` of the partition into tiles of ``shape``; elements past the edge are invalid.
 
-    ``new[d] = old[at[d]*shape[d] + i_d]``.
+    ``new[d] = old[at[d]*shape[d] + i_d]``.  None in ``shape`` and ``at`` takes the whole dimension.
+
+    Example:
+        >>> tile = Tile((32, None), (2, None)).apply(View.strided((70, 5), (5, 1)))
+        >>> print(tile)
+        (32, 5) -> 5*i0 + i1 + 320 if i0 + 64 < 70
     """
 
-    shape: tuple[int, ...]
-    at: tuple[Int, ...]
+    shape: tuple[int | None, ...]
+    at: tuple[Int | None, ...]
 
     def apply(self, view: View) -> View:
         """See `Transform.apply`."""
         _check_rank("tile", self.shape, view)
         _check_rank("tile index", self.at, view)
-        for dim, (extent, at) in enumerate(zip(view.shape, self.at, strict=True)):
-            count = ceil_div(extent, self.shape[dim])
-            if prove(less(at, count)) is False or prove(less(at, 0)):
+        shape: list[Int] = []
+        start: list[Int] = []
+        for dim, (length, at, extent) in enumerate(zip(self.shape, self.at, view.shape, strict=True)):
+            if length is None or at is None:
+                if length is not at:
+                    raise LayoutError(
+                        f"tile {self.shape} at {self.at}: only one of both takes dimension {dim} whole (None)"
+                    )
+                shape.append(extent)
+                start.append(0)
+                continue
+            if length < 1:
+                raise LayoutError(f"tile {self.shape} has the extent {length}; extents are at least 1")
+            count = ceil_div(extent, length)
+            if prove(less(at, count)) is False or prove(less(at, 0)) is True:
                 raise LayoutError(f"tile index {at} of dimension {dim} is outside its {count} tiles")
-        index = coordinates(self.shape)
-        old = [add(mul(at, n), i) for at, n, i in zip(self.at, self.shape, index, strict=True)]
+            shape.append(length)
+            start.append(mul(at, length))
+        old = [add(first, i) for first, i in zip(start, coordinates(shape), strict=True)]
         inside = [less(o, extent) for o, extent in zip(old, view.shape, strict=True)]
-        return view.map(self.shape, old, all_of(*inside))
+        return view.map(shape, old, all_of(*inside))
 
 
 @dataclass(frozen=True, slots=True)
 class Slice:
-    """A box: per dimension an index, which drops the dimension, or a half-open pair ``(start, stop)``."""
+    """A box: per dimension an index, which drops the dimension, or a half-open pair ``(start, stop)``.
 
-    at: tuple[Int | tuple[Int, Int], ...]
+    As in Python, None stands for an end of the dimension (alone, for all of it), and what is provably
+    negative counts from the end.  A box that is provably outside or empty is refused.
+
+    Example:
+        >>> view = View.strided((8, 16), (16, 1))
+        >>> print(Slice((-1, (4, None))).apply(view))
+        (12) -> i0 + 116
+    """
+
+    at: tuple[Int | tuple[Int | None, Int | None] | None, ...]
 
     def apply(self, view: View) -> View:
         """See `Transform.apply`."""
         _check_rank("slice", self.at, view)
         shape: list[Int] = []
+        start: list[Int] = []
         for dim, (part, extent) in enumerate(zip(self.at, view.shape, strict=True)):
-            start, stop = part if isinstance(part, tuple) else (part, add(part, 1))
-            if prove(less_equal(0, start)) is False or prove(less_equal(stop, extent)) is False:
+            low, high = _span(part, extent)
+            if prove(less_equal(0, low)) is False or prove(less_equal(high, extent)) is False:
                 raise LayoutError(f"slice {part} of dimension {dim} is outside its extent {extent}")
-            if prove(less(start, stop)) is False:
+            if prove(less(low, high)) is False:
                 raise LayoutError(f"slice {part} of dimension {dim} is empty")
-            if isinstance(part, tuple):
-                shape.append(add(stop, mul(start, -1)))
+            start.append(low)
+            if part is None or isinstance(part, tuple):
+                shape.append(add(high, mul(low, -1)))
         index = iter(coordinates(shape))
-        old = [add(part[0], next(index)) if isinstance(part, tuple) else part for part in self.at]
-        return view.map(shape, old)
+        kept = (part is None or isinstance(part, tuple) for part in self.at)
+        return view.map(shape, [add(s, next(index)) if k else s for s, k in zip(start, kept, strict=True)])
+
+
+def _span(part: Int | tuple[Int | None, Int | None] | None, extent: Int) -> tuple[Int, Int]:
+    """First and last-plus-one of one part of a slice."""
+    if part is None or isinstance(part, tuple):
+        first, last = part or (None, None)
+        low = 0 if first is None else _from_end(first, extent)
+        return low, extent if last is None else _from_end(last, extent)
+    low = _from_end(part, extent)
+    return low, add(low, 1)
+
+
+def _from_end(index: Int, extent: Int) -> Int:
+    return add(extent, index) if prove(less(index, 0)) is True else index
 
 
 @dataclass(frozen=True, slots=True)
 class Pad:
-    """Grow each dimension by ``before`` and ``after`` invalid elements."""
+    """Grow each dimension by ``before`` and ``after`` invalid elements.
+
+    Example:
+        >>> print(Pad((1,), (1,)).apply(View.strided((3,), (1,))))
+        (5) -> i0 - 1 if 0 < i0 and i0 - 1 < 3
+    """
 
     before: tuple[Int, ...]
     after: tuple[Int, ...]
@@ -97,6 +159,9 @@ class Pad:
         """See `Transform.apply`."""
         _check_rank("padding", self.before, view)
         _check_rank("padding", self.after, view)
+        for width in (*self.before, *self.after):
+            if prove(less(width, 0)) is True:
+                raise LayoutError(f"padding by {width}; a Slice makes a tensor smaller")
         shape = [add(n, b, a) for n, b, a in zip(view.shape, self.before, self.after, strict=True)]
         old = [add(i, mul(b, -1)) for i, b in zip(coordinates(shape), self.before, strict=True)]
         inside = [all_of(less_equal(0, o), less(o, n)) for o, n in zip(old, view.shape, strict=True)]
@@ -105,13 +170,21 @@ class Pad:
 
 @dataclass(frozen=True, slots=True)
 class PadTo:
-    """Grow each dimension at its end to a multiple of ``multiple``; the new elements are invalid."""
+    """Grow each dimension at its end to a multiple of ``multiple``; the new elements are invalid.
+
+    Example:
+        >>> print(PadTo((8,)).apply(View.strided((67,), (1,))))
+        (72) -> i0 if i0 < 67
+    """
 
     multiple: tuple[int, ...]
 
     def apply(self, view: View) -> View:
         """See `Transform.apply`."""
         _check_rank("padding multiple", self.multiple, view)
+        for multiple in self.multiple:
+            if multiple < 1:
+                raise LayoutError(f"padding to a multiple of {multiple}; the least is 1, which pads nothing")
         after = [
             add(mul(ceil_div(n, m), m), mul(n, -1)) for n, m in zip(view.shape, self.multiple, strict=True)
         ]
@@ -120,7 +193,12 @@ class PadTo:
 
 @dataclass(frozen=True, slots=True)
 class Unmerge:
-    """Split ``dim`` into dimensions of ``lengths``, the last one fastest: ``old = (n0*L1 + n1)*L2 + n2``."""
+    """Split ``dim`` into dimensions of ``lengths``, the last one fastest: ``old = (n0*L1 + n1)*L2 + n2``.
+
+    Example:
+        >>> print(Unmerge(1, (4, 8)).apply(View.strided((5, 32), (32, 1))))
+        (5, 4, 8) -> 32*i0 + 8*i1 + i2
+    """
 
     dim: int
     lengths: tuple[Int, ...]
@@ -128,13 +206,11 @@ class Unmerge:
     def apply(self, view: View) -> View:
         """See `Transform.apply`."""
         _check_dim(self.dim, view)
-        total: Int = 1
-        for length in self.lengths:
-            total = mul(total, length)
-        if prove(less_equal(total, view.shape[self.dim])) is not True or total != view.shape[self.dim]:
+        extent = view.shape[self.dim]
+        if not self.lengths or prove(equal(product(*self.lengths), extent)) is not True:
             raise LayoutError(
-                f"unmerge of dimension {self.dim} into {self.lengths}: the product {total} "
-                f"is not its extent {view.shape[self.dim]}"
+                f"unmerge of dimension {self.dim} into {self.lengths}: the product {product(*self.lengths)} "
+                f"is not known to be its extent {extent}{self._nearest(extent)}"
             )
         shape = (*view.shape[: self.dim], *self.lengths, *view.shape[self.dim + 1 :])
         index = coordinates(shape)
@@ -144,23 +220,35 @@ class Unmerge:
             joined = add(mul(joined, length), i)
         return view.map(shape, [*index[: self.dim], joined, *index[self.dim + len(self.lengths) :]])
 
+    def _nearest(self, extent: Int) -> str:
+        inner = product(*self.lengths[1:])
+        if isinstance(inner, int) and inner > 0:
+            if divisor(extent) % inner == 0:
+                return f"; nearest legal lengths: {(floordiv(extent, inner), *self.lengths[1:])}"
+            return f"; pad it to a multiple of {inner} first"
+        return ""
+
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """Join ``count`` neighbouring dimensions from ``dim`` on into one, the last one fastest."""
+    """Join ``count`` neighbouring dimensions from ``dim`` on into one, the last one fastest.
+
+    Example:
+        >>> print(Merge(0, 2).apply(View.strided((4, 8, 3), (24, 1, 8))))
+        (32, 3) -> 24*(i0 // 8) + 8*i1 + (i0 % 8)
+    """
 
     dim: int
     count: int
 
     def apply(self, view: View) -> View:
         """See `Transform.apply`."""
+        if self.count < 1:
+            raise LayoutError(f"merge of {self.count} dimensions; at least one is needed")
         _check_dim(self.dim, view)
         _check_dim(self.dim + self.count - 1, view)
         lengths = view.shape[self.dim : self.dim + self.count]
-        total: Int = 1
-        for length in lengths:
-            total = mul(total, length)
-        shape = (*view.shape[: self.dim], total, *view.shape[self.dim + self.count :])
+        shape = (*view.shape[: self.dim], product(*lengths), *view.shape[self.dim + self.count :])
         index = coordinates(shape)
         rest: Int = index[self.dim]
         digits: list[Int] = []
@@ -177,6 +265,10 @@ class Embed:
 
     Sliding windows: an output position times its stride plus a filter tap times its dilation.  Positions
     outside the old dimension are invalid.
+
+    Example:
+        >>> print(Embed(0, (7, 3), (1, 1), 1).apply(View.strided((7,), (1,))))
+        (7, 3) -> i0 + i1 - 1 if 0 < i0 + i1 and i0 + i1 - 1 < 7
     """
 
     dim: int
@@ -188,7 +280,7 @@ class Embed:
         """See `Transform.apply`."""
         _check_dim(self.dim, view)
         if len(self.lengths) != len(self.strides):
-            raise LayoutError(f"embed: {len(self.lengths)} lengths and {len(self.strides)} strides")
+            raise LayoutError(f"embed: lengths {self.lengths} and strides {self.strides} differ in number")
         shape = (*view.shape[: self.dim], *self.lengths, *view.shape[self.dim + 1 :])
         index = coordinates(shape)
         inner = index[self.dim : self.dim + len(self.lengths)]
@@ -199,7 +291,12 @@ class Embed:
 
 @dataclass(frozen=True, slots=True)
 class Permute:
-    """Reorder dimensions: ``new[d]`` is the old dimension ``order[d]``."""
+    """Reorder dimensions: ``new[d]`` is the old dimension ``order[d]``.
+
+    Example:
+        >>> print(Permute((1, 0)).apply(View.strided((4, 8), (8, 1))))
+        (8, 4) -> 8*i1 + i0
+    """
 
     order: tuple[int, ...]
 
@@ -214,7 +311,12 @@ class Permute:
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """Insert a dimension of ``extent`` at ``dim`` along which the element is the same."""
+    """Insert a dimension of ``extent`` at ``dim`` along which the element is the same.
+
+    Example:
+        >>> print(Broadcast(1, 8).apply(View.strided((4,), (1,))))
+        (4, 8) -> i0
+    """
 
     dim: int
     extent: Int
@@ -232,8 +334,12 @@ class Broadcast:
 class Swizzle:
     """Exclusive-or swizzle: bits ``[base, base+bits)`` of the offset ^= those ``shift`` places higher.
 
-    A bijection on every aligned block of ``2**(base + shift + bits)`` elements.  The notation is CuTe's
+    A bijection on every aligned block of ``2**(base + bits)`` elements.  The notation is CuTe's
     ``Swizzle<bits, base, shift>``.
+
+    Example:
+        >>> Swizzle(3, 3, 3).apply(View.strided((8, 64), (64, 1))).at((1, 0))
+        72
     """
 
     bits: int
@@ -253,9 +359,12 @@ class Swizzle:
 
     def apply(self, view: View) -> View:
         """See `Transform.apply`."""
-        block = 1 << (self.base + self.shift + self.bits)
-        if isinstance(view.elems, int) and view.elems % (1 << (self.base + self.bits)):
-            raise LayoutError(f"a swizzle of blocks of {block} elements over a buffer of {view.elems}")
+        block = 1 << (self.base + self.bits)
+        if divisor(view.elems) % block:
+            raise LayoutError(
+                f"swizzle<{self.bits}, {self.base}, {self.shift}> permutes blocks of {block} elements; the "
+                f"buffer's {view.elems} are no known multiple; nearest legal: {mul(ceil_div(view.elems, block), block)}"
+            )
         return View(view.shape, self.offset(view.offset), view.elems, view.valid)
 
 

@@ -18,8 +18,8 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from tilewright.errors import LayoutError
-from tilewright.layout.expr import add, expand, mod, mul
-from tilewright.layout.nodes import TRUE, And, Cond, Equal, Int, Less, Sym
+from tilewright.layout.expr import add, all_of, expand, mod, mul
+from tilewright.layout.nodes import TRUE, And, Cond, Int, Less, Not, Or, Sym
 from tilewright.layout.ranges import bounds, divisor
 from tilewright.layout.walk import evaluate, substitute, symbols
 
@@ -114,8 +114,7 @@ class View:
         """
         # The symbols of old and new coordinates share names, so substitute through all at once.
         mapping = dict(zip(self.coords, old, strict=True))
-        from_old = substitute(self.valid, mapping)
-        both = valid if from_old == TRUE else _both(valid, from_old)
+        both = all_of(substitute(self.valid, mapping), valid)
         return View(tuple(shape), substitute(self.offset, mapping), self.elems, both)
 
     def at(self, index: Sequence[Any]) -> Any:
@@ -155,13 +154,6 @@ class View:
         return f"({shape}) -> {self.offset}{valid}"
 
 
-def _both(left: Cond, right: Cond) -> Cond:
-    from_left = left.parts if isinstance(left, And) else (left,)
-    from_right = right.parts if isinstance(right, And) else (right,)
-    parts = dict.fromkeys(part for part in (*from_right, *from_left) if part != TRUE)
-    return TRUE if not parts else next(iter(parts)) if len(parts) == 1 else And(tuple(parts))
-
-
 @lru_cache(maxsize=4096)
 def _vector_obstacle(view: View, dim: int, width: int) -> str:
     extent = view.shape[dim]
@@ -179,22 +171,28 @@ def _vector_obstacle(view: View, dim: int, width: int) -> str:
         return f"offset {start} is not a multiple of {width}, only of {divisor(start)}"
     valid = substitute(view.valid, position)
     for part in valid.parts if isinstance(valid, And) else (valid,):
-        if lane in symbols(part) and not _uniform(part, lane, width):
+        if not _uniform(part, lane, width):
             return f"an edge may cut a vector: {part} is not the same for all {width} neighbours"
     return ""
 
 
 def _uniform(part: Cond, lane: Sym, width: int) -> bool:
-    """Whether a comparison has one value for all ``lane`` in ``[0, width)``.
+    """Whether a condition has one value for all ``lane`` in ``[0, width)``.
 
     ``left < right`` is ``gap >= 0`` with ``gap = right - left - 1``; with ``gap = g - lane`` it is uniform if
     ``g % width == width - 1``, with ``gap = g + lane`` if ``g % width == 0``.
     """
-    if isinstance(part, Equal) or not isinstance(part, Less):
-        return False
-    gap = expand(add(part.right, mul(part.left, -1), -1))
-    for sign, remainder in ((-1, width - 1), (1, 0)):
-        rest = add(gap, mul(lane, -sign))
-        if lane not in symbols(rest):
-            return mod(rest, width) == remainder
+    if lane not in symbols(part):
+        return True
+    match part:
+        case And() | Or():
+            return all(_uniform(piece, lane, width) for piece in part.parts)
+        case Not():
+            return _uniform(part.part, lane, width)
+        case Less():
+            gap = expand(add(part.right, mul(part.left, -1), -1))
+            for sign, remainder in ((-1, width - 1), (1, 0)):
+                rest = add(gap, mul(lane, -sign))
+                if lane not in symbols(rest):
+                    return mod(rest, width) == remainder
     return False
