@@ -7,7 +7,7 @@ index symbols whose span changed, expressions over replaced symbols.  Locations 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import fields, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -189,16 +189,21 @@ def _param(param: Param, rewriter: Rewriter) -> Param:
     return replace(param, value=rewriter.rebuild(value))
 
 
-def names_of(kernel: Kernel) -> Names:
-    """The names that a kernel uses, with room for more."""
-    names = Names()
-    for sym in defined_symbols(kernel):
-        names.unique(sym.name)
+def defined_names(kernel: Kernel) -> Iterator[str]:
+    """The name of everything that a kernel defines: parameters, indices, values."""
+    yield from sorted(sym.name for sym in defined_symbols(kernel))
     for param in kernel.params:
         if not isinstance(param, SizeParam):
-            names.unique(param.value.name)
+            yield param.value.name
     for op in kernel.walk():
         for value in op.results:
             if isinstance(value, Value):
-                names.unique(value.name)
+                yield value.name
+
+
+def names_of(kernel: Kernel) -> Names:
+    """The names that a kernel uses, with room for more."""
+    names = Names()
+    for name in defined_names(kernel):
+        names.unique(name)
     return names

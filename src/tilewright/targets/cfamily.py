@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import PurePath
 
 from tilewright.dtypes import DType
 from tilewright.ir.builder import Names
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Block, For, GetVariable, If, Partition, Reshape, SetVariable, Variable
+from tilewright.ir.ops import Block, For, GetVariable, If, Op, Partition, Reshape, SetVariable, Variable
+from tilewright.ir.types import Value
 from tilewright.layout.nodes import Cond, FloorDiv, Int, Mod, Sym
 from tilewright.layout.ranges import bounds
 from tilewright.layout.spelling import Speller
 from tilewright.layout.walk import symbols
+from tilewright.passes.rewrite import defined_names
 from tilewright.targets.rules import RuleTable
 
 
@@ -50,6 +53,19 @@ INTEGER_PRELUDE = {
 """Functions that spelled integers may call; a target emits those that its text names."""
 
 
+_KEYWORDS = """
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const
+consteval constexpr constinit const_cast continue co_await co_return co_yield decltype default delete do
+double dynamic_cast else enum explicit export extern false float for friend goto if inline int long mutable
+namespace new noexcept not not_eq nullptr operator or or_eq private protected public register
+reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch template
+this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t
+while xor xor_eq main
+"""
+KEYWORDS = frozenset(_KEYWORDS.split())
+"""Words of C++ that no variable may have as its name."""
+
+
 @dataclass(frozen=True)
 class Dialect:
     """How one member of the C family spells things.
@@ -58,11 +74,13 @@ class Dialect:
         types: the name of each dtype's storage type.
         function: qualifiers of a helper function in the prelude.
         unroll: the line before a loop that is to be unrolled.
+        reserved: names that the generated text uses itself, besides C++'s keywords.
     """
 
     types: dict[str, str]
     function: str = "static inline"
     unroll: str = "#pragma unroll"
+    reserved: frozenset[str] = frozenset()
 
     def type(self, dtype: DType) -> str:
         """The storage type of a dtype."""
@@ -83,10 +101,41 @@ class Emitter:
         self.lines: list[str] = []
         self.wide = {p.sym for p in kernel.sizes if p.bits == 64}
         self._depth = 1
+        self._taken = set(KEYWORDS | dialect.reserved)
+        for word in sorted(self._taken):
+            self.names.unique(word)
+        self._spelled = {name: self._identifier(name) for name in defined_names(kernel)}
+        self.speller = replace(C_SPELLER, name=self.name)
+
+    def _identifier(self, name: str) -> str:
+        plain = "".join(c if c.isascii() else f"u{ord(c):x}" for c in name)
+        made = self.names.unique(plain)
+        self._taken.add(made)
+        return made
+
+    def name(self, of: Value | Sym) -> str:
+        """The C name of a value or symbol: the author's, unless it is taken by the language."""
+        return self._spelled.get(of.name, of.name)
+
+    def local(self, wanted: str) -> str:
+        """A name for a variable of an inner scope: none of the kernel's; other scopes may use it again."""
+        name, count = wanted, 0
+        while name in self._taken:
+            count += 1
+            name = f"{wanted}_{count}"
+        return name
 
     def line(self, text: str = "") -> None:
         """Add a line at the present indentation."""
         self.lines.append("  " * self._depth + text if text else "")
+
+    def comment(self, op: Op, text: str) -> None:
+        """Say at which of the author's lines the next text was written, and what it does."""
+        where = ""
+        if op.location is not None:
+            frame = op.location.frame
+            where = f"{PurePath(frame.file).name}:{frame.line}: "
+        self.line(f"// {where}{text}")
 
     @contextmanager
     def indented(self, head: str, tail: str = "}") -> Iterator[None]:
@@ -104,15 +153,15 @@ class Emitter:
 
     def spell(self, value: Int, tight: bool = False) -> str:
         """Spell an integer."""
-        return C_SPELLER.int(value, tight)
+        return self.speller.int(value, tight)
 
     def spell_cond(self, value: Cond) -> str:
         """Spell a condition."""
-        return C_SPELLER.cond(value)
+        return self.speller.cond(value)
 
-    def int_type(self, value: Int) -> str:
-        """``int``, or ``long long`` if the integer involves a 64-bit size."""
-        return "long long" if self.wide & symbols(value) else "int"
+    def int_type(self, *values: Int) -> str:
+        """``int``, or ``long long`` if one of the integers involves a 64-bit size."""
+        return "long long" if any(self.wide & symbols(value) for value in values) else "int"
 
     def temporary(self, name: str, low: int, high: int | None, divisor: int = 1) -> Sym:
         """A fresh integer symbol for a variable that the rule declares itself."""
@@ -125,13 +174,13 @@ C_RULES = RuleTable("c")
 
 @C_RULES.rule(For)
 def _for(emitter: Emitter, op: For) -> None:
-    index = op.index.name
+    index = emitter.name(op.index)
     if op.unroll:
         emitter.line(emitter.dialect.unroll)
     step = f"++{index}" if op.step == 1 else f"{index} += {op.step}"
-    with emitter.indented(
-        f"for (int {index} = {emitter.spell(op.start)}; {index} < {emitter.spell(op.stop)}; {step})"
-    ):
+    start, stop = emitter.spell(op.start), emitter.spell(op.stop)
+    kind = emitter.int_type(op.start, op.stop)
+    with emitter.indented(f"for ({kind} {index} = {start}; {index} < {stop}; {step})"):
         emitter.block(op.body)
 
 
@@ -146,17 +195,17 @@ def _if(emitter: Emitter, op: If) -> None:
 
 @C_RULES.rule(Variable)
 def _variable(emitter: Emitter, op: Variable) -> None:
-    emitter.line(f"int {op.result.name} = {emitter.spell(op.initial)};")
+    emitter.line(f"int {emitter.name(op.result)} = {emitter.spell(op.initial)};")
 
 
 @C_RULES.rule(SetVariable)
 def _set_variable(emitter: Emitter, op: SetVariable) -> None:
-    emitter.line(f"{op.variable.name} = {emitter.spell(op.value)};")
+    emitter.line(f"{emitter.name(op.variable)} = {emitter.spell(op.value)};")
 
 
 @C_RULES.rule(GetVariable)
 def _get_variable(emitter: Emitter, op: GetVariable) -> None:
-    emitter.line(f"const int {op.result.name} = {op.variable.name};")
+    emitter.line(f"const int {emitter.name(op.result)} = {emitter.name(op.variable)};")
 
 
 @C_RULES.rule(Reshape, Partition)
