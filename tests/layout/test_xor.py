@@ -1,0 +1,32 @@
+"""Exclusive or keeps apart what the other operand cannot reach, so that addresses split into base and step."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.layout.expr import xor
+from tilewright.layout.nodes import Sym
+from tilewright.layout.transforms import Swizzle
+from tilewright.layout.view import View
+from tilewright.layout.walk import evaluate
+
+X, Y = Sym("x"), Sym("y", 0, 63)
+
+
+@given(
+    st.integers(-500, 500), st.integers(0, 63), st.sampled_from([1, 2, 8, 32, 64, 128]), st.integers(0, 99)
+)
+def test_xor_means_xor(x: int, y: int, factor: int, constant: int) -> None:
+    value = X * factor + constant
+    expected = (x * factor + constant) ^ y
+    assert evaluate(xor(value, Y), {X: x, Y: y}) == expected
+    assert evaluate(xor(Y, value), {X: x, Y: y}) == expected
+
+
+def test_a_swizzled_address_splits_into_base_and_step() -> None:
+    view = Swizzle(2, 3, 3).apply(View.strided((256, 32), (32, 1)))
+    row, step, column = Sym("row", 0, 63), Sym("step", 0, 3), Sym("column", 0, 3)
+    assert str(view.at((row + step * 64, column * 8))) == (
+        "2048*step + 32*row + ((8*((row // 2) % 4)) ^ (8*column))"
+    )
