@@ -1,0 +1,253 @@
+"""C++ compilers: finding one, naming it for the cache, and turning text into shared libraries.
+
+The text is freestanding: no headers and no C++ library, so that any compiler will do and nothing is built on
+first use.  A system compiler is preferred; without one, the compiler in the `ziglang` package serves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from tilewright.errors import CompileError, ToolchainError
+from tilewright.runtime.pool_source import POOL_SOURCE
+
+SYSTEM_COMPILERS = ("c++", "g++", "clang++")
+"""Compilers looked for on PATH, in this order."""
+
+LANGUAGE = ("-std=c++17", "-fno-exceptions", "-fno-rtti", "-fwrapv", "-fno-strict-aliasing")
+# No errno and no floating-point traps: neither changes a result, and loops with branches vectorise.
+# Contraction is off, so that every operation rounds once; the micro-kernels allow it for themselves.
+ARITHMETIC = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
+OUTPUT = ("-fPIC", "-fvisibility=hidden", "-fno-stack-protector", "-fno-asynchronous-unwind-tables")
+NATIVE = "-march=native"
+WIDE_VECTORS = "-mprefer-vector-width=512"
+
+_EXCERPTS = 3
+
+
+@dataclass(frozen=True)
+class Toolchain:
+    """A C++ compiler.
+
+    Args:
+        name: ``"gcc"``, ``"clang"`` or ``"zig"``.
+        version: as the compiler reports it.
+        compiler: the command that compiles C++.
+        linker: the command that links, if the compiler does not.
+    """
+
+    name: str
+    version: str
+    compiler: tuple[str, ...]
+    linker: tuple[str, ...] = ()
+
+    @property
+    def identity(self) -> str:
+        """What the generated code depends on: compiler, version, flags and processor; no paths."""
+        return f"{self.name} {self.version} {' '.join(flags())} {host_features()}"
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.version}"
+
+
+@dataclass(frozen=True)
+class Triple:
+    """A machine to compile for other than this one; only clang and zig can.
+
+    Args:
+        name: e.g. ``"aarch64-linux-gnu"``.
+        cpu: e.g. ``"x86-64-v3"``; empty for the least of its kind.
+    """
+
+    name: str
+    cpu: str = ""
+
+
+# ---------------------------------------------------------------- the processor
+
+
+@lru_cache(maxsize=1)
+def processor_flags() -> frozenset[str]:
+    """The instruction-set extensions of this processor, as the kernel lists them; empty if it does not."""
+    try:
+        listed = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return frozenset()
+    found = re.search(r"^(?:flags|Features)\s*:(.*)$", listed, re.MULTILINE)
+    return frozenset(found[1].split()) if found else frozenset()
+
+
+@lru_cache(maxsize=1)
+def host_features() -> str:
+    """The processor as part of a cache key: machine and a digest of its extensions."""
+    listed = " ".join(sorted(processor_flags())) or platform.processor()
+    return f"{platform.machine()}-{hashlib.sha256(listed.encode()).hexdigest()[:16]}"
+
+
+def host_arch() -> str:
+    """The name of the widest architecture of the CPU target that this processor implements."""
+    machine, has = platform.machine().lower(), processor_flags()
+    if machine in ("aarch64", "arm64"):
+        return "aarch64"
+    if machine not in ("x86_64", "amd64"):
+        return "generic"
+    if has >= {"avx512f", "avx512bw", "avx512dq", "avx512vl", "avx512cd"}:
+        return "x86-64-v4"
+    return "x86-64-v3" if has >= {"avx2", "fma", "bmi2"} else "x86-64"
+
+
+def flags(triple: Triple | None = None) -> tuple[str, ...]:
+    """The compiler's flags, for this processor or for another machine."""
+    if triple is None:
+        wide = (WIDE_VECTORS,) if host_arch() == "x86-64-v4" else ()
+        return (*LANGUAGE, *ARITHMETIC, *OUTPUT, NATIVE, *wide)
+    cpu = (f"-march={triple.cpu}",) if triple.cpu else ()
+    wide = (WIDE_VECTORS,) if triple.cpu == "x86-64-v4" else ()
+    return (*LANGUAGE, *ARITHMETIC, *OUTPUT, f"--target={triple.name}", *cpu, *wide)
+
+
+# ---------------------------------------------------------------- finding compilers
+
+
+def find_toolchains(path: str | None = None) -> tuple[Toolchain, ...]:
+    """Every C++ compiler found: those on ``path`` (default: PATH), then the `ziglang` package."""
+    found: dict[str, Toolchain] = {}
+    for command in SYSTEM_COMPILERS:
+        if (where := shutil.which(command, path=path)) and (made := _probe(where)):
+            found.setdefault(made.name, made)
+    if zig := _zig():
+        found.setdefault(zig.name, zig)
+    return tuple(found.values())
+
+
+@lru_cache(maxsize=1)
+def find_toolchain() -> Toolchain:
+    """The C++ compiler to use.
+
+    Raises:
+        ToolchainError: there is none; says what to install.
+    """
+    return choose(find_toolchains())
+
+
+def choose(found: Sequence[Toolchain]) -> Toolchain:
+    """The first of the compilers found.
+
+    Raises:
+        ToolchainError: there is none; says what to install.
+    """
+    if not found:
+        raise ToolchainError(
+            f"the cpu target needs a C++ compiler and found none: neither {', '.join(SYSTEM_COMPILERS)} "
+            "on PATH nor the ziglang package; install one with `pip install 'tilewright[native]'`"
+        )
+    return found[0]
+
+
+def toolchain_id() -> str:
+    """What compiled code depends on besides its text, for the cache key.
+
+    Raises:
+        ToolchainError: no compiler was found.
+    """
+    return find_toolchain().identity
+
+
+def _probe(where: str) -> Toolchain | None:
+    try:
+        asked = subprocess.run([where, "--version"], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    if asked.returncode != 0 or not asked.stdout:
+        return None
+    first = asked.stdout.splitlines()[0]
+    if "clang" in first:
+        version = re.search(r"version (\S+)", first)
+        return Toolchain("clang", version[1] if version else first, (where,))
+    if "Free Software Foundation" in asked.stdout:
+        return Toolchain("gcc", first.rpartition(") ")[2] or first, (where,))
+    return None
+
+
+def _zig() -> Toolchain | None:
+    """The compiler and the linker inside the `ziglang` package.
+
+    Its driver is not used: that builds a C++ library for more than a minute on first use, and needs a cache.
+    """
+    spec = importlib.util.find_spec("ziglang")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    folder = Path(next(iter(spec.submodule_search_locations)))
+    for name in ("zig", "zig.exe"):
+        if (folder / name).is_file():
+            zig = str(folder / name)
+            version = importlib.metadata.version("ziglang")
+            return Toolchain("zig", version, (zig, "clang"), (zig, "ld.lld"))
+    return None
+
+
+# ---------------------------------------------------------------- compiling
+
+
+def compile_library(source: str, toolchain: Toolchain | None = None, triple: Triple | None = None) -> bytes:
+    """Compile C++ text into a shared library, together with the code that the worker threads run.
+
+    Args:
+        source: freestanding C++.
+        toolchain: which compiler; default: `find_toolchain`.
+        triple: another machine to compile for; default: this one.
+
+    Returns:
+        The library's bytes, for `tilewright.runtime.workers.Library`.
+
+    Raises:
+        CompileError: the compiler refused the text; carries its log and the offending lines.
+        ToolchainError: there is no compiler, or it could not be run.
+    """
+    chosen = toolchain or find_toolchain()
+    with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
+        Path(folder, "kernel.cpp").write_text(source + POOL_SOURCE)
+        for command in _commands(chosen, triple):
+            _run(command, folder, source)
+        return Path(folder, "kernel.so").read_bytes()
+
+
+def _commands(toolchain: Toolchain, triple: Triple | None) -> list[list[str]]:
+    """The commands that make kernel.so of kernel.cpp."""
+    compiler = [*toolchain.compiler, "-x", "c++", *flags(triple)]
+    if toolchain.linker:
+        compiled = [*compiler, "-c", "kernel.cpp", "-o", "kernel.o"]
+        return [compiled, [*toolchain.linker, "-shared", "kernel.o", "-o", "kernel.so"]]
+    late = ("-Wl,-undefined,dynamic_lookup",) if platform.system() == "Darwin" else ()
+    return [[*compiler, "-shared", "-nostdlib", *late, "kernel.cpp", "-o", "kernel.so"]]
+
+
+def _run(command: list[str], folder: str, source: str) -> None:
+    try:
+        made = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise ToolchainError(f"cannot run {os.path.basename(command[0])}: {error.strerror}") from error
+    if made.returncode != 0:
+        log = made.stderr or made.stdout or f"no output; exit status {made.returncode}"
+        message = f"{os.path.basename(command[0])} refused the generated text{_excerpts(log, source)}"
+        raise CompileError(message, log, source)
+
+
+def _excerpts(log: str, source: str) -> str:
+    """The first lines that the compiler complains about, each with its number."""
+    lines = source.splitlines()
+    numbers = [int(n) for n in re.findall(r"kernel\.cpp:(\d+):\d+: (?:fatal )?error", log)]
+    shown = [n for n in dict.fromkeys(numbers) if 0 < n <= len(lines)][:_EXCERPTS]
+    return "".join(f"\n{n:6} | {lines[n - 1]}" for n in shown)
