@@ -1,9 +1,7 @@
 """The operations: frozen dataclasses with typed fields; effects, printing and cloning derive from the fields.
 
 An operation knows nothing of targets.  Every operation is collective over the threads of the block, unless
-its distribution names fewer.  `Op.roles` says which fields are operands whose contents the operation
-``"reads"``, ``"writes"`` or ``"updates"``, operands that it only ``"uses"``, and results that it
-``"defines"``; all other fields are attributes.
+its distribution names fewer.  `tilewright.ir.op.Op.roles` says what it reads and writes.
 
 To add an operation: write its class here, list it in `OPS`, give it a rule in each target (the reference's
 rule is its meaning), and a test.
@@ -12,84 +10,21 @@ rule is its meaning), and a test.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar
+from dataclasses import dataclass
+from typing import ClassVar
 
 from tilewright.dtypes import DType
-from tilewright.errors import Location, Violation
+from tilewright.errors import Violation
 from tilewright.ir import rules
 from tilewright.ir.elementwise import FUNCTIONS, result_dtype
 from tilewright.ir.mma import TiledMma
+from tilewright.ir.op import Block as Block
+from tilewright.ir.op import Op as Op
 from tilewright.ir.types import FragmentType, Memory, ScalarType, TensorType, Type, Value, VariableType
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.nodes import Cond, Int, Sym
 from tilewright.layout.transforms import Transform
 from tilewright.layout.view import View
-
-
-@dataclass(frozen=True, slots=True)
-class Block:
-    """A sequence of operations."""
-
-    ops: tuple[Op, ...] = ()
-
-    def walk(self) -> Iterator[Op]:
-        """Every operation, outer before inner, in program order."""
-        for op in self.ops:
-            yield op
-            for region in op.regions:
-                yield from region.walk()
-
-
-@dataclass(frozen=True)
-class Op:
-    """Base of all operations."""
-
-    name: ClassVar[str]
-    roles: ClassVar[dict[str, str]] = {}
-    location: Location | None = field(default=None, kw_only=True, compare=False, repr=False)
-
-    def _with_role(self, *roles: str) -> tuple[Any, ...]:
-        found: list[Any] = []
-        for name, role in self.roles.items():
-            if role in roles:
-                value = getattr(self, name)
-                found.extend(value if isinstance(value, tuple) else (value,))
-        return tuple(found)
-
-    @property
-    def results(self) -> tuple[Any, ...]:
-        """Values (or, for loops and variable reads, symbols) that the operation defines."""
-        return self._with_role("defines")
-
-    @property
-    def operands(self) -> tuple[Value, ...]:
-        """Values that the operation names."""
-        named = self._with_role("reads", "writes", "updates", "uses")
-        return tuple(value for value in named if isinstance(value, Value))
-
-    @property
-    def read(self) -> tuple[Value, ...]:
-        """Values whose contents the operation reads."""
-        return tuple(v for v in self._with_role("reads", "updates") if isinstance(v, Value))
-
-    @property
-    def written(self) -> tuple[Value, ...]:
-        """Values whose contents the operation writes."""
-        return tuple(v for v in self._with_role("writes", "updates") if isinstance(v, Value))
-
-    @property
-    def regions(self) -> tuple[Block, ...]:
-        """Nested blocks."""
-        return tuple(value for f in fields(self) if isinstance(value := getattr(self, f.name), Block))
-
-    def verify(self) -> Iterator[Violation]:
-        """The rules that this operation breaks on any target."""
-        yield from ()
-
-    def violation(self, rule: str, message: str, nearest: str = "") -> Violation:
-        """A violation at this operation's line."""
-        return Violation(rule, message, nearest, self.location)
 
 
 # ---------------------------------------------------------------- memory and views

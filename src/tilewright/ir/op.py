@@ -1,0 +1,80 @@
+"""What every operation has: fields, roles, regions, a location.
+
+`Op.roles` says which fields are operands whose contents the operation ``"reads"``, ``"writes"`` or
+``"updates"``, operands that it only ``"uses"``, and results that it ``"defines"``; all other fields are
+attributes.  Effects, printing and cloning derive from that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, fields
+from typing import Any, ClassVar
+
+from tilewright.errors import Location, Violation
+from tilewright.ir.types import Value
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A sequence of operations."""
+
+    ops: tuple[Op, ...] = ()
+
+    def walk(self) -> Iterator[Op]:
+        """Every operation, outer before inner, in program order."""
+        for op in self.ops:
+            yield op
+            for region in op.regions:
+                yield from region.walk()
+
+
+@dataclass(frozen=True)
+class Op:
+    """Base of all operations."""
+
+    name: ClassVar[str]
+    roles: ClassVar[dict[str, str]] = {}
+    location: Location | None = field(default=None, kw_only=True, compare=False, repr=False)
+
+    def _with_role(self, *roles: str) -> tuple[Any, ...]:
+        found: list[Any] = []
+        for name, role in self.roles.items():
+            if role in roles:
+                value = getattr(self, name)
+                found.extend(value if isinstance(value, tuple) else (value,))
+        return tuple(found)
+
+    @property
+    def results(self) -> tuple[Any, ...]:
+        """Values (or, for loops and variable reads, symbols) that the operation defines."""
+        return self._with_role("defines")
+
+    @property
+    def operands(self) -> tuple[Value, ...]:
+        """Values that the operation names."""
+        named = self._with_role("reads", "writes", "updates", "uses")
+        return tuple(value for value in named if isinstance(value, Value))
+
+    @property
+    def read(self) -> tuple[Value, ...]:
+        """Values whose contents the operation reads."""
+        return tuple(v for v in self._with_role("reads", "updates") if isinstance(v, Value))
+
+    @property
+    def written(self) -> tuple[Value, ...]:
+        """Values whose contents the operation writes."""
+        return tuple(v for v in self._with_role("writes", "updates") if isinstance(v, Value))
+
+    @property
+    def regions(self) -> tuple[Block, ...]:
+        """Nested blocks."""
+        return tuple(value for f in fields(self) if isinstance(value := getattr(self, f.name), Block))
+
+    def verify(self) -> Iterator[Violation]:
+        """The rules that this operation breaks on any target."""
+        yield from ()
+
+    def violation(self, rule: str, message: str, nearest: str = "") -> Violation:
+        """A violation at this operation's line."""
+        return Violation(rule, message, nearest, self.location)
