@@ -29,6 +29,9 @@ class Block:
                 yield from region.walk()
 
 
+EMPTY = Block()
+
+
 @dataclass(frozen=True)
 class Op:
     """Base of all operations."""

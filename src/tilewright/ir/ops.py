@@ -18,14 +18,36 @@ from tilewright.errors import Violation
 from tilewright.ir import rules
 from tilewright.ir.elementwise import FUNCTIONS, result_dtype
 from tilewright.ir.mma import TiledMma
-from tilewright.ir.op import Block as Block
-from tilewright.ir.op import Op as Op
+from tilewright.ir.op import EMPTY, Block, Op
 from tilewright.ir.types import FragmentType, Memory, ScalarType, TensorType, Type, Value, VariableType
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.nodes import Cond, Int, Sym
 from tilewright.layout.transforms import Transform
 from tilewright.layout.view import View
 
+__all__ = [
+    "OPS",
+    "AsyncCommit",
+    "AsyncWait",
+    "Barrier",
+    "Block",
+    "Copy",
+    "CopyAsync",
+    "Elementwise",
+    "Fill",
+    "For",
+    "Fragment",
+    "GetVariable",
+    "If",
+    "Mma",
+    "Op",
+    "Partition",
+    "Reshape",
+    "SetVariable",
+    "Shared",
+    "Variable",
+    "WarpBarrier",
+]
 
 # ---------------------------------------------------------------- memory and views
 
@@ -344,7 +366,7 @@ class If(Op):
     name = "if"
     condition: Cond
     then: Block
-    otherwise: Block = Block()
+    otherwise: Block = EMPTY
 
 
 OPS: tuple[type[Op], ...] = (
