@@ -360,10 +360,11 @@ class Swizzle:
     def apply(self, view: View) -> View:
         """See `Transform.apply`."""
         block = 1 << (self.base + self.bits)
+        nearest = mul(ceil_div(view.elems, block), block)
         if divisor(view.elems) % block:
             raise LayoutError(
                 f"swizzle<{self.bits}, {self.base}, {self.shift}> permutes blocks of {block} elements; the "
-                f"buffer's {view.elems} are no known multiple; nearest legal: {mul(ceil_div(view.elems, block), block)}"
+                f"buffer's {view.elems} are no known multiple; nearest: {nearest}"
             )
         return View(view.shape, self.offset(view.offset), view.elems, view.valid)
 

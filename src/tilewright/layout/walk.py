@@ -68,7 +68,7 @@ def rewrite(value: Any, change: Callable[[Sym], Int], only: Collection[Sym] | No
         change: gives the replacement of a symbol.
         only: the symbols that change; parts without them are kept as they are.
     """
-    if only is not None and symbols(value).isdisjoint(only):
+    if only is not None and isinstance(value, Expr | Cond) and _symbols(value).isdisjoint(only):
         return value
     match value:
         case Sym():
@@ -99,24 +99,30 @@ def substitute(value: Any, mapping: Mapping[Sym, Int]) -> Any:
     return rewrite(value, lambda sym: mapping.get(sym, sym), mapping.keys())
 
 
-def symbols(value: Any) -> frozenset[Sym]:
+def symbols(value: Any) -> set[Sym]:
     """The unknowns of an expression or condition; none of anything else."""
-    return _symbols(value) if isinstance(value, Expr | Cond) else frozenset()
+    return set(_symbols(value)) if isinstance(value, Expr | Cond) else set()
 
 
 @lru_cache(maxsize=65536)
-def _symbols(value: Expr | Cond) -> frozenset[Sym]:
+def _symbols(value: Int | Cond) -> frozenset[Sym]:
     match value:
         case Sym():
             return frozenset((value,))
         case Add():
-            return frozenset().union(*(symbols(term) for term, _ in value.terms))
+            return _union(term for term, _ in value.terms)
         case Mul():
-            return frozenset().union(*map(symbols, value.factors))
+            return _union(value.factors)
         case And() | Or():
-            return frozenset().union(*map(symbols, value.parts))
+            return _union(value.parts)
+        case Expr() | Cond():
+            return _union(_operands(value))
         case _:
-            return frozenset().union(*(symbols(part) for part in _operands(value)))
+            return frozenset()
+
+
+def _union(values: Iterable[Int | Cond]) -> frozenset[Sym]:
+    return frozenset().union(*map(_symbols, values))
 
 
 def _operands(value: Expr | Cond) -> list[Any]:
