@@ -77,6 +77,8 @@ from tilewright.layout.distribution import Distribution, Mode, blocked
 from tilewright.layout.layout import Layout, column_major, row_major
 from tilewright.layout.transforms import Swizzle
 from tilewright.layout.view import View
+from tilewright.ops.gemm import matmul
+from tilewright.runtime.kernel import Kernel, kernel
 from tilewright.targets import atoms
 
 __version__ = "0.1.0"
@@ -87,6 +89,7 @@ __all__ = [
     "DTypeError",
     "Distribution",
     "HazardError",
+    "Kernel",
     "LaunchError",
     "Layout",
     "LayoutError",
@@ -134,9 +137,11 @@ __all__ = [
     "i16",
     "i32",
     "i64",
+    "kernel",
     "larger",
     "load",
     "log",
+    "matmul",
     "maximum",
     "minimum",
     "mma",

@@ -1,0 +1,92 @@
+"""Configurations of the GEMM: which tile, which atom, how many stages, for each target and dtype."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.dtypes import DType
+from tilewright.errors import DTypeError
+from tilewright.ir.mma import MmaAtom, TiledMma
+from tilewright.targets.atoms import TENSOR_CORE, fma
+
+
+@dataclass(frozen=True)
+class Config:
+    """One way to run a GEMM.
+
+    Args:
+        tile: extents (m, n, k) of a block's tile.
+        mma: the tiled MMA.
+        stages: tiles of A and B in flight; 1 for no overlap.
+    """
+
+    tile: tuple[int, int, int]
+    mma: TiledMma
+    stages: int = 1
+
+    @staticmethod
+    def of(atom: MmaAtom, tile: tuple[int, int, int], warps: tuple[int, int], stages: int = 1) -> Config:
+        """The configuration whose repeats fill ``tile`` with ``warps`` warps."""
+        m, n, _ = atom.shape
+        repeats = (tile[0] // (m * warps[0]), tile[1] // (n * warps[1]))
+        return Config(tile, TiledMma(atom, warps, repeats), stages)
+
+
+MATHS = ("exact", "tf32")
+"""How f32 is multiplied: exactly, or rounded to tf32 on tensor cores."""
+
+
+def default_config(target: str, dtype: DType, shape: tuple[int, int, int], math: str = "exact") -> Config:
+    """The configuration that `matmul` uses.
+
+    Args:
+        target: ``"cuda"``, ``"cpu"`` or ``"reference"``.
+        dtype: element type of A and B.
+        shape: extents (M, N, K).
+        math: one of `MATHS`; applies to f32.
+
+    Raises:
+        DTypeError: the GEMM has no atom for the dtype.
+    """
+    if dtype.components > 1 or dtype.kind in ("bool", "uint"):
+        raise DTypeError(f"no GEMM for {dtype} yet; nearest: f64, f32, f16, bf16, f8e4m3, f8e5m2, i8")
+    if target == "cpu":
+        return _cpu(dtype, shape, math)
+    if target == "reference":
+        atom = _atom(dtype, math) or fma(dtype)
+        return Config.of(atom, (32, 32, 32), (2, 2) if atom.shape[0] == 16 else (1, 1))
+    return _cuda(dtype, shape, math)
+
+
+def _atom(dtype: DType, math: str) -> MmaAtom | None:
+    """The tensor-core atom for a dtype, if it keeps the accuracy that was asked for."""
+    return None if dtype.name == "f32" and math != "tf32" else TENSOR_CORE.get(dtype.name)
+
+
+def _cuda(dtype: DType, shape: tuple[int, int, int], math: str) -> Config:
+    m, n, _ = shape
+    atom = _atom(dtype, math)
+    if atom is None:
+        each = (8, 8) if dtype.bytes <= 4 else (4, 4)
+        simt = fma(dtype, each=each)
+        side = (4 * each[0] * 4, 8 * each[1] * 2)
+        return Config.of(simt, (*side, 8), (4, 2))
+    depth = 64 // dtype.bytes
+    if m * n >= 128 * 256 * 132:
+        return Config.of(atom, (128, 256, depth), (2, 4), stages=4)
+    if m * n >= 128 * 128 * 66:
+        return Config.of(atom, (128, 128, depth), (2, 4), stages=4)
+    return Config.of(atom, (64, 64, depth), (2, 2), stages=4)
+
+
+def _cpu(dtype: DType, shape: tuple[int, int, int], math: str) -> Config:
+    atom = _atom(dtype, math) if math == "tf32" else None
+    chosen = atom or fma(dtype)
+    side_m, side_n, _ = chosen.shape
+    tile = (_fit(192, shape[0], side_m), _fit(256, shape[1], side_n), _fit(256, shape[2], 8))
+    return Config.of(chosen, tile, (1, 1))
+
+
+def _fit(tile: int, extent: int, unit: int) -> int:
+    """The tile, or the extent rounded up to a multiple of ``unit`` if that is smaller."""
+    return min(tile, max(-(-extent // unit) * unit, unit))

@@ -1,0 +1,150 @@
+"""General matrix multiply: the kernel, and `matmul` for arrays."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright import dtypes
+from tilewright.dtypes import DType
+from tilewright.errors import DTypeError, LaunchError
+from tilewright.ir.mma import TiledMma
+from tilewright.lang import operations as tw
+from tilewright.lang.scalars import ceil_div
+from tilewright.lang.tensors import Tensor
+from tilewright.ops.config import MATHS, Config, default_config
+from tilewright.ops.mainloop import mainloop
+from tilewright.runtime.arrays import ArrayInfo, describe
+from tilewright.runtime.backends import Executable, backend_for
+from tilewright.runtime.kernel import kernel
+
+
+@kernel(A="M K", B="N K", C="M N")
+def gemm(A: Tensor, B: Tensor, C: Tensor, *, tile: tuple[int, int, int], mma: TiledMma, stages: int) -> None:
+    """``C[m, n] = sum_k A[m, k] * B[n, k]``: data-parallel, one block per tile of C."""
+    m, n = tw.block_index(ceil_div(C.shape, tile[:2]))
+    acc = mainloop(A, B, (m, n), tile=tile, mma=mma, stages=stages)
+    tw.copy(acc, C.tile(tile[:2], (m, n)))
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be multiplied, and where.
+
+    Args:
+        m: rows of A and C.
+        n: columns of B and C.
+        k: columns of A, rows of B.
+        dtype: element type of A and B.
+        target: the target that runs it.
+    """
+
+    m: int
+    n: int
+    k: int
+    dtype: DType
+    target: str
+
+
+def output_dtype(dtype: DType) -> DType:
+    """The dtype of ``a @ b`` for operands of ``dtype``: i32 for integers, f16 for fp8, else the same."""
+    if dtype.kind == "int":
+        return dtypes.i32
+    return dtypes.f16 if dtype.bits == 8 else dtype
+
+
+def problem_of(a: ArrayInfo, b: ArrayInfo, target: str | None = None) -> Problem:
+    """The problem that two arrays pose.
+
+    Raises:
+        LaunchError: not two matrices whose inner extents agree.
+        DTypeError: different dtypes.
+    """
+    if len(a.shape) != 2 or len(b.shape) != 2:
+        raise LaunchError(f"matmul takes matrices (M, K) and (K, N), not shapes {a.shape} and {b.shape}")
+    if a.shape[1] != b.shape[0]:
+        raise LaunchError(
+            f"matmul of shapes {a.shape} and {b.shape}: K is {a.shape[1]} in a and {b.shape[0]} in b"
+        )
+    if a.dtype != b.dtype:
+        raise DTypeError(f"matmul of {a.dtype} and {b.dtype}: convert one of them first")
+    backend = backend_for("matmul", [("a", a), ("b", b)], target)
+    return Problem(a.shape[0], b.shape[1], a.shape[1], a.dtype, backend.name)
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    out: Any = None,
+    *,
+    math: str = "exact",
+    target: str | None = None,
+    config: Config | None = None,
+    stream: Any = None,
+) -> Any:
+    """``out[m, n] = sum_k a[m, k] * b[k, n]``, summed in f32 (f64 for f64, i32 for i8), rounded once.
+
+    Args:
+        a: (M, K) array of f64, f32, f16, bf16, f8e4m3, f8e5m2 or i8; any strides, none negative.
+        b: (K, N) array of the same dtype.
+        out: (M, N) array to write; default: a new array of the inputs' framework.
+        math: ``"exact"``, or ``"tf32"`` to multiply f32 on tensor cores with 10 fraction bits.
+        target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
+        config: tile, tiled MMA and stages; default: chosen for target, dtype and shape.
+        stream: the CUDA stream; default: the framework's current stream.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        LaunchError: shapes, devices or strides do not fit.
+        DTypeError: an unsupported dtype or mixture.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> a = np.arange(6, dtype=np.float32).reshape(2, 3)
+        >>> tw.matmul(a, a.T, target="reference")
+        array([[ 5., 14.],
+               [14., 50.]], dtype=float32)
+    """
+    if math not in MATHS:
+        raise LaunchError(f"math={math!r}; choose one of {', '.join(MATHS)}")
+    info_a, info_b = describe(a), describe(b)
+    problem = problem_of(info_a, info_b, target)
+    if out is None:
+        out = _empty_like(a, (problem.m, problem.n), output_dtype(problem.dtype))
+    elif tuple(out.shape) != (problem.m, problem.n):
+        raise LaunchError(f"out has shape {tuple(out.shape)}, a @ b has {(problem.m, problem.n)}")
+    run(
+        a,
+        b,
+        out,
+        problem,
+        config or default_config(problem.target, problem.dtype, shape(problem), math),
+        stream,
+    )
+    return out
+
+
+def shape(problem: Problem) -> tuple[int, int, int]:
+    """Extents (M, N, K)."""
+    return (problem.m, problem.n, problem.k)
+
+
+def run(a: Any, b: Any, out: Any, problem: Problem, config: Config, stream: Any = None) -> Executable:
+    """Launch the GEMM kernel with one configuration; gives back the executable that ran."""
+    bound = gemm.bind(tile=config.tile, mma=config.mma, stages=config.stages)
+    return bound(a, b.T, out, target=problem.target, stream=stream)
+
+
+def _empty_like(a: Any, extents: tuple[int, int], dtype: DType) -> Any:
+    """An uninitialised array of the framework and device of ``a``."""
+    library = sys.modules[type(a).__module__.partition(".")[0]]
+    if library.__name__ == "torch":
+        names = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64", "i32": "int32"}
+        return library.empty(extents, dtype=getattr(library, names[dtype.name]), device=a.device)
+    if hasattr(library, "empty"):
+        return library.empty(extents, dtype=dtype.numpy)
+    raise LaunchError(f"cannot make an output for {type(a).__name__}; pass out=")

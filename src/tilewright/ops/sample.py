@@ -1,0 +1,152 @@
+"""Matrices to multiply: random numbers, small integers, and measurements of a landscape."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewright.dtypes import DType
+from tilewright.errors import DTypeError, LaunchError, ToolchainError
+
+Array = npt.NDArray[Any]
+
+INITS = ("random", "integers", "elevation")
+"""What `operands` can fill matrices with."""
+
+LARGEST_INTEGER = 4
+"""`integers` lie between minus this and this, so that every dtype holds them, and sums stay exact."""
+
+# Units in which elevations of a few hundred metres suit a dtype: products and sums stay in its range.
+_KILOMETRES = ("f16", "bf16", "f8e4m3", "f8e5m2")
+
+
+@dataclass(frozen=True)
+class Operands:
+    """Matrices A (M, K) and B (K, N).
+
+    Args:
+        a: A.
+        b: B.
+        about: what they hold, in words.
+    """
+
+    a: Array
+    b: Array
+    about: str
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """Extents (M, N, K)."""
+        return (self.a.shape[0], self.b.shape[1], self.a.shape[1])
+
+
+def operands(init: str, dtype: DType, shape: tuple[int, int, int] | None = None, seed: int = 0) -> Operands:
+    """``a (M, K)`` and ``b (K, N)``, filled as ``init`` says.
+
+    Args:
+        init: ``"random"``: normal numbers of mean 0 and deviation 1 (for integers of deviation 20);
+            ``"integers"``: whole numbers from -4 to 4, whose products and sums are exact;
+            ``"elevation"``: heights of a landscape, and their transpose, so that ``a @ b`` is the Gram matrix
+            of its profiles.
+        dtype: element type.
+        shape: extents (M, N, K); None for ``"elevation"``, which has its own.
+        seed: of the random numbers.
+
+    Raises:
+        LaunchError: an unknown ``init``, or extents where there are none to choose, or none where there are.
+        DTypeError: a dtype that the numbers do not suit.
+        ToolchainError: the package that ships the measurements is not installed.
+
+    Example:
+        >>> from tilewright.dtypes import f16
+        >>> made = operands("integers", f16, (2, 3, 4))
+        >>> made.a.shape, made.b.shape, made.b.dtype
+        ((2, 4), (4, 3), dtype('float16'))
+    """
+    if init == "elevation":
+        if shape is not None:
+            raise LaunchError("the elevations have their own shape; leave M N K out, or choose another init")
+        return elevation(dtype)
+    if init not in INITS:
+        raise LaunchError(f"init {init!r}; choose one of {', '.join(INITS)}")
+    if shape is None:
+        raise LaunchError(f"init {init!r} needs the extents M N K")
+    m, n, k = shape
+    rng = np.random.default_rng(seed)
+    fill = _random if init == "random" else _integers
+    a, b = fill(rng, (m, k), dtype), fill(rng, (k, n), dtype)
+    about = (
+        "normal random numbers"
+        if init == "random"
+        else f"integers from -{LARGEST_INTEGER} to {LARGEST_INTEGER}"
+    )
+    return Operands(a, b, f"{about}, seed {seed}")
+
+
+def elevation(dtype: DType) -> Operands:
+    """``a``: 344 profiles of 403 heights each; ``b = a.T``: a view of the same memory.
+
+    The landscape is the Jacksboro fault, a digital elevation model that matplotlib ships as sample data.
+    Heights are in metres; in kilometres for 16- and 8-bit floats and in decametres for 8-bit integers, whose
+    range metres would leave.
+
+    Args:
+        dtype: element type.
+
+    Raises:
+        DTypeError: a dtype that holds neither.
+        ToolchainError: matplotlib is not installed.
+    """
+    if dtype.components > 1 or dtype.kind == "bool":
+        raise DTypeError(f"elevations are real numbers; no {dtype}")
+    metres = _read_elevation()
+    if dtype.name in _KILOMETRES:
+        heights, unit = (metres / 1000).astype(dtype.numpy), "kilometres"
+    elif dtype.bits == 8:
+        heights, unit = np.rint(metres / 10).astype(dtype.numpy), "decametres"
+    else:
+        heights, unit = metres.astype(dtype.numpy), "metres"
+    rows, columns = heights.shape
+    about = f"elevations in {unit}: {rows} profiles of {columns} measured heights, and their transpose"
+    return Operands(heights, heights.T, about)
+
+
+def laid_out(array: Array, letter: str) -> Array:
+    """The same matrix, stored row after row (``"n"``) or column after column (``"t"``).
+
+    Example:
+        >>> laid_out(np.zeros((2, 3)), "t").strides
+        (8, 16)
+    """
+    return np.asarray(array, order="C" if letter == "n" else "F")
+
+
+def _random(rng: np.random.Generator, shape: tuple[int, int], dtype: DType) -> Array:
+    if dtype.components > 1:
+        wide = rng.standard_normal((*shape, 2)).view(np.complex128)[..., 0]
+        return wide.astype(dtype.numpy)
+    normal = rng.standard_normal(shape)
+    if dtype.is_float:
+        return normal.astype(dtype.numpy)
+    limits = np.iinfo(dtype.numpy)
+    return np.clip(np.rint(20 * normal), limits.min, limits.max).astype(dtype.numpy)
+
+
+def _integers(rng: np.random.Generator, shape: tuple[int, int], dtype: DType) -> Array:
+    low = 0 if dtype.kind in ("uint", "bool") else -LARGEST_INTEGER
+    return rng.integers(low, LARGEST_INTEGER + 1, shape).astype(dtype.numpy)
+
+
+def _read_elevation() -> npt.NDArray[np.float64]:
+    try:
+        import matplotlib.cbook
+    except ImportError:
+        raise ToolchainError(
+            "the elevations ship with matplotlib; install it with `pip install 'tilewright[plot]'`"
+        ) from None
+    path = matplotlib.cbook.get_sample_data("jacksboro_fault_dem.npz", asfileobj=False)
+    with np.load(path) as archive:
+        return np.asarray(archive["elevation"], np.float64)

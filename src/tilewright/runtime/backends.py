@@ -1,0 +1,53 @@
+"""The backends, and which one serves a call."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.errors import LaunchError
+from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.device import CudaBackend
+from tilewright.runtime.executable import Backend, Executable, Prepared
+from tilewright.runtime.host import CpuBackend
+from tilewright.runtime.reference import ReferenceBackend
+
+BACKENDS: dict[str, Backend] = {
+    backend.name: backend for backend in (ReferenceBackend(), CpuBackend(), CudaBackend())
+}
+"""Every backend by its target's name."""
+
+
+def backend_named(name: str) -> Backend:
+    """The backend of a target.
+
+    Raises:
+        LaunchError: no such target; lists the names.
+    """
+    if name not in BACKENDS:
+        raise LaunchError(f"unknown target {name!r}; choose one of {', '.join(BACKENDS)}")
+    return BACKENDS[name]
+
+
+def backend_for(kernel: str, arrays: Sequence[tuple[str, ArrayInfo]], target: str | None) -> Backend:
+    """The backend that serves arrays: the one asked for, else by where the arrays lie.
+
+    Raises:
+        LaunchError: arrays on different devices, or a target that cannot reach them.
+    """
+    devices = {info.device for _, info in arrays}
+    if len(devices) > 1:
+        places = ", ".join(f"{name} on {info.device}" for name, info in arrays)
+        raise LaunchError(f"kernel {kernel}: arrays on different devices: {places}; move them to one")
+    on_host = devices <= {"cpu"}
+    chosen = target or ("cpu" if on_host else "cuda")
+    backend = backend_named(chosen)
+    if (chosen == "cuda") == on_host and devices:
+        where = "in host memory" if on_host else "on a GPU"
+        raise LaunchError(
+            f"kernel {kernel}: target {chosen!r} cannot reach arrays {where}; "
+            f"nearest: target={'cpu' if on_host else 'cuda'!r}, or move the arrays"
+        )
+    return backend
+
+
+__all__ = ["BACKENDS", "Backend", "Executable", "Prepared", "backend_for", "backend_named"]

@@ -1,0 +1,102 @@
+"""From the caller's arguments to the integers of one launch: sizes, grid, workspace lengths."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.errors import LaunchError
+from tilewright.ir.kernel import Argument, Derived, Extent, Kernel, Stride
+from tilewright.layout.nodes import Sym
+from tilewright.layout.walk import evaluate, symbols
+from tilewright.runtime.arrays import ArrayInfo
+
+
+@dataclass(frozen=True)
+class Binding:
+    """The integers of one launch.
+
+    Args:
+        sizes: value of every size parameter, by name.
+        grid: blocks along each axis, x first; never empty.
+        workspaces: elements of each workspace, by name.
+    """
+
+    sizes: Mapping[str, int]
+    grid: tuple[int, ...]
+    workspaces: Mapping[str, int]
+
+    @property
+    def blocks(self) -> int:
+        """Blocks in all."""
+        return math.prod(self.grid)
+
+
+def bind(kernel: Kernel, arrays: Mapping[str, ArrayInfo], indices: Mapping[str, int]) -> Binding:
+    """Compute the integers of one launch.
+
+    Args:
+        kernel: the traced kernel.
+        arrays: the caller's arrays by parameter name.
+        indices: the caller's integer arguments by parameter name.
+
+    Raises:
+        LaunchError: extents disagree, an integer does not fit, or a guard fails.
+    """
+    env = _extents(kernel, arrays)
+    for param in kernel.sizes:
+        source = param.source
+        if isinstance(source, Extent):
+            env[param.sym] = arrays[source.tensor].shape[source.dim]
+        elif isinstance(source, Stride):
+            env[param.sym] = arrays[source.tensor].strides[source.dim]
+        elif isinstance(source, Argument):
+            env[param.sym] = _integer(kernel, source.name, indices[source.name])
+    for param in kernel.sizes:
+        if isinstance(param.source, Derived):
+            env[param.sym] = int(evaluate(param.source.value, env))
+    for guard in kernel.guards:
+        if symbols(guard.condition) <= env.keys() and not evaluate(guard.condition, env):
+            raise LaunchError(f"kernel {kernel.name}: {guard.message}")
+    grid = tuple(int(evaluate(axis.extent, env)) for axis in kernel.grid) or (1,)
+    _check_cluster(kernel, grid)
+    lengths = {space.value.name: int(evaluate(space.elems, env)) for space in kernel.workspaces}
+    return Binding({param.sym.name: env[param.sym] for param in kernel.sizes}, grid, lengths)
+
+
+def _extents(kernel: Kernel, arrays: Mapping[str, ArrayInfo]) -> dict[Sym, int]:
+    """The value of each dimension; all arrays that share its name must agree."""
+    env: dict[Sym, int] = {}
+    where: dict[Sym, str] = {}
+    for tensor in kernel.tensors:
+        for dim, extent in enumerate(tensor.tensor.shape):
+            if not isinstance(extent, Sym):
+                continue
+            given, place = arrays[tensor.name].shape[dim], f"{tensor.name}.shape[{dim}]"
+            if env.setdefault(extent, given) != given:
+                raise LaunchError(
+                    f"kernel {kernel.name}: {extent.name} is {env[extent]} in {where[extent]} "
+                    f"but {given} in {place}"
+                )
+            where.setdefault(extent, place)
+    return env
+
+
+def _integer(kernel: Kernel, name: str, value: Any) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        raise LaunchError(f"kernel {kernel.name}: {name}={value!r} must be an integer")
+    number = int(value.__index__())
+    if not -(2**31) < number < 2**31:
+        raise LaunchError(f"kernel {kernel.name}: {name}={number} does not fit 32 bits")
+    return number
+
+
+def _check_cluster(kernel: Kernel, grid: Sequence[int]) -> None:
+    for member in kernel.cluster:
+        if grid[member.axis] % member.extent:
+            raise LaunchError(
+                f"kernel {kernel.name}: {grid[member.axis]} blocks along axis {member.axis} are no multiple "
+                f"of the cluster's {member.extent}"
+            )

@@ -1,0 +1,230 @@
+"""The CUDA driver: devices, modules, memory, launches; through `cuda.bindings`, on the primary context."""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from tilewright.errors import LaunchError, ToolchainError
+
+
+@lru_cache(maxsize=1)
+def driver() -> Any:
+    """The driver's bindings, initialised.
+
+    Raises:
+        ToolchainError: the bindings or the driver are missing.
+    """
+    try:
+        from cuda.bindings import driver as bindings
+    except ImportError as error:
+        raise ToolchainError(
+            f"the CUDA driver's bindings cannot be loaded ({error}); "
+            "install them with: pip install 'tilewright[cuda]'"
+        ) from error
+    try:
+        (status,) = bindings.cuInit(0)
+    except RuntimeError as error:
+        raise ToolchainError(f"no CUDA driver on this machine ({error}); use target='cpu'") from error
+    if status != bindings.CUresult.CUDA_SUCCESS:
+        raise ToolchainError(f"the CUDA driver cannot start: {status.name}; use target='cpu'")
+    return bindings
+
+
+def call(name: str, *arguments: Any) -> Any:
+    """Call a driver function and give back its value.
+
+    Raises:
+        LaunchError: the driver reports an error; names the function and the error.
+    """
+    bindings = driver()
+    status, *values = getattr(bindings, name)(*arguments)
+    if status != bindings.CUresult.CUDA_SUCCESS:
+        _, text = bindings.cuGetErrorString(status)
+        meaning = text.decode() if text else ""
+        raise LaunchError(f"CUDA: {name} failed with {status.name}: {meaning}")
+    return values[0] if len(values) == 1 else tuple(values)
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU.
+
+    Args:
+        index: its number.
+        name: as the driver reports it.
+        capability: compute capability, e.g. ``(9, 0)``.
+        multiprocessors: number of streaming multiprocessors.
+        shared_bytes: shared memory that one block may have.
+        l2_bytes: size of the L2 cache.
+    """
+
+    index: int
+    name: str
+    capability: tuple[int, int]
+    multiprocessors: int
+    shared_bytes: int
+    l2_bytes: int
+
+    @property
+    def arch(self) -> str:
+        """The architecture to compile for."""
+        major, minor = self.capability
+        return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+
+
+def device_count() -> int:
+    """Number of GPUs; 0 without a driver."""
+    try:
+        return int(call("cuDeviceGetCount"))
+    except (ToolchainError, LaunchError):
+        return 0
+
+
+@lru_cache(maxsize=64)
+def device(index: int = 0) -> Device:
+    """What is known of a GPU.
+
+    Raises:
+        ToolchainError: no driver.
+        LaunchError: no such device.
+    """
+    handle = call("cuDeviceGet", index)
+    attribute = driver().CUdevice_attribute
+    prefix = "CU_DEVICE_ATTRIBUTE_"
+
+    def get(what: str) -> int:
+        return int(call("cuDeviceGetAttribute", getattr(attribute, prefix + what), handle))
+
+    return Device(
+        index,
+        call("cuDeviceGetName", 256, handle).split(b"\0")[0].decode(),
+        (get("COMPUTE_CAPABILITY_MAJOR"), get("COMPUTE_CAPABILITY_MINOR")),
+        get("MULTIPROCESSOR_COUNT"),
+        get("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN"),
+        get("L2_CACHE_SIZE"),
+    )
+
+
+@lru_cache(maxsize=64)
+def context(index: int) -> Any:
+    """The device's primary context: the one that frameworks use too."""
+    return call("cuDevicePrimaryCtxRetain", call("cuDeviceGet", index))
+
+
+def activate(index: int) -> None:
+    """Make the device's primary context current in this thread, if it is not."""
+    wanted = context(index)
+    bindings = driver()
+    status, now = bindings.cuCtxGetCurrent()
+    if status != bindings.CUresult.CUDA_SUCCESS or int(now) != int(wanted):
+        call("cuCtxSetCurrent", wanted)
+
+
+class Function:
+    """A kernel loaded on one device.
+
+    Args:
+        cubin: its machine code.
+        entry: its name.
+        index: the device.
+        shared_bytes: dynamic shared memory per block.
+    """
+
+    def __init__(self, cubin: bytes, entry: str, index: int, shared_bytes: int) -> None:
+        activate(index)
+        self.shared_bytes = shared_bytes
+        self._module = call("cuModuleLoadData", cubin)
+        self.handle = call("cuModuleGetFunction", self._module, entry.encode())
+        if shared_bytes > 48 * 1024:
+            attribute = driver().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+            call("cuFuncSetAttribute", self.handle, attribute, shared_bytes)
+
+
+class Launch:
+    """A launch whose shape is fixed: argument values are written into one buffer, then the driver is called.
+
+    Args:
+        function: the kernel.
+        grid: blocks along x, y, z.
+        threads: threads per block.
+        offsets: byte offset of each argument in the buffer.
+        size: bytes of the buffer.
+        cluster: blocks per cluster along x, y, z; None without clusters.
+    """
+
+    def __init__(
+        self,
+        function: Function,
+        grid: Sequence[int],
+        threads: int,
+        offsets: Sequence[int],
+        size: int,
+        cluster: Sequence[int] | None = None,
+    ) -> None:
+        self.buffer = ctypes.create_string_buffer(max(size, 1))
+        start = ctypes.addressof(self.buffer)
+        self._pointers = (ctypes.c_void_p * max(len(offsets), 1))(*(start + offset for offset in offsets))
+        self._arguments = ctypes.addressof(self._pointers)
+        bindings = driver()
+        self._success = bindings.CUresult.CUDA_SUCCESS
+        x, y, z = (*grid, 1, 1)[:3]
+        self._shape = (x, y, z, threads, 1, 1, function.shared_bytes)
+        self._handle = function.handle
+        self._launch = bindings.cuLaunchKernel
+        self._config = None if cluster is None else self._cluster_config(bindings, cluster)
+        self.lock = threading.Lock()
+
+    def _cluster_config(self, bindings: Any, cluster: Sequence[int]) -> Any:
+        attribute = bindings.CUlaunchAttribute()
+        attribute.id = bindings.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+        x, y, z = (*cluster, 1, 1)[:3]
+        attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = x, y, z
+        config = bindings.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = self._shape[:3]
+        config.blockDimX, config.blockDimY, config.blockDimZ = self._shape[3:6]
+        config.sharedMemBytes = self._shape[6]
+        config.attrs, config.numAttrs = [attribute], 1
+        return config
+
+    def run(self, stream: int) -> None:
+        """Launch with what the buffer holds; the driver copies it before the call returns."""
+        if self._config is None:
+            (status,) = self._launch(self._handle, *self._shape, stream, self._arguments, 0)
+        else:
+            self._config.hStream = stream
+            (status,) = driver().cuLaunchKernelEx(self._config, self._handle, self._arguments, 0)
+        if status != self._success:
+            raise LaunchError(f"CUDA: the launch failed with {status.name}")
+
+
+class Memory:
+    """Device memory of our own, freed when no longer used."""
+
+    def __init__(self, size_bytes: int, index: int) -> None:
+        activate(index)
+        self.size_bytes = max(size_bytes, 1)
+        self.address = int(call("cuMemAlloc", self.size_bytes))
+
+    def clear(self, stream: int) -> None:
+        """Set every byte to 0, in order with ``stream``."""
+        call("cuMemsetD8Async", self.address, 0, self.size_bytes, stream)
+
+    def __del__(self) -> None:
+        address = getattr(self, "address", 0)
+        if address:
+            driver().cuMemFree(address)
+
+
+def synchronize(index: int = 0) -> None:
+    """Wait for everything on a device.
+
+    Raises:
+        LaunchError: a kernel failed.
+    """
+    activate(index)
+    call("cuCtxSynchronize")

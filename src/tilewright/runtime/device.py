@@ -1,0 +1,164 @@
+"""The CUDA backend: compiles CUDA text with NVRTC, launches on the caller's stream."""
+
+from __future__ import annotations
+
+import struct
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tilewright.errors import LaunchError, Violation
+from tilewright.ir.kernel import Kernel, SizeParam, Workspace
+from tilewright.ir.printer import print_kernel
+from tilewright.lang.program import Parameter
+from tilewright.runtime import cuda as driver
+from tilewright.runtime import nvrtc
+from tilewright.runtime.arrays import ArrayInfo, Device, current_stream, stream_handle
+from tilewright.runtime.binding import Binding
+from tilewright.runtime.cache import Cache, key, package_hash
+from tilewright.runtime.executable import Executable, argument_layout
+from tilewright.targets import cuda
+
+DEFAULT_ARCH = "sm_90a"
+"""The architecture to compile for where there is no GPU."""
+
+
+class CudaBackend:
+    """Compiles for the GPU of this machine, or, without one, for the architecture asked for."""
+
+    name = "cuda"
+
+    def arch_name(self) -> str:
+        """The architecture of device 0, or the default one where there is no GPU."""
+        return driver.device(0).arch if driver.device_count() else DEFAULT_ARCH
+
+    def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
+        """The target's own rules that a kernel breaks."""
+        return cuda.violations(kernel, arch or self.arch_name())
+
+    def compile(self, kernel: Kernel, arch: str | None) -> Executable:
+        """Lower, emit, and compile or find in the cache."""
+        start = time.perf_counter()
+        chosen = arch or self.arch_name()
+        listing = cuda.emit(kernel, chosen)
+        meta: dict[str, Any] = {"kernel": kernel.name, "target": self.name, "arch": chosen}
+
+        def build() -> bytes:
+            binary = nvrtc.compile_text(listing.text, chosen, kernel.name)
+            meta["resources"] = binary.resources
+            return binary.cubin
+
+        address = key([print_kernel(kernel), package_hash(), nvrtc.toolchain_id(), self.name, chosen])
+        entry = Cache.default().get_or_build(address, ".cubin", build, meta)
+        resources = {**dict(entry.meta["resources"]), "shared_bytes": listing.shared_bytes}  # type: ignore[call-overload]
+        seconds = time.perf_counter() - start
+        return Executable(
+            self.name,
+            chosen,
+            kernel,
+            listing,
+            entry.path,
+            entry.hit,
+            seconds,
+            resources,
+            _Loaded(entry, listing),
+        )
+
+    def prepare(
+        self,
+        executable: Executable,
+        binding: Binding,
+        parameters: Sequence[Parameter],
+        arrays: Mapping[str, ArrayInfo],
+    ) -> PreparedCuda:
+        """A launch for arguments of this exact shape."""
+        (index,) = {info.device[1] for info in arrays.values() if info.device != "cpu"}
+        wanted = driver.device(index).arch
+        if executable.arch.rstrip("a") != wanted.rstrip("a"):
+            raise LaunchError(f"compiled for {executable.arch}, but device {index} is {wanted}")
+        return PreparedCuda(executable, binding, parameters, index)
+
+
+class _Loaded:
+    """The machine code, loaded once on each device that launches it."""
+
+    def __init__(self, entry: Any, listing: Any) -> None:
+        self._entry, self._listing = entry, listing
+        self._functions: dict[int, driver.Function] = {}
+
+    def on(self, index: int) -> driver.Function:
+        """The kernel on a device."""
+        if index not in self._functions:
+            cubin = self._entry.path.read_bytes()
+            listing = self._listing
+            self._functions[index] = driver.Function(cubin, listing.entry, index, listing.shared_bytes)
+        return self._functions[index]
+
+
+class PreparedCuda:
+    """A packed argument buffer in which only pointers and numbers change between launches."""
+
+    def __init__(
+        self, executable: Executable, binding: Binding, parameters: Sequence[Parameter], index: int
+    ) -> None:
+        assert executable.listing is not None
+        kernel = executable.listing.kernel
+        self.executable = executable
+        self._index = index
+        self._device: Device = ("cuda", index)
+        # The first array's framework says which stream is current.
+        self._first = next(at for at, parameter in enumerate(parameters) if parameter.kind == "tensor")
+        layout = argument_layout(kernel, parameters)
+        cluster = [1, 1, 1]
+        for member in kernel.cluster:
+            cluster[member.axis] = member.extent
+        self._empty = binding.blocks == 0
+        self._launch = driver.Launch(
+            executable.handle.on(index),
+            binding.grid,
+            kernel.threads,
+            layout.packing.offsets,
+            struct.calcsize(layout.packing.format),
+            cluster if kernel.cluster else None,
+        )
+        self._memory: list[driver.Memory] = []
+        self._zeroed: list[driver.Memory] = []
+        buffer = self._launch.buffer
+        for param, code, offset in zip(
+            kernel.params, layout.packing.codes, layout.packing.offsets, strict=True
+        ):
+            if isinstance(param, SizeParam):
+                struct.pack_into("@" + code, buffer, offset, binding.sizes[param.sym.name])
+            elif isinstance(param, Workspace):
+                size = binding.workspaces[param.value.name] * param.value.dtype.bytes
+                memory = driver.Memory(size, index)
+                (self._zeroed if param.zeroed else self._memory).append(memory)
+                struct.pack_into("@P", buffer, offset, memory.address)
+        self._numbers = layout.numbers
+        # All arrays come first in the buffer when no number stands between them: one pack writes them.
+        self._tensors = layout.tensors
+        self._dense = layout.tensors == tuple(range(0, 8 * len(layout.tensors), 8))
+        self._pack = struct.Struct("@" + "P" * len(layout.tensors)).pack_into
+
+    def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
+        """Launch on these arguments; returns before they are done."""
+        if self._empty:
+            return
+        launch = self._launch
+        handle = (
+            current_stream(self._device, (arguments[self._first],))
+            if stream is None
+            else stream_handle(stream)
+        )
+        driver.activate(self._index)
+        with launch.lock:
+            if self._dense:
+                self._pack(launch.buffer, 0, *pointers)
+            else:
+                for address, offset in zip(pointers, self._tensors, strict=True):
+                    struct.pack_into("@P", launch.buffer, offset, address)
+            for at, code, offset in self._numbers:
+                struct.pack_into("@" + code, launch.buffer, offset, arguments[at])
+            for memory in self._zeroed:
+                memory.clear(handle)
+            launch.run(handle)

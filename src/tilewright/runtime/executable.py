@@ -1,0 +1,125 @@
+"""Executables and prepared launches: what every backend gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from tilewright.errors import Violation
+from tilewright.ir.kernel import Kernel, ScalarParam, TensorParam
+from tilewright.ir.printer import print_kernel
+from tilewright.lang.program import Parameter
+from tilewright.runtime.arguments import Packing, packing
+from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.binding import Binding
+from tilewright.targets.listing import Listing
+
+
+@dataclass(frozen=True, eq=False)
+class Executable:
+    """A kernel compiled for one target and one class of arguments.
+
+    Args:
+        target: the target that runs it: ``"reference"``, ``"cpu"`` or ``"cuda"``.
+        arch: the architecture it was compiled for.
+        kernel: the traced kernel.
+        listing: the generated text; None where the target executes the kernel itself.
+        path: the compiled artifact; None likewise.
+        cached: whether the artifact came from the cache.
+        seconds: time to lower, emit and compile or load it.
+        resources: what the compiler reported, e.g. registers and spills per thread.
+        handle: the backend's own loaded form.
+    """
+
+    target: str
+    arch: str
+    kernel: Kernel
+    listing: Listing | None = None
+    path: Path | None = None
+    cached: bool = False
+    seconds: float = 0.0
+    resources: Mapping[str, Any] = field(default_factory=dict)
+    handle: Any = field(default=None, repr=False)
+
+    @property
+    def source(self) -> str:
+        """The generated text; for the reference, the printed kernel."""
+        return print_kernel(self.kernel) if self.listing is None else self.listing.text
+
+    @property
+    def ir(self) -> str:
+        """The traced kernel as text."""
+        return print_kernel(self.kernel)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Choices that the target made."""
+        return () if self.listing is None else self.listing.notes
+
+    def __repr__(self) -> str:
+        return f"<{self.kernel.name} for {self.target} {self.arch}>"
+
+
+class Prepared(Protocol):
+    """A launch for arguments of one exact shape; only pointers and numbers change between calls."""
+
+    @property
+    def executable(self) -> Executable:
+        """What is launched."""
+
+    def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
+        """Launch on these arguments; ``pointers`` holds the address of each array, in order."""
+
+
+class Backend(Protocol):
+    """How one target compiles and launches."""
+
+    name: str
+
+    def arch_name(self) -> str:
+        """The architecture of this machine."""
+
+    def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
+        """The target's own rules that a kernel breaks."""
+
+    def compile(self, kernel: Kernel, arch: str | None) -> Executable:
+        """Lower, emit, and compile or find in the cache."""
+
+    def prepare(
+        self,
+        executable: Executable,
+        binding: Binding,
+        parameters: Sequence[Parameter],
+        arrays: Mapping[str, ArrayInfo],
+    ) -> Prepared:
+        """A launch for arguments of this exact shape."""
+
+
+@dataclass(frozen=True)
+class ArgumentLayout:
+    """Where each of the author's arguments goes in the packed buffer.
+
+    Args:
+        packing: codes and offsets of all parameters.
+        tensors: offsets of the arrays, in order.
+        numbers: for each number, its position among the author's arguments, `struct` code and offset.
+    """
+
+    packing: Packing
+    tensors: tuple[int, ...]
+    numbers: tuple[tuple[int, str, int], ...]
+
+
+def argument_layout(kernel: Kernel, parameters: Sequence[Parameter]) -> ArgumentLayout:
+    """The layout of a lowered kernel's arguments."""
+    packed = packing(kernel)
+    position = {parameter.name: at for at, parameter in enumerate(parameters)}
+    tensors, numbers = [], []
+    for param, code, offset in zip(kernel.params, packed.codes, packed.offsets, strict=True):
+        if isinstance(param, TensorParam):
+            tensors.append(offset)
+        elif isinstance(param, ScalarParam):
+            numbers.append((position[param.value.name], code, offset))
+    return ArgumentLayout(packed, tuple(tensors), tuple(numbers))

@@ -1,0 +1,244 @@
+"""The `kernel` decorator: from the author's function to a launch on the caller's arrays.
+
+A call looks up one dictionary with the exact metadata of its arguments.  On a miss the arguments are
+described, the class of arguments they belong to is traced, checked for legality, lowered, compiled or found
+in the cache, and a prepared launch is stored for the next call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, overload
+
+from tilewright.errors import LaunchError, LegalityError
+from tilewright.ir import verify
+from tilewright.ir.kernel import Kernel as IrKernel
+from tilewright.lang.program import Program
+from tilewright.lang.specs import TensorSpec
+from tilewright.runtime.arrays import ArrayInfo, describe, locate
+from tilewright.runtime.backends import BACKENDS, Backend, Executable, Prepared, backend_for
+from tilewright.runtime.binding import bind
+from tilewright.runtime.specialise import spec_of
+
+
+class Kernel:
+    """A kernel that can be traced, checked, compiled and launched.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", Y="N")
+        ... def double(X, Y, *, tile):
+        ...     n = tw.block_index(tw.ceil_div(X.shape[0], tile))
+        ...     part = X.tile((tile,), (n,)).partition((32,))
+        ...     x = tw.load(part)
+        ...     tw.copy(x + x, Y.tile((tile,), (n,)))
+        >>> x, y = np.arange(100, dtype=np.float32), np.empty(100, np.float32)
+        >>> double(x, y, tile=64, target="reference").target
+        'reference'
+        >>> bool((y == 2 * x).all())
+        True
+    """
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self.name = program.name
+        self.__doc__ = program.__doc__
+        self.__name__ = program.name
+        self._bound: dict[Any, Bound] = {}
+
+    def bind(self, **constants: Any) -> Bound:
+        """The kernel with its compile-time constants fixed; calling it is the fastest way to launch.
+
+        Raises:
+            LaunchError: a constant is missing, unknown, or not hashable.
+        """
+        given = self.program.with_defaults(constants)
+        key = tuple(given.items())
+        try:
+            found = self._bound.get(key)
+        except TypeError:
+            bad = next(name for name, value in given.items() if not _hashable(value))
+            raise LaunchError(
+                f"kernel {self.name}: constant {bad}={given[bad]!r} is not hashable; use a tuple"
+            ) from None
+        if found is None:
+            found = self._bound[key] = Bound(self.program, given)
+        return found
+
+    def __call__(
+        self, *arguments: Any, target: str | None = None, stream: Any = None, **constants: Any
+    ) -> Executable:
+        """Launch on the caller's arrays; see `Bound.__call__`."""
+        return self.bind(**constants)(*arguments, target=target, stream=stream)
+
+    def trace(self, *arguments: Any, **constants: Any) -> IrKernel:
+        """The traced kernel for arrays or `TensorSpec` values."""
+        return self.bind(**constants).trace(*arguments)
+
+    def compile(
+        self, *arguments: Any, target: str | None = None, arch: str | None = None, **constants: Any
+    ) -> Executable:
+        """The compiled kernel for arrays or `TensorSpec` values, without launching it."""
+        return self.bind(**constants).compile(*arguments, target=target, arch=arch)
+
+    def __repr__(self) -> str:
+        names = ", ".join(parameter.name for parameter in self.program.parameters)
+        constants = ", ".join(self.program.constants)
+        return f"<kernel {self.name}({names}{', *, ' + constants if constants else ''})>"
+
+
+class Bound:
+    """A kernel with its compile-time constants fixed."""
+
+    def __init__(self, program: Program, constants: Mapping[str, Any]) -> None:
+        self.program = program
+        self.constants = dict(constants)
+        self._prepared: dict[Any, Prepared] = {}
+        self._executables: dict[Any, Executable] = {}
+        self._traces: dict[Any, IrKernel] = {}
+        self._kinds = tuple(parameter.kind for parameter in program.parameters)
+
+    def __call__(self, *arguments: Any, target: str | None = None, stream: Any = None) -> Executable:
+        """Launch on the caller's arrays.
+
+        Args:
+            arguments: arrays (NumPy, PyTorch, CuPy, JAX, anything with DLPack or the CUDA array interface),
+                numbers and integers, in the order of the author's parameters.
+            target: ``"reference"``, ``"cpu"`` or ``"cuda"``; default: where the arrays lie.
+            stream: the CUDA stream; default: the current stream of the arrays' framework.
+
+        Returns:
+            The executable that ran; its ``target`` says where.
+
+        Raises:
+            LaunchError: the arguments do not fit the kernel.
+            LegalityError: the kernel breaks rules for these arguments; lists all of them.
+        """
+        key: list[Any] = [target]
+        pointers: list[int] = []
+        for kind, argument in zip(self._kinds, arguments, strict=False):
+            if kind == "tensor":
+                exact, address = locate(argument)
+                key.append(exact)
+                pointers.append(address)
+            elif kind == "index":
+                key.append(argument)
+        exact_key = tuple(key)
+        prepared = self._prepared.get(exact_key)
+        if prepared is None:
+            prepared = self._prepared[exact_key] = self._prepare(arguments, target)
+        prepared.launch(arguments, pointers, stream)
+        return prepared.executable
+
+    def trace(self, *arguments: Any) -> IrKernel:
+        """The traced kernel for arrays or `TensorSpec` values."""
+        return self._trace(self._specs(arguments))
+
+    def compile(self, *arguments: Any, target: str | None = None, arch: str | None = None) -> Executable:
+        """The compiled kernel for arrays or `TensorSpec` values, without launching it."""
+        arrays = [a for a in arguments if not isinstance(a, TensorSpec)]
+        if target is None and not arrays:
+            raise LaunchError(f"kernel {self.program.name}: say target= when compiling for specs")
+        backend = BACKENDS[target] if target is not None and not arrays else self._backend(arguments, target)
+        return self._executable(self._specs(arguments), backend, arch)
+
+    def _specs(self, arguments: tuple[Any, ...]) -> dict[str, TensorSpec]:
+        self._check_count(arguments)
+        specs = {}
+        for parameter, argument in zip(self.program.parameters, arguments, strict=True):
+            if parameter.kind == "tensor":
+                known = isinstance(argument, TensorSpec)
+                specs[parameter.name] = (
+                    argument if known else spec_of(self._describe(parameter.name, argument))
+                )
+        return specs
+
+    def _check_count(self, arguments: tuple[Any, ...]) -> None:
+        if len(arguments) != len(self._kinds):
+            names = ", ".join(parameter.name for parameter in self.program.parameters)
+            raise LaunchError(
+                f"kernel {self.program.name} takes {len(self._kinds)} arguments ({names}), "
+                f"{len(arguments)} given"
+            )
+
+    def _describe(self, name: str, argument: Any) -> ArrayInfo:
+        return describe(argument, f"kernel {self.program.name}, argument {name}")
+
+    def _trace(self, specs: Mapping[str, TensorSpec]) -> IrKernel:
+        key = tuple(specs.items())
+        if key not in self._traces:
+            self._traces[key] = self.program.trace(specs, self.constants)
+        return self._traces[key]
+
+    def _backend(self, arguments: tuple[Any, ...], target: str | None) -> Backend:
+        infos = [
+            (parameter.name, self._describe(parameter.name, argument))
+            for parameter, argument in zip(self.program.parameters, arguments, strict=True)
+            if parameter.kind == "tensor" and not isinstance(argument, TensorSpec)
+        ]
+        return backend_for(self.program.name, infos, target)
+
+    def _executable(self, specs: Mapping[str, TensorSpec], backend: Backend, arch: str | None) -> Executable:
+        key = (backend.name, arch or backend.arch_name(), *specs.items())
+        if key not in self._executables:
+            kernel = self._trace(specs)
+            broken = [*verify.violations(kernel), *backend.violations(kernel, arch)]
+            if broken:
+                raise LegalityError(kernel.name, backend.name, broken)
+            self._executables[key] = backend.compile(kernel, arch)
+        return self._executables[key]
+
+    def _prepare(self, arguments: tuple[Any, ...], target: str | None) -> Prepared:
+        self._check_count(arguments)
+        backend = self._backend(arguments, target)
+        executable = self._executable(self._specs(arguments), backend, None)
+        arrays: dict[str, ArrayInfo] = {}
+        numbers: dict[str, Any] = {}
+        for parameter, argument in zip(self.program.parameters, arguments, strict=True):
+            if parameter.kind == "tensor":
+                arrays[parameter.name] = self._describe(parameter.name, argument)
+            else:
+                numbers[parameter.name] = argument
+        kernel = executable.kernel
+        for name in kernel.written_params:
+            _check_output(kernel.name, name, arrays[name])
+        return backend.prepare(executable, bind(kernel, arrays, numbers), self.program.parameters, arrays)
+
+
+def _check_output(kernel: str, name: str, info: ArrayInfo) -> None:
+    if info.readonly:
+        raise LaunchError(f"kernel {kernel} writes {name}, which is read-only; pass a writable array")
+    if any(stride == 0 and extent > 1 for stride, extent in zip(info.strides, info.shape, strict=True)):
+        raise LaunchError(
+            f"kernel {kernel} writes {name}, whose strides {info.strides} lay several elements over each "
+            "other; pass a contiguous array"
+        )
+
+
+def _hashable(value: Any) -> bool:
+    try:
+        hash(value)
+    except TypeError:
+        return False
+    return True
+
+
+@overload
+def kernel(function: Callable[..., None], /) -> Kernel: ...
+@overload
+def kernel(**declared: Any) -> Callable[[Callable[..., None]], Kernel]: ...
+def kernel(function: Callable[..., None] | None = None, /, **declared: Any) -> Any:
+    """Make a kernel of a function that describes it.
+
+    Args:
+        function: takes tensors, numbers and integers positionally, compile-time constants by keyword only.
+        declared: for each positional parameter the names of its dimensions (``A="M K"``; equal names must
+            have equal extents), a dtype for a number (``alpha=tw.f32``), or ``int`` for an integer.
+
+    Returns:
+        A `Kernel`, or a decorator when called with declarations alone.
+    """
+    if function is not None:
+        return Kernel(Program(function, declared))
+    return lambda inner: Kernel(Program(inner, declared))

@@ -1,0 +1,134 @@
+"""Compiling CUDA text with NVRTC; needs no GPU, no driver and no headers."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from tilewright.errors import CompileError, ToolchainError
+
+FLAGS = ("--std=c++17", "--ptxas-options=-v", "-default-device")
+"""Options of every compilation; floating point stays IEEE (no fast math)."""
+
+FATAL = ("C7508", "C7510", "C7511", "C7517")
+"""Warnings of the assembler that mean wrong or slow code: ignored setmaxnreg, serialised wgmma."""
+
+
+@dataclass(frozen=True)
+class Binary:
+    """Machine code for one architecture.
+
+    Args:
+        cubin: the ELF image.
+        log: what the compiler said.
+        resources: ``registers``, ``stack_bytes``, ``spill_store_bytes``, ``spill_load_bytes`` per thread.
+    """
+
+    cubin: bytes
+    log: str
+    resources: dict[str, int]
+
+
+@lru_cache(maxsize=1)
+def _nvrtc() -> Any:
+    try:
+        from cuda.bindings import nvrtc
+    except ImportError as error:
+        raise ToolchainError(
+            f"CUDA text is compiled by NVRTC, which cannot be loaded ({error}); "
+            "install it with: pip install 'tilewright[cuda]'"
+        ) from error
+    return nvrtc
+
+
+def version() -> tuple[int, int]:
+    """NVRTC's version.
+
+    Raises:
+        ToolchainError: NVRTC is not installed.
+    """
+    nvrtc = _nvrtc()
+    try:
+        _, major, minor = nvrtc.nvrtcVersion()
+    except (RuntimeError, OSError) as error:
+        raise ToolchainError(
+            f"the NVRTC library is not found ({error}); install it with: pip install 'tilewright[cuda]'"
+        ) from error
+    return int(major), int(minor)
+
+
+def toolchain_id() -> str:
+    """What the machine code depends on besides the text and the architecture: version and options."""
+    major, minor = version()
+    return f"nvrtc {major}.{minor} {' '.join(FLAGS)}"
+
+
+def compile_text(text: str, arch: str, name: str = "kernel") -> Binary:
+    """Compile CUDA text to machine code.
+
+    Args:
+        text: the source, without includes.
+        arch: e.g. ``"sm_90a"``.
+        name: what messages call the source.
+
+    Raises:
+        CompileError: the compiler refused the text, or warned of something in `FATAL`.
+        ToolchainError: NVRTC is not installed.
+    """
+    version()
+    nvrtc = _nvrtc()
+    program = _checked(nvrtc, nvrtc.nvrtcCreateProgram(text.encode(), f"{name}.cu".encode(), 0, [], []))
+    options = [f"--gpu-architecture={arch}".encode(), *(flag.encode() for flag in FLAGS)]
+    try:
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
+        log = _text(nvrtc, program, "ProgramLog")
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            raise CompileError(f"NVRTC refused {name} for {arch}: {status.name}", _excerpts(log, text), text)
+        cubin = _bytes(nvrtc, program, "CUBIN")
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+    if warned := [code for code in FATAL if code in log]:
+        raise CompileError(f"the assembler warned of {', '.join(warned)} in {name} for {arch}", log, text)
+    return Binary(cubin, log, _resources(log))
+
+
+def _checked(nvrtc: Any, result: tuple[Any, ...]) -> Any:
+    status, *values = result
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise ToolchainError(f"NVRTC failed: {status.name}")
+    return values[0] if values else None
+
+
+def _bytes(nvrtc: Any, program: Any, what: str) -> bytes:
+    size = _checked(nvrtc, getattr(nvrtc, f"nvrtcGet{what}Size")(program))
+    data = b" " * int(size)
+    _checked(nvrtc, getattr(nvrtc, f"nvrtcGet{what}")(program, data))
+    return data
+
+
+def _text(nvrtc: Any, program: Any, what: str) -> str:
+    return _bytes(nvrtc, program, what).rstrip(b"\x00 \n").decode(errors="replace")
+
+
+def _excerpts(log: str, text: str) -> str:
+    """The log, each message followed by the source line that it names."""
+    lines = text.split("\n")
+    out = []
+    for message in log.split("\n"):
+        out.append(message)
+        if (found := re.search(r"\.cu\((\d+)\)", message)) and int(found[1]) <= len(lines):
+            out.append(f"    {lines[int(found[1]) - 1].strip()}")
+    return "\n".join(out)
+
+
+def _resources(log: str) -> dict[str, int]:
+    patterns = {
+        "registers": r"Used (\d+) registers",
+        "stack_bytes": r"(\d+) bytes stack frame",
+        "spill_store_bytes": r"(\d+) bytes spill stores",
+        "spill_load_bytes": r"(\d+) bytes spill loads",
+    }
+    found = {name: re.search(pattern, log) for name, pattern in patterns.items()}
+    return {name: int(match[1]) for name, match in found.items() if match}
