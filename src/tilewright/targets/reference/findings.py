@@ -1,0 +1,183 @@
+"""Findings: what the hazard checker saw, in words."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+import numpy as np
+
+from tilewright.ir.ops import Op
+from tilewright.ir.types import TensorType, Value
+from tilewright.layout.walk import evaluate, symbols
+from tilewright.targets.reference.agents import MANY, Agent
+
+
+class Kind(Enum):
+    """What went wrong."""
+
+    WRITE_WRITE = "write-write race"
+    WRITE_READ = "write-read race"
+    READ_WRITE = "read-write race"
+    IN_FLIGHT = "in-flight access"
+    UNWRITTEN = "unwritten read"
+    OUT_OF_BOUNDS = "out-of-bounds access"
+    MISALIGNED = "misaligned vector"
+    DIVERGENCE = "barrier divergence"
+    DEADLOCK = "deadlock"
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place in the program that touches a tensor: the operation, its operand, and what it does to it."""
+
+    op: Op
+    value: Value
+    action: str
+
+    def __str__(self) -> str:
+        return describe(self.op)
+
+
+def describe(op: Op) -> str:
+    """The operation in one line, as it is printed without its attributes.
+
+    Example:
+        >>> from tilewright.ir.ops import Barrier
+        >>> describe(Barrier())
+        'barrier()'
+    """
+    return f"{op.name}({', '.join(value.name for value in op.operands)})"
+
+
+@dataclass(frozen=True)
+class Access:
+    """One access: what was done, by whom, where in the program.
+
+    Args:
+        action: ``"read"``, ``"write"`` or, for a synchronisation, ``"wait"``.
+        op: the operation.
+        agent: what acted: ``"warp"``, or the name of what runs in the background.
+        block: index of the block in the grid, x first.
+        warp: index of the warp in its block.
+        lane: index of the lane in its warp; None if several or all lanes did.
+    """
+
+    action: str
+    op: Op
+    agent: str
+    block: tuple[int, ...]
+    warp: int
+    lane: int | None
+
+    @staticmethod
+    def of(site: Site, agent: Agent, lane: int) -> Access:
+        """The access of a site by an agent."""
+        return Access(
+            site.action, site.op, agent.name, agent.block, agent.warp, None if lane == MANY else int(lane)
+        )
+
+    def __str__(self) -> str:
+        who = "several lanes" if self.lane is None and self.action != "wait" else ""
+        who = f"lane {self.lane}" if self.lane is not None else who
+        warp = f"warp {self.warp}" if self.agent == "warp" else f"{self.agent} of warp {self.warp}"
+        actor = ", ".join(part for part in (f"block {self.block}", warp, who) if part)
+        lines = [f"  {self.action} by {actor}, in {describe(self.op)}"]
+        if self.op.location is not None:
+            lines += [f"  {line}" for line in self.op.location.excerpt().splitlines()]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A hazard: one pair of places in the program, with one example.
+
+    Args:
+        kind: what went wrong.
+        tensor: name of the tensor; empty for a synchronisation.
+        memory: ``"shared"``, ``"global"`` or ``"registers"``; empty for a synchronisation.
+        element: coordinate of an example element in the tensor, or None if it lies outside.
+        offset: element offset of the example in the buffer.
+        access: the access at which the hazard was seen.
+        earlier: the access that it conflicts with, if there are two.
+        reason: what is wrong, and what would order or mend it.
+        count: how many elements (for a synchronisation: how many times).
+    """
+
+    kind: Kind
+    tensor: str
+    memory: str
+    element: tuple[int, ...] | None
+    offset: int
+    access: Access
+    earlier: Access | None
+    reason: str
+    count: int = 1
+
+    def __str__(self) -> str:
+        head = self.kind.value
+        if self.tensor:
+            index = "" if self.element is None else f"[{', '.join(map(str, self.element))}]"
+            times = f", {self.count} elements in all" if self.count > 1 else ""
+            head = f"{head} on {self.memory} {self.tensor}{index or f' at offset {self.offset}'}{times}"
+        parts = [head, *([str(self.earlier)] if self.earlier is not None else []), str(self.access)]
+        return "\n".join([*parts, f"  {self.reason}"])
+
+
+def element_of(value: Value, offset: int) -> tuple[int, ...] | None:
+    """The coordinate in a tensor whose offset is ``offset``; None if none has it or the shape is unknown."""
+    if not isinstance(value.type, TensorType):
+        return None
+    view = value.type.view
+    shape = [extent for extent in view.shape if isinstance(extent, int)]
+    if len(shape) != view.rank or math.prod(shape) > 1 << 22 or symbols(view.offset) - set(view.coords):
+        return None
+    grid = np.indices(shape, sparse=True)
+    offsets = evaluate(view.offset, dict(zip(view.coords, grid, strict=True)))
+    found = np.argwhere(np.broadcast_to(offsets, shape) == offset)
+    return tuple(int(i) for i in found[0]) if len(found) else None
+
+
+def strided_element(shape: Sequence[int], strides: Sequence[int], offset: int) -> tuple[int, ...] | None:
+    """The coordinate in a strided array whose offset is ``offset``, if there is one.
+
+    Example:
+        >>> strided_element((4, 5), (8, 1), 19)
+        (2, 3)
+        >>> strided_element((4, 5), (8, 1), 21) is None
+        True
+    """
+    index = [0] * len(shape)
+    for dim in sorted(range(len(shape)), key=lambda d: -strides[d]):
+        if strides[dim] > 0 and shape[dim] > 0:
+            index[dim] = min(offset // strides[dim], shape[dim] - 1)
+            offset -= index[dim] * strides[dim]
+    return None if offset else tuple(index)
+
+
+@dataclass
+class Findings:
+    """Collects findings: one per kind, tensor and pair of sites, with a count; at most ``limit``."""
+
+    limit: int = 64
+    _found: dict[tuple[object, ...], Finding] = field(default_factory=dict)
+    _counts: dict[tuple[object, ...], int] = field(default_factory=dict)
+    _reach: dict[tuple[object, ...], int] = field(default_factory=dict)
+
+    def is_new(self, key: tuple[object, ...], count: int, reach: int = 0) -> bool:
+        """Count an occurrence; whether to add it: it is the first of its key, or reaches farther."""
+        self._counts[key] = self._counts.get(key, 0) + count
+        if key in self._found:
+            return reach > self._reach[key]
+        return len(self._found) < self.limit
+
+    def add(self, key: tuple[object, ...], finding: Finding, reach: int = 0) -> None:
+        """Keep a finding as the example of its key."""
+        self._found[key] = finding
+        self._reach[key] = reach
+
+    def all(self) -> tuple[Finding, ...]:
+        """The findings in the order in which they were seen, with their counts."""
+        return tuple(replace(found, count=self._counts[key]) for key, found in self._found.items())

@@ -1,0 +1,146 @@
+"""Footprints: which elements of a buffer the lanes of a warp touch, per value, under a distribution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from tilewright.dtypes import DType
+from tilewright.ir.types import Memory, Value
+from tilewright.layout.distribution import Distribution
+from tilewright.layout.nodes import Sym
+from tilewright.layout.walk import evaluate, symbols
+from tilewright.targets.reference.numerics import Array
+
+BANKS = 32
+BANK_BYTES = 4
+SECTOR_BYTES = 32
+
+
+@dataclass(eq=False)
+class Footprint:
+    """The elements that a warp touches.
+
+    Args:
+        offsets: element offsets; shape (lanes, values).
+        valid: which of them exist in the view; shape (lanes, values).
+        coordinates: the tile coordinate of each; shape (lanes, values, rank).
+    """
+
+    offsets: Array
+    valid: Array
+    coordinates: Array
+    _banks: dict[tuple[int, int, int], tuple[int, int, int]] = field(default_factory=dict)
+
+    def defects(self, vector: int, address: int, dtype: DType) -> list[tuple[str, Array]]:
+        """What is wrong with accesses of ``vector`` elements: reasons, and the (lane, value) they concern."""
+        if vector == 1:
+            return []
+        lanes, values = self.offsets.shape
+        groups = self.offsets.reshape(lanes, values // vector, vector)
+        valid = self.valid.reshape(groups.shape)
+        some, every = valid.any(axis=-1), valid.all(axis=-1)
+        scattered = (groups != groups[..., :1] + np.arange(vector)).any(axis=-1)
+        width = vector * dtype.bytes
+        crooked = (address + groups[..., 0] * dtype.bytes) % width != 0
+        found = [
+            (f"an edge cuts a vector of {vector} elements", some & ~every),
+            (f"the {vector} elements of a vector are not neighbours", every & scattered),
+            (f"a vector of {width} bytes starts at an address that {width} does not divide", every & crooked),
+        ]
+        return [(text, np.repeat(bad, vector, axis=-1)) for text, bad in found if bad.any()]
+
+    def bank_conflicts(self, vector: int, address: int, dtype: DType) -> tuple[int, int, int]:
+        """Requests to shared memory: how many, the sum of their conflict degrees, and the worst.
+
+        A request serves as many neighbouring lanes as fit 128 bytes, at most 32; its degree is the largest
+        number of different 4-byte words that it needs from one of the 32 banks.
+        """
+        key = (vector, address, dtype.bytes)
+        if key not in self._banks:
+            self._banks[key] = _bank_conflicts(self, *key)
+        return self._banks[key]
+
+    def sectors(self, vector: int, dtype: DType) -> tuple[int, int]:
+        """32-byte sectors that the requests to global memory touch, and the fewest that could hold them."""
+        lanes, values = self.offsets.shape
+        starts = self.offsets.reshape(lanes, values // vector, vector)[..., 0] * dtype.bytes
+        valid = self.valid.reshape(lanes, values // vector, vector)[..., 0]
+        pieces = _distinct(np.where(valid, starts, -1).T).sum(axis=1)
+        fewest = -(-pieces * vector * dtype.bytes // SECTOR_BYTES)
+        touched = _distinct(np.where(valid, starts // SECTOR_BYTES, -1).T)
+        return int(touched.sum()), int(fewest.sum())
+
+
+def _sorted_distinct(values: Array) -> tuple[Array, Array]:
+    """Every row sorted, and which entries are neither negative nor equal to the one before."""
+    ordered = np.sort(values, axis=1)
+    new = np.ones(ordered.shape, bool)
+    new[:, 1:] = np.diff(ordered, axis=1) != 0
+    return ordered, new & (ordered >= 0)
+
+
+def _distinct(values: Array) -> Array:
+    return _sorted_distinct(values)[1]
+
+
+def _bank_conflicts(footprint: Footprint, vector: int, address: int, size: int) -> tuple[int, int, int]:
+    lanes, values = footprint.offsets.shape
+    width = vector * size
+    together = min(BANKS, max(1, BANKS * BANK_BYTES // width))
+    starts = footprint.offsets.reshape(lanes, values // vector, vector)[..., 0] * size + address
+    valid = footprint.valid.reshape(lanes, values // vector, vector)[..., 0]
+    words = (starts // BANK_BYTES)[..., None] + np.arange(max(1, width // BANK_BYTES))
+    words = np.where(valid[..., None], words, -1)
+    short = -lanes % together
+    words = np.pad(words, ((0, short), (0, 0), (0, 0)), constant_values=-1)
+    requests = words.reshape(-1, together, *words.shape[1:]).swapaxes(1, 2)
+    requests, needed = _sorted_distinct(requests.reshape(-1, together * words.shape[-1]))
+    number = np.broadcast_to(np.arange(len(requests))[:, None], requests.shape)
+    counts = np.bincount((number * BANKS + requests % BANKS)[needed], minlength=len(requests) * BANKS)
+    degrees = counts.reshape(-1, BANKS).max(axis=1)
+    return int((degrees > 0).sum()), int(degrees.sum()), int(degrees.max(initial=0))
+
+
+class Footprints:
+    """Computes footprints, and keeps those that will be asked for again."""
+
+    def __init__(self, lanes: int, threads: int) -> None:
+        self._lanes = lanes
+        self._threads = threads
+        self._unknowns: dict[Value, tuple[Sym, ...]] = {}
+        self._kept: dict[tuple[Any, ...], Footprint | None] = {}
+
+    def threads(self, warp: int, spread: Distribution) -> slice:
+        """The threads of a warp that take part in a distribution; may be empty."""
+        last = min((warp + 1) * self._lanes, self._threads, spread.size_threads)
+        return slice(warp * self._lanes, max(last, warp * self._lanes))
+
+    def of(self, warp: int, value: Value, spread: Distribution, env: Mapping[Sym, int]) -> Footprint | None:
+        """What a warp touches of a tensor; None if none of its threads takes part."""
+        if value not in self._unknowns:
+            view = value.tensor.view
+            free = (symbols(view.offset) | symbols(view.valid)) - set(view.coords)
+            self._unknowns[value] = tuple(free)
+        unknowns = self._unknowns[value]
+        key = (value, spread, warp, *(env[sym] for sym in unknowns))
+        if key in self._kept:
+            return self._kept[key]
+        threads = self.threads(warp, spread)
+        made = None if threads.start == threads.stop else _compute(value, spread.table[threads], env)
+        if value.tensor.memory is Memory.SHARED:
+            self._kept[key] = made
+        return made
+
+
+def _compute(value: Value, table: Array, env: Mapping[Sym, int]) -> Footprint:
+    view = value.tensor.view
+    mapping: dict[Sym, Any] = dict(env)
+    mapping.update(zip(view.coords, np.moveaxis(table, -1, 0), strict=True))
+    shape = table.shape[:-1]
+    offsets = np.broadcast_to(np.asarray(evaluate(view.offset, mapping), np.int64), shape)
+    valid = np.broadcast_to(np.asarray(evaluate(view.valid, mapping), bool), shape)
+    return Footprint(offsets, valid, table)

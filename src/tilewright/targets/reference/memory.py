@@ -1,0 +1,170 @@
+"""Buffers: the elements of a tensor in memory, with what is known of every element's last accesses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from tilewright.dtypes import DType
+from tilewright.errors import LaunchError
+from tilewright.ir.types import Memory, Value
+from tilewright.targets.reference.agents import MANY, Agent, Events
+from tilewright.targets.reference.findings import element_of, strided_element
+from tilewright.targets.reference.numerics import Array
+
+
+def poison(dtype: DType, shape: int | tuple[int, ...]) -> Array:
+    """An array of what uninitialised memory holds: NaN, or a conspicuous integer.
+
+    Example:
+        >>> from tilewright.dtypes import f32, i8
+        >>> poison(f32, 2).tolist(), poison(i8, 2).tolist()
+        ([nan, nan], [-91, -91])
+    """
+    if dtype.kind == "bool":
+        return np.ones(shape, np.bool_)
+    array = np.empty(shape, dtype.numpy)
+    array.reshape(-1).view(np.uint8)[:] = 0xFF if dtype.is_float else 0xA5
+    return array
+
+
+@dataclass
+class Marks:
+    """Who touched each element last: an event of the log and a lane, per element."""
+
+    event: Array
+    lane: Array
+
+    @staticmethod
+    def blank(elems: int) -> Marks:
+        """No one touched anything."""
+        return Marks(np.zeros(elems, np.int32), np.zeros(elems, np.int16))
+
+    def put(self, at: Array, event: Any, lanes: Any) -> None:
+        """Mark the elements ``at``."""
+        self.event[at] = event
+        self.lane[at] = lanes
+
+    def get(self, at: Array) -> tuple[Array, Array]:
+        """Events and lanes of the elements ``at``."""
+        return self.event[at], self.lane[at]
+
+
+@dataclass
+class History:
+    """The last write of every element, and its last read by every agent of the present group."""
+
+    writes: Marks
+    reads: dict[int, Marks] = field(default_factory=dict)
+    former: Marks | None = None
+    """Of reads by earlier groups, those that a later read replaced."""
+
+    @staticmethod
+    def blank(elems: int) -> History:
+        """No accesses yet."""
+        return History(Marks.blank(elems))
+
+    def record_reads(self, events: Events, agent: Agent, event: int, at: Array, lanes: Array) -> None:
+        """Remember that lane ``lanes[i]`` of ``agent`` read element ``at[i]``."""
+        elems = len(self.writes.event)
+        marks = self.reads.setdefault(agent.slot, Marks.blank(elems))
+        before, before_lanes = marks.get(at)
+        if (before != 0).any():
+            foreign = events.is_foreign(before)
+            if foreign.any():
+                self.former = self.former or Marks.blank(elems)
+                self.former.put(at[foreign], before[foreign], before_lanes[foreign])
+            # An earlier read that still counts, by another lane, must not be forgotten.
+            other = (before_lanes != lanes) & ~foreign
+            other &= events.unordered(agent, lanes, before, np.full_like(before_lanes, MANY))
+            lanes = np.where(other, MANY, lanes)
+        marks.put(at, event, lanes)
+        shared = marks.lane[at] != lanes
+        if shared.any():
+            marks.lane[at[shared]] = MANY
+
+    def earlier_reads(self, at: Array) -> list[tuple[Array, Array]]:
+        """The recorded reads of the elements ``at``: pairs (events, lanes)."""
+        every = [*self.reads.values(), *([self.former] if self.former is not None else [])]
+        return [marks.get(at) for marks in every]
+
+
+@dataclass(eq=False)
+class Buffer:
+    """The memory of one tensor.
+
+    Args:
+        owner: the value that owns it.
+        elements: its elements in address order; writing here writes the caller's array.
+        address: byte address of element 0, as far as alignment and banks care.
+        written: whether it holds values from the start.
+        locate: the coordinate of an element offset, or None.
+        exists: which elements belong to the array; None if all do.
+        history: None if hazards are not looked for.
+    """
+
+    owner: Value
+    elements: Array
+    address: int
+    written: bool
+    locate: Callable[[int], tuple[int, ...] | None]
+    exists: Array | None = None
+    history: History | None = None
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether it lies in shared memory."""
+        return self.owner.tensor.memory is Memory.SHARED
+
+    def outside(self, at: Array) -> Array:
+        """Which offsets lie outside the array or allocation."""
+        outside = (at < 0) | (at >= len(self.elements))
+        if self.exists is not None:
+            outside[~outside] = ~self.exists[at[~outside]]
+        return outside
+
+
+def shared_buffer(owner: Value, elems: int, address: int, check: bool) -> Buffer:
+    """Uninitialised shared memory."""
+    history = History.blank(elems) if check else None
+    elements = poison(owner.dtype, elems)
+    return Buffer(owner, elements, address, False, partial(element_of, owner), None, history)
+
+
+def array_buffer(owner: Value, array: Array, is_written: bool, check: bool) -> Buffer:
+    """The memory of a caller's array, in place.
+
+    Raises:
+        LaunchError: wrong dtype, negative or fractional strides, or a read-only array that is written.
+    """
+    want = owner.dtype.numpy
+    if array.dtype != want:
+        raise LaunchError(f"{owner} is an array of {array.dtype}; the kernel takes {owner.dtype}")
+    if is_written and not array.flags.writeable:
+        raise LaunchError(f"{owner} is read-only and the kernel writes it")
+    strides, rest = zip(*(divmod(s, want.itemsize) for s in array.strides), strict=True) or ((), ())
+    if any(rest) or any(s < 0 for s, n in zip(strides, array.shape, strict=True) if n > 1):
+        raise LaunchError(
+            f"{owner} has strides of {array.strides} bytes; they must be multiples of {want.itemsize}, "
+            "and not negative"
+        )
+    span = 0 if array.size == 0 else 1 + sum((n - 1) * s for n, s in zip(array.shape, strides, strict=True))
+    flat = np.lib.stride_tricks.as_strided(array, (span,), (want.itemsize,), writeable=array.flags.writeable)
+    exists = None
+    if span > array.size:
+        exists = np.zeros(span, bool)
+        np.lib.stride_tricks.as_strided(exists, array.shape, strides)[...] = True
+    address = array.__array_interface__["data"][0]
+    locate = partial(strided_element, array.shape, strides)
+    return Buffer(owner, flat, address, True, locate, exists, History.blank(span) if check else None)
+
+
+def workspace_buffer(owner: Value, elems: int, zeroed: bool, check: bool) -> Buffer:
+    """The launcher's own memory."""
+    elements = np.zeros(elems, owner.dtype.numpy) if zeroed else poison(owner.dtype, elems)
+    history = History.blank(elems) if check else None
+    return Buffer(owner, elements, 0, zeroed, partial(element_of, owner), None, history)

@@ -1,0 +1,214 @@
+"""What numbers do: conversions, elementwise functions, and the product of an MMA, on NumPy arrays.
+
+Types narrower than f32 compute in f32 and round once; f64 computes in f64.  Integers wrap, and division
+truncates, as in C.  Conversions of floats to integers truncate and saturate; NaN becomes 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tilewright.dtypes import DType
+from tilewright.ir.elementwise import COMPARISON
+from tilewright.ir.mma import MmaAtom
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+
+def compute_dtype(dtype: DType) -> np.dtype[Any]:
+    """The NumPy dtype in which ``dtype`` computes.
+
+    Example:
+        >>> from tilewright.dtypes import bf16, i8
+        >>> compute_dtype(bf16), compute_dtype(i8)
+        (dtype('float32'), dtype('int8'))
+    """
+    if dtype.components == 2:
+        return np.dtype(np.complex128 if dtype.bits == 128 else np.complex64)
+    return np.dtype(np.float32) if dtype.is_float and dtype.bits < 32 else dtype.numpy
+
+
+def widen(values: Array, dtype: DType) -> Array:
+    """The values of a ``dtype`` array in the dtype in which it computes; exact."""
+    if dtype.name == "c32":
+        pair: Array = np.empty(values.shape, np.complex64)
+        pair.real, pair.imag = values["re"], values["im"]
+        return pair
+    return values.astype(compute_dtype(dtype))
+
+
+def convert(values: Array, source: DType, target: DType) -> Array:
+    """``target(values)``, rounded once to nearest even.
+
+    Args:
+        values: array of ``source.numpy``.
+        source: the dtype of the values.
+        target: the dtype to convert to.
+
+    Example:
+        >>> from tilewright.dtypes import f16, f32, i8
+        >>> convert(np.float32([2049.0, -1.75]), f32, f16).tolist()
+        [2048.0, -1.75]
+        >>> convert(np.float32([300.0, -1.75, np.nan]), f32, i8).tolist()
+        [127, -1, 0]
+    """
+    if source == target:
+        return values
+    with np.errstate(all="ignore"):
+        return _rounded(widen(values, source), target)
+
+
+def _rounded(wide: Array, target: DType) -> Array:
+    if target.components == 2:
+        if target.name != "c32":
+            return wide.astype(target.numpy)
+        pair = np.empty(wide.shape, target.numpy)
+        pair["re"], pair["im"] = wide.real.astype(np.float16), wide.imag.astype(np.float16)
+        return pair
+    if np.iscomplexobj(wide):
+        wide = wide.real
+    if target.kind == "bool":
+        return np.asarray(wide != 0)
+    if target.is_float:
+        # ml_dtypes rounds through f32; an odd last bit there keeps the second rounding from seeing a tie.
+        through = target.bits < 32 and target.name != "f16" and wide.dtype.itemsize > 2
+        return (_odd_f32(wide.astype(np.float64)) if through else wide).astype(target.numpy)
+    return _saturated(wide, target.numpy) if wide.dtype.kind == "f" else np.asarray(wide, target.numpy)
+
+
+def _odd_f32(wide: Array) -> Array:
+    """f64 to f32, truncated, with the last bit set where anything was lost (round to odd)."""
+    near = wide.astype(np.float32)
+    bits = near.view(np.uint32)
+    away = np.isfinite(near) & (np.abs(near.astype(np.float64)) > np.abs(wide))
+    lost = np.isfinite(near) & (near.astype(np.float64) != wide)
+    odd: Array = ((bits - away.astype(np.uint32)) | lost.astype(np.uint32)).view(np.float32)
+    return odd
+
+
+def _saturated(wide: Array, target: np.dtype[Any]) -> Array:
+    ends = np.iinfo(target)
+    inside = np.nan_to_num(wide, nan=0.0, posinf=np.inf, neginf=-np.inf)
+    result: Array = np.clip(inside, float(ends.min), float(ends.max)).astype(target)
+    # The largest 64-bit integer is no float: what reaches the next power of two is set by hand.
+    result[inside >= float(ends.max)] = ends.max
+    return result
+
+
+def keep_fraction(values: Array, bits: int) -> Array:
+    """f32 values rounded to ``bits`` fraction bits, to nearest, ties away from zero.
+
+    Source: PTX ISA, ``cvt.rna.tf32.f32``.
+
+    Example:
+        >>> keep_fraction(np.float32([1 + 2**-11, 1 + 2**-12]), 10).tolist()
+        [1.0009765625, 1.0]
+    """
+    dropped = 23 - bits
+    raw = values.astype(np.float32).view(np.uint32)
+    rounded = (raw + np.uint32(1 << (dropped - 1))) & np.uint32((0xFFFFFFFF << dropped) & 0xFFFFFFFF)
+    kept: Array = np.where(np.isfinite(values), rounded, raw).view(np.float32)
+    return kept
+
+
+def _divide(left: Array, right: Array) -> Array:
+    if left.dtype.kind not in "iu":
+        return np.asarray(left / right)
+    quotient = np.floor_divide(left, right)
+    exact = quotient * right == left
+    below = ~exact & ((left < 0) != (right < 0))
+    return np.asarray(quotient + below, left.dtype)
+
+
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "sub": np.subtract,
+    "mul": np.multiply,
+    "div": _divide,
+    "min": np.fmin,
+    "max": np.fmax,
+    "neg": np.negative,
+    "abs": np.abs,
+    "exp": np.exp,
+    "log": np.log,
+    "sqrt": np.sqrt,
+    "rsqrt": lambda x: (1 / np.sqrt(x)).astype(x.dtype),
+    "tanh": np.tanh,
+    "less": np.less,
+    "less_equal": np.less_equal,
+    "equal": np.equal,
+}
+
+
+def elementwise(
+    function: str, operands: Sequence[Array | float | int], dtypes: Sequence[DType | None], result: DType
+) -> Array:
+    """``function(operands...)``, computed wide and rounded once to ``result``.
+
+    Args:
+        function: a name of `tilewright.ir.elementwise.FUNCTIONS`.
+        operands: arrays, or plain numbers.
+        dtypes: the dtype of each array; None for a plain number, which takes the computing dtype.
+        result: dtype of the result.
+
+    Example:
+        >>> from tilewright.dtypes import f16
+        >>> elementwise("mul", [np.float16([2.0, 3.0]), 0.5], [f16, None], f16).tolist()
+        [1.0, 1.5]
+    """
+    known = [dtype for dtype in dtypes if dtype is not None]
+    if function == "convert":
+        value = operands[0]
+        if dtypes[0] is None:
+            return _rounded(np.asarray(value, np.float64), result)
+        return convert(np.asarray(value), dtypes[0], result)
+    if function == "select":
+        condition, *arms = operands
+        left, right = (
+            convert(np.asarray(arm), dtype, result)
+            if dtype is not None
+            else _rounded(np.asarray(arm, np.float64), result)
+            for arm, dtype in zip(arms, dtypes[1:], strict=True)
+        )
+        return np.where(np.asarray(condition), left, right)
+    common = known[0] if known else result
+    wide = compute_dtype(common)
+    inputs = [
+        np.asarray(value, wide) if dtype is None else widen(np.asarray(value), dtype)
+        for value, dtype in zip(operands, dtypes, strict=True)
+    ]
+    with np.errstate(all="ignore"):
+        computed = np.asarray(_FUNCTIONS[function](*inputs))
+        if function in COMPARISON:
+            return computed
+        return computed if computed.dtype == result.numpy else _rounded(computed, result)
+
+
+def accumulate(atom: MmaAtom, a: Array, b: Array, c: Array, rows: Array, columns: Array) -> Array:
+    """``c + (a @ b.T)[rows, columns]``: exact products, one wide sum, one rounding to c's dtype.
+
+    Products of two floats of at most 24 fraction bits are exact in f64, as are all integer products in i64.
+
+    Args:
+        atom: the instruction; tells dtypes and the precision of its inputs.
+        a: (m, k) of A's dtype.
+        b: (n, k) of B's dtype.
+        c: accumulators, of any shape.
+        rows: the row of every accumulator.
+        columns: the column of every accumulator.
+    """
+    with np.errstate(all="ignore"):
+        if atom.precision is not None:
+            a, b = keep_fraction(a, atom.precision), keep_fraction(b, atom.precision)
+        if atom.c_dtype.is_float:
+            wide: Any = np.complex128 if atom.c_dtype.components == 2 else np.float64
+            product = widen(a, atom.a_dtype).astype(wide) @ widen(b, atom.b_dtype).astype(wide).T
+            return _rounded(product[rows, columns] + widen(c, atom.c_dtype).astype(wide), atom.c_dtype)
+        narrow = atom.a_dtype.bits <= 16 and atom.b_dtype.bits <= 16 and a.shape[1] <= 2**20
+        exact: Any = np.float64 if narrow else np.int64
+        integers = (a.astype(exact) @ b.astype(exact).T).astype(np.int64)
+        total: Array = (integers[rows, columns] + c.astype(np.int64)).astype(atom.c_dtype.numpy)
+        return total

@@ -1,0 +1,224 @@
+"""The rules of the reference target: what each operation means."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.dtypes import DType
+from tilewright.ir import ops
+from tilewright.ir.mma import TiledMma
+from tilewright.ir.rules import widest_vector
+from tilewright.ir.types import Value
+from tilewright.layout.distribution import Distribution
+from tilewright.targets.reference.agents import Agent
+from tilewright.targets.reference.machine import Machine, Registers, Steps, Warp, join
+from tilewright.targets.reference.numerics import Array, accumulate, convert, elementwise
+from tilewright.targets.rules import RuleTable
+
+REFERENCE = RuleTable("reference")
+"""Rules are called as ``rule(machine, warp, op)``; those that may wait give back the steps between waits."""
+
+
+# ---------------------------------------------------------------- memory and views
+
+
+@REFERENCE.rule(ops.Shared, ops.Reshape, ops.Partition)
+def _nothing(machine: Machine, warp: Warp, op: ops.Op) -> None:
+    """Shared memory exists from the block's start, and a view is no action."""
+
+
+@REFERENCE.rule(ops.Fragment)
+def _fragment(machine: Machine, warp: Warp, op: ops.Fragment) -> None:
+    registers = Registers.blank(op.dtype, machine.shape(warp, op.distribution))
+    if op.fill is not None:
+        registers.values[...] = op.fill
+        registers.written[...] = True
+    warp.registers[op.result] = registers
+
+
+@REFERENCE.rule(ops.Copy)
+def _copy(machine: Machine, warp: Warp, op: ops.Copy) -> None:
+    _move(machine, warp, op, warp.agent)
+
+
+@REFERENCE.rule(ops.CopyAsync)
+def _copy_async(machine: Machine, warp: Warp, op: ops.CopyAsync) -> None:
+    _move(machine, warp, op, warp.copies)
+
+
+def _move(machine: Machine, warp: Warp, op: ops.Copy, agent: Agent) -> None:
+    spread = op.spread
+    vector = widest_vector(op, spread) if op.vector is None else op.vector
+    if op.source.is_fragment:
+        values = _registers(machine, warp, op, op.source)
+    else:
+        values = machine.load(warp, agent, op, op.source, spread, vector)
+    moved = convert(values, op.source.dtype, op.target.dtype)
+    if op.target.is_fragment:
+        _define(warp, op.target, moved)
+    else:
+        machine.store(warp, agent, op, op.target, spread, vector, moved)
+
+
+def _registers(machine: Machine, warp: Warp, op: ops.Op, value: Value) -> Array:
+    """The values of a fragment, all of which must have been written."""
+    registers = warp.registers[value]
+    if machine.check and not registers.written.all():
+        missing = np.argwhere(~registers.written)
+        lane, number = (int(i) for i in missing[0])
+        thread = warp.index * machine.lanes + lane
+        element = tuple(int(i) for i in value.fragment.distribution.table[thread, number])
+        machine.checker.registers(warp.agent, op, value, element, lane, len(missing))
+    return registers.values
+
+
+def _define(warp: Warp, value: Value, values: Array) -> None:
+    warp.registers[value] = Registers(values, np.ones(values.shape, bool))
+
+
+@REFERENCE.rule(ops.AsyncCommit)
+def _async_commit(machine: Machine, warp: Warp, op: ops.AsyncCommit) -> None:
+    warp.copies.advance()
+
+
+@REFERENCE.rule(ops.AsyncWait)
+def _async_wait(machine: Machine, warp: Warp, op: ops.AsyncWait) -> None:
+    committed = warp.copies.time - 1
+    machine.deliver(warp, committed - op.pending)
+
+
+@REFERENCE.rule(ops.Fill)
+def _fill(machine: Machine, warp: Warp, op: ops.Fill) -> None:
+    values = np.empty(machine.shape(warp, op.target.fragment.distribution), op.target.dtype.numpy)
+    values[...] = warp.scalars[op.value] if isinstance(op.value, Value) else op.value
+    _define(warp, op.target, values)
+
+
+# ---------------------------------------------------------------- arithmetic
+
+
+@REFERENCE.rule(ops.Elementwise)
+def _elementwise(machine: Machine, warp: Warp, op: ops.Elementwise) -> None:
+    operands: list[Any] = []
+    dtypes: list[DType | None] = []
+    for operand in op.operands_:
+        if isinstance(operand, Value):
+            is_fragment = operand.is_fragment
+            operands.append(_registers(machine, warp, op, operand) if is_fragment else warp.scalars[operand])
+            dtypes.append(operand.dtype)
+        else:
+            operands.append(operand)
+            dtypes.append(None)
+    values = elementwise(op.function, operands, dtypes, op.result.dtype)
+    if op.result.is_fragment:
+        shape = machine.shape(warp, op.result.fragment.distribution)
+        _define(warp, op.result, np.broadcast_to(values, shape))
+    else:
+        warp.scalars[op.result] = values
+
+
+@REFERENCE.rule(ops.Mma)
+def _mma(machine: Machine, warp: Warp, op: ops.Mma) -> None:
+    accumulator = warp.registers[op.c]
+    depth = _depth(op.a)
+    shapes = op.mma.a(depth), op.mma.b(depth)
+    a, b = (
+        _operand(machine, warp, op, value, spread) for value, spread in zip((op.a, op.b), shapes, strict=True)
+    )
+    c = _registers(machine, warp, op, op.c)
+    result = c.copy()
+    for part in _parts(machine, warp, op.mma):
+        maps = _dense(op.mma, depth, warp.index * machine.lanes + part.start, part.stop - part.start)
+        dense = [
+            _scattered(values[part], index, shape)
+            for values, (index, shape) in zip((a, b), maps[:2], strict=True)
+        ]
+        result[part] = accumulate(op.mma.atom, dense[0], dense[1], c[part], *maps[2][0])
+    warp.registers[op.c] = Registers(result, accumulator.written)
+
+
+def _depth(value: Value) -> int:
+    shape = value.fragment.shape if value.is_fragment else value.tensor.shape
+    depth = shape[1]
+    assert isinstance(depth, int)
+    return depth
+
+
+def _operand(machine: Machine, warp: Warp, op: ops.Mma, value: Value, spread: Distribution) -> Array:
+    if value.is_fragment:
+        return _registers(machine, warp, op, value)
+    dim, run = spread.vector()
+    vector = value.tensor.view.vector_width(dim, min(run & -run, max(16 // value.dtype.bytes, 1)))
+    return machine.load(warp, warp.agent, op, value, spread, vector)
+
+
+def _parts(machine: Machine, warp: Warp, mma: TiledMma) -> list[slice]:
+    """The lanes of a warp, split where one execution of the atom ends and the next begins."""
+    lanes = machine.shape(warp, mma.c())[0]
+    step = min(mma.atom.lanes, machine.lanes)
+    return [slice(start, min(start + step, lanes)) for start in range(0, lanes, step)]
+
+
+@lru_cache(maxsize=256)
+def _dense(mma: TiledMma, depth: int, thread: int, count: int) -> tuple[tuple[Any, tuple[int, ...]], ...]:
+    """Where the fragments of ``count`` threads lie in the smallest boxes of A, B and C that hold them all."""
+    threads = slice(thread, thread + count)
+    a, b, c = (spread.table[threads] for spread in (mma.a(depth), mma.b(depth), mma.c()))
+    row, column = a[..., 0].min(), b[..., 0].min()
+    return (
+        ((a[..., 0] - row, a[..., 1]), (int(a[..., 0].max() - row) + 1, depth)),
+        ((b[..., 0] - column, b[..., 1]), (int(b[..., 0].max() - column) + 1, depth)),
+        ((c[..., 0] - row, c[..., 1] - column), ()),
+    )
+
+
+def _scattered(values: Array, index: tuple[Array, Array], shape: tuple[int, ...]) -> Array:
+    dense = np.zeros(shape, values.dtype)
+    dense[index] = values
+    return dense
+
+
+# ---------------------------------------------------------------- synchronisation
+
+
+@REFERENCE.rule(ops.Barrier)
+def _barrier(machine: Machine, warp: Warp, op: ops.Barrier) -> Steps:
+    yield machine.arrive(warp, op)
+
+
+@REFERENCE.rule(ops.WarpBarrier)
+def _warp_barrier(machine: Machine, warp: Warp, op: ops.WarpBarrier) -> None:
+    join([warp.agent])
+
+
+# ---------------------------------------------------------------- control and integers
+
+
+@REFERENCE.rule(ops.Variable)
+def _variable(machine: Machine, warp: Warp, op: ops.Variable) -> None:
+    warp.variables[op.result] = warp.int(op.initial)
+
+
+@REFERENCE.rule(ops.SetVariable)
+def _set_variable(machine: Machine, warp: Warp, op: ops.SetVariable) -> None:
+    warp.variables[op.variable] = warp.int(op.value)
+
+
+@REFERENCE.rule(ops.GetVariable)
+def _get_variable(machine: Machine, warp: Warp, op: ops.GetVariable) -> None:
+    warp.env[op.result] = warp.variables[op.variable]
+
+
+@REFERENCE.rule(ops.For)
+def _for(machine: Machine, warp: Warp, op: ops.For) -> Steps:
+    for index in range(warp.int(op.start), warp.int(op.stop), op.step):
+        warp.env[op.index] = index
+        yield from machine.steps(warp, op.body)
+
+
+@REFERENCE.rule(ops.If)
+def _if(machine: Machine, warp: Warp, op: ops.If) -> Steps:
+    yield from machine.steps(warp, op.then if warp.cond(op.condition) else op.otherwise)

@@ -1,0 +1,184 @@
+"""Executing a kernel on the caller's NumPy arrays."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import LaunchError, LegalityError, Violation
+from tilewright.ir.kernel import Argument, Derived, Extent, Kernel, ScalarParam, Stride
+from tilewright.ir.ops import Copy, Fragment, Mma, Op
+from tilewright.ir.types import Value
+from tilewright.layout.distribution import Distribution
+from tilewright.layout.nodes import Sym
+from tilewright.layout.walk import evaluate, symbols
+from tilewright.targets.reference.machine import Machine
+from tilewright.targets.reference.memory import Buffer, array_buffer, workspace_buffer
+from tilewright.targets.reference.numerics import Array
+from tilewright.targets.reference.report import Report
+from tilewright.targets.reference.rules import REFERENCE
+from tilewright.targets.rules import RuleTable
+
+
+def run(
+    kernel: Kernel,
+    arrays: Mapping[str, Array],
+    sizes: Mapping[str, int] | None = None,
+    scalars: Mapping[str, Any] | None = None,
+    *,
+    lanes: int | None = None,
+    check: bool = True,
+    blocks: Iterable[tuple[int, ...]] | None = None,
+    rules: RuleTable = REFERENCE,
+) -> Report:
+    """Execute a kernel in place on NumPy arrays, and look for hazards.
+
+    Args:
+        kernel: what to execute.
+        arrays: one array per tensor parameter, by name; any non-negative strides, also 0.
+        sizes: integer parameters by name; extents and strides that are missing come from the arrays.
+        scalars: one number per scalar parameter, by name.
+        lanes: threads per warp; default: the kernel's.
+        check: whether to look for hazards and to count; without, execution alone is about three times faster.
+        blocks: indices of the blocks to execute, x first; default: the whole grid.
+        rules: what each operation does.
+
+    Returns:
+        What was found and counted.  A block that cannot go on ends the run.
+
+    Raises:
+        LaunchError: an argument is missing or does not fit the kernel, or a guard fails.
+        LegalityError: the kernel names more threads than it has, or an atom of another warp size.
+        MissingRuleError: ``rules`` lacks an operation.
+    """
+    lanes = kernel.lanes if lanes is None else lanes
+    _verify(kernel, lanes)
+    env = bind_sizes(kernel, arrays, sizes or {})
+    for guard in kernel.guards:
+        if symbols(guard.condition) <= env.keys() and not evaluate(guard.condition, env):
+            raise LaunchError(f"kernel {kernel.name}: {guard.message}")
+    buffers = _bind_buffers(kernel, arrays, env, check)
+    machine = Machine(kernel, lanes, rules, buffers, _bind_scalars(kernel, scalars or {}), check)
+    extents = [int(evaluate(axis.extent, env)) for axis in kernel.grid]
+    done = 0
+    for index in _grid(extents) if blocks is None else blocks:
+        block_env = {**env, **{axis.sym: at for axis, at in zip(kernel.grid, index, strict=True)}}
+        block_env |= {member.sym: index[member.axis] % member.extent for member in kernel.cluster}
+        if not machine.run_block(tuple(index), block_env):
+            break
+        done += 1
+    findings = machine.checker.findings.all()
+    return Report(kernel.name, findings, machine.counters, _uncovered(kernel, buffers), done)
+
+
+def bind_sizes(kernel: Kernel, arrays: Mapping[str, Array], sizes: Mapping[str, int]) -> dict[Sym, int]:
+    """The value of every integer parameter: as given, or read off the arrays.
+
+    Raises:
+        LaunchError: an integer argument or an array is missing, or a stride is no whole number of elements.
+    """
+    env = _extents(kernel, arrays)
+    for param in sorted(kernel.sizes, key=lambda param: isinstance(param.source, Derived)):
+        source = param.source
+        if param.sym.name in sizes:
+            env[param.sym] = sizes[param.sym.name]
+            continue
+        match source:
+            case Extent():
+                env[param.sym] = _array(arrays, source.tensor).shape[source.dim]
+            case Stride():
+                array = _array(arrays, source.tensor)
+                env[param.sym] = array.strides[source.dim] // array.itemsize
+            case Argument():
+                if source.name not in sizes:
+                    raise LaunchError(f"kernel {kernel.name} needs the integer {source.name}")
+                env[param.sym] = sizes[source.name]
+            case Derived():
+                env[param.sym] = int(evaluate(source.value, env))
+    return env
+
+
+def _extents(kernel: Kernel, arrays: Mapping[str, Array]) -> dict[Sym, int]:
+    env: dict[Sym, int] = {}
+    for value in kernel.tensors:
+        array = _array(arrays, value.name)
+        if array.ndim != len(value.tensor.shape):
+            raise LaunchError(f"{value} has rank {array.ndim}, the kernel takes {len(value.tensor.shape)}")
+        for dim, (extent, known) in enumerate(zip(array.shape, value.tensor.shape, strict=True)):
+            wanted = env.setdefault(known, extent) if isinstance(known, Sym) else known
+            if isinstance(wanted, int) and wanted != extent:
+                raise LaunchError(f"{value}.shape[{dim}] is {extent}, but {known} is {wanted}")
+    return env
+
+
+def _array(arrays: Mapping[str, Array], name: str) -> Array:
+    if name not in arrays:
+        raise LaunchError(f"no array for {name}; given: {', '.join(arrays)}")
+    return arrays[name]
+
+
+def _bind_buffers(
+    kernel: Kernel, arrays: Mapping[str, Array], env: Mapping[Sym, int], check: bool
+) -> dict[Value, Buffer]:
+    written = kernel.written_params
+    buffers = {
+        value: array_buffer(value, _array(arrays, value.name), value.name in written, check)
+        for value in kernel.tensors
+    }
+    for space in kernel.workspaces:
+        elems = int(evaluate(space.elems, env))
+        buffers[space.value] = workspace_buffer(space.value, elems, space.zeroed, check)
+    return buffers
+
+
+def _bind_scalars(kernel: Kernel, scalars: Mapping[str, Any]) -> dict[Value, Any]:
+    bound = {}
+    for value in (param.value for param in kernel.params if isinstance(param, ScalarParam)):
+        if value.name not in scalars:
+            raise LaunchError(f"kernel {kernel.name} needs the number {value.name}")
+        bound[value] = np.asarray(scalars[value.name]).astype(value.dtype.numpy)
+    return bound
+
+
+def _grid(extents: list[int]) -> Iterable[tuple[int, ...]]:
+    """Every block index, x fastest."""
+    return (tuple(reversed(index)) for index in itertools.product(*(range(n) for n in reversed(extents))))
+
+
+def _uncovered(kernel: Kernel, buffers: Mapping[Value, Buffer]) -> dict[str, int]:
+    counts = {}
+    for value in kernel.tensors:
+        buffer = buffers[value]
+        if value.name in kernel.written_params and buffer.history is not None:
+            missing = buffer.history.writes.event == 0
+            counts[value.name] = int((missing if buffer.exists is None else missing & buffer.exists).sum())
+    return counts
+
+
+def _verify(kernel: Kernel, lanes: int) -> None:
+    """What executing the kernel itself relies on."""
+    violations = [v for op in kernel.walk() for v in _violations(op, kernel.threads, lanes)]
+    if violations:
+        raise LegalityError(kernel.name, "reference", violations)
+
+
+def _violations(op: Op, threads: int, lanes: int) -> Iterable[Violation]:
+    spreads: list[Distribution] = []
+    match op:
+        case Copy():
+            spreads.append(op.spread)
+        case Fragment():
+            spreads.append(op.distribution)
+        case Mma():
+            spreads.append(op.mma.c())
+            atom = op.mma.atom
+            if atom.lanes != lanes and (atom.feature or max(lanes, atom.lanes) % min(lanes, atom.lanes)):
+                text = f"{atom} is executed by {atom.lanes} lanes together; warps have {lanes}"
+                yield op.violation("atom", text, f"lanes={atom.lanes}")
+    for spread in spreads:
+        if spread.size_threads > threads:
+            text = f"{op.name} takes {spread.size_threads} threads; the block has {threads}"
+            yield op.violation("threads", text, f"threads={spread.size_threads}")
