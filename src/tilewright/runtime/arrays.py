@@ -1,0 +1,136 @@
+"""The caller's arrays, of any framework, without importing one: what they are, and where they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import LaunchError
+from tilewright.runtime import frameworks
+from tilewright.runtime.frameworks import ArrayInfo, Device, Family
+
+__all__ = ["ArrayInfo", "Device", "current_stream", "describe", "exact_key", "locate", "stream_handle"]
+
+_FAMILIES: dict[type, Family] = {}
+_LOCATORS: dict[type, Callable[[Any, int], tuple[Hashable, int]]] = {}
+
+
+def describe(array: Any, name: str = "", stream: int = 0) -> ArrayInfo:
+    """Where an array lies and what it looks like; nothing is copied.
+
+    Args:
+        array: a NumPy array, a PyTorch tensor, a CuPy array, or anything with `__dlpack__` or
+            `__cuda_array_interface__`.
+        name: what messages call it.
+        stream: the handle of the CUDA stream that will use it; a DLPack producer orders its work before.
+
+    Raises:
+        LaunchError: it is no array, or one that no kernel can take.
+
+    Example:
+        >>> describe(np.zeros((4, 6), np.float16)[:, ::2])
+        ArrayInfo(pointer=..., shape=(4, 3), strides=(6, 2), dtype=f16, device='cpu', readonly=False)
+    """
+    try:
+        return _family(array).describe(array, stream)
+    except LaunchError as problem:
+        if name:
+            raise LaunchError(f"{name}: {problem}") from problem.__cause__
+        raise
+
+
+def exact_key(array: Any) -> Hashable:
+    """Everything about an array that a prepared launch depends on, except where it lies: hashable, cheap.
+
+    Two arrays with one key have equal dtypes, extents, strides, devices and addresses modulo 16, and may both
+    be written or not.
+
+    Raises:
+        LaunchError: it is no array, or one that no kernel can take.
+
+    Example:
+        >>> a = np.zeros((64, 64), np.float32)
+        >>> exact_key(a) == exact_key(a.copy()), exact_key(a) == exact_key(a.T)
+        (True, False)
+    """
+    try:
+        return _LOCATORS[type(array)](array, 0)[0]
+    except KeyError:
+        return _family(array).locate(array, 0)[0]
+
+
+def locate(array: Any, stream: int = 0) -> tuple[Hashable, int]:
+    """An array's `exact_key` and its address, for less than both cost alone."""
+    try:
+        return _LOCATORS[type(array)](array, stream)
+    except KeyError:
+        return _family(array).locate(array, stream)
+
+
+def current_stream(device: Device, arrays: Iterable[Any]) -> int:
+    """The handle of the CUDA stream that the arrays' framework is using now; 0, the legacy default, if none.
+
+    Args:
+        device: where the kernel will run.
+        arrays: the first array whose framework has a current stream decides.
+    """
+    if device == "cpu":
+        return 0
+    for array in arrays:
+        stream = _family(array).stream(array, device[1])
+        if stream is not None:
+            return stream
+    return 0
+
+
+def stream_handle(stream: Any) -> int:
+    """The handle of a stream given as a number, or as an object of PyTorch, CuPy or cuda.core.
+
+    Raises:
+        LaunchError: it is no stream.
+
+    Example:
+        >>> stream_handle(7)
+        7
+    """
+    handle = stream
+    protocol = getattr(stream, "__cuda_stream__", None)
+    if protocol is not None:
+        handle = (protocol() if callable(protocol) else protocol)[1]
+    elif not isinstance(stream, int):
+        handle = getattr(stream, "cuda_stream", getattr(stream, "ptr", None))
+    if not isinstance(handle, int) or isinstance(handle, bool) or handle < 0:
+        raise LaunchError(
+            f"stream={stream!r} is no CUDA stream; nearest: its handle as an integer, or an object with "
+            "__cuda_stream__(), .cuda_stream or .ptr"
+        )
+    return handle
+
+
+def _family(array: Any) -> Family:
+    cls = type(array)
+    found = _FAMILIES.get(cls)
+    if found is None:
+        found = _FAMILIES[cls] = _classify(array)
+        _LOCATORS[cls] = found.locate
+    return found
+
+
+def _classify(array: Any) -> Family:
+    cls = type(array)
+    names = {(base.__module__.partition(".")[0], base.__name__) for base in cls.__mro__}
+    if ("numpy", "MaskedArray") in names:
+        raise LaunchError("a masked array's mask would be lost; nearest: array.filled()")
+    if isinstance(array, np.ndarray):
+        return frameworks.NUMPY
+    if ("torch", "Tensor") in names:
+        return frameworks.TORCH
+    if ("cupy", "ndarray") in names:
+        return frameworks.CUPY
+    if hasattr(cls, "__dlpack__"):
+        return frameworks.DLPACK
+    if hasattr(array, "__cuda_array_interface__"):
+        return frameworks.CUDA
+    raise LaunchError(f"{cls.__module__}.{cls.__qualname__} is not an array; nearest: numpy.asarray(it)")

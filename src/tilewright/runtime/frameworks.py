@@ -1,0 +1,311 @@
+"""How the arrays of each framework are read, without importing any.
+
+NumPy, PyTorch and CuPy arrays are read through their own attributes, which is fastest; everything else
+through DLPack or the CUDA array interface.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import math
+import sys
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from tilewright.dtypes import ALL, DType, c32, dtype
+from tilewright.errors import DTypeError, LaunchError
+from tilewright.runtime import dlpack
+
+Device: TypeAlias = Literal["cpu"] | tuple[Literal["cuda"], int]
+
+
+@dataclass(frozen=True, slots=True)
+class ArrayInfo:
+    """One of the caller's arrays.
+
+    Args:
+        pointer: the address of the first element.
+        shape: extents.
+        strides: strides in elements; none is negative, 0 repeats.
+        dtype: the element type.
+        device: ``"cpu"``, or ``("cuda", index)``.
+        readonly: whether it may not be written.
+        owner: what keeps the memory alive.
+    """
+
+    pointer: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    device: Device
+    readonly: bool
+    owner: object = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How the arrays of one framework are read."""
+
+    describe: Callable[[Any, int], ArrayInfo]
+    locate: Callable[[Any, int], tuple[Hashable, int]]
+    stream: Callable[[Any, int], int | None]
+
+
+def _finish(
+    pointer: int,
+    shape: Iterable[int],
+    strides: Sequence[int] | None,
+    element: DType,
+    device: Device,
+    readonly: bool,
+    owner: object,
+    unit: int = 1,
+) -> ArrayInfo:
+    """Check what every framework's arrays must keep; `strides` count `unit` bytes, or elements if 1."""
+    extents = tuple(map(int, shape))
+    if pointer % element.component.bytes:
+        raise LaunchError(
+            f"address {pointer:#x} is no multiple of the {element.component.bytes} bytes of {element}; "
+            "nearest: a copy"
+        )
+    if strides is None:
+        steps = tuple(math.prod(extents[dim + 1 :]) for dim in range(len(extents)))
+    else:
+        steps = _in_elements(extents, strides, unit, math.prod(extents) == 0)
+    return ArrayInfo(pointer, extents, steps, element, device, readonly, owner)
+
+
+def _in_elements(shape: tuple[int, ...], strides: Sequence[int], unit: int, empty: bool) -> tuple[int, ...]:
+    steps = []
+    for dim, (extent, stride) in enumerate(zip(shape, strides, strict=True)):
+        step, rest = divmod(stride, unit)
+        if step < 0 or rest:
+            if extent > 1 and not empty and stride < 0:
+                raise LaunchError(
+                    f"stride {stride} of dimension {dim} is negative; nearest: np.ascontiguousarray(array)"
+                )
+            if extent > 1 and not empty:
+                raise LaunchError(
+                    f"stride {stride} bytes of dimension {dim} is no multiple of the {unit} bytes of an "
+                    "element; nearest: np.ascontiguousarray(array)"
+                )
+            step = 0  # never taken
+        steps.append(int(step))
+    return tuple(steps)
+
+
+def _no_stream(array: Any, index: int) -> None:
+    return None
+
+
+def _locate_described(info: ArrayInfo) -> tuple[Hashable, int]:
+    key = (info.shape, info.strides, info.dtype, info.pointer & 15, info.device, info.readonly)
+    return key, info.pointer
+
+
+# NumPy.
+
+_BY_NUMPY = {element.numpy: element for element in ALL.values()}
+
+
+class _ArrayStruct(ctypes.Structure):
+    """Source: NumPy's array interface, `PyArrayInterface`."""
+
+    _fields_ = (
+        ("two", ctypes.c_int),
+        ("nd", ctypes.c_int),
+        ("typekind", ctypes.c_char),
+        ("itemsize", ctypes.c_int),
+        ("flags", ctypes.c_int),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("data", ctypes.c_void_p),
+    )
+
+
+_struct_address = ctypes.PYFUNCTYPE(ctypes.c_ssize_t, ctypes.py_object, ctypes.c_char_p)(
+    ("PyCapsule_GetPointer", ctypes.pythonapi)
+)
+_read_address = ctypes.c_void_p.from_address
+_DATA = _ArrayStruct.data.offset
+
+
+def _numpy_element(given: Any) -> DType:
+    found = _BY_NUMPY.get(given)
+    if found is not None:
+        return found
+    if not given.isnative:
+        raise LaunchError(
+            f"elements {given!r} have the other byte order; "
+            "nearest: array.astype(array.dtype.newbyteorder('='))"
+        )
+    raise _unsupported(given)
+
+
+def _unsupported(given: object) -> LaunchError:
+    return LaunchError(f"elements of type {given} are not supported; known: {', '.join(ALL)}")
+
+
+def _describe_numpy(array: Any, stream: int) -> ArrayInfo:
+    element, readonly = _numpy_element(array.dtype), not array.flags.writeable
+    pointer = _locate_numpy(array, stream)[1]
+    return _finish(pointer, array.shape, array.strides, element, "cpu", readonly, array, element.bytes)
+
+
+def _locate_numpy(array: Any, stream: int) -> tuple[Hashable, int]:
+    capsule = array.__array_struct__  # a seventh of the time of `__array_interface__`
+    pointer = _read_address(_struct_address(capsule, None) + _DATA).value or 0
+    return (array.shape, array.strides, array.dtype, pointer & 15, array.flags.writeable), pointer
+
+
+NUMPY = Family(_describe_numpy, _locate_numpy, _no_stream)
+
+
+# PyTorch.
+
+_BY_TORCH: dict[object, DType] = {}
+
+
+def _torch_element(given: object) -> DType:
+    found = _BY_TORCH.get(given)
+    if found is None:
+        name = str(given).removeprefix("torch.")
+        try:
+            found = _BY_TORCH[given] = c32 if name == "complex32" else dtype(name)
+        except DTypeError:
+            raise _unsupported(given) from None
+    return found
+
+
+def _describe_torch(tensor: Any, stream: int) -> ArrayInfo:
+    if str(tensor.layout) != "torch.strided":
+        raise LaunchError(f"a tensor of layout {tensor.layout} has no strides; nearest: tensor.to_dense()")
+    if tensor.is_conj():
+        raise LaunchError("the tensor is a conjugate not carried out yet; nearest: tensor.resolve_conj()")
+    if tensor.is_neg():
+        raise LaunchError("the tensor is a negation not carried out yet; nearest: tensor.resolve_neg()")
+    where = tensor.device
+    if where.type not in ("cpu", "cuda"):
+        raise LaunchError(f"the tensor lies on {where}; nearest: tensor.cpu() or tensor.cuda()")
+    device: Device = "cpu" if where.type == "cpu" else ("cuda", where.index)
+    element = _torch_element(tensor.dtype)
+    try:
+        pointer = tensor.data_ptr()
+    except RuntimeError as problem:
+        raise LaunchError(f"the tensor has no memory: {problem}") from problem
+    return _finish(pointer, tensor.shape, tensor.stride(), element, device, False, tensor)
+
+
+def _locate_torch(tensor: Any, stream: int) -> tuple[Hashable, int]:
+    try:
+        pointer, element = tensor.data_ptr(), tensor.dtype
+    except RuntimeError:
+        return _locate_described(_describe_torch(tensor, stream))
+    # Only complex tensors have a conjugate bit and only real ones, as a rule, a negative bit.
+    if tensor.is_conj() if element.is_complex else tensor.is_neg():
+        _describe_torch(tensor, stream)
+    return (tensor.shape, tensor.stride(), element, pointer & 15, tensor.device), pointer
+
+
+def _torch_stream(tensor: Any, index: int) -> int | None:
+    return int(sys.modules["torch"]._C._cuda_getCurrentRawStream(index)) if tensor.is_cuda else None
+
+
+TORCH = Family(_describe_torch, _locate_torch, _torch_stream)
+
+
+# CuPy.
+
+
+def _describe_cupy(array: Any, stream: int) -> ArrayInfo:
+    element, memory = _numpy_element(array.dtype), array.data
+    device: Device = ("cuda", memory.device_id)
+    return _finish(memory.ptr, array.shape, array.strides, element, device, False, array, element.bytes)
+
+
+def _locate_cupy(array: Any, stream: int) -> tuple[Hashable, int]:
+    memory = array.data
+    pointer = memory.ptr
+    return (array.shape, array.strides, array.dtype, pointer & 15, ("cuda", memory.device_id)), pointer
+
+
+def _cupy_stream(array: Any, index: int) -> int:
+    return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
+
+
+CUPY = Family(_describe_cupy, _locate_cupy, _cupy_stream)
+
+
+# DLPack.
+
+_CODES = {"int": 0, "uint": 1, "float": 2, "bool": 6}
+_OWN_CODES = {"bf16": 4, "f8e4m3": 10, "f8e5m2": 12, "c32": 5, "c64": 5, "c128": 5}
+_BY_DLPACK = {(_OWN_CODES.get(t.name, _CODES[t.kind]), t.bits): t for t in ALL.values()}
+
+
+def _describe_dlpack(array: Any, stream: int) -> ArrayInfo:
+    found = dlpack.export(array, stream)
+    kind, index = found.device
+    if kind not in (dlpack.CPU, dlpack.CUDA, dlpack.CUDA_HOST, dlpack.CUDA_MANAGED):
+        raise LaunchError(
+            f"the array lies on a device of DLPack type {kind}; nearest: a copy on the CPU or a CUDA device"
+        )
+    device: Device = ("cuda", index) if kind in (dlpack.CUDA, dlpack.CUDA_MANAGED) else "cpu"
+    element = _BY_DLPACK.get((found.code, found.bits)) if found.lanes == 1 else None
+    if element is None:
+        shown = getattr(array, "dtype", f"(code {found.code}, {found.bits} bits, {found.lanes} lanes)")
+        raise _unsupported(shown)
+    # JAX's arrays never change, whatever the capsule's flags say.
+    readonly = found.readonly or type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
+    return _finish(found.pointer, found.shape, found.strides, element, device, readonly, (array, found))
+
+
+def _locate_dlpack(array: Any, stream: int) -> tuple[Hashable, int]:
+    return _locate_described(_describe_dlpack(array, stream))
+
+
+DLPACK = Family(_describe_dlpack, _locate_dlpack, _no_stream)
+
+
+# The CUDA array interface.
+
+
+def _describe_cuda(array: Any, stream: int) -> ArrayInfo:
+    face = array.__cuda_array_interface__
+    if face.get("mask") is not None:
+        raise LaunchError("the array's mask would be lost; nearest: an array without one")
+    # Extension types look like raw bytes in "typestr".
+    given = getattr(array, "dtype", None)
+    element = _numpy_element(given if isinstance(given, np.dtype) else np.dtype(face["typestr"]))
+    pointer, readonly = face["data"]
+    device: Device = ("cuda", _ordinal(pointer))
+    strides = face.get("strides")
+    readonly = bool(readonly)
+    return _finish(pointer or 0, face["shape"], strides, element, device, readonly, array, element.bytes)
+
+
+def _locate_cuda(array: Any, stream: int) -> tuple[Hashable, int]:
+    return _locate_described(_describe_cuda(array, stream))
+
+
+def _cuda_stream(array: Any, index: int) -> int | None:
+    stream = array.__cuda_array_interface__.get("stream")
+    return None if stream is None else int(stream)
+
+
+def _ordinal(pointer: int) -> int:
+    """The index of the device that a pointer belongs to, which the interface does not say."""
+    try:
+        from cuda.bindings import driver
+
+        attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+        status, index = driver.cuPointerGetAttribute(attribute, pointer)
+    except (ImportError, RuntimeError):
+        return 0
+    return int(index) if int(status) == 0 else 0
+
+
+CUDA = Family(_describe_cuda, _locate_cuda, _cuda_stream)
