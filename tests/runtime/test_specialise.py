@@ -1,0 +1,143 @@
+"""The class of arrays that one kernel serves: what an array's metadata make of it, and what fits."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.dtypes import f16, f32
+from tilewright.errors import LaunchError
+from tilewright.lang.specs import TensorSpec
+from tilewright.runtime.arrays import ArrayInfo, describe
+from tilewright.runtime.specialise import check_fits, spec_of
+
+DIMS = st.lists(
+    st.tuples(st.integers(0, 600) | st.just(2**31 - 1), st.integers(0, 100_000)), min_size=0, max_size=4
+)
+
+
+def info(shape: tuple[int, ...], strides: tuple[int, ...], pointer: int = 4096) -> ArrayInfo:
+    return ArrayInfo(pointer, shape, strides, f32, "cpu", False, None)
+
+
+def test_a_matrix() -> None:
+    spec = spec_of(info((3840, 4100), (4112, 1), pointer=4096 + 8))
+    assert spec == TensorSpec(f32, 2, 1, (256, 4), (16, 1), 8, False)
+    assert {spec: "kernel"}[spec_of(info((256, 12), (16, 1), pointer=8))] == "kernel"
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "unit"),
+    [
+        ((4, 5), (5, 1), 1),
+        ((4, 5), (1, 4), 0),
+        ((4, 5), (10, 2), None),
+        ((4, 1), (1, 1), 0),  # a column: dimension 0 is stepped along
+        ((1, 4), (1, 1), 1),
+        ((1, 1), (1, 1), 1),
+        ((1, 1), (1, 7), 0),
+        ((4, 4), (1, 1), 1),  # a Hankel matrix
+        ((4, 4), (0, 0), None),
+        ((), (), None),
+        ((0, 8), (8, 1), 1),
+    ],
+)
+def test_the_unit_dimension(shape: tuple[int, ...], strides: tuple[int, ...], unit: int | None) -> None:
+    assert spec_of(info(shape, strides)).unit_dim == unit
+
+
+def test_a_repeating_stride_counts_as_any_multiple() -> None:
+    assert spec_of(info((8, 8), (0, 1))).stride_divisors == (16, 1)
+
+
+@pytest.mark.parametrize(
+    ("pointer", "align"), [(0, 16), (32, 16), (48, 16), (8, 8), (4, 4), (6, 2), (7, 1), (2**40 + 4, 4)]
+)
+def test_alignment(pointer: int, align: int) -> None:
+    assert spec_of(info((8,), (1,), pointer)).align == align
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "wide"),
+    [
+        ((2**31 - 1,), (1,), False),
+        ((2, 2), (2**31 - 2, 1), False),
+        ((2, 2), (2**31 - 1, 1), True),
+        ((1, 2), (2**40, 1), False),
+        ((46341, 46341), (46341, 1), True),
+        ((46340, 46340), (46340, 1), False),
+        ((0, 2**31 - 1), (2**31 - 1, 2), False),
+    ],
+)
+def test_wide_offsets(shape: tuple[int, ...], strides: tuple[int, ...], wide: bool) -> None:
+    assert spec_of(info(shape, strides)).wide == wide
+
+
+def test_a_huge_extent_is_refused() -> None:
+    huge = np.broadcast_to(np.zeros(1, np.int8), (2**31, 3))
+    with pytest.raises(LaunchError, match=r"^A: extent 2147483648 of dimension 0 must be at most 2147483647"):
+        spec_of(describe(huge), "A")
+
+
+@given(DIMS, st.integers(0, 1 << 48))
+def test_an_array_fits_its_own_class(dims: list[tuple[int, int]], pointer: int) -> None:
+    array = info(tuple(e for e, _ in dims), tuple(s for _, s in dims), pointer)
+    spec = spec_of(array)
+    check_fits(spec, array)
+    assert spec.rank == len(spec.extent_divisors) == len(spec.stride_divisors) == len(dims)
+    for (extent, stride), extent_divisor, stride_divisor in zip(
+        dims, spec.extent_divisors, spec.stride_divisors, strict=True
+    ):
+        assert extent % extent_divisor == stride % stride_divisor == 0
+        assert 256 % extent_divisor == 16 % stride_divisor == 0
+        assert math.gcd(extent // extent_divisor, 256 // extent_divisor) == 1
+    assert pointer % spec.align == 0
+    assert spec.unit_dim is None or dims[spec.unit_dim][1] == 1
+    assert (spec.unit_dim is None) == all(stride != 1 for _, stride in dims)
+
+
+@given(DIMS, DIMS, st.integers(0, 64), st.integers(0, 64))
+def test_equal_classes_fit_each_other(
+    a: list[tuple[int, int]], b: list[tuple[int, int]], pointer: int, other: int
+) -> None:
+    one = info(tuple(e for e, _ in a), tuple(s for _, s in a), pointer)
+    two = info(tuple(e for e, _ in b), tuple(s for _, s in b), other)
+    if spec_of(one) == spec_of(two):
+        check_fits(spec_of(one), two)
+        check_fits(spec_of(two), one)
+
+
+SPEC = TensorSpec(f32, 2, 1, (64, 8), (16, 1), 16, False)
+FITS = info((128, 24), (32, 1))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"dtype": f16}, "A: elements are f16, must be f32"),
+        ({"shape": (128,), "strides": (1,)}, r"A: has 1 dimensions \(128,\), must have 2"),
+        ({"shape": (100, 24)}, "A: extent 100 of dimension 0 must be a multiple of 64"),
+        ({"strides": (24, 1)}, "A: stride 24 of dimension 0 must be a multiple of 16"),
+        ({"strides": (32, 2)}, "A: stride 2 of dimension 1 must be 1"),
+        ({"strides": (32, 0)}, "A: stride 0 of dimension 1 must be 1"),
+        ({"pointer": 4104}, "A: address 0x1008 must be a multiple of 16 bytes"),
+        (
+            {"strides": (1 << 25, 1)},
+            r"A: shape \(128, 24\) with strides \(33554432, 1\) reaches past element 2147483647; .* 32-bit",
+        ),
+        ({"shape": (1 << 32, 24)}, "A: extent 4294967296 of dimension 0 must be at most 2147483647"),
+    ],
+)
+def test_what_does_not_fit_is_named(change: dict[str, object], message: str) -> None:
+    check_fits(SPEC, FITS, "A")
+    with pytest.raises(LaunchError, match=f"^{message}"):
+        check_fits(SPEC, dataclasses.replace(FITS, **change), "A")
+
+
+def test_a_wide_kernel_takes_narrow_arrays() -> None:
+    check_fits(dataclasses.replace(SPEC, wide=True), FITS)
