@@ -129,8 +129,8 @@ class Layout:
             (15, 15, 15)
         """
         whole = coords[0] if len(coords) == 1 else coords
-        if isinstance(whole, list):
-            whole = tuple(whole)
+        if isinstance(whole, tuple) and isinstance(self.shape, tuple) and len(whole) != len(self.shape) == 1:
+            whole = coords
         return _offset(whole, self.shape, self.stride)
 
     def __getitem__(self, coords: Any) -> tuple[Layout, Int]:
