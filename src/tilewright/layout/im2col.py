@@ -1,0 +1,205 @@
+"""The matrix view of a convolution's input, put together from `tilewright.layout.transforms`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from tilewright.errors import LayoutError
+from tilewright.layout.expr import add, floordiv, less, prove
+from tilewright.layout.nodes import Int
+from tilewright.layout.ranges import divisor
+from tilewright.layout.transforms import Embed, Merge, Permute, Transform, Unmerge
+from tilewright.layout.view import View
+
+
+class Window(NamedTuple):
+    """A filter along one spatial dimension."""
+
+    filter: int
+    stride: int = 1
+    dilation: int = 1
+    before: int = 0
+    after: int = 0
+
+    def positions(self, extent: Int) -> Int:
+        """``(extent + before + after - dilation*(filter - 1) - 1) // stride + 1``: places for the filter.
+
+        Raises:
+            LayoutError: the filter does not fit once.
+
+        Example:
+            >>> Window(3).positions(9), Window(3, stride=2, before=1, after=1).positions(9)
+            (7, 5)
+        """
+        reach = self.dilation * (self.filter - 1) + 1
+        padded = add(extent, self.before, self.after)
+        if prove(less(padded, reach)) is True:
+            raise LayoutError(
+                f"a filter of {self.filter} with dilation {self.dilation} spans {reach} elements; the extent "
+                f"{extent} has {padded} with its padding; nearest legal padding: {reach - extent} in all"
+            )
+        return add(floordiv(add(padded, -reach), self.stride), 1)
+
+    def embed(self, dim: int, extent: Int) -> Embed:
+        """The transform of dimension ``dim`` into (position, tap)."""
+        lengths = (self.positions(extent), self.filter)
+        return Embed(dim, lengths, (self.stride, self.dilation), self.before)
+
+
+def im2col_transforms(
+    shape: Sequence[Int],
+    *,
+    spatial: Sequence[int],
+    filter: Sequence[int],  # noqa: A002
+    stride: int | Sequence[int] = 1,
+    dilation: int | Sequence[int] = 1,
+    padding: int | Sequence[int | tuple[int, int]] = 0,
+    batch: int = 0,
+    channel: int = -1,
+    group: int | None = None,
+    groups: int = 1,
+) -> tuple[Transform, ...]:
+    """The transforms that make the view of `im2col` out of a tensor of ``shape``.
+
+    Args and Raises are those of `im2col`.
+    """
+    rank, count = len(shape), len(spatial)
+    named = [batch, *spatial, channel, *(() if group is None else (group,))]
+    where = [dim + rank if dim < 0 else dim for dim in named]
+    if sorted(where) != list(range(rank)):
+        raise LayoutError(
+            f"batch {batch}, spatial {tuple(spatial)}, channel {channel} and group {group} do not name each "
+            f"of the {rank} dimensions once"
+        )
+    windows = _windows(count, filter, stride, dilation, padding)
+    extents = [shape[dim] for dim in where[1 : 1 + count]]
+    split, where = _split_groups(shape, where, group, groups)
+    first = len(where) - count - 2
+    embeds = [w.embed(dim, n) for dim, w, n in zip(where[1 : 1 + count], windows, extents, strict=True)]
+    return (
+        *split,
+        # From the back, as every window adds a dimension behind its own.
+        *sorted(embeds, key=lambda embed: -embed.dim),
+        Permute(_order(where, count)),
+        Merge(first + 1 + count, count + 1),
+        Merge(first, count + 1),
+    )
+
+
+def im2col(
+    view: View,
+    *,
+    spatial: Sequence[int],
+    filter: Sequence[int],  # noqa: A002
+    stride: int | Sequence[int] = 1,
+    dilation: int | Sequence[int] = 1,
+    padding: int | Sequence[int | tuple[int, int]] = 0,
+    batch: int = 0,
+    channel: int = -1,
+    group: int | None = None,
+    groups: int = 1,
+) -> View:
+    """``matrix[(g,) (n, y, x), (r, s, c)] = image[n, y*stride + r*dilation - padding, ..., (g,) c]``.
+
+    The rows are all positions of the filter in all images, the columns one filter's worth of the input, the
+    channel fastest: the A operand of a convolution as a GEMM.  Padding reads as 0.  Works for one to three
+    spatial dimensions, in whatever order the dimensions of the tensor stand.
+
+    Args:
+        view: the input.
+        spatial: the spatial dimensions, outermost first.
+        filter: extents of the filter, one per spatial dimension.
+        stride: distance between positions of the filter; one number, or one per spatial dimension.
+        dilation: distance between taps of the filter, likewise.
+        padding: elements around the input, likewise; a pair gives those before and after.
+        batch: the dimension of images.
+        channel: the dimension of channels.
+        group: the dimension of groups, if the tensor has one.
+        groups: the number of groups that the channels fall into, if the tensor has no such dimension.
+
+    Returns:
+        A view of shape ``(N*Ho*Wo, Y*X*C)``, with groups ``(G, N*Ho*Wo, Y*X*C)``.
+
+    Raises:
+        LayoutError: the dimensions do not name each dimension of the view once, the filter does not fit, or
+            the groups do not divide the channels.
+
+    Example:
+        >>> image = View.strided((2, 9, 9, 8), (648, 72, 8, 1))       # NHWC
+        >>> matrix = im2col(image, spatial=(1, 2), filter=(3, 3), padding=1)
+        >>> matrix.shape, matrix.vector_width(1)
+        ((162, 72), 8)
+    """
+    transforms = im2col_transforms(
+        view.shape,
+        spatial=spatial,
+        filter=filter,
+        stride=stride,
+        dilation=dilation,
+        padding=padding,
+        batch=batch,
+        channel=channel,
+        group=group,
+        groups=groups,
+    )
+    for transform in transforms:
+        view = transform.apply(view)
+    return view
+
+
+def _windows(
+    count: int,
+    filter: Sequence[int],  # noqa: A002
+    stride: int | Sequence[int],
+    dilation: int | Sequence[int],
+    padding: int | Sequence[int | tuple[int, int]],
+) -> list[Window]:
+    taps = _each("filter", filter, count)
+    steps = _each("stride", stride, count)
+    dilations = _each("dilation", dilation, count)
+    pads = [padding] * count if isinstance(padding, int) else list(padding)
+    pairs = [(pad, pad) if isinstance(pad, int) else pad for pad in pads]
+    if len(pairs) != count or any(min(pair) < 0 for pair in pairs):
+        raise LayoutError(f"padding {tuple(pads)} for {count} spatial dimensions; each needs one, 0 or more")
+    return [Window(t, s, d, *p) for t, s, d, p in zip(taps, steps, dilations, pairs, strict=True)]
+
+
+def _each(what: str, value: int | Sequence[int], count: int) -> list[int]:
+    values = [value] * count if isinstance(value, int) else list(value)
+    if len(values) != count or min(values, default=1) < 1:
+        raise LayoutError(f"{what} {tuple(values)} for {count} spatial dimensions; each needs one, 1 or more")
+    return values
+
+
+def _split_groups(
+    shape: Sequence[Int], where: list[int], group: int | None, groups: int
+) -> tuple[list[Transform], list[int]]:
+    """Split the channels into groups; afterwards ``where`` ends with the dimension of groups, if any."""
+    if groups == 1:
+        return [], where
+    if group is not None:
+        raise LayoutError(
+            f"{groups} groups of a tensor that has groups as its dimension {group}; give one of both"
+        )
+    channel = where[-1]
+    channels = divisor(shape[channel])
+    if groups < 1 or channels % groups:
+        nearest = max((n for n in range(1, groups + 1) if channels % n == 0), default=1)
+        raise LayoutError(
+            f"{groups} groups do not divide {shape[channel]} channels; nearest legal number: {nearest}"
+        )
+    moved = [dim + 1 if dim >= channel else dim for dim in where]
+    return [Unmerge(channel, (groups, floordiv(shape[channel], groups)))], [*moved, channel]
+
+
+def _order(where: list[int], count: int) -> tuple[int, ...]:
+    """(group,) batch, outputs, taps, channel: each dimension's place once every window is two dimensions."""
+    windows = where[1 : 1 + count]
+
+    def place(dim: int) -> int:
+        return dim + sum(window < dim for window in windows)
+
+    batch, channel, *group = (place(dim) for dim in (where[0], *where[1 + count :]))
+    outputs = [place(dim) for dim in windows]
+    return (*group, batch, *outputs, *(out + 1 for out in outputs), channel)
