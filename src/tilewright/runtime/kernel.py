@@ -18,7 +18,9 @@ from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.arrays import ArrayInfo, describe, locate
 from tilewright.runtime.backends import BACKENDS, Backend, Executable, Prepared, backend_for
 from tilewright.runtime.binding import bind
+from tilewright.runtime.reference import PreparedReference
 from tilewright.runtime.specialise import spec_of
+from tilewright.targets.reference.report import Report
 
 
 class Kernel:
@@ -82,6 +84,10 @@ class Kernel:
         """The compiled kernel for arrays or `TensorSpec` values, without launching it."""
         return self.bind(**constants).compile(*arguments, target=target, arch=arch)
 
+    def check(self, *arguments: Any, lanes: int | None = None, **constants: Any) -> Report:
+        """Run on copies of the arguments under the hazard checker; see `Bound.check`."""
+        return self.bind(**constants).check(*arguments, lanes=lanes)
+
     def __repr__(self) -> str:
         names = ", ".join(parameter.name for parameter in self.program.parameters)
         constants = ", ".join(self.program.constants)
@@ -142,6 +148,21 @@ class Bound:
             raise LaunchError(f"kernel {self.program.name}: say target= when compiling for specs")
         backend = BACKENDS[target] if target is not None and not arrays else self._backend(arguments, target)
         return self._executable(self._specs(arguments), backend, arch)
+
+    def check(self, *arguments: Any, lanes: int | None = None) -> Report:
+        """Run on copies of the arguments under the hazard checker, on the host, and report what it finds.
+
+        Args:
+            arguments: as for a launch; the caller's arrays are not written.
+            lanes: threads per warp; default: as many as the kernel's MMA atom has.
+
+        Returns:
+            Races, out-of-bounds and unwritten accesses, deadlocks, with both source lines; bank conflicts
+            and global-memory sectors.  ``report.raise_if_any()`` makes findings an error.
+        """
+        prepared = self._prepare(arguments, "reference")
+        assert isinstance(prepared, PreparedReference)
+        return prepared.run(arguments, lanes=lanes, copy=True)
 
     def _specs(self, arguments: tuple[Any, ...]) -> dict[str, TensorSpec]:
         self._check_count(arguments)
