@@ -126,7 +126,8 @@ def _classify(array: Any) -> Family:
     if isinstance(array, np.ndarray):
         return frameworks.NUMPY
     if ("torch", "Tensor") in names:
-        return frameworks.TORCH
+        plain = cls.__module__.partition(".")[0] == "torch" and cls.__name__ in ("Tensor", "Parameter")
+        return frameworks.TORCH if plain else frameworks.TORCH_SUBCLASS
     if ("cupy", "ndarray") in names:
         return frameworks.CUPY
     if hasattr(cls, "__dlpack__"):

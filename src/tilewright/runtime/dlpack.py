@@ -100,10 +100,10 @@ class Imported:
         # What is written into a copy is lost, so a copy counts as read-only.
         self.readonly = name == _VERSIONED_NAME and bool(managed.flags & (_READ_ONLY | _COPIED))
 
-    def __del__(self) -> None:
+    def __del__(self, _deleter: Any = _Deleter) -> None:  # the module's names may be gone by then
         address, self._address = self._address, 0
         if address and self._deleter:
-            _Deleter(self._deleter)(address)
+            _deleter(self._deleter)(address)
 
 
 def export(array: Any, stream: int) -> Imported:

@@ -66,6 +66,8 @@ def _finish(
 ) -> ArrayInfo:
     """Check what every framework's arrays must keep; `strides` count `unit` bytes, or elements if 1."""
     extents = tuple(map(int, shape))
+    if not pointer and 0 not in extents:
+        raise LaunchError(f"an array of shape {extents} has no memory: its address is 0")
     if pointer % element.component.bytes:
         raise LaunchError(
             f"address {pointer:#x} is no multiple of the {element.component.bytes} bytes of {element}; "
@@ -74,7 +76,7 @@ def _finish(
     if strides is None:
         steps = tuple(math.prod(extents[dim + 1 :]) for dim in range(len(extents)))
     else:
-        steps = _in_elements(extents, strides, unit, math.prod(extents) == 0)
+        steps = _in_elements(extents, strides, unit, 0 in extents)
     return ArrayInfo(pointer, extents, steps, element, device, readonly, owner)
 
 
@@ -194,7 +196,7 @@ def _describe_torch(tensor: Any, stream: int) -> ArrayInfo:
     element = _torch_element(tensor.dtype)
     try:
         pointer = tensor.data_ptr()
-    except RuntimeError as problem:
+    except RuntimeError as problem:  # a tensor that stands for another while it is being transformed
         raise LaunchError(f"the tensor has no memory: {problem}") from problem
     return _finish(pointer, tensor.shape, tensor.stride(), element, device, False, tensor)
 
@@ -204,10 +206,14 @@ def _locate_torch(tensor: Any, stream: int) -> tuple[Hashable, int]:
         pointer, element = tensor.data_ptr(), tensor.dtype
     except RuntimeError:
         return _locate_described(_describe_torch(tensor, stream))
-    # Only complex tensors have a conjugate bit and only real ones, as a rule, a negative bit.
-    if tensor.is_conj() if element.is_complex else tensor.is_neg():
+    # As a rule only complex tensors have a conjugate bit, and only real ones a negative bit.
+    if not pointer or (tensor.is_conj() if element.is_complex else tensor.is_neg()):
         _describe_torch(tensor, stream)
     return (tensor.shape, tensor.stride(), element, pointer & 15, tensor.device), pointer
+
+
+def _locate_torch_subclass(tensor: Any, stream: int) -> tuple[Hashable, int]:
+    return _locate_described(_describe_torch(tensor, stream))
 
 
 def _torch_stream(tensor: Any, index: int) -> int | None:
@@ -215,6 +221,7 @@ def _torch_stream(tensor: Any, index: int) -> int | None:
 
 
 TORCH = Family(_describe_torch, _locate_torch, _torch_stream)
+TORCH_SUBCLASS = Family(_describe_torch, _locate_torch_subclass, _torch_stream)
 
 
 # CuPy.
