@@ -467,7 +467,11 @@ def test_locks_that_do_not_work_change_nothing_else(cache: Cache, monkeypatch: p
 def test_the_default_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("TILEWRIGHT_CACHE_BYTES", "2MiB")
-    assert (Cache.default().root, Cache.default().capacity_bytes) == (tmp_path, 2 << 20)
+    first = Cache.default()
+    assert (first.root, first.capacity_bytes) == (tmp_path, 2 << 20)
+    assert Cache.default() is first
+    monkeypatch.setenv("TILEWRIGHT_CACHE_BYTES", "3MiB")
+    assert Cache.default().capacity_bytes == 3 << 20
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", "")
     assert Cache.default().root.name == "tilewright"
 

@@ -32,6 +32,7 @@ _LOADED_NS = time.time_ns()
 _LITTER_SECONDS = 3600.0
 
 _warned: set[Path] = set()
+_shared: dict[tuple[Path, int], Cache] = {}
 
 
 def key(parts: Mapping[str, str] | Sequence[str]) -> str:
@@ -161,10 +162,10 @@ class Cache:
 
     @classmethod
     def default(cls) -> Cache:
-        """The cache that the environment variables ask for; the user's cache directory without them."""
+        """The cache that the environment asks for, one object in this process for equal settings."""
         found = settings()
         root = found.cache_dir or user_cache_path("tilewright", appauthor=False)
-        return cls(root, found.cache_bytes)
+        return _shared.setdefault((root, found.cache_bytes), cls(root, found.cache_bytes))
 
     def get_or_build(
         self, key: str, suffix: str, build: Callable[[], bytes], meta: Mapping[str, object]
