@@ -208,25 +208,34 @@ def _sum(terms: Mapping[Expr, int], constant: int) -> Int:
 
 
 def _rejoin(terms: dict[Expr, int]) -> bool:
-    """Fold one ``by*k*(x // by) + k*(x % by)`` to ``k*x`` in place; where by divides x, ``x % by`` is 0."""
+    """Join one quotient with its remainder, in place; says whether there was one.
+
+    ``by*k*(x // by) + k*(x % by)`` is ``k*x``, and ``by*k*((x // by) % n) + k*(x % by)`` is
+    ``k*(x % (by*n))``, for any product ``k``; where by divides x, there is no ``x % by``.
+    """
     for term in terms:
-        for quotient in _factors(term):
-            if isinstance(quotient, FloorDiv) and _fold(terms, term, quotient):
-                return True
+        for digit in _factors(term):
+            match digit:
+                case FloorDiv(left, by):
+                    if _join(terms, term, digit, left, by, None):
+                        return True
+                case Mod(FloorDiv(left, by), count):
+                    if _join(terms, term, digit, left, by, count):
+                        return True
     return False
 
 
-def _fold(terms: dict[Expr, int], term: Expr, quotient: FloorDiv) -> bool:
-    others = _without(_factors(term), (quotient,))
-    times, rest = _split(product(terms[term], *(others or ())), quotient.right)
+def _join(terms: dict[Expr, int], term: Expr, digit: Expr, left: Int, by: Int, count: Int | None) -> bool:
+    others = _without(_factors(term), (digit,))
+    times, rest = _split(product(terms[term], *(others or ())), by)
     if rest != 0:
         return False
-    parts, constant = parts_of(mul(mod(quotient.left, quotient.right), times))
+    parts, constant = parts_of(mul(mod(left, by), times))
     if constant or any(terms.get(part) != factor for part, factor in parts):
         return False
     for done in (term, *(part for part, _ in parts)):
         del terms[done]
-    joined = _as_expr(mul(quotient.left, times))
+    joined = _as_expr(mul(left if count is None else mod(left, mul(by, count)), times))
     terms[joined] = terms.get(joined, 0) + 1
     if not terms[joined]:
         del terms[joined]

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import LayoutError
-from tilewright.layout.expr import add, less, maximum, mul, prove
+from tilewright.layout.expr import add, expand, less, maximum, mul, prove
 from tilewright.layout.nodes import Expr, Int
 from tilewright.layout.ranges import bounds
 from tilewright.layout.tuples import (
@@ -84,7 +84,7 @@ class Layout:
             mul(add(n, -1), d if bounds(d)[0] >= 0 else maximum(d, 0))
             for n, d in zip(flat(self.shape), flat(self.stride), strict=True)
         ]
-        return add(1, *spans)
+        return expand(add(1, *spans))
 
     @property
     def rank(self) -> int:

@@ -75,7 +75,7 @@ class View:
         index = coordinates(shape)
         offset = add(0, *(mul(i, stride) for i, stride in zip(index, strides, strict=True)))
         last = add(1, *(mul(add(n, -1), stride) for n, stride in zip(shape, strides, strict=True)))
-        return View(tuple(shape), offset, last)
+        return View(tuple(shape), offset, expand(last))
 
     @staticmethod
     def of(layout: Layout) -> View:
