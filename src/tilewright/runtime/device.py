@@ -89,7 +89,7 @@ class _Loaded:
     def on(self, index: int) -> driver.Function:
         """The kernel on a device."""
         if index not in self._functions:
-            cubin = self._entry.path.read_bytes()
+            cubin = self._entry.data
             listing = self._listing
             self._functions[index] = driver.Function(cubin, listing.entry, index, listing.shared_bytes)
         return self._functions[index]
