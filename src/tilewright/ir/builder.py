@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
+from tilewright import dtypes
 from tilewright.errors import Location
 from tilewright.ir.ops import Block, Op
 from tilewright.ir.types import Value
@@ -13,14 +15,25 @@ from tilewright.ir.types import Value
 OpType = TypeVar("OpType", bound=Op)
 
 
+# Coordinates, the shared parts of a printed kernel, and the words of its values.
+_RESERVED = re.compile("|".join((r"[ij]\d+", r"(d|mma|atom)\d+", "inf", "nan", *dtypes.ALL)))
+
+
+def is_reserved(name: str) -> bool:
+    """Whether a printed kernel would mistake the name for a coordinate, a dtype or a shared part."""
+    return not name.isascii() or _RESERVED.fullmatch(name) is not None
+
+
 class Names:
-    """Hands out names that no one has yet."""
+    """Hands out names that no one has yet, and that mean nothing else in a printed kernel."""
 
     def __init__(self) -> None:
         self._taken: set[str] = set()
 
     def unique(self, wanted: str) -> str:
         """``wanted``, or ``wanted_1``, ``wanted_2`` ..."""
+        if is_reserved(wanted):
+            wanted = f"{''.join(c for c in wanted if c.isascii()).lstrip('0123456789')}_"
         name, count = wanted, 0
         while name in self._taken:
             count += 1

@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterator
-from contextlib import contextmanager
-from types import FrameType
-from typing import Any
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from types import CodeType
 
-from tilewright.errors import TraceError
+from tilewright.errors import Location, TraceError
 from tilewright.ir.indices import loop_index
 from tilewright.ir.ops import For, GetVariable, If, SetVariable, Variable
 from tilewright.ir.types import Value
 from tilewright.lang.scalars import Condition, Index, Scalar, unwrap, unwrap_condition
-from tilewright.lang.source import author_frame, here, next_stored_name
-from tilewright.lang.tensors import Fragment, Number, Tensor
+from tilewright.lang.source import author_frame, here, instruction_at, is_statement_loop, stored_names
+from tilewright.lang.syntax import code_here, leaving
 from tilewright.lang.tracer import current
-from tilewright.layout.nodes import FALSE, Int, Sym
-
-_SYMBOLIC = (Scalar, Condition, Tensor, Fragment, Number)
+from tilewright.lang.watch import Watch
+from tilewright.layout.nodes import Cond, Int, Sym
 
 
 def range(  # noqa: A001
     *span: Index, unroll: bool = False, provenance: str = ""
-) -> Iterator[Index]:
+) -> Iterable[Index]:
     """``for k in tw.range(stop)``, ``(start, stop)`` or ``(start, stop, step)``: a loop of the kernel.
 
     The body is traced once with a symbolic index.  Rebinding a variable of the enclosing function inside the
-    body is refused, because the loop would not carry it: use `var`, `Fragment.assign` or ``+=``.
+    body is refused where the loop would not carry it: use `var`, `Fragment.assign` or ``+=``.
 
     Args:
         span: as in Python; the step is a positive integer.
@@ -35,23 +34,47 @@ def range(  # noqa: A001
         provenance: what the loop implements; ``"mainloop"`` for the K loop of a GEMM.
     """
     if not 1 <= len(span) <= 3:
-        raise TraceError(f"tw.range takes 1 to 3 numbers, not {len(span)}", here())
+        raise TraceError(f"tw.range takes 1 to 3 integers, not {len(span)}", here())
     start, stop = (0, span[0]) if len(span) == 1 else span[:2]
-    step = span[2] if len(span) == 3 else 1
-    if isinstance(step, Scalar) or step < 1:
-        raise TraceError(f"tw.range with step {step!r}; the step is a positive integer constant", here())
-    return _Loop(unwrap(start), unwrap(stop), step, unroll, provenance)
+    step = unwrap(span[2] if len(span) == 3 else 1)
+    if not isinstance(step, int) or step < 1:
+        raise TraceError(f"tw.range with step {step}; the step is a positive integer constant", here())
+    current()
+    return _Range((unwrap(start), unwrap(stop), step), (unroll, provenance), here())
+
+
+class _Range:
+    """What `range` returns; every ``for`` statement over it records a loop."""
+
+    def __init__(self, span: tuple[Int, Int, int], marks: tuple[bool, str], location: Location) -> None:
+        self.span = span
+        self.marks = marks
+        self.location = location
+
+    def __iter__(self) -> Iterator[Index]:
+        if instruction_at(author_frame()).opname != "GET_ITER":
+            raise self.misused()
+        return _Loop(self)
+
+    def misused(self) -> TraceError:
+        """What to raise when something other than a ``for`` statement goes through the range."""
+        return TraceError(
+            "tw.range records the body of a `for` statement; enumerate, zip, list, unpacking or a "
+            "comprehension would run once with a symbolic index; write `for k in tw.range(...):`",
+            self.location,
+        )
 
 
 class _Loop:
     """Records the body between its two calls of ``next``."""
 
-    def __init__(self, start: Int, stop: Int, step: int, unroll: bool, provenance: str) -> None:
-        self.span = (start, stop, step)
-        self.marks = (unroll, provenance)
+    what = "loop"
+
+    def __init__(self, source: _Range) -> None:
+        self.source = source
+        self.location = source.location
+        self.code = code_here()
         self.index: Sym | None = None
-        self.frame = author_frame()
-        self.location = here()
 
     def __iter__(self) -> _Loop:
         return self
@@ -59,73 +82,80 @@ class _Loop:
     def __next__(self) -> Index:
         tracer = current()
         if self.index is None:
-            self.before = _bindings(self.frame, tracer.region_ids)
-            self.index = loop_index(tracer.name(next_stored_name(self.frame, "k")), *self.span)
-            tracer.enter()
-            self.depth = tracer.builder.depth
-            return Scalar(self.index, tracer.region_ids[-1])
-        if tracer.builder.depth != self.depth:
-            raise TraceError(
-                "an inner loop was left by break or return; a traced loop runs to its end", self.location
-            )
-        _refuse_rebinding(self.before, self.frame, "loop", self.location)
-        body = tracer.leave()
-        tracer.builder.append(For(self.index, *self.span, body, *self.marks, location=self.location))
+            frame = author_frame()
+            if not is_statement_loop(frame):
+                raise self.source.misused()
+            self.watch = Watch(self.what, self.location)
+            name = (*(stored_names(frame) or ()), "k")[0]
+            self.index = loop_index(tracer.name(name), *self.source.span)
+            tracer.enter(self)
+            return Scalar(self.index)
+        block = tracer.leave(self)
+        self.watch.check()
+        span, marks = self.source.span, self.source.marks
+        tracer.builder.append(For(self.index, *span, block, *marks, location=self.location))
         raise StopIteration
 
-
-def _bindings(frame: FrameType, open_regions: list[int]) -> dict[str, Any]:
-    """The author's variables, without those that were made in regions that are closed by now."""
-    found = dict(frame.f_locals)
-    return {
-        name: value
-        for name, value in found.items()
-        if not isinstance(value, _SYMBOLIC) or getattr(value, "region", 0) in open_regions
-    }
+    def left(self) -> TraceError:
+        """The error of a loop whose body was left by break, return or an exception."""
+        return _left(self.what, self.code, self.location)
 
 
-def _refuse_rebinding(before: dict[str, Any], frame: FrameType, where: str, location: Any) -> None:
-    after = frame.f_locals
-    for name, old in before.items():
-        new = after.get(name, old)
-        if new is old or not (isinstance(old, _SYMBOLIC) or isinstance(new, _SYMBOLIC)):
-            continue
-        if isinstance(new, Scalar) and isinstance(old, Scalar) and new.expr == old.expr:
-            continue
-        hint = "use `acc.assign(...)` or `acc += ...`" if isinstance(new, Fragment) else "use `tw.var`"
-        raise TraceError(
-            f"{name} is rebound inside the {where}, which would not carry its new value; "
-            f"{hint} for a value that changes, or another name for a temporary",
-            location,
-        )
+def _left(what: str, code: CodeType, location: Location) -> TraceError:
+    found = leaving(code, location)
+    how, place = found or ("break, return or an exception", location)
+    return TraceError(
+        f"a traced {what} is left by {how}; its body is traced once and always runs to its end; "
+        "put what is conditional under `with tw.when(condition):`",
+        place,
+    )
 
 
-@contextmanager
-def when(condition: Condition | bool) -> Iterator[None]:
+def when(condition: Condition | bool) -> AbstractContextManager[None]:
     """``with tw.when(condition):`` records a branch; `otherwise` may follow."""
-    tracer, frame, location = current(), author_frame(), here()
-    cond = unwrap_condition(condition)
-    before = _bindings(frame, tracer.region_ids)
-    tracer.enter()
-    yield
-    _refuse_rebinding(before, frame, "branch", location)
-    block = tracer.leave()
-    if cond != FALSE or block.ops:
-        tracer.builder.append(If(cond, block, location=location))
+    current()
+    return _Branch(unwrap_condition(condition), None)
 
 
-@contextmanager
-def otherwise() -> Iterator[None]:
+def otherwise() -> AbstractContextManager[None]:
     """``with tw.otherwise():`` right after a `when` block records its other branch."""
-    tracer, frame, location = current(), author_frame(), here()
-    before = _bindings(frame, tracer.region_ids)
-    last = tracer.builder.take_last()
+    last = current().builder.take_last()
     if not isinstance(last, If) or last.otherwise.ops:
-        raise TraceError("tw.otherwise() must follow directly on a `with tw.when(...)` block", location)
-    tracer.enter()
-    yield
-    _refuse_rebinding(before, frame, "branch", location)
-    tracer.builder.append(If(last.condition, last.then, tracer.leave(), location=last.location))
+        raise TraceError("tw.otherwise() must follow directly on a `with tw.when(...)` block", here())
+    return _Branch(last.condition, last)
+
+
+class _Branch(AbstractContextManager[None]):
+    """Records the body of a ``with`` statement as one way of a branch."""
+
+    what = "branch"
+
+    def __init__(self, condition: Cond, first: If | None) -> None:
+        self.condition = condition
+        self.first = first
+        self.location = here()
+        self.code = code_here()
+
+    def __enter__(self) -> None:
+        if leaving(self.code, self.location) is not None:
+            raise self.left()
+        self.watch = Watch(self.what, self.location)
+        current().enter(self)
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        if kind is not None:
+            return
+        tracer = current()
+        block = tracer.leave(self)
+        self.watch.check()
+        made = If(self.condition, block, location=self.location)
+        if self.first is not None:
+            made = replace(self.first, otherwise=block)
+        tracer.builder.append(made)
+
+    def left(self) -> TraceError:
+        """The error of a branch whose body leaves it."""
+        return _left(self.what, self.code, self.location)
 
 
 def unroll(stop: int) -> builtins.range:
@@ -147,7 +177,7 @@ class MutableIndex:
         tracer = current()
         sym = Sym(tracer.names((f"{self.value.name}_now",))[0], -(2**31), 2**31 - 1)
         tracer.builder.append(GetVariable(sym, self.value, location=here()))
-        return Scalar(sym, tracer.region_ids[-1])
+        return Scalar(sym)
 
     def set(self, value: Index) -> None:
         """Change the value."""

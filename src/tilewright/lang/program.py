@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.dtypes import DType, i32
-from tilewright.errors import LaunchError, TraceError
+from tilewright.errors import LaunchError
+from tilewright.ir.builder import is_reserved
 from tilewright.ir.kernel import (
     Argument,
     Extent,
@@ -122,6 +123,7 @@ class Program:
             arguments: list[Any] = []
             for parameter in self.parameters:
                 tracer.name(parameter.name)
+            for parameter in self.parameters:
                 if parameter.kind == "tensor":
                     value = _tensor(tracer, parameter, specs[parameter.name], divisors, sizes)
                     params.append(TensorParam(value))
@@ -134,6 +136,7 @@ class Program:
                     sym = Sym(parameter.name, -LARGEST, LARGEST)
                     sizes[parameter.name] = SizeParam(sym, Argument(parameter.name))
                     arguments.append(Scalar(sym))
+            tracer.sizes.update(size.sym for size in sizes.values())
             self.function(*arguments, **given)
         return _finish(self, tracer, params, sizes)
 
@@ -151,6 +154,10 @@ class Program:
 
 
 def _parameter(program: str, name: str, declared: Any) -> Parameter:
+    if is_reserved(name):
+        raise TypeError(
+            f"kernel {program}: parameter {name} has a name that printed kernels reserve; rename it"
+        )
     if isinstance(declared, str):
         return Parameter(name, "tensor", tuple(declared.split()))
     if isinstance(declared, DType):
@@ -200,9 +207,7 @@ def _tensor(
 
 
 def _finish(program: Program, tracer: Tracer, params: list[Param], sizes: dict[str, SizeParam]) -> Kernel:
-    if tracer.builder.depth != 1:
-        raise TraceError(f"kernel {program.name}: a tw.range loop was left by break or return")
-    body = tracer.builder.close()
+    body = tracer.finish()
     threads, lanes = _launch_shape(body)
     kernel = Kernel(
         program.name,

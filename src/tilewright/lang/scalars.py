@@ -11,8 +11,8 @@ from typing import Any, NoReturn, TypeAlias, Union
 import numpy as np
 
 from tilewright.errors import TraceError
-from tilewright.lang.source import here
-from tilewright.lang.tracer import located
+from tilewright.lang.source import author_frame, here, instruction_at
+from tilewright.lang.tracer import located, open_region
 from tilewright.layout import expr
 from tilewright.layout.nodes import Cond, Constant, Expr, Int
 
@@ -23,10 +23,11 @@ class Scalar:
     """An integer that is known only when the kernel runs: a size, a block index, a loop index."""
 
     __slots__ = ("expr", "region")
+    __array_ufunc__ = None
 
-    def __init__(self, value: Expr, region: int = 0) -> None:
+    def __init__(self, value: Expr) -> None:
         self.expr = value
-        self.region = region
+        self.region = open_region()
 
     def __add__(self, other: Index) -> Index:
         return wrap(expr.add(self.expr, unwrap(other)))
@@ -64,6 +65,24 @@ class Scalar:
 
     __rxor__ = __xor__
 
+    def __lshift__(self, other: int) -> Index:
+        return self * (1 << _shift(other))
+
+    def __rshift__(self, other: int) -> Index:
+        return self // (1 << _shift(other))
+
+    def __truediv__(self, other: object) -> NoReturn:
+        raise TraceError(f"{self} / {other}: integers divide with `//`, `%` or `tw.ceil_div`", here())
+
+    __rtruediv__ = __truediv__
+
+    def __and__(self, other: object) -> NoReturn:
+        raise TraceError(
+            f"{self} & {other}: integers have no bitwise and; `x % 8` gives the low 3 bits", here()
+        )
+
+    __rand__ = __and__
+
     def __lt__(self, other: Index) -> Condition:
         return Condition(expr.less(self.expr, unwrap(other)))
 
@@ -82,14 +101,11 @@ class Scalar:
     def __ne__(self, other: object) -> Condition:  # type: ignore[override]
         return ~(self == other)
 
-    __hash__ = None  # type: ignore[assignment]
+    def __hash__(self) -> NoReturn:
+        raise TraceError(f"{self} cannot be a key or a member of a set: its value is not known yet", here())
 
     def __bool__(self) -> NoReturn:
-        raise TraceError(
-            f"the truth of {self} is not known while the kernel is traced; "
-            "use `with tw.when(condition):` for a branch",
-            here(),
-        )
+        raise undecided(f"{self} != 0")
 
     def __index__(self) -> NoReturn:
         raise TraceError(
@@ -107,10 +123,11 @@ class Scalar:
 class Condition:
     """A truth value that is known only when the kernel runs; combine with ``&``, ``|`` and ``~``."""
 
-    __slots__ = ("cond",)
+    __slots__ = ("cond", "region")
 
     def __init__(self, cond: Cond) -> None:
         self.cond = cond
+        self.region = open_region()
 
     def __and__(self, other: Condition | bool) -> Condition:
         return Condition(expr.all_of(self.cond, unwrap_condition(other)))
@@ -128,14 +145,37 @@ class Condition:
     def __bool__(self) -> bool:
         if isinstance(self.cond, Constant):
             return self.cond.value
-        raise TraceError(
-            f"the truth of `{self}` is not known while the kernel is traced, so a Python `if`, `while`, "
-            "`and`, `or` or `not` cannot decide on it; use `with tw.when(condition):`, and & | ~",
-            here(),
-        )
+        raise undecided(str(self))
+
+    def __eq__(self, other: object) -> NoReturn:
+        raise TraceError(f"`{self}` compared with {other!r}; combine conditions with & | ~", here())
+
+    __ne__ = __eq__
+    __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
         return str(self.cond)
+
+
+def undecided(what: str) -> TraceError:
+    """What to raise where Python asks for the truth of something that only the running kernel knows."""
+    asked = instruction_at(author_frame()).opname
+    advice = "use `with tw.when(condition):` for a branch, and &, | and ~ in place of and, or and not"
+    if asked == "CONTAINS_OP":
+        advice = "`in` compares one by one; write the comparisons, joined by |"
+    elif asked.startswith("CALL"):
+        advice = (
+            "min and max are `tw.minimum` and `tw.maximum` here; for a branch use `with tw.when(condition):`"
+        )
+    return TraceError(
+        f"whether {what} is known only when the kernel runs, Python cannot decide on it; {advice}", here()
+    )
+
+
+def _shift(count: object) -> int:
+    if not isinstance(count, int) or count < 0:
+        raise TraceError(f"shift by {count}; the count is a constant that is not negative", here())
+    return count
 
 
 def _divided(function: Any, left: Index, right: Index) -> Index:

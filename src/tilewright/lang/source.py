@@ -5,6 +5,8 @@ from __future__ import annotations
 import dis
 import sys
 from bisect import bisect_right
+from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from types import CodeType, FrameType
 
@@ -12,6 +14,11 @@ from tilewright.errors import Frame, Location
 
 _PACKAGE = __name__.rpartition(".")[0]
 _STORES = ("STORE_FAST", "STORE_NAME", "STORE_DEREF", "STORE_GLOBAL")
+_LOADS = ("LOAD_FAST", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_CLASSDEREF")
+_RESULTS = ("CALL", "BINARY", "COMPARE_OP", "UNARY_NEGATIVE", "FOR_ITER")
+
+
+# ---------------------------------------------------------------- frames
 
 
 def author_frame() -> FrameType:
@@ -24,6 +31,17 @@ def author_frame() -> FrameType:
     return frame
 
 
+def author_frames() -> list[FrameType]:
+    """The frames from the author's innermost one up to the kernel; outside of a kernel only the innermost."""
+    first = author_frame()
+    found = [first]
+    frame = first.f_back
+    while frame is not None and not _is_ours(frame):
+        found.append(frame)
+        frame = frame.f_back
+    return found if frame is not None else [first]
+
+
 def _is_ours(frame: FrameType) -> bool:
     module = str(frame.f_globals.get("__name__", ""))
     return module == _PACKAGE or module.startswith(_PACKAGE + ".")
@@ -31,17 +49,12 @@ def _is_ours(frame: FrameType) -> bool:
 
 def here() -> Location:
     """The author's location: innermost frame first, up to the kernel function."""
-    frames: list[Frame] = []
-    frame: FrameType | None = author_frame()
-    while frame is not None and not _is_ours(frame):
-        frames.append(_describe(frame))
-        frame = frame.f_back
-    return Location(tuple(frames))
+    return Location(tuple(_describe(frame, frame.f_lasti) for frame in author_frames()))
 
 
-def _describe(frame: FrameType) -> Frame:
+def _describe(frame: FrameType, offset: int) -> Frame:
     code = frame.f_code
-    line, column, end_column = _positions(code)[frame.f_lasti // 2]
+    line, column, end_column = _positions(code)[offset // 2]
     return Frame(code.co_filename, line or frame.f_lineno, column, end_column, code.co_name)
 
 
@@ -54,59 +67,124 @@ def _positions(code: CodeType) -> tuple[tuple[int, int, int], ...]:
     return tuple(found)
 
 
+# ---------------------------------------------------------------- instructions
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Instructions of one frame with ``start < offset < stop``."""
+
+    frame: FrameType
+    start: int
+    stop: int
+
+    def reads_first(self, name: str) -> bool:
+        """Whether a variable is read before it is written, going through the code from top to bottom."""
+        return next((access == "load" for access, _ in self._accesses(name)), False)
+
+    def store(self, name: str) -> Frame | None:
+        """Where a variable is written last."""
+        offsets = [offset for access, offset in self._accesses(name) if access == "store"]
+        return _describe(self.frame, offsets[-1]) if offsets else None
+
+    def _accesses(self, name: str) -> Iterator[tuple[str, int]]:
+        for instruction in instructions(self.frame.f_code)[1]:
+            if self.start < instruction.offset < self.stop:
+                for access, variable in _accesses(instruction):
+                    if variable == name:
+                        yield access, instruction.offset
+
+
+def loop_body(frame: FrameType) -> Span:
+    """The body of the ``for`` statement that a frame is at the head of; nothing if it is elsewhere."""
+    head = instruction_at(frame)
+    return Span(frame, frame.f_lasti, int(head.argval) if head.opname == "FOR_ITER" else frame.f_lasti)
+
+
+def is_statement_loop(frame: FrameType) -> bool:
+    """Whether the frame is at the head of a ``for`` statement, not of a comprehension."""
+    offsets, found = instructions(frame.f_code)
+    at = bisect_right(offsets, frame.f_lasti) - 1
+    names = [instruction.opname for instruction in found[max(at - 1, 0) : at + 1]]
+    return names == ["GET_ITER", "FOR_ITER"] and not frame.f_code.co_name.endswith(("comp>", "expr>"))
+
+
+def instruction_at(frame: FrameType) -> dis.Instruction:
+    """The instruction that a frame executes."""
+    offsets, found = instructions(frame.f_code)
+    # f_lasti may point into the inline cache behind the instruction.
+    return found[max(bisect_right(offsets, frame.f_lasti) - 1, 0)]
+
+
+@lru_cache(maxsize=512)
+def instructions(code: CodeType) -> tuple[list[int], list[dis.Instruction]]:
+    """The instructions and their offsets, without argument prefixes."""
+    found = [i for i in dis.get_instructions(code) if i.opname not in ("EXTENDED_ARG", "CACHE")]
+    return [instruction.offset for instruction in found], found
+
+
+def _accesses(instruction: dis.Instruction) -> list[tuple[str, str]]:
+    """What an instruction does to local variables, in order: ``("load" or "store", name)``."""
+    name = instruction.opname
+    if name == "LOAD_FAST_AND_CLEAR" or not name.startswith((*_LOADS, *_STORES)):
+        return []
+    variables = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
+    kinds = [part.lower() for part in name.split("_") if part in ("LOAD", "STORE")]
+    return list(zip(kinds, map(str, variables), strict=False))
+
+
+# ---------------------------------------------------------------- names
+
+
 def assigned_names() -> tuple[str, ...]:
-    """The variables that the author's statement ``a, b = call()`` assigns; empty if there are none."""
-    frame = author_frame()
+    """The variables that the author's statement ``a, b = call()`` assigns; empty if there are none.
+
+    Where a helper function returns the result at once, the variables of its caller.
+    """
+    for frame in author_frames():
+        names = stored_names(frame)
+        if names is not None:
+            return names
+    return ()
+
+
+def stored_names(frame: FrameType) -> tuple[str, ...] | None:
+    """The variables that take the result of a frame's present instruction; None if it is returned."""
     offsets, names = _stores(frame.f_code)
-    # f_lasti may point into the inline cache behind the call instruction.
     at = bisect_right(offsets, frame.f_lasti) - 1
     return names[at] if at >= 0 else ()
 
 
 @lru_cache(maxsize=512)
-def _stores(code: CodeType) -> tuple[list[int], list[tuple[str, ...]]]:
-    """Offsets of all instructions, and for each call the names that its result is stored in next."""
-    instructions = list(dis.get_instructions(code))
-    names: list[tuple[str, ...]] = []
-    for at, instruction in enumerate(instructions):
-        following = instructions[at + 1 : at + 12]
-        if not instruction.opname.startswith("CALL") or not following:
+def _stores(code: CodeType) -> tuple[list[int], list[tuple[str, ...] | None]]:
+    """Offsets of all instructions, and for each the names that its result is stored in next."""
+    offsets, found = instructions(code)
+    names: list[tuple[str, ...] | None] = []
+    for at, instruction in enumerate(found):
+        following = found[at + 1 : at + 12]
+        if following and following[0].opname == "COPY":
+            following = following[1:]
+        if not _gives_result(instruction) or not following:
             names.append(())
+        elif following[0].opname == "RETURN_VALUE":
+            names.append(None)
         elif following[0].opname == "UNPACK_SEQUENCE":
             names.append(tuple(_leading_stores(following[1:])[: int(following[0].argval)]))
         else:
             names.append(tuple(_leading_stores(following)[:1]))
-    return [instruction.offset for instruction in instructions], names
+    return offsets, names
 
 
-def _leading_stores(instructions: list[dis.Instruction]) -> list[str]:
+def _gives_result(instruction: dis.Instruction) -> bool:
+    in_place = instruction.opname == "BINARY_OP" and instruction.argrepr.endswith("=")
+    return instruction.opname.startswith(_RESULTS) and not in_place
+
+
+def _leading_stores(following: list[dis.Instruction]) -> list[str]:
     names: list[str] = []
-    for instruction in instructions:
-        if instruction.opname in _STORES:
-            names.append(str(instruction.argval))
-        elif instruction.opname == "STORE_FAST_STORE_FAST":
-            names.extend(str(name) for name in instruction.argval)
-        elif instruction.opname == "STORE_FAST_LOAD_FAST":
-            names.append(str(instruction.argval[0]))
-            break
-        else:
+    for instruction in following:
+        accesses = _accesses(instruction)
+        names.extend(name for access, name in accesses if access == "store")
+        if not accesses or accesses[-1][0] != "store":
             break
     return names
-
-
-def next_stored_name(frame: FrameType, default: str) -> str:
-    """The first variable stored after the frame's present instruction: the target of a ``for``."""
-    for offset, name in _stored(frame.f_code):
-        if offset > frame.f_lasti:
-            return name
-    return default
-
-
-@lru_cache(maxsize=512)
-def _stored(code: CodeType) -> tuple[tuple[int, str], ...]:
-    found: list[tuple[int, str]] = []
-    for instruction in dis.get_instructions(code):
-        if instruction.opname.startswith("STORE_"):
-            names = instruction.argval if isinstance(instruction.argval, tuple) else (instruction.argval,)
-            found.append((instruction.offset, str(names[0])))
-    return tuple(found)

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from tilewright.errors import LayoutError, TilewrightError, TraceError, Violation
+from tilewright.errors import LocatedError, Location, TilewrightError, TraceError, Violation
 from tilewright.ir.builder import Builder
 from tilewright.ir.kernel import ClusterAxis, GridAxis, SizeParam, Workspace
-from tilewright.ir.ops import Op
+from tilewright.ir.ops import Block, Op
 from tilewright.ir.types import Value
 from tilewright.lang.source import assigned_names, here
+from tilewright.layout.nodes import Sym
 
 OpType = TypeVar("OpType", bound=Op)
 _current: ContextVar[Tracer] = ContextVar("tracer")
+
+
+class Construct(Protocol):
+    """A loop or branch that is being recorded."""
+
+    what: str
+    location: Location
+
+    def left(self) -> TraceError:
+        """What to raise when the author's code left it before its end."""
 
 
 class Tracer:
@@ -29,17 +39,19 @@ class Tracer:
         self.derived: list[SizeParam] = []
         self.workspaces: list[Workspace] = []
         self.violations: list[Violation] = []
+        self.sizes: set[Sym] = set()
         self.region_ids: list[int] = [0]
         self._regions = 0
-
-    def name(self, wanted: str) -> str:
-        """A unique name; names that coordinates use are altered."""
-        return self.builder.names.unique(wanted + "_" if re.fullmatch(r"[ij]\d+", wanted) else wanted)
+        self._open: list[Construct] = []
 
     def names(self, defaults: tuple[str, ...]) -> tuple[str, ...]:
         """Unique names for what a call returns: the author's variables where they can be seen."""
         seen = assigned_names()
         return tuple(self.name(n) for n in (seen if len(seen) == len(defaults) else defaults))
+
+    def name(self, wanted: str) -> str:
+        """A unique name."""
+        return self.builder.names.unique(wanted)
 
     def emit(self, op: type[OpType], **attributes: Any) -> OpType:
         """Record an operation without a result at the author's line."""
@@ -48,24 +60,32 @@ class Tracer:
     def define(self, op: type[OpType], default: str, **attributes: Any) -> Value:
         """Record an operation with a result, named after the author's variable."""
         seen = assigned_names()
-        wanted = seen[0] if len(seen) == 1 else default
-        wanted = wanted + "_" if re.fullmatch(r"[ij]\d+", wanted) else wanted
         with located():
-            return self.builder.define(op, wanted, here(), **attributes)
+            return self.builder.define(op, seen[0] if len(seen) == 1 else default, here(), **attributes)
 
     def violate(self, rule: str, message: str, nearest: str = "") -> None:
         """Note a broken rule at the author's line and go on tracing."""
         self.violations.append(Violation(rule, message, nearest, here()))
 
-    def enter(self) -> None:
+    def enter(self, construct: Construct) -> None:
         """Open a region."""
         self._regions += 1
+        self._open.append(construct)
         self.region_ids.append(self._regions)
         self.builder.open()
 
-    def leave(self) -> Any:
-        """Close the innermost region and give back its block."""
+    def leave(self, construct: Construct) -> Block:
+        """Close the innermost region, which must be the construct's, and give back its block."""
+        if self._open[-1] is not construct:
+            raise self._open[-1].left()
+        self._open.pop()
         self.region_ids.pop()
+        return self.builder.close()
+
+    def finish(self) -> Block:
+        """The kernel's body; every loop and branch must have come to its end."""
+        if self._open:
+            raise self._open[-1].left()
         return self.builder.close()
 
 
@@ -88,17 +108,27 @@ def current() -> Tracer:
     tracer = _current.get(None)
     if tracer is None:
         raise TraceError(
-            "this can only be used inside a kernel while it is traced: call the @kernel function"
+            "this belongs inside a kernel: it was called while no kernel is being traced; decorate the "
+            "function with @tw.kernel and call that",
+            here(),
         )
     return tracer
 
 
-@contextmanager
-def located() -> Iterator[None]:
-    """Give errors of the layout and type rooms the author's line."""
-    try:
-        yield
-    except TraceError:
-        raise
-    except (LayoutError, TilewrightError, TypeError) as error:
+def open_region() -> int:
+    """The region being recorded; 0 outside of all loops and branches, and outside of kernels."""
+    tracer = _current.get(None)
+    return 0 if tracer is None else tracer.region_ids[-1]
+
+
+class located:  # noqa: N801
+    """``with located():`` gives errors of the layout and type rooms the author's line."""
+
+    def __enter__(self) -> None:
+        """Nothing to prepare."""
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        """Raise the error again with a location."""
+        if isinstance(error, LocatedError) or not isinstance(error, TilewrightError | TypeError | ValueError):
+            return
         raise TraceError(str(error), here()) from error

@@ -1,0 +1,153 @@
+"""Refuses what a traced loop or branch would silently lose: variables that take another value inside it.
+
+The body of a loop or branch is traced once.  A variable of the author that is bound to another value inside
+keeps that value afterwards, whatever the loop count or the condition turns out to be at run time, and an
+iteration never sees the value of the one before.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from types import FrameType, FunctionType, ModuleType
+from typing import Any
+
+from tilewright.errors import Location, TraceError
+from tilewright.lang.scalars import Condition, Scalar
+from tilewright.lang.source import Span, author_frames, loop_body
+from tilewright.lang.tensors import Fragment, Number, Tensor
+from tilewright.lang.tracer import current
+
+SYMBOLIC = (Scalar, Condition, Tensor, Fragment, Number)
+_PLAIN = (bool, int, float, str, bytes, type(None))
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class _Variable:
+    """What a variable held: the object, and what a list, a dictionary or an object had in it."""
+
+    value: Any
+    parts: dict[Any, Any]
+
+    @staticmethod
+    def of(value: Any) -> _Variable:
+        if isinstance(value, SYMBOLIC):
+            return _Variable(value, {})
+        if type(value) is list:
+            return _Variable(value, dict(enumerate(value)))
+        if type(value) is dict:
+            return _Variable(value, dict(value))
+        own = not isinstance(value, type | ModuleType | FunctionType)
+        return _Variable(value, dict(getattr(value, "__dict__", {})) if own else {})
+
+    def replaced(self, now: _Variable) -> Any:
+        """The key or attribute of the first part that is another one now; `_ABSENT` if there is none."""
+        if self.value is not now.value:
+            return _ABSENT
+        shared = [key for key in self.parts if key in now.parts]
+        return next((key for key in shared if not _same(self.parts[key], now.parts[key])), _ABSENT)
+
+
+class Watch:
+    """The author's variables at the start of a loop or branch."""
+
+    def __init__(self, what: str, location: Location) -> None:
+        self.what = what
+        self.location = location
+        self.regions = tuple(current().region_ids)
+        self.scopes = [_Scope(frame) for frame in author_frames()]
+
+    def check(self) -> None:
+        """Refuse what was rebound since; to be called at the end of the body.
+
+        Raises:
+            TraceError: names the variable, at the line that binds it.
+        """
+        for depth, scope in enumerate(self.scopes):
+            body = scope.body(self.what)
+            for name, now in scope.variables().items():
+                old = scope.before.get(name)
+                if complaint := self._complaint(name, old, now, body):
+                    place, frames = body.store(name), self.location.frames
+                    raise TraceError(complaint, Location((place, *frames[depth + 1 :]) if place else frames))
+        self.scopes.clear()
+
+    def _complaint(self, name: str, old: _Variable | None, now: _Variable, body: Span) -> str:
+        after = Span(body.frame, body.stop - 1, sys.maxsize)
+        if old is None:
+            lost = self.what == "branch" and after.reads_first(name)
+            return (
+                f"{name} is bound inside the branch and used after it; {self._hint(name, now.value)}"
+                if lost
+                else ""
+            )
+        if (key := old.replaced(now)) is not _ABSENT:
+            part = f"{name}[{key!r}]" if isinstance(now.value, list | dict) else f"{name}.{key}"
+            return f"{part} is replaced inside the {self.what}; {self._hint(part, now.parts[key])}"
+        if _same(old.value, now.value):
+            return ""
+        lost = (
+            self._is_outer(old.value)
+            or body.store(name) is None
+            or after.reads_first(name)
+            or (self.what == "loop" and body.reads_first(name))
+        )
+        values = (
+            f" from {old.value!r} to {now.value!r}" if _is_plain(old.value) and _is_plain(now.value) else ""
+        )
+        return (
+            f"{name} is rebound{values} inside the {self.what}; {self._hint(name, now.value)}" if lost else ""
+        )
+
+    def _is_outer(self, value: Any) -> bool:
+        """Whether a value holds something symbolic that was made outside of the loop or branch."""
+        if isinstance(value, tuple):
+            return any(self._is_outer(part) for part in value)
+        return isinstance(value, SYMBOLIC) and getattr(value, "region", 0) in self.regions
+
+    def _hint(self, name: str, now: Any) -> str:
+        why = {
+            "loop": "the body is traced once, so no iteration would see the value of another",
+            "branch": "the new value would hold even where the branch is not taken",
+        }[self.what]
+        carry = "`tw.var` for an integer"
+        if isinstance(now, Fragment):
+            carry = f"`{name}.assign(...)` or `{name} += ...` for a fragment"
+        elif isinstance(now, Tensor):
+            carry = "one tensor and an index for a tensor"
+        return f"{why}; use {carry} that changes, or another name for a temporary"
+
+
+class _Scope:
+    """One frame and its variables."""
+
+    def __init__(self, frame: FrameType) -> None:
+        self.frame = frame
+        self.start = frame.f_lasti
+        self.before = self.variables()
+
+    def variables(self) -> dict[str, _Variable]:
+        """The local variables by name."""
+        found = dict(self.frame.f_locals)
+        return {name: _Variable.of(value) for name, value in found.items() if not name.startswith(".")}
+
+    def body(self, what: str) -> Span:
+        """The instructions of the loop's or branch's body, as far as this frame has them."""
+        return loop_body(self.frame) if what == "loop" else Span(self.frame, self.start, self.frame.f_lasti)
+
+
+def _is_plain(value: Any) -> bool:
+    return isinstance(value, _PLAIN)
+
+
+def _same(old: Any, new: Any) -> bool:
+    if old is new:
+        return True
+    if isinstance(old, Scalar) and isinstance(new, Scalar):
+        return old.expr == new.expr
+    if isinstance(old, Condition) and isinstance(new, Condition):
+        return old.cond == new.cond
+    if isinstance(old, tuple) and isinstance(new, tuple):
+        return len(old) == len(new) and all(map(_same, old, new))
+    return _is_plain(old) and type(old) is type(new) and bool(old == new)
