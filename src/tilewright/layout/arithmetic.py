@@ -155,7 +155,7 @@ def expand(value: Int) -> Int:
 def lowest(value: Int, depth: int = 4) -> float:
     """A lower bound that also uses symbolic upper bounds: ``-x*y`` is at least ``-(x.stop - 1)*y``."""
     low = bounds(value)[0]
-    if low > -INFINITY or depth == 0:
+    if low >= 1 or depth == 0:
         return low
     for term, factor in parts_of(value)[0]:
         factors = _factors(term)
