@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,9 +16,8 @@ Array = npt.NDArray[Any]
 INITS = ("random", "integers", "elevation")
 """What `operands` can fill matrices with."""
 
-LARGEST_INTEGER = 4
-"""`integers` lie between minus this and this, so that every dtype holds them, and sums stay exact."""
-
+# Every dtype holds them, and sums stay exact.
+_LARGEST = 4
 # Units in which elevations of a few hundred metres suit a dtype: products and sums stay in its range.
 _KILOMETRES = ("f16", "bf16", "f8e4m3", "f8e5m2")
 
@@ -42,8 +41,19 @@ class Operands:
         """Extents (M, N, K)."""
         return (self.a.shape[0], self.b.shape[1], self.a.shape[1])
 
+    def stored(self, layout: str) -> Operands:
+        """The same matrices, stored as two letters say: ``"n"`` row by row, ``"t"`` column by column."""
+        return replace(self, a=laid_out(self.a, layout[0]), b=laid_out(self.b, layout[1]))
 
-def operands(init: str, dtype: DType, shape: tuple[int, int, int] | None = None, seed: int = 0) -> Operands:
+
+def operands(
+    init: str,
+    dtype: DType,
+    shape: tuple[int, int, int] | None = None,
+    *,
+    seed: int = 0,
+    layout: str | None = None,
+) -> Operands:
     """``a (M, K)`` and ``b (K, N)``, filled as ``init`` says.
 
     Args:
@@ -54,6 +64,8 @@ def operands(init: str, dtype: DType, shape: tuple[int, int, int] | None = None,
         dtype: element type.
         shape: extents (M, N, K); None for ``"elevation"``, which has its own.
         seed: of the random numbers.
+        layout: how A and B are stored, a letter for each: ``"n"`` row after row, ``"t"`` column after column;
+            default: row after row, and the transposed elevations column after column.
 
     Raises:
         LaunchError: an unknown ``init``, or extents where there are none to choose, or none where there are.
@@ -69,21 +81,17 @@ def operands(init: str, dtype: DType, shape: tuple[int, int, int] | None = None,
     if init == "elevation":
         if shape is not None:
             raise LaunchError("the elevations have their own shape; leave M N K out, or choose another init")
-        return elevation(dtype)
+        return elevation(dtype).stored(layout or "nt")
     if init not in INITS:
-        raise LaunchError(f"init {init!r}; choose one of {', '.join(INITS)}")
+        raise LaunchError(f"unknown init {init!r}; choose one of {', '.join(INITS)}")
     if shape is None:
         raise LaunchError(f"init {init!r} needs the extents M N K")
     m, n, k = shape
     rng = np.random.default_rng(seed)
     fill = _random if init == "random" else _integers
-    a, b = fill(rng, (m, k), dtype), fill(rng, (k, n), dtype)
-    about = (
-        "normal random numbers"
-        if init == "random"
-        else f"integers from -{LARGEST_INTEGER} to {LARGEST_INTEGER}"
-    )
-    return Operands(a, b, f"{about}, seed {seed}")
+    words = "normal random numbers" if init == "random" else f"integers from -{_LARGEST} to {_LARGEST}"
+    made = Operands(fill(rng, (m, k), dtype), fill(rng, (k, n), dtype), f"{words}, seed {seed}")
+    return made.stored(layout or "nn")
 
 
 def elevation(dtype: DType) -> Operands:
@@ -136,8 +144,8 @@ def _random(rng: np.random.Generator, shape: tuple[int, int], dtype: DType) -> A
 
 
 def _integers(rng: np.random.Generator, shape: tuple[int, int], dtype: DType) -> Array:
-    low = 0 if dtype.kind in ("uint", "bool") else -LARGEST_INTEGER
-    return rng.integers(low, LARGEST_INTEGER + 1, shape).astype(dtype.numpy)
+    low = 0 if dtype.kind in ("uint", "bool") else -_LARGEST
+    return rng.integers(low, _LARGEST + 1, shape).astype(dtype.numpy)
 
 
 def _read_elevation() -> npt.NDArray[np.float64]:

@@ -1,0 +1,152 @@
+"""Clocks: host time by `perf_counter`, device time by CUDA events."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from tilewright.errors import ToolchainError
+from tilewright.runtime import cuda
+
+Work = Callable[[], object]
+
+LEAST_SAMPLE_SECONDS = 1e-3
+MOST_CALLS = 100_000
+
+
+class Clock(Protocol):
+    """Times one callable once."""
+
+    how: str
+
+    def calls(self, work: Work) -> int:
+        """How many calls a sample of this callable should hold."""
+
+    def sample(self, work: Work, calls: int) -> float:
+        """Seconds per call, from one sample."""
+
+
+class HostClock:
+    """`perf_counter` around several calls.
+
+    Args:
+        calls: calls per sample; None for as many as fill a millisecond.
+        wait: called before and after a sample, uncounted; waits for a device.
+    """
+
+    def __init__(self, calls: int | None = None, wait: Work | None = None) -> None:
+        self._calls = calls
+        self._wait = wait or (lambda: None)
+        often = f"{calls} calls" if calls else "as many calls as fill a millisecond"
+        self.how = f"host time by perf_counter, {often} per sample, warm caches"
+
+    def calls(self, work: Work) -> int:
+        """The fixed number, or the power of two that fills a millisecond."""
+        if self._calls is not None:
+            return self._calls
+        count = 1
+        while count < MOST_CALLS and self.sample(work, count) * count < LEAST_SAMPLE_SECONDS:
+            count *= 2
+        return count
+
+    def sample(self, work: Work, calls: int) -> float:
+        """Seconds per call."""
+        turns = range(calls)
+        self._wait()
+        begin = time.perf_counter()
+        for _ in turns:
+            work()
+        seconds = time.perf_counter() - begin
+        self._wait()
+        return seconds / calls
+
+
+class CudaClock:
+    """Events around one call, with a second-level cache that holds none of its data.
+
+    Twice the cache's size is overwritten before every call; while that runs, the host has time to enqueue the
+    call, so that what is measured is the device.
+
+    Args:
+        index: the device.
+        stream: handle of the stream on which the callables run.
+    """
+
+    def __init__(self, index: int, stream: int) -> None:
+        self._stream = stream
+        self._memory = cuda.Memory(2 * cuda.device(index).l2_bytes, index)
+        self._begin, self._end = cuda.call("cuEventCreate", 0), cuda.call("cuEventCreate", 0)
+        self.how = (
+            f"device time by CUDA events, {self._memory.size_bytes} bytes overwritten before every call"
+        )
+
+    def calls(self, work: Work) -> int:
+        """One: a second call would find its data in the cache."""
+        return 1
+
+    def sample(self, work: Work, calls: int) -> float:
+        """Seconds per call."""
+        self._memory.clear(self._stream)
+        cuda.call("cuEventRecord", self._begin, self._stream)
+        for _ in range(calls):
+            work()
+        cuda.call("cuEventRecord", self._end, self._stream)
+        cuda.call("cuEventSynchronize", self._end)
+        milliseconds: float = cuda.call("cuEventElapsedTime", self._begin, self._end)
+        return milliseconds / 1e3 / calls
+
+    def close(self) -> None:
+        """Give the events back."""
+        cuda.call("cuEventDestroy", self._begin)
+        cuda.call("cuEventDestroy", self._end)
+
+
+@contextmanager
+def clock_for(target: str, stream: int | None = None, calls: int | None = None) -> Iterator[Clock]:
+    """The clock of a target; with ``calls``, one for host time per call.
+
+    Raises:
+        ToolchainError: no CUDA driver, or no device.
+    """
+    if target != "cuda":
+        yield HostClock(calls)
+        return
+    index = open_device()
+    handle = framework_stream() if stream is None else stream
+    if calls is not None:
+        yield HostClock(calls, lambda: cuda.call("cuStreamSynchronize", handle))
+        return
+    clock = CudaClock(index, handle)
+    try:
+        yield clock
+    finally:
+        clock.close()
+
+
+def open_device() -> int:
+    """The number of the device that PyTorch uses, else 0; makes its context current.
+
+    Raises:
+        ToolchainError: no bindings, no driver, or no device.
+    """
+    cuda.driver()
+    if not cuda.device_count():
+        raise ToolchainError("the CUDA driver finds no device; use target='cpu'")
+    torch = _torch_on_device()
+    index = 0 if torch is None else int(torch.cuda.current_device())
+    cuda.activate(index)
+    return index
+
+
+def framework_stream() -> int:
+    """The handle of PyTorch's current stream if PyTorch uses the device, else that of the default stream."""
+    torch = _torch_on_device()
+    return 0 if torch is None else int(torch.cuda.current_stream().cuda_stream)
+
+
+def _torch_on_device() -> Any:
+    torch = sys.modules.get("torch")
+    return torch if torch is not None and torch.cuda.is_initialized() else None

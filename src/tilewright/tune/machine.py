@@ -1,0 +1,177 @@
+"""The record of the machine that a measurement was made on."""
+
+from __future__ import annotations
+
+import platform
+import re
+import shutil
+import subprocess
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import ToolchainError
+from tilewright.runtime import cuda, nvrtc
+from tilewright.runtime.environment import settings, usable_processors
+from tilewright.tune.clocks import open_device
+
+PACKAGES = ("tilewright", "numpy", "ml_dtypes", "torch", "triton", "cuda-bindings", "ziglang")
+CLOCKS = ("clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "power.limit", "temperature.gpu")
+
+
+@dataclass(frozen=True)
+class DeviceRecord:
+    """An NVIDIA GPU.
+
+    Args:
+        name: as the driver calls it.
+        arch: e.g. ``"sm_90"``.
+        driver_version: the CUDA version that the driver implements.
+        processors: streaming multiprocessors.
+        l2_bytes: size of the second-level cache.
+        clocks: what the system's tool reads now (SM and memory clocks, power, temperature), with units; empty
+            without the tool.
+    """
+
+    name: str
+    arch: str
+    driver_version: str
+    processors: int
+    l2_bytes: int
+    clocks: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Machine:
+    """Where and with what a measurement was made.
+
+    Args:
+        system: operating system and machine type.
+        processor: the CPU's name.
+        processors: how many of its processors this process may use.
+        threads: how many threads the CPU target runs.
+        python: version.
+        packages: version of each package that takes part, where installed.
+        blas: the library that NumPy multiplies with.
+        nvrtc: version of the CUDA compiler; empty if there is none.
+        device: the GPU; None for measurements of the CPU.
+        commit: of the source tree, as the caller says.
+    """
+
+    system: str
+    processor: str
+    processors: int
+    threads: int
+    python: str
+    packages: dict[str, str]
+    blas: str
+    nvrtc: str
+    device: DeviceRecord | None
+    commit: str
+
+    def record(self) -> dict[str, object]:
+        """The machine in JSON's types."""
+        return asdict(self)
+
+
+def machine(target: str, commit: str = "") -> Machine:
+    """The record of this machine.
+
+    Args:
+        target: ``"cuda"`` to include the device.
+        commit: of the source tree; the package does not look for one.
+
+    Raises:
+        ToolchainError: the target is ``"cuda"`` and there is no driver or device.
+    """
+    return Machine(
+        system=f"{platform.system()} {platform.machine()}",
+        processor=processor_name(),
+        processors=usable_processors(),
+        threads=settings().threads,
+        python=platform.python_version(),
+        packages={name: found for name in PACKAGES if (found := version(name))},
+        blas=blas_name(),
+        nvrtc=nvrtc_version(),
+        device=device_record() if target == "cuda" else None,
+        commit=commit,
+    )
+
+
+def version(package: str) -> str:
+    """The installed version of a package; empty if it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
+
+
+def processor_name() -> str:
+    """The CPU's name as the system lists it."""
+    try:
+        listed = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        listed = None
+    return listed[1] if listed else platform.processor() or platform.machine()
+
+
+def blas_name() -> str:
+    """Name and version of the library that NumPy multiplies with."""
+    listed: Any = np.show_config(mode="dicts")
+    blas = listed.get("Build Dependencies", {}).get("blas", {})
+    return f"{blas.get('name', 'unknown')} {blas.get('version', '')}".strip()
+
+
+def nvrtc_version() -> str:
+    """Version of the CUDA compiler; empty if there is none."""
+    try:
+        major, minor = nvrtc.version()
+    except ToolchainError:
+        return ""
+    return f"{major}.{minor}"
+
+
+def driver_version() -> str:
+    """The CUDA version that the driver implements, e.g. ``"13.0"``.
+
+    Raises:
+        ToolchainError: no driver.
+    """
+    number = int(cuda.call("cuDriverGetVersion"))
+    return f"{number // 1000}.{number % 1000 // 10}"
+
+
+def device_record() -> DeviceRecord:
+    """The current GPU.
+
+    Raises:
+        ToolchainError: no driver, or no device.
+    """
+    found = cuda.device(open_device())
+    return DeviceRecord(
+        name=found.name,
+        arch=found.arch,
+        driver_version=driver_version(),
+        processors=found.multiprocessors,
+        l2_bytes=found.l2_bytes,
+        clocks=clocks_now(),
+    )
+
+
+def clocks_now() -> dict[str, str]:
+    """What `nvidia-smi` reads now, with units; empty without it. Only reads."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return {}
+    command = [tool, f"--query-gpu={','.join(CLOCKS)}", "--format=csv,noheader"]
+    try:
+        asked = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return {}
+    if asked.returncode != 0 or not asked.stdout.strip():
+        return {}
+    values = [value.strip() for value in asked.stdout.splitlines()[0].split(",")]
+    return dict(zip(CLOCKS, values, strict=False))

@@ -1,0 +1,105 @@
+"""Timing that can be compared: the callables take turns, after a warm-up, until the samples are many enough.
+
+Two numbers that were not taken in turns should not be compared: clocks, heat and neighbours change meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from tilewright.tune.clocks import Clock, clock_for
+from tilewright.tune.statistics import Measurement, Timing
+
+Work = Callable[[], object]
+
+
+@dataclass(frozen=True, slots=True)
+class Effort:
+    """How long to measure.
+
+    Args:
+        seconds: what all rounds together may take.
+        warm_up_seconds: what the warm-up of all callables together takes; each has one sample at least.
+        least: rounds at least, whatever they take.
+        most: rounds at most.
+    """
+
+    seconds: float = 2.0
+    warm_up_seconds: float = 0.2
+    least: int = 7
+    most: int = 101
+
+
+QUICK = Effort(seconds=0.5, warm_up_seconds=0.05, least=3)
+"""For a person who waits."""
+
+
+def measure(
+    callables: Mapping[str, Work], target: str, *, effort: Effort | None = None, stream: int | None = None
+) -> Measurement:
+    """Time per call of each callable: A, B, A, B, … with the order turned in every round.
+
+    On the GPU a call is timed by events on the stream where it runs, with a cold second-level cache. On the
+    CPU a sample is the mean of as many calls as fill a millisecond.
+
+    Args:
+        callables: by name; each does the same work on data that is already where it should be.
+        target: ``"cuda"`` for device time, anything else for host time.
+        effort: how long to measure.
+        stream: CUDA stream handle; default: PyTorch's current stream if PyTorch uses the device, else 0.
+
+    Raises:
+        ToolchainError: no CUDA driver, or no device.
+
+    Example:
+        >>> taken = measure({"sum": lambda: sum(range(100))}, "cpu", effort=Effort(seconds=0.01))
+        >>> taken["sum"].us.median > 0
+        True
+    """
+    with clock_for(target, stream) as clock:
+        return _rounds(callables, clock, effort or Effort())
+
+
+def measure_calls(
+    callables: Mapping[str, Work],
+    target: str,
+    *,
+    calls: int = 200,
+    effort: Effort | None = None,
+    stream: int | None = None,
+) -> Measurement:
+    """Host time per call of each callable, many calls back to back: what a call costs before any work.
+
+    The device is idle when a sample begins, and has finished before the next one does; waiting for it is not
+    counted. ``calls`` stays below the depth of the launch queue, behind which the host would wait.
+
+    Args:
+        callables: by name.
+        target: as in `measure`.
+        calls: calls per sample.
+        effort: how long to measure.
+        stream: as in `measure`.
+    """
+    with clock_for(target, stream, calls) as clock:
+        return _rounds(callables, clock, effort or Effort())
+
+
+def _rounds(callables: Mapping[str, Work], clock: Clock, effort: Effort) -> Measurement:
+    names = list(callables)
+    calls = {name: clock.calls(callables[name]) for name in names}
+    begin = now = time.perf_counter()
+    each = 0.0
+    while each == 0 or now - begin < effort.warm_up_seconds:
+        for name in names:
+            clock.sample(callables[name], calls[name])
+        each, now = time.perf_counter() - now, time.perf_counter()
+    rounds = min(max(int(effort.seconds / each), effort.least), effort.most)
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    for turn in range(rounds):
+        first = turn % len(names)
+        for name in names[first:] + names[:first]:
+            samples[name].append(clock.sample(callables[name], calls[name]))
+    timings = (Timing(name, tuple(1e6 * s for s in samples[name]), calls[name]) for name in names)
+    return Measurement(clock.how, tuple(timings))

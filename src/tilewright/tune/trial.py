@@ -1,0 +1,173 @@
+"""One GEMM kernel on one problem, step by step: trace, compile, run, verify, time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewright.dtypes import DType, dtype
+from tilewright.errors import TilewrightError
+from tilewright.ir.kernel import Kernel as IrKernel
+from tilewright.ir.mma import MmaAtom
+from tilewright.ops.config import Config, default_config
+from tilewright.ops.device_array import DeviceArray
+from tilewright.ops.gemm import gemm, output_dtype
+from tilewright.ops.sample import Operands
+from tilewright.runtime import cuda
+from tilewright.runtime.compare import Accumulation, Comparison, compare_gemm
+from tilewright.runtime.executable import Executable
+from tilewright.runtime.kernel import Bound
+from tilewright.tune.measure import Effort, measure
+from tilewright.tune.rivals import rivals
+from tilewright.tune.statistics import Measurement
+
+Array = npt.NDArray[Any]
+
+OURS = "tilewright"
+"""The name of our own timing beside the rivals'."""
+
+_UNWRITTEN = 0xFF
+
+
+class Trial:
+    """A kernel ``C = A @ B.T`` with its constants fixed, and the matrices that it is tried on.
+
+    The output starts as bytes of ones, which are NaN in every float dtype: an element that the kernel does
+    not write is found.
+
+    Args:
+        bound: the kernel; takes A (M, K), B (N, K), C (M, N).
+        operands: A (M, K) and B (K, N), in host memory.
+        target: which target runs it.
+        atom: the MMA atom it multiplies with; says how it adds up.
+        about: what tells this kernel from others, for its name, e.g. ``"192x256x256, fma.f32.f32"``.
+        out: dtype of C; default: that of the library's GEMM.
+
+    Example:
+        >>> from tilewright.dtypes import f32
+        >>> from tilewright.ops.sample import operands
+        >>> trial = gemm_trial(operands("random", f32, (40, 50, 60)), "reference")
+        >>> trial.run()[0].target, trial.verify().ok
+        ('reference', True)
+    """
+
+    def __init__(
+        self,
+        bound: Bound,
+        operands: Operands,
+        target: str,
+        atom: MmaAtom,
+        about: str,
+        out: DType | None = None,
+    ) -> None:
+        self.bound = bound
+        self.operands = operands
+        self.target = target
+        self.atom = atom
+        self.dtype = dtype(operands.a.dtype)
+        self.out_dtype = out or output_dtype(self.dtype)
+        self.name = f"{bound.program.name}<{target}, {self.dtype}, {about}>"
+        m, n, _ = operands.shape
+        blank = np.full(m * n * self.out_dtype.bytes, _UNWRITTEN, np.uint8)
+        self._a, self._b, self._c = (
+            place(array, target)
+            for array in (operands.a, operands.b, blank.view(self.out_dtype.numpy).reshape(m, n))
+        )
+        self._b_t = self._b.T
+
+    def trace(self) -> IrKernel:
+        """Record the kernel for the class of these arrays."""
+        return self.bound.trace(self._a, self._b_t, self._c)
+
+    def compile(self) -> Executable:
+        """Check the kernel, and compile it or find it in the cache.
+
+        Raises:
+            LegalityError: it breaks rules for these arrays; lists all of them.
+            CompileError: a compiler refused the generated text.
+            ToolchainError: there is no compiler.
+        """
+        return self.bound.compile(self._a, self._b_t, self._c, target=self.target)
+
+    def launch(self) -> Executable:
+        """Start the kernel; on a GPU it may still run when this returns."""
+        return self.bound(self._a, self._b_t, self._c, target=self.target)
+
+    def run(self) -> tuple[Executable, float]:
+        """Run the kernel to its end; gives back the executable and the seconds that the call took.
+
+        Raises:
+            TilewrightError: another target ran than was asked for.
+        """
+        begin = time.perf_counter()
+        executable = self.launch()
+        if self.target == "cuda":
+            cuda.synchronize()
+        seconds = time.perf_counter() - begin
+        if executable.target != self.target:
+            raise TilewrightError(f"asked for target {self.target}, but {executable.target} ran")
+        return executable, seconds
+
+    def result(self) -> Array:
+        """C, in host memory."""
+        return self._c.host() if isinstance(self._c, DeviceArray) else self._c
+
+    def verify(self) -> Comparison:
+        """Compare every element of C with a reference of higher precision."""
+        made = self.operands
+        return compare_gemm(made.a, made.b, self.result(), Accumulation.of(self.atom))
+
+    def rivals(self) -> dict[str, Callable[[], object]]:
+        """The libraries that a user would call instead, on the same matrices; by name."""
+        return rivals(self._a, self._b, self._c, self.target, tf32=self.atom.precision == 10)
+
+    def time(self, effort: Effort | None = None) -> Measurement:
+        """Measure the kernel in turns with its rivals."""
+        return measure({OURS: self.launch, **self.rivals()}, self.target, effort=effort)
+
+    @property
+    def flops(self) -> int:
+        """Operations: a multiplication and an addition for each m, n, k."""
+        m, n, k = self.operands.shape
+        return 2 * m * n * k
+
+    @property
+    def bytes(self) -> int:
+        """The fewest bytes that move: A and B read once, C written once."""
+        m, n, k = self.operands.shape
+        return (m * k + k * n) * self.dtype.bytes + m * n * self.out_dtype.bytes
+
+    def perf(self, microseconds: float) -> str:
+        """``Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`` for the time of one call."""
+        tflops, gbytes = self.flops / microseconds / 1e6, self.bytes / microseconds / 1e3
+        return f"Perf: {microseconds / 1e3:.4g} ms, {tflops:.4g} TFlops, {gbytes:.4g} GB/s, {self.name}"
+
+
+def gemm_trial(operands: Operands, target: str, math: str = "exact", config: Config | None = None) -> Trial:
+    """The library's GEMM on some matrices.
+
+    Args:
+        operands: A and B.
+        target: ``"cpu"``, ``"cuda"`` or ``"reference"``.
+        math: ``"exact"``, or ``"tf32"`` to multiply f32 on tensor cores.
+        config: tile, tiled MMA and stages; default: chosen for target, dtype and shape.
+
+    Raises:
+        DTypeError: the GEMM has no atom for the dtype.
+        ToolchainError: the target cannot reach a device.
+    """
+    chosen = config or default_config(target, dtype(operands.a.dtype), operands.shape, math)
+    bound = gemm.bind(tile=chosen.tile, mma=chosen.mma, stages=chosen.stages)
+    tile = "x".join(str(extent) for extent in chosen.tile)
+    return Trial(
+        bound, operands, target, chosen.mma.atom, f"{tile}, {chosen.mma.atom}, stages {chosen.stages}"
+    )
+
+
+def place(array: Array, target: str) -> Any:
+    """The array where a target can reach it: a copy on the GPU, or the array itself."""
+    return DeviceArray.of(array) if target == "cuda" else array
