@@ -1,0 +1,150 @@
+"""`tilewright doctor`: what this machine has, what is missing, and the command that brings it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+
+from tilewright.cli.console import BAD_INPUT, duration, reports, size, working
+from tilewright.dtypes import f32
+from tilewright.errors import TilewrightError, ToolchainError
+from tilewright.ops.sample import operands
+from tilewright.runtime import cuda, nvrtc
+from tilewright.runtime.backends import BACKENDS
+from tilewright.runtime.cache import Cache
+from tilewright.runtime.environment import CACHE_DIR, settings
+from tilewright.runtime.native import find_toolchains, host_arch
+from tilewright.tune.machine import driver_version, processor_name, version
+from tilewright.tune.trial import gemm_trial
+
+OK, MISSING, WRONG = "ok", "missing", "WRONG"
+
+COMPILED = ("cpu", "cuda")
+"""The targets that run machine code; one of them must work."""
+
+SHAPE = (130, 70, 90)
+"""M, N, K of the trial: whole tiles and ragged ones."""
+
+PACKAGES = (
+    ("numpy", "arrays", "tilewright"),
+    ("ml_dtypes", "bf16 and fp8", "tilewright"),
+    ("ziglang", "a C++ compiler without a system one", "tilewright[native]"),
+    ("cuda-bindings", "CUDA", "tilewright[cuda]"),
+    ("torch", "PyTorch tensors, and cuBLAS to compare with", "tilewright[torch]"),
+    ("matplotlib", "the elevations, and drawn layouts", "tilewright[plot]"),
+)
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line.
+
+    Args:
+        status: `OK`, `MISSING` or `WRONG`.
+        text: what was found or not.
+        fix: what to do; empty if nothing needs to be done.
+    """
+
+    status: str
+    text: str
+    fix: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.status:<8} {self.text}" + (f"\n         fix: {self.fix}" if self.fix else "")
+
+
+@reports
+def doctor() -> None:
+    """Show what this machine has, what is missing, and how to get it; try each target on a small GEMM.
+
+    Exit status: 0 when a compiled target (cpu or cuda) works and nothing computes wrong results, else 2.
+    """
+    for check in (*_python(), *_packages(), _cache(), *_compilers(), *_cuda()):
+        typer.echo(check)
+    outcome = {}
+    for target in BACKENDS:
+        with working(f"trying target {target}"):
+            outcome[target] = try_target(target)
+        typer.echo(outcome[target])
+    works = any(outcome[target].status == OK for target in COMPILED)
+    if not works or any(check.status == WRONG for check in outcome.values()):
+        raise typer.Exit(BAD_INPUT)
+
+
+def _python() -> Iterator[Check]:
+    fix = "" if sys.version_info >= (3, 11) else "install Python 3.11 or newer"
+    yield Check(MISSING if fix else OK, f"Python {platform.python_version()} at {sys.executable}", fix)
+    yield Check(OK, f"tilewright {version('tilewright') or 'from source'} at {Path(__file__).parents[1]}")
+    yield Check(OK, f"{processor_name()} ({host_arch()}), {settings().threads} threads")
+
+
+def _packages() -> Iterator[Check]:
+    for package, purpose, wanted in PACKAGES:
+        if found := version(package):
+            yield Check(OK, f"{package} {found}: {purpose}")
+        else:
+            yield Check(MISSING, f"{package}: {purpose}", f"pip install '{wanted}'")
+
+
+def _cache() -> Check:
+    held = Cache.default().stats()
+    text = f"cache {held.root}: {held.entries} kernels, {size(held.bytes)} of {size(held.capacity_bytes)}"
+    existing = next(folder for folder in (held.root, *held.root.parents) if folder.exists())
+    if not os.access(existing, os.W_OK):
+        return Check(MISSING, f"{text}; it may not be written", f"export {CACHE_DIR}=a directory of yours")
+    return Check(OK, text)
+
+
+def _compilers() -> Iterator[Check]:
+    found = find_toolchains()
+    for place, toolchain in enumerate(found):
+        used = "" if place else ", which target cpu uses"
+        yield Check(OK, f"C++ compiler {toolchain} at {toolchain.compiler[0]}{used}")
+    if not found:
+        yield Check(MISSING, "a C++ compiler, for target cpu", "pip install 'tilewright[native]'")
+
+
+def _cuda() -> Iterator[Check]:
+    try:
+        major, minor = nvrtc.version()
+        yield Check(OK, f"NVRTC {major}.{minor}: compiles CUDA without a GPU")
+    except ToolchainError:
+        yield Check(MISSING, "NVRTC: compiles CUDA without a GPU", "pip install 'tilewright[cuda]'")
+    try:
+        yield Check(OK, f"CUDA driver {driver_version()}")
+    except TilewrightError:
+        fix = "on a machine with an NVIDIA GPU: install its driver, and pip install 'tilewright[cuda]'"
+        yield Check(MISSING, "CUDA driver: runs target cuda", fix)
+        return
+    for index in range(cuda.device_count()):
+        found = cuda.device(index)
+        yield Check(OK, f"GPU {index}: {found.name} ({found.arch}), {found.multiprocessors} multiprocessors")
+    if not cuda.device_count():
+        yield Check(MISSING, "a GPU that the CUDA driver knows", "check that nvidia-smi lists one")
+
+
+def try_target(target: str) -> Check:
+    """Whether a target multiplies two small matrices rightly."""
+    m, n, k = SHAPE
+    if target == "cuda" and not cuda.device_count():
+        return Check(
+            MISSING, "target cuda: no GPU here; `tilewright inspect --target cuda` compiles without one"
+        )
+    try:
+        trial = gemm_trial(operands("random", f32, SHAPE), target)
+        executable, _ = trial.run()
+        found = trial.verify()
+    except ToolchainError as error:
+        return Check(MISSING, f"target {target}", str(error).rpartition("; ")[2])
+    except TilewrightError as error:
+        return Check(WRONG, f"target {target}: {error}")
+    if not found.ok:
+        return Check(WRONG, f"target {target}: {found}")
+    made = "from the cache" if executable.cached else f"made in {duration(executable.seconds)}"
+    return Check(OK, f"target {target} ({executable.arch}): {m}x{n}x{k} f32 verified, kernel {made}")

@@ -1,0 +1,164 @@
+"""`tilewright gemm`: multiply two matrices, say how, verify every element, and time it beside a library."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewright.cli.console import UsageError, duration, reports, say, working
+from tilewright.cli.matrices import check_output, gather, save
+from tilewright.dtypes import dtype
+from tilewright.ops.config import MATHS
+from tilewright.ops.sample import Array, Operands
+from tilewright.runtime.backends import BACKENDS
+from tilewright.runtime.compare import Comparison
+from tilewright.runtime.executable import Executable
+from tilewright.tune.measure import QUICK
+from tilewright.tune.trial import OURS, Trial, gemm_trial
+
+
+@reports
+def gemm(
+    operands: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[M N K | A.npy B.npy]",
+            help="Extents of made-up matrices A (M, K) and B (K, N), or two files. "
+            "Default: 1024 1024 1024 (cuda: 4096, reference: 64, each way).",
+            show_default=False,
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Write C (M, N) to this .npy file, once verified.")
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            help="Element type: f64, f32, f16, bf16, f8e4m3, f8e5m2 or i8; files are converted to it. "
+            "Default: f32, or what the files hold.",
+            show_default=False,
+        ),
+    ] = None,
+    layout: Annotated[
+        str | None,
+        typer.Option(
+            help="How A and B lie in memory, a letter for each: n, row after row; t, transposed, column "
+            "after column. nn, nt, tn or tt. Default: nn, or as the files say.",
+            show_default=False,
+        ),
+    ] = None,
+    target: Annotated[str, typer.Option(help="Which target runs it: cpu, cuda or reference.")] = "cpu",
+    verify: Annotated[bool, typer.Option(help="Compare every element with a float64 reference.")] = True,
+    init: Annotated[
+        str, typer.Option(help="What fills made-up matrices: random, integers or elevation.")
+    ] = "random",
+    data: Annotated[
+        str | None,
+        typer.Option(help="Multiply measurements: elevation, profiles of a landscape with their transpose."),
+    ] = None,
+    time: Annotated[bool, typer.Option(help="Time it beside NumPy (cuda: PyTorch).")] = True,
+    math: Annotated[str, typer.Option(help="How f32 is multiplied: exact or tf32.")] = "exact",
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
+) -> None:
+    """Multiply two matrices, verify every element, and time it.
+
+    Says each step, and ends with one line `Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`, where a multiply-add
+    is two operations and the bytes are those of A, B and C once each.
+
+    Exit status: 0 when the result is right, 1 when it is wrong, 2 when the request cannot be served.
+    """
+    _choose("target", target, tuple(BACKENDS))
+    _choose("math", math, MATHS)
+    if output is not None:
+        check_output(output)
+    with working("making the matrices"):
+        made = gather(
+            operands or [], target=target, dtype_name=dtype, layout=layout, init=init, data=data, seed=seed
+        )
+        trial = gemm_trial(made, target, math)
+    _execute(trial, made, verify)
+    if output is not None:
+        save(output, trial.result())
+        say("output", f"{output}: C {_shape(trial.result())} {trial.out_dtype}")
+    if time:
+        _time(trial)
+
+
+def _choose(what: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        close = difflib.get_close_matches(given, known, 1)
+        nearest = f"nearest: {close[0]}; " if close else ""
+        raise UsageError(f"unknown {what} {given!r}; {nearest}choose one of {', '.join(known)}")
+
+
+def _execute(trial: Trial, made: Operands, verify: bool) -> None:
+    """Trace, compile, run and verify, each with a line."""
+    say("operands", f"A {_matrix(made.a)}, B {_matrix(made.b)}: {made.about}")
+    with working("tracing"):
+        kernel = trial.trace()
+    say("trace", f"{trial.name}: {sum(1 for _ in kernel.walk())} operations")
+    with working("compiling"):
+        executable = trial.compile()
+    say("legality", "no rule is broken")
+    say("compile", _compiled(executable))
+    for note in executable.notes:
+        say("", note)
+    with working("running"):
+        executable, seconds = trial.run()
+    say("run", f"on {executable.target} ({executable.arch}): {duration(seconds)} for the first call")
+    if not verify:
+        say("verify", "left out; the result may be wrong")
+        return
+    with working("verifying"):
+        comparison = trial.verify()
+    comparison.raise_if_wrong()
+    say("verify", _verified(comparison, trial))
+
+
+def _time(trial: Trial) -> None:
+    if trial.target == "reference":
+        # It executes operation by operation to find hazards; its time says nothing about a machine.
+        seconds = trial.run()[1]
+        typer.echo(trial.perf(1e6 * seconds))
+        return
+    with working("timing"):
+        taken = trial.time(QUICK)
+    for timing in taken.timings:
+        us = timing.us
+        median, low, high = (duration(value / 1e6) for value in (us.median, us.low, us.high))
+        text = f"{timing.name}: {median} [{low}, {high}]"
+        rate = f"{trial.flops / us.median / 1e3:.4g} GFlops"
+        speed = "" if timing.name == OURS else f"; {OURS} is {taken.speed(OURS, timing.name)} times as fast"
+        say("time", f"{text}, {rate}{speed}")
+    say("", f"{len(taken.timings[0].samples_us)} rounds in turns, medians [95 % interval]; {taken.how}")
+    typer.echo(trial.perf(taken[OURS].us.median))
+
+
+def _compiled(executable: Executable) -> str:
+    if executable.path is None:
+        return "nothing to compile: the reference executes the operations themselves"
+    how = "found in the cache in" if executable.cached else "compiled in"
+    resources = ", ".join(f"{value} {name.replace('_', ' ')}" for name, value in executable.resources.items())
+    return f"{how} {duration(executable.seconds)} for {executable.arch}{'; ' * bool(resources)}{resources}"
+
+
+def _verified(found: Comparison, trial: Trial) -> str:
+    m, n, _ = trial.operands.shape
+    if trial.out_dtype.kind != "float":
+        return f"all {m * n} elements equal the exact product"
+    return (
+        f"all {m * n} elements agree with the product in float64; worst at {list(found.index)}: "
+        f"off by {found.error:.3g} of {found.bound:.3g} allowed"
+    )
+
+
+def _matrix(array: Array) -> str:
+    letter = "n" if array.flags.c_contiguous else "t"
+    return f"{_shape(array)} {dtype(array.dtype)} ({letter})"
+
+
+def _shape(array: Array) -> str:
+    return "x".join(str(extent) for extent in array.shape)

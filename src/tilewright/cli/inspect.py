@@ -1,0 +1,89 @@
+"""`tilewright inspect`: a kernel's IR, generated source, resources and notes; needs no GPU."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tilewright.cli.console import UsageError, duration, reports, working
+from tilewright.inspect.report import counters, resources
+from tilewright.inspect.subject import Subject, from_file, library_gemm
+from tilewright.runtime.backends import BACKENDS
+
+
+@reports
+def inspect(
+    kernel: Annotated[
+        str, typer.Argument(help="gemm, the library's; or path/to/file.py:name, a kernel or a bound kernel.")
+    ] = "gemm",
+    target: Annotated[str, typer.Option(help="Which target to compile for: cpu, cuda or reference.")] = "cpu",
+    arch: Annotated[
+        str | None,
+        typer.Option(help="Architecture, e.g. sm_80. Default: this machine's.", show_default=False),
+    ] = None,
+    dtype: Annotated[
+        str, typer.Option(help="Element type of every array, or one for each: A=i8,B=i8,C=i32.")
+    ] = "f32",
+    shape: Annotated[
+        str, typer.Option(help="Extents: MxNxK, or by the names of dimensions: M=3840,N=4096,K=4096.")
+    ] = "4096x4096x4096",
+    layout: Annotated[
+        str, typer.Option(help="How A and B of gemm lie in memory, as in gemm --layout.")
+    ] = "nn",
+    math: Annotated[str, typer.Option(help="How gemm multiplies f32: exact or tf32.")] = "exact",
+    constant: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=EXPRESSION",
+            help="A constant of a kernel in a file, as Python; tw is tilewright. May be repeated.",
+        ),
+    ] = None,
+    ir: Annotated[bool, typer.Option("--ir", help="The traced kernel.")] = False,
+    source: Annotated[bool, typer.Option("--source", help="The generated text.")] = False,
+    resource: Annotated[
+        bool, typer.Option("--resources", help="Registers, shared bytes, spills, width of each copy.")
+    ] = False,
+    notes: Annotated[bool, typer.Option("--notes", help="Choices that the target made.")] = False,
+    count: Annotated[
+        bool,
+        typer.Option(
+            "--counters", help="Bank conflicts and sectors, counted by the reference on a few blocks."
+        ),
+    ] = False,
+) -> None:
+    """Show what becomes of a kernel; without options its resources and notes.
+
+    Compiles for GPUs that are not there.
+    """
+    if target not in BACKENDS:
+        raise UsageError(f"unknown target {target!r}; choose one of {', '.join(BACKENDS)}")
+    if kernel == "gemm":
+        subject = library_gemm(target, dtype, shape, layout, math)
+    else:
+        subject = from_file(kernel, dtype, shape, constant or [])
+    if not (ir or source or resource or notes or count):
+        resource = notes = True
+    parts = _parts(subject, target, arch, ir, source, resource, notes)
+    if count:
+        with working("running on the reference"):
+            parts.append(counters(subject.on_reference()))
+    typer.echo("\n\n".join(part.rstrip() for part in parts if part))
+
+
+def _parts(
+    subject: Subject, target: str, arch: str | None, ir: bool, source: bool, resource: bool, notes: bool
+) -> list[str]:
+    parts = [subject.trace()] if ir else []
+    if source or resource or notes:
+        with working(f"compiling for {target}"):
+            made = subject.compile(target, arch)
+        if source:
+            parts.append(made.source)
+        if resource:
+            cached = "found in the cache" if made.cached else "made"
+            parts.append(f"{made.kernel.name} {cached} in {duration(made.seconds)}\n{resources(made)}")
+        if notes:
+            parts.append("\n".join(f"note: {note}" for note in made.notes))
+    return parts

@@ -1,0 +1,234 @@
+"""The matrices that `tilewright gemm` is asked to multiply: made up, measured, or read from files."""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewright.cli.console import UsageError, size
+from tilewright.dtypes import DType, dtype
+from tilewright.errors import DTypeError
+from tilewright.ops.sample import INITS, Operands, operands
+
+Array = npt.NDArray[Any]
+
+DTYPES = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i8")
+"""What the library's GEMM multiplies."""
+
+LAYOUTS = ("nn", "nt", "tn", "tt")
+
+DATA = ("elevation",)
+
+DEFAULT_SHAPE = {"cpu": (1024, 1024, 1024), "cuda": (4096, 4096, 4096), "reference": (64, 64, 64)}
+
+
+def chosen_dtype(name: str) -> DType:
+    """The dtype of a name, as a user may spell it.
+
+    Raises:
+        UsageError: no such dtype, or none that the GEMM multiplies; says which is nearest.
+    """
+    try:
+        found = dtype(name)
+    except DTypeError:
+        close = difflib.get_close_matches(name, DTYPES, 1, 0.4) or [DTYPES[1]]
+        raise UsageError(
+            f"unknown dtype {name!r}; nearest: {close[0]}; choose one of {', '.join(DTYPES)}"
+        ) from None
+    return _multiplied(found)
+
+
+def _multiplied(found: DType, where: str = "") -> DType:
+    if found.name in DTYPES:
+        return found
+    nearest = "f64" if found.kind in ("int", "uint") else "f32"
+    raise UsageError(
+        f"{where}no GEMM for {found} yet; nearest: --dtype {nearest}; choose one of {', '.join(DTYPES)}"
+    )
+
+
+def gather(
+    given: list[str],
+    *,
+    target: str,
+    dtype_name: str | None,
+    layout: str | None,
+    init: str,
+    data: str | None,
+    seed: int,
+) -> Operands:
+    """The matrices that the command line asks for.
+
+    Args:
+        given: ``M N K``, two file names, or nothing.
+        target: which target will multiply them.
+        dtype_name: element type; None for f32, or what the files hold.
+        layout: how A and B are stored; None for ``"nn"``, or what the files say.
+        init: what fills matrices that are made up.
+        data: a set of measurements; None for none.
+        seed: of the random numbers.
+
+    Raises:
+        UsageError: what is asked for cannot be; says what can.
+    """
+    if layout is not None and layout not in LAYOUTS:
+        raise UsageError(f"unknown layout {layout!r}; choose one of {', '.join(LAYOUTS)}")
+    if data is not None and data not in DATA:
+        raise UsageError(f"unknown data {data!r}; choose one of {', '.join(DATA)}")
+    if init not in INITS:
+        close = difflib.get_close_matches(init, INITS, 1) or INITS[:1]
+        raise UsageError(f"unknown init {init!r}; nearest: {close[0]}; choose one of {', '.join(INITS)}")
+    measured = data or (init if init in DATA else None)
+    if measured is not None:
+        if given:
+            raise UsageError(f"{measured} has its own shape; leave {' '.join(given)} out")
+        return operands(measured, chosen_dtype(dtype_name or "f32"), layout=layout)
+    if len(given) == 2:
+        made = _read(Path(given[0]), Path(given[1]), dtype_name)
+        return made.stored(layout) if layout else made
+    shape = _extents(given) if given else DEFAULT_SHAPE[target]
+    element = chosen_dtype(dtype_name or "f32")
+    _check_memory(shape, element)
+    return operands(init, element, shape, seed=seed, layout=layout)
+
+
+def _extents(given: list[str]) -> tuple[int, int, int]:
+    if len(given) != 3:
+        raise UsageError(
+            f"{len(given)} argument{'s' * (len(given) != 1)} ({' '.join(given)}); give three extents M N K, "
+            "or two files a.npy b.npy, or nothing"
+        )
+    found = []
+    for name, text in zip("MNK", given, strict=True):
+        if not (text.isascii() and text.isdigit()):
+            raise UsageError(
+                f"{name} is {text!r}, which is not a whole number; e.g. tilewright gemm 512 512 512"
+            )
+        if int(text) == 0:
+            raise UsageError(f"{name} is 0; the extents M N K must be positive")
+        found.append(int(text))
+    return (found[0], found[1], found[2])
+
+
+def _check_memory(shape: tuple[int, int, int], element: DType) -> None:
+    """Refuse what cannot fit, instead of filling the machine until the system ends some process."""
+    m, n, k = shape
+    # Made in f64, multiplied, and verified in f64 with a bound.
+    wanted = max(m * k, k * n) * 8 + (m * k + k * n) * element.bytes + m * n * (element.bytes + 4 * 8)
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return
+    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if wanted > present:
+        raise UsageError(
+            f"M N K = {m} {n} {k} in {element} takes {size(wanted)}; this machine has {size(present)}"
+        )
+
+
+# ---------------------------------------------------------------- files
+
+
+def _read(path_a: Path, path_b: Path, dtype_name: str | None) -> Operands:
+    asked = None if dtype_name is None else chosen_dtype(dtype_name)
+    a, b = _load(path_a, asked), _load(path_b, asked)
+    if a.shape[1] != b.shape[0]:
+        raise UsageError(
+            f"K differs: {path_a} has shape {a.shape} and {path_b} has shape {b.shape}; a (M, K) is "
+            f"multiplied by b (K, N), so {a.shape[1]} must equal {b.shape[0]}"
+        )
+    if a.dtype != b.dtype:
+        raise UsageError(
+            f"{path_a} holds {dtype(a.dtype)} and {path_b} holds {dtype(b.dtype)}; convert both, e.g. with "
+            "--dtype f32"
+        )
+    return Operands(a, b, f"{path_a} and {path_b}")
+
+
+def _load(path: Path, asked: DType | None) -> Array:
+    """A matrix from a file, in the dtype that was asked for."""
+    try:
+        with path.open("rb") as file:
+            array = np.lib.format.read_array(file, allow_pickle=False)
+    except FileNotFoundError:
+        raise UsageError(f"{path}: no such file") from None
+    except OSError as error:
+        raise UsageError(f"{path}: {error.strerror or error}") from None
+    except ValueError as error:
+        raise UsageError(f"{path}: not a .npy file with numbers ({error})") from None
+    if array.ndim != 2:
+        raise UsageError(f"{path}: has {array.ndim} dimensions {array.shape}; a matrix has 2")
+    if 0 in array.shape:
+        raise UsageError(f"{path}: is empty, shape {array.shape}; the extents M N K must be positive")
+    if array.dtype.kind == "V" and asked is not None and array.dtype.itemsize == asked.bytes:
+        return array.view(asked.numpy)  # what NumPy's format makes of bf16 and fp8
+    native = array.astype(array.dtype.newbyteorder("="), copy=False)
+    try:
+        held = dtype(native.dtype)
+    except DTypeError:
+        raise UsageError(
+            f"{path}: holds {array.dtype}, which is no element type; say what it is, e.g. --dtype bf16"
+        ) from None
+    if asked is None:
+        _multiplied(held, f"{path}: ")
+        return native
+    if held.components > 1:
+        raise UsageError(f"{path}: holds complex numbers ({held}), of which no {asked} can be made")
+    return _converted(native, asked, path)
+
+
+def _converted(array: Array, asked: DType, path: Path) -> Array:
+    """The numbers in another dtype; rounded if need be, but never wrapped around or made infinite."""
+    with np.errstate(all="ignore"):
+        made = array.astype(asked.numpy, copy=False)
+        infinite = np.isfinite(array) & ~np.isfinite(made.astype(np.float64))
+        lost = infinite if asked.is_float else made != array
+    if lost.any():
+        first = tuple(int(i) for i in np.argwhere(lost)[0])
+        raise UsageError(f"{path}: element {list(first)} is {array[first]}, which {asked} does not hold")
+    return made
+
+
+def check_output(path: Path) -> None:
+    """Find out before the work whether its result can be kept.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    folder = path.parent
+    if path.is_dir():
+        raise UsageError(f"cannot write {path}: it is a directory")
+    if not folder.is_dir():
+        raise UsageError(f"cannot write {path}: there is no directory {folder}")
+    if not os.access(folder, os.W_OK):
+        raise UsageError(f"cannot write {path}: {folder} may not be written")
+
+
+def save(path: Path, array: Array) -> None:
+    """Write a .npy file, whole or not at all; replaces a file of that name.
+
+    Raises:
+        UsageError: the file cannot be written.
+    """
+    try:
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as file:
+                np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
+            Path(name).chmod(0o666 & ~_umask())
+            Path(name).replace(path)
+        except BaseException:
+            Path(name).unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -1,0 +1,1 @@
+"""Looking into kernels: what the compiler reported, how each copy moves, pictures of layouts."""

@@ -1,0 +1,99 @@
+"""What a compiled kernel needs and how it moves its tiles, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import Copy, CopyAsync
+from tilewright.ir.types import Value
+from tilewright.runtime.executable import Executable
+from tilewright.targets.reference.report import Report
+
+_UNITS = {"registers": "registers per thread"}
+
+
+@dataclass(frozen=True)
+class Movement:
+    """How one copy moves its tile.
+
+    Args:
+        source: name and memory of the source.
+        target: name and memory of the target.
+        elems: elements per access; None where the target has not chosen.
+        bytes: bytes per access.
+        asynchronous: whether it goes on while the kernel does other things.
+        line: the author's line.
+    """
+
+    source: str
+    target: str
+    elems: int | None
+    bytes: int | None
+    asynchronous: bool
+    line: str
+
+    def __str__(self) -> str:
+        kind = "asynchronous copy" if self.asynchronous else "copy"
+        width = "width not chosen"
+        if self.elems is not None:
+            width = f"{self.elems} element{'s' * (self.elems > 1)} ({self.bytes} bytes) per access"
+        where = f", {self.line}" if self.line else ""
+        return f"{kind} {self.source} -> {self.target}: {width}{where}"
+
+
+def movements(kernel: Kernel) -> tuple[Movement, ...]:
+    """How each copy of a kernel moves its tile, in program order; the same copy of several stages once."""
+    found: dict[Movement, None] = {}
+    for op in kernel.walk():
+        if isinstance(op, Copy):
+            elems = op.vector
+            size = None if elems is None else elems * op.source.dtype.bytes
+            line = str(op.location.frame) if op.location else ""
+            names = (_place(op.source), _place(op.target))
+            found[Movement(*names, elems, size, isinstance(op, CopyAsync), line)] = None
+    return tuple(found)
+
+
+def _place(value: Value) -> str:
+    memory = "registers" if value.is_fragment else value.tensor.memory.value
+    return f"{value.buffer.name} ({memory})"
+
+
+def resources(executable: Executable) -> str:
+    """Launch shape, what the compiler reported, and how each copy moves its tile.
+
+    Args:
+        executable: a compiled kernel.
+    """
+    kernel = executable.kernel if executable.listing is None else executable.listing.kernel
+    rows: list[tuple[str, Any]] = [
+        ("target", f"{executable.target} {executable.arch}"),
+        ("threads per block", kernel.threads),
+        ("threads per warp", kernel.lanes),
+        ("shared bytes", kernel.shared_bytes),
+    ]
+    reported = {**executable.resources}
+    if executable.listing is not None and executable.target == "cpu":
+        rows[-1] = ("scratch bytes per worker", executable.listing.shared_bytes)
+    rows += [
+        (_UNITS.get(name, name.replace("_", " ")), value)
+        for name, value in reported.items()
+        if name != "shared_bytes"
+    ]
+    if executable.path is not None:
+        rows.append(("machine code bytes", executable.path.stat().st_size))
+    moved = [str(movement) for movement in movements(kernel)]
+    return "\n".join([*_table(rows), "", *moved])
+
+
+def counters(report: Report) -> str:
+    """Bank conflicts and sectors that a run on the reference counted."""
+    return str(report.counters)
+
+
+def _table(rows: Sequence[tuple[str, Any]]) -> list[str]:
+    width = max(len(name) for name, _ in rows)
+    return [f"{name:<{width}}  {value}" for name, value in rows]

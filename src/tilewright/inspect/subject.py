@@ -1,0 +1,234 @@
+"""What is to be inspected: the library's GEMM, or a kernel in a file, with the arrays it is made for."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewright.dtypes import DType, dtype
+from tilewright.errors import LaunchError
+from tilewright.ir.printer import print_kernel
+from tilewright.lang.program import Program
+from tilewright.lang.specs import TensorSpec
+from tilewright.ops.config import default_config
+from tilewright.ops.gemm import gemm, output_dtype
+from tilewright.runtime.arrays import describe
+from tilewright.runtime.backends import backend_named
+from tilewright.runtime.binding import bind
+from tilewright.runtime.executable import Executable
+from tilewright.runtime.kernel import Bound, Kernel
+from tilewright.runtime.reference import PreparedReference
+from tilewright.runtime.specialise import spec_of
+from tilewright.targets.reference.report import Report
+
+Array = npt.NDArray[Any]
+
+FEW = 256
+"""The largest extent on the reference, which executes thread by thread."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A kernel with its constants, and the arrays that it would be called with.
+
+    Args:
+        bound: the kernel.
+        dtypes: the element type of each array, by parameter.
+        extents: of each dimension, by name.
+        transposed: parameters that are stored column after column.
+    """
+
+    bound: Bound
+    dtypes: Mapping[str, DType]
+    extents: Mapping[str, int]
+    transposed: frozenset[str] = frozenset()
+
+    def trace(self) -> str:
+        """The traced kernel as text."""
+        return print_kernel(self.bound.trace(*self._specs()))
+
+    def compile(self, target: str, arch: str | None = None) -> Executable:
+        """The kernel compiled for a target, which need not be able to run here."""
+        return self.bound.compile(*self._specs(), target=target, arch=arch)
+
+    def on_reference(self) -> Report:
+        """What the reference finds and counts on arrays of at most `FEW` along each dimension."""
+        few = {name: min(extent, FEW) for name, extent in self.extents.items()}
+        rng = np.random.default_rng(0)
+        arguments: list[Any] = []
+        for parameter in self.bound.program.parameters:
+            if parameter.kind != "tensor":
+                raise LaunchError(f"{parameter.name} is a number; counters are for kernels of arrays alone")
+            array = self._array(parameter.name, few)
+            array[...] = rng.integers(-4, 5, array.shape).astype(array.dtype)
+            arguments.append(array)
+        kernel = self.bound.trace(*arguments)
+        names = [parameter.name for parameter in self.bound.program.parameters]
+        infos = {name: describe(array, name) for name, array in zip(names, arguments, strict=True)}
+        backend = backend_named("reference")
+        executable = backend.compile(kernel, None)
+        parameters = self.bound.program.parameters
+        prepared = PreparedReference(executable, bind(kernel, infos, {}), parameters)
+        return prepared.run(arguments)
+
+    def _array(self, name: str, extents: Mapping[str, int]) -> Array:
+        dims = next(p.dims for p in self.bound.program.parameters if p.name == name)
+        shape = tuple(extents[dim] for dim in dims)
+        return np.empty(shape, self.dtypes[name].numpy, order="F" if name in self.transposed else "C")
+
+    def _specs(self) -> list[TensorSpec | None]:
+        return [
+            spec_of(describe(self._array(parameter.name, self.extents)), parameter.name)
+            if parameter.kind == "tensor"
+            else None
+            for parameter in self.bound.program.parameters
+        ]
+
+
+def library_gemm(target: str, dtype_name: str, shape: str, layout: str, math: str) -> Subject:
+    """The library's GEMM, configured as `matmul` would.
+
+    Args:
+        target: for which target.
+        dtype_name: element type of A and B.
+        shape: extents, as `read_shape` takes them.
+        layout: how A (M, K) and B (K, N) are stored: ``"n"`` or ``"t"`` for each.
+        math: ``"exact"`` or ``"tf32"``.
+
+    Raises:
+        LaunchError: a shape or layout that means nothing.
+    """
+    if layout not in ("nn", "nt", "tn", "tt"):
+        raise LaunchError(f"unknown layout {layout!r}; choose one of nn, nt, tn, tt")
+    element = dtype(dtype_name)
+    extents = read_shape(shape)
+    _require(extents, ("M", "N", "K"))
+    sizes = (extents["M"], extents["N"], extents["K"])
+    config = default_config(target, element, sizes, math)
+    bound = gemm.bind(tile=config.tile, mma=config.mma, stages=config.stages)
+    # The kernel takes B as (N, K), the transpose of what the user has.
+    stored = [name for name, letter in zip("AB", layout, strict=True) if (letter == "t") == (name == "A")]
+    return Subject(
+        bound, {"A": element, "B": element, "C": output_dtype(element)}, extents, frozenset(stored)
+    )
+
+
+def from_file(where: str, dtype_names: str, shape: str, constants: Sequence[str]) -> Subject:
+    """A kernel that a Python file defines.
+
+    Args:
+        where: ``path/to/file.py:name``; the name is a kernel, or what its `bind` gave.
+        dtype_names: one element type for all arrays, or ``A=i8,B=i8,C=i32``.
+        shape: extents, as `read_shape` takes them.
+        constants: ``NAME=EXPRESSION`` for each constant; Python, evaluated in the file's own namespace.
+
+    Raises:
+        LaunchError: no such file or kernel, or something is missing; lists what there is.
+    """
+    path, _, name = where.rpartition(":")
+    if not path.endswith(".py"):
+        raise LaunchError(f"unknown kernel {where!r}; give gemm, or path/to/file.py:name")
+    module = _load(Path(path))
+    found = getattr(module, name, None)
+    if not isinstance(found, Kernel | Bound):
+        there = [key for key, value in vars(module).items() if isinstance(value, Kernel | Bound)]
+        raise LaunchError(f"{path} has no kernel {name!r}; it has {', '.join(there) or 'none'}")
+    given = _constants(constants, module)
+    if isinstance(found, Bound) and given:
+        raise LaunchError(f"{name} is bound already; leave out --set {', '.join(given)}")
+    bound = found if isinstance(found, Bound) else found.bind(**given)
+    return Subject(bound, _dtypes(dtype_names, bound.program), _extents(shape, bound.program))
+
+
+def read_shape(text: str) -> dict[str, int]:
+    """Extents by name.
+
+    Raises:
+        LaunchError: neither ``MxNxK`` nor ``NAME=extent,…``, or an extent of 0.
+
+    Example:
+        >>> read_shape("3x4x5"), read_shape("H=7,W=9")
+        ({'M': 3, 'N': 4, 'K': 5}, {'H': 7, 'W': 9})
+    """
+    if re.fullmatch(r"\d+x\d+x\d+", text):
+        found = dict(zip("MNK", map(int, text.split("x")), strict=True))
+    elif re.fullmatch(r"\w+=\d+(,\w+=\d+)*", text):
+        found = {name: int(extent) for name, extent in (part.split("=") for part in text.split(","))}
+    else:
+        raise LaunchError(f"shape {text!r} means nothing; give e.g. 512x512x512, or M=512,N=512,K=512")
+    if 0 in found.values():
+        raise LaunchError(f"shape {text!r} has an extent of 0; extents must be positive")
+    return found
+
+
+def _require(extents: Mapping[str, int], names: Sequence[str]) -> None:
+    missing = [name for name in names if name not in extents]
+    if missing:
+        raise LaunchError(
+            f"no extent for {', '.join(missing)}; give --shape {','.join(f'{n}=…' for n in names)}"
+        )
+
+
+def _extents(shape: str, program: Program) -> dict[str, int]:
+    given = read_shape(shape)
+    for parameter in program.parameters:
+        if parameter.kind == "tensor" and not parameter.dims:
+            raise LaunchError(
+                f"kernel {program.name} does not name the dimensions of {parameter.name}; "
+                f'e.g. @tw.kernel({parameter.name}="M K")'
+            )
+    _require(given, list(dict.fromkeys(dim for parameter in program.parameters for dim in parameter.dims)))
+    return given
+
+
+def _dtypes(names: str, program: Program) -> dict[str, DType]:
+    tensors = [parameter.name for parameter in program.parameters if parameter.kind == "tensor"]
+    if "=" not in names:
+        return dict.fromkeys(tensors, dtype(names))
+    pairs = [part.partition("=") for part in names.split(",")]
+    given = {name.strip(): dtype(value.strip()) for name, _, value in pairs}
+    if missing := [name for name in tensors if name not in given]:
+        raise LaunchError(
+            f"no dtype for {', '.join(missing)}; give --dtype {','.join(f'{n}=…' for n in tensors)}"
+        )
+    return given
+
+
+def _constants(texts: Sequence[str], module: ModuleType) -> dict[str, Any]:
+    names = {"tw": sys.modules["tilewright"], **vars(module)}
+    given: dict[str, Any] = {}
+    for text in texts:
+        name, equals, expression = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise LaunchError(
+                f"--set {text!r} means nothing; give NAME=EXPRESSION, e.g. --set 'tile=(64,64,32)'"
+            )
+        try:
+            given[name] = eval(expression, dict(names))
+        except Exception as error:  # whatever the expression does
+            raise LaunchError(f"--set {text!r}: {type(error).__name__}: {error}") from error
+    return given
+
+
+def _load(path: Path) -> ModuleType:
+    if not path.is_file():
+        raise LaunchError(f"{path}: no such file")
+    spec = importlib.util.spec_from_file_location(f"inspected_{path.stem}", path)
+    if spec is None or spec.loader is None:
+        raise LaunchError(f"{path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module.__name__] = module
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:  # whatever the file does
+        raise LaunchError(f"{path}: {type(error).__name__}: {error}") from error
+    return module

@@ -1,0 +1,65 @@
+"""An array in GPU memory, for programs that have no framework: copied in, computed on, copied out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewright.dtypes import DType, dtype
+from tilewright.runtime import cuda
+
+Array = npt.NDArray[Any]
+
+
+class DeviceArray:
+    """A dense array in the memory of a GPU; other libraries see it through ``__cuda_array_interface__``.
+
+    Args:
+        memory: what keeps it alive.
+        shape: extents.
+        strides: strides in bytes.
+        element: element type.
+    """
+
+    def __init__(
+        self, memory: cuda.Memory, shape: tuple[int, ...], strides: tuple[int, ...], element: DType
+    ) -> None:
+        self.memory = memory
+        self.shape = shape
+        self.strides = strides
+        self.dtype = element.numpy
+
+    @classmethod
+    def of(cls, array: Array, index: int = 0) -> DeviceArray:
+        """A copy of a NumPy array, in the same order of memory if that is dense."""
+        dense = array if array.flags.forc else np.ascontiguousarray(array)
+        made = cls(cuda.Memory(dense.nbytes, index), dense.shape, dense.strides, dtype(dense.dtype))
+        if dense.nbytes:
+            cuda.call("cuMemcpyHtoD", made.memory.address, dense.ctypes.data, dense.nbytes)
+        return made
+
+    @property
+    def T(self) -> DeviceArray:  # noqa: N802
+        """The transpose: the same memory with its dimensions reversed."""
+        return DeviceArray(self.memory, self.shape[::-1], self.strides[::-1], dtype(self.dtype))
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        return {
+            "version": 3,
+            "shape": self.shape,
+            "strides": self.strides,
+            "typestr": self.dtype.str,
+            "data": (self.memory.address, False),
+        }
+
+    def host(self) -> Array:
+        """A copy in host memory; waits for the device."""
+        by_stride = sorted(range(len(self.shape)), key=lambda dim: -self.strides[dim])
+        dense = np.empty([self.shape[dim] for dim in by_stride], self.dtype)
+        cuda.synchronize()
+        if dense.nbytes:
+            cuda.call("cuMemcpyDtoH", dense.ctypes.data, self.memory.address, dense.nbytes)
+        return dense.transpose(np.argsort(by_stride))
