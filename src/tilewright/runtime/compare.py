@@ -1,0 +1,361 @@
+"""Is this array the product?  A comparison that accepts every correct kernel and notices one lost k.
+
+**Reference.**  Products are exact and sums are in f64 (for f64 inputs: exact slices added in twice the
+precision); one rounding to the output's dtype.  Integers compare exactly.
+
+**Bound, element by element.**  A sum of ``steps`` roundings, each at most ``u`` times the partial sum at that
+moment, is off by about ``u * sqrt(steps) * P / sqrt(3)`` if the roundings are independent, where ``P`` bounds
+the partial sums.  We take ``P = max over prefixes of |partial sum| + sqrt(sum (a b)^2)``; the second part
+stands for other orders of summation.  The bound allows `SPREAD` times ``u * sqrt(steps) * P``, seven standard
+deviations, which no correct element of any matrix reaches.  Three terms are added:
+
+- a matrix unit aligns the products of one step to the largest and cuts off what sticks out below, always
+  towards zero, so these errors add up: `CUT` times ``(k_step + 2) * steps * P``;
+- where all products of an element are equal, the roundings repeat: ``u * steps * P``;
+- the output's rounding, ``u_out * |c|``, and the smallest number of either dtype.
+
+The classical bound ``K * u * sum |a b|`` is hundreds of times larger and lets a whole lost tile pass.
+
+**Lost terms.**  What a lost k leaves behind is not noise but the outer product of a column of A and a row of
+B; a lost tile leaves the sum of its columns' and rows' products.  The residual is projected onto the patterns
+of each k and of each run of 2, 4, ... 256 of them; a projection that is close to minus one (lost) or plus one
+(added twice) and lies `OUTLIER` deviations off all others of its length means a wrong result, even where
+every element is within its bound.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+from tilewright.dtypes import DType, dtype, f32, f64, i32
+from tilewright.errors import DTypeError, WrongResultError
+from tilewright.ir.mma import MmaAtom
+from tilewright.targets.reference.numerics import convert, keep_fraction
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+SPREAD = 4.0
+"""How many ``u * sqrt(steps) * P`` an element may be off; one standard deviation is at most 0.58 of them."""
+
+CUT = 2.0**-24
+"""What a matrix unit cuts off each addend, relative to the largest: it keeps at least one bit more than f32.
+
+Source: Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021, sections 3.3-3.6.
+"""
+
+OUTLIER = 8.0
+"""How many deviations a projection must lie off the others; of 10^5 normal deviates none exceeds 5."""
+
+_CHUNKS = 64
+_PANEL = 1 << 22
+_SAMPLE = 512
+
+
+@dataclass(frozen=True)
+class Accumulation:
+    """How a kernel adds up its products.
+
+    Args:
+        acc: dtype of the accumulator.
+        k_step: products that one step adds before it rounds.
+        cuts: whether a step cuts off the low bits of its addends, as matrix units do.
+        precision: fraction bits to which inputs are rounded first (tf32: 10); None: none are lost.
+
+    Example:
+        >>> from tilewright.targets.atoms import MMA_TF32
+        >>> Accumulation.of(MMA_TF32)
+        Accumulation(acc=f32, k_step=8, cuts=True, precision=10)
+    """
+
+    acc: DType = f32
+    k_step: int = 1
+    cuts: bool = False
+    precision: int | None = None
+
+    @staticmethod
+    def of(atom: MmaAtom) -> Accumulation:
+        """The accumulation of an MMA atom; atoms that need a feature are matrix units."""
+        cuts = bool(atom.feature) and atom.c_dtype.is_float
+        return Accumulation(atom.c_dtype, atom.shape[2], cuts, atom.precision)
+
+    @staticmethod
+    def default(element: DType) -> Accumulation:
+        """One multiply-add at a time, in f32, f64 or i32."""
+        return Accumulation(f64 if element == f64 else f32 if element.is_float else i32)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """The outcome of a comparison.
+
+    Args:
+        ok: whether the array is the product.
+        index: the worst element, relative to its bound.
+        value: what stands there.
+        reference: what should.
+        error: their difference.
+        bound: the largest difference that a correct kernel can have there.
+        reason: what is wrong; empty if nothing is.
+        resolved: the share of the K positions of which each one, were it lost, would have been noticed.
+    """
+
+    ok: bool
+    index: tuple[int, int]
+    value: float
+    reference: float
+    error: float
+    bound: float
+    reason: str
+    resolved: float
+
+    def raise_if_wrong(self) -> None:
+        """Raise if the array is not the product.
+
+        Raises:
+            WrongResultError: it is not; the message names the worst element.
+        """
+        if not self.ok:
+            raise WrongResultError(str(self))
+
+    def __str__(self) -> str:
+        where = (
+            f"element {self.index} is {self.value:.9g}, expected {self.reference:.9g}, "
+            f"off by {self.error:.3g} with a bound of {self.bound:.3g}"
+        )
+        if not self.ok:
+            return f"wrong: {self.reason}; {where}"
+        blind = "" if self.resolved == 1 else f"; one lost term would show for {self.resolved:.0%} of all k"
+        return f"correct: worst {where}{blind}"
+
+
+def compare_gemm(a: Array, b: Array, c: Array, how: Accumulation | None = None) -> Comparison:
+    """Whether ``c = a @ b``.
+
+    For large matrices compare some rows: ``compare_gemm(a[rows], b, c[rows])``.
+
+    Args:
+        a: (M, K).
+        b: (K, N), of a's dtype or another.
+        c: (M, N), what a kernel computed.
+        how: how the kernel adds up; default: one multiply-add at a time.
+
+    Raises:
+        DTypeError: complex arrays.
+        ValueError: the shapes do not fit.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> a, b = rng.standard_normal((2, 64, 64), np.float32)
+        >>> compare_gemm(a, b, a @ b).ok, compare_gemm(a, b, a[:, 1:] @ b[1:]).ok
+        (True, False)
+    """
+    if a.ndim != 2 or b.ndim != 2 or c.shape != (a.shape[0], b.shape[1]) or a.shape[1] != b.shape[0]:
+        raise ValueError(f"shapes {a.shape} @ {b.shape} -> {c.shape} do not fit")
+    if dtype(a.dtype).components != 1 or dtype(c.dtype).components != 1:
+        raise DTypeError("complex products: compare the real and imaginary parts")
+    how = how or Accumulation.default(dtype(a.dtype))
+    if c.size == 0:
+        return Comparison(True, (0, 0), 0.0, 0.0, 0.0, 0.0, "", 1.0)
+    if not dtype(a.dtype).is_float:
+        return _compare_integers(a, b, c, how)
+    return _compare_floats(_inputs(a, how), _inputs(b, how), c, how)
+
+
+def _compare_floats(a: Array, b: Array, c: Array, how: Accumulation) -> Comparison:
+    panel = max(1, _PANEL // c.shape[1])
+    sampled = np.linspace(0, len(c) - 1, min(len(c), _SAMPLE)).astype(int)
+    worst: tuple[float, tuple[int, int], tuple[float, ...]] | None = None
+    wrong, finite, samples = 0, True, []
+    for start in range(0, len(c), panel):
+        rows = slice(start, start + panel)
+        high, low, bound = gemm_bound(a[rows], b, how, dtype(c.dtype))
+        given = c[rows].astype(np.float64)
+        ratio, error = _excess(given, high, low, bound, dtype(c.dtype))
+        wrong += int((ratio > 1).sum())
+        finite &= bool(np.isfinite(high).all() and np.isfinite(given).all())
+        m, n = (int(i) for i in np.unravel_index(int(np.argmax(ratio)), ratio.shape))
+        if worst is None or ratio[m, n] > worst[0]:
+            numbers = tuple(float(array[m, n]) for array in (given, high, error, bound))
+            worst = (float(ratio[m, n]), (start + m, n), numbers)
+        mine = sampled[(sampled >= start) & (sampled < start + panel)] - start
+        samples.append([array[mine] for array in ((given - high) - low, high, bound)])
+    assert worst is not None
+    reason, resolved = "", 0.0
+    if wrong:
+        reason = f"{wrong} of {c.size} elements are beyond their bound"
+    elif finite:
+        residual, product, bound = (np.concatenate(parts) for parts in zip(*samples, strict=True))
+        reason, resolved = _lost_terms(a[sampled], b, residual, product, bound)
+    value, reference, off, limit = worst[2]
+    return Comparison(not reason, worst[1], value, reference, off, limit, reason, resolved)
+
+
+def _excess(given: Array, high: Array, low: Array, bound: Array, out: DType) -> tuple[Array, Array]:
+    """The error relative to the bound, and the error; infinite where a number is none."""
+    with np.errstate(all="ignore"):
+        error = np.abs((given - high) - low)
+        rounded = convert(high, f64, out).astype(np.float64)
+        # Beyond the largest number, an infinity of the right sign is as good as the reference.
+        same = (given == rounded) | (np.isnan(given) & np.isnan(rounded))
+        nearly = np.abs(high) + bound >= float(_finfo(out).max)
+        same |= np.isinf(given) & (np.sign(given) == np.sign(high)) & nearly
+        error = np.where(same & ~(np.isfinite(rounded) & np.isfinite(given)), 0.0, error)
+        return np.where(np.isfinite(error), error / bound, np.inf), error
+
+
+def gemm_bound(a: Array, b: Array, how: Accumulation, out: DType) -> tuple[Array, Array, Array]:
+    """The product in twice the precision, and how far off a correct kernel can be.
+
+    Args:
+        a: (M, K) floats.
+        b: (K, N) floats.
+        how: how the kernel adds up.
+        out: dtype of the kernel's result.
+
+    Returns:
+        The product's high and low part and the bound, f64 arrays of shape (M, N).
+    """
+    wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
+    (m, depth), n = a.shape, b.shape[1]
+    chunks = max(1, min(_CHUNKS, depth // 16))
+    edges = np.linspace(0, depth, chunks + 1).astype(int)
+    total, prefix = np.zeros((m, n)), np.zeros((m, n))
+    with np.errstate(all="ignore"):
+        for start, stop in itertools.pairwise(edges):
+            total += wide_a[:, start:stop] @ wide_b[start:stop]
+            np.maximum(prefix, np.abs(total), out=prefix)
+        squares = (wide_a * wide_a) @ (wide_b * wide_b)
+        magnitude = prefix + np.sqrt(squares)
+        steps = max(1, -(-depth // how.k_step))
+        unit = how.acc.unit_roundoff
+        # Equal products round the same way again and again.
+        spread = np.sqrt(np.maximum(squares - total * total / max(depth, 1), 0) / max(depth, 1))
+        repeats = spread < unit * magnitude
+        relative = np.where(repeats, unit * steps, SPREAD * unit * np.sqrt(steps))
+        if how.cuts:
+            relative = relative + CUT * (how.k_step + 2) * steps
+        high, low = _double_product(a, b) if a.dtype == np.float64 else (total, np.zeros((m, n)))
+        smallest = float(_finfo(out.numpy).smallest_subnormal) + float(_finfo(how.acc.numpy).tiny)
+        bound = relative * magnitude + out.unit_roundoff * (np.abs(high) + relative * magnitude) + smallest
+    return high, low, bound
+
+
+def _finfo(element: Any) -> Any:
+    kind = dtype(element)
+    return ml_dtypes.finfo(kind.numpy if kind.is_float else np.float64)  # type: ignore[no-untyped-call]
+
+
+def _inputs(values: Array, how: Accumulation) -> Array:
+    """The values that the products are made of."""
+    if values.dtype == np.float64 or how.precision is None:
+        return values
+    return keep_fraction(values.astype(np.float32), how.precision)
+
+
+def _double_product(a: Array, b: Array) -> tuple[Array, Array]:
+    """``a @ b`` of f64 matrices in twice the precision, as high and low part.
+
+    Each matrix is cut into slices of so few bits that products of slices add up without rounding.
+
+    Source: Ozaki, Ogita, Oishi, Rump, "Error-free transformations of matrix multiplication", 2012.
+    """
+    bits = (52 - max(a.shape[1], 1).bit_length()) // 2
+    left, right = _slices(a, 1, bits), _slices(b, 0, bits)
+    high, low = np.zeros((a.shape[0], b.shape[1])), np.zeros((a.shape[0], b.shape[1]))
+    for order in range(2 * len(left) - 1):
+        for at in range(max(0, order - len(left) + 1), min(order, len(left) - 1) + 1):
+            piece = left[at] @ right[order - at]
+            total = high + piece
+            back = total - high
+            low += (high - (total - back)) + (piece - back)
+            high = total
+    total = high + low
+    return total, low - (total - high)
+
+
+def _slices(values: Array, axis: int, bits: int, count: int = 4) -> list[Array]:
+    """Slices of ``bits`` bits, relative to the largest element along ``axis``; their sum is the whole."""
+    rest = values.copy()
+    found = []
+    for _ in range(count - 1):
+        largest = np.abs(rest).max(axis=axis, keepdims=True, initial=0.0)
+        # Adding and taking away a large power of two leaves the leading bits.
+        unit = np.exp2(np.ceil(np.log2(np.where(largest > 0, largest, 1.0))) + 53 - bits)
+        lead = (rest + unit) - unit
+        found.append(lead)
+        rest = rest - lead
+    return [*found, rest]
+
+
+def _lost_terms(a: Array, b: Array, residual: Array, product: Array, bound: Array) -> tuple[str, float]:
+    """Whether the residual looks like lost or repeated terms, and the share of k whose loss would show."""
+    columns = np.linspace(0, product.shape[1] - 1, min(product.shape[1], _SAMPLE)).astype(int)
+    log = np.log(bound[:, columns])
+    scale_m, scale_n = np.exp(log.mean(axis=1) - log.mean() / 2), np.exp(log.mean(axis=0) - log.mean() / 2)
+    left = a.astype(np.float64) / scale_m[:, None]
+    right = b[:, columns].astype(np.float64) / scale_n
+    alone = np.abs(left).max(axis=0) * np.abs(right).max(axis=1) > 2
+    scale = np.outer(scale_m, scale_n)
+    noise, whole = (_centred(_centred(x[:, columns] / scale, 0), 1) for x in (residual, product))
+    left, right = _centred(left, 0), _centred(right, 1)
+    power = float((whole * whole).sum())
+    if power > 0:
+        # A common relative error of all elements is no lost term.
+        noise = noise - whole * ((noise * whole).sum() / power)
+    energy = np.linalg.norm(left, axis=0) * np.linalg.norm(right, axis=1)
+    usable = energy > 1e-9 * energy.max(initial=0.0)
+    overlap = np.einsum("ik,ik->k", left, noise @ right.T) * usable
+    energy = np.where(usable, energy, 0.0)
+    resolved = alone.copy()
+    for width in (1 << w for w in range(9)):
+        if width > 1 and width > len(energy) // 16:
+            break
+        overlaps, energies = _windows(overlap, width), _windows(energy * energy, width)
+        at = np.flatnonzero(energies > 0)
+        if not len(at):
+            break
+        projection = overlaps[at] / np.sqrt(energies[at])
+        off = np.abs(projection - np.median(projection))
+        deviation = float(np.median(off)) / 0.6745
+        share = overlaps[at] / energies[at]
+        lost = (np.abs(np.abs(share) - 1) < 0.5) & (off > OUTLIER * deviation)
+        if lost.any():
+            worst = int(np.argmax(np.where(lost, off, 0)))
+            which = f"k = {at[worst]}" + (f" to {at[worst] + width - 1}" if width > 1 else "")
+            what = "is missing" if share[worst] < 0 else "was added twice"
+            return f"of the sum, {which} {what}", float(resolved.mean())
+        if width == 1:
+            resolved |= energy > 1.5 * OUTLIER * deviation
+    return "", float(resolved.mean()) if len(resolved) else 1.0
+
+
+def _windows(values: Array, width: int) -> Array:
+    """Sums of ``width`` neighbours, from every start."""
+    if width == 1:
+        return values
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    return np.asarray(total[width:] - total[:-width])
+
+
+def _centred(values: Array, axis: int) -> Array:
+    """Without the mean along ``axis``, unless there are too few values to tell it from the rest."""
+    return values - values.mean(axis=axis, keepdims=True) if values.shape[axis] >= 4 else values
+
+
+def _compare_integers(a: Array, b: Array, c: Array, how: Accumulation) -> Comparison:
+    """Exact, modulo the accumulator's width, as wrapping sums are."""
+    narrow = max(a.dtype.itemsize, b.dtype.itemsize) <= 2 and a.shape[1] < 1 << 20
+    exact: Any = np.float64 if narrow else np.int64
+    wide = (a.astype(exact) @ b.astype(exact)).astype(np.int64).astype(how.acc.numpy)
+    reference = convert(wide, how.acc, dtype(c.dtype))
+    differ = np.asarray(c != reference)
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(differ)), c.shape))
+    value, expected = float(c[index]), float(reference[index])
+    reason = f"{int(differ.sum())} of {c.size} elements differ" if differ.any() else ""
+    error = abs(value - expected)
+    return Comparison(not reason, (index[0], index[1]), value, expected, error, 0.0, reason, 1.0)
