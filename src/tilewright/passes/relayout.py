@@ -14,8 +14,10 @@ from tilewright.layout.view import View
 from tilewright.layout.walk import substitute
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 
-Policy: TypeAlias = Callable[[Shared, tuple[Op, ...]], View | None]
-"""Another view of the same shape for a shared tensor that these operations use, or None to leave it."""
+Choice: TypeAlias = View | tuple[Swizzle, ...] | None
+Policy: TypeAlias = Callable[[Shared, tuple[Op, ...]], Choice]
+"""For a shared tensor and the operations that use it: another view of the same shape, swizzles to apply one
+after another, or None to leave it."""
 
 
 def uses(kernel: Kernel, op: Shared) -> tuple[Op, ...]:
@@ -44,14 +46,15 @@ def relayout_shared(kernel: Kernel, policy: Policy) -> tuple[Kernel, tuple[str, 
         using = uses(kernel, present)
         if any(observes_addresses(user) for user in using):
             continue
-        view = policy(present, using)
-        if view is None or view == present.view:
+        choice = policy(present, using)
+        if choice is None or choice in ((), present.view):
             continue
+        view, what = _chosen(present.view, choice)
         changed = _with_view(kernel, present, view)
         if _broken(changed, op.result.name) > _broken(kernel, op.result.name):
             continue
         kernel = changed
-        notes.append(f"{op.result} re-laid out: {describe(present.view, view)}")
+        notes.append(f"{op.result} re-laid out: {what}")
     return kernel, tuple(notes)
 
 
@@ -77,31 +80,27 @@ def _broken(kernel: Kernel, buffer: str) -> int:
     return sum(1 for op in using for _ in op.verify())
 
 
-def describe(old: View, new: View) -> str:
-    """Name what was done to a view: a swizzle, other strides, or else its text.
+def _chosen(present: View, choice: View | tuple[Swizzle, ...]) -> tuple[View, str]:
+    """The view that a policy chose, and what it is called."""
+    if isinstance(choice, View):
+        return choice, describe(choice)
+    view = present
+    for swizzle in choice:
+        view = swizzle.apply(view)
+    return view, " then ".join(f"swizzle<{s.bits}, {s.base}, {s.shift}>" for s in choice)
+
+
+def describe(view: View) -> str:
+    """The strides of a view if that is all there is to it, else its text.
 
     Example:
-        >>> rows = View.strided((64, 32), (32, 1))
-        >>> describe(rows, Swizzle(2, 3, 3).apply(rows))
-        'swizzle<2, 3, 3>'
-        >>> describe(rows, View.strided((64, 32), (40, 1)))
+        >>> describe(View.strided((64, 32), (40, 1)))
         'strides (40, 1)'
     """
-    for bits in range(1, 5):
-        for base in range(8):
-            for shift in range(bits, 8):
-                if _is_swizzle(old, new, Swizzle(bits, base, shift)):
-                    return f"swizzle<{bits}, {base}, {shift}>"
-    strides = tuple(_stride(new, coord) for coord in new.coords)
-    if None not in strides and View.strided(new.shape, [s for s in strides if s is not None]) == new:
-        return f"strides {strides}"
-    return str(new)
-
-
-def _is_swizzle(old: View, new: View, swizzle: Swizzle) -> bool:
-    if isinstance(old.elems, int) and old.elems % (1 << (swizzle.base + swizzle.bits)):
-        return False
-    return swizzle.apply(old).offset == new.offset
+    strides = tuple(_stride(view, coord) for coord in view.coords)
+    known = [stride for stride in strides if stride is not None]
+    plain = len(known) == view.rank and View.strided(view.shape, known).offset == view.offset
+    return f"strides {strides}" if plain else str(view)
 
 
 def _stride(view: View, coord: Sym) -> Int | None:

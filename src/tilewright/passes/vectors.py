@@ -29,17 +29,18 @@ def settle_async(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
     the asynchronous copy fails for it.  Widths must be resolved.
 
     Returns:
-        The kernel, and a note for each copy.
+        The kernel, and a note for each pair of tensors.
     """
     notes: list[str] = []
 
     def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
         if isinstance(op, CopyAsync) and op.vector and op.vector * op.source.dtype.bytes < 4:
+            size = op.vector * op.source.dtype.bytes
             notes.append(
-                f"{op.source} -> {op.target} is copied at once: {op.vector * op.source.dtype.bytes} bytes "
-                "at a time are too few for a copy in the background"
+                f"{op.source.buffer} -> {op.target.buffer} is copied at once: "
+                f"{size} byte{'s' * (size > 1)} at a time are too few for a copy in the background"
             )
             return (Copy(op.source, op.target, op.distribution, op.vector, location=op.location),)
         return None
 
-    return rewrite_kernel(kernel, change), tuple(notes)
+    return rewrite_kernel(kernel, change), tuple(dict.fromkeys(notes))

@@ -1,0 +1,168 @@
+"""Choosing layouts of shared tensors so that the accesses of a warp meet in no bank.
+
+Shared memory has 32 banks of 4 bytes.  A warp's accesses of 4 bytes or fewer are served together, those of 8
+bytes in two halves, those of 16 bytes, and ``ldmatrix``, in quarters; lanes that touch different words of one
+bank are served one after another.  Which accesses there are follows from the uses of the tensor; candidates
+are swizzles of whole 16-byte chunks, alone or two after another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.dtypes import DType
+from tilewright.ir.ops import Copy, Mma, Op, Partition, Reshape, Shared
+from tilewright.ir.rules import widest_vector
+from tilewright.ir.types import FragmentType
+from tilewright.layout.distribution import Distribution
+from tilewright.layout.nodes import Int, Sym
+from tilewright.layout.transforms import Swizzle
+from tilewright.layout.view import View
+from tilewright.layout.walk import evaluate, symbols
+from tilewright.targets.cuda.matrices import matrix_load
+
+Offsets = np.ndarray[Any, np.dtype[np.int64]]
+
+BANKS = 32
+BANK_BYTES = 4
+CHUNK_BYTES = 16
+"""The widest access, which a swizzle must not cut."""
+
+
+@dataclass(frozen=True)
+class WarpAccess:
+    """One access of a warp.
+
+    Args:
+        offsets: element offset of each lane's first element, of shape (accesses, lanes).
+        bytes: width of one lane's access.
+    """
+
+    offsets: Offsets
+    bytes: int
+
+
+def passes(offsets: Offsets, width: int, element_bytes: int) -> int:
+    """How many passes over shared memory accesses of a warp take.
+
+    Args:
+        offsets: element offsets, of shape (accesses, lanes).
+        width: bytes of one lane's access.
+        element_bytes: bytes of an element.
+
+    Example:
+        Eight rows of 64 bytes, 16 bytes of each: four of them meet in each group of banks.
+
+        >>> passes(np.arange(32).reshape(1, 32) % 8 * 32, 16, 2)
+        16
+        >>> passes(np.arange(32).reshape(1, 32) * 8, 16, 2)
+        4
+    """
+    groups = max(width // BANK_BYTES, 1)
+    words = (offsets * element_bytes // BANK_BYTES).reshape(offsets.shape[0] * groups, -1)
+    touched = np.sort((words[:, :, None] + np.arange(groups)).reshape(len(words), -1))
+    first = np.ones(touched.shape, dtype=bool)
+    first[:, 1:] = touched[:, 1:] != touched[:, :-1]
+    banks = touched % BANKS + np.arange(len(touched))[:, None] * BANKS
+    counts = np.bincount(banks[first], minlength=len(touched) * BANKS)
+    return int(counts.reshape(-1, BANKS).max(axis=1).sum())
+
+
+def spread_over_banks(op: Shared, using: tuple[Op, ...]) -> tuple[Swizzle, ...] | None:
+    """The swizzles under which the uses of a shared tensor take the fewest passes; None to leave it."""
+    if op.dtype.bytes > CHUNK_BYTES or not isinstance(op.view.elems, int):
+        return None
+    accesses = list(_accesses(op, using))
+    fewest = sum(len(a.offsets) * max(a.bytes // BANK_BYTES, 1) for a in accesses)
+    chosen: tuple[Swizzle, ...] = ()
+    best = _cost(accesses, (), op.dtype)
+    if best <= fewest:
+        return None
+    singles: list[tuple[int, tuple[Swizzle, ...]]] = []
+    for swizzle in _candidates(op):
+        cost = _cost(accesses, (swizzle,), op.dtype)
+        singles.append((cost, (swizzle,)))
+        if cost < best:
+            best, chosen = cost, (swizzle,)
+    if best > fewest:
+        singles.sort(key=lambda item: item[0])
+        for _, (first,) in singles[:4]:
+            for second in _candidates(op, bits=(1,)):
+                cost = _cost(accesses, (first, second), op.dtype)
+                if cost < best:
+                    best, chosen = cost, (first, second)
+    return chosen or None
+
+
+def _candidates(op: Shared, bits: Sequence[int] = (1, 2, 3)) -> Iterator[Swizzle]:
+    """Swizzles that move whole chunks among the banks and stay within the tensor."""
+    assert isinstance(op.view.elems, int)
+    chunk = (CHUNK_BYTES // op.dtype.bytes).bit_length() - 1
+    for count in bits:
+        for base in range(chunk, chunk + 4 - count):
+            for shift in range(count, 8):
+                if op.view.elems % (1 << (base + count)) == 0 and op.view.elems >> (base + shift):
+                    yield Swizzle(count, base, shift)
+
+
+def _cost(accesses: Sequence[WarpAccess], swizzles: tuple[Swizzle, ...], dtype: DType) -> int:
+    total = 0
+    for access in accesses:
+        offsets = access.offsets
+        for swizzle in swizzles:
+            picked = offsets >> (swizzle.base + swizzle.shift) & ((1 << swizzle.bits) - 1)
+            offsets = offsets ^ (picked << swizzle.base)
+        total += passes(offsets, access.bytes, dtype.bytes)
+    return total
+
+
+def _accesses(op: Shared, using: Sequence[Op]) -> Iterator[WarpAccess]:
+    """What the first warp does with the tensor."""
+    views = {op.result: op.view}
+    for user in using:
+        if isinstance(user, Reshape):
+            views[user.result] = user.transform.apply(views[user.source])
+        elif isinstance(user, Partition):
+            views[user.result] = views[user.source]
+        elif isinstance(user, Copy):
+            for value in (user.source, user.target):
+                if value in views:
+                    yield _copied(user, views[value], value is user.source)
+        elif isinstance(user, Mma):
+            for value, spread in ((user.a, user.mma.a), (user.b, user.mma.b)):
+                if value in views:
+                    depth = views[value].shape[1]
+                    assert isinstance(depth, int)
+                    yield _loaded(views[value], spread(depth), op.dtype)
+
+
+def _copied(op: Copy, view: View, reads: bool) -> WarpAccess:
+    target = op.target.type
+    if reads and isinstance(target, FragmentType):
+        return _loaded(view, target.distribution, op.source.dtype)
+    vector = op.vector or widest_vector(op)
+    value = op.source if reads else op.target
+    return WarpAccess(_offsets(view, op.spread, vector), vector * value.dtype.bytes)
+
+
+def _loaded(view: View, spread: Distribution, dtype: DType) -> WarpAccess:
+    """A load into registers: by rows of matrices where it fits."""
+    if how := matrix_load(view, spread, dtype):
+        rows = Distribution(spread.shape, how.lanes, how.values)
+        return WarpAccess(_offsets(view, rows, 1), CHUNK_BYTES)
+    dim, run = spread.vector()
+    vector = view.vector_width(dim, min(run & -run, CHUNK_BYTES // dtype.bytes))
+    return WarpAccess(_offsets(view, spread, vector), vector * dtype.bytes)
+
+
+def _offsets(view: View, spread: Distribution, vector: int) -> Offsets:
+    """Element offsets of the first warp's accesses, of shape (accesses, lanes); indices of stages are 0."""
+    table = spread.table[:BANKS, ::vector]
+    at = dict(zip(view.coords, np.moveaxis(table, -1, 0), strict=True))
+    outer: dict[Sym, Int] = dict.fromkeys(symbols(view.offset) - at.keys(), 0)
+    offsets = np.broadcast_to(evaluate(view.offset, {**outer, **at}), table.shape[:2])
+    return np.ascontiguousarray(offsets.T).astype(np.int64)

@@ -1,0 +1,95 @@
+"""From a lowered kernel to CUDA C++ text."""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam
+from tilewright.ir.ops import Shared
+from tilewright.targets.arch import Arch, architecture
+from tilewright.targets.cuda.lowering import lower
+from tilewright.targets.cuda.prelude import DIALECT, prelude
+from tilewright.targets.cuda.rules import CUDA_RULES
+from tilewright.targets.listing import Listing
+from tilewright.targets.simt.emitter import THREAD, SimtEmitter
+
+_LINE = 100
+"""Where the list of parameters is broken."""
+
+
+def emit(kernel: Kernel, arch: Arch | str) -> Listing:
+    """The CUDA C++ text of a kernel, which includes no header.
+
+    Args:
+        kernel: the traced kernel; it must break no rule.
+        arch: the architecture, or its name.
+
+    Returns:
+        The text, with the lowered kernel that it spells.
+    """
+    lowered, notes = lower(kernel, architecture(arch))
+    emitter = SimtEmitter(lowered, CUDA_RULES, DIALECT)
+    entry = emitter.names.unique(kernel.name)
+    emitter.block(lowered.body)
+    body = [*_start(emitter), *emitter.lines]
+    head = _head(emitter, entry)
+    pieces = prelude("\n".join([*head, *body]))
+    text = "\n".join([*(f"{piece}\n" for piece in pieces), *head, *body, "}"]) + "\n"
+    return Listing(text, entry, lowered, emitter.shared_bytes, notes)
+
+
+def _head(emitter: SimtEmitter, entry: str) -> list[str]:
+    """The signature, up to the opening brace."""
+    kernel = emitter.kernel
+    bounds = f"__launch_bounds__({kernel.threads})"
+    if kernel.cluster:
+        shape = [1, 1, 1]
+        for member in kernel.cluster:
+            shape[member.axis] = member.extent
+        bounds += f" __cluster_dims__({', '.join(map(str, shape))})"
+    head = f'extern "C" __global__ void {bounds} {entry}('
+    params = _params(emitter)
+    if len(head) + len(", ".join(params)) < _LINE:
+        return [f"{head}{', '.join(params)}) {{"]
+    lines = [head]
+    line = "   "
+    for at, param in enumerate(params):
+        piece = f" {param}{',' if at + 1 < len(params) else ') {'}"
+        if len(line) + len(piece) > _LINE:
+            lines.append(line)
+            line = "   "
+        line += piece
+    return [*lines, line]
+
+
+def _params(emitter: SimtEmitter) -> list[str]:
+    kernel = emitter.kernel
+    written = {value.buffer for op in kernel.walk() for value in op.written}
+    found = []
+    for param in kernel.params:
+        if isinstance(param, SizeParam):
+            found.append(f"{'long long' if param.bits == 64 else 'int'} {emitter.name(param.sym)}")
+        elif isinstance(param, ScalarParam):
+            found.append(f"{emitter.type(param.value.dtype)} {emitter.name(param.value)}")
+        else:
+            const = "" if param.value in written else "const "
+            found.append(f"{const}{emitter.type(param.value.dtype)}* {emitter.name(param.value)}")
+    return found
+
+
+def _start(emitter: SimtEmitter) -> list[str]:
+    """Thread and block indices, and the shared buffer."""
+    kernel = emitter.kernel
+    lines = [f"  const int {THREAD} = threadIdx.x;"]
+    for axis, letter in zip(kernel.grid, "xyz", strict=False):
+        extent = emitter.spell(axis.extent)
+        lines.append(f"  const int {emitter.name(axis.sym)} = blockIdx.{letter};  // of {extent}")
+    for member in kernel.cluster:
+        letter = "xyz"[member.axis]
+        lines.append(
+            f"  const int {emitter.name(member.sym)} = cluster_block_{letter}();  // of {member.extent}"
+        )
+    if emitter.shared_bytes:
+        align = math.lcm(16, *(op.align for op in kernel.walk() if isinstance(op, Shared)))
+        lines.append(f"  extern __shared__ __align__({align}) unsigned char shared_memory[];")
+    return lines

@@ -1,0 +1,25 @@
+"""The passes of the CUDA target, in their order."""
+
+from __future__ import annotations
+
+from tilewright.ir.kernel import Kernel
+from tilewright.passes.expand_mma import expand_mma
+from tilewright.passes.relayout import relayout_shared
+from tilewright.passes.vectors import resolve_vectors, settle_async
+from tilewright.targets.arch import Arch
+from tilewright.targets.cuda.banks import spread_over_banks
+
+
+def lower(kernel: Kernel, arch: Arch) -> tuple[Kernel, tuple[str, ...]]:
+    """The kernel that the text spells, and a note for each choice that was made.
+
+    1. Shared tensors get a swizzle where their accesses would meet in one bank.
+    2. Copies get the widest accesses that are legal.
+    3. Asynchronous copies too narrow for the hardware are done at once.
+    4. Matrix multiplies load their operands into registers.
+    """
+    kernel, re_laid_out = relayout_shared(kernel, spread_over_banks)
+    kernel = resolve_vectors(kernel)
+    kernel, at_once = settle_async(kernel)
+    kernel = expand_mma(kernel)
+    return kernel, (*re_laid_out, *at_once)

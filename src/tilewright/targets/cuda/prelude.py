@@ -1,0 +1,303 @@
+"""What CUDA text may need before its kernel: storage types, conversions, instructions; no header.
+
+Every piece is emitted only if the text names it, or if a piece that is emitted does.  Conversions follow the
+reference: one rounding to nearest even; floats to integers truncate and saturate, NaN becomes 0.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tilewright.targets.cfamily import Dialect
+from tilewright.targets.simt.arithmetic import MATH
+from tilewright.targets.simt.emitter import THREAD
+
+_TYPES = {
+    "half_t": "struct half_t { unsigned short bits; };",
+    "bf16_t": "struct bf16_t { unsigned short bits; };",
+    "e4m3_t": "struct e4m3_t { unsigned char bits; };",
+    "e5m2_t": "struct e5m2_t { unsigned char bits; };",
+    "half2_t": "struct __align__(4) half2_t { half_t re, im; };",
+}
+
+_INTEGERS = {
+    "floor_div": """
+template <class A, class B> DEVICE auto floor_div(A a, B b) {
+  return a / b - (a % b != 0 && a < 0);
+}""",
+    "floor_mod": """
+template <class A, class B> DEVICE auto floor_mod(A a, B b) {
+  return (a % b + b) % b;
+}""",
+    "min_int": """
+template <class A, class B> DEVICE decltype(A() + B()) min_int(A a, B b) {
+  return a < b ? a : b;
+}""",
+    "max_int": """
+template <class A, class B> DEVICE decltype(A() + B()) max_int(A a, B b) {
+  return a > b ? a : b;
+}""",
+}
+
+_CONVERSIONS = {
+    "half_to_float": """
+DEVICE float half_to_float(half_t x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+}""",
+    "float_to_half": """
+DEVICE half_t float_to_half(float x) {
+  half_t y;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+  return y;
+}""",
+    "double_to_half": """
+DEVICE half_t double_to_half(double x) {
+  half_t y;
+  asm("cvt.rn.f16.f64 %0, %1;" : "=h"(y.bits) : "d"(x));
+  return y;
+}""",
+    "bf16_to_float": """
+DEVICE float bf16_to_float(bf16_t x) {
+  return __uint_as_float((unsigned)x.bits << 16);
+}""",
+    "float_to_bf16": """
+DEVICE bf16_t float_to_bf16(float x) {
+  bf16_t y;
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+  return y;
+}""",
+    "e4m3_to_float": """
+DEVICE float e4m3_to_float(e4m3_t x) {
+  // The bits of an f16 whose exponent is 8 too small; 0x7f is NaN.
+  const half_t scaled = {(unsigned short)((x.bits & 0x80) << 8 | (x.bits & 0x7f) << 7)};
+  return (x.bits & 0x7f) == 0x7f ? __int_as_float(0x7fc00000) : 256.0f * half_to_float(scaled);
+}""",
+    "e5m2_to_float": """
+DEVICE float e5m2_to_float(e5m2_t x) {
+  return half_to_float(half_t{(unsigned short)(x.bits << 8)});
+}""",
+    "float_to_e4m3": """
+DEVICE e4m3_t float_to_e4m3(float x) {
+  const unsigned sign = __float_as_uint(x) >> 24 & 0x80;
+  unsigned y = __float_as_uint(x) & 0x7fffffff;
+  if (y > 0x43e80000) {  // beyond 464, the last number that rounds to 448
+    y = 0x7f;
+  } else if (y < 0x3c800000) {  // subnormal: adding 2**14 leaves multiples of 2**-9 in the last bits
+    y = __float_as_uint(__uint_as_float(y) + 16384.0f) - __float_as_uint(16384.0f);
+  } else {
+    y = (y + 0x7ffff + (y >> 20 & 1) - (120u << 23)) >> 20;
+  }
+  return e4m3_t{(unsigned char)(sign | y)};
+}""",
+    "float_to_e5m2": """
+DEVICE e5m2_t float_to_e5m2(float x) {
+  const unsigned sign = __float_as_uint(x) >> 24 & 0x80;
+  unsigned y = __float_as_uint(x) & 0x7fffffff;
+  if (y > 0x7f800000) {
+    y = 0x7e;  // NaN
+  } else if (y >= 0x47700000) {
+    y = 0x7c;  // 61440 and beyond round to infinity
+  } else if (y < 0x38800000) {  // subnormal: adding 2**7 leaves multiples of 2**-16 in the last bits
+    y = __float_as_uint(__uint_as_float(y) + 128.0f) - __float_as_uint(128.0f);
+  } else {
+    y = (y + 0xfffff + (y >> 21 & 1) - (112u << 23)) >> 21;
+  }
+  return e5m2_t{(unsigned char)(sign | y)};
+}""",
+    "double_to_float_odd": """
+DEVICE float double_to_float_odd(double x) {
+  // Truncated, with the last bit set if anything was lost: a second rounding then sees no tie.
+  const float y = __double2float_rz(x);
+  const bool lost = (double)y != x && x == x;
+  return __uint_as_float(__float_as_uint(y) | (unsigned)lost);
+}""",
+    "float_to_int": """
+DEVICE int float_to_int(float x) {
+  return __float2int_rz(x);
+}""",
+    "float_to_uint": """
+DEVICE unsigned float_to_uint(float x) {
+  return __float2uint_rz(x);
+}""",
+    "float_to_ll": """
+DEVICE long long float_to_ll(float x) {
+  return x == x ? __float2ll_rz(x) : 0;
+}""",
+    "double_to_int": """
+DEVICE int double_to_int(double x) {
+  return x == x ? __double2int_rz(x) : 0;
+}""",
+    "double_to_uint": """
+DEVICE unsigned double_to_uint(double x) {
+  return x == x ? __double2uint_rz(x) : 0;
+}""",
+    "double_to_ll": """
+DEVICE long long double_to_ll(double x) {
+  return x == x ? __double2ll_rz(x) : 0;
+}""",
+    "round_to_tf32": """
+DEVICE float round_to_tf32(float x) {
+  unsigned y;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
+  return __uint_as_float(y);
+}""",
+}
+
+_MOVES = {
+    "load_if": """
+template <class Word> DEVICE Word load_if(bool exists, const void* from) {
+  Word word = {};
+  if (exists) word = *(const Word*)from;
+  return word;
+}""",
+    "copy_async": """
+template <int bytes> DEVICE void copy_async(void* to, const void* from, bool exists = true) {
+  // Reads no byte and writes zeros where the source does not exist.
+  const unsigned shared = __cvta_generic_to_shared(to);
+  const unsigned long long global = __cvta_generic_to_global(from);
+  const int read = exists ? bytes : 0;
+  if (bytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 ::"r"(shared), "l"(global), "r"(read) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 ::"r"(shared), "l"(global), "n"(bytes), "r"(read) : "memory");
+  }
+}""",
+    "async_commit": """
+DEVICE void async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}""",
+    "async_wait": """
+template <int pending> DEVICE void async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}""",
+}
+
+
+def _ldmatrix(count: int, transposed: bool) -> str:
+    """Source: PTX ISA, "Warp-level matrix load instruction: ldmatrix"."""
+    name = f"ldmatrix_x{count}{'_trans' if transposed else ''}"
+    form = f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.shared.b16"
+    outputs = ", ".join(f'"=r"(r[{i}])' for i in range(count))
+    names = ", ".join(f"%{i}" for i in range(count))
+    return f"""
+DEVICE void {name}(void* to, const void* from) {{
+  unsigned* r = (unsigned*)to;
+  asm volatile("{form} {{{names}}}, [%{count}];"
+               : {outputs} : "r"((unsigned)__cvta_generic_to_shared(from)) : "memory");
+}}"""
+
+
+_MATRICES = {
+    f"ldmatrix_x{count}{'_trans' if transposed else ''}": _ldmatrix(count, transposed)
+    for count in (1, 2, 4)
+    for transposed in (False, True)
+}
+
+
+def _mma_sync(name: str, shape: str, types: str, c_type: str, a_count: int, b_count: int) -> str:
+    """Source: PTX ISA, "Multiply-and-accumulate instruction: mma"."""
+    constraint = "+f" if c_type == "float" else "+r"
+    c = ", ".join(f'"{constraint}"(c[{i}])' for i in range(4))
+    a = ", ".join(f'"r"(x[{i}])' for i in range(a_count))
+    b = ", ".join(f'"r"(y[{i}])' for i in range(b_count))
+    operands = [f"%{i}" for i in range(4 + a_count + b_count)]
+    groups = (operands[:4], operands[4 : 4 + a_count], operands[4 + a_count :], operands[:4])
+    listed = ", ".join("{" + ", ".join(group) + "}" for group in groups)
+    return f"""
+DEVICE void {name}({c_type}* c, const void* a, const void* b) {{
+  const unsigned* x = (const unsigned*)a;
+  const unsigned* y = (const unsigned*)b;
+  asm volatile("mma.sync.aligned.{shape}.row.col.{types} "
+               "{listed};"
+               : {c}
+               : {a},
+                 {b});
+}}"""
+
+
+MMA_FUNCTIONS: dict[str, str] = {
+    "mma.m16n8k16.f32.f16": "mma_m16n8k16_f16",
+    "mma.m16n8k16.f32.bf16": "mma_m16n8k16_bf16",
+    "mma.m16n8k8.f32.tf32": "mma_m16n8k8_tf32",
+    "mma.m16n8k32.i32.s8": "mma_m16n8k32_s8",
+}
+"""The prelude's function for each atom."""
+
+_INSTRUCTIONS = {
+    name: _mma_sync(name, *parts)
+    for name, parts in {
+        "mma_m16n8k16_f16": ("m16n8k16", "f32.f16.f16.f32", "float", 4, 2),
+        "mma_m16n8k16_bf16": ("m16n8k16", "f32.bf16.bf16.f32", "float", 4, 2),
+        "mma_m16n8k8_tf32": ("m16n8k8", "f32.tf32.tf32.f32", "float", 4, 2),
+        "mma_m16n8k32_s8": ("m16n8k32", "s32.s8.s8.s32", "int", 4, 2),
+    }.items()
+}
+
+_CLUSTER = {
+    f"cluster_block_{axis}": f"""
+DEVICE int cluster_block_{axis}() {{
+  int index;
+  asm("mov.u32 %0, %%cluster_ctaid.{axis};" : "=r"(index));
+  return index;
+}}"""
+    for axis in "xyz"
+}
+
+PIECES: dict[str, str] = {
+    name: text.strip().replace("DEVICE", "__device__ __forceinline__")
+    for group in (_TYPES, _INTEGERS, _CONVERSIONS, _MOVES, _MATRICES, _INSTRUCTIONS, _CLUSTER)
+    for name, text in group.items()
+}
+"""Every piece by the name that it defines; a piece comes after those that it names."""
+
+_BUILT_IN = {
+    "blockIdx",
+    "threadIdx",
+    "blockDim",
+    "gridDim",
+    "warpSize",
+    "uint2",
+    "uint4",
+    "float2",
+    "double2",
+}
+
+DIALECT = Dialect(
+    types={
+        "f64": "double",
+        "f32": "float",
+        "f16": "half_t",
+        "bf16": "bf16_t",
+        "f8e4m3": "e4m3_t",
+        "f8e5m2": "e5m2_t",
+        "i64": "long long",
+        "i32": "int",
+        "i16": "short",
+        "i8": "signed char",
+        "u32": "unsigned",
+        "u16": "unsigned short",
+        "u8": "unsigned char",
+        "boolean": "bool",
+        "c128": "double2",
+        "c64": "float2",
+        "c32": "half2_t",
+    },
+    function="__device__ __forceinline__",
+    reserved=frozenset({*PIECES, *MATH, *_BUILT_IN, THREAD, "shared_memory"}),
+)
+
+
+def prelude(text: str) -> list[str]:
+    """The pieces that a text needs, in order."""
+    needed: set[str] = set()
+    open_texts = [text]
+    while open_texts:
+        words = set(re.findall(r"\w+", open_texts.pop()))
+        for name in (words & PIECES.keys()) - needed:
+            needed.add(name)
+            open_texts.append(PIECES[name])
+    return [piece for name, piece in PIECES.items() if name in needed]

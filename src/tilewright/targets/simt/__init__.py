@@ -1,0 +1,1 @@
+"""What targets that run one program per thread share: who moves what, the text of copies and arithmetic."""

@@ -1,0 +1,255 @@
+"""Copies between global memory, shared memory and registers, in every combination.
+
+A thread's part of a copy is a walk over vectors.  What does not depend on the walk's loops is computed before
+them; a predicate is tested once per vector; vectors between two memories pass through registers, many loads
+before the first store, so that loads overlap.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.dtypes import DType
+from tilewright.ir.ops import Copy
+from tilewright.ir.types import Value
+from tilewright.layout.distribution import Distribution
+from tilewright.layout.expr import add, mul
+from tilewright.layout.nodes import TRUE, Cond, Int, Sym
+from tilewright.targets.simt.conversion import converted
+from tilewright.targets.simt.emitter import LOOPS, SIMT_RULES, Scope, SimtEmitter, walk_of
+from tilewright.targets.simt.walk import Walk, extent, split_offset, split_valid, thread_coordinate, walk
+
+STAGED_BYTES = 128
+"""How much one thread loads before it stores, in a copy between memories."""
+
+UNROLLED = 64
+"""Copies between memories of up to this many accesses per thread are unrolled."""
+
+
+@dataclass(frozen=True)
+class Access:
+    """One side of a copy in memory.
+
+    Args:
+        pointer: name of the pointer before the loops.
+        step: what the loops add to it, in elements.
+        inside: condition known before the loops; empty if it holds.
+        valid: condition tested in the loops.
+        dtype: element type.
+        word: type of one access.
+        vector: elements of one access.
+    """
+
+    pointer: str
+    step: Int
+    inside: str
+    valid: Cond
+    dtype: DType
+    word: str
+    vector: int
+
+    def address(self, emitter: SimtEmitter) -> str:
+        """The address of the vector."""
+        return emitter.plus(self.pointer, self.step)
+
+    def condition(self, emitter: SimtEmitter) -> str:
+        """Whether the vector exists; empty if it always does."""
+        inner = "" if self.valid == TRUE else emitter.spell_cond(self.valid)
+        return " && ".join(part for part in (self.inside, inner) if part)
+
+    def load(self, emitter: SimtEmitter) -> str:
+        """The vector, or zeros where it does not exist."""
+        if condition := self.condition(emitter):
+            return f"load_if<{self.word}>({condition}, {self.address(emitter)})"
+        if self.vector == 1:
+            return f"{self.pointer}[{emitter.spell(self.step)}]"
+        return f"*(const {self.word}*)({self.address(emitter)})"
+
+    def store(self, emitter: SimtEmitter, value: str) -> str:
+        """A statement that writes the vector where it exists."""
+        place = f"*({self.word}*)({self.address(emitter)})"
+        if self.vector == 1:
+            place = f"{self.pointer}[{emitter.spell(self.step)}]"
+        condition = self.condition(emitter)
+        return f"if ({condition}) {place} = {value};" if condition else f"{place} = {value};"
+
+
+def access(
+    scope: Scope,
+    wanted: str,
+    tensor: Value,
+    at: Sequence[Int],
+    loops: Sequence[Sym],
+    vector: int,
+    *,
+    const: bool,
+) -> Access:
+    """Declare what one side of a copy needs before its loops."""
+    emitter = scope.emitter
+    view = tensor.tensor.view
+    base, step = split_offset(view.at(tuple(at)), loops, emitter.sizes)
+    outer, inner = split_valid(view.valid_at(tuple(at)), loops)
+    pointer = scope.pointer(wanted, tensor, base, const=const)
+    if not loops:
+        return Access(pointer, step, "", outer, tensor.dtype, emitter.word(tensor.dtype, vector), vector)
+    inside = scope.condition("inside", outer)
+    return Access(pointer, step, inside, inner, tensor.dtype, emitter.word(tensor.dtype, vector), vector)
+
+
+def title(op: Copy, vector: int) -> str:
+    """What a copy does, for its comment."""
+    bytes_ = vector * min(op.source.dtype.bytes, op.target.dtype.bytes)
+    arrow = f"{op.source.name} -> {op.target.name}"
+    return f"{arrow}, {bytes_} byte{'s' * (bytes_ > 1)} at a time"
+
+
+@SIMT_RULES.rule(Copy)
+def copy(emitter: SimtEmitter, op: Copy) -> None:
+    """A copy by loads and stores."""
+    if op.source.is_fragment and op.target.is_fragment:
+        _between_fragments(emitter, op)
+    elif op.target.is_fragment:
+        _load(emitter, op)
+    elif op.source.is_fragment:
+        _store(emitter, op)
+    else:
+        _between_memories(emitter, op)
+
+
+def _between_fragments(emitter: SimtEmitter, op: Copy) -> None:
+    with emitter.scope(op, f"{op.source.name} -> {op.target.name}", bare=True) as scope:
+        i = Sym(scope.name("i"), 0, op.spread.size_values - 1)
+        source = f"{emitter.name(op.source)}[{i.name}]"
+        value = converted(source, op.source.dtype, op.target.dtype, emitter.dialect.types)
+        emitter.one_line((i,), f"{emitter.name(op.target)}[{i.name}] = {value};")
+
+
+def plan(
+    scope: Scope, spread: Distribution, vector: int, batch: int | None = None
+) -> tuple[Walk, tuple[Int, ...]]:
+    """A thread's walk, and the coordinate it visits; declares where the thread starts."""
+    emitter = scope.emitter
+    path = walk(spread.values, spread.rank, vector, scope.names(LOOPS), batch)
+    start = thread_coordinate(spread.threads, spread.rank, emitter.thread(spread.size_threads))
+    return path, walk_of(path, scope.coordinate(start))
+
+
+def _load(emitter: SimtEmitter, op: Copy) -> None:
+    """Memory to registers."""
+    vector = op.vector or 1
+    with emitter.scope(op, title(op, vector), emitter.participants(op.spread)) as scope:
+        path, at = plan(scope, op.spread, vector)
+        source = access(scope, "from", op.source, at, path.loops, vector, const=True)
+        target, register = emitter.name(op.target), emitter.spell(path.register)
+        if op.source.dtype != op.target.dtype:
+            with emitter.loops(path.loops):
+                emitter.line(
+                    f"const {source.word} {(loaded := scope.name('loaded'))} = {source.load(emitter)};"
+                )
+                place = f"{target}[{_element(emitter, path.register, '{}')}]"
+                _convert(scope, loaded, op.source.dtype, place, op.target.dtype, vector)
+            return
+        place = f"{target}[{register}]"
+        place = place if vector == 1 else f"*({source.word}*)&{place}"
+        emitter.one_line(path.loops, f"{place} = {source.load(emitter)};")
+
+
+def _store(emitter: SimtEmitter, op: Copy) -> None:
+    """Registers to memory."""
+    vector = op.vector or 1
+    guard = emitter.participants(op.spread, once=True)
+    with emitter.scope(op, title(op, vector), guard) as scope:
+        path, at = plan(scope, op.spread, vector)
+        target = access(scope, "to", op.target, at, path.loops, vector, const=False)
+        source, register = emitter.name(op.source), emitter.spell(path.register)
+        if vector == 1:
+            value = converted(
+                f"{source}[{register}]", op.source.dtype, op.target.dtype, emitter.dialect.types
+            )
+            emitter.one_line(path.loops, target.store(emitter, value))
+        elif op.source.dtype == op.target.dtype:
+            value = f"*(const {target.word}*)&{source}[{register}]"
+            emitter.one_line(path.loops, target.store(emitter, value))
+        else:
+            with emitter.loops(path.loops):
+                packed = scope.name("packed")
+                width = vector * op.target.dtype.bytes
+                emitter.line(f"{emitter.array(op.target.dtype, packed, vector, width)};")
+                e = Sym(scope.name("e"), 0, vector - 1)
+                value = f"{source}[{emitter.spell(add(path.register, e))}]"
+                value = converted(value, op.source.dtype, op.target.dtype, emitter.dialect.types)
+                emitter.one_line((e,), f"{packed}[{e.name}] = {value};")
+                emitter.statement(target.store(emitter, f"*(const {target.word}*){packed}"))
+
+
+def _element(emitter: SimtEmitter, register: Int, placeholder: str) -> str:
+    """``register + placeholder`` as text."""
+    return placeholder if register == 0 else f"{emitter.spell(register)} + {placeholder}"
+
+
+def _convert(scope: Scope, word: str, source: DType, place: str, target: DType, vector: int) -> None:
+    """Convert the elements of a loaded word into ``place``, a format over the element's number."""
+    emitter = scope.emitter
+    if vector == 1:
+        value = converted(word, source, target, emitter.dialect.types)
+        emitter.line(f"{place.format('0').replace(' + 0]', ']')} = {value};")
+        return
+    e = Sym(scope.name("e"), 0, vector - 1)
+    value = f"((const {emitter.type(source)}*)&{word})[{e.name}]"
+    value = converted(value, source, target, emitter.dialect.types)
+    emitter.one_line((e,), f"{place.format(e.name)} = {value};")
+
+
+def _between_memories(emitter: SimtEmitter, op: Copy) -> None:
+    """Memory to memory through registers: a batch of loads, then their stores."""
+    vector = op.vector or 1
+    spread = op.spread
+    guard = emitter.participants(spread, once=True)
+    with emitter.scope(op, title(op, vector), guard) as scope:
+        path, at = plan(scope, spread, vector, max(STAGED_BYTES // max(vector * op.source.dtype.bytes, 4), 1))
+        first = len(path.loops) - path.batch
+        outer, inner = path.loops[:first], path.loops[first:]
+        source = access(scope, "from", op.source, at, path.loops, vector, const=True)
+        target = access(scope, "to", op.target, at, path.loops, vector, const=False)
+        with emitter.loops(outer, unroll=path.count <= UNROLLED):
+            if not inner:
+                emitter.line(
+                    f"const {source.word} {(moved := scope.name('moved'))} = {source.load(emitter)};"
+                )
+                _put(scope, op, target, moved)
+                return
+            moved = scope.name("moved")
+            emitter.line(f"{source.word} {moved}[{math.prod(extent(loop) for loop in inner)}];")
+            place = f"{moved}[{emitter.spell(_number(inner))}]"
+            emitter.one_line(inner, f"{place} = {source.load(emitter)};")
+            if op.source.dtype == op.target.dtype:
+                emitter.one_line(inner, target.store(emitter, place))
+            else:
+                with emitter.loops(inner):
+                    _put(scope, op, target, place)
+
+
+def _put(scope: Scope, op: Copy, target: Access, word: str) -> None:
+    """Store one loaded word, converted to the target's dtype."""
+    emitter = scope.emitter
+    if op.source.dtype == op.target.dtype:
+        emitter.statement(target.store(emitter, word))
+    elif target.vector == 1:
+        value = converted(word, op.source.dtype, op.target.dtype, emitter.dialect.types)
+        emitter.statement(target.store(emitter, value))
+    else:
+        packed = scope.name("packed")
+        width = target.vector * op.target.dtype.bytes
+        emitter.line(f"{emitter.array(op.target.dtype, packed, target.vector, width)};")
+        _convert(scope, word, op.source.dtype, f"{packed}[{{}}]", op.target.dtype, target.vector)
+        emitter.statement(target.store(emitter, f"*(const {target.word}*){packed}"))
+
+
+def _number(loops: Sequence[Sym]) -> Int:
+    """The number of a turn of nested loops."""
+    number: Int = 0
+    for loop in loops:
+        number = add(mul(number, extent(loop)), loop)
+    return number

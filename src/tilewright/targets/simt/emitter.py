@@ -1,0 +1,236 @@
+"""The emitter of per-thread programs: types, scopes of local names, loops over registers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from tilewright.dtypes import DType
+from tilewright.ir.kernel import Kernel, layout_shared
+from tilewright.ir.ops import Copy, Mma, Op
+from tilewright.ir.types import Value
+from tilewright.layout.distribution import Distribution
+from tilewright.layout.expr import all_of, less
+from tilewright.layout.nodes import TRUE, Cond, Int, Sym, Xor
+from tilewright.layout.ranges import bounds, divisor
+from tilewright.targets.cfamily import C_RULES, Dialect, Emitter
+from tilewright.targets.rules import RuleTable
+from tilewright.targets.simt.walk import Walk, extent, first_copy
+
+SIMT_RULES = RuleTable("simt", C_RULES)
+"""Rules that every target of per-thread programs shares."""
+
+THREAD = "tid"
+"""The variable that holds the thread's index in its block."""
+
+WORDS = {2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}
+"""The type that moves so many bytes in one access."""
+
+COORDINATES = {1: ("at",), 2: ("row", "col")}
+"""What the coordinates of a tile are called, by its rank."""
+
+COLUMNS = 100
+"""Where lines of text are broken."""
+
+LOOPS = ("i", "j", "u", "v", "w", "x", "y", "z")
+"""Names of loops over the registers of a thread, innermost first."""
+
+
+class SimtEmitter(Emitter):
+    """Collects the lines of the program that each thread runs."""
+
+    def __init__(self, kernel: Kernel, rules: RuleTable, dialect: Dialect) -> None:
+        super().__init__(kernel, rules, dialect)
+        self.sizes = {param.sym for param in kernel.sizes}
+        self.access_bytes = access_bytes(kernel)
+        self.shared_offsets, self.shared_bytes = layout_shared(kernel)
+
+    def plus(self, base: str, offset: Int) -> str:
+        """``base + offset`` as text; ``base`` if the offset is 0."""
+        if offset == 0:
+            return base
+        return f"{base} + {self.spell(offset, tight=isinstance(offset, Xor))}"
+
+    def thread(self, threads: int) -> Sym:
+        """The thread's index, known to be below ``threads``."""
+        return Sym(THREAD, 0, threads - 1)
+
+    def type(self, dtype: DType) -> str:
+        """The storage type of a dtype."""
+        return self.dialect.type(dtype)
+
+    def word(self, dtype: DType, vector: int) -> str:
+        """The type that moves ``vector`` elements in one access."""
+        return self.type(dtype) if vector == 1 else WORDS[vector * dtype.bytes]
+
+    def array(self, dtype: DType, name: str, count: int, align: int = 0) -> str:
+        """A declaration of registers, some of them accessed as words of ``align`` bytes."""
+        prefix = f"__align__({align}) " if align > dtype.bytes else ""
+        return f"{prefix}{self.type(dtype)} {name}[{count}]"
+
+    def registers(self, fragment: Value) -> str:
+        """The declaration of a fragment."""
+        count = fragment.fragment.distribution.size_values
+        return self.array(fragment.dtype, self.name(fragment), count, self.access_bytes.get(fragment, 0))
+
+    @contextmanager
+    def scope(self, op: Op, text: str, guard: Cond = TRUE, *, bare: bool = False) -> Iterator[Scope]:
+        """A comment and a block of its own for one operation; under ``if (guard)`` if there is one.
+
+        Args:
+            op: the operation.
+            text: what it does.
+            guard: which threads do it.
+            bare: leave the braces out, for text that declares nothing.
+        """
+        self.comment(op, text)
+        inner = Scope(self)
+        if guard == TRUE and bare:
+            yield inner
+            return
+        with self.indented("" if guard == TRUE else f"if ({self.spell_cond(guard)})"):
+            yield inner
+            inner.drop_unused()
+
+    @contextmanager
+    def loops(self, loops: Sequence[Sym], unroll: bool = True) -> Iterator[None]:
+        """Loops over registers, outermost first, unrolled so that registers are indexed statically."""
+        if not loops:
+            yield
+            return
+        if unroll:
+            self.line(self.dialect.unroll)
+        with self.indented(_head(loops[0])), self.loops(loops[1:], unroll):
+            yield
+
+    def one_line(self, loops: Sequence[Sym], statement: str) -> None:
+        """Loops around a single statement, which shares the innermost loop's line if it fits."""
+        if not loops:
+            self.statement(statement)
+            return
+        with self.loops(loops[:-1]):
+            self.line(self.dialect.unroll)
+            head = _head(loops[-1])
+            if self.fits(f"{head} {statement}") and not statement.startswith("if "):
+                self.line(f"{head} {statement}")
+            else:
+                with self.indented(head):
+                    self.statement(statement)
+
+    def statement(self, text: str) -> None:
+        """A statement, which may be ``if (condition) statement``: on two lines where one would be long."""
+        condition, found, then = text.partition(") ")
+        while condition.count("(") != condition.count(")") + 1 and found:
+            more, found, then = then.partition(") ")
+            condition += f") {more}"
+        if text.startswith("if (") and found and not self.fits(text):
+            with self.indented(f"{condition})"):
+                self.line(then)
+        else:
+            self.line(text)
+
+    def fits(self, text: str) -> bool:
+        """Whether a text fits on a line at the present indentation."""
+        return len(text) + 2 * self._depth <= COLUMNS
+
+    def participants(self, spread: Distribution, *, once: bool = False) -> Cond:
+        """Which threads take part in an operation: those of its distribution; ``once``: one of its copies."""
+        guard: Cond = TRUE
+        if spread.size_threads < self.kernel.threads:
+            guard = less(self.thread(self.kernel.threads), spread.size_threads)
+        if once:
+            guard = all_of(guard, first_copy(spread, self.thread(spread.size_threads)))
+        return guard
+
+
+def _head(loop: Sym) -> str:
+    return f"for (int {loop.name} = 0; {loop.name} < {extent(loop)}; ++{loop.name})"
+
+
+def access_bytes(kernel: Kernel) -> dict[Value, int]:
+    """The widest word, in bytes, by which each fragment is accessed as a whole or copied."""
+    found: dict[Value, int] = {}
+    for op in kernel.walk():
+        if isinstance(op, Mma):
+            widths = {value: 4 for value in (op.a, op.b) if value.is_fragment}
+        elif isinstance(op, Copy) and op.source.dtype == op.target.dtype:
+            width = (op.vector or 1) * op.source.dtype.bytes
+            widths = {v: width for v in (op.source, op.target) if v.is_fragment}
+        else:
+            continue
+        for value, width in widths.items():
+            found[value] = max(found.get(value, 0), width)
+    return found
+
+
+class Scope:
+    """The local names of one operation's block."""
+
+    def __init__(self, emitter: SimtEmitter) -> None:
+        self.emitter = emitter
+        self._used: set[str] = set()
+        self._declared: list[tuple[int, str]] = []
+
+    def name(self, wanted: str) -> str:
+        """A name that neither the kernel nor this block has yet."""
+        made, count = self.emitter.local(wanted), 0
+        while made in self._used:
+            count += 1
+            made = self.emitter.local(f"{wanted}_{count}")
+        self._used.add(made)
+        return made
+
+    def names(self, wanted: Sequence[str]) -> Iterator[str]:
+        """Names for loops, one after another."""
+        for name in wanted:
+            yield self.name(name)
+
+    def constant(self, wanted: str, value: Int) -> Int:
+        """The value, or a symbol for a constant that is declared here to hold it."""
+        if isinstance(value, int | Sym):
+            return value
+        low, high = bounds(value)
+        sym = Sym(self.name(wanted), int(low), int(high), divisor(value))
+        self._declare("const int", sym.name, self.emitter.spell(value))
+        return sym
+
+    def coordinate(self, values: Sequence[Int]) -> tuple[Int, ...]:
+        """Declare where the thread starts."""
+        names = COORDINATES.get(len(values), tuple(f"x{dim}" for dim in range(len(values))))
+        return tuple(self.constant(name, value) for name, value in zip(names, values, strict=True))
+
+    def pointer(self, wanted: str, tensor: Value, offset: Int, *, const: bool) -> str:
+        """Declare a pointer into a tensor's buffer; the buffer's own name if the offset is 0."""
+        base = self.emitter.name(tensor.buffer)
+        if offset == 0:
+            return base
+        name = self.name(wanted)
+        kind = f"{'const ' if const else ''}{self.emitter.type(tensor.dtype)}*"
+        self._declare(kind, name, self.emitter.plus(base, offset))
+        return name
+
+    def condition(self, wanted: str, cond: Cond) -> str:
+        """Declare a truth value; empty if it always holds."""
+        if cond == TRUE:
+            return ""
+        name = self.name(wanted)
+        self._declare("const bool", name, self.emitter.spell_cond(cond))
+        return name
+
+    def _declare(self, kind: str, name: str, value: str) -> None:
+        self._declared.append((len(self.emitter.lines), name))
+        self.emitter.line(f"{kind} {name} = {value};")
+
+    def drop_unused(self) -> None:
+        """Remove declarations that the lines after them do not name."""
+        lines = self.emitter.lines
+        for at, name in reversed(self._declared):
+            word = re.compile(rf"\b{re.escape(name)}\b")
+            if not any(word.search(line) for line in lines[at + 1 :]):
+                del lines[at]
+
+
+def walk_of(walk: Walk, start: Sequence[Int]) -> tuple[Int, ...]:
+    """The coordinate that a walk visits, for a thread that starts at ``start``."""
+    return tuple(at + step for at, step in zip(start, walk.offset, strict=True))

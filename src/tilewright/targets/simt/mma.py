@@ -1,0 +1,88 @@
+"""Matrix multiplies of fragments: the loops over atoms, and the atom that every target executes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.dtypes import DType
+from tilewright.ir.ops import Mma
+from tilewright.ir.types import Value
+from tilewright.layout.nodes import Int, Sym
+from tilewright.targets.simt.conversion import NARROW, widened
+from tilewright.targets.simt.emitter import SIMT_RULES, Scope, SimtEmitter
+
+MULTIPLY_ADD = "fma."
+"""How the names of atoms begin that are one multiply-add per thread and coordinate."""
+
+
+@dataclass(frozen=True)
+class AtomLoops:
+    """The loops over the atoms of a tiled MMA, and the first register of each atom's operands.
+
+    Args:
+        loops: those with more than one turn, outermost first.
+        a: first register of A.
+        b: first register of B.
+        c: first register of the accumulator.
+    """
+
+    loops: tuple[Sym, ...]
+    a: Int
+    b: Int
+    c: Int
+
+
+def atom_loops(scope: Scope, op: Mma) -> AtomLoops:
+    """The loops over K, N and M, in this order."""
+    repeats_m, repeats_n = op.mma.repeats
+    atom = op.mma.atom
+    steps = op.a.fragment.shape[1] // atom.shape[2]
+    step, j, i = (index(scope, name, n) for name, n in (("step", steps), ("j", repeats_n), ("i", repeats_m)))
+    return AtomLoops(
+        tuple(loop for loop in (step, j, i) if isinstance(loop, Sym)),
+        (step * repeats_m + i) * atom.a.size_values,
+        (step * repeats_n + j) * atom.b.size_values,
+        (j * repeats_m + i) * atom.c.size_values,
+    )
+
+
+def index(scope: Scope, name: str, count: int) -> Int:
+    """The index of a loop of ``count`` turns: 0 if there is only one."""
+    return Sym(scope.name(name), 0, count - 1) if count > 1 else 0
+
+
+@SIMT_RULES.rule(Mma)
+def multiply_add(emitter: SimtEmitter, op: Mma) -> None:
+    """``c[x, y] += a[x] * b[y]`` for every atom; products are exact, f32 and f64 sums are rounded once."""
+    guard = emitter.participants(op.mma.c())
+    exact = not {op.a.dtype.name, op.b.dtype.name} & NARROW.keys()
+    with emitter.scope(op, f"{op.c.name} += {op.a.name} * {op.b.name}", guard, bare=exact) as scope:
+        atom = op.mma.atom
+        rows, columns = atom.a.size_values, atom.b.size_values
+        a, b = (_wide(scope, operand) for operand in (op.a, op.b))
+        atoms = atom_loops(scope, op)
+        x, y = index(scope, "x", rows), index(scope, "y", columns)
+        left, right = f"{a}[{emitter.spell(atoms.a + x)}]", f"{b}[{emitter.spell(atoms.b + y)}]"
+        total = f"{emitter.name(op.c)}[{emitter.spell(atoms.c + x * columns + y)}]"
+        inner = tuple(loop for loop in (x, y) if isinstance(loop, Sym))
+        emitter.one_line((*atoms.loops, *inner), f"{_sum(total, left, right, atom.c_dtype)}")
+
+
+def _sum(total: str, left: str, right: str, dtype: DType) -> str:
+    if not dtype.is_float:
+        return f"{total} += {left} * {right};"
+    return f"{total} = {'fma' if dtype.bits == 64 else 'fmaf'}({left}, {right}, {total});"
+
+
+def _wide(scope: Scope, operand: Value) -> str:
+    """The operand's registers in a type with arithmetic; declared if its own type has none."""
+    emitter = scope.emitter
+    name = emitter.name(operand)
+    if operand.dtype.name not in NARROW:
+        return name
+    wide = scope.name(f"{name}_wide")
+    count = operand.fragment.distribution.size_values
+    i = Sym(scope.name("i"), 0, count - 1)
+    emitter.line(f"float {wide}[{count}];")
+    emitter.one_line((i,), f"{wide}[{i.name}] = {widened(f'{name}[{i.name}]', operand.dtype)};")
+    return wide
