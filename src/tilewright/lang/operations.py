@@ -23,16 +23,19 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.ops import Fragment as FragmentOp
 from tilewright.ir.types import Memory, TensorType, Value
+from tilewright.lang.fragments import number
 from tilewright.lang.scalars import Index, Scalar, as_tuple, unwrap
 from tilewright.lang.source import here
-from tilewright.lang.tensors import Fragment, Number, Operand, Tensor, elementwise, thread_map
+from tilewright.lang.tensors import Fragment, Number, Operand, Tensor, constant, elementwise, static
+from tilewright.lang.threads import thread_map
 from tilewright.lang.tracer import current, located
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.expr import mul
 from tilewright.layout.layout import Layout
 from tilewright.layout.nodes import Int, Sym
-from tilewright.layout.ranges import bounds, divisor
+from tilewright.layout.ranges import bits, bounds, divisor
 from tilewright.layout.view import View
+from tilewright.layout.walk import symbols
 
 # ---------------------------------------------------------------- launch indices
 
@@ -62,16 +65,31 @@ def _grid(extents: Any, defaults: tuple[str, ...], kind: str) -> Any:
         raise TraceError(f"a grid of {len(tracer.grid) + len(given)} axes; at most 3 are possible", here())
     made = []
     for name, extent in zip(tracer.names(defaults[: len(given)]), given, strict=True):
-        sym = grid_index(name, unwrap(extent))
+        sym = grid_index(
+            name, _at_launch(f"a number of {'blocks' if kind == 'block' else 'batches'}", extent)
+        )
         tracer.grid.append(GridAxis(sym, unwrap(extent), kind))
         made.append(Scalar(sym))
     return tuple(made) if isinstance(extents, tuple | list) else made[0]
 
 
+def _at_launch(what: str, value: Index) -> Int:
+    """An integer that the launcher must be able to compute."""
+    known = unwrap(value)
+    inside = sorted(sym.name for sym in symbols(known) - current().sizes)
+    if inside:
+        raise TraceError(
+            f"{what} {known} depends on {', '.join(inside)}, which only the running kernel knows; "
+            "it may depend on sizes and constants",
+            here(),
+        )
+    return known
+
+
 def cluster_index(shape: int | Sequence[int]) -> Any:
     """The block's index in its cluster of ``shape`` blocks; declares the cluster.  The grid must divide."""
     tracer = current()
-    given = as_tuple(shape)
+    given = static("the cluster's shape", shape)
     if tracer.cluster:
         raise TraceError("the cluster is declared already", here())
     made = []
@@ -101,15 +119,13 @@ def shared(
         layout: where each element lies; default: the last dimension contiguous.
         elems: elements to allocate; default: the cosize of the layout.
     """
-    extents = tuple(unwrap(extent) for extent in as_tuple(shape))
-    if not all(isinstance(extent, int) for extent in extents):
-        raise TraceError(f"shared memory needs static extents, not {extents}", here())
+    extents = static("extents of shared memory", shape)
     view = View.of(layout) if isinstance(layout, Layout) else layout
     if view is None:
         view = View.strided(extents, _packed(extents))
     if view.shape != extents:
         raise TraceError(f"layout of shape {view.shape} for a tensor of shape {extents}", here())
-    count = int(view.elems) if elems is None and isinstance(view.elems, int) else elems
+    count = constant("elems", view.elems if elems is None else elems)  # type: ignore[arg-type]
     return Tensor(current().define(Shared, "shared", dtype=dtype(element), view=view, elems=count))
 
 
@@ -132,7 +148,9 @@ def fragment(
     if element is None and isinstance(like, Distribution):
         raise TraceError("a fragment of a bare distribution needs an element type", here())
     chosen = dtype(element) if element is not None else like.dtype  # type: ignore[union-attr]
-    return Fragment(current().define(FragmentOp, "fragment", dtype=chosen, distribution=spread, fill=fill))
+    return Fragment(
+        current().define(FragmentOp, "fragment", dtype=chosen, distribution=spread, fill=_fill(fill))
+    )
 
 
 def _distribution_of(like: Fragment | Tensor) -> Distribution:
@@ -145,8 +163,14 @@ def _distribution_of(like: Fragment | Tensor) -> Distribution:
 
 def accumulator(mma: TiledMma, fill: float | int | None = 0) -> Fragment:
     """The accumulator of a tiled MMA, filled with ``fill``."""
-    value = current().define(FragmentOp, "acc", dtype=mma.atom.c_dtype, distribution=mma.c(), fill=fill)
+    value = current().define(
+        FragmentOp, "acc", dtype=mma.atom.c_dtype, distribution=mma.c(), fill=_fill(fill)
+    )
     return Fragment(value, mma)
+
+
+def _fill(value: float | int | None) -> float | int | None:
+    return None if value is None else number(value)
 
 
 def workspace(shape: Index | Sequence[Index], element: DType | str, *, zeroed: bool = False) -> Tensor:
@@ -158,7 +182,7 @@ def workspace(shape: Index | Sequence[Index], element: DType | str, *, zeroed: b
         zeroed: whether it holds zeros at the start of every launch (counters).
     """
     tracer = current()
-    extents = tuple(unwrap(extent) for extent in as_tuple(shape))
+    extents = tuple(_at_launch("an extent of a workspace", extent) for extent in as_tuple(shape))
     count: Int = 1
     for extent in extents:
         count = mul(count, extent)
@@ -171,13 +195,13 @@ def workspace(shape: Index | Sequence[Index], element: DType | str, *, zeroed: b
 def derived(value: Index) -> Index:
     """An integer over the kernel's sizes that the launcher computes once and passes to the kernel."""
     tracer = current()
-    known = unwrap(value)
+    known = _at_launch("a derived integer", value)
     if isinstance(known, int):
         return known
-    low, high = bounds(known)
-    limit = None if high == float("inf") else int(high)
-    sym = Sym(tracer.names(("derived",))[0], int(max(low, -(2**31))), limit, divisor(known))
-    tracer.derived.append(SizeParam(sym, Derived(known)))
+    low, high = (None if abs(end) == float("inf") else int(end) for end in bounds(known))
+    sym = Sym(tracer.names(("derived",))[0], -(2**63) if low is None else low, high, divisor(known))
+    tracer.derived.append(SizeParam(sym, Derived(known), bits(known)))
+    tracer.sizes.add(sym)
     return Scalar(sym)
 
 
@@ -224,20 +248,16 @@ def _copy(
     for operand in (source, target):
         if not isinstance(operand, Tensor | Fragment):
             raise TraceError(f"copy of {operand!r}: takes tensors and fragments", here())
-    if vector is not None and not isinstance(vector, int):
-        raise TraceError(f"vector={vector!r} must be an integer", here())
+    width = None if vector is None else constant("vector", vector)
     spread = None
     if threads is not None:
         try:
             spread = thread_map(target.value.type.shape, threads, vector_dim=vector_dim)
         except LayoutError as error:
-            rule, _, message = str(error).rpartition("must equal the tile: ")
-            what, _, nearest = message.partition("; nearest legal choice: ")
-            what, _, count = what.partition("; nearest legal number of threads: ")
-            name = "threads x slice = tile" if rule else "thread layout"
-            tracer.violate(name, what, nearest or (f"{count} threads along it" if count else ""))
+            what, _, nearest = str(error).partition("; nearest legal choice: ")
+            tracer.violate("threads x slice = tile", what, nearest)
             return
-    tracer.emit(op, source=source.value, target=target.value, distribution=spread, vector=vector)
+    tracer.emit(op, source=source.value, target=target.value, distribution=spread, vector=width)
 
 
 def async_commit() -> None:
@@ -247,9 +267,10 @@ def async_commit() -> None:
 
 def async_wait(pending: int = 0) -> None:
     """Wait until at most ``pending`` committed groups are unfinished."""
-    if pending < 0:
-        raise TraceError(f"async_wait({pending!r}): the number of pending groups is an integer >= 0", here())
-    current().emit(AsyncWait, pending=pending)
+    count = constant("the number of pending groups", pending)
+    if count < 0:
+        raise TraceError(f"async_wait({count}): the number of pending groups is not negative", here())
+    current().emit(AsyncWait, pending=count)
 
 
 def load(source: Tensor, like: Fragment | Distribution | None = None, vector: int | None = None) -> Fragment:
@@ -257,13 +278,16 @@ def load(source: Tensor, like: Fragment | Distribution | None = None, vector: in
     tracer = current()
     spread = like if isinstance(like, Distribution) else _distribution_of(source if like is None else like)
     made = Fragment(tracer.define(FragmentOp, "loaded", dtype=source.dtype, distribution=spread))
-    tracer.emit(Copy, source=source.value, target=made.value, vector=vector)
+    width = None if vector is None else constant("vector", vector)
+    tracer.emit(Copy, source=source.value, target=made.value, vector=width)
     return made
 
 
 def fill(target: Fragment, value: float | int | Number) -> None:
     """Set every element of a fragment."""
-    current().emit(Fill, target=target.value, value=value.value if isinstance(value, Number) else value)
+    current().emit(
+        Fill, target=target.value, value=value.value if isinstance(value, Number) else number(value)
+    )
 
 
 def mma(a: Tensor | Fragment, b: Tensor | Fragment, acc: Fragment, tiled: TiledMma | None = None) -> None:

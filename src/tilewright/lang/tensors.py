@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Union
+from typing import Any, NoReturn
 
-from tilewright.dtypes import DType, dtype
-from tilewright.errors import LayoutError, TraceError
-from tilewright.ir.mma import TiledMma
-from tilewright.ir.ops import Copy, Elementwise, Partition, Reshape
+from tilewright.dtypes import DType
+from tilewright.errors import TraceError
+from tilewright.ir.ops import Partition, Reshape
 from tilewright.ir.types import Memory, Value
-from tilewright.lang.scalars import Index, Scalar, as_tuple, unwrap, wrap
+from tilewright.lang.fragments import Fragment, Number, Operand, elementwise
+from tilewright.lang.scalars import Index, as_tuple, unwrap, wrap
 from tilewright.lang.source import here
-from tilewright.lang.tracer import current
+from tilewright.lang.threads import thread_map
+from tilewright.lang.tracer import current, located, open_region
 from tilewright.layout import transforms as t
-from tilewright.layout.distribution import Distribution, Mode, blocked
 from tilewright.layout.expr import add, expand, mul
 from tilewright.layout.layout import Layout
 from tilewright.layout.nodes import Int
 from tilewright.layout.transforms import Transform
 
+__all__ = ["Fragment", "Number", "Operand", "Tensor", "constant", "elementwise", "static", "thread_map"]
+
 
 class Tensor:
     """A tensor in global or shared memory: a buffer and a view of it.  Every method gives a new view."""
 
+    __array_ufunc__ = None
+
     def __init__(self, value: Value) -> None:
         self.value = value
-        self.region = current().region_ids[-1]
+        self.region = open_region()
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -52,7 +56,7 @@ class Tensor:
 
         What lies past the edge reads as 0 and is not written.
         """
-        return self._view(t.Tile(tuple(shape), tuple(unwrap(i) for i in as_tuple(at))), "tile")
+        return self._view(t.Tile(static("tile shape", shape), _ints(at)), "tile")
 
     def __getitem__(self, index: Any) -> Tensor:
         parts = list(as_tuple(index))
@@ -65,9 +69,29 @@ class Tensor:
         at = tuple(_slice_part(part, e) for part, e in zip(parts, self.value.tensor.shape, strict=True))
         return self._view(t.Slice(at), "slice")
 
+    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+        raise TraceError("elements are not assigned one by one; use `tw.copy(source, target)`", here())
+
+    def __iter__(self) -> NoReturn:
+        raise TraceError(
+            f"{self.value.name} cannot be iterated over: it would unroll {self.value.tensor.shape[0]} times; "
+            "use `for i in tw.range(...)` or `tw.unroll` and index it",
+            here(),
+        )
+
+    def _no_arithmetic(self, other: object) -> NoReturn:
+        raise TraceError(
+            f"{self.value.name} lies in {self.memory.value} memory, arithmetic is done in registers: bring "
+            "it there with `tw.load(...)`, or multiply tiles with `tw.mma`",
+            here(),
+        )
+
+    __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __lt__ = __gt__ = _no_arithmetic
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = _no_arithmetic
+
     def permute(self, *order: int) -> Tensor:
         """Reorder dimensions: ``new.shape[d] == old.shape[order[d]]``."""
-        return self._view(t.Permute(order), "permuted")
+        return self._view(t.Permute(static("dimensions", order)), "permuted")
 
     def pad(self, before: Sequence[Index], after: Sequence[Index]) -> Tensor:
         """Grow each dimension by invalid elements before and after."""
@@ -75,29 +99,33 @@ class Tensor:
 
     def pad_to(self, multiple: Sequence[int]) -> Tensor:
         """Grow each dimension at its end to a multiple."""
-        return self._view(t.PadTo(tuple(multiple)), "padded")
+        return self._view(t.PadTo(static("multiples", multiple)), "padded")
 
     def unmerge(self, dim: int, lengths: Sequence[Index]) -> Tensor:
         """Split a dimension, the last length fastest."""
-        return self._view(t.Unmerge(dim, _ints(lengths)), "unmerged")
+        return self._view(t.Unmerge(constant("dimension", dim), _ints(lengths)), "unmerged")
 
     def merge(self, dim: int, count: int = 2) -> Tensor:
         """Join neighbouring dimensions, the last one fastest."""
-        return self._view(t.Merge(dim, count), "merged")
+        return self._view(t.Merge(constant("dimension", dim), constant("count", count)), "merged")
 
     def embed(
         self, dim: int, lengths: Sequence[Index], strides: Sequence[Index], offset: Index = 0
     ) -> Tensor:
         """Sliding window: ``old = sum(new_i * strides_i) - offset``."""
-        return self._view(t.Embed(dim, _ints(lengths), _ints(strides), unwrap(offset)), "embedded")
+        return self._view(
+            t.Embed(constant("dimension", dim), _ints(lengths), _ints(strides), unwrap(offset)), "embedded"
+        )
 
     def broadcast(self, dim: int, extent: Index) -> Tensor:
         """Insert a dimension along which the element is the same."""
-        return self._view(t.Broadcast(dim, unwrap(extent)), "broadcast")
+        return self._view(t.Broadcast(constant("dimension", dim), unwrap(extent)), "broadcast")
 
     def swizzle(self, bits: int, base: int, shift: int) -> Tensor:
         """Exclusive-or swizzle of the offsets."""
-        return self._view(t.Swizzle(bits, base, shift), "swizzled")
+        with located():
+            made = t.Swizzle(*(constant("swizzle", part) for part in (bits, base, shift)))
+        return self._view(made, "swizzled")
 
     @property
     def unit_dim(self) -> int | None:
@@ -124,7 +152,8 @@ class Tensor:
                 copies; default: all kept.
             vector_dim: the dimension along which a thread's consecutive values lie; default: the last.
         """
-        made = thread_map(self.value.tensor.shape, threads, projection, vector_dim)
+        with located():
+            made = thread_map(self.value.tensor.shape, threads, projection, vector_dim)
         name = f"{self.value.buffer.name}_part"
         return Tensor(current().define(Partition, name, source=self.value, distribution=made))
 
@@ -132,126 +161,29 @@ class Tensor:
         return f"{self.value.name}: {self.memory.value} {self.dtype} {self.value.tensor.view}"
 
 
-class Number:
-    """A floating-point or integer argument of the kernel, or an expression of such."""
-
-    def __init__(self, value: Value) -> None:
-        self.value = value
-        self.region = current().region_ids[-1]
-
-    def __repr__(self) -> str:
-        return self.value.name
+def _ints(values: Index | Sequence[Index]) -> tuple[Int, ...]:
+    return tuple(unwrap(value) for value in as_tuple(values))
 
 
-Operand = Union["Fragment", Number, float, int]
+def static(what: str, values: int | Sequence[int]) -> tuple[int, ...]:
+    """Integers that must be known while the kernel is traced.
 
-
-class Fragment:
-    """A tile in registers, distributed over threads.  Arithmetic gives new fragments of the same map."""
-
-    def __init__(self, value: Value, mma: TiledMma | None = None) -> None:
-        self.value = value
-        self.mma = mma
-        self.region = current().region_ids[-1]
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Extents of the tile."""
-        return self.value.fragment.shape
-
-    @property
-    def dtype(self) -> DType:
-        """Element type."""
-        return self.value.dtype
-
-    @property
-    def distribution(self) -> Distribution:
-        """Which thread holds which coordinate in which value."""
-        return self.value.fragment.distribution
-
-    def __add__(self, other: Operand) -> Any:
-        return elementwise("add", self, other)
-
-    def __radd__(self, other: Operand) -> Any:
-        return elementwise("add", other, self)
-
-    def __sub__(self, other: Operand) -> Any:
-        return elementwise("sub", self, other)
-
-    def __rsub__(self, other: Operand) -> Any:
-        return elementwise("sub", other, self)
-
-    def __mul__(self, other: Operand) -> Any:
-        return elementwise("mul", self, other)
-
-    def __rmul__(self, other: Operand) -> Any:
-        return elementwise("mul", other, self)
-
-    def __truediv__(self, other: Operand) -> Any:
-        return elementwise("div", self, other)
-
-    def __rtruediv__(self, other: Operand) -> Any:
-        return elementwise("div", other, self)
-
-    def __neg__(self) -> Any:
-        return elementwise("neg", self)
-
-    def __lt__(self, other: Operand) -> Any:
-        return elementwise("less", self, other)
-
-    def __le__(self, other: Operand) -> Any:
-        return elementwise("less_equal", self, other)
-
-    def __bool__(self) -> bool:
-        raise TraceError(f"fragment {self.value.name} has no truth value; use tw.where", here())
-
-    def _in_place(self, function: str, other: Operand) -> Fragment:
-        return self.assign(elementwise(function, self, other))
-
-    def __iadd__(self, other: Operand) -> Fragment:
-        return self._in_place("add", other)
-
-    def __isub__(self, other: Operand) -> Fragment:
-        return self._in_place("sub", other)
-
-    def __imul__(self, other: Operand) -> Fragment:
-        return self._in_place("mul", other)
-
-    def __itruediv__(self, other: Operand) -> Fragment:
-        return self._in_place("div", other)
-
-    def to(self, element: DType | str) -> Any:
-        """The same values in another dtype, rounded to nearest even."""
-        return elementwise("convert", self, dtype=dtype(element))
-
-    def assign(self, other: Fragment) -> Fragment:
-        """Overwrite the contents with those of another fragment of the same map; converts the dtype."""
-        current().emit(Copy, source=other.value, target=self.value)
-        return self
-
-    def __repr__(self) -> str:
-        return f"{self.value.name}: {self.dtype} fragment {self.shape}"
-
-
-def elementwise(function: str, *operands: Operand, dtype: DType | None = None) -> Any:
-    """Record an elementwise function of fragments and numbers."""
-    values = tuple(o.value if isinstance(o, Fragment | Number) else _number(o) for o in operands)
-    result = current().define(Elementwise, function, function=function, operands_=values, dtype=dtype)
-    return Fragment(result) if result.is_fragment else Number(result)
-
-
-def _number(value: Any) -> float | int:
-    if isinstance(value, Scalar):
-        raise TraceError(f"the index {value} cannot be an operand of fragment arithmetic", here())
-    if isinstance(value, bool) or not isinstance(value, float | int):
+    Raises:
+        TraceError: one of them is symbolic.
+    """
+    found = _ints(values)
+    if not all(isinstance(value, int) for value in found):
         raise TraceError(
-            f"{value!r} of type {type(value).__name__} is no operand of fragment arithmetic", here()
+            f"{what} {found} must be known while the kernel is traced; "
+            "make what varies a keyword-only constant of the kernel",
+            here(),
         )
-    return value
+    return tuple(value for value in found if isinstance(value, int))
 
 
-def _ints(values: Sequence[Index]) -> tuple[Int, ...]:
-    return tuple(unwrap(value) for value in values)
+def constant(what: str, value: int) -> int:
+    """An integer that must be known while the kernel is traced; see `static`."""
+    return static(what, value)[0]
 
 
 def _slice_part(part: Any, extent: Int) -> Int | tuple[Int, Int]:
@@ -265,62 +197,3 @@ def _slice_part(part: Any, extent: Int) -> Int | tuple[Int, Int]:
         at: Int = default if given is None else unwrap(given)
         bounds.append(extent + at if isinstance(at, int) and at < 0 else at)
     return (bounds[0], bounds[1])
-
-
-def thread_map(
-    shape: Sequence[Int],
-    threads: Layout | Sequence[int],
-    projection: Sequence[int | None] | None = None,
-    vector_dim: int | None = None,
-) -> Distribution:
-    """The distribution of a tile over a thread layout, one contiguous chunk per thread.
-
-    Raises:
-        LayoutError: symbolic extents, threads that do not divide the tile, or a thread layout that is no
-            bijection onto 0..T-1.
-    """
-    counts, order = _thread_counts(threads)
-    kept = [dim for dim, keep in enumerate(projection or (1,) * len(counts)) if keep is not None]
-    if projection is not None and len(projection) != len(counts):
-        raise LayoutError(f"projection {tuple(projection)} for threads {counts} of another rank")
-    if not all(isinstance(extent, int) for extent in shape):
-        raise LayoutError(f"threads can be laid over a static tile only, not over shape {tuple(shape)}")
-    if len(kept) != len(shape):
-        raise LayoutError(
-            f"threads {counts} keep {len(kept)} dimensions, the tile {tuple(shape)} has {len(shape)}; "
-            "nearest legal choice: a projection with one 1 per tile dimension"
-        )
-    tile = [int(extent) for extent in shape if isinstance(extent, int)]
-    base = blocked(
-        tile, [counts[dim] for dim in kept], [kept.index(dim) for dim in order if dim in kept], vector_dim
-    )
-    modes = iter(base.threads)
-    spread = tuple(next(modes) if dim in kept else Mode(counts[dim], None, 0) for dim in order)
-    return Distribution(base.shape, spread, base.values)
-
-
-def _thread_counts(threads: Layout | Sequence[int]) -> tuple[tuple[int, ...], list[int]]:
-    """Thread counts per dimension, and the dimensions in order of their stride, fastest first."""
-    if not isinstance(threads, Layout):
-        counts = tuple(int(count) for count in threads)
-        return counts, list(reversed(range(len(counts))))
-    shape, strides = as_tuple(threads.shape), as_tuple(threads.stride)
-    if not all(isinstance(n, int) for n in (*shape, *strides)):
-        raise LayoutError(f"thread layout {threads} must have one static extent and stride per dimension")
-    order = sorted(range(len(shape)), key=lambda dim: (strides[dim], -dim if shape[dim] == 1 else dim))
-    expected = 1
-    for dim in order:
-        if shape[dim] > 1 and strides[dim] != expected:
-            raise LayoutError(
-                f"thread layout {threads} does not number its threads 0 to {_product(shape) - 1}: dimension "
-                f"{dim} has stride {strides[dim]}, expected {expected}"
-            )
-        expected *= shape[dim]
-    return tuple(shape), order
-
-
-def _product(values: Sequence[int]) -> int:
-    total = 1
-    for value in values:
-        total *= value
-    return total

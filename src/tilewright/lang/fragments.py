@@ -1,0 +1,182 @@
+"""Fragments in registers and numbers, and their arithmetic, as the author sees them."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn, TypeAlias
+
+import numpy as np
+
+from tilewright.dtypes import DType, dtype
+from tilewright.errors import TraceError
+from tilewright.ir.mma import TiledMma
+from tilewright.ir.ops import Copy, Elementwise
+from tilewright.ir.types import Value
+from tilewright.lang.scalars import Scalar, undecided
+from tilewright.lang.source import here
+from tilewright.lang.tracer import current, open_region
+from tilewright.layout.distribution import Distribution
+
+
+class _Arithmetic:
+    """Operators that record elementwise functions; comparisons give masks for `where`."""
+
+    __array_ufunc__ = None
+    value: Value
+
+    def __add__(self, other: Operand) -> Any:
+        return elementwise("add", self, other)
+
+    def __radd__(self, other: Operand) -> Any:
+        return elementwise("add", other, self)
+
+    def __sub__(self, other: Operand) -> Any:
+        return elementwise("sub", self, other)
+
+    def __rsub__(self, other: Operand) -> Any:
+        return elementwise("sub", other, self)
+
+    def __mul__(self, other: Operand) -> Any:
+        return elementwise("mul", self, other)
+
+    def __rmul__(self, other: Operand) -> Any:
+        return elementwise("mul", other, self)
+
+    def __truediv__(self, other: Operand) -> Any:
+        return elementwise("div", self, other)
+
+    def __rtruediv__(self, other: Operand) -> Any:
+        return elementwise("div", other, self)
+
+    def __neg__(self) -> Any:
+        return elementwise("neg", self)
+
+    def __abs__(self) -> Any:
+        return elementwise("abs", self)
+
+    def __lt__(self, other: Operand) -> Any:
+        return elementwise("less", self, other)
+
+    def __le__(self, other: Operand) -> Any:
+        return elementwise("less_equal", self, other)
+
+    def __gt__(self, other: Operand) -> Any:
+        return elementwise("less", other, self)
+
+    def __ge__(self, other: Operand) -> Any:
+        return elementwise("less_equal", other, self)
+
+    def __eq__(self, other: object) -> Any:
+        return elementwise("equal", self, other)
+
+    def __ne__(self, other: object) -> NoReturn:
+        raise TraceError("fragments have no `!=`; use `tw.where(x == y, otherwise, chosen)`", here())
+
+    __hash__ = object.__hash__
+
+    def to(self, element: DType | str) -> Any:
+        """The same values in another dtype, rounded to nearest even."""
+        return elementwise("convert", self, dtype=dtype(element))
+
+
+class Number(_Arithmetic):
+    """A floating-point or integer argument of the kernel, or an expression of such."""
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+        self.region = open_region()
+
+    @property
+    def dtype(self) -> DType:
+        """Its dtype."""
+        return self.value.dtype
+
+    def __bool__(self) -> NoReturn:
+        raise undecided(f"number {self.value.name} is not 0")
+
+    def __repr__(self) -> str:
+        return self.value.name
+
+
+class Fragment(_Arithmetic):
+    """A tile in registers, distributed over threads.  Arithmetic gives new fragments of the same map."""
+
+    def __init__(self, value: Value, mma: TiledMma | None = None) -> None:
+        self.value = value
+        self.mma = mma
+        self.region = open_region()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents of the tile."""
+        return self.value.fragment.shape
+
+    @property
+    def dtype(self) -> DType:
+        """Element type."""
+        return self.value.dtype
+
+    @property
+    def distribution(self) -> Distribution:
+        """Which thread holds which coordinate in which value."""
+        return self.value.fragment.distribution
+
+    def __bool__(self) -> NoReturn:
+        raise TraceError(
+            f"fragment {self.value.name} has {self.shape} values, Python cannot decide on its truth; "
+            "use `tw.where(mask, x, y)` to choose element by element",
+            here(),
+        )
+
+    def _in_place(self, function: str, other: Operand) -> Fragment:
+        return self.assign(elementwise(function, self, other))
+
+    def __iadd__(self, other: Operand) -> Fragment:
+        return self._in_place("add", other)
+
+    def __isub__(self, other: Operand) -> Fragment:
+        return self._in_place("sub", other)
+
+    def __imul__(self, other: Operand) -> Fragment:
+        return self._in_place("mul", other)
+
+    def __itruediv__(self, other: Operand) -> Fragment:
+        return self._in_place("div", other)
+
+    def assign(self, other: Fragment) -> Fragment:
+        """Overwrite the contents with those of another fragment of the same map; converts the dtype."""
+        if not isinstance(other, Fragment):
+            raise TraceError(
+                f"assign takes a fragment, not {other!r}; `tw.fill` sets all to a number", here()
+            )
+        current().emit(Copy, source=other.value, target=self.value)
+        return self
+
+    def __repr__(self) -> str:
+        return f"{self.value.name}: {self.dtype} fragment {self.shape}"
+
+
+Operand: TypeAlias = Fragment | Number | float | int
+
+
+def elementwise(function: str, *operands: object, dtype: DType | None = None) -> Any:
+    """Record an elementwise function of fragments and numbers."""
+    values = tuple(o.value if isinstance(o, Fragment | Number) else number(o) for o in operands)
+    result = current().define(Elementwise, function, function=function, operands_=values, dtype=dtype)
+    return Fragment(result) if result.is_fragment else Number(result)
+
+
+def number(value: Any) -> float | int:
+    """A plain number that the author wrote as an operand.
+
+    Raises:
+        TraceError: it is none.
+    """
+    if isinstance(value, float | np.floating):
+        return float(value)
+    if isinstance(value, int | np.integer) and not isinstance(value, bool):
+        return int(value)
+    if isinstance(value, Scalar):
+        raise TraceError(f"the index {value} cannot be an operand of fragment arithmetic", here())
+    kind = type(value).__name__
+    hint = "; bring it to registers with `tw.load`" if kind == "Tensor" else ""
+    raise TraceError(f"{value!r} of type {kind} is no operand of fragment arithmetic{hint}", here())

@@ -1,0 +1,94 @@
+"""Thread layouts over tiles, as the author writes them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tilewright.errors import LayoutError
+from tilewright.lang.scalars import as_tuple, unwrap
+from tilewright.layout.distribution import Distribution, Mode, blocked
+from tilewright.layout.layout import Layout
+from tilewright.layout.nodes import Int
+
+
+def thread_map(
+    shape: Sequence[Int],
+    threads: Layout | int | Sequence[int],
+    projection: Sequence[int | None] | None = None,
+    vector_dim: int | None = None,
+) -> Distribution:
+    """The distribution of a tile over a thread layout, one contiguous chunk per thread.
+
+    Raises:
+        LayoutError: symbolic extents, threads that do not divide the tile, or a thread layout that is no
+            bijection onto 0..T-1.
+    """
+    counts, order = _thread_counts(threads)
+    if not all(isinstance(extent, int) for extent in shape):
+        raise LayoutError(f"threads can be laid over a static tile only, not over shape {tuple(shape)}")
+    tile = [int(extent) for extent in shape if isinstance(extent, int)]
+    kept = _kept(tile, counts, projection)
+    if vector_dim is not None and not 0 <= vector_dim < len(tile):
+        raise LayoutError(f"vector_dim={vector_dim} of a tile of rank {len(tile)}")
+    for extent, dim in zip(tile, kept, strict=True):
+        if extent % counts[dim]:
+            raise LayoutError(_indivisible(tile, counts, kept, extent, dim))
+    base = blocked(
+        tile, [counts[dim] for dim in kept], [kept.index(dim) for dim in order if dim in kept], vector_dim
+    )
+    modes = iter(base.threads)
+    spread = tuple(next(modes) if dim in kept else Mode(counts[dim], None, 0) for dim in order)
+    return Distribution(base.shape, spread, base.values)
+
+
+def _kept(tile: Sequence[int], counts: Sequence[int], projection: Sequence[int | None] | None) -> list[int]:
+    """The thread dimensions that run along the tile's dimensions."""
+    if projection is not None and len(projection) != len(counts):
+        raise LayoutError(f"projection {tuple(projection)} for threads {tuple(counts)} of another rank")
+    kept = [dim for dim, keep in enumerate(projection or (1,) * len(counts)) if keep is not None]
+    if len(kept) != len(tile):
+        ones = "one 1 per dimension of the tile and None for the others"
+        nearest = f"projection with {ones}" if len(counts) > len(tile) else f"{len(tile)} thread counts"
+        raise LayoutError(
+            f"threads {tuple(counts)} run along {len(kept)} dimensions, the tile {tuple(tile)} has "
+            f"{len(tile)}; nearest legal choice: {nearest}"
+        )
+    return kept
+
+
+def _indivisible(tile: list[int], counts: tuple[int, ...], kept: list[int], extent: int, dim: int) -> str:
+    nearest = list(counts)
+    for length, at in zip(tile, kept, strict=True):
+        nearest[at] = next(n for n in range(counts[at], 0, -1) if length % n == 0)
+    return (
+        f"{counts[dim]} threads cannot share the extent {extent} of dimension {kept.index(dim)} of the tile "
+        f"{tuple(tile)} equally; nearest legal choice: threads={tuple(nearest)}"
+    )
+
+
+def _thread_counts(threads: Layout | int | Sequence[int]) -> tuple[tuple[int, ...], list[int]]:
+    """Thread counts per dimension, and the dimensions in order of their stride, fastest first."""
+    if not isinstance(threads, Layout):
+        counts = tuple(unwrap(count) for count in as_tuple(threads))
+        return _positive(counts), list(reversed(range(len(counts))))
+    counts, strides = as_tuple(threads.shape), as_tuple(threads.stride)
+    if not all(isinstance(n, int) for n in (*counts, *strides)):
+        raise LayoutError(f"thread layout {threads} must have one static extent and stride per dimension")
+    shape = _positive(counts)
+    order = sorted(range(len(shape)), key=lambda dim: (strides[dim], -dim if shape[dim] == 1 else dim))
+    expected = 1
+    for dim in order:
+        if shape[dim] > 1 and strides[dim] != expected:
+            raise LayoutError(
+                f"thread layout {threads} does not number its threads 0 to {math.prod(shape) - 1}: dimension "
+                f"{dim} has stride {strides[dim]}, expected {expected}"
+            )
+        expected *= shape[dim]
+    return shape, order
+
+
+def _positive(counts: tuple[Int, ...]) -> tuple[int, ...]:
+    if not all(isinstance(count, int) and count > 0 for count in counts):
+        raise LayoutError(f"threads {counts}: thread counts are positive integer constants")
+    return tuple(count for count in counts if isinstance(count, int))
