@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -31,18 +33,16 @@ def sequential(a, b, how):
     a, b = a.astype(np.float64), b.astype(np.float64)
     acc = np.zeros((len(a), b.shape[1]), how.acc.numpy)
     for k in range(0, a.shape[1], how.k_step):
-        step = a[:, k : k + how.k_step], b[k : k + how.k_step]
-        acc = cut_sum(acc, *step) if how.cuts else (acc + step[0] @ step[1]).astype(acc.dtype)
+        products = a[:, k : k + how.k_step, None] * b[None, k : k + how.k_step]
+        acc = cut_sum(acc, products) if how.cuts else (acc + products.sum(axis=1)).astype(acc.dtype)
     return acc
 
 
-def cut_sum(acc, a, b):
+def cut_sum(acc, products):
     """A matrix unit's sum: every addend cut off 24 bits below the largest, the result towards zero."""
-    largest = np.maximum(
-        np.abs(acc.astype(np.float64)), np.abs(a).max(axis=1)[:, None] * np.abs(b).max(axis=0)
-    )
+    largest = np.maximum(np.abs(acc.astype(np.float64)), np.abs(products).max(axis=1))
     unit = np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1))) - 24)
-    total = acc + (np.trunc(a[:, :, None] * b[None] / unit[:, None]) * unit[:, None]).sum(axis=1)
+    total = acc + (np.trunc(products / unit[:, None]) * unit[:, None]).sum(axis=1)
     near = total.astype(np.float32)
     return np.where(np.abs(near.astype(np.float64)) > np.abs(total), np.nextafter(near, np.float32(0)), near)
 
@@ -70,6 +70,8 @@ def problem(shape, inputs: DType, data):
     [(c, normal) for c in CASES] + [(c, positive) for c in CASES if c != "f16->f16"],
 )
 def test_right_results_pass_and_wrong_ones_do_not(shape, case, data) -> None:
+    if case == "f64":
+        shape = (*shape[:2], min(shape[2], 8192))
     inputs, out, how = CASES[case]
     a, b = problem(shape, inputs, data)
     m, n, k = shape
@@ -179,14 +181,10 @@ def test_f64_inputs_are_compared_in_twice_the_precision() -> None:
     rng = np.random.default_rng(1)
     a, b = rng.standard_normal((24, 40)), rng.standard_normal((40, 24))
     high, low, bound = gemm_bound(a, b, Accumulation(f64), f64)
-    exact = [
-        [sum(int(x * 2**80) * int(y * 2**80) for x, y in zip(r, c, strict=True)) for c in b.T] for r in a
-    ]
-    scale = 2**160
     for i in range(24):
         for j in range(24):
-            got = int(high[i, j] * 2**80) * 2**80 + int(low[i, j] * 2**80) * 2**80
-            assert abs(got - exact[i][j]) < 2**-70 * scale
+            exact = sum(Fraction(x) * Fraction(y) for x, y in zip(a[i], b[:, j], strict=True))
+            assert abs(Fraction(high[i, j]) + Fraction(low[i, j]) - exact) < Fraction(1, 2**70)
     assert (bound < 1e-12).all()
 
 
