@@ -12,13 +12,14 @@ views are never changed in place.  A pure layout is a view that is always valid.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tilewright.errors import LayoutError
-from tilewright.layout.expr import add, all_of, expand, mod, mul
+from tilewright.layout.expr import add, all_of, expand, floordiv, mod, mul
 from tilewright.layout.nodes import TRUE, And, Cond, Int, Less, Not, Or, Sym
 from tilewright.layout.ranges import bounds, divisor
 from tilewright.layout.walk import evaluate, substitute, symbols
@@ -154,6 +155,29 @@ class View:
         return f"({shape}) -> {self.offset}{valid}"
 
 
+class Neighbours(NamedTuple):
+    """The positions of aligned groups of neighbours along one dimension.
+
+    Args:
+        position: the dimension's coordinate, as group and lane.
+        lane: which of the group, in ``[0, width)``.
+        start: the offset of a group, if the group is contiguous; otherwise it still has ``lane`` in it.
+    """
+
+    position: dict[Sym, Int]
+    lane: Sym
+    start: Int
+
+
+def neighbours(view: View, dim: int, width: int) -> Neighbours:
+    """Groups of ``width`` along ``dim``, each beginning at a multiple of ``width``."""
+    group = coordinate(0, floordiv(view.shape[dim], width), "vector_group")
+    lane = Sym("vector_lane", 0, width - 1)
+    position: dict[Sym, Int] = {view.coords[dim]: add(mul(group, width), lane)}
+    start = add(expand(substitute(view.offset, position)), mul(lane, -1))
+    return Neighbours(position, lane, start)
+
+
 @lru_cache(maxsize=4096)
 def _vector_obstacle(view: View, dim: int, width: int) -> str:
     extent = view.shape[dim]
@@ -161,18 +185,15 @@ def _vector_obstacle(view: View, dim: int, width: int) -> str:
         return ""
     if divisor(extent) % width:
         return f"the extent {extent} of dimension {dim} is not a multiple of {width}"
-    group = coordinate(0, extent // width, "vector_group")
-    lane = Sym("vector_lane", 0, width - 1)
-    position = {view.coords[dim]: add(mul(group, width), lane)}
-    start = add(expand(substitute(view.offset, position)), mul(lane, -1))
+    position, lane, start = neighbours(view, dim, width)
     if lane in symbols(start):
         return f"{width} neighbours along dimension {dim} are not contiguous: offset {view.offset}"
     if divisor(start) % width:
-        return f"offset {start} is not a multiple of {width}, only of {divisor(start)}"
-    valid = substitute(view.valid, position)
-    for part in valid.parts if isinstance(valid, And) else (valid,):
-        if not _uniform(part, lane, width):
-            return f"an edge may cut a vector: {part} is not the same for all {width} neighbours"
+        where = f"{width} neighbours along dimension {dim} start at multiples of"
+        return f"{where} {math.gcd(divisor(start), width)} only: offset {view.offset}"
+    for part in view.valid.parts if isinstance(view.valid, And) else (view.valid,):
+        if not _uniform(substitute(part, position), lane, width):
+            return f"an edge may cut {width} neighbours along dimension {dim}: not all of them have {part}"
     return ""
 
 
