@@ -69,6 +69,14 @@ def locate(array: Any, stream: int = 0) -> tuple[Hashable, int]:
         return _family(array).locate(array, stream)
 
 
+def stream_reader(array: Any) -> Callable[[Any, int], int | None]:
+    """A function (array, device index) -> handle of the stream that the array's framework is using now.
+
+    It serves all arrays of the same type; it gives None where the framework has no streams.
+    """
+    return _family(array).stream
+
+
 def current_stream(device: Device, arrays: Iterable[Any]) -> int:
     """The handle of the CUDA stream that the arrays' framework is using now; 0, the legacy default, if none.
 
@@ -79,7 +87,7 @@ def current_stream(device: Device, arrays: Iterable[Any]) -> int:
     if device == "cpu":
         return 0
     for array in arrays:
-        stream = _family(array).stream(array, device[1])
+        stream = stream_reader(array)(array, device[1])
         if stream is not None:
             return stream
     return 0

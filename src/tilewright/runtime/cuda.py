@@ -137,6 +137,7 @@ class Function:
 
     def __init__(self, cubin: bytes, entry: str, index: int, shared_bytes: int) -> None:
         activate(index)
+        self.index = index
         self.shared_bytes = shared_bytes
         self._module = call("cuModuleLoadData", cubin)
         self.handle = call("cuModuleGetFunction", self._module, entry.encode())
@@ -166,6 +167,8 @@ class Launch:
         size: int,
         cluster: Sequence[int] | None = None,
     ) -> None:
+        self._index = function.index
+        self._one_device = device_count() == 1
         self.buffer = ctypes.create_string_buffer(max(size, 1))
         start = ctypes.addressof(self.buffer)
         self._pointers = (ctypes.c_void_p * max(len(offsets), 1))(*(start + offset for offset in offsets))
@@ -193,13 +196,21 @@ class Launch:
 
     def run(self, stream: int) -> None:
         """Launch with what the buffer holds; the driver copies it before the call returns."""
-        if self._config is None:
-            (status,) = self._launch(self._handle, *self._shape, stream, self._arguments, 0)
-        else:
-            self._config.hStream = stream
-            (status,) = driver().cuLaunchKernelEx(self._config, self._handle, self._arguments, 0)
+        if not self._one_device:
+            activate(self._index)
+        status = self._submit(stream)
         if status != self._success:
-            raise LaunchError(f"CUDA: the launch failed with {status.name}")
+            # A thread that has not used CUDA yet has no current context.
+            activate(self._index)
+            status = self._submit(stream)
+            if status != self._success:
+                raise LaunchError(f"CUDA: the launch failed with {status.name}")
+
+    def _submit(self, stream: int) -> Any:
+        if self._config is None:
+            return self._launch(self._handle, *self._shape, stream, self._arguments, 0)[0]
+        self._config.hStream = stream
+        return driver().cuLaunchKernelEx(self._config, self._handle, self._arguments, 0)[0]
 
 
 class Memory:

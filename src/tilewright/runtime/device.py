@@ -13,7 +13,7 @@ from tilewright.ir.printer import print_kernel
 from tilewright.lang.program import Parameter
 from tilewright.runtime import cuda as driver
 from tilewright.runtime import nvrtc
-from tilewright.runtime.arrays import ArrayInfo, Device, current_stream, stream_handle
+from tilewright.runtime.arrays import ArrayInfo, stream_handle, stream_reader
 from tilewright.runtime.binding import Binding
 from tilewright.runtime.cache import Cache, key, package_hash
 from tilewright.runtime.executable import Executable, argument_layout
@@ -105,9 +105,9 @@ class PreparedCuda:
         kernel = executable.listing.kernel
         self.executable = executable
         self._index = index
-        self._device: Device = ("cuda", index)
         # The first array's framework says which stream is current.
         self._first = next(at for at, parameter in enumerate(parameters) if parameter.kind == "tensor")
+        self._reader: tuple[type | None, Any] = (None, None)
         layout = argument_layout(kernel, parameters)
         cluster = [1, 1, 1]
         for member in kernel.cluster:
@@ -145,12 +145,7 @@ class PreparedCuda:
         if self._empty:
             return
         launch = self._launch
-        handle = (
-            current_stream(self._device, (arguments[self._first],))
-            if stream is None
-            else stream_handle(stream)
-        )
-        driver.activate(self._index)
+        handle = self._current_stream(arguments[self._first]) if stream is None else stream_handle(stream)
         with launch.lock:
             if self._dense:
                 self._pack(launch.buffer, 0, *pointers)
@@ -162,3 +157,10 @@ class PreparedCuda:
             for memory in self._zeroed:
                 memory.clear(handle)
             launch.run(handle)
+
+    def _current_stream(self, array: Any) -> int:
+        known, read = self._reader
+        if type(array) is not known:
+            read = stream_reader(array)
+            self._reader = (type(array), read)
+        return read(array, self._index) or 0

@@ -104,6 +104,7 @@ class Bound:
         self._executables: dict[Any, Executable] = {}
         self._traces: dict[Any, IrKernel] = {}
         self._kinds = tuple(parameter.kind for parameter in program.parameters)
+        self._only_tensors = all(kind == "tensor" for kind in self._kinds)
 
     def __call__(self, *arguments: Any, target: str | None = None, stream: Any = None) -> Executable:
         """Launch on the caller's arrays.
@@ -121,20 +122,18 @@ class Bound:
             LaunchError: the arguments do not fit the kernel.
             LegalityError: the kernel breaks rules for these arguments; lists all of them.
         """
-        key: list[Any] = [target]
-        pointers: list[int] = []
-        for kind, argument in zip(self._kinds, arguments, strict=False):
-            if kind == "tensor":
-                exact, address = locate(argument)
-                key.append(exact)
-                pointers.append(address)
-            elif kind == "index":
-                key.append(argument)
-        exact_key = tuple(key)
+        if self._only_tensors:
+            located = [locate(argument) for argument in arguments]
+            exact_key: Any = (target, *[exact for exact, _ in located])
+        else:
+            tensors = [a for a, kind in zip(arguments, self._kinds, strict=False) if kind == "tensor"]
+            indices = [a for a, kind in zip(arguments, self._kinds, strict=False) if kind == "index"]
+            located = [locate(tensor) for tensor in tensors]
+            exact_key = (target, len(arguments), *indices, *[exact for exact, _ in located])
         prepared = self._prepared.get(exact_key)
         if prepared is None:
             prepared = self._prepared[exact_key] = self._prepare(arguments, target)
-        prepared.launch(arguments, pointers, stream)
+        prepared.launch(arguments, [address for _, address in located], stream)
         return prepared.executable
 
     def trace(self, *arguments: Any) -> IrKernel:
