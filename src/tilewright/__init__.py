@@ -73,7 +73,7 @@ from tilewright.lang.operations import (
     workspace,
 )
 from tilewright.lang.scalars import ceil_div, maximum, minimum
-from tilewright.layout.distribution import Distribution, Mode, blocked
+from tilewright.layout.distribution import Distribution, Mode, blocked, raked
 from tilewright.layout.layout import Layout, column_major, row_major
 from tilewright.layout.transforms import Swizzle
 from tilewright.layout.view import View
@@ -150,6 +150,7 @@ __all__ = [
     "otherwise",
     "parse_kernel",
     "print_kernel",
+    "raked",
     "range",
     "row_major",
     "rsqrt",

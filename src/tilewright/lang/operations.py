@@ -110,6 +110,7 @@ def shared(
     *,
     layout: Layout | View | None = None,
     elems: int | None = None,
+    name: str = "shared",
 ) -> Tensor:
     """An uninitialised tensor in shared memory.
 
@@ -118,6 +119,7 @@ def shared(
         element: element type.
         layout: where each element lies; default: the last dimension contiguous.
         elems: elements to allocate; default: the cosize of the layout.
+        name: what it is called in generated text, if it is not assigned to a variable.
     """
     extents = static("extents of shared memory", shape)
     view = View.of(layout) if isinstance(layout, Layout) else layout
@@ -126,7 +128,7 @@ def shared(
     if view.shape != extents:
         raise TraceError(f"layout of shape {view.shape} for a tensor of shape {extents}", here())
     count = constant("elems", view.elems if elems is None else elems)  # type: ignore[arg-type]
-    return Tensor(current().define(Shared, "shared", dtype=dtype(element), view=view, elems=count))
+    return Tensor(current().define(Shared, name, dtype=dtype(element), view=view, elems=count))
 
 
 def _packed(extents: Sequence[Int]) -> tuple[Int, ...]:
@@ -212,7 +214,7 @@ def copy(
     source: Tensor | Fragment,
     target: Tensor | Fragment,
     *,
-    threads: Layout | Sequence[int] | None = None,
+    threads: Layout | Distribution | Sequence[int] | None = None,
     vector: int | None = None,
     vector_dim: int | None = None,
 ) -> None:
@@ -221,8 +223,9 @@ def copy(
     Args:
         source: tensor or fragment.
         target: tensor or fragment of the same shape; elements past an edge are not written.
-        threads: the thread layout that shares the tile out, for a copy between memories; a fragment or a
-            partitioned tensor brings its own map.
+        threads: for a copy between memories, how threads share the tile: a thread layout, each thread
+            taking one contiguous chunk; thread counts whose last dimension is fastest; or a
+            `Distribution` (`raked`, `blocked`).  A fragment or a partitioned tensor brings its own.
         vector: elements per access along ``vector_dim``; default: the widest legal.
         vector_dim: the dimension along which a thread's consecutive elements lie; default: the last.
     """
@@ -233,7 +236,7 @@ def copy_async(
     source: Tensor,
     target: Tensor,
     *,
-    threads: Layout | Sequence[int] | None = None,
+    threads: Layout | Distribution | Sequence[int] | None = None,
     vector: int | None = None,
     vector_dim: int | None = None,
 ) -> None:
@@ -249,8 +252,8 @@ def _copy(
         if not isinstance(operand, Tensor | Fragment):
             raise TraceError(f"copy of {operand!r}: takes tensors and fragments", here())
     width = None if vector is None else constant("vector", vector)
-    spread = None
-    if threads is not None:
+    spread = threads if isinstance(threads, Distribution) else None
+    if threads is not None and spread is None:
         try:
             spread = thread_map(target.value.type.shape, threads, vector_dim=vector_dim)
         except LayoutError as error:

@@ -109,11 +109,17 @@ class Distribution:
         return math.prod(mode.extent for mode in self.threads if mode.dim is None)
 
     def vector(self) -> tuple[int, int]:
-        """``(dim, width)`` of the run of neighbours that consecutive values of one thread form."""
-        if not self.values or self.values[0].dim is None or self.values[0].step != 1:
+        """``(dim, width)`` of the run of neighbours that consecutive values of one thread form.
+
+        Example:
+            >>> Distribution((4, 8), (Mode(4, 0, 1),), (Mode(4, 1, 1), Mode(1, 0, 1), Mode(2, 1, 4))).vector()
+            (1, 8)
+        """
+        moving = [mode for mode in self.values if mode.extent > 1]
+        if not moving or moving[0].dim is None or moving[0].step != 1:
             return self.rank - 1, 1
-        dim, width = self.values[0].dim, self.values[0].extent
-        for mode in self.values[1:]:
+        dim, width = moving[0].dim, 1
+        for mode in moving:
             if mode.dim != dim or mode.step != width:
                 break
             width *= mode.extent
@@ -155,3 +161,33 @@ def blocked(
     value_order = [first, *(dim for dim in reversed(range(len(tile))) if dim != first)]
     value_modes = tuple(Mode(chunk[dim], dim, 1) for dim in value_order)
     return Distribution(tuple(tile), thread_modes, value_modes)
+
+
+def raked(tile: Sequence[int], threads: Sequence[int], vector: int, vector_dim: int) -> Distribution:
+    """Neighbouring threads take neighbouring vectors; each thread then steps on by all threads together.
+
+    Args:
+        tile: extents of the tile.
+        threads: number of threads along each dimension.
+        vector: neighbours along ``vector_dim`` that a thread takes at once.
+        vector_dim: the dimension of the vectors; also the fastest of the thread index.
+
+    Raises:
+        LayoutError: the threads and vectors do not divide the tile.
+
+    Example:
+        >>> raked((128, 32), (32, 4), 8, 1).coordinate(5, 9)
+        (33, 9)
+    """
+    if not len(tile) == len(threads):
+        raise LayoutError(f"tile {tuple(tile)} and threads {tuple(threads)} differ in rank")
+    units = [vector if dim == vector_dim else 1 for dim in range(len(tile))]
+    for dim, (extent, count, unit) in enumerate(zip(tile, threads, units, strict=True)):
+        if extent % (count * unit):
+            raise LayoutError(
+                f"{count} threads with vectors of {unit} do not divide the extent {extent} of dimension {dim}"
+            )
+    order = [vector_dim, *(dim for dim in reversed(range(len(tile))) if dim != vector_dim)]
+    thread_modes = tuple(Mode(threads[dim], dim, units[dim]) for dim in order)
+    steps = [Mode(tile[dim] // (threads[dim] * units[dim]), dim, threads[dim] * units[dim]) for dim in order]
+    return Distribution(tuple(tile), thread_modes, (Mode(vector, vector_dim, 1), *steps))

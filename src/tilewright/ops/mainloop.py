@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from tilewright.ir.mma import TiledMma
@@ -10,6 +11,7 @@ from tilewright.lang.control import range as traced_range
 from tilewright.lang.control import unroll, when
 from tilewright.lang.scalars import Index, ceil_div
 from tilewright.lang.tensors import Fragment, Tensor
+from tilewright.layout.distribution import Distribution, raked
 from tilewright.layout.view import View
 
 
@@ -75,12 +77,13 @@ class _Operand:
         self.source, self.row, self.tile = source, row, tile
         # What is contiguous in global memory is contiguous in shared memory too, and vectorised.
         self.unit_dim = 1 if source.unit_dim is None else source.unit_dim
-        self.threads = copy_threads(tile, threads, self.unit_dim, source.dtype.bytes)
+        self.threads = copy_map(tile, threads, self.unit_dim, source.dtype.bytes)
         rows, depth = tile
         strides = (depth, 1) if self.unit_dim == 1 else (1, rows)
         size = rows * depth
         view = View.strided((stages, rows, depth), (size, *strides))
-        self.shared = tw.shared((stages, rows, depth), source.dtype, layout=view)
+        name = f"s{source.value.name}"
+        self.shared = tw.shared((stages, rows, depth), source.dtype, layout=view, name=name)
         self.stages = stages
 
     def stage(self, k: Index) -> Tensor:
@@ -90,29 +93,28 @@ class _Operand:
     def load(self, k: Index) -> Tensor:
         """Copy step ``k`` to its stage."""
         target = self.stage(k)
-        tw.copy(self._tile(k), target, threads=self.threads, vector_dim=self.unit_dim)
+        tw.copy(self._tile(k), target, threads=self.threads)
         return target
 
     def load_async(self, k: Index) -> None:
         """Start copying step ``k`` to its stage."""
-        tw.copy_async(self._tile(k), self.stage(k), threads=self.threads, vector_dim=self.unit_dim)
+        tw.copy_async(self._tile(k), self.stage(k), threads=self.threads)
 
     def _tile(self, k: Index) -> Tensor:
         return self.source.tile(self.tile, (self.row, k))
 
 
-def copy_threads(tile: tuple[int, int], threads: int, unit_dim: int, element_bytes: int) -> tuple[int, int]:
-    """Threads along each dimension of a tile so that each moves 16 contiguous bytes if it can.
+def copy_map(tile: tuple[int, int], threads: int, unit_dim: int, element_bytes: int) -> Distribution:
+    """How threads share a tile so that each moves 16 contiguous bytes at once, if the tile allows it.
 
     Example:
-        >>> copy_threads((128, 32), 256, 1, 2)
-        (64, 4)
+        >>> copy_map((128, 32), 256, unit_dim=1, element_bytes=2).coordinate(5, 0)
+        (1, 8)
     """
     vector = max(16 // element_bytes, 1)
-    along = max(min(tile[unit_dim] // vector, threads), 1)
-    while tile[unit_dim] % along or threads % along:
-        along -= 1
-    across = min(threads // along, tile[1 - unit_dim])
-    while tile[1 - unit_dim] % across:
-        across -= 1
-    return (across, along) if unit_dim == 1 else (along, across)
+    while tile[unit_dim] % vector:
+        vector //= 2
+    along = math.gcd(tile[unit_dim] // vector, threads)
+    across = math.gcd(tile[1 - unit_dim], threads // along)
+    counts = (across, along) if unit_dim == 1 else (along, across)
+    return raked(tile, counts, vector, unit_dim)
