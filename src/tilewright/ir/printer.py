@@ -87,17 +87,17 @@ class _Printer:
         return [f"{indent}{results} = {text}{note}" if results else f"{indent}{text}{note}"]
 
     def call(self, name: str, record: Any) -> str:
-        parts = []
+        operands, attributes = [], []
         for f in fields(record):
             role = getattr(record, "roles", {}).get(f.name)
             value = getattr(record, f.name)
             if f.name == "location" or role == "defines":
                 continue
             if role is not None:
-                parts.append(self.show(value))
+                operands.append(self.show(value))
             elif value != f.default:
-                parts.append(f"{f.name}={self.show(value)}")
-        return f"{name}({', '.join(parts)})"
+                attributes.append(f"{f.name}={self.show(value)}")
+        return f"{name}({', '.join([*operands, *attributes])})"
 
     def show(self, value: Any) -> str:
         match value:
