@@ -71,10 +71,10 @@ def _cuda(dtype: DType, shape: tuple[int, int, int], math: str) -> Config:
         simt = fma(dtype, each=each)
         side = (4 * each[0] * 4, 8 * each[1] * 2)
         return Config.of(simt, (*side, 8), (4, 2))
-    depth = 64 // dtype.bytes
+    depth = 128 // dtype.bytes
     if m * n >= 128 * 128 * 132:
-        return Config.of(atom, (128, 128, depth), (2, 2), stages=4)
-    return Config.of(atom, (64, 64, 2 * depth), (2, 2), stages=4)
+        return Config.of(atom, (128, 128, depth), (2, 2), stages=3)
+    return Config.of(atom, (64, 64, depth), (2, 2), stages=4)
 
 
 def _cpu(dtype: DType, shape: tuple[int, int, int], math: str) -> Config:
