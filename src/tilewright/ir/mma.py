@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from tilewright.dtypes import DType
+from tilewright.errors import LayoutError
 from tilewright.layout.distribution import Distribution, Mode
 
 
@@ -39,6 +40,18 @@ class MmaAtom:
     c: Distribution
     feature: str = ""
     precision: int | None = None
+
+    def __post_init__(self) -> None:
+        (m, k), (n, depth), shape = self.a.shape, self.b.shape, self.c.shape
+        if k != depth or shape != (m, n):
+            raise LayoutError(
+                f"atom {self.name}: A ({m}, {k}), B ({n}, {depth}) and C {shape} do not fit together"
+            )
+        lanes = [part.size_threads for part in (self.a, self.b, self.c)]
+        if len(set(lanes)) > 1:
+            raise LayoutError(
+                f"atom {self.name}: A, B and C are spread over {lanes} lanes; they must be equal"
+            )
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -76,6 +89,10 @@ class TiledMma:
     warps: tuple[int, int] = (1, 1)
     repeats: tuple[int, int] = (1, 1)
 
+    def __post_init__(self) -> None:
+        _check_pair("warps", self.warps)
+        _check_pair("repeats", self.repeats)
+
     @property
     def tile(self) -> tuple[int, int, int]:
         """Extents (m, n, k) of one step: all warps, all repeats, one atom deep."""
@@ -89,15 +106,29 @@ class TiledMma:
 
     def a(self, k: int) -> Distribution:
         """Distribution of an A tile of shape (m, k)."""
-        return _tiled(self.atom.a, self.warps, (0, None), (self.repeats[0], k // self.atom.shape[2]))
+        return _tiled(self.atom.a, self.warps, (0, None), (self.repeats[0], self._steps(k)))
 
     def b(self, k: int) -> Distribution:
         """Distribution of a B tile of shape (n, k)."""
-        return _tiled(self.atom.b, self.warps, (None, 0), (self.repeats[1], k // self.atom.shape[2]))
+        return _tiled(self.atom.b, self.warps, (None, 0), (self.repeats[1], self._steps(k)))
 
     def c(self) -> Distribution:
         """Distribution of the accumulator of shape (m, n)."""
         return _tiled(self.atom.c, self.warps, (0, 1), self.repeats)
+
+    def _steps(self, k: int) -> int:
+        unit = self.atom.shape[2]
+        if k < 1 or k % unit:
+            raise LayoutError(
+                f"K = {k} is not a multiple of {unit}, the depth of {self.atom}; "
+                f"nearest legal choice: K = {max(k // unit, 1) * unit}"
+            )
+        return k // unit
+
+
+def _check_pair(what: str, pair: tuple[object, ...]) -> None:
+    if len(pair) != 2 or not all(isinstance(count, int) and count > 0 for count in pair):
+        raise LayoutError(f"{what}={pair!r} of a tiled MMA must be two positive integers, along M and N")
 
 
 @lru_cache(maxsize=1024)

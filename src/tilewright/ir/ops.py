@@ -96,6 +96,10 @@ class Fragment(Op):
         """Type of the result."""
         return FragmentType(dtype, distribution)
 
+    def verify(self) -> Iterator[Violation]:
+        """The dtype must be able to hold what it is filled with."""
+        yield from rules.verify_literals(self, self.dtype, (self.fill,))
+
 
 @dataclass(frozen=True)
 class Reshape(Op):
@@ -219,6 +223,10 @@ class Fill(Op):
     target: Value
     value: float | int | Value
 
+    def verify(self) -> Iterator[Violation]:
+        """The dtype must be able to hold the value."""
+        yield from rules.verify_literals(self, self.target.dtype, (self.value,))
+
 
 # ---------------------------------------------------------------- arithmetic
 
@@ -254,13 +262,7 @@ class Elementwise(Op):
             yield self.violation(
                 "elementwise", f"{self.function} takes {arity} operands, not {len(self.operands_)}"
             )
-        maps = {v.fragment.distribution for v in self.operands_ if isinstance(v, Value) and v.is_fragment}
-        if len(maps) > 1:
-            yield self.violation(
-                "elementwise",
-                f"{self.function} of fragments with {len(maps)} different (thread, value) maps",
-                "load both through one distribution, or convert one explicitly",
-            )
+        yield from rules.verify_elementwise(self)
 
 
 @dataclass(frozen=True)

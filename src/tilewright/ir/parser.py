@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tilewright import dtypes
-from tilewright.errors import ParseError
+from tilewright.errors import ParseError, TilewrightError
 from tilewright.ir import kernel as k
 from tilewright.ir.builder import make
 from tilewright.ir.indices import grid_index, loop_index
 from tilewright.ir.mma import MmaAtom, TiledMma
-from tilewright.ir.ops import OPS, Block, For, GetVariable, If, Op
+from tilewright.ir.ops import OPS, Block, Fill, For, GetVariable, If, Op
 from tilewright.ir.printer import VERSION
 from tilewright.ir.types import Memory, ScalarType, TensorType, Value
 from tilewright.layout import expr
@@ -21,6 +21,15 @@ from tilewright.layout.nodes import TRUE, Cond, Constant, Int, Sym
 from tilewright.layout.transforms import TRANSFORMS
 from tilewright.layout.view import View, coordinates
 
+_MISFITS = (
+    TilewrightError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
 _OPS = {op.name: op for op in OPS}
 _TRANSFORMS = {transform.__name__: transform for transform in TRANSFORMS}
 _SOURCES = {source.__name__: source for source in (k.Extent, k.Stride, k.Argument, k.Derived)}
@@ -54,6 +63,8 @@ def parse_kernel(text: str) -> k.Kernel:
         tree = ast.parse(text)
     except SyntaxError as error:
         raise ParseError(f"line {error.lineno}: {error.msg}") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ParseError(f"line 1: {error}") from None
     return _Parser().kernel(tree.body)
 
 
@@ -62,54 +73,52 @@ class _Parser:
         self.names: dict[str, Any] = {"inf": float("inf"), "nan": float("nan"), **dtypes.ALL}
 
     def kernel(self, statements: list[ast.stmt]) -> k.Kernel:
-        head = self.head(statements[0])
-        params: list[k.Param] = []
-        grid: list[k.GridAxis] = []
-        cluster: list[k.ClusterAxis] = []
-        guards: list[k.Guard] = []
-        ops: list[Op] = []
-        for statement in statements[1:]:
-            made = self.statement(statement)
-            match made:
-                case k.TensorParam() | k.ScalarParam() | k.SizeParam() | k.Workspace():
-                    params.append(made)
-                case k.GridAxis():
-                    grid.append(made)
-                case k.ClusterAxis():
-                    cluster.append(made)
-                case k.Guard():
-                    guards.append(made)
-                case Op():
-                    ops.append(made)
+        if not statements:
+            raise ParseError("line 2: expected kernel(name, threads=..., lanes=...)")
+        head = self.guarded(self.head, statements[0])
+        made = [self.guarded(self.statement, statement) for statement in statements[1:]]
+        params = [m for m in made if isinstance(m, k.TensorParam | k.ScalarParam | k.SizeParam | k.Workspace)]
         return k.Kernel(
-            head["name"],
-            tuple(sorted(params, key=lambda param: isinstance(param, k.SizeParam))),
-            tuple(grid),
-            head["threads"],
-            Block(tuple(ops)),
-            tuple(cluster),
-            head["lanes"],
-            tuple(guards),
+            name=head["name"],
+            params=tuple(sorted(params, key=lambda param: isinstance(param, k.SizeParam))),
+            grid=tuple(m for m in made if isinstance(m, k.GridAxis)),
+            threads=head["threads"],
+            body=Block(tuple(m for m in made if isinstance(m, Op))),
+            cluster=tuple(m for m in made if isinstance(m, k.ClusterAxis)),
+            lanes=head["lanes"],
+            guards=tuple(m for m in made if isinstance(m, k.Guard)),
         )
 
+    def guarded(self, read: Callable[[Any], Any], node: ast.stmt) -> Any:
+        """Read a statement; whatever does not fit in it becomes an error with its line."""
+        try:
+            return read(node)
+        except ParseError:
+            raise
+        except _MISFITS as error:
+            text = ast.unparse(node).split("\n", 1)[0]
+            raise ParseError(f"line {node.lineno}: {text}: {type(error).__name__}: {error}") from error
+
     def head(self, statement: ast.stmt) -> dict[str, Any]:
-        if isinstance(statement, ast.Expr) and isinstance(call := statement.value, ast.Call):
-            return {
-                "name": self.value(call.args[0]),
-                **{str(w.arg): self.value(w.value) for w in call.keywords},
-            }
-        raise ParseError("the second line must be kernel(name, threads=..., lanes=...)")
+        match statement:
+            case ast.Expr(value=ast.Call(func=ast.Name(id="kernel"), args=[name], keywords=words)):
+                found = {"name": self.value(name), **{str(w.arg): self.value(w.value) for w in words}}
+                if found.keys() == {"name", "threads", "lanes"}:
+                    return found
+        raise ParseError(f"line {statement.lineno}: expected kernel(name, threads=..., lanes=...)")
 
     def block(self, statements: Iterable[ast.stmt]) -> Block:
-        return Block(tuple(made for s in statements if isinstance(made := self.statement(s), Op)))
+        made = [self.guarded(self.statement, statement) for statement in statements]
+        return Block(tuple(op for op in made if isinstance(op, Op)))
 
     def statement(self, node: ast.stmt) -> Any:
         match node:
             case ast.Pass():
                 return None
-            case ast.For(target=ast.Name(id=name), iter=ast.Call(args=args, keywords=keywords), body=body):
-                start, stop, step = (self.value(arg) for arg in args)
-                extra = {str(word.arg): self.value(word.value) for word in keywords}
+            case ast.For(
+                target=ast.Name(id=name), iter=ast.Call(func=ast.Name(id="range")) as call, body=body
+            ):
+                (start, stop, step), extra = self.arguments(call)
                 index = self.names[name] = loop_index(name, start, stop, step)
                 return For(index, start, stop, step, self.block(body), **extra)
             case ast.If(test=test, body=body, orelse=orelse):
@@ -119,8 +128,7 @@ class _Parser:
             case ast.Expr(value=ast.Call(func=ast.Name(id="guard"), args=[condition, message])):
                 return k.Guard(self.cond(condition), self.value(message))
             case ast.Expr(value=ast.Call(func=ast.Name(id=name)) as call) if name in _OPS:
-                positional, named = self.arguments(call)
-                return _OPS[name](*positional, **named)
+                return self.op(name, *self.arguments(call))
         raise ParseError(f"line {node.lineno}: not a statement of a kernel: {ast.unparse(node)}")
 
     def define(self, name: str, call: ast.Call) -> Any:
@@ -128,8 +136,8 @@ class _Parser:
         made: Any
         positional, named = self.arguments(call)
         if what in _OPS:
-            made = self.op(name, _OPS[what], positional, named)
-            self.names[name] = made.results[0]
+            made = self.op(what, positional, named, name)
+            [self.names[name]] = made.results
             return made
         match what:
             case "size":
@@ -162,11 +170,16 @@ class _Parser:
                 raise ParseError(f"line {call.lineno}: unknown operation {what!r}")
         return made
 
-    def op(self, name: str, op: type[Op], positional: list[Any], named: dict[str, Any]) -> Op:
+    def op(self, what: str, positional: list[Any], named: dict[str, Any], result: str = "") -> Op:
+        op = _OPS[what]
         if op is GetVariable:
-            return GetVariable(Sym(name, -(2**31), 2**31 - 1), *positional)
-        operands = [field for field, role in op.roles.items() if role != "defines"]
-        return make(op, name, **dict(zip(operands, positional, strict=True)), **named)
+            return GetVariable(Sym(result, -(2**31), 2**31 - 1), *positional)
+        fields = [field for field, role in op.roles.items() if role != "defines"]
+        operands = dict(zip(fields, positional, strict=True))
+        for field, operand in operands.items():
+            if not isinstance(operand, Value | tuple) and not (op is Fill and field == "value"):
+                raise TypeError(f"{field} of {what} is no value but {operand!r}")
+        return make(op, result, **operands, **named) if result else op(**operands, **named)
 
     def arguments(self, call: ast.Call) -> tuple[list[Any], dict[str, Any]]:
         return [self.value(a) for a in call.args], {str(w.arg): self.value(w.value) for w in call.keywords}

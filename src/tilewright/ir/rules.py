@@ -1,18 +1,26 @@
-"""The legality rules of copies and matrix multiplies that hold on every target."""
+"""The legality rules of arithmetic, copies and matrix multiplies that hold on every target."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from tilewright.dtypes import DType
 from tilewright.errors import Violation
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
 from tilewright.layout.distribution import Distribution
-from tilewright.layout.nodes import Int
+from tilewright.layout.expr import add, expand, mul
+from tilewright.layout.nodes import Expr, Int, Sym
+from tilewright.layout.view import View
+from tilewright.layout.walk import substitute, symbols
 
 if TYPE_CHECKING:
-    from tilewright.ir.ops import Copy, Mma
+    from tilewright.ir.ops import Copy, Elementwise, Mma, Op
+
+LARGEST_ACCESS_BYTES = 16
 
 
 def _shape(value: Value) -> tuple[Int, ...]:
@@ -20,76 +28,157 @@ def _shape(value: Value) -> tuple[Int, ...]:
     return value.type.shape
 
 
+def _spelled(shape: tuple[Int, ...]) -> str:
+    return f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
+
+
+# ---------------------------------------------------------------- arithmetic
+
+
+def verify_literals(op: Op, dtype: DType, values: tuple[object, ...]) -> Iterator[Violation]:
+    """Plain numbers must be values of the dtype that they stand beside."""
+    if dtype.kind not in ("int", "uint"):
+        return
+    low = -(2 ** (dtype.bits - 1)) if dtype.kind == "int" else 0
+    high = low + 2**dtype.bits - 1
+    for value in values:
+        if isinstance(value, float) and not value.is_integer():
+            nearest = f"{round(value)}, or .to(tw.f32) first" if math.isfinite(value) else "an integer"
+            yield op.violation("dtype", f"{value} is no {dtype}", nearest)
+        elif isinstance(value, int | float) and not low <= value <= high:
+            nearest = str(low if value < low else high)
+            yield op.violation(
+                "dtype", f"{value} is not within {low} to {high}, the range of {dtype}", nearest
+            )
+
+
+def verify_elementwise(op: Elementwise) -> Iterator[Violation]:
+    """The rules of `Elementwise` that an operation breaks, its arity apart."""
+    values = [v for v in op.operands_ if isinstance(v, Value)]
+    maps: dict[Distribution, Value] = {}
+    for value in values:
+        if value.is_fragment:
+            maps.setdefault(value.fragment.distribution, value)
+    if len(maps) > 1:
+        shapes = " and ".join(f"{v} {_spelled(v.fragment.shape)}" for v in maps.values())
+        yield op.violation(
+            "elementwise",
+            f"{op.function} of {shapes}, whose elements lie in the threads in different ways",
+            "load both through one distribution: tw.load(tensor, like=fragment)",
+        )
+    if op.function != "convert" and values:
+        yield from verify_literals(op, values[-1].dtype, op.operands_)
+
+
+# ---------------------------------------------------------------- copies
+
+
 def verify_copy(op: Copy) -> Iterator[Violation]:
     """The rules of `Copy` that a copy breaks."""
     source, target = _shape(op.source), _shape(op.target)
     if source != target:
         yield op.violation(
-            "shape", f"copy from shape {source} to shape {target}", f"a tile of shape {target}"
+            "shape",
+            f"copy from {op.source} of shape {_spelled(source)} to {op.target} of shape {_spelled(target)}",
+            f"{_spelled(target)} on both sides",
         )
         return
-    maps = {
-        v.type.distribution
-        for v in (op.source, op.target)
-        if isinstance(v.type, TensorType | FragmentType) and v.type.distribution is not None
-    }
-    if op.distribution is not None:
-        maps.add(op.distribution)
-    if len(maps) != 1:
-        what = (
-            "no distribution: which thread moves what?"
-            if not maps
-            else f"{len(maps)} different distributions"
-        )
-        yield op.violation("distribution", f"copy {op.source} -> {op.target} has {what}", "threads=...")
-        return
-    spread = maps.pop()
-    if spread.shape != source:
+    maps = {op.distribution: "threads=..."} if op.distribution is not None else {}
+    for value in (op.source, op.target):
+        if isinstance(value.type, TensorType | FragmentType) and value.type.distribution is not None:
+            maps.setdefault(value.type.distribution, value.name)
+    if not maps:
         yield op.violation(
-            "distribution", f"distribution of shape {spread.shape} for a tile of shape {source}"
+            "distribution",
+            f"nothing says which thread moves what from {op.source} to {op.target}",
+            f"threads=..., with one count per dimension that divides {_spelled(source)}",
+        )
+    elif len(maps) > 1:
+        yield op.violation(
+            "distribution",
+            f"{' and '.join(maps.values())} share the tile out to the threads in different ways",
+            "the same distribution on both sides",
+        )
+    else:
+        yield from _verify_spread(op, next(iter(maps)), source)
+
+
+def _verify_spread(op: Copy, spread: Distribution, shape: tuple[Int, ...]) -> Iterator[Violation]:
+    if spread.shape != shape:
+        yield op.violation(
+            "distribution",
+            f"a distribution of shape {_spelled(spread.shape)} for a tile of shape {_spelled(shape)}",
         )
         return
-    if not spread.is_exact:
+    if not _covers(spread):
         yield op.violation(
-            "threads x slice = tile", f"the distribution does not cover the tile {source} exactly once"
+            "threads x slice = tile",
+            f"the distribution does not move every element of the tile {_spelled(shape)} exactly once",
         )
     if op.vector is not None:
         yield from _verify_vector(op, spread, op.vector)
 
 
+@lru_cache(maxsize=1024)
+def _covers(spread: Distribution) -> bool:
+    return spread.is_exact
+
+
 def _verify_vector(op: Copy, spread: Distribution, vector: int) -> Iterator[Violation]:
     dim, run = spread.vector()
+    nearest = f"vector={widest_vector(op, spread)}"
     if vector < 1 or vector & (vector - 1):
-        yield op.violation("vector width", f"vector {vector} is not a power of two", "vector=1")
+        yield op.violation("vector width", f"vector {vector} is not a power of two", nearest)
         return
     if run % vector:
-        nearest = next(w for w in (16, 8, 4, 2, 1) if run % w == 0)
         yield op.violation(
             "vector width",
-            f"vector {vector} does not divide the {run} neighbours a thread moves along dimension {dim}",
-            f"vector={nearest}",
+            f"each thread moves runs of {run} neighbours along dimension {dim}, which vectors of {vector} "
+            "do not fill",
+            nearest,
         )
         return
-    widest = widest_vector(op, spread)
     for value in (op.source, op.target):
-        if isinstance(value.type, TensorType):
-            if obstacle := value.type.view.vector_obstacle(dim, vector):
-                yield op.violation(
-                    "vector width", f"vector {vector} on {value}: {obstacle}", f"vector={widest}"
-                )
-            elif value.type.align % (vector * value.dtype.bytes) and vector * value.dtype.bytes <= 16:
-                yield op.violation(
-                    "alignment",
-                    f"vector {vector} of {value.dtype} needs {vector * value.dtype.bytes}-byte alignment, "
-                    f"{value.buffer} has {value.type.align}",
-                    f"vector={widest}",
-                )
-            elif vector * value.dtype.bytes > 16:
-                yield op.violation(
-                    "vector width",
-                    f"vector {vector} of {value.dtype} has {vector * value.dtype.bytes} bytes, at most 16",
-                    f"vector={widest}",
-                )
+        if not isinstance(value.type, TensorType):
+            continue
+        size = vector * value.dtype.bytes
+        if size > LARGEST_ACCESS_BYTES:
+            yield op.violation(
+                "vector width",
+                f"vector {vector} of {value.dtype} has {size} bytes, an access has at most "
+                f"{LARGEST_ACCESS_BYTES}",
+                nearest,
+            )
+        elif obstacle := value.type.view.vector_obstacle(dim, vector):
+            why = "; ".join([obstacle, *_unknown(value, vector)])
+            yield op.violation("vector width", f"vector {vector} on {value}: {why}", nearest)
+        elif value.type.align % size:
+            yield op.violation(
+                "alignment",
+                f"vector {vector} of {value.dtype} needs addresses that are multiples of {size} bytes, "
+                f"{value.buffer} starts at a multiple of {value.type.align}",
+                nearest,
+            )
+
+
+def _unknown(value: Value, width: int) -> Iterator[str]:
+    """What is not known well enough about the array that a tensor is a view of, in the author's terms."""
+    view, array = value.tensor.view, value.buffer.tensor.view
+    if not isinstance(view.offset, Expr):
+        return
+    for dim, extent in enumerate(array.shape):
+        stride = expand(add(_shifted(array, dim), mul(array.offset, -1)))
+        for what, size, used in (("stride", stride, view.offset), ("extent", extent, view.valid)):
+            if isinstance(size, Sym) and size.divisor % width and size in symbols(used):
+                where = f"the {what} of dimension {dim} of {value.buffer}"
+                yield f"{size}, {where}, is only known to be a multiple of {size.divisor}"
+
+
+def _shifted(view: View, dim: int) -> Int:
+    """The offset of the next element along a dimension."""
+    index = view.coords[dim]
+    shifted: Int = substitute(view.offset, {index: add(index, 1)})
+    return shifted
 
 
 def widest_vector(op: Copy, spread: Distribution | None = None) -> int:
@@ -98,7 +187,7 @@ def widest_vector(op: Copy, spread: Distribution | None = None) -> int:
     dim, run = spread.vector()
     width = run & -run
     for value in (op.source, op.target):
-        limit = 16 // value.dtype.bytes
+        limit = LARGEST_ACCESS_BYTES // value.dtype.bytes
         if isinstance(value.type, TensorType):
             limit = min(limit, max(value.type.align // value.dtype.bytes, 1))
             limit = value.type.view.vector_width(dim, min(width, limit))
@@ -106,51 +195,73 @@ def widest_vector(op: Copy, spread: Distribution | None = None) -> int:
     return width
 
 
+# ---------------------------------------------------------------- matrix multiplies
+
+
 def verify_mma(op: Mma) -> Iterator[Violation]:
     """The rules of `Mma` that a matrix multiply breaks."""
-    m, n, k = op.mma.tile
-    for label, value, rows, dtype in (
-        ("A", op.a, m, op.mma.atom.a_dtype),
-        ("B", op.b, n, op.mma.atom.b_dtype),
+    for axis, (label, value, dtype) in enumerate(
+        (("A", op.a, op.mma.atom.a_dtype), ("B", op.b, op.mma.atom.b_dtype))
     ):
-        shape = _shape(value)
         if value.dtype != dtype:
             yield op.violation(
-                "dtype", f"{op.mma.atom} takes {label} of {dtype}, {value} is {value.dtype}", str(dtype)
+                "dtype",
+                f"{op.mma.atom} takes {label} of {dtype}, {value} is {value.dtype}",
+                f"{value} of {dtype}, or an atom for {value.dtype}",
             )
-        if len(shape) != 2 or shape[0] != rows or not isinstance(shape[1], int) or shape[1] % k:
-            yield op.violation(
-                "mma shape",
-                f"{label} = {value} has shape {shape}; warps {op.mma.warps} x repeats {op.mma.repeats} of "
-                f"{op.mma.atom} need ({rows}, a multiple of {k})",
-                _nearest_mma(op.mma, label, shape),
-            )
-        elif isinstance(value.type, FragmentType):
-            want = op.mma.a(shape[1]) if label == "A" else op.mma.b(shape[1])
-            if value.type.distribution != want:
-                yield op.violation("distribution", f"fragment {value} is not distributed as operand {label}")
-        elif value.tensor.memory is not Memory.SHARED:
-            yield op.violation(
-                "mma operand", f"{label} = {value} lies in global memory", "copy it to shared memory"
-            )
+        yield from _verify_operand(op, axis, label, value)
     ka, kb = _shape(op.a)[-1], _shape(op.b)[-1]
     if ka != kb:
-        yield op.violation("mma shape", f"A has K = {ka}, B has K = {kb}")
+        yield op.violation("mma shape", f"A = {op.a} has K = {ka}, B = {op.b} has K = {kb}", "equal K")
     if not op.c.is_fragment or op.c.fragment.distribution != op.mma.c():
-        yield op.violation("distribution", f"{op.c} is not distributed as the accumulator of {op.mma.atom}")
+        yield op.violation(
+            "distribution",
+            f"{op.c} is not distributed as the {_spelled(op.mma.tile[:2])} accumulator of {op.mma.atom} with "
+            f"warps {op.mma.warps} and repeats {op.mma.repeats}",
+            "tw.accumulator(mma), with the same mma",
+        )
     elif op.c.dtype != op.mma.atom.c_dtype:
         yield op.violation(
-            "dtype", f"{op.mma.atom} accumulates in {op.mma.atom.c_dtype}, {op.c} is {op.c.dtype}"
+            "dtype",
+            f"{op.mma.atom} accumulates in {op.mma.atom.c_dtype}, {op.c} is {op.c.dtype}",
+            "tw.accumulator(mma)",
         )
 
 
-def _nearest_mma(mma: TiledMma, label: str, shape: tuple[Int, ...]) -> str:
+def _verify_operand(op: Mma, axis: int, label: str, value: Value) -> Iterator[Violation]:
+    mma, shape = op.mma, _shape(value)
+    rows, k = mma.tile[axis], mma.tile[2]
+    if len(shape) != 2 or shape[0] != rows or not isinstance(shape[1], int) or shape[1] % k:
+        yield op.violation(
+            "mma shape",
+            f"{label} = {value} has shape {_spelled(shape)}, but {mma.atom} with warps {mma.warps} and "
+            f"repeats {mma.repeats} takes ({rows}, a multiple of {k}): {mma.atom.shape[axis]} x "
+            f"{mma.warps[axis]} x {mma.repeats[axis]} rows",
+            _nearest_mma(mma, axis, shape),
+        )
+    elif isinstance(value.type, FragmentType):
+        want = mma.a(shape[1]) if label == "A" else mma.b(shape[1])
+        if value.type.distribution != want:
+            yield op.violation(
+                "distribution",
+                f"fragment {value} is not distributed as operand {label} of {mma.atom}",
+                f"tw.load(..., tw.operand_{label.lower()}(mma, {shape[1]}))",
+            )
+    elif value.tensor.memory is not Memory.SHARED:
+        yield op.violation(
+            "mma operand",
+            f"{label} = {value} lies in global memory, a matrix multiply reads shared memory or registers",
+            "copy it to shared memory",
+        )
+
+
+def _nearest_mma(mma: TiledMma, axis: int, shape: tuple[Int, ...]) -> str:
     """The repeats, or else the tile, that would make the operand fit."""
-    axis = 0 if label == "A" else 1
-    unit = mma.atom.shape[axis] * mma.warps[axis]
+    unit, k = mma.atom.shape[axis] * mma.warps[axis], mma.atom.shape[2]
     rows = shape[0] if shape and isinstance(shape[0], int) else 0
-    if rows and rows % unit == 0:
-        repeats = list(mma.repeats)
-        repeats[axis] = rows // unit
-        return f"repeats={tuple(repeats)}"
-    return f"a tile of {max(rows // unit, 1) * unit} rows, K a multiple of {mma.atom.shape[2]}"
+    depth = shape[1] if len(shape) == 2 and isinstance(shape[1], int) else 0
+    if not rows or rows % unit or depth % k:
+        return f"a tile of ({max(rows // unit, 1) * unit}, {max(depth // k, 1) * k})"
+    repeats = list(mma.repeats)
+    repeats[axis] = rows // unit
+    return f"repeats={tuple(repeats)}"

@@ -27,25 +27,28 @@ def violations(kernel: Kernel) -> list[Violation]:
 
 def _scopes(kernel: Kernel) -> Iterator[Violation]:
     params = {p.value for p in kernel.params if not isinstance(p, SizeParam)}
-    visible: set[Any] = {*params, *(p.sym for p in kernel.sizes)}
-    visible |= {axis.sym for axis in kernel.grid} | {axis.sym for axis in kernel.cluster}
-    yield from _block_scopes(kernel.body, visible)
+    outer: set[Any] = {*params, *(p.sym for p in kernel.sizes)}
+    outer |= {axis.sym for axis in kernel.grid} | {axis.sym for axis in kernel.cluster}
+    defined = outer | {result for op in kernel.walk() for result in op.results}
+    yield from _block_scopes(kernel.body, outer, defined)
 
 
-def _block_scopes(block: Block, visible: set[Any]) -> Iterator[Violation]:
-    inside = set(visible)
+def _block_scopes(block: Block, outer: set[Any], defined: set[Any]) -> Iterator[Violation]:
+    visible = set(outer)
     for op in block.ops:
-        for value in op.operands:
-            if value not in inside:
-                yield op.violation("scope", f"{value} is used outside the loop or branch that defines it")
-        for sym in sorted(op_symbols(op) - inside, key=lambda s: s.name):
-            if sym not in op.results:
-                yield op.violation("scope", f"{sym} is used outside the loop that defines it")
-        inside.update(op.results)
+        named = dict.fromkeys((*op.operands, *sorted(op_symbols(op), key=lambda sym: sym.name)))
+        for name in named:
+            if name in visible or name in op.results:
+                continue
+            where = "outside of the loop or branch that defines it"
+            yield op.violation(
+                "scope", f"{name} is used {where if name in defined else 'but belongs to another kernel'}"
+            )
+        visible.update(op.results)
         for region in op.regions:
-            yield from _block_scopes(region, inside)
+            yield from _block_scopes(region, visible, defined)
         if isinstance(op, For):
-            inside.discard(op.index)
+            visible.discard(op.index)
 
 
 def _warps(kernel: Kernel) -> Iterator[Violation]:
@@ -101,7 +104,7 @@ def used_symbols(kernel: Kernel) -> set[Sym]:
         found |= symbols(guard.condition)
     for space in kernel.workspaces:
         found |= _symbols(space.elems)
-    for size in kernel.sizes:
+    for size in reversed(kernel.sizes):  # a derived size is made of those before it
         if isinstance(size.source, Derived) and size.sym in found:
             found |= _symbols(size.source.value)
     return found
