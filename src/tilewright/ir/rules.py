@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 
 from tilewright.dtypes import DType
 from tilewright.errors import Violation
-from tilewright.ir.mma import TiledMma
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.expr import add, expand, mul
-from tilewright.layout.nodes import Expr, Int, Sym
+from tilewright.layout.nodes import Int, Sym
 from tilewright.layout.view import View
 from tilewright.layout.walk import substitute, symbols
 
@@ -138,47 +137,63 @@ def _verify_vector(op: Copy, spread: Distribution, vector: int) -> Iterator[Viol
             nearest,
         )
         return
-    for value in (op.source, op.target):
-        if not isinstance(value.type, TensorType):
-            continue
-        size = vector * value.dtype.bytes
-        if size > LARGEST_ACCESS_BYTES:
-            yield op.violation(
-                "vector width",
-                f"vector {vector} of {value.dtype} has {size} bytes, an access has at most "
-                f"{LARGEST_ACCESS_BYTES}",
-                nearest,
-            )
-        elif obstacle := value.type.view.vector_obstacle(dim, vector):
-            why = "; ".join([obstacle, *_unknown(value, vector)])
-            yield op.violation("vector width", f"vector {vector} on {value}: {why}", nearest)
-        elif value.type.align % size:
-            yield op.violation(
-                "alignment",
-                f"vector {vector} of {value.dtype} needs addresses that are multiples of {size} bytes, "
-                f"{value.buffer} starts at a multiple of {value.type.align}",
-                nearest,
-            )
-
-
-def _unknown(value: Value, width: int) -> Iterator[str]:
-    """What is not known well enough about the array that a tensor is a view of, in the author's terms."""
-    view, array = value.tensor.view, value.buffer.tensor.view
-    if not isinstance(view.offset, Expr):
+    widest = max(value.dtype.bytes for value in (op.source, op.target)) * vector
+    if widest > LARGEST_ACCESS_BYTES:
+        yield op.violation(
+            "vector width",
+            f"vector {vector} makes accesses of {widest} bytes, more than {LARGEST_ACCESS_BYTES}",
+            nearest,
+        )
         return
+    for value in (op.source, op.target):
+        if isinstance(value.type, TensorType):
+            yield from _verify_access(op, value, dim, vector, nearest)
+
+
+def _verify_access(op: Copy, value: Value, dim: int, vector: int, nearest: str) -> Iterator[Violation]:
+    """Whether a tensor can be accessed in vectors along a dimension."""
+    kind = value.tensor
+    size = vector * kind.dtype.bytes
+    if obstacle := kind.view.vector_obstacle(dim, vector):
+        units = [d for d in range(kind.view.rank) if _step(kind.view, d) == 1]
+        unknown = _unknown(value, vector)
+        if units and dim not in units:
+            obstacle = (
+                f"it is contiguous along dimension {units[-1]}, the threads' runs lie along dimension {dim}"
+            )
+            nearest += f", or vector_dim={units[-1]} where both sides are contiguous along it"
+        elif unknown:
+            obstacle = " and ".join(
+                f"{size}, the {what} of {value.buffer}, need not be a multiple of {vector}"
+                + (f" (only of {size.divisor})" if size.divisor > 1 else "")
+                for size, what in unknown.items()
+            )
+            nearest += f", or arrays with {' and '.join(map(str, unknown))} a multiple of {vector}"
+        yield op.violation("vector width", f"vector {vector} on {value}: {obstacle}", nearest)
+    elif kind.align % size:
+        yield op.violation(
+            "alignment",
+            f"vector {vector} of {kind.dtype} needs addresses that are multiples of {size} bytes, "
+            f"{value.buffer} starts at a multiple of {kind.align}",
+            nearest,
+        )
+
+
+def _unknown(value: Value, width: int) -> dict[Sym, str]:
+    """The sizes of the array behind a tensor that are not known to be multiples of ``width``."""
+    view, array = value.tensor.view, value.buffer.tensor.view
+    found: dict[Sym, str] = {}
     for dim, extent in enumerate(array.shape):
-        stride = expand(add(_shifted(array, dim), mul(array.offset, -1)))
-        for what, size, used in (("stride", stride, view.offset), ("extent", extent, view.valid)):
+        for what, size, used in (("stride", _step(array, dim), view.offset), ("extent", extent, view.valid)):
             if isinstance(size, Sym) and size.divisor % width and size in symbols(used):
-                where = f"the {what} of dimension {dim} of {value.buffer}"
-                yield f"{size}, {where}, is only known to be a multiple of {size.divisor}"
+                found.setdefault(size, f"{what} of dimension {dim}")
+    return found
 
 
-def _shifted(view: View, dim: int) -> Int:
-    """The offset of the next element along a dimension."""
+def _step(view: View, dim: int) -> Int:
+    """How far the next element along a dimension lies."""
     index = view.coords[dim]
-    shifted: Int = substitute(view.offset, {index: add(index, 1)})
-    return shifted
+    return expand(add(substitute(view.offset, {index: add(index, 1)}), mul(view.offset, -1)))
 
 
 def widest_vector(op: Copy, spread: Distribution | None = None) -> int:
@@ -237,7 +252,7 @@ def _verify_operand(op: Mma, axis: int, label: str, value: Value) -> Iterator[Vi
             f"{label} = {value} has shape {_spelled(shape)}, but {mma.atom} with warps {mma.warps} and "
             f"repeats {mma.repeats} takes ({rows}, a multiple of {k}): {mma.atom.shape[axis]} x "
             f"{mma.warps[axis]} x {mma.repeats[axis]} rows",
-            _nearest_mma(mma, axis, shape),
+            _nearest_mma(op),
         )
     elif isinstance(value.type, FragmentType):
         want = mma.a(shape[1]) if label == "A" else mma.b(shape[1])
@@ -255,13 +270,18 @@ def _verify_operand(op: Mma, axis: int, label: str, value: Value) -> Iterator[Vi
         )
 
 
-def _nearest_mma(mma: TiledMma, axis: int, shape: tuple[Int, ...]) -> str:
-    """The repeats, or else the tile, that would make the operand fit."""
-    unit, k = mma.atom.shape[axis] * mma.warps[axis], mma.atom.shape[2]
-    rows = shape[0] if shape and isinstance(shape[0], int) else 0
-    depth = shape[1] if len(shape) == 2 and isinstance(shape[1], int) else 0
-    if not rows or rows % unit or depth % k:
-        return f"a tile of ({max(rows // unit, 1) * unit}, {max(depth // k, 1) * k})"
-    repeats = list(mma.repeats)
-    repeats[axis] = rows // unit
-    return f"repeats={tuple(repeats)}"
+def _nearest_mma(op: Mma) -> str:
+    """The repeats, or else the tiles, that would make both operands fit."""
+    atom, warps = op.mma.atom, op.mma.warps
+    repeats: list[int] = []
+    tiles: list[str] = []
+    fits = True
+    for axis, value in enumerate((op.a, op.b)):
+        unit, k = atom.shape[axis] * warps[axis], atom.shape[2]
+        rows, depth = (*(extent if isinstance(extent, int) else 0 for extent in _shape(value)), 0, 0)[:2]
+        fits = fits and rows > 0 and rows % unit == 0 and depth > 0 and depth % k == 0
+        repeats.append(rows // unit)
+        tiles.append(f"{'AB'[axis]} ({max(rows // unit, 1) * unit}, {max(depth // k, 1) * k})")
+    if fits:
+        return f"repeats={tuple(repeats)}"
+    return f"{' and '.join(tiles)}, with repeats={tuple(max(count, 1) for count in repeats)}"

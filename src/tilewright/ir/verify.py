@@ -16,7 +16,7 @@ from tilewright.layout.walk import symbols
 
 
 def violations(kernel: Kernel) -> list[Violation]:
-    """Every rule that a kernel breaks on any target, in program order."""
+    """Every rule that a kernel breaks on any target; those that tracing found come first."""
     found = list(kernel.violations)
     for op in kernel.walk():
         found.extend(op.verify())
