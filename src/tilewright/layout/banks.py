@@ -166,10 +166,13 @@ def _accesses(
     offset = np.broadcast_to(fixed.at(index), shape).reshape(shape[0], -1, vector)
     exists = np.broadcast_to(fixed.valid_at(index), shape).reshape(shape[0], -1, vector)
     first = offset[:, :, :1]
-    if not np.array_equal(offset, first + np.arange(vector)) or (first % vector).any():
-        raise LayoutError(f"vectors of {vector} elements are not contiguous and aligned in the view {view}")
+    if not np.array_equal(offset, first + np.arange(vector)):
+        raise LayoutError(f"{vector} consecutive values of a thread are not contiguous in the view {view}")
+    if (first % vector).any():
+        unit = math.gcd(vector, *first.ravel().tolist())
+        raise LayoutError(f"vectors of {vector} start at multiples of {unit} only; nearest legal: {unit}")
     if not np.array_equal(exists, np.broadcast_to(exists[:, :, :1], exists.shape)):
-        raise LayoutError(f"vectors of {vector} elements are cut by an edge of the view {view}")
+        raise LayoutError(f"an edge cuts vectors of {vector}: in the view {view}")
     for access in range(offset.shape[1]):
         yield offset[:, access, 0] * element_bytes, exists[:, access, 0]
 

@@ -271,7 +271,7 @@ def _offset(coord: Any, shape: IntTuple, stride: IntTuple) -> Any:
         return sum(parts[1:], parts[0]) if parts else 0
     index = _index(coord, shape)
     if isinstance(index, np.ndarray) and not Layout(shape, stride).is_static:
-        raise LayoutError(f"an array as index of {Layout(shape, stride)}, which is not static")
+        raise LayoutError(f"an array as index of {Layout(shape, stride)}; only a static layout takes arrays")
     _check_inside(index, product(shape))
     return _apply(index, flat(shape), flat(stride))
 

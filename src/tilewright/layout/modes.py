@@ -92,7 +92,7 @@ def compose(outer: Layout, inner: Layout) -> Layout:
         shape, stride = _through(digits, used, inner.shape, inner.stride)
         for (extent, _), reached in zip(digits, used, strict=True):
             if prove(less(reached, extent)) is not True:
-                raise LayoutError(f"it reaches {reached} along an extent of {extent}")
+                raise LayoutError(f"its modes together reach {reached}, along an extent of {extent}")
     except LayoutError as error:
         raise LayoutError(f"composition of {outer} with {inner}: {error}") from None
     return Layout(shape, stride)

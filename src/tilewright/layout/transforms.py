@@ -87,7 +87,7 @@ class Tile:
                 raise LayoutError(f"tile {self.shape} has the extent {length}; extents are at least 1")
             count = ceil_div(extent, length)
             if prove(less(at, count)) is False or prove(less(at, 0)) is True:
-                raise LayoutError(f"tile index {at} of dimension {dim} is outside its {count} tiles")
+                raise LayoutError(f"tile index {at} of dimension {dim} is outside [0, {count})")
             shape.append(length)
             start.append(mul(at, length))
         old = [add(first, i) for first, i in zip(start, coordinates(shape), strict=True)]
@@ -118,7 +118,7 @@ class Slice:
         for dim, (part, extent) in enumerate(zip(self.at, view.shape, strict=True)):
             low, high = _span(part, extent)
             if prove(less_equal(0, low)) is False or prove(less_equal(high, extent)) is False:
-                raise LayoutError(f"slice {part} of dimension {dim} is outside its extent {extent}")
+                raise LayoutError(f"slice {part} of dimension {dim} is outside its extent [0, {extent})")
             if prove(less(low, high)) is False:
                 raise LayoutError(f"slice {part} of dimension {dim} is empty")
             start.append(low)
