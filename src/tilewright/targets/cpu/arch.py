@@ -1,0 +1,111 @@
+"""Processor architectures as data, and the micro-tiles that fit their vector registers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.dtypes import DType
+from tilewright.ir.mma import MmaAtom
+from tilewright.layout.distribution import Distribution, Mode
+
+MOST_ROWS = 14
+MOST_VECTORS = 4
+# A multiply-add issues twice per cycle, as does a load: more loads than this would set the pace.
+LOADS_PER_FMA = 0.75
+
+
+@dataclass(frozen=True)
+class Arch:
+    """What code generation needs to know of a processor.
+
+    Args:
+        name: as in ``-march`` where that has a name for it.
+        vector_bytes: width of a vector register.
+        registers: number of vector registers.
+    """
+
+    name: str
+    vector_bytes: int
+    registers: int
+
+
+ARCHS: dict[str, Arch] = {
+    arch.name: arch
+    for arch in (
+        Arch("x86-64-v4", 64, 32),
+        Arch("x86-64-v3", 32, 16),
+        Arch("x86-64", 16, 16),
+        Arch("aarch64", 16, 32),
+        Arch("generic", 16, 16),
+    )
+}
+"""Every architecture by its name."""
+
+
+@dataclass(frozen=True)
+class MicroTile:
+    """The block of an accumulator that one micro-kernel keeps in registers.
+
+    Args:
+        rows: rows of A.
+        columns: columns of B, a multiple of ``lanes``.
+        lanes: elements of one vector.
+    """
+
+    rows: int
+    columns: int
+    lanes: int
+
+    @property
+    def vectors(self) -> int:
+        """Vectors along the columns."""
+        return self.columns // self.lanes
+
+
+def micro_tile(arch: Arch, rows: int, columns: int, element_bytes: int) -> MicroTile:
+    """The micro-tile that divides a tile of ``rows`` x ``columns`` and loads least per multiply-add.
+
+    Example:
+        >>> micro_tile(ARCHS["x86-64-v4"], 192, 256, 4), micro_tile(ARCHS["x86-64-v3"], 192, 256, 4)
+        (MicroTile(rows=12, columns=32, lanes=16), MicroTile(rows=6, columns=16, lanes=8))
+    """
+    lanes = arch.vector_bytes // element_bytes
+    while columns % lanes:
+        lanes //= 2
+    candidates = [
+        MicroTile(r, v * lanes, lanes)
+        for v in range(1, MOST_VECTORS + 1)
+        for r in range(1, MOST_ROWS + 1)
+        if columns % (v * lanes) == 0 and rows % r == 0 and r * v + v + 1 <= arch.registers
+    ]
+    return max(candidates, key=_merit)
+
+
+def _merit(tile: MicroTile) -> tuple[bool, float, int]:
+    """Whether loads keep up, then multiply-adds per element read from the panels."""
+    rows, vectors = tile.rows, tile.vectors
+    paced = rows + vectors <= LOADS_PER_FMA * rows * vectors
+    width = tile.columns if paced else vectors
+    return paced, rows * width / (rows + width), tile.columns
+
+
+def micro_atom(tile: MicroTile, compute: DType, acc: DType, precision: int | None) -> MmaAtom:
+    """The micro-tile as an MMA atom of one thread.
+
+    Args:
+        tile: rows and columns.
+        compute: dtype of the panels.
+        acc: dtype of the accumulator.
+        precision: fraction bits kept of the panels' elements, or None for all.
+    """
+    rows, columns = tile.rows, tile.columns
+    return MmaAtom(
+        f"micro.{rows}x{columns}.{acc}.{compute}" + (f".{precision}" if precision is not None else ""),
+        compute,
+        compute,
+        acc,
+        Distribution((rows, 1), (), (Mode(rows, 0, 1),)),
+        Distribution((columns, 1), (), (Mode(columns, 0, 1),)),
+        Distribution((rows, columns), (), (Mode(columns, 1, 1), Mode(rows, 0, 1))),
+        precision=precision,
+    )

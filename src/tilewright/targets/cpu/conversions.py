@@ -1,0 +1,242 @@
+"""Conversions between element types as C++: exact, or rounded once to nearest even.
+
+f16, bf16 and fp8 are stored as unsigned integers.  The functions use integer arithmetic and selections only,
+so loops over them become vector code on every machine.  Overflow gives infinity, or NaN where the type has no
+infinity (e4m3); floats become integers truncated and saturated, NaN as 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.dtypes import DType, boolean, f32, f64
+
+STORAGE = {
+    "f64": "double",
+    "f32": "float",
+    "f16": "f16",
+    "bf16": "bf16",
+    "f8e4m3": "f8e4m3",
+    "f8e5m2": "f8e5m2",
+    "i64": "long long",
+    "i32": "int",
+    "i16": "short",
+    "i8": "signed char",
+    "u32": "unsigned",
+    "u16": "unsigned short",
+    "u8": "unsigned char",
+    "boolean": "bool",
+    "c128": "c128",
+    "c64": "c64",
+    "c32": "c32",
+}
+"""The C++ storage type of each dtype."""
+
+TYPEDEFS = {
+    "f16": "typedef unsigned short f16;",
+    "bf16": "typedef unsigned short bf16;",
+    "f8e4m3": "typedef unsigned char f8e4m3;",
+    "f8e5m2": "typedef unsigned char f8e5m2;",
+    # Complex numbers are moved, not computed with.
+    "c128": "typedef unsigned __int128 c128;",
+    "c64": "typedef unsigned long long c64;",
+    "c32": "typedef unsigned c32;",
+}
+"""What declares the storage types that C++ lacks."""
+
+
+@dataclass(frozen=True)
+class _Narrow:
+    """A float format of at most 16 bits.
+
+    Args:
+        name: of the dtype.
+        fraction: stored fraction bits.
+        bias: of the exponent.
+        sign: the sign bit.
+        nan: the pattern of NaN.
+        top: the largest pattern that is no NaN: infinity, or the largest number.
+        past: what overflow gives.
+        limit: bits of the smallest f32 that overflows.
+    """
+
+    name: str
+    fraction: int
+    bias: int
+    sign: int
+    nan: int
+    top: int
+    past: int
+    limit: int
+
+
+# The first f32 that does not round to a finite number: halfway past the largest, unless that is a tie to it.
+_NARROW = {
+    "f16": _Narrow("f16", 10, 15, 0x8000, 0x7E00, 0x7C00, 0x7C00, 0x477FF000),
+    "f8e5m2": _Narrow("f8e5m2", 2, 15, 0x80, 0x7E, 0x7C, 0x7C, 0x47700000),
+    "f8e4m3": _Narrow("f8e4m3", 3, 7, 0x80, 0x7F, 0x7E, 0x7F, 0x43E80001),
+}
+
+_BITS = """\
+static inline unsigned bits_of_f32(float x) { return __builtin_bit_cast(unsigned, x); }
+static inline float f32_of_bits(unsigned x) { return __builtin_bit_cast(float, x); }"""
+
+_ODD = """\
+// Truncated, with the last bit set where anything was lost: rounding it again to fewer bits rounds x once.
+static inline float odd_f32_of_f64(double x) {
+  const float near = (float)x;
+  const double back = near;
+  const bool away = __builtin_fabs(back) > __builtin_fabs(x), lost = back != x && x == x;
+  const unsigned bits = bits_of_f32(near) - (away ? 1 : 0);
+  return f32_of_bits(lost && __builtin_fabs(x) <= 1.7976931348623157e308 ? bits | 1 : bits);
+}"""
+
+_ODD_INTEGER = """\
+// All but 53 bits folded into the last one, so that the conversion to double is exact.
+static inline float odd_f32_of_i64(long long x) {
+  const unsigned long long size = x < 0 ? 0ull - (unsigned long long)x : (unsigned long long)x;
+  const unsigned long long kept = size >> 53 ? (size & ~0x7ffull) | ((size & 0x7ff) ? 0x800 : 0) : size;
+  return odd_f32_of_f64(x < 0 ? -(double)kept : (double)kept);
+}"""
+
+_BF16 = {
+    "f32_of_bf16": (
+        ("bits",),
+        "static inline float f32_of_bf16(bf16 x) { return f32_of_bits((unsigned)x << 16); }",
+    ),
+    "bf16_of_f32": (
+        ("bits",),
+        """\
+static inline bf16 bf16_of_f32(float x) {
+  const unsigned bits = bits_of_f32(x), rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  return (bf16)((bits & 0x7fffffff) > 0x7f800000 ? (bits >> 16 & 0x8000) | 0x7fc0 : rounded);
+}""",
+    ),
+}
+
+
+def _widening(narrow: _Narrow) -> str:
+    """From a narrow format to f32: shift, correct the exponent, renormalise what was subnormal."""
+    up = 23 - narrow.fraction
+    magnitude, shift = narrow.sign - 1, 32 - narrow.sign.bit_length()
+    rebias, least = (127 - narrow.bias) << 23, (128 - narrow.bias) << 23
+    special = "0x7fc00000u"
+    if narrow.past == narrow.top:  # there is an infinity
+        special = f"0x7f800000u | (size & 0x{(1 << narrow.fraction) - 1:x}) << {up}"
+    first = narrow.nan if narrow.past != narrow.top else narrow.top
+    return f"""\
+static inline float f32_of_{narrow.name}({narrow.name} x) {{
+  const unsigned size = x & 0x{magnitude:x}, sign = (unsigned)(x & 0x{narrow.sign:x}) << {shift};
+  const unsigned normal = (size << {up}) + 0x{rebias:x};
+  const unsigned tiny = bits_of_f32(f32_of_bits((size << {up}) + 0x{least:x}) - f32_of_bits(0x{least:x}));
+  const unsigned finite = size < 0x{1 << narrow.fraction:x} ? tiny : normal;
+  return f32_of_bits(sign | (size >= 0x{first:x} ? {special} : finite));
+}}"""
+
+
+def _narrowing(narrow: _Narrow) -> str:
+    """From f32: add half a unit; subnormals are aligned by adding a number whose last bit is their unit."""
+    down = 23 - narrow.fraction
+    shift = 32 - narrow.sign.bit_length()
+    rebias, least = (127 - narrow.bias) << 23, (128 - narrow.bias) << 23
+    aligner = (127 + 23 + 1 - narrow.bias - narrow.fraction) << 23
+    return f"""\
+static inline {narrow.name} {narrow.name}_of_f32(float x) {{
+  const unsigned bits = bits_of_f32(x), size = bits & 0x7fffffff, sign = bits >> {shift} & 0x{narrow.sign:x};
+  const unsigned half = 0x{(1 << (down - 1)) - 1:x} + (size >> {down} & 1);
+  const unsigned normal = (size + half - 0x{rebias:x}) >> {down};
+  const unsigned tiny = bits_of_f32(f32_of_bits(size) + f32_of_bits(0x{aligner:x})) - 0x{aligner:x};
+  const unsigned finite = size < 0x{least:x} ? tiny : normal;
+  const unsigned within = size >= 0x{narrow.limit:x} ? 0x{narrow.past:x} : finite;
+  return ({narrow.name})(sign | (size > 0x7f800000 ? 0x{narrow.nan:x} : within));
+}}"""
+
+
+def _to_integer(target: DType, source: str) -> str:
+    """Truncated and saturated.  The ends are powers of two or 0, so they are exact in any float."""
+    low = -(2 ** (target.bits - 1)) if target.kind == "int" else 0
+    high = 2 ** (target.bits - (target.kind == "int"))
+    suffix = "f" if source == "f32" else ""
+    kind, name = STORAGE[source], STORAGE[target.name]
+    least = f"({name})({low + 1} - 1)" if low else "0"
+    largest = (
+        f"({name}){high - 1}{'ll' if target.bits == 64 else 'u' if target.bits == 32 and not low else ''}"
+    )
+    return f"""\
+static inline {name} {target.name}_of_{source}({kind} x) {{
+  const {kind} inside = x > {float(low)!r}{suffix} && x < {float(high)!r}{suffix} ? x : 0;
+  return x >= {float(high)!r}{suffix} ? {largest} : x <= {float(low)!r}{suffix} ? {least} : ({name})inside;
+}}"""
+
+
+def _table() -> dict[str, tuple[tuple[str, ...], str]]:
+    found: dict[str, tuple[tuple[str, ...], str]] = {name: ((), text) for name, text in TYPEDEFS.items()}
+    found["bits"] = ((), _BITS)
+    found["odd_f32_of_f64"] = (("bits",), _ODD)
+    found["odd_f32_of_i64"] = (("odd_f32_of_f64",), _ODD_INTEGER)
+    found |= {name: ((*needs, "bf16"), text) for name, (needs, text) in _BF16.items()}
+    for name, narrow in _NARROW.items():
+        found[f"f32_of_{name}"] = (("bits", name), _widening(narrow))
+        found[f"{name}_of_f32"] = (("bits", name), _narrowing(narrow))
+    for target in _INTEGERS:
+        for source in ("f32", "f64"):
+            found[f"{target.name}_of_{source}"] = ((), _to_integer(target, source))
+    return found
+
+
+_INTEGERS = tuple(
+    DType(name, bits, kind)
+    for name, bits, kind in (
+        *(("i64", 64, "int"), ("i32", 32, "int"), ("i16", 16, "int"), ("i8", 8, "int")),
+        *(("u32", 32, "uint"), ("u16", 16, "uint"), ("u8", 8, "uint")),
+    )
+)
+
+SNIPPETS = _table()
+"""C++ functions by name, each with the names of those that it calls."""
+
+
+def computes_in(dtype: DType) -> DType:
+    """The dtype in which elements of a dtype are computed with: f32 for narrow floats, else itself."""
+    return f32 if dtype.is_float and dtype.bits < 32 else dtype
+
+
+def convert(text: str, source: DType, target: DType) -> tuple[str, tuple[str, ...]]:
+    """C++ that converts a value, and the names of the `SNIPPETS` that it calls.
+
+    Args:
+        text: an expression of the storage type of ``source``.
+        source: its dtype.
+        target: the dtype to convert to, rounding once.
+
+    Example:
+        >>> from tilewright.dtypes import bf16, f16
+        >>> convert("x", f16, bf16)
+        ('bf16_of_f32(f32_of_f16(x))', ('f32_of_f16', 'bf16_of_f32'))
+    """
+    if source == target:
+        return text, ()
+    wide = computes_in(source)
+    if wide != source:
+        inner, needs = f"f32_of_{source.name}({text})", (f"f32_of_{source.name}",)
+        outer, more = convert(inner, f32, target)
+        return outer, (*needs, *more)
+    if target == boolean:
+        return f"({text} != 0)", ()
+    if computes_in(target) != target:
+        return _narrow(text, source, target)
+    if source.is_float and target.kind in ("int", "uint"):
+        name = f"{target.name}_of_{source.name}"
+        return f"{name}({text})", (name,)
+    return f"({STORAGE[target.name]})({text})", ()
+
+
+def _narrow(text: str, source: DType, target: DType) -> tuple[str, tuple[str, ...]]:
+    rounding = f"{target.name}_of_f32"
+    through: tuple[str, ...] = ()
+    if source == f64 or (source.bits == 32 and not source.is_float):
+        through = ("odd_f32_of_f64",)
+    elif source.bits == 64:
+        through = ("odd_f32_of_i64",)
+    inner = f"{through[0]}({text})" if through else text if source == f32 else f"(float)({text})"
+    return f"{rounding}({inner})", (*through, rounding)

@@ -1,0 +1,192 @@
+"""The rule of copies: loops ordered for contiguous access, edges as loop bounds, transposition by blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+
+from tilewright.ir.ops import Copy
+from tilewright.layout.expr import add, minimum, mul
+from tilewright.layout.nodes import TRUE, Int
+from tilewright.targets.cpu.conversions import STORAGE
+from tilewright.targets.cpu.emitter import CpuEmitter, Side
+from tilewright.targets.cpu.loops import Axis, Edges, Nest, edges, nest, transposed
+from tilewright.targets.cpu.transpose import transposition
+
+LEAST_LANES = 4
+
+
+def emit_copy(emitter: CpuEmitter, op: Copy) -> None:
+    """``target = source`` where both exist; 0 where only the target does."""
+    source, target = emitter.side(op.source), emitter.side(op.target)
+    shape = tuple(extent for extent in target.view.shape if isinstance(extent, int))
+    emitter.comment(op, f"{op.target} = {op.source}")
+    with emitter.indented(""):
+        _Copying(emitter, shape, source, target).emit()
+
+
+@dataclass
+class _Limit:
+    """A bound of a coordinate that is known at run time: a C++ variable between 0 and the extent."""
+
+    name: str
+    bound: Int
+
+
+class _Copying:
+    def __init__(self, emitter: CpuEmitter, shape: tuple[int, ...], source: Side, target: Side) -> None:
+        self.emitter = emitter
+        self.shape = shape
+        self.source = source
+        self.target = target
+        self.given: Edges = edges(source.view)
+        self.taken: Edges = edges(target.view)
+
+    def emit(self) -> None:
+        """The zeros past the source's edge, then the elements."""
+        taken = self._declare("limit", self.taken.upper)
+        bounds = dict(self.taken.upper)
+        for dim, bound in self.given.upper.items():
+            bounds[dim] = minimum(bounds[dim], bound) if dim in bounds else bound
+        both = self._declare(
+            "inside", {dim: b for dim, b in bounds.items() if self.taken.upper.get(dim) != b}
+        )
+        within = {**taken, **both}
+        with ExitStack() as stack:
+            if self.taken.uniform != TRUE:
+                stack.enter_context(
+                    self.emitter.indented(f"if ({self.emitter.spell_cond(self.taken.uniform)})")
+                )
+            self._zeros(taken, both)
+            if self.given.uniform != TRUE:
+                stack.enter_context(
+                    self.emitter.indented(f"if ({self.emitter.spell_cond(self.given.uniform)})")
+                )
+            views = (self.source.view, self.target.view)
+            # The caches hold the thread's own memory: the order of the loops is for the other side.
+            leading = 0 if self.target.is_scratch else 1
+            loops = nest(self.shape, views, (self.given.rest, self.taken.rest), self.emitter.local, leading)
+            if not self._transposed(loops, within):
+                self._loops(loops, within, self._element(loops), self._is_independent())
+
+    def _declare(self, name: str, bounds: Mapping[int, Int]) -> dict[int, _Limit]:
+        found = {}
+        for dim, bound in bounds.items():
+            found[dim] = _Limit(self.emitter.local(f"{name}{dim}"), bound)
+            self.emitter.call("within")
+            self.emitter.line(
+                f"const int {found[dim].name} = within({self.emitter.spell(bound)}, {self.shape[dim]});"
+            )
+        return found
+
+    def _zeros(self, taken: Mapping[int, _Limit], both: Mapping[int, _Limit]) -> None:
+        """Fill the target with 0 if the source ends inside it."""
+        ends = [
+            f"{limit.name} < {taken[d].name if d in taken else self.shape[d]}" for d, limit in both.items()
+        ]
+        if self.given.uniform != TRUE:
+            ends.append(f"!({self.emitter.spell_cond(self.given.uniform)})")
+        if not ends:
+            return
+        loops = nest(self.shape, (self.target.view,), (self.taken.rest,), self.emitter.local, 0)
+        asked = "" if loops.conditions[0] == TRUE else f"if ({self.emitter.spell_cond(loops.conditions[0])}) "
+        body = f"{asked}{self.target.name}[{self.emitter.spell(loops.offsets[0])}] = 0;"
+        with self.emitter.indented(f"if ({' || '.join(ends)})"):
+            self._loops(loops, taken, body, self.target.is_scratch)
+
+    def _is_independent(self) -> bool:
+        """Whether no element of one side can be an element of the other."""
+        return self.source.is_scratch != self.target.is_scratch or (
+            self.source.is_scratch and self.source.name != self.target.name
+        )
+
+    def _element(self, loops: Nest) -> str:
+        """The statement that copies one element."""
+        read = f"{self.source.name}[{self.emitter.spell(loops.offsets[0])}]"
+        value = self.emitter.convert(read, self.source.dtype, self.target.dtype)
+        if loops.conditions[0] != TRUE:
+            kind = STORAGE[self.target.dtype.name]
+            value = f"{self.emitter.spell_cond(loops.conditions[0])} ? {value} : ({kind})0"
+        asked = "" if loops.conditions[1] == TRUE else f"if ({self.emitter.spell_cond(loops.conditions[1])}) "
+        return f"{asked}{self.target.name}[{self.emitter.spell(loops.offsets[1])}] = {value};"
+
+    # ------------------------------------------------------------ loops
+
+    def _loops(self, loops: Nest, limits: Mapping[int, _Limit], body: str, independent: bool) -> None:
+        if not loops.axes:
+            self.emitter.line(body)
+            return
+        *outer, inner = loops.axes
+        with ExitStack() as stack:
+            for axis in outer:
+                stack.enter_context(self.emitter.indented(self._head(axis, limits)))
+            run = self._run(inner, limits)
+            if run is None or not inner.outer:
+                self._inner(inner, str(inner.extent) if run is None else run, body, independent)
+                return
+            # Whole runs have a constant length, for which the compiler unrolls; the last one may be shorter.
+            name = self.emitter.local("run")
+            self.emitter.line(f"const int {name} = {run};")
+            with self.emitter.indented(f"if ({name} == {inner.extent})"):
+                self._inner(inner, str(inner.extent), body, independent)
+            with self.emitter.indented("else"):
+                self._inner(inner, name, body, independent)
+
+    def _inner(self, axis: Axis, count: str, body: str, independent: bool) -> None:
+        name = axis.sym.name
+        if independent:
+            self.emitter.line("INDEPENDENT")
+        self.emitter.line(f"for (int {name} = 0; {name} < {count}; ++{name}) {body}")
+
+    def _head(self, axis: Axis, limits: Mapping[int, _Limit], step: int = 1) -> str:
+        """The head of a loop that ends at the axis' extent and at the coordinate's limit."""
+        name, limit = axis.sym.name, limits.get(axis.dim)
+        ends = [f"{name} < {axis.extent}"]
+        if limit is not None:
+            position = self.emitter.spell(add(axis.start, mul(axis.sym, axis.scale)))
+            ends = [*(ends if axis.outer else []), f"{position} < {limit.name}"]
+        grow = f"++{name}" if step == 1 else f"{name} += {step}"
+        return f"for (int {name} = 0; {' && '.join(ends)}; {grow})"
+
+    def _run(
+        self, axis: Axis, limits: Mapping[int, _Limit], start: Int = 0, most: int | None = None
+    ) -> str | None:
+        """How often an axis of scale 1 turns before its coordinate's limit; None if there is none."""
+        limit = limits.get(axis.dim)
+        if limit is None:
+            return None
+        begin, most = add(axis.start, start), axis.extent if most is None else most
+        if begin == 0:
+            return limit.name
+        self.emitter.call("within")
+        return f"within({limit.name} - {self.emitter.spell(begin, True)}, {most})"
+
+    # ------------------------------------------------------------ transposition
+
+    def _transposed(self, loops: Nest, limits: Mapping[int, _Limit]) -> bool:
+        """Copy by square blocks that are transposed in registers, if neighbours lie along different axes."""
+        found = transposed(loops)
+        lanes = self.emitter.arch.vector_bytes // self.target.dtype.bytes
+        if found is None or loops.conditions != (TRUE, TRUE) or not self._is_independent():
+            return False
+        along, across = found
+        from_row, to_row = loops.stride(0, along), loops.stride(1, across)
+        if from_row is None or to_row is None or lanes < LEAST_LANES or self.target.dtype.bytes < 4:
+            return False
+        if along.extent % lanes or across.extent % lanes or along.scale != 1 or across.scale != 1:
+            return False
+        name = transposition(self.emitter, self.source.dtype, self.target.dtype, lanes)
+        with ExitStack() as stack:
+            for axis in loops.axes:
+                if axis not in (along, across):
+                    stack.enter_context(self.emitter.indented(self._head(axis, limits)))
+            for axis in (along, across):
+                stack.enter_context(self.emitter.indented(self._head(axis, limits, lanes)))
+            counts = [self._run(axis, limits, axis.sym, lanes) or str(lanes) for axis in (along, across)]
+            places = [
+                f"{side.name} + {self.emitter.spell(loops.offsets[at])}, {self.emitter.spell(step)}"
+                for at, side, step in ((1, self.target, to_row), (0, self.source, from_row))
+            ]
+            self.emitter.line(f"{name}({', '.join((*places, *counts))});")
+        return True

@@ -1,0 +1,131 @@
+"""The emitter of the CPU target: where values lie, and which helper functions the text calls."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tilewright.dtypes import DType
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import Op, Shared
+from tilewright.ir.types import FragmentType, Memory, Value
+from tilewright.layout.view import View
+from tilewright.targets.cfamily import Dialect, Emitter
+from tilewright.targets.cpu import conversions, functions
+from tilewright.targets.cpu.arch import Arch
+from tilewright.targets.cpu.conversions import STORAGE, convert
+from tilewright.targets.cpu.fuse import Pointwise, made_by
+from tilewright.targets.cpu.linear import fragment_view
+from tilewright.targets.cpu.live import Extents
+from tilewright.targets.cpu.prelude import INTEGERS, OWN_NAMES
+from tilewright.targets.rules import RuleTable
+
+CACHE_LINE_BYTES = 64
+# Arrays that begin at the same place of a page evict each other from the first-level cache.
+STAGGER_BYTES = 9 * CACHE_LINE_BYTES
+LARGE_BYTES = 4096
+
+SELF = "THIS_FUNCTION"
+"""Stands for a function's own name in its text."""
+
+DIALECT = Dialect(
+    STORAGE,
+    unroll="// the author asks for unrolling; the compiler decides",
+    reserved=frozenset((*conversions.SNIPPETS, *functions.SNIPPETS, *INTEGERS, *OWN_NAMES)),
+)
+
+
+@dataclass(frozen=True)
+class Side:
+    """One side of a copy.
+
+    Args:
+        name: the pointer.
+        dtype: element type.
+        view: coordinates to offsets from the pointer.
+        is_scratch: whether it lies in the thread's own memory.
+    """
+
+    name: str
+    dtype: DType
+    view: View
+    is_scratch: bool
+
+
+class CpuEmitter(Emitter):
+    """Collects lines of C++ for one lowered kernel.
+
+    Args:
+        kernel: the lowered kernel.
+        rules: the CPU target's rules.
+        arch: the architecture.
+        extents: how much of each multiply has to be computed.
+    """
+
+    def __init__(self, kernel: Kernel, rules: RuleTable, arch: Arch, extents: Mapping[Op, Extents]) -> None:
+        super().__init__(kernel, rules, DIALECT)
+        self.arch = arch
+        self.extents = extents
+        self.calls: dict[str, None] = {}
+        self.functions: dict[str, str] = {}
+        self.scratch: dict[Value, int] = {}
+        self.scratch_bytes = 0
+        self._views: dict[FragmentType, View] = {}
+        for value, elems in arrays(kernel):
+            self.scratch[value] = self.scratch_bytes
+            size = -(-elems * value.dtype.bytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
+            self.scratch_bytes += size + (STAGGER_BYTES if size >= LARGE_BYTES else 0)
+
+    def side(self, value: Value) -> Side:
+        """A tensor or fragment as one side of a copy."""
+        if isinstance(value.type, FragmentType):
+            return Side(self.name(value), value.dtype, self.fragment_view(value.type), True)
+        kind = value.tensor
+        return Side(self.name(value.buffer), kind.dtype, kind.view, kind.memory is Memory.SHARED)
+
+    def fragment_view(self, kind: FragmentType) -> View:
+        """Where the coordinates of a fragment lie in its array."""
+        if kind not in self._views:
+            self._views[kind] = fragment_view(kind.shape, kind.distribution.values)
+        return self._views[kind]
+
+    def call(self, *names: str) -> None:
+        """Note that the text calls helper functions."""
+        self.calls.update(dict.fromkeys(names))
+
+    def function(self, wanted: str, text: str) -> str:
+        """Add a function made for this kernel, which its text calls `SELF`; gives the name that it got."""
+        for name, known in self.functions.items():
+            if known == text:
+                return name
+        name = self.names.unique(wanted)
+        self.functions[name] = text
+        return name
+
+    def convert(self, text: str, source: DType, target: DType) -> str:
+        """C++ that converts a value."""
+        spelled, needs = convert(text, source, target)
+        self.call(*needs)
+        return spelled
+
+
+def arrays(kernel: Kernel) -> Iterator[tuple[Value, int]]:
+    """The shared tensors and fragments that need memory, each with its elements, in program order."""
+    elems: dict[Value, int] = {}
+    for op in kernel.walk():
+        if isinstance(op, Shared):
+            elems[op.result] = op.elems
+            continue
+        named: list[Value] = []
+        if isinstance(op, Pointwise):
+            made: set[Value] = set()
+            for one in op.ops:
+                named += [value for value in one.read if value not in made]
+                made.add(made_by(one))
+            named += op.stored
+        else:
+            named += op.operands
+        for value in named:
+            if value.is_fragment:
+                elems.setdefault(value, value.fragment.distribution.size_values)
+    yield from elems.items()

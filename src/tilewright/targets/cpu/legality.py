@@ -1,0 +1,52 @@
+"""What a kernel asks that the CPU target does not do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.errors import Violation
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import Copy, Elementwise, Fill, Fragment, Mma, Op
+from tilewright.ir.types import ScalarType, Value
+from tilewright.targets.cpu.arch import Arch
+from tilewright.targets.cpu.lowering import architecture
+
+
+def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
+    """Every rule of the target that a kernel breaks, with the nearest legal choice.
+
+    Args:
+        kernel: the traced kernel.
+        arch: the architecture, or its name.
+
+    Raises:
+        LaunchError: no such architecture.
+    """
+    architecture(arch)
+    return [found for op in kernel.walk() for found in _operation(op)]
+
+
+def _operation(op: Op) -> Iterator[Violation]:
+    values = [v for v in (*op.operands, *op.results) if isinstance(v, Value)]
+    dtypes = [v.dtype for v in values if v.is_tensor or v.is_fragment or isinstance(v.type, ScalarType)]
+    complex_dtype = next((dtype for dtype in dtypes if dtype.components > 1), None)
+    if isinstance(op, Mma):
+        atom = op.mma.atom
+        if complex_dtype is None and atom.c_dtype.is_float != (
+            atom.a_dtype.is_float and atom.b_dtype.is_float
+        ):
+            yield op.violation(
+                "atom",
+                f"{atom} multiplies {atom.a_dtype} by {atom.b_dtype} into {atom.c_dtype}",
+                "an accumulator of the operands' kind",
+            )
+    if complex_dtype is None:
+        return
+    converts = isinstance(op, Copy) and op.source.dtype != op.target.dtype
+    fills = isinstance(op, Fill) or (isinstance(op, Fragment) and op.fill is not None)
+    if converts or fills or isinstance(op, Mma | Elementwise):
+        yield op.violation(
+            "dtype",
+            f"the cpu target moves {complex_dtype} but does not compute with it",
+            f"two {complex_dtype.component}",
+        )

@@ -1,0 +1,127 @@
+"""Offsets as linear functions: strides, panels, and where an expression must be split to become linear."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, fields
+from typing import Any
+
+from tilewright.layout.expr import add, expand, mul
+from tilewright.layout.nodes import TRUE, Cond, Expr, FloorDiv, Int, Mod, Sym
+from tilewright.layout.view import View, coordinates
+from tilewright.layout.walk import substitute, symbols
+
+
+def stride(offset: Int, sym: Sym) -> Int | None:
+    """By how much an offset grows when a symbol grows by one; None if that depends on the symbol."""
+    grown = substitute(offset, {sym: add(sym, 1)})
+    step = expand(add(grown, mul(offset, -1)))
+    return None if sym in symbols(step) else step
+
+
+def split_points(
+    values: Iterable[Int | Cond], coords: tuple[Sym, ...], extents: tuple[int, ...]
+) -> dict[Sym, list[int]]:
+    """For each coordinate the constants that it is divided by, ascending.
+
+    Only constants of which each divides the next, and the last one the extent, are kept: splitting the
+    coordinate there leaves neither quotient nor remainder.
+    """
+    found: dict[Sym, set[int]] = {coord: set() for coord in coords}
+    for value in values:
+        for node in _nodes(value):
+            if isinstance(node, FloorDiv | Mod) and isinstance(node.right, int):
+                coord, scale = _divided(node.left)
+                if coord in found:
+                    found[coord].add(scale * node.right)
+    return {coord: _chain(found[coord], extent) for coord, extent in zip(coords, extents, strict=True)}
+
+
+def _nodes(value: Any) -> Iterator[Any]:
+    if isinstance(value, tuple):
+        for part in value:
+            yield from _nodes(part)
+    elif isinstance(value, Sym):
+        yield value
+    elif isinstance(value, Expr | Cond):
+        yield value
+        for f in fields(value):  # type: ignore[arg-type]
+            yield from _nodes(getattr(value, f.name))
+
+
+def _divided(left: Int) -> tuple[Sym | None, int]:
+    """The coordinate and the constant of ``coordinate`` or ``coordinate // constant``."""
+    if isinstance(left, FloorDiv) and isinstance(left.left, Sym) and isinstance(left.right, int):
+        return left.left, left.right
+    return (left, 1) if isinstance(left, Sym) else (None, 1)
+
+
+def _chain(points: set[int], extent: int) -> list[int]:
+    kept: list[int] = []
+    for point in sorted(points):
+        if 1 < point < extent and extent % point == 0 and (not kept or point % kept[-1] == 0):
+            kept.append(point)
+    return kept
+
+
+@dataclass(frozen=True)
+class Panels:
+    """How an operand of shape (rows, depth) lies for a micro-kernel.
+
+    ``offset(panel * unit + row, k) == base + panel * panel_stride + row * row_stride + k * k_stride``.
+    """
+
+    base: Int
+    panel_stride: int
+    row_stride: int
+    k_stride: int
+
+
+def panels(view: View, unit: int) -> Panels | None:
+    """The panels of ``unit`` rows that a view consists of; None if it has no such form."""
+    rows = view.shape[0]
+    if view.rank != 2 or view.valid != TRUE or not isinstance(rows, int) or rows % unit:
+        return None
+    panel, row = Sym("panel", 0, rows // unit - 1), Sym("row", 0, unit - 1)
+    k = view.coords[1]
+    offset = expand(substitute(view.offset, {view.coords[0]: add(mul(panel, unit), row)}))
+    steps = [stride(offset, sym) for sym in (panel, row, k)]
+    base = substitute(offset, {panel: 0, row: 0, k: 0})
+    panel_stride, row_stride, k_stride = (step if isinstance(step, int) else None for step in steps)
+    if panel_stride is None or row_stride is None or k_stride is None:
+        return None
+    return Panels(base, panel_stride, row_stride, k_stride)
+
+
+def panel_view(shape: tuple[int, ...], unit: int) -> View:
+    """Panels of ``unit`` rows, each with k slowest; leading dimensions hold one operand after another."""
+    *lead, rows, depth = shape
+    *outer, row, k = coordinates(shape)
+    offset = add(mul(row // unit, unit * depth), mul(k, unit), row % unit)
+    return _stacked(shape, lead, outer, offset, rows * depth)
+
+
+def row_view(shape: tuple[int, ...], pitch: int) -> View:
+    """Rows of contiguous k, ``pitch`` elements apart; leading dimensions as in `panel_view`."""
+    *lead, rows, _ = shape
+    *outer, row, k = coordinates(shape)
+    return _stacked(shape, lead, outer, add(mul(row, pitch), k), rows * pitch)
+
+
+def _stacked(shape: tuple[int, ...], lead: list[int], outer: list[Sym], offset: Int, size: int) -> View:
+    for extent, index in zip(reversed(lead), reversed(outer), strict=True):
+        offset = add(offset, mul(index, size))
+        size *= extent
+    return View(shape, offset, size)
+
+
+def fragment_view(shape: tuple[int, ...], modes: Iterable[tuple[int, int | None, int]]) -> View:
+    """Where the coordinates of a one-thread fragment lie: its values in order."""
+    coords = coordinates(shape)
+    offset: Int = 0
+    weight = 1
+    for extent, dim, step in modes:
+        if dim is not None:
+            offset = add(offset, mul((coords[dim] // step) % extent, weight))
+        weight *= extent
+    return View(shape, offset, weight)

@@ -1,0 +1,109 @@
+"""How much of each multiply is needed: rows and columns that reach memory, products that are not 0.
+
+At a ragged edge a tile reaches past its tensor.  Rows and columns of an accumulator that no copy writes need
+not be computed, and products of two elements that were both read past the edge of K are 0.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import Block, Copy, Mma, Op
+from tilewright.ir.types import TensorType, Value
+from tilewright.layout.nodes import TRUE, Int
+from tilewright.layout.walk import symbols
+from tilewright.targets.cpu.loops import edges
+
+
+@dataclass(frozen=True)
+class Extents:
+    """How many rows, columns and products of a multiply are needed; None for all of them."""
+
+    rows: Int | None = None
+    columns: Int | None = None
+    depth: Int | None = None
+
+
+def needed(kernel: Kernel) -> Mapping[Op, Extents]:
+    """How much of each multiply is needed, by the operation (compared by identity of its operands)."""
+    limits = _accumulator_limits(kernel)
+    writers: defaultdict[Value, list[Op]] = defaultdict(list)
+    for op in kernel.walk():
+        for value in op.written:
+            writers[value.buffer].append(op)
+    return {
+        op: Extents(limits.get((op.c, 0)), limits.get((op.c, 1)), _depth(op, writers, before))
+        for op, before in _multiplies(kernel.body, ())
+    }
+
+
+def _multiplies(block: Block, before: Sequence[Op]) -> Iterator[tuple[Mma, tuple[Op, ...]]]:
+    """Every multiply and the operations that have run whenever it runs."""
+    done = list(before)
+    for op in block.ops:
+        if isinstance(op, Mma):
+            yield op, tuple(done)
+        for region in op.regions:
+            yield from _multiplies(region, done)
+        done.append(op)
+
+
+# ---------------------------------------------------------------- rows and columns
+
+
+def _accumulator_limits(kernel: Kernel) -> dict[tuple[Value, int], Int]:
+    """For fragments and dimensions: the bound past which no coordinate ever reaches memory."""
+    known = {p.sym for p in kernel.sizes} | {a.sym for a in kernel.grid} | {a.sym for a in kernel.cluster}
+    found: dict[tuple[Value, int], Int] = {}
+    for family in _families(kernel):
+        reaching = [limits for op in kernel.walk() if (limits := _reached(op, family)) is not None]
+        for dim in (0, 1):
+            bounds = {limits.get(dim) for limits in reaching}
+            bound = bounds.pop() if len(bounds) == 1 else None
+            if bound is not None and symbols(bound) <= known:
+                found.update({(value, dim): bound for value in family})
+    return found
+
+
+def _families(kernel: Kernel) -> list[set[Value]]:
+    """Fragments that exchange elements at equal coordinates."""
+    families: list[set[Value]] = []
+    for op in kernel.walk():
+        members = {v for v in (*op.operands, *op.results) if isinstance(v, Value) and v.is_fragment}
+        if isinstance(op, Mma):
+            members = {op.c}
+        touching = [family for family in families if family & members]
+        families = [family for family in families if not family & members]
+        if members:
+            families.append(members.union(*touching))
+    return families
+
+
+def _reached(op: Op, family: set[Value]) -> dict[int, Int] | None:
+    """The bounds within which an operation takes elements out of a family; None if it takes none out."""
+    if isinstance(op, Copy) and op.source in family and isinstance(op.target.type, TensorType):
+        return edges(op.target.type.view).upper
+    return {} if isinstance(op, Mma) and not family.isdisjoint((op.a, op.b)) else None
+
+
+# ---------------------------------------------------------------- depth
+
+
+def _depth(op: Mma, writers: Mapping[Value, list[Op]], before: Sequence[Op]) -> Int | None:
+    """The bound past which both operands are 0."""
+    bounds = {_zero_past(operand, writers[operand.buffer], before) for operand in (op.a, op.b)}
+    return bounds.pop() if len(bounds) == 1 else None
+
+
+def _zero_past(operand: Value, writers: Sequence[Op], before: Sequence[Op]) -> Int | None:
+    """The bound in K past which the only copy that ever writes an operand has filled it with 0."""
+    if len(writers) != 1 or not any(op is writers[0] for op in before):
+        return None
+    copy = writers[0]
+    if not isinstance(copy, Copy) or copy.target is not operand or operand.tensor.view.valid != TRUE:
+        return None
+    source = copy.source.type
+    return edges(source.view).upper.get(1) if isinstance(source, TensorType) else None

@@ -1,0 +1,196 @@
+"""From a pair of views to a nest of loops: splits, edges, order, and which loop is innermost."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tilewright.layout.expr import add, all_of, ceil_div, expand, minimum, mul
+from tilewright.layout.nodes import TRUE, And, Cond, Int, Less, Sym
+from tilewright.layout.view import View
+from tilewright.layout.walk import evaluate, substitute, symbols
+from tilewright.targets.cpu.linear import split_points, stride
+
+# A stride known only at run time is taken for a large one.
+_LARGE = 4096
+
+
+@dataclass(frozen=True)
+class Edges:
+    """A validity predicate taken apart.
+
+    Args:
+        upper: exclusive upper bounds of single coordinates, by dimension.
+        uniform: the part that is the same for all coordinates.
+        rest: what must be asked for every element.
+    """
+
+    upper: dict[int, Int]
+    uniform: Cond
+    rest: Cond
+
+
+def edges(view: View) -> Edges:
+    """Take the validity predicate of a view apart.
+
+    Example:
+        >>> from tilewright.layout.transforms import Tile
+        >>> M = Sym("M", 0, 1000)
+        >>> edges(Tile((64,), (2,)).apply(View.strided((M,), (1,)))).upper
+        {0: M - 128}
+    """
+    upper: dict[int, Int] = {}
+    uniform: list[Cond] = []
+    rest: list[Cond] = []
+    for part in view.valid.parts if isinstance(view.valid, And) else (view.valid,):
+        inner = [dim for dim, coord in enumerate(view.coords) if coord in symbols(part)]
+        if all(view.shape[dim] == 1 for dim in inner):
+            uniform.append(substitute(part, {view.coords[dim]: 0 for dim in inner}))
+            continue
+        bound = _upper_bound(part, view.coords[inner[0]]) if len(inner) == 1 else None
+        if bound is None:
+            rest.append(part)
+        else:
+            dim = inner[0]
+            upper[dim] = minimum(upper[dim], bound) if dim in upper else bound
+    return Edges(upper, all_of(*uniform), all_of(*rest))
+
+
+def _upper_bound(part: Cond, coord: Sym) -> Int | None:
+    """The bound ``b`` if a condition means ``coord < b``."""
+    if not isinstance(part, Less):
+        return None
+    gap = expand(add(part.right, mul(part.left, -1)))
+    factor = stride(gap, coord)
+    if not isinstance(factor, int) or factor >= 0:
+        return None
+    return ceil_div(expand(add(gap, mul(coord, -factor))), -factor)
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A loop over part of a coordinate.
+
+    Args:
+        sym: the loop's variable.
+        dim: the dimension of the coordinate.
+        extent: how often it runs at most.
+        scale: by how much the coordinate grows per turn.
+        outer: the axes of the same coordinate with larger scales.
+    """
+
+    sym: Sym
+    dim: int
+    extent: int
+    scale: int
+    outer: tuple[Axis, ...] = ()
+
+    @property
+    def start(self) -> Int:
+        """The coordinate where this loop begins."""
+        return add(0, *(mul(axis.sym, axis.scale) for axis in self.outer))
+
+
+@dataclass(frozen=True)
+class Nest:
+    """Loops over a tile, and both sides' offsets in terms of their variables.
+
+    Args:
+        axes: outermost first.
+        offsets: one for each view.
+        conditions: likewise.
+    """
+
+    axes: tuple[Axis, ...]
+    offsets: tuple[Int, ...]
+    conditions: tuple[Cond, ...]
+
+    def stride(self, side: int, axis: Axis) -> Int | None:
+        """By how much the offset of a side grows along an axis."""
+        return stride(self.offsets[side], axis.sym)
+
+    def size(self, side: int, axis: Axis) -> float:
+        """The stride as a number to compare; strides that vary are larger than all others."""
+        step = self.stride(side, axis)
+        if step is None:
+            return float("inf")
+        return float(abs(evaluate(step, dict.fromkeys(symbols(step), _LARGE))))
+
+
+def nest(
+    shape: Sequence[int],
+    views: Sequence[View],
+    conditions: Sequence[Cond],
+    local: Callable[[str], str],
+    leading: int,
+) -> Nest:
+    """Split the coordinates where the offsets divide them; order the loops by the strides of one view.
+
+    Args:
+        shape: extents of the tile.
+        views: views of that shape.
+        conditions: for each view what is asked for every element.
+        local: makes a name for a loop variable.
+        leading: the view whose larger strides belong to the outer loops.
+    """
+    coords = views[0].coords
+    points = split_points([v.offset for v in views], coords, tuple(shape))
+    axes: list[Axis] = []
+    old: dict[Sym, Int] = {}
+    for dim, (coord, extent) in enumerate(zip(coords, shape, strict=True)):
+        made = _axes(dim, coord, extent, points[coord], local)
+        axes += made
+        old[coord] = add(0, *(mul(axis.sym, axis.scale) for axis in made))
+    offsets = tuple(expand(substitute(v.offset, old)) for v in views)
+    asked = tuple(TRUE if c == TRUE else substitute(c, old) for c in conditions)
+    unordered = Nest(tuple(axes), offsets, asked)
+    return Nest(_ordered(unordered, leading), offsets, asked) if axes else unordered
+
+
+def _axes(dim: int, coord: Sym, extent: int, points: list[int], local: Callable[[str], str]) -> list[Axis]:
+    if extent == 1:
+        return []
+    made: list[Axis] = []
+    sizes = [*points, extent]
+    for level in reversed(range(len(sizes))):
+        scale = 1 if level == 0 else sizes[level - 1]
+        count = sizes[level] // scale
+        suffix = "" if level == len(sizes) - 1 else f"_{len(sizes) - 1 - level}"
+        sym = Sym(local(f"{coord.name}{suffix}"), 0, count - 1)
+        made.append(Axis(sym, dim, count, scale, tuple(made)))
+    return made
+
+
+def _ordered(loops: Nest, leading: int) -> tuple[Axis, ...]:
+    """The innermost loop runs along neighbours in both, or else in the last view, or in any."""
+    last = len(loops.offsets) - 1
+    axes = sorted(loops.axes, key=lambda axis: -loops.size(leading, axis))
+
+    def merit(axis: Axis) -> tuple[int, int]:
+        unit = [loops.stride(side, axis) == 1 for side in range(last + 1)]
+        still = [loops.stride(side, axis) == 0 for side in range(last + 1)]
+        near = sum(a or b for a, b in zip(unit, still, strict=True))
+        return (4 * unit[last] + 2 * near) if any(unit) else 0, axis.extent
+
+    inner = max((axis for axis in axes if is_last(axis, axes)), key=merit)
+    ordered: list[Axis] = []
+    for axis in axes:
+        # An axis comes after those of its coordinate that are coarser: an edge counts its turns from there.
+        ordered += [a for a in (*axis.outer, axis) if a not in ordered and a is not inner]
+    return (*ordered, inner)
+
+
+def is_last(axis: Axis, axes: Sequence[Axis]) -> bool:
+    """Whether an axis is the finest of its coordinate."""
+    return not any(axis in other.outer for other in axes)
+
+
+def transposed(loops: Nest) -> tuple[Axis, Axis] | None:
+    """In a nest of ``(source, target)``: the axes along which neighbours lie in target and source, if two."""
+    source = [axis for axis in loops.axes if loops.stride(0, axis) == 1]
+    target = [axis for axis in loops.axes if loops.stride(1, axis) == 1]
+    if len(source) != 1 or len(target) != 1 or source[0] is target[0]:
+        return None
+    if not (is_last(source[0], loops.axes) and is_last(target[0], loops.axes)):
+        return None
+    return target[0], source[0]

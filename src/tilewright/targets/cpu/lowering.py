@@ -1,0 +1,35 @@
+"""The passes of the CPU target, in their order."""
+
+from __future__ import annotations
+
+from tilewright.errors import LaunchError
+from tilewright.ir.kernel import Kernel
+from tilewright.targets.cpu.arch import ARCHS, Arch
+from tilewright.targets.cpu.feed import feed_micro_kernels
+from tilewright.targets.cpu.sequential import drop_threads
+
+
+def architecture(name: str | Arch) -> Arch:
+    """The architecture of a name.
+
+    Raises:
+        LaunchError: no such architecture; lists the names.
+    """
+    if isinstance(name, Arch):
+        return name
+    if name not in ARCHS:
+        raise LaunchError(f"unknown architecture {name!r} of the cpu target; known: {', '.join(ARCHS)}")
+    return ARCHS[name]
+
+
+def lower(kernel: Kernel, arch: Arch | str) -> tuple[Kernel, tuple[str, ...]]:
+    """The kernel that the text spells, and a note for each choice that was made.
+
+    1. One thread does the work of the block; accumulators lie in micro-tiles; synchronisation falls away.
+    2. Operands of matrix multiplies lie in shared memory, widened, as rows of A and panels of B.
+
+    The text then fuses neighbouring operations on single elements, and leaves out what lies past an edge.
+    """
+    kernel, dropped = drop_threads(kernel, architecture(arch))
+    kernel, fed = feed_micro_kernels(kernel)
+    return kernel, (*dropped, *fed)

@@ -1,0 +1,117 @@
+"""Rules of operations on single elements: fills, elementwise functions, copies between fragments."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tilewright.dtypes import DType, f32, f64
+from tilewright.ir.elementwise import COMPARISON
+from tilewright.ir.ops import Copy, Elementwise, Fill, Fragment, Op
+from tilewright.ir.types import Value
+from tilewright.targets.cpu import functions
+from tilewright.targets.cpu.conversions import STORAGE, computes_in
+from tilewright.targets.cpu.emitter import CpuEmitter
+from tilewright.targets.cpu.fuse import Pointwise, made_by
+
+
+def literal(emitter: CpuEmitter, value: float | int, dtype: DType) -> str:
+    """A number as a value of a dtype, rounded once."""
+    if not dtype.is_float and isinstance(value, int):
+        suffix = "ll" if dtype.bits == 64 else "u" if dtype.name == "u32" else ""
+        return f"({STORAGE[dtype.name]}){value}{suffix}" if value < 0 else f"{value}{suffix}"
+    if dtype == f32 and math.isfinite(np.float32(value)):
+        return f"{float(np.float32(value))!r}f"
+    wide = f"{float(value)!r}"
+    if not math.isfinite(value):
+        wide = '__builtin_nan("")' if value != value else f"{'-' if value < 0 else ''}__builtin_inf()"
+    return emitter.convert(wide, f64, dtype)
+
+
+def emit_pointwise(emitter: CpuEmitter, op: Pointwise) -> None:
+    """One loop over the elements; what is only used inside it stays in registers."""
+    for one in op.ops:
+        emitter.comment(one, describe(one))
+    size = op.distribution.size_values
+    emitter.line("INDEPENDENT")
+    with emitter.indented(f"for (int e = 0; e < {size}; ++e)"):
+        present: dict[Value, str] = {}
+        for at, one in enumerate(op.ops):
+            target = made_by(one)
+            text = _value(emitter, one, present)
+            again = f"_{at}" if target in present else ""
+            present[target] = emitter.local(f"{emitter.name(target)}_e{again}")
+            emitter.line(f"const {STORAGE[target.dtype.name]} {present[target]} = {text};")
+        for value in op.stored:
+            emitter.line(f"{emitter.name(value)}[e] = {present[value]};")
+
+
+def emit_scalar(emitter: CpuEmitter, op: Elementwise) -> None:
+    """A function of the kernel's numbers, computed once."""
+    emitter.comment(op, describe(op))
+    kind = STORAGE[op.result.dtype.name]
+    emitter.line(f"const {kind} {emitter.name(op.result)} = {_value(emitter, op, {})};")
+
+
+def describe(op: Op) -> str:
+    """An operation on single elements in words."""
+    match op:
+        case Elementwise():
+            operands = ", ".join(str(operand) for operand in op.operands_)
+            dtype = f", {op.dtype}" if op.dtype is not None else ""
+            return f"{op.result} = {op.function}({operands}{dtype})"
+        case Fill():
+            return f"{op.target} = {op.value}"
+        case Fragment():
+            return f"{op.result} = {op.fill}"
+        case _:
+            return f"{op.written[0]} = {op.read[0]}"
+
+
+def _value(emitter: CpuEmitter, op: Op, present: dict[Value, str]) -> str:
+    """C++ for what an operation makes of one element."""
+    match op:
+        case Fragment():
+            return literal(emitter, op.fill or 0, op.dtype)
+        case Fill():
+            if not isinstance(op.value, Value):
+                return literal(emitter, op.value, op.target.dtype)
+            return emitter.convert(emitter.name(op.value), op.value.dtype, op.target.dtype)
+        case Copy():
+            return emitter.convert(_element(emitter, op.source, present), op.source.dtype, op.target.dtype)
+        case Elementwise():
+            return _function(emitter, op, present)
+        case _:
+            raise TypeError(f"{op.name} is no operation on single elements")
+
+
+def _element(emitter: CpuEmitter, value: Value, present: dict[Value, str]) -> str:
+    return present.get(value) or emitter.name(value) + ("[e]" if value.is_fragment else "")
+
+
+def _function(emitter: CpuEmitter, op: Elementwise, present: dict[Value, str]) -> str:
+    def operand(value: Value | float | int, dtype: DType) -> str:
+        if isinstance(value, Value):
+            return emitter.convert(_element(emitter, value, present), value.dtype, dtype)
+        return literal(emitter, value, dtype)
+
+    result = op.result.dtype
+    if op.function == "convert":
+        return operand(op.operands_[0], result)
+    if op.function == "select":
+        condition, left, right = op.operands_
+        asked = condition if isinstance(condition, Value) else None
+        test = _element(emitter, asked, present) if asked is not None else str(int(bool(condition)))
+        if asked is not None and computes_in(asked.dtype) != asked.dtype:
+            test = operand(asked, f32)
+        return f"{test} ? {operand(left, result)} : {operand(right, result)}"
+    known = [value.dtype for value in op.operands_ if isinstance(value, Value)]
+    wide = computes_in(known[0] if known else result)
+    spelled, needs = functions.spell(op.function, wide, [operand(value, wide) for value in op.operands_])
+    emitter.call(*needs)
+    if op.function in COMPARISON:
+        return spelled
+    if result.is_float:
+        return emitter.convert(spelled, wide, result)
+    return f"({STORAGE[result.name]})({spelled})"

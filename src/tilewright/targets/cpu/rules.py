@@ -1,0 +1,43 @@
+"""The CPU target's rules: everything that differs from the C family."""
+
+from __future__ import annotations
+
+from tilewright.ir.ops import (
+    AsyncCommit,
+    AsyncWait,
+    Barrier,
+    Copy,
+    CopyAsync,
+    Elementwise,
+    Fill,
+    Fragment,
+    Mma,
+    Op,
+    Shared,
+    WarpBarrier,
+)
+from tilewright.targets.cfamily import C_RULES
+from tilewright.targets.cpu.copies import emit_copy
+from tilewright.targets.cpu.emitter import CpuEmitter
+from tilewright.targets.cpu.fuse import Pointwise
+from tilewright.targets.cpu.micro import emit_mma
+from tilewright.targets.cpu.pointwise import emit_pointwise, emit_scalar
+from tilewright.targets.rules import RuleTable
+
+CPU_RULES = RuleTable("cpu", C_RULES)
+"""Operations on single elements come as `Pointwise`; only those on the kernel's numbers come alone."""
+
+CPU_RULES.rule(Copy, CopyAsync)(emit_copy)
+CPU_RULES.rule(Mma)(emit_mma)
+CPU_RULES.rule(Pointwise)(emit_pointwise)
+CPU_RULES.rule(Elementwise)(emit_scalar)
+
+
+@CPU_RULES.rule(Shared, Fragment, Fill)
+def _placed(emitter: CpuEmitter, op: Op) -> None:
+    """The array is declared at the start of the function; fills come as `Pointwise`."""
+
+
+@CPU_RULES.rule(Barrier, WarpBarrier, AsyncCommit, AsyncWait)
+def _nothing_to_wait_for(emitter: CpuEmitter, op: Op) -> None:
+    """One thread runs the block, and its copies complete at once."""

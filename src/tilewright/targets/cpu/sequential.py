@@ -1,0 +1,112 @@
+"""From a block of threads to one: every tile as a whole, accumulators in the order of micro-tiles.
+
+Operations are collective and come in program order, so doing each of them on its whole tile, one after the
+other, is one of the orders that the threads could have run in.  Barriers then hold nothing back, and an
+asynchronous copy that is complete at once is complete when it is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+
+from tilewright.dtypes import DType, f32
+from tilewright.ir.builder import make
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.mma import TiledMma
+from tilewright.ir.ops import (
+    AsyncCommit,
+    AsyncWait,
+    Barrier,
+    Copy,
+    CopyAsync,
+    Fragment,
+    Mma,
+    Op,
+    Partition,
+    WarpBarrier,
+)
+from tilewright.layout.distribution import Distribution, Mode
+from tilewright.passes.rewrite import Rewriter, rewrite_kernel
+from tilewright.targets.cpu.arch import Arch, MicroTile, micro_atom, micro_tile
+
+SYNCHRONISATION = (Barrier, WarpBarrier, AsyncCommit, AsyncWait)
+
+
+def compute_dtype(op: Mma) -> DType:
+    """The dtype in which a matrix multiply multiplies and adds: the accumulator's, at least f32."""
+    acc = op.mma.atom.c_dtype
+    return f32 if acc.is_float and acc.bits < 32 else acc
+
+
+def whole(shape: tuple[int, ...]) -> Distribution:
+    """One thread that holds a tile with its last dimension fastest."""
+    dims = reversed(range(len(shape)))
+    return Distribution(shape, (), tuple(Mode(shape[dim], dim, 1) for dim in dims))
+
+
+@dataclass
+class _Sequence:
+    """The one-thread distribution that stands for each distribution of the kernel."""
+
+    arch: Arch
+    tiles: dict[Distribution, MicroTile] = field(default_factory=dict)
+    accumulators: dict[Distribution, Distribution] = field(default_factory=dict)
+
+    def add(self, op: Mma) -> None:
+        spread = op.mma.c()
+        if spread not in self.tiles:
+            rows, columns = spread.shape
+            self.tiles[spread] = micro_tile(self.arch, rows, columns, compute_dtype(op).bytes)
+            self.accumulators[spread] = self.mma(op).c()
+
+    def mma(self, op: Mma) -> TiledMma:
+        rows, columns, _ = op.mma.tile
+        tile = self.tiles[op.mma.c()]
+        atom = micro_atom(tile, compute_dtype(op), op.mma.atom.c_dtype, op.mma.atom.precision)
+        return TiledMma(atom, repeats=(rows // tile.rows, columns // tile.columns))
+
+    def of(self, spread: Distribution) -> Distribution:
+        return self.accumulators.get(spread) or whole(spread.shape)
+
+    def change(self, op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
+        match op:
+            case Copy():
+                spread = None if op.distribution is None else self.of(op.distribution)
+                return (Copy(op.source, op.target, spread, location=op.location),)
+            case Fragment():
+                spread = self.of(op.distribution)
+                name = op.result.name
+                return (make(Fragment, name, op.location, dtype=op.dtype, distribution=spread, fill=op.fill),)
+            case Partition():
+                spread = self.of(op.distribution)
+                return (make(Partition, op.result.name, op.location, source=op.source, distribution=spread),)
+            case Mma():
+                return (replace(op, mma=self.mma(op)),)
+        return () if isinstance(op, SYNCHRONISATION) else None
+
+
+def drop_threads(kernel: Kernel, arch: Arch) -> tuple[Kernel, tuple[str, ...]]:
+    """The kernel for one thread per block, without synchronisation.
+
+    Returns:
+        The kernel, and a note on what fell away.
+    """
+    sequence = _Sequence(arch)
+    for op in kernel.walk():
+        if isinstance(op, Mma):
+            sequence.add(op)
+    made = rewrite_kernel(replace(kernel, threads=1, lanes=1), sequence.change)
+    notes = []
+    if kernel.threads > 1:
+        dropped = sum(isinstance(op, SYNCHRONISATION) for op in kernel.walk())
+        notes.append(
+            f"one thread does the work of {kernel.threads}; {dropped} synchronisations hold nothing back"
+        )
+    if any(isinstance(op, CopyAsync) for op in kernel.walk()):
+        notes.append("asynchronous copies complete at once")
+    notes += [
+        f"accumulators of {shape[0]}x{shape[1]} lie in micro-tiles of {tile.rows}x{tile.columns}"
+        for shape, tile in {spread.shape: tile for spread, tile in sequence.tiles.items()}.items()
+    ]
+    return made, tuple(notes)
