@@ -1,0 +1,166 @@
+"""Arrays of every framework that is installed, on the GPU and on the caller's stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.ops.config import default_config
+from tilewright.ops.gemm import gemm, matmul
+from tilewright.runtime.compare import Accumulation, compare_gemm
+
+pytestmark = pytest.mark.gpu
+
+SHAPE = (150, 200, 70)
+
+
+def torch_array(host: np.ndarray[Any, Any]) -> Any:
+    return import_module("torch").from_numpy(host).cuda()
+
+
+def torch_host(array: Any) -> Any:
+    return array.cpu().numpy()
+
+
+def cupy_array(host: np.ndarray[Any, Any]) -> Any:
+    return import_module("cupy").asarray(host)
+
+
+def cupy_host(array: Any) -> Any:
+    return import_module("cupy").asnumpy(array)
+
+
+class OnlyDLPack:
+    """A tensor of which nothing but its DLPack face can be seen."""
+
+    def __init__(self, tensor: Any) -> None:
+        self.tensor = tensor
+
+    def __dlpack__(self, **asked: Any) -> Any:
+        return self.tensor.__dlpack__(**asked)
+
+    def __dlpack_device__(self) -> Any:
+        return self.tensor.__dlpack_device__()
+
+    @property
+    def shape(self) -> Any:
+        return self.tensor.shape
+
+    @property
+    def T(self) -> OnlyDLPack:  # noqa: N802
+        return OnlyDLPack(self.tensor.T)
+
+
+def dlpack_array(host: np.ndarray[Any, Any]) -> Any:
+    return OnlyDLPack(torch_array(host))
+
+
+def dlpack_host(array: Any) -> Any:
+    return torch_host(array.tensor)
+
+
+MAKERS: dict[str, tuple[str, Callable[..., Any], Callable[[Any], Any]]] = {
+    "torch": ("torch", torch_array, torch_host),
+    "cupy": ("cupy", cupy_array, cupy_host),
+    "dlpack": ("torch", dlpack_array, dlpack_host),
+}
+INSTALLED = [name for name, (package, _, _) in MAKERS.items() if find_spec(package)]
+
+
+def made(dtype: Any = np.float32) -> tuple[Any, Any, Any]:
+    m, n, k = SHAPE
+    rng = np.random.default_rng(1)
+    a, b = rng.standard_normal((m, k)).astype(dtype), rng.standard_normal((k, n)).astype(dtype)
+    return a, b, np.full((m, n), np.nan, dtype)
+
+
+def test_a_framework_is_installed() -> None:
+    assert "torch" in INSTALLED, "PyTorch is needed to test this target"
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("framework", INSTALLED)
+def test_matmul_into_the_callers_array(framework: str, dtype: Any) -> None:
+    _, to_device, to_host = MAKERS[framework]
+    a, b, out = made(dtype)
+    device_out = to_device(out)
+    returned = matmul(to_device(a), to_device(b), device_out)
+    assert returned is device_out
+    atom = default_config("cuda", tw.dtype(dtype), SHAPE).mma.atom
+    assert compare_gemm(a, b, to_host(device_out), Accumulation.of(atom)).ok
+
+
+@pytest.mark.parametrize("framework", [name for name in INSTALLED if name != "dlpack"])
+def test_a_new_output_is_of_the_same_framework(framework: str) -> None:
+    _, to_device, to_host = MAKERS[framework]
+    a, b, _ = made()
+    out = matmul(to_device(a), to_device(b))
+    assert type(out) is type(to_device(a))
+    assert compare_gemm(a, b, to_host(out)).ok
+
+
+@pytest.mark.parametrize("package", [name for name in ("jax",) if find_spec(name)])
+def test_jax_inputs(package: str) -> None:
+    numpy = import_module("jax.numpy")
+    a, b, out = made()
+    ours = torch_array(out)
+    left, right = numpy.asarray(a), numpy.asarray(b)
+    config = default_config("cuda", tw.f32, SHAPE)
+    bound = gemm.bind(tile=config.tile, mma=config.mma, stages=config.stages)
+    assert bound(left, right.T, ours).target == "cuda"
+    assert compare_gemm(a, b, torch_host(ours)).ok
+
+
+def test_work_is_ordered_on_the_current_stream() -> None:
+    torch = import_module("torch")
+    a, b, out = made()
+    stream = torch.cuda.Stream()
+    device_a, device_b, device_out = torch_array(a), torch_array(b), torch_array(out)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        # The product must wait for this, which takes longer than starting a kernel.
+        torch.cuda._sleep(50_000_000)
+        device_a.mul_(2)
+        matmul(device_a, device_b, device_out)
+        assert not stream.query(), "the launch waited for the device"
+    stream.synchronize()
+    assert compare_gemm(2 * a, b, torch_host(device_out)).ok
+
+
+def test_a_stream_that_the_caller_names() -> None:
+    torch = import_module("torch")
+    a, b, out = made()
+    stream = torch.cuda.Stream()
+    device_a, device_b, device_out = torch_array(a), torch_array(b), torch_array(out)
+    torch.cuda.synchronize()
+    with torch.cuda.stream(stream):
+        torch.cuda._sleep(50_000_000)
+        device_a.mul_(2)
+    for given in (stream, stream.cuda_stream):
+        device_out.fill_(float("nan"))
+        torch.cuda.current_stream().synchronize()
+        matmul(device_a, device_b, device_out, stream=given)
+        stream.synchronize()
+        assert compare_gemm(2 * a, b, torch_host(device_out)).ok
+
+
+def test_arrays_on_host_and_device_are_refused() -> None:
+    a, b, _ = made()
+    with pytest.raises(tw.LaunchError, match="different devices"):
+        matmul(torch_array(a), b)
+
+
+def test_a_view_of_a_tensor() -> None:
+    torch = import_module("torch")
+    a, b, _ = made()
+    wide = torch_array(np.concatenate([a, a], axis=1))
+    out = torch.full((300, 400), float("nan"), device="cuda")
+    matmul(wide[:, : a.shape[1]], torch_array(b), out[:150, :200])
+    assert compare_gemm(a, b, torch_host(out[:150, :200])).ok
+    assert bool(out[150:].isnan().all()) and bool(out[:, 200:].isnan().all())  # noqa: PT018
