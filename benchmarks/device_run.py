@@ -1,0 +1,245 @@
+"""Everything that needs a GPU, in one run: tests, examples, sanitizers, benchmarks. One process per part.
+
+    python benchmarks/device_run.py --out DIRECTORY [--parts probe tests …] [--commit HASH] [--seconds 560]
+
+A part that fails or runs out of time does not stop the others. Writes `results.json` (each part's outcome
+and what the benchmarks kept), `log.txt` (all that they printed) and `table.txt`, which it prints last. Exits
+with 1 if a part did not end well.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+HERE = Path(__file__).parent
+PYTHON = sys.executable
+
+NEEDED = ("numpy", "ml_dtypes", "platformdirs", "filelock", "cuda.bindings", "typer", "rich")
+FOR_TESTS = ("pytest", "pytest_timeout", "xdist", "hypothesis", "torch", "cupy", "jax")
+PROGRAMS = ("nvidia-smi", "compute-sanitizer", "c++")
+
+PROBE = f"""
+import importlib, json, shutil, sys
+found = {{"python": sys.version.split()[0]}}
+for name in {NEEDED + FOR_TESTS!r}:
+    try:
+        found[name] = getattr(importlib.import_module(name), "__version__", "there")
+    except Exception as error:
+        found[name] = f"MISSING: {{error}}"
+for name in {PROGRAMS!r}:
+    found[name] = shutil.which(name) or "MISSING"
+print(json.dumps(found, indent=1))
+from tilewright.tune.machine import machine
+print(json.dumps(machine("cuda").record(), indent=1))
+missing = [name for name, text in found.items() if str(text).startswith("MISSING")]
+print("missing:", ", ".join(missing) or "nothing")
+sys.exit(bool(set(missing) & set({NEEDED!r})))
+"""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One process.
+
+    Args:
+        name: of the part.
+        command: what is run, from the root of the source tree.
+        limit_s: seconds after which it is ended.
+        well: whether its status and output mean that it went well; default: status 0.
+        result: whether it keeps JSON, in a file named by ``{json}`` in the command.
+    """
+
+    name: str
+    command: tuple[str, ...]
+    limit_s: float
+    well: Callable[[int, str], bool] = lambda status, output: status == 0
+    result: bool = False
+
+
+@dataclass
+class Outcome:
+    """What came of a part."""
+
+    name: str
+    command: list[str]
+    status: int | None = None
+    well: bool = False
+    seconds: float = 0.0
+    ended: str = ""
+    last: str = ""
+    result: Any = field(default=None)
+
+
+def _sanitizer(tool: str, *arguments: str) -> tuple[str, ...]:
+    script = (PYTHON, str(HERE / "sanitize.py"), *arguments)
+    return (
+        "compute-sanitizer",
+        "--tool",
+        tool,
+        "--target-processes",
+        "all",
+        "--error-exitcode",
+        "9",
+        *script,
+    )
+
+
+def _clean(status: int, output: str) -> bool:
+    """No error of the tool, and the program went to its end."""
+    summaries = re.findall(r"(?:ERROR SUMMARY|RACECHECK SUMMARY): (\d+) ", output)
+    return status == 0 and bool(summaries) and not any(int(count) for count in summaries)
+
+
+def _found(status: int, output: str) -> bool:
+    """The tool reported what was planted."""
+    summaries = re.findall(r"RACECHECK SUMMARY: (\d+) hazard", output)
+    return any(int(count) for count in summaries)
+
+
+def _benchmark(name: str, limit_s: float, *arguments: str) -> Part:
+    script = (PYTHON, str(HERE / f"{name}.py"), "--json", "{json}", "--commit", "{commit}", *arguments)
+    return Part(name, script, limit_s, result=True)
+
+
+def parts(quick: bool) -> list[Part]:
+    """All parts, the most telling first."""
+    pytest = (PYTHON, "-m", "pytest", "-m", "gpu", "tests/gpu", "-n", "4", "-p", "no:cacheprovider", "-q")
+    example = (PYTHON, str(ROOT / "examples" / "02_basic_gemm.py"))
+    hurry = ("--quick",) if quick else ()
+    return [
+        Part("probe", (PYTHON, "-c", PROBE), 90),
+        Part("doctor", (PYTHON, "-m", "tilewright", "doctor"), 60),
+        Part("tests", pytest, 240),
+        Part("example-cuda", (*example, "--target", "cuda"), 60),
+        Part("example-cuda-small", (*example, "--target", "cuda", "--small"), 60),
+        Part("example-cpu", (*example, "--target", "cpu"), 60),
+        Part("cli-cuda", (PYTHON, "-m", "tilewright", "gemm", "--target", "cuda", "--dtype", "f16"), 90),
+        Part(
+            "cli-elevation",
+            (PYTHON, "-m", "tilewright", "gemm", "--target", "cuda", "--data", "elevation"),
+            60,
+        ),
+        Part("memcheck", _sanitizer("memcheck"), 150, _clean),
+        Part("racecheck", _sanitizer("racecheck"), 150, _clean),
+        Part("initcheck", _sanitizer("initcheck"), 120, _clean),
+        Part("synccheck", _sanitizer("synccheck"), 120, _clean),
+        Part("racecheck-planted", _sanitizer("racecheck", "--planted"), 60, _found),
+        _benchmark("launch_overhead", 60, *hurry),
+        _benchmark("startup", 120, *hurry),
+        _benchmark("gemm_cuda", 240, *hurry),
+        _benchmark("gemm_cpu", 120, *hurry),
+    ]
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument(
+        "--out", type=Path, required=True, help="directory for results.json, log.txt, table.txt"
+    )
+    parser.add_argument("--parts", nargs="*", help="only these parts")
+    parser.add_argument("--without", nargs="*", default=[], help="all but these parts")
+    parser.add_argument("--commit", default="", help="of the source tree, for the record")
+    parser.add_argument("--seconds", type=float, default=560, help="for all parts together")
+    parser.add_argument("--quick", action="store_true", help="few, small problems")
+    asked = parser.parse_args()
+    known = parts(asked.quick)
+    names = [part.name for part in known]
+    unknown = [name for name in [*(asked.parts or []), *asked.without] if name not in names]
+    if unknown:
+        parser.error(f"unknown parts: {', '.join(unknown)}; choose from {', '.join(names)}")
+    asked.out.mkdir(parents=True, exist_ok=True)
+    wanted = [p for p in known if p.name in (asked.parts or names) and p.name not in asked.without]
+    deadline = time.monotonic() + asked.seconds
+    outcomes: list[Outcome] = []
+    with tempfile.TemporaryDirectory() as scratch, (asked.out / "log.txt").open("w") as log:
+        for part in wanted:
+            outcomes.append(run(part, Path(scratch), deadline, asked.commit, log))
+            print(summary(outcomes[-1]), flush=True)
+            write(asked.out, asked.commit, outcomes)
+    table = "\n".join(summary(outcome) for outcome in outcomes)
+    print(f"\n{table}", flush=True)
+    return 0 if all(outcome.well for outcome in outcomes) else 1
+
+
+def run(part: Part, scratch: Path, deadline: float, commit: str, log: Any) -> Outcome:
+    """Run one part to its end or its limit."""
+    kept = scratch / f"{part.name}.json"
+    command = [word.replace("{json}", str(kept)).replace("{commit}", commit) for word in part.command]
+    outcome = Outcome(part.name, command)
+    limit = min(part.limit_s, deadline - time.monotonic())
+    if limit < 5:
+        outcome.ended = "not started: no time left"
+        return outcome
+    if shutil.which(command[0]) is None:
+        outcome.ended = f"not started: {command[0]} is missing"
+        return outcome
+    log.write(f"\n==== {part.name}: {' '.join(command)}\n")
+    log.flush()
+    start, begin = log.tell(), time.monotonic()
+    process = subprocess.Popen(
+        command,
+        cwd=ROOT,
+        env=environment(scratch),
+        stdout=log,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+    )
+    try:
+        outcome.status = process.wait(limit)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+        outcome.ended = f"ended after {limit:.0f} s"
+    outcome.seconds = time.monotonic() - begin
+    log.seek(0, os.SEEK_END)
+    output = Path(log.name).read_text(errors="replace")[start:]
+    outcome.well = outcome.status is not None and part.well(outcome.status, output)
+    outcome.last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")
+    if part.result and kept.exists():
+        outcome.result = json.loads(kept.read_text())
+    return outcome
+
+
+def environment(scratch: Path) -> dict[str, str]:
+    """The source tree first; a cache of its own, so that everything is compiled anew."""
+    paths = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
+    return {
+        **os.environ,
+        "PYTHONPATH": paths,
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "TILEWRIGHT_CACHE_DIR": str(scratch / "cache"),
+        "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
+    }
+
+
+def write(out: Path, commit: str, outcomes: list[Outcome]) -> None:
+    """Everything so far; a run that is ended leaves what it has."""
+    found = {"commit": commit, "parts": [asdict(outcome) for outcome in outcomes]}
+    (out / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    (out / "table.txt").write_text("".join(f"{summary(outcome)}\n" for outcome in outcomes), encoding="utf-8")
+
+
+def summary(outcome: Outcome) -> str:
+    """One line."""
+    word = "ok" if outcome.well else "FAILED"
+    why = outcome.ended or f"status {outcome.status}"
+    return f"{outcome.name:<20} {word:<7} {outcome.seconds:6.1f} s  {why}; {outcome.last[:120]}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,96 @@
+"""GEMM on the CPU beside NumPy, in turns; each result is verified before it is timed.
+
+    python benchmarks/gemm_cpu.py [--quick] [--json results/gemm_cpu.json]
+
+Our kernel is timed twice, under two names: what the two differ by is noise.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from reporting import arguments, effort, keep, table
+
+from tilewright import dtypes
+from tilewright.ops.sample import operands
+from tilewright.tune.measure import measure
+from tilewright.tune.statistics import Measurement
+from tilewright.tune.trial import OURS, Trial, gemm_trial
+
+AGAIN = f"{OURS} again"
+
+SQUARES = [(n, n, n) for n in (256, 512, 1024, 2048)]
+SKINNY = [(64, 64, 65536), (4096, 16, 4096), (1000, 1000, 1000)]
+CASES = [
+    *(("f32", shape, layout) for shape in SQUARES for layout in ("nn", "nt")),
+    *(("f32", shape, "nn") for shape in SKINNY),
+    *((name, (1024, 1024, 1024), "nn") for name in ("f64", "f16", "bf16", "f8e4m3", "i8")),
+]
+QUICK = [("f32", (256, 256, 256), "nn"), ("f16", (130, 70, 90), "nt")]
+
+
+def main() -> None:
+    asked = arguments(__doc__).parse_args()
+    rows = []
+    for name, shape, layout in QUICK if asked.quick else CASES:
+        made = operands("random", dtypes.dtype(name), shape, layout=layout)
+        trial = gemm_trial(made, "cpu")
+        executable, _ = trial.run()
+        comparison = trial.verify()
+        comparison.raise_if_wrong()
+        calls = {OURS: trial.launch, AGAIN: trial.launch, **trial.rivals()}
+        taken = measure(calls, "cpu", effort=effort(asked))
+        rows.append(
+            row(trial, taken, layout, comparison.error / comparison.bound if comparison.bound else 0.0)
+        )
+        rows[-1]["arch"] = executable.arch
+        print(line(rows[-1]), flush=True)
+    print()
+    print(table(HEAD, [columns(found) for found in rows]))
+    keep(asked, "gemm_cpu", "cpu", rows)
+
+
+HEAD = ("problem", "layout", "GFlops", "spread", "rival", "GFlops", "speed", "95 %", "again")
+
+
+def row(trial: Trial, taken: Measurement, layout: str, of_bound: float) -> dict[str, Any]:
+    """What is kept of one problem."""
+    names = [timing.name for timing in taken.timings if timing.name not in (OURS, AGAIN)]
+    return {
+        "name": trial.name,
+        "dtype": trial.dtype.name,
+        "shape": list(trial.operands.shape),
+        "layout": layout,
+        "target": trial.target,
+        "error_of_bound": of_bound,
+        "gflops": {timing.name: trial.flops / timing.us.median / 1e3 for timing in taken.timings},
+        "speed": {name: speed(taken, OURS, name) for name in [AGAIN, *names]},
+        **taken.record(),
+    }
+
+
+def speed(taken: Measurement, name: str, beside: str) -> list[float]:
+    """Median, lower and upper end of the speed of one beside another."""
+    found = taken.speed(name, beside)
+    return [found.median, found.low, found.high]
+
+
+def columns(found: dict[str, Any]) -> list[object]:
+    """The row of the printed table."""
+    rival = next((name for name in found["speed"] if name != AGAIN), None)
+    ours = [f"{found['gflops'][OURS]:.1f}", f"{found['timings'][OURS]['spread']:.1%}"]
+    theirs = ["-"] * 4
+    if rival is not None:
+        median, low, high = found["speed"][rival]
+        theirs = [rival, f"{found['gflops'][rival]:.1f}", f"{median:.3f}", f"{low:.3f}..{high:.3f}"]
+    problem = f"{found['dtype']} {'x'.join(map(str, found['shape']))}"
+    return [problem, found["layout"], *ours, *theirs, f"{found['speed'][AGAIN][0]:.3f}"]
+
+
+def line(found: dict[str, Any]) -> str:
+    """One problem, as soon as it is done."""
+    return " ".join(str(cell) for cell in columns(found))
+
+
+if __name__ == "__main__":
+    main()

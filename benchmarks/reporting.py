@@ -1,0 +1,66 @@
+"""What the benchmarks share: their arguments, the JSON they keep, the tables they print."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from tilewright.tune.machine import machine
+from tilewright.tune.measure import Effort
+
+ROOT = Path(__file__).parents[1]
+
+
+def arguments(description: str | None) -> argparse.ArgumentParser:
+    """The arguments of every benchmark."""
+    parser = argparse.ArgumentParser(description=(description or "").partition("\n")[0])
+    parser.add_argument("--json", type=Path, help="keep the results in this file")
+    parser.add_argument("--commit", default=commit(), help="of the source tree, for the record")
+    parser.add_argument("--quick", action="store_true", help="few, small problems: whether it runs at all")
+    return parser
+
+
+def commit() -> str:
+    """The source tree's commit, with a plus sign for changes that are not in it; empty without git."""
+    try:
+        found = subprocess.run(
+            ["git", "describe", "--always", "--abbrev=12", "--dirty=+", "--exclude=*"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        return ""
+    return found.stdout.strip() if found.returncode == 0 else ""
+
+
+def effort(asked: argparse.Namespace) -> Effort:
+    """How long to measure each problem."""
+    return Effort(seconds=0.05, warm_up_seconds=0.0, least=3) if asked.quick else Effort(seconds=1.0)
+
+
+def keep(asked: argparse.Namespace, name: str, target: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Write the results with the record of the machine, if a file was asked for."""
+    if asked.json is None:
+        return
+    found = {"benchmark": name, "machine": machine(target, asked.commit).record(), "rows": list(rows)}
+    asked.json.parent.mkdir(parents=True, exist_ok=True)
+    asked.json.write_text(json.dumps(found, indent=1, default=str) + "\n", encoding="utf-8")
+
+
+def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:
+    """Columns of equal width, the first aligned left."""
+    cells = [list(head), *([str(cell) for cell in line] for line in lines)]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(head))]
+    return "\n".join(
+        "  ".join(
+            cell.ljust(width) if at == 0 else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in cells
+    )

@@ -1,0 +1,116 @@
+"""How long a person waits: import, trace, first compile with an empty cache, second process from the cache.
+
+    python benchmarks/startup.py [--quick] [--targets cpu cuda] [--json results/startup.json]
+
+Every sample is a new process. For cuda, compiling needs no GPU; where there is none, nothing is launched.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from reporting import ROOT, arguments, keep, table
+
+PROCESS = r"""
+import json, sys, time
+begin = time.perf_counter()
+import numpy
+numpy_done = time.perf_counter()
+import tilewright
+imported = time.perf_counter()
+from tilewright.dtypes import f16, f32
+from tilewright.inspect.subject import library_gemm
+from tilewright.runtime.cuda import device_count
+target = sys.argv[1]
+subject = library_gemm(target, "f16" if target == "cuda" else "f32", "1024x1024x1024", "nt", "exact")
+specs = subject.specs()
+start = time.perf_counter()
+subject.bound.trace(*specs)
+traced = time.perf_counter()
+made = subject.compile(target)
+compiled = time.perf_counter()
+found = {
+    "import numpy": numpy_done - begin,
+    "import tilewright": imported - begin,
+    "trace": traced - start,
+    "compile" if not made.cached else "from the cache": compiled - traced,
+    "device": device_count() > 0,
+}
+print(json.dumps(found))
+"""
+
+IMPORT = "import time; b = time.perf_counter(); import {}; print(time.perf_counter() - b)"
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--targets", nargs="*", default=["cpu", "cuda"], choices=["cpu", "cuda", "reference"])
+    asked = parser.parse_args()
+    count = 2 if asked.quick else 9
+    rows = [imports(count)]
+    for target in asked.targets:
+        try:
+            rows.append(target_row(target, count))
+        except subprocess.CalledProcessError as error:
+            rows.append({"what": target, "failed": error.stderr.strip(), "seconds": {}})
+    lines = [
+        (row["what"], name, f"{1e3 * middle:.1f}", f"{1e3 * low:.1f}..{1e3 * high:.1f}")
+        for row in rows
+        for name, (middle, low, high) in row["seconds"].items()
+    ]
+    print(table(("process", "step", "median ms", "range ms"), lines))
+    keep(asked, "startup", "cpu", rows)
+    failed = [f"{row['what']}: {row['failed']}" for row in rows if "failed" in row]
+    sys.exit("\n".join(failed) or None)
+
+
+def imports(count: int) -> dict[str, Any]:
+    """Import alone, in new processes, in turns with NumPy and an empty program."""
+    samples: dict[str, list[float]] = {"import numpy": [], "import tilewright": []}
+    for _ in range(count):
+        for name, taken in samples.items():
+            taken.append(float(run(["-c", IMPORT.format(name.split()[1])], {})))
+    return {"what": "import alone", "seconds": summary(samples)}
+
+
+def target_row(target: str, count: int) -> dict[str, Any]:
+    """First process with an empty cache, then a second one with what the first left."""
+    samples: dict[str, list[float]] = {}
+    device = False
+    for _ in range(count):
+        with tempfile.TemporaryDirectory() as cache:
+            for process in ("first", "second"):
+                found = json.loads(run(["-c", PROCESS, target], {"TILEWRIGHT_CACHE_DIR": cache}))
+                device = found.pop("device")
+                for name, seconds in found.items():
+                    samples.setdefault(f"{process} process: {name}", []).append(seconds)
+    return {"what": target, "device": device, "seconds": summary(samples)}
+
+
+def run(arguments: list[str], environment: dict[str, str]) -> str:
+    source = str(ROOT / "src")
+    paths = os.pathsep.join(filter(None, [source, os.environ.get("PYTHONPATH", "")]))
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        env={**os.environ, **environment, "PYTHONPATH": paths},
+        cwd=Path(__file__).parent,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout
+
+
+def summary(samples: dict[str, list[float]]) -> dict[str, list[float]]:
+    return {name: [statistics.median(taken), min(taken), max(taken)] for name, taken in samples.items()}
+
+
+if __name__ == "__main__":
+    main()
