@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli.console import UsageError, reports, say, size
+from tilewright.cli.console import choose, reports, say, size
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.environment import CACHE_BYTES, CACHE_DIR
 
@@ -20,8 +20,7 @@ def cache(
     ] = "stats",
 ) -> None:
     """Show or clear the cache of compiled kernels."""
-    if action not in ACTIONS:
-        raise UsageError(f"unknown action {action!r}; choose one of {', '.join(ACTIONS)}")
+    choose("action", action, ACTIONS)
     kept = Cache.default()
     held = kept.stats()
     if action == "clear":

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import ParamSpec
 
@@ -21,11 +22,25 @@ BAD_INPUT = 2
 
 INTERRUPTED = 130
 
+_MEANT = {"gpu": "cuda", "nvidia": "cuda", "host": "cpu"}
+
 Parameters = ParamSpec("Parameters")
 
 
 class UsageError(TilewrightError, ValueError):
     """A command that asks for something that cannot be; says what to ask instead."""
+
+
+def choose(what: str, given: str, known: Sequence[str]) -> None:
+    """Check that one of several words was given.
+
+    Raises:
+        UsageError: another was; lists the words, and the nearest if one is near.
+    """
+    if given not in known:
+        close = [_MEANT[given]] if given in _MEANT else difflib.get_close_matches(given, known, 1)
+        nearest = f"nearest: {close[0]}; " if close else ""
+        raise UsageError(f"unknown {what} {given!r}; {nearest}choose one of {', '.join(known)}")
 
 
 def reports(verb: Callable[Parameters, None]) -> Callable[Parameters, None]:

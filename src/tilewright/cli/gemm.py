@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tilewright.cli.console import UsageError, duration, reports, say, working
+from tilewright.cli.console import choose, duration, reports, say, working
 from tilewright.cli.matrices import check_output, gather, save
 from tilewright.dtypes import dtype
 from tilewright.ops.config import MATHS
@@ -70,8 +69,8 @@ def gemm(
 
     Exit status: 0 when the result is right, 1 when it is wrong, 2 when the request cannot be served.
     """
-    _choose("target", target, tuple(BACKENDS))
-    _choose("math", math, MATHS)
+    choose("target", target, tuple(BACKENDS))
+    choose("math", math, MATHS)
     if output is not None:
         check_output(output)
     with working("making the matrices"):
@@ -85,13 +84,6 @@ def gemm(
         say("output", f"{output}: C {_shape(trial.result())} {trial.out_dtype}")
     if time:
         _time(trial)
-
-
-def _choose(what: str, given: str, known: tuple[str, ...]) -> None:
-    if given not in known:
-        close = difflib.get_close_matches(given, known, 1)
-        nearest = f"nearest: {close[0]}; " if close else ""
-        raise UsageError(f"unknown {what} {given!r}; {nearest}choose one of {', '.join(known)}")
 
 
 def _execute(trial: Trial, made: Operands, verify: bool) -> None:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tilewright.cli.console import UsageError, duration, reports, working
+from tilewright.cli.console import choose, duration, reports, working
 from tilewright.inspect.report import counters, resources
 from tilewright.inspect.subject import Subject, from_file, library_gemm
 from tilewright.runtime.backends import BACKENDS
@@ -57,8 +57,7 @@ def inspect(
 
     Compiles for GPUs that are not there.
     """
-    if target not in BACKENDS:
-        raise UsageError(f"unknown target {target!r}; choose one of {', '.join(BACKENDS)}")
+    choose("target", target, tuple(BACKENDS))
     if kernel == "gemm":
         subject = library_gemm(target, dtype, shape, layout, math)
     else:

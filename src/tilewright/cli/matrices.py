@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from tilewright.cli.console import UsageError, size
+from tilewright.cli.console import UsageError, choose, size
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import DTypeError
 from tilewright.ops.sample import INITS, Operands, operands
@@ -77,19 +77,17 @@ def gather(
     Raises:
         UsageError: what is asked for cannot be; says what can.
     """
-    if layout is not None and layout not in LAYOUTS:
-        raise UsageError(f"unknown layout {layout!r}; choose one of {', '.join(LAYOUTS)}")
-    if data is not None and data not in DATA:
-        raise UsageError(f"unknown data {data!r}; choose one of {', '.join(DATA)}")
-    if init not in INITS:
-        close = difflib.get_close_matches(init, INITS, 1) or INITS[:1]
-        raise UsageError(f"unknown init {init!r}; nearest: {close[0]}; choose one of {', '.join(INITS)}")
+    if layout is not None:
+        choose("layout", layout, LAYOUTS)
+    if data is not None:
+        choose("data", data, DATA)
+    choose("init", init, INITS)
     measured = data or (init if init in DATA else None)
     if measured is not None:
         if given:
             raise UsageError(f"{measured} has its own shape; leave {' '.join(given)} out")
         return operands(measured, chosen_dtype(dtype_name or "f32"), layout=layout)
-    if len(given) == 2:
+    if len(given) == 2 and not all(text.isdigit() for text in given):
         made = _read(Path(given[0]), Path(given[1]), dtype_name)
         return made.stored(layout) if layout else made
     shape = _extents(given) if given else DEFAULT_SHAPE[target]
@@ -121,13 +119,18 @@ def _check_memory(shape: tuple[int, int, int], element: DType) -> None:
     m, n, k = shape
     # Made in f64, multiplied, and verified in f64 with a bound.
     wanted = max(m * k, k * n) * 8 + (m * k + k * n) * element.bytes + m * n * (element.bytes + 4 * 8)
-    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
-        return
-    present = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    if wanted > present:
+    present = memory_bytes()
+    if present is not None and wanted > present:
         raise UsageError(
             f"M N K = {m} {n} {k} in {element} takes {size(wanted)}; this machine has {size(present)}"
         )
+
+
+def memory_bytes() -> int | None:
+    """The machine's memory; None where the system does not say."""
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return None
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 # ---------------------------------------------------------------- files
@@ -158,8 +161,8 @@ def _load(path: Path, asked: DType | None) -> Array:
         raise UsageError(f"{path}: no such file") from None
     except OSError as error:
         raise UsageError(f"{path}: {error.strerror or error}") from None
-    except ValueError as error:
-        raise UsageError(f"{path}: not a .npy file with numbers ({error})") from None
+    except ValueError:
+        raise UsageError(f"{path}: not a .npy file of numbers; write one with numpy.save") from None
     if array.ndim != 2:
         raise UsageError(f"{path}: has {array.ndim} dimensions {array.shape}; a matrix has 2")
     if 0 in array.shape:

@@ -54,11 +54,11 @@ class Subject:
 
     def trace(self) -> str:
         """The traced kernel as text."""
-        return print_kernel(self.bound.trace(*self._specs()))
+        return print_kernel(self.bound.trace(*self.specs()))
 
     def compile(self, target: str, arch: str | None = None) -> Executable:
         """The kernel compiled for a target, which need not be able to run here."""
-        return self.bound.compile(*self._specs(), target=target, arch=arch)
+        return self.bound.compile(*self.specs(), target=target, arch=arch)
 
     def on_reference(self) -> Report:
         """What the reference finds and counts on arrays of at most `FEW` along each dimension."""
@@ -85,7 +85,8 @@ class Subject:
         shape = tuple(extents[dim] for dim in dims)
         return np.empty(shape, self.dtypes[name].numpy, order="F" if name in self.transposed else "C")
 
-    def _specs(self) -> list[TensorSpec | None]:
+    def specs(self) -> list[TensorSpec | None]:
+        """The class of each array, None for a number."""
         return [
             spec_of(describe(self._array(parameter.name, self.extents)), parameter.name)
             if parameter.kind == "tensor"
