@@ -42,7 +42,10 @@ class Checker:
             return
         writes, write_lanes = history.writes.get(at)
         if not buffer.written and (missing := writes == 0).any():
-            reason = f"nothing has written this element of {buffer.owner} before"
+            reason = (
+                f"nothing has written this element of {buffer.owner} by now; "
+                "if another thread does later, no barrier makes this one wait"
+            )
             self.defect(Kind.UNWRITTEN, agent, site, buffer, at[missing], lanes[missing], reason)
         late = self.events.unordered(agent, lanes, writes, write_lanes)
         self._conflict(Kind.WRITE_READ, agent, site, buffer, at, lanes, late, writes, write_lanes)
@@ -145,9 +148,9 @@ class Checker:
         if former.in_background:
             issuer = former.clocks.known[Scope.LANE][former.slot]
             if issuer < self.events.time(event):
+                before = "" if former.home == agent.home else ", followed by a barrier,"
                 return Kind.IN_FLIGHT, (
-                    f"warp {former.warp} has not waited for the copy: no async_wait covers its group"
-                    + ("" if former.home == agent.home else ", and no barrier follows")
+                    f"warp {former.warp} has not waited for its copy: no async_wait{before} covers its group"
                 )
             return kind, (
                 "no barrier between the async_wait and the later access: "

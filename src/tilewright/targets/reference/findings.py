@@ -83,7 +83,8 @@ class Access:
         who = "several lanes" if self.lane is None and self.action != "wait" else ""
         who = f"lane {self.lane}" if self.lane is not None else who
         warp = f"warp {self.warp}" if self.agent == "warp" else f"{self.agent} of warp {self.warp}"
-        actor = ", ".join(part for part in (f"block {self.block}", warp, who) if part)
+        block = f"block {self.block}" if self.block else ""
+        actor = ", ".join(part for part in (block, warp, who) if part)
         lines = [f"  {self.action} by {actor}, in {describe(self.op)}"]
         if self.op.location is not None:
             lines += [f"  {line}" for line in self.op.location.excerpt().splitlines()]

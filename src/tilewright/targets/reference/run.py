@@ -51,7 +51,8 @@ def run(
 
     Raises:
         LaunchError: an argument is missing or does not fit the kernel, or a guard fails.
-        LegalityError: the kernel names more threads than it has, or an atom of another warp size.
+        LegalityError: the kernel broke rules while it was traced, names more threads than it has, or an atom
+            of another warp size.
         MissingRuleError: ``rules`` lacks an operation.
     """
     lanes = kernel.lanes if lanes is None else lanes
@@ -159,8 +160,9 @@ def _uncovered(kernel: Kernel, buffers: Mapping[Value, Buffer]) -> dict[str, int
 
 
 def _verify(kernel: Kernel, lanes: int) -> None:
-    """What executing the kernel itself relies on."""
-    violations = [v for op in kernel.walk() for v in _violations(op, kernel.threads, lanes)]
+    """What executing the kernel itself relies on; what tracing refused is not in the kernel at all."""
+    violations = [*kernel.violations]
+    violations += [v for op in kernel.walk() for v in _violations(op, kernel.threads, lanes)]
     if violations:
         raise LegalityError(kernel.name, "reference", violations)
 

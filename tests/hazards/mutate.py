@@ -1,0 +1,157 @@
+"""Mutants: every kernel that differs from a correct one in one small place, made by rewriting its IR."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields, replace
+
+from tilewright.errors import LayoutError
+from tilewright.ir import ops
+from tilewright.ir.builder import make
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import Op
+from tilewright.ir.rules import widest_vector
+from tilewright.ir.types import Value
+from tilewright.layout.distribution import Distribution, Mode
+from tilewright.layout.expr import add
+from tilewright.layout.transforms import Slice, Tile
+from tilewright.passes.rewrite import rewrite_kernel
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A changed kernel; None if the change is refused while the kernel is rebuilt."""
+
+    name: str
+    kernel: Kernel | None
+
+
+def mutants(kernel: Kernel) -> Iterator[Mutant]:
+    """Every mutant of a kernel, each named by the operation and its number among those of its kind."""
+    counts: dict[str, int] = {}
+    for op in kernel.walk():
+        number = counts[op.name] = counts.get(op.name, -1) + 1
+        for what, change in _changes(op):
+            yield Mutant(f"{op.name} {number}: {what}", _changed(kernel, op.name, number, change))
+
+
+Change = Callable[[Op], tuple[Op, ...]]
+
+
+def _changed(kernel: Kernel, name: str, number: int, change: Change) -> Kernel | None:
+    """The kernel with one operation changed; operations are counted in program order, outer before inner."""
+    wanted = [op for op in kernel.walk() if op.name == name][number]
+    seen: list[Op] = []
+
+    def visit(op: Op, rewriter: object) -> tuple[Op, ...] | None:
+        if op.location is wanted.location and op.name == name and _same_place(op, wanted) and not seen:
+            seen.append(op)
+            return change(op)
+        return None
+
+    try:
+        rewritten = rewrite_kernel(kernel, visit)
+    except LayoutError:
+        return None
+    assert seen, f"{name} {number} was not found"
+    return rewritten
+
+
+def _same_place(op: Op, wanted: Op) -> bool:
+    """Whether a rebuilt operation stands for ``wanted``: what it names has the same names."""
+    names = [[value.name for value in (*o.results, *o.operands)] for o in (op, wanted)]
+    return names[0] == names[1]
+
+
+def _changes(op: Op) -> Iterator[tuple[str, Change]]:
+    match op:
+        case ops.Barrier() | ops.WarpBarrier() | ops.AsyncCommit() | ops.Mma():
+            yield "removed", lambda op: ()
+        case ops.AsyncWait():
+            yield "removed", lambda op: ()
+            yield "one more pending", lambda op: (replace(op, pending=op.pending + 1),)
+            if op.pending:
+                yield "one fewer pending", lambda op: (replace(op, pending=op.pending - 1),)
+        case ops.Shared():
+            yield "one element short", lambda op: (_remade(op, elems=op.elems - 1),)
+            yield "half", lambda op: (_remade(op, elems=op.elems // 2),)
+        case ops.Fragment():
+            if op.fill is not None:
+                yield "not filled", lambda op: (_remade(op, fill=None),)
+                yield "filled with one", lambda op: (_remade(op, fill=1),)
+        case ops.Reshape(transform=Tile() as tile):
+            for dim in range(len(tile.at)):
+                for by in (1, -1):
+                    yield f"tile index {dim} {by:+}", _shifted_tile(dim, by)
+        case ops.Reshape(transform=Slice() as box):
+            for dim, part in enumerate(box.at):
+                if not isinstance(part, tuple):
+                    for by in (1, -1):
+                        yield f"slice {dim} {by:+}", _shifted_slice(dim, by)
+        case ops.For():
+            yield "starts one later", lambda op: (replace(op, start=add(op.start, 1)),)
+            yield "stops one earlier", lambda op: (replace(op, stop=add(op.stop, -1)),)
+            yield "stops one later", lambda op: (replace(op, stop=add(op.stop, 1)),)
+        case ops.If():
+            yield "always", lambda op: op.then.ops
+            yield "never", lambda op: ()
+        case ops.Copy():
+            yield "removed", lambda op: ()
+            yield from _copy_changes(op)
+        case _:
+            return
+
+
+def _copy_changes(op: ops.Copy) -> Iterator[tuple[str, Change]]:
+    wide = 2 * (op.vector or widest_vector(op))
+    yield "vector doubled", lambda op: (replace(op, vector=wide),)
+    if wide > 2:
+        yield "vector halved", lambda op: (replace(op, vector=wide // 4),)
+    spread = op.distribution
+    if spread is None:
+        return
+    for number, mode in enumerate(spread.threads):
+        if mode.extent > 1:
+            yield (
+                f"threads {number} halved",
+                _respread(_with_mode(spread, number, mode.extent // 2, mode.step)),
+            )
+            yield (
+                f"threads {number} closer",
+                _respread(_with_mode(spread, number, mode.extent, mode.step - 1)),
+            )
+    yield "threads in another order", _respread(replace(spread, threads=spread.threads[::-1]))
+
+
+def _with_mode(spread: Distribution, number: int, extent: int, step: int) -> Distribution:
+    modes = list(spread.threads)
+    modes[number] = Mode(extent, modes[number].dim, step)
+    return replace(spread, threads=tuple(modes))
+
+
+def _respread(spread: Distribution) -> Change:
+    return lambda op: (replace(op, distribution=spread),)
+
+
+def _remade(op: Op, **changes: object) -> Op:
+    """The operation with other attributes and the result that follows from them."""
+    [result] = op.results
+    assert isinstance(result, Value)
+    kept = {f.name: getattr(op, f.name) for f in fields(op) if f.name not in ("location", "result")}
+    return make(type(op), result.name, op.location, **{**kept, **changes})
+
+
+def _shifted_tile(dim: int, by: int) -> Change:
+    def change(op: Op) -> tuple[Op, ...]:
+        at = tuple(add(i, by) if d == dim else i for d, i in enumerate(op.transform.at))
+        return (_remade(op, transform=replace(op.transform, at=at)),)
+
+    return change
+
+
+def _shifted_slice(dim: int, by: int) -> Change:
+    def change(op: Op) -> tuple[Op, ...]:
+        at = tuple(add(i, by) if d == dim else i for d, i in enumerate(op.transform.at))
+        return (_remade(op, transform=Slice(at)),)
+
+    return change
