@@ -15,7 +15,11 @@ from pathlib import PurePath
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame of a call stack: the file, the function, and the span of source it was executing."""
+    """One frame of a call stack: the file, the function, and the span of source it was executing.
+
+    Columns count from 0 in bytes of UTF-8, as Python's code objects have them; what is shown counts
+    characters.
+    """
 
     file: str
     line: int
@@ -24,7 +28,12 @@ class Frame:
     function: str
 
     def __str__(self) -> str:
-        return f"{PurePath(self.file).name}:{self.line}:{self.column + 1}"
+        return f"{PurePath(self.file).name}:{self.line}:{self._characters(self.column) + 1}"
+
+    def _characters(self, column: int) -> int:
+        """A column in characters."""
+        text = linecache.getline(self.file, self.line)
+        return column if text.isascii() else len(text.encode()[:column].decode(errors="ignore"))
 
     def excerpt(self) -> str:
         """The source line with a caret under the span; empty when the source is not available."""
@@ -32,8 +41,8 @@ class Frame:
         if not text.strip():
             return ""
         indent = len(text) - len(text.lstrip())
-        start = max(self.column, indent)
-        stop = self.end_column if self.end_column > start else len(text)
+        start, end = max(self._characters(self.column), indent), self._characters(self.end_column)
+        stop = end if end > start else len(text)
         shown = text[indent:]
         return f"    {shown}\n    {' ' * (start - indent)}{'^' * max(1, min(stop, len(text)) - start)}"
 
