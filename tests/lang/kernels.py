@@ -54,11 +54,11 @@ def names(kernel: Kernel) -> list[str]:
 
 
 def pointed(error: LocatedError | Location) -> str:
-    """The source text over the caret."""
+    """The source text over the caret; the rest of the line for what goes on in the next."""
     location = error.location if isinstance(error, LocatedError) else error
     assert location is not None
     frame = location.frame
-    return linecache.getline(frame.file, frame.line)[frame.column : frame.end_column]
+    return linecache.getline(frame.file, frame.line)[frame.column : frame.end_column or None]
 
 
 def basic_gemm(A, B, C, *, tile, threads, mma):

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import builtins
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import CodeType
+from typing import NoReturn
 
 from tilewright.errors import Location, TraceError
 from tilewright.ir.indices import loop_index
-from tilewright.ir.ops import For, GetVariable, If, SetVariable, Variable
+from tilewright.ir.ops import Block, For, GetVariable, If, Op, SetVariable, Variable
 from tilewright.ir.types import Value
-from tilewright.lang.scalars import Condition, Index, Scalar, unwrap, unwrap_condition
+from tilewright.lang.scalars import Condition, Index, Scalar, undecided, unwrap, unwrap_condition
 from tilewright.lang.source import author_frame, here, instruction_at, is_statement_loop, stored_names
 from tilewright.lang.syntax import code_here, leaving
 from tilewright.lang.tracer import current
 from tilewright.lang.watch import Watch
-from tilewright.layout.nodes import Cond, Int, Sym
+from tilewright.layout.nodes import Int, Sym
 
 
 def range(  # noqa: A001
@@ -114,7 +115,8 @@ def _left(what: str, code: CodeType, location: Location) -> TraceError:
 def when(condition: Condition | bool) -> AbstractContextManager[None]:
     """``with tw.when(condition):`` records a branch; `otherwise` may follow."""
     current()
-    return _Branch(unwrap_condition(condition), None)
+    cond = unwrap_condition(condition)
+    return Region("branch", lambda block, location: If(cond, block, location=location))
 
 
 def otherwise() -> AbstractContextManager[None]:
@@ -122,17 +124,16 @@ def otherwise() -> AbstractContextManager[None]:
     last = current().builder.take_last()
     if not isinstance(last, If) or last.otherwise.ops:
         raise TraceError("tw.otherwise() must follow directly on a `with tw.when(...)` block", here())
-    return _Branch(last.condition, last)
+    first = last
+    return Region("branch", lambda block, location: replace(first, otherwise=block))
 
 
-class _Branch(AbstractContextManager[None]):
-    """Records the body of a ``with`` statement as one way of a branch."""
+class Region(AbstractContextManager[None]):
+    """Records the body of a ``with`` statement as a region of the operation that ``finish`` makes of it."""
 
-    what = "branch"
-
-    def __init__(self, condition: Cond, first: If | None) -> None:
-        self.condition = condition
-        self.first = first
+    def __init__(self, what: str, finish: Callable[[Block, Location], Op]) -> None:
+        self.what = what
+        self.finish = finish
         self.location = here()
         self.code = code_here()
 
@@ -148,13 +149,10 @@ class _Branch(AbstractContextManager[None]):
         tracer = current()
         block = tracer.leave(self)
         self.watch.check()
-        made = If(self.condition, block, location=self.location)
-        if self.first is not None:
-            made = replace(self.first, otherwise=block)
-        tracer.builder.append(made)
+        tracer.builder.append(self.finish(block, self.location))
 
     def left(self) -> TraceError:
-        """The error of a branch whose body leaves it."""
+        """The error of a region whose body leaves it."""
         return _left(self.what, self.code, self.location)
 
 
@@ -171,6 +169,12 @@ class MutableIndex:
 
     def __init__(self, value: Value) -> None:
         self.value = value
+
+    def __bool__(self) -> NoReturn:
+        raise undecided(f"{self.value.name}.get() != 0")
+
+    def __repr__(self) -> str:
+        return f"variable {self.value.name} (its value is {self.value.name}.get())"
 
     def get(self) -> Scalar:
         """The present value."""

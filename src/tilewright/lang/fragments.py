@@ -13,7 +13,7 @@ from tilewright.ir.ops import Copy, Elementwise
 from tilewright.ir.types import Value
 from tilewright.lang.scalars import Scalar, undecided
 from tilewright.lang.source import here
-from tilewright.lang.tracer import current, open_region
+from tilewright.lang.tracer import current, located, open_region
 from tilewright.layout.distribution import Distribution
 
 
@@ -75,7 +75,7 @@ class _Arithmetic:
 
     def to(self, element: DType | str) -> Any:
         """The same values in another dtype, rounded to nearest even."""
-        return elementwise("convert", self, dtype=dtype(element))
+        return elementwise("convert", self, dtype=element_type(element))
 
 
 class Number(_Arithmetic):
@@ -163,6 +163,12 @@ def elementwise(function: str, *operands: object, dtype: DType | None = None) ->
     values = tuple(o.value if isinstance(o, Fragment | Number) else number(o) for o in operands)
     result = current().define(Elementwise, function, function=function, operands_=values, dtype=dtype)
     return Fragment(result) if result.is_fragment else Number(result)
+
+
+def element_type(element: DType | str) -> DType:
+    """The dtype that the author names."""
+    with located():
+        return dtype(element)
 
 
 def number(value: Any) -> float | int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tilewright.dtypes import DType, dtype
+from tilewright.dtypes import DType
 from tilewright.errors import LayoutError, TraceError
 from tilewright.ir.indices import grid_index
 from tilewright.ir.kernel import ClusterAxis, Derived, GridAxis, SizeParam, Workspace
@@ -23,7 +23,7 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.ops import Fragment as FragmentOp
 from tilewright.ir.types import Memory, TensorType, Value
-from tilewright.lang.fragments import number
+from tilewright.lang.fragments import element_type, number
 from tilewright.lang.scalars import Index, Scalar, as_tuple, unwrap
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Fragment, Number, Operand, Tensor, constant, elementwise, static
@@ -110,6 +110,7 @@ def shared(
     *,
     layout: Layout | View | None = None,
     elems: int | None = None,
+    swizzle: int | None = None,
     name: str = "shared",
 ) -> Tensor:
     """An uninitialised tensor in shared memory.
@@ -119,6 +120,8 @@ def shared(
         element: element type.
         layout: where each element lies; default: the last dimension contiguous.
         elems: elements to allocate; default: the cosize of the layout.
+        swizzle: 128 for rows of 128 bytes whose 16-byte chunks are exchanged as bulk copies and asynchronous
+            MMA take them; the last dimension is one such row.
         name: what it is called in generated text, if it is not assigned to a variable.
     """
     extents = static("extents of shared memory", shape)
@@ -128,7 +131,7 @@ def shared(
     if view.shape != extents:
         raise TraceError(f"layout of shape {view.shape} for a tensor of shape {extents}", here())
     count = constant("elems", view.elems if elems is None else elems)  # type: ignore[arg-type]
-    return Tensor(current().define(Shared, name, dtype=dtype(element), view=view, elems=count))
+    return Tensor(current().define(Shared, name, dtype=element_type(element), view=view, elems=count))
 
 
 def _packed(extents: Sequence[Int]) -> tuple[Int, ...]:
@@ -149,7 +152,7 @@ def fragment(
     spread = like if isinstance(like, Distribution) else _distribution_of(like)
     if element is None and isinstance(like, Distribution):
         raise TraceError("a fragment of a bare distribution needs an element type", here())
-    chosen = dtype(element) if element is not None else like.dtype  # type: ignore[union-attr]
+    chosen = element_type(element) if element is not None else like.dtype  # type: ignore[union-attr]
     return Fragment(
         current().define(FragmentOp, "fragment", dtype=chosen, distribution=spread, fill=_fill(fill))
     )
@@ -189,7 +192,7 @@ def workspace(shape: Index | Sequence[Index], element: DType | str, *, zeroed: b
     for extent in extents:
         count = mul(count, extent)
     view = View(extents, View.strided(extents, _packed(extents)).offset, count)
-    value = Value(tracer.names(("workspace",))[0], TensorType(Memory.GLOBAL, dtype(element), view))
+    value = Value(tracer.names(("workspace",))[0], TensorType(Memory.GLOBAL, element_type(element), view))
     tracer.workspaces.append(Workspace(value, count, zeroed))
     return Tensor(value)
 

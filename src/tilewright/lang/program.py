@@ -21,6 +21,7 @@ from tilewright.ir.kernel import (
     Stride,
     TensorParam,
 )
+from tilewright.ir.async_ops import Role
 from tilewright.ir.ops import Block, Copy, Mma
 from tilewright.ir.types import FragmentType, Memory, ScalarType, TensorType, Value
 from tilewright.ir.verify import used_symbols
@@ -230,6 +231,8 @@ def _launch_shape(body: Block) -> tuple[int, int]:
     for op in body.walk():
         if isinstance(op, Mma):
             threads, lanes = max(threads, op.mma.threads), op.mma.atom.lanes
+        elif isinstance(op, Role):
+            threads = max(threads, (op.first + op.count) * lanes)
         elif isinstance(op, Copy) and op.distribution is not None:
             threads = max(threads, op.distribution.size_threads)
         for value in op.operands:

@@ -39,6 +39,7 @@ class Tracer:
         self.derived: list[SizeParam] = []
         self.workspaces: list[Workspace] = []
         self.violations: list[Violation] = []
+        self.warps = 0
         self.sizes: set[Sym] = set()
         self.region_ids: list[int] = [0]
         self._regions = 0

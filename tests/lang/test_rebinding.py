@@ -1,0 +1,450 @@
+"""Variables that change inside a traced loop or branch: refused where the change would be lost."""
+
+# ruff: noqa: F841, PERF401
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import tilewright as tw
+
+from .kernels import ROWS, broken, pointed, trace
+
+DECLARED = {"n": int, "alpha": tw.f32}
+
+
+class Ring:
+    """An author's own object with state."""
+
+    def __init__(self) -> None:
+        self.phase = 0
+
+    def advance(self) -> None:
+        self.phase ^= 1
+
+
+def scalar(A, n, alpha):
+    x = n + 1
+    for k in tw.range(n):
+        A[x]
+        x = k * 2
+
+
+def scalar_augmented(A, n, alpha):
+    x = n + 1
+    for _k in tw.range(n):
+        x += 1
+
+
+def condition(A, n, alpha):
+    x = n < 3
+    for k in tw.range(n):
+        x = x & (k < 2)
+
+
+def tensor(A, n, alpha):
+    x = A.tile((8, 8), (0, 0))
+    for k in tw.range(n):
+        x = A.tile((8, 8), (k, 0))
+
+
+def fragment(A, n, alpha):
+    x = tw.fragment(ROWS, tw.f32, 0)
+    for _k in tw.range(n):
+        x = x + 1.0
+
+
+def number(A, n, alpha):
+    x = alpha
+    for _k in tw.range(n):
+        x = x * 2.0
+
+
+def argument(A, n, alpha):
+    for _k in tw.range(n):
+        n = n - 1
+
+
+def plain_counter(A, n, alpha):
+    x = 0
+    for _k in tw.range(n):
+        A[x]
+        x = x + 1
+
+
+def plain_then_symbolic(A, n, alpha):
+    x = 0
+    for k in tw.range(n):
+        x = x + k
+
+
+def absent_then_tensor(A, n, alpha):
+    x = None
+    for k in tw.range(n):
+        if x is None:
+            x = A.tile((8, 8), (k, 0))
+
+
+def read_after_the_loop(A, n, alpha):
+    x = 0
+    for _k in tw.range(n):
+        x = 5
+    A[x]
+
+
+def inner_of_nested(A, n, alpha):
+    x = n + 1
+    for _j in tw.range(n):
+        for _k in tw.range(n):
+            x = x + 1
+
+
+def outer_of_nested(A, n, alpha):
+    x = n + 1
+    for _j in tw.range(n):
+        for k in tw.range(n):
+            A[k]
+        x = x + 1
+
+
+def the_second_loop_carries(A, n, alpha):
+    for _k in tw.range(n):
+        x = n + 1
+    for _k in tw.range(n):
+        x = x + 1
+
+
+def unpacked(A, n, alpha):
+    x, y = n + 1, 0
+    for k in tw.range(n):
+        x, y = k, y
+
+
+def pair(A, n, alpha):
+    x = (n, n + 1)
+    for k in tw.range(n):
+        x = (k, n)
+
+
+def walrus(A, n, alpha):
+    x = n + 1
+    for k in tw.range(n):
+        A[(x := k)]
+
+
+def loop_variable(A, n, alpha):
+    x = n + 1
+    for x in tw.range(n):
+        A[x]
+
+
+def branch_scalar(A, n, alpha):
+    x = n + 1
+    with tw.when(n > 3):
+        x = n + 2
+    A[x]
+
+
+def branch_plain(A, n, alpha):
+    x = 0
+    with tw.when(n > 3):
+        x = 1
+    A[x]
+
+
+def branch_new(A, n, alpha):
+    with tw.when(n > 3):
+        x = 0
+    A[x]
+
+
+def branch_else(A, n, alpha):
+    with tw.when(n > 3):
+        x = 0
+        A[x]
+    with tw.otherwise():
+        x = 1
+        A[x]
+    A[x]
+
+
+def branch_augmented(A, n, alpha):
+    x = n + 1
+    with tw.when(n > 3):
+        x += 1
+
+
+def helper_loop(A, n):
+    x = n + 1
+    for k in tw.range(n):
+        x = x + k
+    return x
+
+
+def in_a_helper(A, n, alpha):
+    helper_loop(A, n)
+
+
+def closure(A, n, alpha):
+    x = n + 1
+
+    def change() -> None:
+        nonlocal x
+        x = x + 1
+
+    for _k in tw.range(n):
+        change()
+
+
+def pairs_of(n):
+    for k in tw.range(n):
+        yield k, k + 1
+
+
+def through_a_generator(A, n, alpha):
+    x = n + 1
+    for k, _next in pairs_of(n):
+        x = x + k
+
+
+REBOUND = [
+    scalar,
+    scalar_augmented,
+    condition,
+    tensor,
+    fragment,
+    number,
+    plain_counter,
+    plain_then_symbolic,
+    absent_then_tensor,
+    read_after_the_loop,
+    inner_of_nested,
+    outer_of_nested,
+    the_second_loop_carries,
+    unpacked,
+    pair,
+    walrus,
+    loop_variable,
+    branch_scalar,
+    branch_plain,
+    branch_new,
+    branch_else,
+    branch_augmented,
+    in_a_helper,
+    through_a_generator,
+]
+
+
+def refusal(kernel: Callable[..., Any]) -> tw.TraceError:
+    with pytest.raises(tw.TraceError) as caught:
+        trace(kernel, DECLARED)
+    return caught.value
+
+
+@pytest.mark.parametrize("kernel", REBOUND, ids=lambda kernel: kernel.__name__)
+def test_refused_at_the_name_that_is_bound(kernel: Callable[..., Any]) -> None:
+    error = refusal(kernel)
+    assert error.message.startswith("x is ")
+    assert pointed(error) == "x"
+
+
+def test_an_argument_is_a_variable_too() -> None:
+    error = refusal(argument)
+    assert (error.message.split(";")[0], pointed(error)) == ("n is rebound inside the loop", "n")
+
+
+def test_a_helper_shows_its_callers() -> None:
+    location = refusal(in_a_helper).location
+    assert location is not None
+    assert [frame.function for frame in location.frames] == ["helper_loop", "in_a_helper"]
+
+
+def test_what_another_function_changes_is_refused_at_the_loop() -> None:
+    error = refusal(closure)
+    assert error.message.startswith("x is rebound inside the loop")
+    assert pointed(error) == "tw.range(n)"
+
+
+@pytest.mark.parametrize(
+    ("kernel", "advice"),
+    [
+        (scalar, "`tw.var`"),
+        (fragment, "`x.assign(...)` or `x += ...`"),
+        (tensor, "one tensor and an index"),
+        (plain_counter, "from 0 to 1 inside the loop"),
+        (branch_new, "bound inside the branch and used after it"),
+    ],
+)
+def test_the_message_says_what_to_do(kernel: Callable[..., Any], advice: str) -> None:
+    assert advice in refusal(kernel).message
+
+
+def list_entry(A, n, alpha):
+    xs = [n, n + 1]
+    for k in tw.range(n):
+        xs[1] = k
+
+
+def plain_list_entry(A, n, alpha):
+    xs = [0]
+    for _k in tw.range(n):
+        xs[0] += 1
+
+
+def dictionary_entry(A, n, alpha):
+    xs = {"row": n}
+    with tw.when(n > 3):
+        xs["row"] = n + 1
+
+
+def attribute(A, n, alpha):
+    ring = Ring()
+    for _k in tw.range(n):
+        A[ring.phase]
+        ring.advance()
+
+
+@pytest.mark.parametrize(
+    ("kernel", "name"),
+    [
+        (list_entry, "xs[1]"),
+        (plain_list_entry, "xs[0]"),
+        (dictionary_entry, "xs['row']"),
+        (attribute, "ring.phase"),
+    ],
+)
+def test_parts_of_objects_are_watched(kernel: Callable[..., Any], name: str) -> None:
+    assert refusal(kernel).message.startswith(f"{name} is replaced inside the ")
+
+
+# ---------------------------------------------------------------- allowed
+
+
+def temporaries_of_two_loops(A, n, alpha):
+    for k in tw.range(n):
+        row = k * 2
+        tile = A.tile((8, 8), (row, 0))
+        first = k == 0
+        pair = (row, tile)
+        with tw.when(first):
+            A[pair[0]]
+    for k in tw.range(n):
+        row = k * 3
+        tile = A.tile((8, 8), (row, 0))
+        first = k == 1
+        pair = (row, tile)
+        with tw.when(first):
+            A[pair[0]]
+
+
+def comprehensions(A, n, alpha):
+    for k in tw.range(n):
+        tiles = [A.tile((8, 8), (k, i)) for i in range(2)]
+        sizes = {i: k + i for i in range(2)}
+        assert len(tiles) == len(sizes)
+    for k in tw.range(n):
+        tiles = [A.tile((8, 8), (k, i)) for i in range(3)]
+        sizes = {i: k + i for i in range(3)}
+        assert len(tiles) == len(sizes)
+
+
+def python_loops(A, n, alpha):
+    for k in tw.range(n):
+        for i in range(2):
+            A[k + i]
+    for k in tw.range(n):
+        for i in range(4):
+            A[k + i]
+
+
+def unrolled(A, n, alpha):
+    for stage in tw.unroll(3):
+        for k in tw.range(n):
+            row = k + stage
+            A[row]
+
+
+def in_place(A, n, alpha):
+    acc = tw.fragment(ROWS, tw.f32, 0)
+    accs = [tw.fragment(ROWS, tw.f32, 0) for _ in range(2)]
+    for _k in tw.range(n):
+        acc += 1.0
+        acc *= alpha
+        accs[0] -= 1.0
+        acc.assign(acc / 2.0)
+
+
+def the_same_value_again(A, n, alpha):
+    x, y = n + 1, 3
+    for _k in tw.range(n):
+        x, y = 1 + n, 3
+        A[x]
+
+
+def variables_of_the_kernel(A, n, alpha):
+    x = tw.var(0)
+    for _k in tw.range(n):
+        x.set(x.get() + 1)
+    A[x.get()]
+
+
+def growing_list(A, n, alpha):
+    tiles = []
+    for k in tw.range(n):
+        tiles.append(A.tile((8, 8), (k, 0)))
+
+
+def both_ways(A, n, alpha):
+    with tw.when(n > 3):
+        row = n - 3
+        A[row]
+    with tw.otherwise():
+        row = 0
+        A[row]
+
+
+def continuing(A, n, alpha):
+    for k in tw.range(n):
+        A[k]
+        if n is None:
+            continue
+        A[k + 1]
+
+
+def counted_in_python(A, n, alpha):
+    count = 0
+    for i in range(3):
+        count += i
+    for _k in tw.range(n):
+        A[count]
+
+
+def ranges_made_before(A, n, alpha):
+    steps = tw.range(n)
+    for j in steps:
+        for k in steps:
+            A[j + k]
+
+
+ALLOWED = [
+    temporaries_of_two_loops,
+    comprehensions,
+    python_loops,
+    unrolled,
+    in_place,
+    the_same_value_again,
+    variables_of_the_kernel,
+    growing_list,
+    both_ways,
+    continuing,
+    counted_in_python,
+    ranges_made_before,
+]
+
+
+@pytest.mark.parametrize("kernel", ALLOWED, ids=lambda kernel: kernel.__name__)
+def test_allowed(kernel: Callable[..., Any]) -> None:
+    assert broken(trace(kernel, DECLARED)) == []
