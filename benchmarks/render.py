@@ -1,0 +1,168 @@
+"""Kept results as Markdown: `python benchmarks/render.py` writes RESULTS.md from results/*.json.
+
+Takes what single benchmarks keep, and the `results.json` of a device run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).parent
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition(":")[0])
+    parser.add_argument("files", nargs="*", type=Path, help="default: results/*.json")
+    parser.add_argument("--out", type=Path, default=HERE / "RESULTS.md")
+    asked = parser.parse_args()
+    files = asked.files or sorted((HERE / "results").glob("*.json"))
+    if not files:
+        sys.exit("no results to render; run a benchmark with --json benchmarks/results/NAME.json")
+    asked.out.write_text(page(files), encoding="utf-8", newline="\n")
+
+
+def page(files: Sequence[Path]) -> str:
+    """The whole page."""
+    intro = (
+        "# Measured results\n\n"
+        "Written by `python benchmarks/render.py` from [results/](results); how it is measured is in "
+        "[NOTES.md](NOTES.md).\nSpeed is our speed over the other's, median and 95 % interval of the ratios "
+        "within each round; above 1 we are faster.\n"
+    )
+    parts = [intro]
+    for file in files:
+        parts.extend(section(found, file.name) for found in benchmarks(json.loads(file.read_text())))
+    return "\n".join(parts)
+
+
+def benchmarks(found: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """The benchmarks in a file; a device run holds several, and first of all how its parts ended."""
+    if "parts" not in found:
+        yield found
+        return
+    yield {"benchmark": "device_run", "commit": found["commit"], "rows": found["parts"]}
+    for part in found["parts"]:
+        if part["result"]:
+            yield part["result"]
+
+
+def section(found: dict[str, Any], file: str) -> str:
+    """One benchmark: where it ran, and its table."""
+    head = f"\n## {found['benchmark']}\n\n{where(found)}\n\nFile: `{file}`\n\n"
+    return head + TABLES[found["benchmark"]](found["rows"]) + "\n"
+
+
+def where(found: dict[str, Any]) -> str:
+    """The machine in a sentence."""
+    record = found.get("machine")
+    if record is None:
+        return f"Source {found['commit'] or 'unknown'}."
+    packages = ", ".join(f"{name} {version}" for name, version in record["packages"].items())
+    device = record["device"]
+    said = [f"{record['processor']}, {record['processors']} processors, {record['threads']} threads"]
+    if device is not None:
+        clocks = ", ".join(f"{name} {value}" for name, value in device["clocks"].items())
+        said.append(
+            f"{device['name']} ({device['arch']}), driver for CUDA {device['driver_version']}; {clocks}"
+        )
+    said.append(
+        f"Python {record['python']}, {packages}, BLAS {record['blas']}, NVRTC {record['nvrtc'] or 'none'}"
+    )
+    said.append(f"source {record['commit'] or 'unknown'}")
+    return "; ".join(said) + "."
+
+
+def markdown(head: Sequence[str], lines: Sequence[Sequence[object]]) -> str:
+    """A table."""
+    rule = ["---", *["---:"] * (len(head) - 1)]
+    return "\n".join("| " + " | ".join(map(str, row)) + " |" for row in [head, rule, *lines])
+
+
+def interval(values: Sequence[float]) -> str:
+    """A median and its interval."""
+    return f"{values[0]:.3f} [{values[1]:.3f}, {values[2]:.3f}]"
+
+
+def gemm(rows: Sequence[dict[str, Any]]) -> str:
+    """Speed beside the other library."""
+    lines = []
+    for row in rows:
+        problem = f"{row['dtype']} {'×'.join(map(str, row['shape']))} {row['layout']}"
+        if "failed" in row:
+            lines.append([problem, "failed", row["failed"].splitlines()[0], *[""] * 5])
+            continue
+        ours = row["timings"]["tilewright"]
+        again = row["speed"].get("tilewright again")
+        rivals = [name for name in row["speed"] if name != "tilewright again"]
+        theirs = [[name, f"{row['gflops'][name] / 1e3:.4g}", interval(row["speed"][name])] for name in rivals]
+        hand = row.get("by_hand")
+        lines.append(
+            [
+                problem,
+                f"{ours['median_us']:.5g}",
+                f"{row['gflops']['tilewright'] / 1e3:.4g}",
+                *(theirs[0] if theirs else ["–"] * 3),
+                interval(again) if again else "–",
+                interval(hand) if hand else "–",
+            ]
+        )
+    head = ["problem", "us", "TFlops", "beside", "TFlops", "speed", "ours again", "by hand, speed"]
+    return markdown(head, lines)
+
+
+def launch_overhead(rows: Sequence[dict[str, Any]]) -> str:
+    """Host time per call."""
+    (row,) = rows
+    lines = [
+        [
+            name,
+            f"{timing['median_us']:.2f}",
+            f"{timing['spread']:.1%}",
+            interval(row["time_over_rival"][name]),
+        ]
+        for name, timing in row["timings"].items()
+    ]
+    return markdown(["call", "us per call", "spread", "time over `torch.mm(out=)`"], lines)
+
+
+def startup(rows: Sequence[dict[str, Any]]) -> str:
+    """Milliseconds of each step."""
+    lines: list[list[str]] = []
+    for row in rows:
+        if "failed" in row:
+            lines.append([row["what"], "failed", row["failed"].splitlines()[-1], ""])
+        for step, (middle, low, high) in row["seconds"].items():
+            lines.append([row["what"], step, f"{1e3 * middle:.1f}", f"{1e3 * low:.1f}–{1e3 * high:.1f}"])
+    return markdown(["process", "step", "median ms", "range ms"], lines)
+
+
+def device_run(rows: Sequence[dict[str, Any]]) -> str:
+    """How each part ended."""
+    lines = [
+        [
+            row["name"],
+            "ok" if row["well"] else "**failed**",
+            f"{row['seconds']:.1f}",
+            row["ended"] or row["last"][:100],
+        ]
+        for row in rows
+    ]
+    return markdown(["part", "ended", "s", "last line"], lines)
+
+
+TABLES = {
+    "gemm_cpu": gemm,
+    "gemm_cuda": gemm,
+    "launch_overhead": launch_overhead,
+    "startup": startup,
+    "device_run": device_run,
+}
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,119 @@
+"""The benchmarks run, keep what they say they keep, and report what is missing."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+HERE = ROOT / "benchmarks"
+
+
+def run(script: str, *arguments: object, status: int = 0) -> str:
+    command = [sys.executable, HERE / script, *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=ROOT)
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_gemm_cpu_and_its_rendering(tmp_path: Path) -> None:
+    kept = tmp_path / "gemm_cpu.json"
+    output = run("gemm_cpu.py", "--quick", "--json", kept, "--commit", "0123456789ab")
+    assert "f32 256x256x256" in output
+    found = json.loads(kept.read_text())
+    assert found["benchmark"] == "gemm_cpu"
+    assert found["machine"]["commit"] == "0123456789ab"
+    for row in found["rows"]:
+        assert row["error_of_bound"] <= 1
+        assert row["timings"]["tilewright"]["rounds"] >= 3
+        assert row["speed"]["tilewright again"][0] > 0
+    run("render.py", kept, "--out", tmp_path / "page.md")
+    page = (tmp_path / "page.md").read_text()
+    assert "| f32 256×256×256 nn |" in page
+    assert "source 0123456789ab." in page
+
+
+def test_startup(tmp_path: Path) -> None:
+    kept = tmp_path / "startup.json"
+    run("startup.py", "--quick", "--targets", "cpu", "--json", kept)
+    first, second = json.loads(kept.read_text())["rows"]
+    assert set(first["seconds"]) == {"import numpy", "import tilewright"}
+    steps = set(second["seconds"])
+    assert {"first process: trace", "first process: compile", "second process: from the cache"} <= steps
+
+
+def test_a_device_run_reports_what_fails_and_goes_on(tmp_path: Path) -> None:
+    nothing = {"status": 0 if has_gpu() else 1}
+    output = run("device_run.py", "--out", tmp_path, "--quick", "--parts", "cli-cuda", "doctor", **nothing)
+    found = json.loads((tmp_path / "results.json").read_text())
+    outcome = {part["name"]: part for part in found["parts"]}
+    assert outcome["doctor"]["well"]
+    assert outcome["cli-cuda"]["well"] == has_gpu()
+    if not has_gpu():
+        assert "no CUDA driver" in outcome["cli-cuda"]["last"]
+    assert (tmp_path / "table.txt").read_text() in output
+    assert "==== doctor" in (tmp_path / "log.txt").read_text()
+    run("render.py", tmp_path / "results.json", "--out", tmp_path / "page.md")
+    assert "| doctor | ok |" in (tmp_path / "page.md").read_text()
+
+
+def test_a_device_run_ends_what_takes_too_long_and_names_missing_programs(tmp_path: Path) -> None:
+    program = f"""
+import sys, time
+from pathlib import Path
+sys.path.insert(0, {str(HERE)!r})
+from device_run import Part, run
+scratch = Path({str(tmp_path)!r})
+with (scratch / "log.txt").open("w") as log:
+    parts = [
+        Part("slow", (sys.executable, "-c", "import time; print('started', flush=True); time.sleep(60)"), 6),
+        Part("absent", ("no-such-program-as-this",), 10),
+        Part("fails", (sys.executable, "-c", "raise SystemExit('why')"), 10),
+    ]
+    for part in parts:
+        found = run(part, scratch, time.monotonic() + 30, "", log)
+        print(found.name, found.well, found.status, found.ended, found.last, sep="|")
+    print(run(parts[2], scratch, time.monotonic() + 1, "", log).ended)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == [
+        "slow|False|None|ended after 6 s|started",
+        "absent|False|None|not started: no-such-program-as-this is missing|",
+        "fails|False|1||why",
+        "not started: no time left",
+    ], done.stderr
+
+
+def test_what_a_sanitizer_says_is_understood() -> None:
+    program = f"""
+import sys
+sys.path.insert(0, {str(HERE)!r})
+from device_run import _clean, _found
+print(_clean(0, "========= ERROR SUMMARY: 0 errors"), _clean(0, "========= ERROR SUMMARY: 2 errors"))
+print(_clean(0, "no summary"), _clean(9, "========= ERROR SUMMARY: 0 errors"))
+print(_clean(0, "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"))
+print(_found(9, "========= RACECHECK SUMMARY: 1 hazard displayed (1 error, 0 warnings)"))
+print(_found(0, "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 warnings)"))
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["True", "False", "False", "False", "True", "True", "False"], done.stderr
+
+
+def has_gpu() -> bool:
+    program = "from tilewright.runtime.cuda import device_count; print(device_count())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    return int(done.stdout) > 0
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("script", ["gemm_cuda.py", "launch_overhead.py"])
+def test_benchmarks_of_the_gpu(script: str, tmp_path: Path) -> None:
+    kept = tmp_path / "kept.json"
+    run(script, "--quick", "--json", kept)
+    found = json.loads(kept.read_text())
+    assert found["machine"]["device"]["name"]
+    assert not [row for row in found["rows"] if "failed" in row]
