@@ -1,0 +1,33 @@
+"""Multiply two NumPy arrays, and see what ran.
+
+    python examples/00_matmul.py [--small]
+
+The kernel is traced, checked and compiled at the first call; a second call with arrays of the same kind only
+launches it.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import numpy as np
+
+from tilewright.ops.gemm import matmul
+from tilewright.runtime.compare import compare_gemm
+
+
+def main():
+    n = 192 if "--small" in sys.argv else 1024
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, n, n), np.float32)
+    c = np.empty((n, n), np.float32)
+    for call in ("first", "second"):
+        begin = time.perf_counter()
+        matmul(a, b, c)
+        print(f"{call} call: {1e3 * (time.perf_counter() - begin):.2f} ms")
+    print(compare_gemm(a, b, c))
+
+
+if __name__ == "__main__":
+    main()
