@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -21,7 +22,7 @@ from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.ops.config import default_config
 from tilewright.ops.gemm import gemm, output_dtype
-from tilewright.runtime.arrays import describe
+from tilewright.runtime.arrays import ArrayInfo, describe
 from tilewright.runtime.backends import backend_named
 from tilewright.runtime.binding import bind
 from tilewright.runtime.executable import Executable
@@ -81,18 +82,26 @@ class Subject:
         return prepared.run(arguments)
 
     def _array(self, name: str, extents: Mapping[str, int]) -> Array:
+        order: Literal["F", "C"] = "F" if name in self.transposed else "C"
+        return np.empty(self._shape(name, extents), self.dtypes[name].numpy, order=order)
+
+    def _shape(self, name: str, extents: Mapping[str, int]) -> tuple[int, ...]:
         dims = next(p.dims for p in self.bound.program.parameters if p.name == name)
-        shape = tuple(extents[dim] for dim in dims)
-        return np.empty(shape, self.dtypes[name].numpy, order="F" if name in self.transposed else "C")
+        return tuple(extents[dim] for dim in dims)
 
     def specs(self) -> list[TensorSpec | None]:
-        """The class of each array, None for a number."""
+        """The class of each array, None for a number; no memory is taken."""
         return [
-            spec_of(describe(self._array(parameter.name, self.extents)), parameter.name)
-            if parameter.kind == "tensor"
-            else None
+            self._spec(parameter.name) if parameter.kind == "tensor" else None
             for parameter in self.bound.program.parameters
         ]
+
+    def _spec(self, name: str) -> TensorSpec:
+        shape = self._shape(name, self.extents)
+        strides = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
+        if name in self.transposed:
+            strides = [math.prod(shape[:dim]) for dim in range(len(shape))]
+        return spec_of(ArrayInfo(0, shape, tuple(strides), self.dtypes[name], "cpu", False, None), name)
 
 
 def library_gemm(target: str, dtype_name: str, shape: str, layout: str, math: str) -> Subject:
