@@ -1,0 +1,103 @@
+"""Offset tables of four layouts: nested, nested more deeply, transposed, and padded then taken apart.
+
+    python examples/01_layouts.py [--small] [-o DIRECTORY]
+
+Prints each table, compares it with a formula in plain Python, and draws it (as PNG and SVG, if matplotlib is
+installed) into the directory, along with the picture of a tile dealt to threads.  Exits non-zero if a table
+differs from its formula.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import tilewright as tw
+from tilewright.inspect.draw import draw_distribution, draw_layout, offset_table
+from tilewright.layout.transforms import PadTo, Permute, Unmerge
+
+
+def nested(scale):
+    """4 x 8, the second mode nested: pairs of neighbours, every second row of pairs in between."""
+    columns = 4 * scale
+    layout = tw.Layout((4, (2, columns)), (2, (1, 8)))
+    return layout, lambda i, j: 2 * i + j % 2 + 8 * (j // 2)
+
+
+def nested_twice(scale):
+    """Both modes nested, one of them twice: bits of row and column interleave, as in a Z-order curve."""
+    layout = tw.Layout(((2, 2), (2, (2, 2 * scale))), ((2, 8), (1, (4, 16))))
+
+    def formula(i, j):
+        return (i % 2) * 2 + (i // 2) * 8 + (j % 2) + (j // 2 % 2) * 4 + (j // 4) * 16
+
+    return layout, formula
+
+
+def transposed(scale):
+    """A row-major matrix read by columns: the same buffer, the dimensions in the other order."""
+    rows, columns = 4, 8 * scale
+    view = Permute((1, 0)).apply(tw.View.of(tw.row_major((rows, columns))))
+    return view, lambda i, j: j * columns + i
+
+
+def padded_and_unmerged(scale):
+    """A (M, K) matrix of 3 x 7 padded to whole fours, K then taken apart into (K0, M, K1)."""
+    m, k = 3 * scale, 7
+    padded = PadTo((4, 4)).apply(tw.View.of(tw.row_major((m, k))))
+    view = Permute((1, 0, 2)).apply(Unmerge(1, (2, 4)).apply(padded))
+    return view, lambda k0, i, k1: i * k + k0 * 4 + k1 if i < m and k0 * 4 + k1 < k else None
+
+
+LAYOUTS = [nested, nested_twice, transposed, padded_and_unmerged]
+
+
+def wrong_entries(layout, formula):
+    """The coordinates at which a layout or view differs from a formula."""
+    view = tw.View.of(layout) if isinstance(layout, tw.Layout) else layout
+    return [
+        at
+        for at in itertools.product(*map(range, view.shape))
+        if (view.at(at) if view.valid_at(at) else None) != formula(*at)
+    ]
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--small", action="store_true", help="smaller layouts")
+    parser.add_argument(
+        "-o", "--output", type=Path, default=Path("layouts"), help="directory of the pictures"
+    )
+    arguments = parser.parse_args()
+    scale = 1 if arguments.small else 2
+    draws = find_spec("matplotlib") is not None
+    if draws:
+        arguments.output.mkdir(parents=True, exist_ok=True)
+    wrong = 0
+    for make in LAYOUTS:
+        layout, formula = make(scale)
+        found = wrong_entries(layout, formula)
+        wrong += len(found)
+        print(f"{make.__name__}: {layout}")
+        print(f"{make.__doc__}\n\n{offset_table(layout)}\n")
+        print(f"differs from the formula at {found}\n" if found else "as the formula says\n")
+        if draws:
+            for suffix in ("png", "svg"):
+                draw_layout(layout, arguments.output / f"{make.__name__}.{suffix}", title=f"{layout}")
+    if draws:
+        threads = tw.blocked((8, 16), threads=(4, 8), order=(1, 0))
+        for suffix in ("png", "svg"):
+            draw_distribution(threads, arguments.output / f"threads.{suffix}")
+        print(f"pictures: {arguments.output}")
+    else:
+        print("no pictures: pip install 'tilewright[plot]'")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
