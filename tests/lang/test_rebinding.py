@@ -248,7 +248,8 @@ def refusal(kernel: Callable[..., Any]) -> tw.TraceError:
 def test_refused_at_the_name_that_is_bound(kernel: Callable[..., Any]) -> None:
     error = refusal(kernel)
     assert error.message.startswith("x is ")
-    assert pointed(error) == "x"
+    # From Python 3.13 on, two neighbouring stores are one instruction, which has the place of the second.
+    assert pointed(error) in ("x" if kernel is not unpacked else ("x", "y"))
 
 
 def test_an_argument_is_a_variable_too() -> None:

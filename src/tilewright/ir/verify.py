@@ -91,8 +91,8 @@ def _symbols(value: Any) -> set[Sym]:
 
 
 def used_symbols(kernel: Kernel) -> set[Sym]:
-    """Every symbol that the kernel needs: in operations, the views they access, the launch shape."""
-    found: set[Sym] = set()
+    """Every symbol that the kernel needs: in its arrays, operations and their views, the launch shape."""
+    found = {sym for array in kernel.tensors for sym in _symbols(array.tensor.view)}
     for op in kernel.walk():
         found |= op_symbols(op)
         for value in op.operands:

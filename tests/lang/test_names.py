@@ -1,0 +1,136 @@
+"""Results are named after the author's variables, uniquely, and never like something else in printed text."""
+
+# ruff: noqa: A001, F841, RUF059
+
+from __future__ import annotations
+
+import pytest
+
+import tilewright as tw
+from tilewright.ir.printer import print_kernel
+from tilewright.lang.program import Program
+
+from .kernels import ROWS, names, spec, trace
+
+
+def test_statements_that_assign() -> None:
+    class Stage:
+        pass
+
+    def kernel(A):
+        plain = tw.shared((8, 8), tw.f16)
+        annotated: tw.lang.tensors.Tensor = tw.shared((8, 8), tw.f16)  # type: ignore[name-defined]
+        first = second = tw.shared((8, 8), tw.f16)
+        if walrus := tw.shared((8, 8), tw.f16):
+            pass
+        row = plain[0]
+        rows = plain[0:4]
+        tw.shared((8, 8), tw.f16)
+        Stage.attribute = tw.shared((8, 8), tw.f16)
+
+    assert names(trace(kernel)) == [
+        *("plain", "annotated", "first", "walrus", "row", "rows"),
+        *("shared", "shared_1"),
+    ]
+
+
+def test_arithmetic_names_its_last_step() -> None:
+    def kernel(A):
+        x = tw.fragment(ROWS, tw.f32, 0)
+        y = x * 2.0 + 1.0
+        mask = x < y
+        z = -tw.exp(y)
+        z += x
+        w = tw.where(mask, x, z)
+
+    assert names(trace(kernel)) == ["x", "mul", "y", "mask", "exp", "z", "add", "w"]
+
+
+def test_launch_indices_take_all_names_of_an_unpacking() -> None:
+    def kernel(A):
+        m, n = tw.block_index((4, 4))
+        batch = tw.batch_index(2)
+        cm, cn = tw.cluster_index((2, 1))
+
+    traced = trace(kernel)
+    assert [axis.sym.name for axis in (*traced.grid, *traced.cluster)] == ["m", "n", "batch", "cm", "cn"]
+
+
+def test_launch_indices_that_are_not_unpacked_have_default_names() -> None:
+    def kernel(A):
+        at = tw.block_index((4, 4))
+        A[at[0]]
+
+    assert [axis.sym.name for axis in trace(kernel).grid] == ["block_m", "block_n"]
+
+
+def test_a_helper_that_returns_a_result_names_it_after_its_callers_variable() -> None:
+    def stage():
+        return tw.shared((8, 8), tw.f16)
+
+    def kernel(A):
+        sA = stage()
+        sB = stage()
+        stage()
+
+    assert names(trace(kernel)) == ["sA", "sB", "shared"]
+
+
+def test_loop_targets() -> None:
+    class Box:
+        pass
+
+    def kernel(A):
+        for k in tw.range(2):
+            A[k]
+        for k in tw.range(2):
+            A[k]
+        for Box.index in tw.range(2):
+            A[Box.index]
+
+    loops = [name for name in names(trace(kernel)) if not name.startswith("A_")]
+    assert loops == ["k", "k_1", "k_2"]
+
+
+def test_names_that_text_reserves_are_altered() -> None:
+    def kernel(A):
+        i0 = tw.shared((8, 8), tw.f16)
+        d0 = tw.shared((8, 8), tw.f16)
+        mma1 = tw.shared((8, 8), tw.f16)
+        f16 = tw.shared((8, 8), tw.f16)
+        inf = tw.shared((8, 8), tw.f16)
+        größe = tw.shared((8, 8), tw.f16)
+        for j1 in tw.range(4):
+            A[j1]
+        range = tw.shared((8, 8), tw.f16)
+        tw.copy(i0, d0, threads=(4, 8))
+
+    traced = trace(kernel)
+    assert names(traced) == ["i0_", "d0_", "mma1_", "f16_", "inf_", "gre_", "j1_", "A_slice", "range"]
+    text = print_kernel(traced)
+    assert print_kernel(tw.parse_kernel(text)) == text
+
+
+def test_a_dimension_may_be_called_like_a_parameter() -> None:
+    def kernel(A, B):
+        tw.copy(A.tile((8, 8), (0, 0)), B.tile((8, 8), (0, 0)), threads=(4, 8))
+
+    traced = trace(kernel, {"A": "B K", "B": "B K"})
+    assert [value.name for value in traced.tensors] == ["A", "B"]
+    assert [size.sym.name for size in traced.sizes] == ["B_1", "A_stride0", "K", "B_stride0"]
+
+
+def test_parameters_must_not_have_reserved_names() -> None:
+    def kernel(f16, i1): ...
+
+    with pytest.raises(TypeError, match="parameter f16 has a name that printed kernels reserve"):
+        Program(kernel)
+
+
+def test_undeclared_dimensions_are_named_after_their_tensor() -> None:
+    def kernel(X):
+        n = tw.block_index(X.shape[0])
+        X[n]
+
+    traced = trace(kernel, X=spec(rank=1))
+    assert [size.sym.name for size in traced.sizes] == ["X_0"]
