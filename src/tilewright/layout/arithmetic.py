@@ -92,6 +92,8 @@ def mod(left: Int, right: Int) -> Int:
         return add(mul(mod(quotient, floordiv(right, common)), common), low)
     if isinstance(rest, Mod) and mod(rest.right, right) == 0:
         return mod(rest.left, right)
+    if isinstance(rest, Xor) and _is_power(right):
+        return xor(mod(rest.left, right), mod(rest.right, right))
     return Mod(rest, right)
 
 
@@ -324,7 +326,14 @@ def _proper_quotient(rest: Int, right: Int) -> Int:
     common = _common_factor(rest, right)
     if common > 1:
         return floordiv(_split(rest, common)[0], floordiv(right, common))
+    if isinstance(rest, Xor) and _is_power(right):
+        return xor(floordiv(rest.left, right), floordiv(rest.right, right))
     return FloorDiv(rest, right)
+
+
+def _is_power(value: Int) -> bool:
+    """Whether a value is a known power of two."""
+    return isinstance(value, int) and value & (value - 1) == 0
 
 
 def _digit(rest: Int, right: Int) -> int | None:
