@@ -20,7 +20,9 @@ MOST_CALLS = 100_000
 class Clock(Protocol):
     """Times one callable once."""
 
-    how: str
+    @property
+    def how(self) -> str:
+        """The clock and the state of the caches, in words."""
 
     def calls(self, work: Work) -> int:
         """How many calls a sample of this callable should hold."""
@@ -40,8 +42,12 @@ class HostClock:
     def __init__(self, calls: int | None = None, wait: Work | None = None) -> None:
         self._calls = calls
         self._wait = wait or (lambda: None)
-        often = f"{calls} calls" if calls else "as many calls as fill a millisecond"
-        self.how = f"host time by perf_counter, {often} per sample, warm caches"
+
+    @property
+    def how(self) -> str:
+        """The clock, the length of a sample, the caches."""
+        often = f"{self._calls} calls" if self._calls else "as many calls as fill a millisecond"
+        return f"host time by perf_counter, {often} per sample, warm caches"
 
     def calls(self, work: Work) -> int:
         """The fixed number, or the power of two that fills a millisecond."""
@@ -67,21 +73,29 @@ class HostClock:
 class CudaClock:
     """Events around one call, with a second-level cache that holds none of its data.
 
-    Twice the cache's size is overwritten before every call; while that runs, the host has time to enqueue the
-    call, so that what is measured is the device.
+    Twice the cache's size is overwritten `FLUSHES` times before every call. Meanwhile the host enqueues the
+    call, so that what is measured is the device alone; samples for which the host was late are counted.
 
     Args:
         index: the device.
         stream: handle of the stream on which the callables run.
     """
 
+    FLUSHES = 4
+
     def __init__(self, index: int, stream: int) -> None:
         self._stream = stream
         self._memory = cuda.Memory(2 * cuda.device(index).l2_bytes, index)
         self._begin, self._end = cuda.call("cuEventCreate", 0), cuda.call("cuEventCreate", 0)
-        self.how = (
-            f"device time by CUDA events, {self._memory.size_bytes} bytes overwritten before every call"
-        )
+        self._query = cuda.driver().cuEventQuery
+        self._samples = self._late = 0
+
+    @property
+    def how(self) -> str:
+        """The clock, what keeps the cache cold, and how often the device waited for the host."""
+        text = f"device time by CUDA events, {self._memory.size_bytes} bytes overwritten before every call"
+        late = f"; the device waited for the host in {self._late} of {self._samples} samples"
+        return text + (late if self._late else "")
 
     def calls(self, work: Work) -> int:
         """One: a second call would find its data in the cache."""
@@ -89,10 +103,13 @@ class CudaClock:
 
     def sample(self, work: Work, calls: int) -> float:
         """Seconds per call."""
-        self._memory.clear(self._stream)
+        for _ in range(self.FLUSHES):
+            self._memory.clear(self._stream)
         cuda.call("cuEventRecord", self._begin, self._stream)
         for _ in range(calls):
             work()
+        self._samples += 1
+        self._late += int(self._query(self._begin)[0]) == 0
         cuda.call("cuEventRecord", self._end, self._stream)
         cuda.call("cuEventSynchronize", self._end)
         milliseconds: float = cuda.call("cuEventElapsedTime", self._begin, self._end)

@@ -1,0 +1,61 @@
+"""Arrays in GPU memory without a framework."""
+
+from __future__ import annotations
+
+import gc
+from importlib import import_module
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.ops.device_array import DeviceArray
+from tilewright.runtime import cuda
+from tilewright.runtime.arrays import describe
+from tilewright.tune.rivals import as_tensor
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.mark.parametrize("dtype", [tw.f64, tw.f32, tw.f16, tw.bf16, tw.f8e4m3, tw.i8, tw.i32], ids=str)
+@pytest.mark.parametrize("order", ["C", "F"])
+def test_there_and_back(dtype: tw.DType, order: str) -> None:
+    host = np.asarray(np.arange(15).reshape(3, 5).astype(dtype.numpy), order=order)  # type: ignore[call-overload]
+    array = DeviceArray.of(host)
+    assert array.host().tobytes() == host.tobytes()
+    assert array.host().strides == host.strides
+    assert array.T.host().tobytes() == host.T.tobytes()
+    info = describe(array)
+    assert info.device == ("cuda", 0)
+    assert info.dtype == dtype
+    assert info.strides == tuple(stride // dtype.bytes for stride in host.strides)
+
+
+def test_a_view_with_gaps_is_copied_densely() -> None:
+    host = np.arange(24.0).reshape(4, 6)[::2, ::3]
+    assert np.array_equal(DeviceArray.of(host).host(), host)
+
+
+def test_other_libraries_see_the_same_memory() -> None:
+    torch = import_module("torch")
+    host = np.random.default_rng(0).standard_normal((3, 5)).astype(tw.bf16.numpy)
+    array = DeviceArray.of(host)
+    tensor = as_tensor(array)
+    assert tensor.dtype == torch.bfloat16
+    assert np.array_equal(tensor.float().cpu().numpy(), host.astype(np.float32))
+    tensor.zero_()
+    torch.cuda.synchronize()
+    assert not array.host().astype(np.float32).any()
+
+
+def test_memory_is_given_back() -> None:
+    def free() -> int:
+        return int(cuda.call("cuMemGetInfo")[0])
+
+    cuda.activate(0)
+    before = free()
+    arrays = [DeviceArray.of(np.zeros(1 << 25, np.uint8)) for _ in range(4)]
+    assert free() < before
+    del arrays
+    gc.collect()
+    assert free() >= before - (1 << 25)

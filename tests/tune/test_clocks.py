@@ -1,0 +1,91 @@
+"""The device's clock on a driver that writes down what it is asked; the real one is tested on a GPU."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tilewright.runtime import cuda
+from tilewright.tune.clocks import CudaClock, HostClock, clock_for
+from tilewright.tune.measure import Effort, measure, measure_calls
+
+
+class FakeDriver:
+    """Events carry the time at which they were recorded; only work takes time."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.now_ms = 0.0
+        self.events: dict[int, float] = {}
+        self.late = False
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        self.asked.append(name)
+        if name == "cuEventCreate":
+            self.events[len(self.events)] = 0.0
+            return len(self.events) - 1
+        if name == "cuEventRecord":
+            self.events[arguments[0]] = self.now_ms
+        if name == "cuEventElapsedTime":
+            return self.events[arguments[1]] - self.events[arguments[0]]
+        if name == "cuMemAlloc":
+            return 4096
+        return None
+
+    def query(self, event: int) -> tuple[int]:
+        return (0 if self.late else 600,)
+
+    def work(self, milliseconds: float) -> None:
+        self.asked.append("work")
+        self.now_ms += milliseconds
+
+
+@pytest.fixture
+def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
+    fake = FakeDriver()
+    monkeypatch.setattr(cuda, "call", fake.call)
+    monkeypatch.setattr(cuda, "activate", lambda index: None)
+    monkeypatch.setattr(cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(cuda, "device", lambda index: SimpleNamespace(l2_bytes=1000))
+    bindings = SimpleNamespace(cuEventQuery=fake.query, cuMemFree=lambda address: (0,))
+    monkeypatch.setattr(cuda, "driver", lambda: bindings)
+    return fake
+
+
+def test_a_sample_overwrites_the_cache_and_puts_events_around_the_call(driver: FakeDriver) -> None:
+    clock = CudaClock(0, 7)
+    driver.asked.clear()
+    assert clock.sample(lambda: driver.work(3.0), 1) == pytest.approx(3e-3)
+    flushes = ["cuMemsetD8Async"] * CudaClock.FLUSHES
+    around = ["cuEventRecord", "work", "cuEventRecord", "cuEventSynchronize", "cuEventElapsedTime"]
+    assert driver.asked == [*flushes, *around]
+    assert "2000 bytes overwritten" in clock.how
+    assert "waited" not in clock.how
+
+
+def test_a_device_that_waited_for_the_host_is_told(driver: FakeDriver) -> None:
+    driver.late = True
+    taken = measure({"work": lambda: driver.work(1.0)}, "cuda", effort=Effort(0.0, 0.0, least=4))
+    assert taken.how.endswith("the device waited for the host in 5 of 5 samples")
+    assert taken["work"].us.median == pytest.approx(1000)
+
+
+def test_the_ratio_is_that_of_the_device(driver: FakeDriver) -> None:
+    calls = {"one": lambda: driver.work(1.0), "three": lambda: driver.work(3.0)}
+    taken = measure(calls, "cuda", effort=Effort(0.0, 0.0, least=6))
+    assert taken.speed("one", "three").median == pytest.approx(3)
+    assert driver.asked.count("cuEventDestroy") == 2
+
+
+def test_calls_wait_for_the_device_outside_of_the_time(driver: FakeDriver) -> None:
+    measure_calls({"work": lambda: driver.work(1.0)}, "cuda", calls=5, effort=Effort(0.0, 0.0, least=1))
+    sample = ["cuStreamSynchronize", *["work"] * 5, "cuStreamSynchronize"]
+    assert driver.asked == sample * 2
+
+
+def test_other_targets_use_the_host() -> None:
+    for target in ("cpu", "reference"):
+        with clock_for(target) as clock:
+            assert isinstance(clock, HostClock)
