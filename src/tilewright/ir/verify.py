@@ -29,26 +29,34 @@ def _scopes(kernel: Kernel) -> Iterator[Violation]:
     params = {p.value for p in kernel.params if not isinstance(p, SizeParam)}
     outer: set[Any] = {*params, *(p.sym for p in kernel.sizes)}
     outer |= {axis.sym for axis in kernel.grid} | {axis.sym for axis in kernel.cluster}
-    defined = outer | {result for op in kernel.walk() for result in op.results}
+    defined = {result: op for op in kernel.walk() for result in op.results}
     yield from _block_scopes(kernel.body, outer, defined)
 
 
-def _block_scopes(block: Block, outer: set[Any], defined: set[Any]) -> Iterator[Violation]:
+def _block_scopes(block: Block, outer: set[Any], defined: dict[Any, Op]) -> Iterator[Violation]:
     visible = set(outer)
     for op in block.ops:
         named = dict.fromkeys((*op.operands, *sorted(op_symbols(op), key=lambda sym: sym.name)))
         for name in named:
-            if name in visible or name in op.results:
-                continue
-            where = "outside of the loop or branch that defines it"
-            yield op.violation(
-                "scope", f"{name} is used {where if name in defined else 'but belongs to another kernel'}"
-            )
+            if name not in visible and name not in op.results:
+                yield _out_of_scope(op, name, defined)
         visible.update(op.results)
         for region in op.regions:
             yield from _block_scopes(region, visible, defined)
         if isinstance(op, For):
             visible.discard(op.index)
+
+
+def _out_of_scope(op: Op, name: Any, defined: dict[Any, Op]) -> Violation:
+    if name not in defined:
+        return op.violation("scope", f"{name} is used, but belongs to another kernel")
+    place = defined[name].location
+    where = f" at {place.frame}" if place is not None else ""
+    return op.violation(
+        "scope",
+        f"{name} is used outside of the loop or branch that defines it{where}",
+        f"use {name} inside, or {'a tw.var' if isinstance(name, Sym) else 'copy it there to what is'} made outside",
+    )
 
 
 def _warps(kernel: Kernel) -> Iterator[Violation]:
