@@ -49,7 +49,7 @@ EQUIVALENT = {
         **{f"copy_async {number}: threads in another order": OTHER_ISSUERS for number in range(4)},
     },
 }
-"""Mutants that compute the same without a hazard, and the happens-before edge or the zeros that make it so."""
+"""Mutants that compute the same without a hazard, and the happens-before edge or the zeros behind it."""
 
 
 RACES = {Kind.READ_WRITE, Kind.WRITE_READ, Kind.IN_FLIGHT, Kind.UNWRITTEN}

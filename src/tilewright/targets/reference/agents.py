@@ -139,17 +139,12 @@ class Events:
             agent: who accesses.
             lanes: its lane for each element; shape (n,).
             events: earlier events; shape (n,).
-            event_lanes: the lane of each earlier event, or `MANY`.
+            event_lanes: the lane of each earlier event; shape (n,).
 
         Returns:
             Truth values; shape (n,).
         """
-        count = len(self.agents)
-        times, slots = self._time[self.first : count], self._slot[self.first : count]
-        suspicious = np.ones(count, bool)
-        suspicious[0] = False
-        suspicious[self.first :] = times > agent.clocks.known[Scope.BLOCK][slots]
-        unordered = suspicious[events]
+        unordered = self.unknown(agent, events)
         if not unordered.any():
             return unordered
         at = np.flatnonzero(unordered & ~self.is_foreign(events) & (event_lanes == lanes))
@@ -158,6 +153,11 @@ class Events:
         unordered[at[mine]] = self._time[events[at[mine]]] > agent.clocks.known[Scope.LANE][slot[mine]]
         return unordered
 
-
-MANY = -1
-"""In place of a lane: several lanes of the warp made the access."""
+    def unknown(self, agent: Agent, events: Array) -> Array:
+        """Which of ``events`` happened at a time that not all lanes of ``agent`` know of; shape (n,)."""
+        count = len(self.agents)
+        times, slots = self._time[self.first : count], self._slot[self.first : count]
+        unknown = np.ones(count, bool)
+        unknown[0] = False
+        unknown[self.first :] = times > agent.clocks.known[Scope.BLOCK][slots]
+        return np.asarray(unknown[events])

@@ -8,7 +8,7 @@ import numpy as np
 
 from tilewright.ir.ops import Op
 from tilewright.ir.types import Value
-from tilewright.targets.reference.agents import MANY, Agent, Events, Scope
+from tilewright.targets.reference.agents import Agent, Events, Scope
 from tilewright.targets.reference.findings import Access, Finding, Findings, Kind, Site
 from tilewright.targets.reference.memory import Buffer
 from tilewright.targets.reference.numerics import Array
@@ -60,6 +60,8 @@ class Checker:
         late = self.events.unordered(agent, lanes, writes, write_lanes)
         self._conflict(Kind.WRITE_WRITE, agent, site, buffer, at, lanes, late, writes, write_lanes)
         for reads, read_lanes in history.earlier_reads(at):
+            if not reads.any():
+                continue
             late = self.events.unordered(agent, lanes, reads, read_lanes)
             self._conflict(Kind.READ_WRITE, agent, site, buffer, at, lanes, late, reads, read_lanes)
         event = self.events.append(agent, site)
@@ -137,7 +139,7 @@ class Checker:
         reason: str,
     ) -> Finding:
         offset = int(at[0])
-        access = Access.of(self._sites[site], agent, int(lanes[0]) if len(lanes) else MANY)
+        access = Access.of(self._sites[site], agent, int(lanes[0]))
         name, memory = str(buffer.owner), buffer.owner.tensor.memory.value
         return Finding(kind, name, memory, buffer.locate(offset), offset, access, earlier, reason)
 

@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.ir.ops import Op
 from tilewright.ir.types import TensorType, Value
 from tilewright.layout.walk import evaluate, symbols
-from tilewright.targets.reference.agents import MANY, Agent
+from tilewright.targets.reference.agents import Agent
 
 
 class Kind(Enum):
@@ -62,7 +62,7 @@ class Access:
         agent: what acted: ``"warp"``, or the name of what runs in the background.
         block: index of the block in the grid, x first.
         warp: index of the warp in its block.
-        lane: index of the lane in its warp; None if several or all lanes did.
+        lane: index of the lane in its warp; None for a synchronisation, which all lanes take part in.
     """
 
     action: str
@@ -75,13 +75,10 @@ class Access:
     @staticmethod
     def of(site: Site, agent: Agent, lane: int) -> Access:
         """The access of a site by an agent."""
-        return Access(
-            site.action, site.op, agent.name, agent.block, agent.warp, None if lane == MANY else int(lane)
-        )
+        return Access(site.action, site.op, agent.name, agent.block, agent.warp, int(lane))
 
     def __str__(self) -> str:
-        who = "several lanes" if self.lane is None and self.action != "wait" else ""
-        who = f"lane {self.lane}" if self.lane is not None else who
+        who = "" if self.lane is None else f"lane {self.lane}"
         warp = f"warp {self.warp}" if self.agent == "warp" else f"{self.agent} of warp {self.warp}"
         block = f"block {self.block}" if self.block else ""
         actor = ", ".join(part for part in (block, warp, who) if part)
@@ -150,6 +147,8 @@ def strided_element(shape: Sequence[int], strides: Sequence[int], offset: int) -
         >>> strided_element((4, 5), (8, 1), 21) is None
         True
     """
+    if offset < 0:
+        return None
     index = [0] * len(shape)
     for dim in sorted(range(len(shape)), key=lambda d: -strides[d]):
         if strides[dim] > 0 and shape[dim] > 0:

@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
 from tilewright.ir.types import Memory, Value
-from tilewright.targets.reference.agents import MANY, Agent, Events
+from tilewright.targets.reference.agents import Agent, Events
 from tilewright.targets.reference.findings import element_of, strided_element
 from tilewright.targets.reference.numerics import Array
 
@@ -55,11 +55,27 @@ class Marks:
 
 
 @dataclass
+class Reads:
+    """The last reads of every element by one agent: two of different lanes, if both still count.
+
+    Whatever lane accesses the element next, one of the two is by another lane.
+    """
+
+    last: Marks
+    other: Marks
+
+    @staticmethod
+    def blank(elems: int) -> Reads:
+        """No one read anything."""
+        return Reads(Marks.blank(elems), Marks.blank(elems))
+
+
+@dataclass
 class History:
-    """The last write of every element, and its last read by every agent of the present group."""
+    """The last write of every element, and its last reads by every agent of the present group."""
 
     writes: Marks
-    reads: dict[int, Marks] = field(default_factory=dict)
+    reads: dict[int, Reads] = field(default_factory=dict)
     former: Marks | None = None
     """Of reads by earlier groups, those that a later read replaced."""
 
@@ -71,26 +87,26 @@ class History:
     def record_reads(self, events: Events, agent: Agent, event: int, at: Array, lanes: Array) -> None:
         """Remember that lane ``lanes[i]`` of ``agent`` read element ``at[i]``."""
         elems = len(self.writes.event)
-        marks = self.reads.setdefault(agent.slot, Marks.blank(elems))
-        before, before_lanes = marks.get(at)
-        if (before != 0).any():
+        reads = self.reads.get(agent.slot)
+        if reads is None:
+            reads = self.reads[agent.slot] = Reads.blank(elems)
+        before, before_lanes = reads.last.get(at)
+        if before.any():
             foreign = events.is_foreign(before)
             if foreign.any():
                 self.former = self.former or Marks.blank(elems)
                 self.former.put(at[foreign], before[foreign], before_lanes[foreign])
-            # An earlier read that still counts, by another lane, must not be forgotten.
-            other = (before_lanes != lanes) & ~foreign
-            other &= events.unordered(agent, lanes, before, np.full_like(before_lanes, MANY))
-            lanes = np.where(other, MANY, lanes)
-        marks.put(at, event, lanes)
-        shared = marks.lane[at] != lanes
-        if shared.any():
-            marks.lane[at[shared]] = MANY
+            counts = events.unknown(agent, before) & (before_lanes != lanes) & ~foreign
+            reads.other.put(at[counts], before[counts], before_lanes[counts])
+        reads.last.put(at, event, lanes)
+        beside = reads.last.lane[at] != lanes
+        if beside.any():
+            reads.other.put(at[beside], event, lanes[beside])
 
     def earlier_reads(self, at: Array) -> list[tuple[Array, Array]]:
         """The recorded reads of the elements ``at``: pairs (events, lanes)."""
-        every = [*self.reads.values(), *([self.former] if self.former is not None else [])]
-        return [marks.get(at) for marks in every]
+        every = [marks for reads in self.reads.values() for marks in (reads.last, reads.other)]
+        return [marks.get(at) for marks in (*every, *([self.former] if self.former is not None else []))]
 
 
 @dataclass(eq=False)
@@ -153,7 +169,10 @@ def array_buffer(owner: Value, array: Array, is_written: bool, check: bool) -> B
             "and not negative"
         )
     span = 0 if array.size == 0 else 1 + sum((n - 1) * s for n, s in zip(array.shape, strides, strict=True))
-    flat = np.lib.stride_tricks.as_strided(array, (span,), (want.itemsize,), writeable=array.flags.writeable)
+    # As bytes of no meaning: NumPy's array interface has no name for every dtype.
+    raw = array.view(f"V{want.itemsize}")
+    spread = np.lib.stride_tricks.as_strided(raw, (span,), (want.itemsize,), writeable=array.flags.writeable)
+    flat = spread.view(want)
     exists = None
     if span > array.size:
         exists = np.zeros(span, bool)

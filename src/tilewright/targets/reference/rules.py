@@ -207,6 +207,11 @@ def _set_variable(machine: Machine, warp: Warp, op: ops.SetVariable) -> None:
     warp.variables[op.variable] = warp.int(op.value)
 
 
+@REFERENCE.rule(ops.Let)
+def _let(machine: Machine, warp: Warp, op: ops.Let) -> None:
+    warp.env[op.result] = warp.int(op.value)
+
+
 @REFERENCE.rule(ops.GetVariable)
 def _get_variable(machine: Machine, warp: Warp, op: ops.GetVariable) -> None:
     warp.env[op.result] = warp.variables[op.variable]
