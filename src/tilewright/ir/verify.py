@@ -52,10 +52,11 @@ def _out_of_scope(op: Op, name: Any, defined: dict[Any, Op]) -> Violation:
         return op.violation("scope", f"{name} is used, but belongs to another kernel")
     place = defined[name].location
     where = f" at {place.frame}" if place is not None else ""
+    other = "a tw.var" if isinstance(name, Sym) else "copy it there to what is"
     return op.violation(
         "scope",
         f"{name} is used outside of the loop or branch that defines it{where}",
-        f"use {name} inside, or {'a tw.var' if isinstance(name, Sym) else 'copy it there to what is'} made outside",
+        f"use {name} inside, or {other} made outside",
     )
 
 
