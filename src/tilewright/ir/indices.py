@@ -26,3 +26,14 @@ def grid_index(name: str, extent: Int) -> Sym:
     """The index symbol of a grid axis."""
     high = bounds(extent)[1]
     return Sym(name, 0, int(max(high - 1, 0)) if high < float("inf") else None, 1, extent)
+
+
+def named_integer(name: str, value: Int) -> Sym:
+    """The symbol of `Let`: what is known of its value."""
+    low, high = bounds(value)
+    return Sym(
+        name,
+        int(low) if low > -float("inf") else -(2**31),
+        int(high) if high < float("inf") else None,
+        max(divisor(value), 1),
+    )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from tilewright.errors import Violation
-from tilewright.ir.ops import Block, For, GetVariable, Op, Shared
+from tilewright.ir.ops import Block, For, GetVariable, Let, Op, Shared
 from tilewright.ir.types import Value
 from tilewright.layout.nodes import Cond, Int, Sym
 
@@ -187,6 +187,6 @@ def defined_symbols(kernel: Kernel) -> set[Sym]:
     for op in kernel.walk():
         if isinstance(op, For):
             found.add(op.index)
-        elif isinstance(op, GetVariable):
+        elif isinstance(op, GetVariable | Let):
             found.add(op.result)
     return found

@@ -39,6 +39,7 @@ __all__ = [
     "Fragment",
     "GetVariable",
     "If",
+    "Let",
     "Mma",
     "Op",
     "Partition",
@@ -344,6 +345,16 @@ class GetVariable(Op):
 
 
 @dataclass(frozen=True)
+class Let(Op):
+    """Name an integer: the result is a symbol with the value's range and divisor."""
+
+    name = "let"
+    roles: ClassVar = {"result": "defines"}
+    result: Sym
+    value: Int
+
+
+@dataclass(frozen=True)
 class For(Op):
     """``for index in range(start, stop, step): body``; ``unroll`` asks for a copy of the body per iteration.
 
@@ -373,5 +384,5 @@ class If(Op):
 
 OPS: tuple[type[Op], ...] = (
     *(Shared, Fragment, Reshape, Partition, Copy, CopyAsync, AsyncCommit, AsyncWait, Fill),
-    *(Elementwise, Mma, Barrier, WarpBarrier, Variable, SetVariable, GetVariable, For, If),
+    *(Elementwise, Mma, Barrier, WarpBarrier, Variable, SetVariable, GetVariable, Let, For, If),
 )

@@ -9,10 +9,11 @@ from typing import Any
 from tilewright import dtypes
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.ir import kernel as k
+from tilewright.ir.async_ops import ASYNC_OPS, Role
 from tilewright.ir.builder import make
-from tilewright.ir.indices import grid_index, loop_index
+from tilewright.ir.indices import grid_index, loop_index, named_integer
 from tilewright.ir.mma import MmaAtom, TiledMma
-from tilewright.ir.ops import OPS, Block, Fill, For, GetVariable, If, Op
+from tilewright.ir.ops import OPS, Block, Fill, For, GetVariable, If, Let, Op
 from tilewright.ir.printer import VERSION
 from tilewright.ir.types import Memory, ScalarType, TensorType, Value
 from tilewright.layout import expr
@@ -30,7 +31,7 @@ _MISFITS = (
     TypeError,
     ValueError,
 )
-_OPS = {op.name: op for op in OPS}
+_OPS = {op.name: op for op in (*OPS, *ASYNC_OPS)}
 _TRANSFORMS = {transform.__name__: transform for transform in TRANSFORMS}
 _SOURCES = {source.__name__: source for source in (k.Extent, k.Stride, k.Argument, k.Derived)}
 _BINARY: dict[type, Callable[[Int, Int], Int]] = {
@@ -123,6 +124,11 @@ class _Parser:
                 return For(index, start, stop, step, self.block(body), **extra)
             case ast.If(test=test, body=body, orelse=orelse):
                 return If(self.cond(test), self.block(body), self.block(orelse))
+            case ast.With(
+                items=[ast.withitem(context_expr=ast.Call(func=ast.Name(id="role")) as call)], body=body
+            ):
+                _, named = self.arguments(call)
+                return Role(**named, body=self.block(body))
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
                 return self.define(name, call)
             case ast.Expr(value=ast.Call(func=ast.Name(id="guard"), args=[condition, message])):
@@ -174,6 +180,8 @@ class _Parser:
         op = _OPS[what]
         if op is GetVariable:
             return GetVariable(Sym(result, -(2**31), 2**31 - 1), *positional)
+        if op is Let:
+            return Let(named_integer(result, named["value"]), **named)
         fields = [field for field, role in op.roles.items() if role != "defines"]
         operands = dict(zip(fields, positional, strict=True))
         for field, operand in operands.items():

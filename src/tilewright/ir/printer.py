@@ -10,6 +10,7 @@ from dataclasses import fields
 from typing import Any
 
 from tilewright.dtypes import DType
+from tilewright.ir.async_ops import Role
 from tilewright.ir.kernel import Kernel, Param, ScalarParam, SizeParam, TensorParam
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.ir.ops import Block, For, If, Op
@@ -82,6 +83,9 @@ class _Printer:
             if op.otherwise.ops:
                 lines += [f"{indent}else:", *self.block(op.otherwise, depth + 1)]
             return lines
+        if isinstance(op, Role):
+            head = f"{indent}with {self.call(op.name, op)}:{note}"
+            return [head, *self.block(op.body, depth + 1)]
         results = ", ".join(value.name for value in op.results)
         text = self.call(op.name, op)
         return [f"{indent}{results} = {text}{note}" if results else f"{indent}{text}{note}"]
@@ -91,7 +95,7 @@ class _Printer:
         for f in fields(record):
             role = getattr(record, "roles", {}).get(f.name)
             value = getattr(record, f.name)
-            if f.name == "location" or role == "defines":
+            if f.name == "location" or role == "defines" or isinstance(value, Block):
                 continue
             if role is not None:
                 operands.append(self.show(value))

@@ -68,7 +68,15 @@ class VariableType:
     """A mutable integer, the same for all threads of a block (`tw.var`)."""
 
 
-Type: TypeAlias = TensorType | FragmentType | ScalarType | VariableType
+@dataclass(frozen=True, slots=True)
+class BarrierType:
+    """Transaction barriers: ``stages`` of them, each completing a phase after ``arrivals`` arrivals."""
+
+    stages: int
+    arrivals: int
+
+
+Type: TypeAlias = TensorType | FragmentType | ScalarType | VariableType | BarrierType
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,8 +115,8 @@ class Value:
     @property
     def dtype(self) -> DType:
         """Element type of a tensor, fragment or scalar."""
-        if isinstance(self.type, VariableType):
-            raise TypeError(f"{self.name} is a variable; its dtype is an index")
+        if isinstance(self.type, VariableType | BarrierType):
+            raise TypeError(f"{self.name} has no element type")
         return self.type.dtype
 
     @property

@@ -10,8 +10,8 @@ from types import CodeType
 from typing import NoReturn
 
 from tilewright.errors import Location, TraceError
-from tilewright.ir.indices import loop_index
-from tilewright.ir.ops import Block, For, GetVariable, If, Op, SetVariable, Variable
+from tilewright.ir.indices import loop_index, named_integer
+from tilewright.ir.ops import Block, For, GetVariable, If, Let, Op, SetVariable, Variable
 from tilewright.ir.types import Value
 from tilewright.lang.scalars import Condition, Index, Scalar, undecided, unwrap, unwrap_condition
 from tilewright.lang.source import author_frame, here, instruction_at, is_statement_loop, stored_names
@@ -163,6 +163,19 @@ def unroll(stop: int) -> builtins.range:
     if not isinstance(count, int):
         raise TraceError(f"tw.unroll needs a static count, not {count}; use tw.range", here())
     return builtins.range(count)
+
+
+def let(value: Index) -> Index:
+    """The same integer under a name: computed once, and called so in generated text.
+
+    The name is that of the variable it is assigned to.
+    """
+    tracer, known = current(), unwrap(value)
+    if isinstance(known, int):
+        return known
+    sym = named_integer(tracer.names(("index",))[0], known)
+    tracer.builder.append(Let(sym, known, location=here()))
+    return Scalar(sym)
 
 
 class MutableIndex:

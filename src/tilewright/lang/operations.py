@@ -34,6 +34,7 @@ from tilewright.layout.expr import mul
 from tilewright.layout.layout import Layout
 from tilewright.layout.nodes import Int, Sym
 from tilewright.layout.ranges import bits, bounds, divisor
+from tilewright.layout.transforms import Swizzle
 from tilewright.layout.view import View
 from tilewright.layout.walk import symbols
 
@@ -130,8 +131,24 @@ def shared(
         view = View.strided(extents, _packed(extents))
     if view.shape != extents:
         raise TraceError(f"layout of shape {view.shape} for a tensor of shape {extents}", here())
+    kind, align = element_type(element), 128
+    if swizzle is not None:
+        view, align = _swizzled(view, swizzle, kind), 1024
     count = constant("elems", view.elems if elems is None else elems)  # type: ignore[arg-type]
-    return Tensor(current().define(Shared, name, dtype=element_type(element), view=view, elems=count))
+    return Tensor(current().define(Shared, name, dtype=kind, view=view, elems=count, align=align))
+
+
+def _swizzled(view: View, swizzle: int, kind: DType) -> View:
+    """The view under the hardware's swizzle of 128-byte rows."""
+    columns = 128 // kind.bytes
+    if swizzle != 128 or view.shape[-1] != columns:
+        raise TraceError(
+            f"swizzle={swizzle} of rows of {view.shape[-1]} {kind}; nearest legal choice: swizzle=128 "
+            f"with rows of {columns}",
+            here(),
+        )
+    with located():
+        return Swizzle(3, (16 // kind.bytes).bit_length() - 1, 3).apply(view)
 
 
 def _packed(extents: Sequence[Int]) -> tuple[Int, ...]:

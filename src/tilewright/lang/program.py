@@ -10,6 +10,7 @@ from typing import Any
 
 from tilewright.dtypes import DType, i32
 from tilewright.errors import LaunchError
+from tilewright.ir.async_ops import Role
 from tilewright.ir.builder import is_reserved
 from tilewright.ir.kernel import (
     Argument,
@@ -21,7 +22,6 @@ from tilewright.ir.kernel import (
     Stride,
     TensorParam,
 )
-from tilewright.ir.async_ops import Role
 from tilewright.ir.ops import Block, Copy, Mma
 from tilewright.ir.types import FragmentType, Memory, ScalarType, TensorType, Value
 from tilewright.ir.verify import used_symbols

@@ -7,6 +7,7 @@ holds rows ``g`` and ``g + 8``; the K positions of 16-bit operands are ``2*t + {
 from __future__ import annotations
 
 from tilewright.dtypes import DType, bf16, f16, f32, f64, i8, i32
+from tilewright.errors import LayoutError
 from tilewright.ir.mma import MmaAtom
 from tilewright.layout.distribution import Distribution, Mode
 
@@ -60,3 +61,31 @@ def fma(
 
 TENSOR_CORE: dict[str, MmaAtom] = {"f16": MMA_F16, "bf16": MMA_BF16, "f32": MMA_TF32, "i8": MMA_I8}
 """The ``mma.sync`` atom for each dtype of A and B; f32 computes in tf32."""
+
+
+def wgmma(dtype: DType, n: int) -> MmaAtom:
+    """The asynchronous m64 atom of a warpgroup, for f16 or bf16 with an f32 accumulator.
+
+    Source: PTX ISA, "Asynchronous warpgroup-level matrix instructions", register fragments of wgmma.m64nNk16.
+
+    Args:
+        dtype: element type of A and B.
+        n: columns, a multiple of 8 up to 256.
+
+    Raises:
+        LayoutError: no such atom.
+
+    Example:
+        >>> wgmma(f16, 256).shape, wgmma(f16, 256).lanes, wgmma(f16, 256).c.size_values
+        ((64, 256, 16), 128, 128)
+    """
+    if n % 8 or not 8 <= n <= 256:
+        nearest = min(max(round(n / 8) * 8, 8), 256)
+        raise LayoutError(f"wgmma has no atom of {n} columns; nearest legal choice: {nearest}")
+    if dtype not in (f16, bf16):
+        raise LayoutError(f"wgmma atoms exist here for f16 and bf16, not for {dtype}")
+    lanes = (Mode(4, 1, 2), Mode(8, 0, 1), Mode(4, 0, 16))
+    a = Distribution((64, 16), lanes, (Mode(2, 1, 1), Mode(2, 0, 8), Mode(2, 1, 8)))
+    b = Distribution((n, 16), (Mode(128, None, 0),), (Mode(16, 1, 1), Mode(n, 0, 1)))
+    c = Distribution((64, n), lanes, (Mode(2, 1, 1), Mode(2, 0, 8), Mode(n // 8, 1, 8)))
+    return MmaAtom(f"wgmma.m64n{n}k16.f32.{dtype}", dtype, dtype, f32, a, b, c, "sm_90a")

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from tilewright.dtypes import DType
 from tilewright.ir.builder import Names
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Block, For, GetVariable, If, Op, Partition, Reshape, SetVariable, Variable
+from tilewright.ir.ops import Block, For, GetVariable, If, Let, Op, Partition, Reshape, SetVariable, Variable
 from tilewright.ir.types import Value
 from tilewright.layout.nodes import Cond, FloorDiv, Int, Mod, Sym
 from tilewright.layout.ranges import bounds
@@ -201,6 +201,11 @@ def _variable(emitter: Emitter, op: Variable) -> None:
 @C_RULES.rule(SetVariable)
 def _set_variable(emitter: Emitter, op: SetVariable) -> None:
     emitter.line(f"{emitter.name(op.variable)} = {emitter.spell(op.value)};")
+
+
+@C_RULES.rule(Let)
+def _let(emitter: Emitter, op: Let) -> None:
+    emitter.line(f"const {emitter.int_type(op.value)} {emitter.name(op.result)} = {emitter.spell(op.value)};")
 
 
 @C_RULES.rule(GetVariable)

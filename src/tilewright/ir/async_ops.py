@@ -1,0 +1,237 @@
+"""Warp roles and what runs beside them: transaction barriers, bulk tensor copies, asynchronous MMA.
+
+A role is a region that some of a block's warps execute; every operation in it is collective over the role's
+threads.  A transaction barrier (mbarrier) has phases: a phase completes when all its expected arrivals came
+and all expected bytes were delivered; `Wait` passes once the phase of the given parity has completed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.errors import Violation
+from tilewright.ir import async_rules
+from tilewright.ir.mma import TiledMma
+from tilewright.ir.op import Block, Op
+from tilewright.ir.types import BarrierType, Type, Value
+from tilewright.layout.nodes import Int
+
+
+@dataclass(frozen=True)
+class Role(Op):
+    """``count`` warps from warp ``first`` on execute the body, each thread with ``registers`` registers.
+
+    Neighbouring roles run at the same time.
+    """
+
+    name = "role"
+    first: int
+    count: int
+    body: Block
+    registers: int | None = None
+
+    def verify(self) -> Iterator[Violation]:
+        """Register counts are multiples of 8 from 24 to 240, for whole warpgroups."""
+        yield from async_rules.verify_role(self)
+
+
+@dataclass(frozen=True)
+class MBarrier(Op):
+    """``stages`` transaction barriers in shared memory, each with ``arrivals`` arrivals in a phase.
+
+    They are ready for use by others after the next `Barrier`.
+    """
+
+    name = "mbarrier"
+    roles: ClassVar = {"result": "defines"}
+    result: Value
+    stages: int
+    arrivals: int
+
+    @staticmethod
+    def infer(stages: int, arrivals: int) -> Type:
+        """Type of the result."""
+        return BarrierType(stages, arrivals)
+
+    def verify(self) -> Iterator[Violation]:
+        """At least one stage and one arrival."""
+        if self.stages < 1 or self.arrivals < 1:
+            yield self.violation(
+                "mbarrier", f"{self.stages} stages of {self.arrivals} arrivals", "both at least 1"
+            )
+
+
+@dataclass(frozen=True)
+class Arrive(Op):
+    """Arrive at ``barrier[stage]``; first announce ``expect_bytes`` bytes of bulk copies to its phase.
+
+    ``each`` says how many arrivals it makes: one by the ``"role"``'s first thread, or one by the first lane
+    of each ``"warp"`` after the warp's lanes came together.
+    """
+
+    name = "arrive"
+    roles: ClassVar = {"barrier": "uses"}
+    barrier: Value
+    stage: Int
+    expect_bytes: int = 0
+    each: str = "role"
+
+
+@dataclass(frozen=True)
+class Wait(Op):
+    """Wait until the phase of ``parity`` of ``barrier[stage]`` has completed.
+
+    Phases alternate parity from 0 on; waiting for parity 1 of a fresh barrier passes at once.
+    """
+
+    name = "wait"
+    roles: ClassVar = {"barrier": "uses"}
+    barrier: Value
+    stage: Int
+    parity: Int
+
+
+@dataclass(frozen=True)
+class TmaLoad(Op):
+    """The tensor memory accelerator copies a box from global to shared memory, in the background.
+
+    ``target[i] = source[at + i]``; what lies outside of the source reads as 0.  Issued by the role's first
+    thread; when all has been written, the box's bytes count for the present phase of ``barrier[stage]``.
+    """
+
+    name = "tma_load"
+    roles: ClassVar = {"source": "reads", "target": "writes", "barrier": "uses"}
+    source: Value
+    target: Value
+    barrier: Value
+    stage: Int
+    at: tuple[Int, ...]
+
+    def verify(self) -> Iterator[Violation]:
+        """A tensor parameter with one unit stride, a swizzled box, dtypes that agree."""
+        yield from async_rules.verify_tma(self, self.source, self.target)
+
+
+@dataclass(frozen=True)
+class TmaStore(Op):
+    """The tensor memory accelerator copies a box from shared to global memory, in the background.
+
+    ``target[at + i] = source[i]`` where the target has elements.  Issued by the role's first thread, which
+    must also commit and wait.
+    """
+
+    name = "tma_store"
+    roles: ClassVar = {"source": "reads", "target": "writes"}
+    source: Value
+    target: Value
+    at: tuple[Int, ...]
+
+    def verify(self) -> Iterator[Violation]:
+        """As `TmaLoad`, the other way."""
+        yield from async_rules.verify_tma(self, self.target, self.source)
+
+
+@dataclass(frozen=True)
+class BulkCommit(Op):
+    """The role's first thread closes the group of bulk stores that it issued."""
+
+    name = "bulk_commit"
+
+
+@dataclass(frozen=True)
+class BulkWait(Op):
+    """The role's first thread waits until at most ``pending`` of its groups still read shared memory."""
+
+    name = "bulk_wait"
+    pending: int = 0
+
+
+@dataclass(frozen=True)
+class FenceAsync(Op):
+    """Each thread's earlier accesses to shared memory come before later ones by bulk copies and MMA."""
+
+    name = "fence_async"
+
+
+@dataclass(frozen=True)
+class MmaFence(Op):
+    """Register accesses of the warpgroup come before the asynchronous MMAs that follow."""
+
+    name = "mma_fence"
+
+
+@dataclass(frozen=True)
+class MmaAsync(Op):
+    """``c[m, n] += sum_k a[m, k] * b[n, k]`` in the background, by the warpgroups of the role.
+
+    Args:
+        a: (M, K), in shared memory or a fragment distributed as ``mma.a(K)``.
+        b: (N, K), in shared memory.
+        c: fragment distributed as ``mma.c()``; not to be touched before `MmaWait`.
+        mma: an atom of 128 lanes, warpgroups, repeats.
+    """
+
+    name = "mma_async"
+    roles: ClassVar = {"a": "reads", "b": "reads", "c": "updates"}
+    a: Value
+    b: Value
+    c: Value
+    mma: TiledMma
+
+    def verify(self) -> Iterator[Violation]:
+        """Operand shapes, dtypes and distributions fit; shared operands have a swizzle the hardware knows."""
+        yield from async_rules.verify_mma_async(self)
+
+
+@dataclass(frozen=True)
+class MmaCommit(Op):
+    """Close the group of asynchronous MMAs issued since the last commit."""
+
+    name = "mma_commit"
+
+
+@dataclass(frozen=True)
+class MmaWait(Op):
+    """Wait until at most ``pending`` groups of asynchronous MMAs are unfinished."""
+
+    name = "mma_wait"
+    pending: int = 0
+
+
+@dataclass(frozen=True)
+class RoleBarrier(Op):
+    """The ``threads`` threads that name barrier ``number`` wait for each other; orders their accesses."""
+
+    name = "role_barrier"
+    number: int
+    threads: int
+
+    def verify(self) -> Iterator[Violation]:
+        """Numbers 1 to 15 (0 is the block's barrier), whole warps."""
+        if not 1 <= self.number <= 15:
+            yield self.violation("role_barrier", f"barrier number {self.number}", "a number from 1 to 15")
+        if self.threads % 32:
+            nearest = -(-self.threads // 32) * 32
+            yield self.violation("role_barrier", f"{self.threads} threads are no whole warps", str(nearest))
+
+
+@dataclass(frozen=True)
+class PriorGridWait(Op):
+    """Wait until the grids that this one depends on have finished and their writes are visible."""
+
+    name = "prior_grid_wait"
+
+
+@dataclass(frozen=True)
+class LaunchDependents(Op):
+    """Let the grids that depend on this one begin."""
+
+    name = "launch_dependents"
+
+
+ASYNC_OPS: tuple[type[Op], ...] = (
+    *(Role, MBarrier, Arrive, Wait, TmaLoad, TmaStore, BulkCommit, BulkWait, FenceAsync),
+    *(MmaFence, MmaAsync, MmaCommit, MmaWait, RoleBarrier, PriorGridWait, LaunchDependents),
+)

@@ -1,0 +1,155 @@
+"""The legality rules of roles, bulk copies and asynchronous MMA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewright.errors import Violation
+from tilewright.ir.types import Memory, TensorType, Value
+from tilewright.layout.nodes import Sym
+from tilewright.layout.ranges import divisor
+from tilewright.layout.view import View
+from tilewright.layout.walk import evaluate, substitute, symbols
+
+if TYPE_CHECKING:
+    from tilewright.ir.async_ops import MmaAsync, Role, TmaLoad, TmaStore
+
+SPAN_BYTES = 128
+"""The swizzle that bulk copies and asynchronous MMA share: 8 rows of 128 bytes, 16-byte chunks exchanged."""
+
+
+def is_swizzled_128(view: View, element_bytes: int) -> bool:
+    """Whether a view is rows of 128 bytes under the 128-byte swizzle, from a 1024-byte boundary on.
+
+    Element (r, c) must lie at byte ``128*r + (c*bytes ^ 16*(r % 8))`` from the first.
+    """
+    if view.rank != 2 or not view.is_static or view.shape[1] != SPAN_BYTES // element_bytes:
+        return False
+    rows, columns = (int(extent) for extent in view.shape if isinstance(extent, int))
+    base = substitute(view.offset, dict.fromkeys(view.coords, 0))
+    if divisor(base) * element_bytes % (8 * SPAN_BYTES):
+        return False
+    outer: dict[Sym, int] = dict.fromkeys(symbols(base), 0)
+    row, column = np.arange(rows)[:, None], np.arange(columns)[None, :]
+    found = evaluate(view.offset, {view.coords[0]: row, view.coords[1]: column, **outer})
+    found = (found - evaluate(base, outer)) * element_bytes
+    return bool((found == SPAN_BYTES * row + ((column * element_bytes) ^ (16 * (row % 8)))).all())
+
+
+def verify_role(op: Role) -> Iterator[Violation]:
+    """The rules of `Role`."""
+    if op.count < 1 or op.first < 0:
+        yield op.violation("role", f"{op.count} warps from warp {op.first}", "at least one warp")
+    if op.registers is None:
+        return
+    if op.registers % 8 or not 24 <= op.registers <= 240:
+        nearest = min(max(round(op.registers / 8) * 8, 24), 240)
+        yield op.violation(
+            "registers", f"{op.registers} registers; a multiple of 8 from 24 to 240", str(nearest)
+        )
+    if op.first % 4 or op.count % 4:
+        yield op.violation(
+            "registers",
+            f"registers are set for whole warpgroups, not for {op.count} warps from warp {op.first}",
+            "roles of 4 warps each",
+        )
+
+
+def verify_tma(op: TmaLoad | TmaStore, tensor: Value, tile: Value) -> Iterator[Violation]:
+    """The rules of `TmaLoad` and `TmaStore`: ``tensor`` in global, ``tile`` in shared memory."""
+    if not tensor.is_tensor or tensor.tensor.memory is not Memory.GLOBAL or tensor.root is not None:
+        yield op.violation("tma", f"{tensor} is no tensor parameter of the kernel", "the parameter itself")
+        return
+    if not tile.is_tensor or tile.tensor.memory is not Memory.SHARED:
+        yield op.violation("tma", f"{tile} does not lie in shared memory", "a tw.shared tensor")
+        return
+    view, kind = tensor.tensor.view, tensor.dtype
+    if kind != tile.dtype:
+        yield op.violation(
+            "dtype", f"{tensor} is {kind}, {tile} is {tile.dtype}; TMA converts nothing", str(kind)
+        )
+    if len(op.at) != view.rank:
+        yield op.violation("tma", f"{len(op.at)} coordinates for {tensor} of rank {view.rank}")
+        return
+    yield from _verify_box(op, tensor, tile)
+    unit = 16 // kind.bytes
+    if view.rank > 1 and View.strided(view.shape, _strides(view)) == view:
+        *outer, inner = _strides(view)
+        if inner != 1:
+            yield op.violation("tma", f"the last dimension of {tensor} has stride {inner}", "a unit stride")
+        for dim, stride in enumerate(outer):
+            if divisor(stride) % unit:
+                yield op.violation(
+                    "tma",
+                    f"stride {stride} of dimension {dim} of {tensor} is a multiple of {divisor(stride)} "
+                    f"{kind}, not of 16 bytes",
+                    f"pad the rows to a multiple of {unit} elements, or use tw.copy",
+                )
+    if tensor.tensor.align < 16:
+        yield op.violation("alignment", f"{tensor} is aligned to {tensor.tensor.align} bytes; TMA needs 16")
+
+
+def _strides(view: View) -> list[int]:
+    zero = dict.fromkeys(view.coords, 0)
+    start = substitute(view.offset, zero)
+    return [substitute(view.offset, {**zero, coord: 1}) - start for coord in view.coords]
+
+
+def _verify_box(op: TmaLoad | TmaStore, tensor: Value, tile: Value) -> Iterator[Violation]:
+    view = tile.tensor.view
+    if view.rank != tensor.tensor.view.rank:
+        yield op.violation("tma", f"box of rank {view.rank} for {tensor} of rank {tensor.tensor.view.rank}")
+        return
+    for dim, extent in enumerate(view.shape):
+        if not isinstance(extent, int) or extent > 256:
+            yield op.violation("tma", f"the box has extent {extent} in dimension {dim}; at most 256", "256")
+    if not is_swizzled_128(view, tile.dtype.bytes):
+        columns = SPAN_BYTES // tile.dtype.bytes
+        yield op.violation(
+            "tma",
+            f"{tile} of shape {view.shape} is not laid out in rows of 128 bytes under the 128-byte swizzle",
+            f"tw.shared((..., rows, {columns}), {tile.dtype}, swizzle=128)",
+        )
+
+
+def verify_mma_async(op: MmaAsync) -> Iterator[Violation]:
+    """The rules of `MmaAsync`."""
+    m, n, k = op.mma.tile
+    atom = op.mma.atom
+    if atom.lanes != 128:
+        yield op.violation(
+            "mma_async", f"{atom} is executed by {atom.lanes} lanes", "a wgmma atom of 128 lanes"
+        )
+        return
+    for label, value, rows, dtype in (("A", op.a, m, atom.a_dtype), ("B", op.b, n, atom.b_dtype)):
+        if value.dtype != dtype:
+            yield op.violation(
+                "dtype", f"{atom} takes {label} of {dtype}, {value} is {value.dtype}", str(dtype)
+            )
+        if label == "A" and value.is_fragment:
+            depth = value.fragment.shape[1]
+            if value.fragment.distribution != op.mma.a(depth):
+                yield op.violation(
+                    "distribution", f"fragment {value} is not distributed as operand A of {atom}"
+                )
+            continue
+        kind = value.type
+        if not isinstance(kind, TensorType) or kind.memory is not Memory.SHARED:
+            yield op.violation("mma operand", f"{label} = {value} does not lie in shared memory", "tw.shared")
+            continue
+        if len(kind.shape) != 2 or kind.shape[0] != rows or not isinstance(kind.shape[1], int):
+            yield op.violation("mma shape", f"{label} = {value} has shape {kind.shape}", f"({rows}, 64)")
+        elif kind.shape[1] % k or not is_swizzled_128(kind.view, dtype.bytes):
+            columns = SPAN_BYTES // dtype.bytes
+            yield op.violation(
+                "mma operand",
+                f"{label} = {value} is not laid out in rows of 128 bytes under the 128-byte swizzle",
+                f"tw.shared((..., {rows}, {columns}), {dtype}, swizzle=128)",
+            )
+    if not op.c.is_fragment or op.c.fragment.distribution != op.mma.c():
+        yield op.violation("distribution", f"{op.c} is not distributed as the accumulator of {atom}")
+    elif op.c.dtype != atom.c_dtype:
+        yield op.violation("dtype", f"{atom} accumulates in {atom.c_dtype}, {op.c} is {op.c.dtype}")

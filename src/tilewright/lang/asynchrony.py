@@ -1,0 +1,172 @@
+"""Warp roles, transaction barriers, bulk tensor copies, asynchronous MMA: what the fastest use."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.errors import TraceError
+from tilewright.ir import async_ops as ops
+from tilewright.ir.mma import TiledMma
+from tilewright.ir.types import BarrierType, Value
+from tilewright.lang.control import Region
+from tilewright.lang.scalars import Index, as_tuple, unwrap
+from tilewright.lang.source import here
+from tilewright.lang.tensors import Fragment, Tensor, constant
+from tilewright.lang.tracer import current
+from tilewright.layout.nodes import Int
+
+
+def role(warps: int, *, registers: int | None = None) -> AbstractContextManager[None]:
+    """``with tw.role(warps=4):`` is executed by the next ``warps`` warps of the block, beside other roles.
+
+    Operations inside are collective over the role's threads.
+
+    Args:
+        warps: how many warps; the first role takes warps from 0 on, the next one those that follow.
+        registers: registers that each thread may use from here on; whole warpgroups only.
+    """
+    tracer = current()
+    first = tracer.warps
+    count = constant("warps", warps)
+    tracer.warps += count
+    return Region("role", lambda block, location: ops.Role(first, count, block, registers, location=location))
+
+
+@dataclass(frozen=True)
+class Barriers:
+    """Transaction barriers, one per stage; index them by the stage."""
+
+    value: Value
+
+    def __getitem__(self, stage: Index) -> BarrierStage:
+        kind = self.value.type
+        assert isinstance(kind, BarrierType)
+        at = unwrap(stage)
+        if isinstance(at, int) and not 0 <= at < kind.stages:
+            raise TraceError(f"stage {at} of {kind.stages} barriers {self.value}", here())
+        return BarrierStage(self.value, at)
+
+
+@dataclass(frozen=True)
+class BarrierStage:
+    """One of several transaction barriers."""
+
+    value: Value
+    stage: Int
+
+
+def mbarrier(stages: int, arrivals: int) -> Barriers:
+    """``stages`` transaction barriers, each completing a phase after ``arrivals`` arrivals.
+
+    They are initialised at once; other threads may use them after the next `barrier`.
+    """
+    count, needed = constant("stages", stages), constant("arrivals", arrivals)
+    return Barriers(current().define(ops.MBarrier, "mbarrier", stages=count, arrivals=needed))
+
+
+def wait(barrier: BarrierStage, parity: Index) -> None:
+    """Wait until the phase of this parity has completed; parity 1 of a fresh barrier passes at once."""
+    place = _stage(barrier)
+    current().emit(ops.Wait, barrier=place.value, stage=place.stage, parity=unwrap(parity))
+
+
+def arrive(barrier: BarrierStage, *, expect_bytes: int = 0, each: str = "role") -> None:
+    """Arrive at a transaction barrier.
+
+    Args:
+        barrier: one stage of `mbarrier`.
+        expect_bytes: bytes of bulk copies that the present phase must wait for.
+        each: ``"role"``: one arrival by the role's first thread; ``"warp"``: one by each warp, after its
+            lanes came together.
+    """
+    if each not in ("role", "warp"):
+        raise TraceError(f"arrive(each={each!r}); choose 'role' or 'warp'", here())
+    place = _stage(barrier)
+    size = constant("expect_bytes", expect_bytes)
+    current().emit(ops.Arrive, barrier=place.value, stage=place.stage, expect_bytes=size, each=each)
+
+
+def _stage(barrier: Any) -> BarrierStage:
+    if not isinstance(barrier, BarrierStage):
+        raise TraceError(f"{barrier!r} is no stage of a tw.mbarrier; index it: full[stage]", here())
+    return barrier
+
+
+def tma_load(source: Tensor, at: Sequence[Index], target: Tensor, barrier: BarrierStage) -> None:
+    """Copy the box of ``target``'s shape at element ``at`` of ``source`` to shared memory, in the background.
+
+    Elements outside of the source become 0.  The box's bytes count for the barrier's present phase.
+    """
+    place = _stage(barrier)
+    current().emit(
+        ops.TmaLoad,
+        source=source.value,
+        target=target.value,
+        barrier=place.value,
+        stage=place.stage,
+        at=tuple(unwrap(i) for i in as_tuple(at)),
+    )
+
+
+def tma_store(source: Tensor, target: Tensor, at: Sequence[Index]) -> None:
+    """Copy a box of shared memory to element ``at`` of ``target``, in the background; edges clip it."""
+    place = tuple(unwrap(i) for i in as_tuple(at))
+    current().emit(ops.TmaStore, source=source.value, target=target.value, at=place)
+
+
+def bulk_commit() -> None:
+    """Close the group of `tma_store` copies that the role's first thread issued."""
+    current().emit(ops.BulkCommit)
+
+
+def bulk_wait(pending: int = 0) -> None:
+    """The role's first thread waits until at most ``pending`` of its groups still read shared memory."""
+    current().emit(ops.BulkWait, pending=constant("pending", pending))
+
+
+def fence_async() -> None:
+    """Let bulk copies and asynchronous MMA see what this thread wrote to shared memory."""
+    current().emit(ops.FenceAsync)
+
+
+def mma_fence() -> None:
+    """Order register accesses before the asynchronous MMAs that follow."""
+    current().emit(ops.MmaFence)
+
+
+def mma_async(a: Tensor | Fragment, b: Tensor, acc: Fragment, tiled: TiledMma | None = None) -> None:
+    """``acc[m, n] += sum_k a[m, k] * b[n, k]`` in the background; complete after `mma_wait`."""
+    chosen = tiled or acc.mma
+    if chosen is None:
+        raise TraceError(
+            "mma_async needs the tiled MMA: make acc with tw.accumulator(mma), or pass it", here()
+        )
+    current().emit(ops.MmaAsync, a=a.value, b=b.value, c=acc.value, mma=chosen)
+
+
+def mma_commit() -> None:
+    """Close the group of asynchronous MMAs issued since the last commit."""
+    current().emit(ops.MmaCommit)
+
+
+def mma_wait(pending: int = 0) -> None:
+    """Wait until at most ``pending`` groups of asynchronous MMAs are unfinished."""
+    current().emit(ops.MmaWait, pending=constant("pending", pending))
+
+
+def role_barrier(number: int, threads: int) -> None:
+    """The ``threads`` threads that name barrier ``number`` (1 to 15) wait for each other."""
+    current().emit(ops.RoleBarrier, number=constant("number", number), threads=constant("threads", threads))
+
+
+def prior_grid_wait() -> None:
+    """Wait until the grids that this one depends on have finished and their writes are visible."""
+    current().emit(ops.PriorGridWait)
+
+
+def launch_dependents() -> None:
+    """Let the grids that depend on this one begin."""
+    current().emit(ops.LaunchDependents)

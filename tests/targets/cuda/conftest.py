@@ -1,0 +1,45 @@
+"""The kernels of `kernels.py` as fixtures: a test that takes ``case`` runs once for each of them."""
+
+from __future__ import annotations
+
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tilewright.ir.kernel import Kernel
+
+_ROOM = Path(__file__).parent
+_KERNELS = runpy.run_path(str(_ROOM / "kernels.py"))
+CASES: dict[str, Callable[[], Kernel]] = {**_KERNELS["CASES"], **_KERNELS["CLUSTERS"]}
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "case" in metafunc.fixturenames:
+        metafunc.parametrize("case", sorted(CASES))
+
+
+@pytest.fixture
+def kernel(case: str) -> Kernel:
+    """The traced kernel of a case."""
+    return CASES[case]()
+
+
+@pytest.fixture(scope="session")
+def cases() -> dict[str, Callable[[], Kernel]]:
+    """A function for each case that traces its kernel."""
+    return CASES
+
+
+@pytest.fixture(scope="session")
+def archs() -> Callable[[str], list[str]]:
+    """The architectures that a case is compiled for."""
+    return lambda case: ["sm_90a"] if case in _KERNELS["CLUSTERS"] else ["sm_80", "sm_90a"]
+
+
+@pytest.fixture(scope="session")
+def emulation() -> dict[str, Any]:
+    """What `emulation.py` defines."""
+    return runpy.run_path(str(_ROOM / "emulation.py"))

@@ -1,0 +1,107 @@
+// sA re-laid out: swizzle<2, 2, 4>
+// sB re-laid out: swizzle<3, 2, 4> then swizzle<1, 4, 1>
+template <class Word>
+__device__ __forceinline__ Word load_if(bool exists, const void* from) {
+  Word word = {};
+  if (exists) word = *(const Word*)from;
+  return word;
+}
+
+extern "C" __global__ void __launch_bounds__(128) basic_gemm(
+    const float* A, const float* B, float* C, int M, int A_stride0, int K, int N, int B_stride0,
+    int C_stride0) {
+  const int tid = threadIdx.x;
+  const int m = blockIdx.x;  // of (M + 31) / 32
+  const int n = blockIdx.y;  // of (N + 63) / 64
+  extern __shared__ __align__(128) unsigned char shared_memory[];
+  // kernels.py:32: sA: f32 32x16
+  float* const sA = (float*)shared_memory;
+  // kernels.py:33: sB: f32 64x16
+  float* const sB = (float*)(shared_memory + 2048);
+  // kernels.py:34: acc: f32 32x64, 16 per thread
+  float acc[16] = {};
+  for (int k = 0; k < (K + 15) / 16; ++k) {
+    // kernels.py:36: A_tile -> sA, 4 bytes at a time
+    {
+      const int row = tid / 4;
+      const int col = 4*(tid % 4);
+      const float* from = A + 16*k + (32*m + row)*A_stride0 + col;
+      const bool inside = 32*m + row < M;
+      float* to = sA + 16*row + ((4*((row / 4) % 4)) ^ col);
+      float moved[4];
+      #pragma unroll
+      for (int i = 0; i < 4; ++i) moved[i] = load_if<float>(inside && 16*k + col + i < K, from + i);
+      #pragma unroll
+      for (int i = 0; i < 4; ++i) to[i] = moved[i];
+    }
+    // kernels.py:37: B_tile -> sB, 4 bytes at a time
+    {
+      const int row = 2*(tid / 4);
+      const int col = 4*(tid % 4);
+      const float* from = B + 16*k + (64*n + row)*B_stride0 + col;
+      float* to = sB + 16*row;
+      float moved[8];
+      #pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          moved[4*j + i] =
+              load_if<float>(64*n + j + row < N && 16*k + col + i < K, from + B_stride0*j + i);
+        }
+      }
+      #pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          to[i + ((8*(row % 4)) ^ ((16*j + col) ^ (4*((row / 4) % 8))))] = moved[4*j + i];
+        }
+      }
+    }
+    // kernels.py:38: barrier
+    __syncthreads();
+    #pragma unroll
+    for (int k_step = 0; k_step < 16; ++k_step) {
+      // kernels.py:39: sA_frag: f32 32x1, 4 per thread
+      float sA_frag[4];
+      // kernels.py:39: sA_step -> sA_frag, 4 bytes at a time
+      {
+        const int row = 4*((tid / 8) % 8);
+        const float* from = sA + 16*row + ((row % 16) ^ k_step);
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) sA_frag[i] = from[16*i];
+      }
+      // kernels.py:39: sB_frag: f32 64x1, 4 per thread
+      float sB_frag[4];
+      // kernels.py:39: sB_step -> sB_frag, 4 bytes at a time
+      {
+        const int row = 32*(tid / 64) + 4*(tid % 8);
+        const float* from = sB + 16*row;
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          sB_frag[i] = from[(16*(((i + row) / 2) % 2)) ^ ((16*i + k_step) ^ (row % 32))];
+        }
+      }
+      // kernels.py:39: acc += sA_frag * sB_frag
+      #pragma unroll
+      for (int x = 0; x < 4; ++x) {
+        #pragma unroll
+        for (int y = 0; y < 4; ++y) acc[4*x + y] = fmaf(sA_frag[x], sB_frag[y], acc[4*x + y]);
+      }
+    }
+    // kernels.py:40: barrier
+    __syncthreads();
+  }
+  // kernels.py:41: acc -> C_tile, 4 bytes at a time
+  {
+    const int row = 4*((tid / 8) % 8);
+    const int col = 32*(tid / 64) + 4*(tid % 8);
+    float* to = C + 64*n + (32*m + row)*C_stride0 + col;
+    #pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      #pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        if (32*m + j + row < M && 64*n + col + i < N) to[C_stride0*j + i] = acc[4*j + i];
+      }
+    }
+  }
+}

@@ -1,0 +1,324 @@
+"""Kernels that between them use every operation, dtype and path of the CUDA target.
+
+`CASES` maps a name to a function that traces the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tilewright as tw
+from tilewright import atoms
+from tilewright.dtypes import DType, boolean
+from tilewright.ir.kernel import Kernel
+from tilewright.lang.specs import TensorSpec
+from tilewright.ops.mainloop import mainloop
+
+
+def matrix(
+    dtype: DType, divisors: tuple[int, int], stride: int = 1, unit: int = 1, wide: bool = False
+) -> TensorSpec:
+    """A matrix whose extents have these divisors; unit stride along ``unit``, the other one a multiple."""
+    align = min(16, (stride & -stride) * dtype.bytes)
+    strides = (stride, 1) if unit == 1 else (1, stride)
+    return TensorSpec(dtype, 2, unit, divisors, strides, align, wide)
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def basic_gemm(A, B, C, *, tile, threads, mma, vector):
+    tile_m, tile_n, tile_k = tile
+    m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
+    sA = tw.shared((tile_m, tile_k), A.dtype)
+    sB = tw.shared((tile_n, tile_k), B.dtype)
+    acc = tw.accumulator(mma)
+    for k in tw.range(tw.ceil_div(A.shape[1], tile_k), provenance="mainloop"):
+        tw.copy(A.tile((tile_m, tile_k), (m, k)), sA, threads=threads, vector=vector)
+        tw.copy(B.tile((tile_n, tile_k), (n, k)), sB, threads=threads, vector=vector)
+        tw.barrier()
+        tw.mma(sA, sB, acc)
+        tw.barrier()
+    tw.copy(acc, C.tile((tile_m, tile_n), (m, n)))
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def pipelined_gemm(A, B, C, *, tile, mma, stages):
+    m, n = tw.block_index(tw.ceil_div(C.shape, tile[:2]))
+    acc = mainloop(A, B, (m, n), tile=tile, mma=mma, stages=stages)
+    tw.copy(acc, C.tile(tile[:2], (m, n)))
+
+
+@tw.kernel(X="M N", Y="M N")
+def elementwise(X, Y, *, tile, threads, functions):
+    m, n = tw.block_index(tw.ceil_div(X.shape, tile))
+    x = tw.load(X.tile(tile, (m, n)).partition(threads))
+    for function in functions:
+        x = function(x)
+    tw.copy(x, Y.tile(tile, (m, n)))
+
+
+@tw.kernel(X="M N", Y="M N")
+def through_shared(X, Y, *, tile, threads, back):
+    m, n = tw.block_index(tw.ceil_div(X.shape, tile))
+    staged = tw.shared(tile, X.dtype)
+    tw.copy(X.tile(tile, (m, n)), staged, threads=threads)
+    tw.barrier()
+    tw.copy(staged, Y.tile(tile, (m, n)), threads=back)
+
+
+@tw.kernel(X="M N", Y="M N")
+def through_everything(X, Y, *, tile, threads):
+    m, n = tw.block_index(tw.ceil_div(X.shape, tile))
+    first = tw.shared(tile, X.dtype)
+    second = tw.shared(tile, Y.dtype)
+    x = tw.load(X.tile(tile, (m, n)).partition(threads))
+    tw.copy(x, first)
+    tw.warp_barrier()
+    tw.barrier()
+    tw.copy(first, second, threads=threads)
+    tw.barrier()
+    y = tw.load(second.partition(threads))
+    z = tw.fragment(y, fill=1)
+    z.assign(y)
+    tw.copy(z, Y.tile(tile, (m, n)))
+
+
+@tw.kernel(X="M N", Y="M N", alpha=tw.f32, count=int)
+def control(X, Y, alpha, count, *, tile, threads):
+    m, n = tw.block_index(tw.ceil_div(X.shape, tile))
+    x = tw.load(X.tile(tile, (m, n)).partition(threads))
+    total = tw.fragment(x, fill=0.5)
+    turn = tw.var(0)
+    for _ in tw.range(count):
+        parity = tw.let(turn.get() % 2)
+        with tw.when(parity == 0):
+            total += x * alpha
+        with tw.otherwise():
+            total -= x
+        turn.set(turn.get() + 1)
+    tw.fill(x, alpha)
+    tw.copy(total + x, Y.tile(tile, (m, n)))
+
+
+@tw.kernel(X="B M N", Y="B M N")
+def batched(X, Y, *, tile, threads):
+    m, n = tw.block_index(tw.ceil_div(X.shape[1:], tile))
+    b = tw.batch_index(X.shape[0])
+    tw.copy(X[b].tile(tile, (m, n)), Y[b].tile(tile, (m, n)), threads=threads)
+
+
+@tw.kernel(X="M N", V="N", Y="M N")
+def replicated(X, V, Y, *, tile, threads):
+    m, n = tw.block_index(tw.ceil_div(X.shape, tile))
+    part = X.tile(tile, (m, n)).partition(threads)
+    x = tw.load(part)
+    row = tw.shared((tile[1],), V.dtype)
+    v = tw.load(V.tile((tile[1],), (n,)).partition(threads, projection=(None, 1)))
+    tw.copy(v, row)
+    tw.barrier()
+    spread = tw.load(row.broadcast(0, tile[0]), like=x)
+    tw.copy(x + spread.to(x.dtype), Y.tile(tile, (m, n)))
+
+
+@tw.kernel(X="M N", Y="M N")
+def in_clusters(X, Y, *, tile, threads, blocks):
+    m, n = tw.block_index(tw.ceil_div(X.shape, tile))
+    rank = tw.cluster_index(blocks)
+    sums = tw.workspace((4,), tw.f32, zeroed=True)
+    x = tw.load(X.tile(tile, (m, n)).partition(threads))
+    tw.copy(x, Y.tile(tile, (m, n)))
+    with tw.when(rank == 0):
+        ones = tw.load(sums.partition((4,)))
+        tw.copy(ones + 1.0, sums)
+
+
+@tw.kernel(X="M N", Y="N M")
+def transpose(X, Y, *, tile, threads):
+    m, n = tw.block_index(tw.ceil_div(X.shape, tile))
+    staged = tw.shared(tile, X.dtype)
+    tw.copy(X.tile(tile, (m, n)), staged, threads=threads)
+    tw.barrier()
+    tw.copy(staged.permute(1, 0), Y.tile((tile[1], tile[0]), (n, m)), threads=threads)
+
+
+def _gemm(
+    dtype: DType, out: DType, mma: tw.TiledMma, tile: Any, threads: Any, vector: Any, whole: bool
+) -> Kernel:
+    m, n, k = tile if whole else (1, 1, 1)
+    stride = 16 // dtype.bytes if whole else 1
+    specs = (matrix(dtype, (m, k), stride), matrix(dtype, (n, k), stride), matrix(out, (m, n), stride))
+    return basic_gemm.trace(*specs, tile=tile, threads=threads, mma=mma, vector=vector)
+
+
+def _pipelined(
+    dtype: DType,
+    out: DType,
+    mma: tw.TiledMma,
+    tile: Any,
+    stages: int,
+    units: tuple[int, int] = (1, 1),
+    divisor: int = 16,
+    wide: bool = False,
+) -> Kernel:
+    stride = 16 // dtype.bytes if divisor > 1 else 1
+    a, b = (matrix(dtype, (divisor, divisor), stride, unit, wide) for unit in units)
+    c = matrix(out, (divisor, divisor), stride, 1, wide)
+    return pipelined_gemm.trace(a, b, c, tile=tile, mma=mma, stages=stages)
+
+
+def _elementwise(source: DType, target: DType, *functions: Callable[[Any], Any], divisor: int = 8) -> Kernel:
+    specs = (matrix(source, (1, divisor), divisor), matrix(target, (1, divisor), divisor))
+    return elementwise.trace(*specs, tile=(32, 32), threads=(32, 4), functions=functions)
+
+
+def _arithmetic(dtype: DType) -> tuple[Callable[[Any], Any], ...]:
+    every = (
+        lambda x: x * 3 - 1,
+        lambda x: tw.smaller(tw.larger(x, -2), 2) if dtype.kind != "uint" else tw.smaller(x, 2),
+        lambda x: tw.where(x < 1, x + x, -x if dtype.kind != "uint" else x),
+        lambda x: tw.absolute(x) / 2 if dtype.kind != "uint" else x / 2,
+    )
+    floats = (
+        lambda x: tw.exp(x) + tw.log(tw.absolute(x) + 1.0),
+        lambda x: tw.sqrt(tw.absolute(x)) + tw.rsqrt(x * x + 0.5) + tw.tanh(x),
+    )
+    return (*every, *floats) if dtype.is_float else every
+
+
+MMA_F16 = tw.TiledMma(atoms.MMA_F16, (4, 2), (4, 8))
+SMALL = {
+    name: tw.TiledMma(atom, (2, 2), (2, 4))
+    for name, atom in {
+        "f16": atoms.MMA_F16,
+        "bf16": atoms.MMA_BF16,
+        "tf32": atoms.MMA_TF32,
+        "i8": atoms.MMA_I8,
+    }.items()
+}
+"""Tensor-core atoms on 128 threads; tiles of 64 x 64."""
+
+
+def simt(dtype: DType, each: tuple[int, int] = (4, 4)) -> tw.TiledMma:
+    """Multiply-adds on 128 threads."""
+    return tw.TiledMma(atoms.fma(dtype, each=each), (2, 2))
+
+
+CASES: dict[str, Callable[[], Kernel]] = {
+    "basic_gemm_f16": lambda: _gemm(tw.f16, tw.f16, MMA_F16, (256, 128, 32), (64, 4), 8, True),
+    "ragged_gemm_f16": lambda: _gemm(tw.f16, tw.f16, SMALL["f16"], (64, 64, 32), (32, 4), None, False),
+    "padded_gemm_f32": lambda: _gemm(tw.f32, tw.f32, simt(tw.f32), (32, 64, 16), (32, 4), None, False),
+    "gemm_f64": lambda: _gemm(tw.f64, tw.f64, simt(tw.f64), (32, 64, 8), (32, 4), None, False),
+    "gemm_f16_fma": lambda: _gemm(tw.f16, tw.f16, simt(tw.f16), (32, 64, 16), (32, 4), None, True),
+    "gemm_bf16_fma": lambda: _gemm(tw.bf16, tw.f32, simt(tw.bf16), (32, 64, 16), (32, 4), None, False),
+    "gemm_f8e4m3": lambda: _gemm(tw.f8e4m3, tw.f16, simt(tw.f8e4m3), (32, 64, 16), (32, 4), None, False),
+    "gemm_f8e5m2": lambda: _gemm(tw.f8e5m2, tw.f8e5m2, simt(tw.f8e5m2), (32, 64, 16), (32, 4), None, True),
+    "gemm_i8_fma": lambda: _gemm(tw.i8, tw.i32, simt(tw.i8), (32, 64, 16), (32, 4), None, False),
+    "gemm_i8": lambda: _gemm(tw.i8, tw.i32, SMALL["i8"], (64, 64, 64), (32, 4), 16, True),
+    "gemm_tf32": lambda: _gemm(tw.f32, tw.f32, SMALL["tf32"], (64, 64, 16), (32, 4), 4, True),
+    "gemm_bf16": lambda: _gemm(tw.bf16, tw.bf16, SMALL["bf16"], (64, 64, 32), (32, 4), 8, True),
+    "pipelined_gemm_f16": lambda: _pipelined(
+        tw.f16, tw.f16, tw.TiledMma(atoms.MMA_F16, (2, 4), (4, 4)), (128, 128, 32), 4
+    ),
+    "pipelined_gemm_f16_nn": lambda: _pipelined(tw.f16, tw.f16, SMALL["f16"], (64, 64, 32), 3, (1, 0)),
+    "pipelined_gemm_f16_tt": lambda: _pipelined(
+        tw.f16, tw.f32, SMALL["f16"], (64, 64, 32), 3, (0, 0), wide=True
+    ),
+    "pipelined_gemm_f16_ragged": lambda: _pipelined(tw.f16, tw.f16, SMALL["f16"], (64, 64, 32), 3, divisor=1),
+    "pipelined_gemm_bf16_tn": lambda: _pipelined(tw.bf16, tw.f32, SMALL["bf16"], (64, 64, 32), 2, (0, 1)),
+    "pipelined_gemm_tf32": lambda: _pipelined(tw.f32, tw.f32, SMALL["tf32"], (64, 64, 32), 3, (1, 0)),
+    "pipelined_gemm_i8": lambda: _pipelined(tw.i8, tw.i32, SMALL["i8"], (64, 64, 64), 3, (1, 0)),
+    "pipelined_gemm_f32": lambda: _pipelined(
+        tw.f32, tw.f32, tw.TiledMma(atoms.fma(tw.f32, each=(8, 8)), (4, 2)), (128, 128, 8), 3
+    ),
+    "pipelined_gemm_f32_ragged": lambda: _pipelined(tw.f32, tw.f32, simt(tw.f32), (32, 64, 16), 3, divisor=1),
+    **{
+        f"arithmetic_{dtype}": lambda dtype=dtype: _elementwise(dtype, dtype, *_arithmetic(dtype))
+        for dtype in (
+            tw.f64,
+            tw.f32,
+            tw.f16,
+            tw.bf16,
+            tw.f8e4m3,
+            tw.f8e5m2,
+            tw.i64,
+            tw.i32,
+            tw.i16,
+            tw.i8,
+            tw.u8,
+        )
+    },
+    **{
+        f"convert_{source}_{target}": lambda source=source, target=target: _elementwise(
+            source, target, lambda x: x.to(target)
+        )
+        for source in (
+            tw.f64,
+            tw.f32,
+            tw.f16,
+            tw.bf16,
+            tw.f8e4m3,
+            tw.f8e5m2,
+            tw.i64,
+            tw.i32,
+            tw.i8,
+            tw.u8,
+            boolean,
+        )
+        for target in (
+            tw.f64,
+            tw.f32,
+            tw.f16,
+            tw.bf16,
+            tw.f8e4m3,
+            tw.f8e5m2,
+            tw.i64,
+            tw.i32,
+            tw.i16,
+            tw.i8,
+            tw.u32,
+            tw.u8,
+        )
+        if source != target
+    },
+    "copy_converts": lambda: through_shared.trace(
+        matrix(tw.f32, (4, 8), 8), matrix(tw.f16, (4, 8), 8), tile=(32, 64), threads=(16, 8), back=(32, 4)
+    ),
+    "copy_narrow": lambda: through_shared.trace(
+        matrix(tw.u8, (1, 1), 1), matrix(tw.u8, (1, 1), 1), tile=(32, 64), threads=(16, 8), back=(8, 4)
+    ),
+    "copy_complex": lambda: through_shared.trace(
+        matrix(tw.c64, (1, 2), 2), matrix(tw.c64, (1, 2), 2), tile=(16, 32), threads=(16, 8), back=(16, 4)
+    ),
+    "copy_large": lambda: through_shared.trace(
+        matrix(tw.f32, (1, 1), 1), matrix(tw.f64, (1, 1), 1), tile=(128, 128), threads=(2, 16), back=(4, 16)
+    ),
+    "through_everything": lambda: through_everything.trace(
+        matrix(tw.f16, (1, 8), 8), matrix(tw.bf16, (1, 8), 8), tile=(32, 64), threads=(16, 8)
+    ),
+    "control": lambda: control.trace(
+        matrix(tw.f32, (1, 4), 4), matrix(tw.f32, (1, 4), 4), 0.0, 0, tile=(16, 64), threads=(16, 4)
+    ),
+    "batched": lambda: batched.trace(
+        TensorSpec(tw.f16, 3, 2, (1, 1, 8), (8, 8, 1), 16, True),
+        TensorSpec(tw.f32, 3, 2, (1, 1, 8), (8, 8, 1), 16, True),
+        tile=(32, 64),
+        threads=(16, 8),
+    ),
+    "replicated": lambda: replicated.trace(
+        matrix(tw.f32, (1, 4), 4),
+        TensorSpec(tw.f16, 1, 0, (4,), (1,), 8, False),
+        matrix(tw.f32, (1, 4), 4),
+        tile=(16, 64),
+        threads=(8, 16),
+    ),
+    "transpose": lambda: transpose.trace(
+        matrix(tw.f32, (1, 4), 4), matrix(tw.f32, (1, 4), 4), tile=(32, 32), threads=(8, 8)
+    ),
+}
+
+CLUSTERS: dict[str, Callable[[], Kernel]] = {
+    "in_clusters": lambda: in_clusters.trace(
+        matrix(tw.f32, (64, 32), 4), matrix(tw.f32, (64, 32), 4), tile=(16, 32), threads=(8, 4), blocks=2
+    ),
+}
+"""Cases for architectures that have clusters."""

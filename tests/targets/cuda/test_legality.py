@@ -1,0 +1,102 @@
+"""What an architecture does not have is refused before compiling, with the nearest legal choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from tilewright.errors import LaunchError
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.parser import parse_kernel
+from tilewright.ir.printer import print_kernel
+from tilewright.layout.transforms import Swizzle
+from tilewright.targets import cuda
+from tilewright.targets.arch import architecture, of_capability
+from tilewright.targets.cuda.banks import passes
+
+Cases = dict[str, Callable[[], Kernel]]
+
+
+@pytest.fixture
+def text(cases: Cases) -> str:
+    return print_kernel(cases["basic_gemm_f16"]())
+
+
+def refused(text: str, arch: str = "sm_80") -> list[tuple[str, str, str]]:
+    return [(v.rule, v.message, v.nearest) for v in cuda.violations(parse_kernel(text), arch)]
+
+
+def test_legal_kernels_have_no_violations(text: str) -> None:
+    assert refused(text) == []
+
+
+def test_shared_memory_has_an_end(text: str) -> None:
+    grown = text.replace(
+        "view=view((256, 32,), 32*i0 + i1, 8192), elems=8192",
+        "view=view((256, 32,), 32*i0 + i1, 8192), elems=90000",
+    )
+    assert refused(grown) == [
+        (
+            "shared bytes",
+            "188288 bytes of shared memory (sA 180000, sB 8192); sm_80 has 166912",
+            "sA of 65536 elements",
+        )
+    ]
+    assert refused(grown, "sm_90a") == []
+
+
+def test_too_many_threads(text: str) -> None:
+    assert refused(text.replace("threads=256", "threads=2048")) == [
+        ("threads", "2048 threads per block; sm_80 has at most 1024", "1024 threads")
+    ]
+
+
+def test_warps_of_another_size(text: str) -> None:
+    assert (
+        "warp size",
+        "the kernel is written for warps of 64 lanes, sm_80 has 32",
+        "atoms of 32 lanes",
+    ) in refused(text.replace("lanes=32", "lanes=64"))
+
+
+def test_unknown_atoms_name_the_nearest(text: str) -> None:
+    assert refused(text.replace("mma.m16n8k16.f32.f16", "wmma.f32.f16").replace("'sm_80'", "'gfx11'")) == [
+        ("atom", "sm_80 does not execute wmma.f32.f16", "mma.m16n8k16.f32.f16")
+    ]
+
+
+def test_clusters_need_an_architecture_that_has_them(cases: Cases) -> None:
+    kernel = cases["in_clusters"]()
+    assert [v.rule for v in cuda.violations(kernel, "sm_80")] == ["cluster"]
+    assert cuda.violations(kernel, "sm_90a") == []
+    wide = parse_kernel(print_kernel(kernel).replace("cluster(0, 2)", "cluster(0, 16)"))
+    assert [(v.rule, v.nearest) for v in cuda.violations(wide, "sm_90a")] == [("cluster", "8 blocks")]
+
+
+def test_the_grid_has_limits(cases: Cases) -> None:
+    text = print_kernel(cases["copy_converts"]())
+    many = text.replace("n = grid((N + 56) // 64", "n = grid(70000")
+    assert many != text
+    assert [(v.rule, v.nearest) for v in cuda.violations(parse_kernel(many), "sm_90a")] == [
+        ("grid", "make it the first axis")
+    ]
+
+
+def test_architectures_by_name_and_capability() -> None:
+    assert architecture("sm_90a").shared_bytes == 232448
+    assert of_capability(8, 6).shared_bytes == 101376
+    with pytest.raises(LaunchError, match="unknown architecture 'sm_50'; known: sm_80, sm_86, sm_89, sm_90a"):
+        architecture("sm_50")
+    with pytest.raises(LaunchError, match=r"compute capability 7\.5"):
+        of_capability(7, 5)
+
+
+def test_a_swizzle_takes_the_passes_that_the_bytes_need() -> None:
+    rows = np.arange(32) % 8 * 32 + np.arange(32) // 8 % 2 * 8
+    assert passes(rows.reshape(1, 32), 16, 2) == 16
+    swizzle = Swizzle(2, 3, 3)
+    swizzled = rows ^ (rows >> 6 & 3) << 3
+    assert [swizzle.offset(int(row)) for row in rows] == swizzled.tolist()
+    assert passes(swizzled.reshape(1, 32), 16, 2) == 4
