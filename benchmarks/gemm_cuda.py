@@ -157,7 +157,7 @@ def host(tensor: torch.Tensor, element: DType) -> Any:
 
 
 def rival(name: str, a: torch.Tensor, b: torch.Tensor) -> dict[str, Callable[[], object]]:
-    torch.backends.cuda.matmul.allow_tf32 = name == "tf32"
+    torch.set_float32_matmul_precision("high" if name == "tf32" else "highest")
     if name == "i8":
         return {CUBLAS: functools.partial(torch._int_mm, a, b)}
     out = torch.empty((a.shape[0], b.shape[1]), dtype=a.dtype, device="cuda")

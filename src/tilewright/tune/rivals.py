@@ -68,7 +68,7 @@ def _torch(a: DeviceArray, b: DeviceArray, c: DeviceArray, tf32: bool) -> Calls:
         if any(extent % 8 for extent in (*a.shape, *b.shape)) or a.shape[0] <= 16:
             return {}  # what the library refuses
         return {"torch._int_mm": functools.partial(torch._int_mm, left, right)}
-    torch.backends.cuda.matmul.allow_tf32 = tf32
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
     out = torch.empty(c.shape, dtype=left.dtype, device=left.device)
     return {"torch.mm (cuBLAS)": functools.partial(torch.mm, left, right, out=out)}
 
