@@ -92,6 +92,9 @@ def spread_over_banks(op: Shared, using: tuple[Op, ...]) -> tuple[Swizzle, ...] 
         singles.sort(key=lambda item: item[0])
         for _, (first,) in singles[:4]:
             for second in _candidates(op, bits=(1,)):
+                # One that looks at bits which the first leaves alone: addresses stay short.
+                if second.base + second.shift < first.base + first.bits:
+                    continue
                 cost = _cost(accesses, (first, second), op.dtype)
                 if cost < best:
                     best, chosen = cost, (first, second)

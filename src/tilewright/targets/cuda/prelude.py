@@ -22,19 +22,23 @@ _TYPES = {
 
 _INTEGERS = {
     "floor_div": """
-template <class A, class B> DEVICE auto floor_div(A a, B b) {
+template <class A, class B>
+DEVICE auto floor_div(A a, B b) {
   return a / b - (a % b != 0 && a < 0);
 }""",
     "floor_mod": """
-template <class A, class B> DEVICE auto floor_mod(A a, B b) {
+template <class A, class B>
+DEVICE auto floor_mod(A a, B b) {
   return (a % b + b) % b;
 }""",
     "min_int": """
-template <class A, class B> DEVICE decltype(A() + B()) min_int(A a, B b) {
+template <class A, class B>
+DEVICE decltype(A() + B()) min_int(A a, B b) {
   return a < b ? a : b;
 }""",
     "max_int": """
-template <class A, class B> DEVICE decltype(A() + B()) max_int(A a, B b) {
+template <class A, class B>
+DEVICE decltype(A() + B()) max_int(A a, B b) {
   return a > b ? a : b;
 }""",
 }
@@ -147,13 +151,15 @@ DEVICE float round_to_tf32(float x) {
 
 _MOVES = {
     "load_if": """
-template <class Word> DEVICE Word load_if(bool exists, const void* from) {
+template <class Word>
+DEVICE Word load_if(bool exists, const void* from) {
   Word word = {};
   if (exists) word = *(const Word*)from;
   return word;
 }""",
     "copy_async": """
-template <int bytes> DEVICE void copy_async(void* to, const void* from, bool exists = true) {
+template <int bytes>
+DEVICE void copy_async(void* to, const void* from, bool exists = true) {
   // Reads no byte and writes zeros where the source does not exist.
   const unsigned shared = __cvta_generic_to_shared(to);
   const unsigned long long global = __cvta_generic_to_global(from);
@@ -171,7 +177,8 @@ DEVICE void async_commit() {
   asm volatile("cp.async.commit_group;" ::: "memory");
 }""",
     "async_wait": """
-template <int pending> DEVICE void async_wait() {
+template <int pending>
+DEVICE void async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }""",
 }
@@ -186,8 +193,9 @@ def _ldmatrix(count: int, transposed: bool) -> str:
     return f"""
 DEVICE void {name}(void* to, const void* from) {{
   unsigned* r = (unsigned*)to;
+  const unsigned shared = __cvta_generic_to_shared(from);
   asm volatile("{form} {{{names}}}, [%{count}];"
-               : {outputs} : "r"((unsigned)__cvta_generic_to_shared(from)) : "memory");
+               : {outputs} : "r"(shared) : "memory");
 }}"""
 
 

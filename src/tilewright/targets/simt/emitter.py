@@ -24,6 +24,9 @@ SIMT_RULES = RuleTable("simt", C_RULES)
 THREAD = "tid"
 """The variable that holds the thread's index in its block."""
 
+_THREAD_SYMBOL = "%tid"
+"""Its symbol, which no author can name."""
+
 WORDS = {2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}
 """The type that moves so many bytes in one access."""
 
@@ -44,7 +47,13 @@ class SimtEmitter(Emitter):
         super().__init__(kernel, rules, dialect)
         self.sizes = {param.sym for param in kernel.sizes}
         self.access_bytes = access_bytes(kernel)
+        self._spelled[_THREAD_SYMBOL] = THREAD
         self.shared_offsets, self.shared_bytes = layout_shared(kernel)
+
+    def line(self, text: str = "") -> None:
+        """Add a line, broken where it is long."""
+        for piece in _broken(text, COLUMNS - 2 * self._depth):
+            super().line(piece)
 
     def plus(self, base: str, offset: Int) -> str:
         """``base + offset`` as text; ``base`` if the offset is 0."""
@@ -54,7 +63,7 @@ class SimtEmitter(Emitter):
 
     def thread(self, threads: int) -> Sym:
         """The thread's index, known to be below ``threads``."""
-        return Sym(THREAD, 0, threads - 1)
+        return Sym(_THREAD_SYMBOL, 0, threads - 1)
 
     def type(self, dtype: DType) -> str:
         """The storage type of a dtype."""
@@ -148,13 +157,32 @@ def _head(loop: Sym) -> str:
     return f"for (int {loop.name} = 0; {loop.name} < {extent(loop)}; ++{loop.name})"
 
 
+def _broken(text: str, room: int) -> list[str]:
+    """A long statement in lines: cut where the fewest parentheses are open, as far right as possible."""
+    if len(text) <= room or text.startswith(("//", "#")):
+        return [text]
+    depth = 0
+    cuts: list[tuple[int, int]] = []
+    for at, letter in enumerate(text[:room]):
+        depth += (letter in "([") - (letter in ")]")
+        before, after = text[:at], text[at:]
+        if letter == " " and (before.endswith((" =", ",")) or after.startswith((" && ", " + ", " ^ "))):
+            cuts.append((depth, at))
+    if not cuts:
+        return [text]
+    least = min(depth for depth, _ in cuts)
+    at = max(at for depth, at in cuts if depth == least)
+    rest = _broken(text[at + 1 :], room - 4)
+    return [text[:at], *(f"    {line}" for line in rest)]
+
+
 def access_bytes(kernel: Kernel) -> dict[Value, int]:
     """The widest word, in bytes, by which each fragment is accessed as a whole or copied."""
     found: dict[Value, int] = {}
     for op in kernel.walk():
         if isinstance(op, Mma):
             widths = {value: 4 for value in (op.a, op.b) if value.is_fragment}
-        elif isinstance(op, Copy) and op.source.dtype == op.target.dtype:
+        elif isinstance(op, Copy) and op.source.dtype == op.target.dtype and not _in_registers(op):
             width = (op.vector or 1) * op.source.dtype.bytes
             widths = {v: width for v in (op.source, op.target) if v.is_fragment}
         else:
@@ -164,13 +192,17 @@ def access_bytes(kernel: Kernel) -> dict[Value, int]:
     return found
 
 
+def _in_registers(op: Copy) -> bool:
+    return op.source.is_fragment and op.target.is_fragment
+
+
 class Scope:
     """The local names of one operation's block."""
 
     def __init__(self, emitter: SimtEmitter) -> None:
         self.emitter = emitter
         self._used: set[str] = set()
-        self._declared: list[tuple[int, str]] = []
+        self._declared: list[tuple[int, int, str]] = []
 
     def name(self, wanted: str) -> str:
         """A name that neither the kernel nor this block has yet."""
@@ -219,16 +251,17 @@ class Scope:
         return name
 
     def _declare(self, kind: str, name: str, value: str) -> None:
-        self._declared.append((len(self.emitter.lines), name))
+        start = len(self.emitter.lines)
         self.emitter.line(f"{kind} {name} = {value};")
+        self._declared.append((start, len(self.emitter.lines), name))
 
     def drop_unused(self) -> None:
         """Remove declarations that the lines after them do not name."""
         lines = self.emitter.lines
-        for at, name in reversed(self._declared):
+        for start, stop, name in reversed(self._declared):
             word = re.compile(rf"\b{re.escape(name)}\b")
-            if not any(word.search(line) for line in lines[at + 1 :]):
-                del lines[at]
+            if not any(word.search(line) for line in lines[stop:]):
+                del lines[start:stop]
 
 
 def walk_of(walk: Walk, start: Sequence[Int]) -> tuple[Int, ...]:
