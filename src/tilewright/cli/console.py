@@ -86,7 +86,8 @@ def working(what: str) -> Iterator[None]:
         return
     from rich.console import Console
 
-    with Console(stderr=True).status(what):
+    # Seldom enough not to disturb what is timed.
+    with Console(stderr=True).status(what, refresh_per_second=4):
         yield
 
 
