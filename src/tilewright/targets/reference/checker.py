@@ -13,13 +13,16 @@ from tilewright.targets.reference.findings import Access, Finding, Findings, Kin
 from tilewright.targets.reference.memory import Buffer
 from tilewright.targets.reference.numerics import Array
 
+LIMIT = 64
+"""How many findings a report lists."""
+
 
 @dataclass
 class Checker:
     """Happens-before over the accesses of all agents."""
 
     events: Events = field(default_factory=Events)
-    findings: Findings = field(default_factory=Findings)
+    findings: Findings = field(default_factory=lambda: Findings(LIMIT))
     _sites: list[Site] = field(default_factory=list)
     _numbers: dict[tuple[int, Value, str], int] = field(default_factory=dict)
 

@@ -161,7 +161,7 @@ def strided_element(shape: Sequence[int], strides: Sequence[int], offset: int) -
 class Findings:
     """Collects findings: one per kind, tensor and pair of sites, with a count; at most ``limit``."""
 
-    limit: int = 64
+    limit: int
     _found: dict[tuple[object, ...], Finding] = field(default_factory=dict)
     _counts: dict[tuple[object, ...], int] = field(default_factory=dict)
     _reach: dict[tuple[object, ...], int] = field(default_factory=dict)
@@ -177,6 +177,11 @@ class Findings:
         """Keep a finding as the example of its key."""
         self._found[key] = finding
         self._reach[key] = reach
+
+    @property
+    def omitted(self) -> int:
+        """How many more there are than the limit."""
+        return len(self._counts) - len(self._found)
 
     def all(self) -> tuple[Finding, ...]:
         """The findings in the order in which they were seen, with their counts."""

@@ -17,6 +17,7 @@ class Report:
     Args:
         kernel: the kernel's name.
         findings: hazards, in the order in which they were seen.
+        omitted: how many more hazards there are than are listed.
         counters: bank conflicts, sectors, barriers.
         uncovered: for each array that the kernel writes, how many of its elements no block wrote; known only
             when hazards were looked for.
@@ -25,6 +26,7 @@ class Report:
 
     kernel: str
     findings: tuple[Finding, ...]
+    omitted: int
     counters: Counters
     uncovered: Mapping[str, int]
     blocks: int
@@ -44,6 +46,7 @@ class Report:
             raise HazardError(str(self))
 
     def __str__(self) -> str:
-        count = len(self.findings)
-        head = f"kernel {self.kernel}: {count or 'no'} finding{'s' * (count != 1)} in {self.blocks} blocks"
-        return "\n\n".join([head, *(str(finding) for finding in self.findings)])
+        count = len(self.findings) + self.omitted
+        head = f"kernel {self.kernel}: {count or 'no'} finding{'s' * (count != 1)}"
+        tail = [f"and {self.omitted} more"] if self.omitted else []
+        return "\n\n".join([head, *(str(finding) for finding in self.findings), *tail])

@@ -54,6 +54,18 @@ def run(
         LegalityError: the kernel broke rules while it was traced, names more threads than it has, or an atom
             of another warp size.
         MissingRuleError: ``rules`` lacks an operation.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", Y="N")
+        ... def double(X, Y):
+        ...     x = tw.load(X.tile((32,), (0,)).partition((32,)))
+        ...     tw.copy(x + x, Y.tile((32,), (0,)))
+        >>> x, y = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
+        >>> print(run(double.trace(x, y), {"X": x, "Y": y}))
+        kernel double: no findings
+        >>> bool((y == x + x).all())
+        True
     """
     lanes = kernel.lanes if lanes is None else lanes
     _verify(kernel, lanes)
@@ -71,8 +83,8 @@ def run(
         if not machine.run_block(tuple(index), block_env):
             break
         done += 1
-    findings = machine.checker.findings.all()
-    return Report(kernel.name, findings, machine.counters, _uncovered(kernel, buffers), done)
+    found, uncovered = machine.checker.findings, _uncovered(kernel, buffers)
+    return Report(kernel.name, found.all(), found.omitted, machine.counters, uncovered, done)
 
 
 def bind_sizes(kernel: Kernel, arrays: Mapping[str, Array], sizes: Mapping[str, int]) -> dict[Sym, int]:
