@@ -58,6 +58,13 @@ def test_substituted_sizes_reach_views_grid_and_loops(gemm: Kernel) -> None:
     assert str(a_tile.results[0].tensor.view.valid) == "True"
 
 
+def test_named_integers_follow_their_value(gemm: Kernel) -> None:
+    sizes = {param.sym.name: param.sym for param in gemm.sizes}
+    named = parse_kernel(TEXT.replace("acc =", "twice = let(value=K * 2)\nacc ="))
+    fixed = rewrite_kernel(named, symbols={sizes["K"]: 64})
+    assert "twice = let(value=128)" in sound(fixed)
+
+
 def test_results_are_retyped_and_keep_their_buffer(gemm: Kernel) -> None:
     expanded = expand_mma(gemm)
     changed, _ = relayout_shared(expanded, swizzled)

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from tilewright.errors import Location
 from tilewright.ir.builder import Names, make
-from tilewright.ir.indices import grid_index, loop_index
+from tilewright.ir.indices import grid_index, loop_index, named_integer
 from tilewright.ir.kernel import (
     Derived,
     GridAxis,
@@ -25,7 +25,7 @@ from tilewright.ir.kernel import (
     Workspace,
     defined_symbols,
 )
-from tilewright.ir.ops import Block, For, Op
+from tilewright.ir.ops import Block, For, Let, Op
 from tilewright.ir.types import Type, Value
 from tilewright.layout.nodes import Cond, Expr, Int, Sym
 from tilewright.layout.transforms import TRANSFORMS
@@ -85,6 +85,8 @@ class Rewriter:
         old = {value.name: value for value in op.results if isinstance(value, Value)}
         if isinstance(op, For):
             rebuilt: Op = self._loop(op)
+        elif isinstance(op, Let):
+            rebuilt = self._named(op)
         else:
             kept = {f.name: getattr(op, f.name) for f in fields(op) if f.name != "location"}
             defined = {name for name, role in op.roles.items() if role == "defines"}
@@ -110,6 +112,14 @@ class Rewriter:
         fresh = make(type(op), value.name, op.location, **attributes)
         [result] = fresh.results
         return op if (result.type, result.root) == (value.type, value.root) else fresh
+
+    def _named(self, op: Let) -> Let:
+        value = self.rebuild(op.value)
+        if value == op.value:
+            return op
+        made = named_integer(op.result.name, value)
+        self.symbols[op.result] = made
+        return replace(op, result=made, value=value)
 
     def _loop(self, op: For) -> For:
         start, stop = self.rebuild(op.start), self.rebuild(op.stop)

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from tilewright.errors import LaunchError, ToolchainError
+from tilewright.targets.arch import MOST_BLOCKS, of_capability
 
 
 @lru_cache(maxsize=1)
@@ -72,9 +73,12 @@ class Device:
 
     @property
     def arch(self) -> str:
-        """The architecture to compile for."""
-        major, minor = self.capability
-        return f"sm_{major}{minor}" + ("a" if major >= 9 else "")
+        """The architecture to compile for.
+
+        Raises:
+            LaunchError: there is none for this GPU.
+        """
+        return of_capability(*self.capability).name
 
 
 def device_count() -> int:
@@ -156,6 +160,9 @@ class Launch:
         offsets: byte offset of each argument in the buffer.
         size: bytes of the buffer.
         cluster: blocks per cluster along x, y, z; None without clusters.
+
+    Raises:
+        LaunchError: more blocks than a GPU launches.
     """
 
     def __init__(
@@ -175,6 +182,9 @@ class Launch:
         self._arguments = ctypes.addressof(self._pointers)
         bindings = driver()
         self._success = bindings.CUresult.CUDA_SUCCESS
+        for blocks, most, axis in zip(grid, MOST_BLOCKS, "xyz", strict=False):
+            if blocks > most:
+                raise LaunchError(f"{blocks} blocks along grid axis {axis}; a GPU launches at most {most}")
         x, y, z = (*grid, 1, 1)[:3]
         self._shape = (x, y, z, threads, 1, 1, function.shared_bytes)
         self._handle = function.handle

@@ -9,8 +9,8 @@ from typing import Any
 
 from tilewright.errors import CompileError, ToolchainError
 
-FLAGS = ("--std=c++17", "--ptxas-options=-v", "-default-device")
-"""Options of every compilation; floating point stays IEEE (no fast math)."""
+FLAGS = ("--std=c++17", "--fmad=false", "--ptxas-options=-v")
+"""Options of every compilation: no fast math, no contraction; what rounds once is written ``fmaf``."""
 
 FATAL = ("C7508", "C7510", "C7511", "C7517")
 """Warnings of the assembler that mean wrong or slow code: ignored setmaxnreg, serialised wgmma."""

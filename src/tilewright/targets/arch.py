@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from tilewright.errors import LaunchError
 
+MOST_BLOCKS = (2**31 - 1, 65535, 65535)
+"""Most blocks of a grid along x, y and z."""
+
 
 @dataclass(frozen=True)
 class Arch:
@@ -31,7 +34,7 @@ class Arch:
     threads: int = 1024
     registers: int = 65536
     cluster: int = 1
-    grid: tuple[int, ...] = (2**31 - 1, 65535, 65535)
+    grid: tuple[int, ...] = MOST_BLOCKS
 
 
 _SM_80 = frozenset({"sm_80", "cp_async"})

@@ -1,0 +1,94 @@
+"""CUDA text becomes machine code without a GPU; what goes wrong is said with the line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tilewright.errors import CompileError, ToolchainError
+from tilewright.runtime import nvrtc
+
+DOUBLE = """
+extern "C" __global__ void twice(float* x) {
+  x[threadIdx.x] = 2.0f * x[threadIdx.x];
+}
+"""
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89", "sm_90a"])
+def test_text_becomes_an_elf_image(arch: str) -> None:
+    binary = nvrtc.compile_text(DOUBLE, arch, "twice")
+    assert binary.cubin.startswith(b"\x7fELF")
+    assert b"twice" in binary.cubin
+    assert binary.resources["registers"] > 0
+    assert {
+        name: binary.resources[name] for name in ("stack_bytes", "spill_store_bytes", "spill_load_bytes")
+    } == {
+        "stack_bytes": 0,
+        "spill_store_bytes": 0,
+        "spill_load_bytes": 0,
+    }
+
+
+def test_a_register_array_indexed_at_run_time_is_seen() -> None:
+    text = DOUBLE.replace(
+        "x[threadIdx.x] = 2.0f * x[threadIdx.x];",
+        """
+  float kept[512];
+  for (int i = 0; i < 512; ++i) kept[i * (int)x[7] % 512] = x[i];
+  x[0] = kept[(int)x[threadIdx.x] % 512];""",
+    )
+    assert nvrtc.compile_text(text, "sm_80").resources["stack_bytes"] >= 2048
+
+
+def test_errors_show_the_line() -> None:
+    with pytest.raises(CompileError) as caught:
+        nvrtc.compile_text(DOUBLE.replace("2.0f", "two"), "sm_80", "twice")
+    assert "NVRTC refused twice for sm_80" in str(caught.value)
+    assert 'identifier "two" is undefined' in caught.value.log
+    assert "x[threadIdx.x] = two * x[threadIdx.x];" in str(caught.value)
+    assert "two" in caught.value.source
+
+
+def test_an_unknown_architecture_is_an_error() -> None:
+    with pytest.raises(CompileError, match="sm_1"):
+        nvrtc.compile_text(DOUBLE, "sm_1")
+
+
+def test_no_operation_is_contracted() -> None:
+    text = DOUBLE.replace("2.0f * x[threadIdx.x]", "x[1] * x[2] + x[3]")
+    fused = text.replace("x[1] * x[2] + x[3]", "fmaf(x[1], x[2], x[3])")
+    assert nvrtc.compile_text(text, "sm_80").cubin != nvrtc.compile_text(fused, "sm_80").cubin
+
+
+def test_the_same_text_gives_the_same_bytes() -> None:
+    assert nvrtc.compile_text(DOUBLE, "sm_90a").cubin == nvrtc.compile_text(DOUBLE, "sm_90a").cubin
+
+
+def test_the_toolchain_names_version_and_options() -> None:
+    major, minor = nvrtc.version()
+    assert nvrtc.toolchain_id() == f"nvrtc {major}.{minor} --std=c++17 --fmad=false --ptxas-options=-v"
+
+
+def test_fatal_warnings_fail_the_build(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvrtc, "FATAL", ("Compiling entry",))
+    with pytest.raises(CompileError, match="warned of Compiling entry in twice for sm_80"):
+        nvrtc.compile_text(DOUBLE, "sm_80", "twice")
+
+
+def test_without_the_package_the_error_says_what_to_install() -> None:
+    program = """
+import sys
+sys.modules["cuda"] = None
+from tilewright.errors import ToolchainError
+from tilewright.runtime import nvrtc
+try:
+    nvrtc.compile_text("", "sm_80")
+except ToolchainError as error:
+    print(error)
+"""
+    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert "pip install 'tilewright[cuda]'" in result.stdout
+    assert issubclass(ToolchainError, Exception)
