@@ -76,7 +76,7 @@ class _Copying:
             found[dim] = _Limit(self.emitter.local(f"{name}{dim}"), bound)
             self.emitter.call("within")
             self.emitter.line(
-                f"const int {found[dim].name} = within({self.emitter.spell(bound)}, {self.shape[dim]});"
+                f"const Index {found[dim].name} = within({self.emitter.spell(bound)}, {self.shape[dim]});"
             )
         return found
 
@@ -127,7 +127,7 @@ class _Copying:
                 return
             # Whole runs have a constant length, for which the compiler unrolls; the last one may be shorter.
             name = self.emitter.local("run")
-            self.emitter.line(f"const int {name} = {run};")
+            self.emitter.line(f"const Index {name} = {run};")
             with self.emitter.indented(f"if ({name} == {inner.extent})"):
                 self._inner(inner, str(inner.extent), body, independent)
             with self.emitter.indented("else"):
@@ -137,7 +137,7 @@ class _Copying:
         name = axis.sym.name
         if independent:
             self.emitter.line("INDEPENDENT")
-        self.emitter.line(f"for (int {name} = 0; {name} < {count}; ++{name}) {body}")
+        self.emitter.line(f"for (Index {name} = 0; {name} < {count}; ++{name}) {body}")
 
     def _head(self, axis: Axis, limits: Mapping[int, _Limit], step: int = 1) -> str:
         """The head of a loop that ends at the axis' extent and at the coordinate's limit."""
@@ -147,7 +147,7 @@ class _Copying:
             position = self.emitter.spell(add(axis.start, mul(axis.sym, axis.scale)))
             ends = [*(ends if axis.outer else []), f"{position} < {limit.name}"]
         grow = f"++{name}" if step == 1 else f"{name} += {step}"
-        return f"for (int {name} = 0; {' && '.join(ends)}; {grow})"
+        return f"for (Index {name} = 0; {' && '.join(ends)}; {grow})"
 
     def _run(
         self, axis: Axis, limits: Mapping[int, _Limit], start: Int = 0, most: int | None = None

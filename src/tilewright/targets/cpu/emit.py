@@ -101,7 +101,7 @@ def _start(emitter: CpuEmitter) -> list[str]:
         if isinstance(param, SizeParam):
             # Sizes are wide here, so that no product with them overflows.
             name = emitter.name(param.sym)
-            lines.append(f"  const long long {name} = given.{name};")
+            lines.append(f"  const Index {name} = given.{name};")
         elif isinstance(param, ScalarParam):
             name = emitter.name(param.value)
             lines.append(f"  const {STORAGE[param.value.dtype.name]} {name} = given.{name};")
@@ -112,11 +112,11 @@ def _start(emitter: CpuEmitter) -> list[str]:
     for at, axis in enumerate(kernel.grid):
         name, extent = emitter.name(axis.sym), emitter.spell(axis.extent, True)
         last = at == len(kernel.grid) - 1
-        lines.append(f"  const int {name} = (int)({rest if last else f'{rest} % {extent}'});")
+        lines.append(f"  const Index {name} = {rest if last else f'{rest} % {extent}'};")
         rest = f"{rest} / {extent}"
     for member in kernel.cluster:
         along = emitter.name(kernel.grid[member.axis].sym)
-        lines.append(f"  const int {emitter.name(member.sym)} = {along} % {member.extent};")
+        lines.append(f"  const Index {emitter.name(member.sym)} = {along} % {member.extent};")
     for value, offset in emitter.scratch.items():
         kind = STORAGE[value.dtype.name]
         lines.append(f"  {kind}* const {emitter.name(value)} = ({kind}*)(scratch + {offset});")

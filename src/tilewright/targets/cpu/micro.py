@@ -36,7 +36,7 @@ def emit_mma(emitter: CpuEmitter, op: Mma) -> None:
             _count(emitter, extents.depth, depth, 1),
         )
         for name, count in zip(names, counts, strict=False):
-            emitter.line(f"const int {name} = {count};")
+            emitter.line(f"const Index {name} = {count};")
         m_panels, n_panels, deep, at_m, at_n = names
         m, n = Sym(at_m, 0, tile_m // rows - 1), Sym(at_n, 0, tile_n // columns - 1)
         view = emitter.fragment_view(op.c.fragment)
@@ -44,8 +44,8 @@ def emit_mma(emitter: CpuEmitter, op: Mma) -> None:
         at_a, at_b = _at(emitter, op.a, a, m), _at(emitter, op.b, b, n)
         pointers = f"{at_a}, {at_b}, {emitter.name(op.c)} + {emitter.spell(at_c)}"
         with (
-            emitter.indented(f"for (int {at_n} = 0; {at_n} < {n_panels}; ++{at_n})"),
-            emitter.indented(f"for (int {at_m} = 0; {at_m} < {m_panels}; ++{at_m})"),
+            emitter.indented(f"for (Index {at_n} = 0; {at_n} < {n_panels}; ++{at_n})"),
+            emitter.indented(f"for (Index {at_m} = 0; {at_m} < {m_panels}; ++{at_m})"),
         ):
             emitter.line(f"{micro}({pointers}, {deep});")
 
@@ -102,17 +102,17 @@ def _source(
         bits = f"\n  typedef int bits{kind};"
         left = f"keep<int, float>({left}, {23 - precision})"
         right = f"keep<bits, vector>({right}, {23 - precision})"
-    each_row = f"UNROLL for (int i = 0; i < {rows}; ++i)"
-    each_vector = f"UNROLL for (int j = 0; j < {vectors}; ++j)"
+    each_row = f"UNROLL for (Index i = 0; i < {rows}; ++i)"
+    each_vector = f"UNROLL for (Index j = 0; j < {vectors}; ++j)"
     return f"""\
 // c[{rows}][{columns}] += a[{rows}][depth] * b[depth][{columns}], where a[i][k] lies at {at_a}
-CONTRACTED static void {SELF}(const {real}* a, const {real}* b, {real}* c, int depth) {{
+CONTRACTED static void {SELF}(const {real}* a, const {real}* b, {real}* c, Index depth) {{
   CONTRACT
   typedef {real} vector{kind};{bits}
   vector sum[{rows}][{vectors}], right[{vectors}];
   {each_row}
     {each_vector} sum[i][j] = *(const vector*)(c + {at_c});
-  for (int k = 0; k < depth; ++k) {{
+  for (Index k = 0; k < depth; ++k) {{
     {each_vector} right[j] = {right};
     {each_row} {{
       const {real} left = {left};
@@ -133,9 +133,9 @@ def _converting(emitter: CpuEmitter, inner: str, elems: int, compute: DType, acc
     real, stored = STORAGE[compute.name], STORAGE[acc.name]
     widened, rounded = emitter.convert("c[e]", acc, compute), emitter.convert("wide[e]", compute, acc)
     return f"""\
-static void {SELF}(const {real}* a, const {real}* b, {stored}* c, int depth) {{
+static void {SELF}(const {real}* a, const {real}* b, {stored}* c, Index depth) {{
   {real} wide[{elems}];
-  for (int e = 0; e < {elems}; ++e) wide[e] = {widened};
+  for (Index e = 0; e < {elems}; ++e) wide[e] = {widened};
   {inner}(a, b, wide, depth);
-  for (int e = 0; e < {elems}; ++e) c[e] = {rounded};
+  for (Index e = 0; e < {elems}; ++e) c[e] = {rounded};
 }}"""

@@ -35,7 +35,7 @@ def emit_pointwise(emitter: CpuEmitter, op: Pointwise) -> None:
         emitter.comment(one, describe(one))
     size = op.distribution.size_values
     emitter.line("INDEPENDENT")
-    with emitter.indented(f"for (int e = 0; e < {size}; ++e)"):
+    with emitter.indented(f"for (Index e = 0; e < {size}; ++e)"):
         present: dict[Value, str] = {}
         for at, one in enumerate(op.ops):
             target = made_by(one)

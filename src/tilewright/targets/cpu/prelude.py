@@ -18,19 +18,19 @@ MACROS = """\
 #define UNROLL _Pragma("GCC unroll 16")
 #define INDEPENDENT _Pragma("GCC ivdep")
 #endif
+
+typedef long long Index;
 """
 """CONTRACTED functions may fuse a product with the sum it goes into; INDEPENDENT loops carry no element."""
 
 INTEGERS: dict[str, tuple[tuple[str, ...], str]] = {
     name: ((), f"static inline {text}")
     for name, text in {
-        "floor_div": (
-            "long long floor_div(long long a, long long b) { return a / b - (a % b != 0 && a < 0); }"
-        ),
-        "floor_mod": "long long floor_mod(long long a, long long b) { return (a % b + b) % b; }",
-        "min_int": "long long min_int(long long a, long long b) { return a < b ? a : b; }",
-        "max_int": "long long max_int(long long a, long long b) { return a > b ? a : b; }",
-        "within": ("int within(long long x, int most) { return x < 0 ? 0 : x < most ? (int)x : most; }"),
+        "floor_div": ("Index floor_div(Index a, Index b) { return a / b - (a % b != 0 && a < 0); }"),
+        "floor_mod": "Index floor_mod(Index a, Index b) { return (a % b + b) % b; }",
+        "min_int": "Index min_int(Index a, Index b) { return a < b ? a : b; }",
+        "max_int": "Index max_int(Index a, Index b) { return a > b ? a : b; }",
+        "within": ("Index within(Index x, Index most) { return x < 0 ? 0 : x < most ? x : most; }"),
     }.items()
 }
 """Functions on indices, which are 64 bits wide wherever a size is involved."""
@@ -52,7 +52,7 @@ SNIPPETS: Mapping[str, tuple[tuple[str, ...], str]] = {
 }
 """Every helper function by name, with the names of those that it calls; in an order that C++ accepts."""
 
-OWN_NAMES = ("given", "next_block", "scratch", "block", "blocks", "arguments", "keep", "bits_of_f32")
+OWN_NAMES = ("Index", "given", "next_block", "scratch", "block", "blocks", "arguments", "keep", "bits_of_f32")
 """Other names that the text uses."""
 
 

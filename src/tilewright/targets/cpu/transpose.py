@@ -14,31 +14,30 @@ def transposition(emitter: CpuEmitter, source: DType, target: DType, lanes: int)
     """
     real, stored = STORAGE[target.name], STORAGE[source.name]
     element = emitter.convert("source[i * source_step + j]", source, target)
-    rows = [f"  vector row[{lanes}];"]
+    each = f"for (Index i = 0; i < {lanes}; ++i)"
     if source == target:
-        rows.append(
-            f"  UNROLL for (int i = 0; i < {lanes}; ++i) row[i] = *(const vector*)(source + i * source_step);"
-        )
+        rows = [f"  UNROLL {each}", "    row[i] = *(const vector*)(source + i * source_step);"]
     else:
-        rows += [
+        rows = [
             f"  {real} block[{lanes}][{lanes}];",
-            f"  for (int i = 0; i < {lanes}; ++i)",
-            f"    for (int j = 0; j < {lanes}; ++j) block[i][j] = {element};",
-            f"  UNROLL for (int i = 0; i < {lanes}; ++i) row[i] = *(const vector*)block[i];",
+            f"  {each}",
+            f"    for (Index j = 0; j < {lanes}; ++j) block[i][j] = {element};",
+            f"  UNROLL {each} row[i] = *(const vector*)block[i];",
         ]
     text = f"""\
 // target[j * target_step + i] = source[i * source_step + j] for i < rows, j < columns
-static void {SELF}({real}* target, long long target_step, const {stored}* source, long long source_step,
-    int rows, int columns) {{
+static void {SELF}({real}* target, Index target_step, const {stored}* source, Index source_step,
+    Index rows, Index columns) {{
   typedef {real} vector __attribute__((vector_size({lanes * target.bytes}), aligned({target.bytes})));
   if (rows < {lanes} || columns < {lanes}) {{
-    for (int i = 0; i < rows; ++i)
-      for (int j = 0; j < columns; ++j) target[j * target_step + i] = {element};
+    for (Index i = 0; i < rows; ++i)
+      for (Index j = 0; j < columns; ++j) target[j * target_step + i] = {element};
     return;
   }}
+  vector row[{lanes}];
 {chr(10).join(rows)}
 {chr(10).join(_stages(lanes))}
-  UNROLL for (int j = 0; j < {lanes}; ++j) *(vector*)(target + j * target_step) = row[j];
+  UNROLL for (Index j = 0; j < {lanes}; ++j) *(vector*)(target + j * target_step) = row[j];
 }}"""
     name = f"transpose_{target}" + ("" if source == target else f"_from_{source}")
     return emitter.function(name, text)
@@ -52,7 +51,7 @@ def _stages(lanes: int) -> list[str]:
         low = [lane if not lane & distance else lanes + (lane ^ distance) for lane in range(lanes)]
         high = [lane | distance if not lane & distance else lanes + lane for lane in range(lanes)]
         lines += [
-            f"  UNROLL for (int i = 0; i < {lanes}; ++i)",
+            f"  UNROLL for (Index i = 0; i < {lanes}; ++i)",
             f"    if (!(i & {distance})) {{",
             f"      const vector low = row[i], high = row[i + {distance}];",
             f"      row[i] = __builtin_shufflevector(low, high, {', '.join(map(str, low))});",

@@ -1,0 +1,206 @@
+// gemm for x86-64-v4
+// - one thread does the work of 32; 4 synchronisations hold nothing back
+// - asynchronous copies complete at once
+// - accumulators of 48x64 lie in micro-tiles of 12x32
+// - sA holds its elements as f32, exactly
+// - sB holds its elements as f32, exactly
+// - sB re-laid out: (64, 32) -> 1024*(i0 // 32) + 32*i1 + (i0 % 32)
+
+#if defined(__clang__)
+#define CONTRACTED
+#define CONTRACT _Pragma("clang fp contract(fast)")
+#define UNROLL _Pragma("clang loop unroll(full)")
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define CONTRACTED __attribute__((noinline, optimize("fp-contract=fast")))
+#define CONTRACT
+#define UNROLL _Pragma("GCC unroll 16")
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+typedef long long Index;
+
+typedef unsigned short f16;
+
+static inline unsigned bits_of_f32(float x) { return __builtin_bit_cast(unsigned, x); }
+static inline float f32_of_bits(unsigned x) { return __builtin_bit_cast(float, x); }
+
+static inline float f32_of_f16(f16 x) {
+  const unsigned size = x & 0x7fff, sign = (unsigned)(x & 0x8000) << 16;
+  const unsigned normal = (size << 13) + 0x38000000;
+  const unsigned tiny = bits_of_f32(f32_of_bits((size << 13) + 0x38800000) - f32_of_bits(0x38800000));
+  const unsigned finite = size < 0x400 ? tiny : normal;
+  return f32_of_bits(sign | (size >= 0x7c00 ? 0x7f800000u | (size & 0x3ff) << 13 : finite));
+}
+
+static inline Index within(Index x, Index most) { return x < 0 ? 0 : x < most ? x : most; }
+
+struct gemm_arguments {
+  const f16* A;
+  const f16* B;
+  float* C;
+  int M;
+  int A_stride0;
+  int K;
+  int N;
+  int B_stride0;
+  int C_stride0;
+};
+
+// target[j * target_step + i] = source[i * source_step + j] for i < rows, j < columns
+static void transpose_f32_from_f16(float* target, Index target_step, const f16* source, Index source_step,
+    Index rows, Index columns) {
+  typedef float vector __attribute__((vector_size(64), aligned(4)));
+  if (rows < 16 || columns < 16) {
+    for (Index i = 0; i < rows; ++i)
+      for (Index j = 0; j < columns; ++j) target[j * target_step + i] = f32_of_f16(source[i * source_step + j]);
+    return;
+  }
+  vector row[16];
+  float block[16][16];
+  for (Index i = 0; i < 16; ++i)
+    for (Index j = 0; j < 16; ++j) block[i][j] = f32_of_f16(source[i * source_step + j]);
+  UNROLL for (Index i = 0; i < 16; ++i) row[i] = *(const vector*)block[i];
+  UNROLL for (Index i = 0; i < 16; ++i)
+    if (!(i & 1)) {
+      const vector low = row[i], high = row[i + 1];
+      row[i] = __builtin_shufflevector(low, high, 0, 16, 2, 18, 4, 20, 6, 22, 8, 24, 10, 26, 12, 28, 14, 30);
+      row[i + 1] = __builtin_shufflevector(low, high, 1, 17, 3, 19, 5, 21, 7, 23, 9, 25, 11, 27, 13, 29, 15, 31);
+    }
+  UNROLL for (Index i = 0; i < 16; ++i)
+    if (!(i & 2)) {
+      const vector low = row[i], high = row[i + 2];
+      row[i] = __builtin_shufflevector(low, high, 0, 1, 16, 17, 4, 5, 20, 21, 8, 9, 24, 25, 12, 13, 28, 29);
+      row[i + 2] = __builtin_shufflevector(low, high, 2, 3, 18, 19, 6, 7, 22, 23, 10, 11, 26, 27, 14, 15, 30, 31);
+    }
+  UNROLL for (Index i = 0; i < 16; ++i)
+    if (!(i & 4)) {
+      const vector low = row[i], high = row[i + 4];
+      row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 16, 17, 18, 19, 8, 9, 10, 11, 24, 25, 26, 27);
+      row[i + 4] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 20, 21, 22, 23, 12, 13, 14, 15, 28, 29, 30, 31);
+    }
+  UNROLL for (Index i = 0; i < 16; ++i)
+    if (!(i & 8)) {
+      const vector low = row[i], high = row[i + 8];
+      row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 4, 5, 6, 7, 16, 17, 18, 19, 20, 21, 22, 23);
+      row[i + 8] = __builtin_shufflevector(low, high, 8, 9, 10, 11, 12, 13, 14, 15, 24, 25, 26, 27, 28, 29, 30, 31);
+    }
+  UNROLL for (Index j = 0; j < 16; ++j) *(vector*)(target + j * target_step) = row[j];
+}
+
+// c[12][32] += a[12][depth] * b[depth][32], where a[i][k] lies at i * 32 + k
+CONTRACTED static void multiply_12x32_f32(const float* a, const float* b, float* c, Index depth) {
+  CONTRACT
+  typedef float vector __attribute__((vector_size(64), aligned(4)));
+  vector sum[12][2], right[2];
+  UNROLL for (Index i = 0; i < 12; ++i)
+    UNROLL for (Index j = 0; j < 2; ++j) sum[i][j] = *(const vector*)(c + i * 32 + j * 16);
+  for (Index k = 0; k < depth; ++k) {
+    UNROLL for (Index j = 0; j < 2; ++j) right[j] = *(const vector*)(b + k * 32 + j * 16);
+    UNROLL for (Index i = 0; i < 12; ++i) {
+      const float left = a[i * 32 + k];
+      UNROLL for (Index j = 0; j < 2; ++j) sum[i][j] += left * right[j];
+    }
+  }
+  UNROLL for (Index i = 0; i < 12; ++i)
+    UNROLL for (Index j = 0; j < 2; ++j) *(vector*)(c + i * 32 + j * 16) = sum[i][j];
+}
+
+// One block.
+static void gemm_block(const gemm_arguments& given, long long block, char* scratch) {
+  const f16* const A = given.A;
+  const f16* const B = given.B;
+  float* const C = given.C;
+  const Index M = given.M;
+  const Index A_stride0 = given.A_stride0;
+  const Index K = given.K;
+  const Index N = given.N;
+  const Index B_stride0 = given.B_stride0;
+  const Index C_stride0 = given.C_stride0;
+  const Index m = block % ((M + 44) / 48);
+  const Index n = block / ((M + 44) / 48);
+  float* const sA = (float*)(scratch + 0);
+  float* const sB = (float*)(scratch + 6720);
+  float* const acc = (float*)(scratch + 15488);
+  // test_text.py:40: acc = 0
+  INDEPENDENT
+  for (Index e = 0; e < 3072; ++e) {
+    const float acc_e = 0.0f;
+    acc[e] = acc_e;
+  }
+  for (int k = 0; k < (K + 28) / 32; ++k) {
+    // test_text.py:42: sA = A_tile
+    {
+      const Index inside0 = within(-48*m + M, 48);
+      const Index inside1 = within(-32*k + K, 32);
+      if (inside0 < 48 || inside1 < 32) {
+        for (Index i0 = 0; i0 < 48; ++i0) {
+          INDEPENDENT
+          for (Index i1 = 0; i1 < 32; ++i1) sA[32*i0 + i1] = 0;
+        }
+      }
+      for (Index i0 = 0; i0 < inside0; ++i0) {
+        INDEPENDENT
+        for (Index i1 = 0; i1 < inside1; ++i1) sA[32*i0 + i1] = f32_of_f16(A[48*A_stride0*m + 32*k + A_stride0*i0 + i1]);
+      }
+    }
+    // test_text.py:43: sB = B_tile
+    {
+      const Index inside0 = within(-64*n + N, 64);
+      const Index inside1 = within(-32*k + K, 32);
+      if (inside0 < 64 || inside1 < 32) {
+        for (Index i0 = 0; i0 < 2; ++i0) {
+          for (Index i1 = 0; i1 < 32; ++i1) {
+            INDEPENDENT
+            for (Index i0_1 = 0; i0_1 < 32; ++i0_1) sB[1024*i0 + 32*i1 + i0_1] = 0;
+          }
+        }
+      }
+      for (Index i0 = 0; 32*i0 < inside0; ++i0) {
+        for (Index i0_1 = 0; i0_1 < 32 && 32*i0 + i0_1 < inside0; i0_1 += 16) {
+          for (Index i1 = 0; i1 < inside1; i1 += 16) {
+            transpose_f32_from_f16(sB + 1024*i0 + 32*i1 + i0_1, 32, B + 64*B_stride0*n + 32*B_stride0*i0 + 32*k + B_stride0*i0_1 + i1, B_stride0, within(inside0 - (32*i0 + i0_1), 16), within(inside1 - i1, 16));
+          }
+        }
+      }
+    }
+    // test_text.py:47: acc += sA * sB
+    {
+      const Index m_panels = (within(-48*m + M, 48) + 11) / 12;
+      const Index n_panels = (within(-64*n + N, 64) + 31) / 32;
+      const Index depth = within(-32*k + K, 32);
+      for (Index n_panel = 0; n_panel < n_panels; ++n_panel) {
+        for (Index m_panel = 0; m_panel < m_panels; ++m_panel) {
+          multiply_12x32_f32(sA + 384*m_panel, sB + 1024*n_panel, acc + 1536*n_panel + 384*m_panel, depth);
+        }
+      }
+    }
+  }
+  // test_text.py:49: C_tile = acc
+  {
+    const Index limit0 = within(-48*m + M, 48);
+    const Index limit1 = within(-64*n + N, 64);
+    for (Index i0 = 0; i0 < limit0; ++i0) {
+      for (Index i1 = 0; 32*i1 < limit1; ++i1) {
+        const Index run = within(limit1 - (32*i1), 32);
+        if (run == 32) {
+          INDEPENDENT
+          for (Index i1_1 = 0; i1_1 < 32; ++i1_1) C[64*n + 48*C_stride0*m + 32*i1 + C_stride0*i0 + i1_1] = acc[1536*i1 + 32*i0 + i1_1];
+        }
+        else {
+          INDEPENDENT
+          for (Index i1_1 = 0; i1_1 < run; ++i1_1) C[64*n + 48*C_stride0*m + 32*i1 + C_stride0*i0 + i1_1] = acc[1536*i1 + 32*i0 + i1_1];
+        }
+      }
+    }
+  }
+}
+
+extern "C" __attribute__((visibility("default")))
+void gemm(const void* arguments, long long* next_block, void* scratch, long long blocks) {
+  for (;;) {
+    const long long block = __atomic_fetch_add(next_block, 1, __ATOMIC_RELAXED);
+    if (block >= blocks) break;
+    gemm_block(*(const gemm_arguments*)arguments, block, (char*)scratch);
+  }
+}

@@ -1,0 +1,177 @@
+// gemm for aarch64
+// - one thread does the work of 32; 4 synchronisations hold nothing back
+// - asynchronous copies complete at once
+// - accumulators of 48x64 lie in micro-tiles of 12x8
+// - sB re-laid out: (64, 32) -> 256*(i0 // 8) + 8*i1 + (i0 % 8)
+
+#if defined(__clang__)
+#define CONTRACTED
+#define CONTRACT _Pragma("clang fp contract(fast)")
+#define UNROLL _Pragma("clang loop unroll(full)")
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define CONTRACTED __attribute__((noinline, optimize("fp-contract=fast")))
+#define CONTRACT
+#define UNROLL _Pragma("GCC unroll 16")
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+typedef long long Index;
+
+static inline Index within(Index x, Index most) { return x < 0 ? 0 : x < most ? x : most; }
+
+struct gemm_arguments {
+  const float* A;
+  const float* B;
+  float* C;
+  int M;
+  int A_stride0;
+  int K;
+  int N;
+  int B_stride0;
+  int C_stride0;
+};
+
+// target[j * target_step + i] = source[i * source_step + j] for i < rows, j < columns
+static void transpose_f32(float* target, Index target_step, const float* source, Index source_step,
+    Index rows, Index columns) {
+  typedef float vector __attribute__((vector_size(16), aligned(4)));
+  if (rows < 4 || columns < 4) {
+    for (Index i = 0; i < rows; ++i)
+      for (Index j = 0; j < columns; ++j) target[j * target_step + i] = source[i * source_step + j];
+    return;
+  }
+  vector row[4];
+  UNROLL for (Index i = 0; i < 4; ++i)
+    row[i] = *(const vector*)(source + i * source_step);
+  UNROLL for (Index i = 0; i < 4; ++i)
+    if (!(i & 1)) {
+      const vector low = row[i], high = row[i + 1];
+      row[i] = __builtin_shufflevector(low, high, 0, 4, 2, 6);
+      row[i + 1] = __builtin_shufflevector(low, high, 1, 5, 3, 7);
+    }
+  UNROLL for (Index i = 0; i < 4; ++i)
+    if (!(i & 2)) {
+      const vector low = row[i], high = row[i + 2];
+      row[i] = __builtin_shufflevector(low, high, 0, 1, 4, 5);
+      row[i + 2] = __builtin_shufflevector(low, high, 2, 3, 6, 7);
+    }
+  UNROLL for (Index j = 0; j < 4; ++j) *(vector*)(target + j * target_step) = row[j];
+}
+
+// c[12][8] += a[12][depth] * b[depth][8], where a[i][k] lies at i * 32 + k
+CONTRACTED static void multiply_12x8_f32(const float* a, const float* b, float* c, Index depth) {
+  CONTRACT
+  typedef float vector __attribute__((vector_size(16), aligned(4)));
+  vector sum[12][2], right[2];
+  UNROLL for (Index i = 0; i < 12; ++i)
+    UNROLL for (Index j = 0; j < 2; ++j) sum[i][j] = *(const vector*)(c + i * 8 + j * 4);
+  for (Index k = 0; k < depth; ++k) {
+    UNROLL for (Index j = 0; j < 2; ++j) right[j] = *(const vector*)(b + k * 8 + j * 4);
+    UNROLL for (Index i = 0; i < 12; ++i) {
+      const float left = a[i * 32 + k];
+      UNROLL for (Index j = 0; j < 2; ++j) sum[i][j] += left * right[j];
+    }
+  }
+  UNROLL for (Index i = 0; i < 12; ++i)
+    UNROLL for (Index j = 0; j < 2; ++j) *(vector*)(c + i * 8 + j * 4) = sum[i][j];
+}
+
+// One block.
+static void gemm_block(const gemm_arguments& given, long long block, char* scratch) {
+  const float* const A = given.A;
+  const float* const B = given.B;
+  float* const C = given.C;
+  const Index M = given.M;
+  const Index A_stride0 = given.A_stride0;
+  const Index K = given.K;
+  const Index N = given.N;
+  const Index B_stride0 = given.B_stride0;
+  const Index C_stride0 = given.C_stride0;
+  const Index m = block % ((M + 44) / 48);
+  const Index n = block / ((M + 44) / 48);
+  float* const sA = (float*)(scratch + 0);
+  float* const sB = (float*)(scratch + 6720);
+  float* const acc = (float*)(scratch + 15488);
+  // test_text.py:40: acc = 0
+  INDEPENDENT
+  for (Index e = 0; e < 3072; ++e) {
+    const float acc_e = 0.0f;
+    acc[e] = acc_e;
+  }
+  for (int k = 0; k < (K + 28) / 32; ++k) {
+    // test_text.py:42: sA = A_tile
+    {
+      const Index inside0 = within(-48*m + M, 48);
+      const Index inside1 = within(-32*k + K, 32);
+      if (inside0 < 48 || inside1 < 32) {
+        for (Index i0 = 0; i0 < 48; ++i0) {
+          INDEPENDENT
+          for (Index i1 = 0; i1 < 32; ++i1) sA[32*i0 + i1] = 0;
+        }
+      }
+      for (Index i0 = 0; i0 < inside0; ++i0) {
+        INDEPENDENT
+        for (Index i1 = 0; i1 < inside1; ++i1) sA[32*i0 + i1] = A[48*A_stride0*m + 32*k + A_stride0*i0 + i1];
+      }
+    }
+    // test_text.py:43: sB = B_tile
+    {
+      const Index inside0 = within(-64*n + N, 64);
+      const Index inside1 = within(-32*k + K, 32);
+      if (inside0 < 64 || inside1 < 32) {
+        for (Index i0 = 0; i0 < 8; ++i0) {
+          for (Index i1 = 0; i1 < 32; ++i1) {
+            INDEPENDENT
+            for (Index i0_1 = 0; i0_1 < 8; ++i0_1) sB[256*i0 + 8*i1 + i0_1] = 0;
+          }
+        }
+      }
+      for (Index i0 = 0; 8*i0 < inside0; ++i0) {
+        for (Index i0_1 = 0; i0_1 < 8 && 8*i0 + i0_1 < inside0; i0_1 += 4) {
+          for (Index i1 = 0; i1 < inside1; i1 += 4) {
+            transpose_f32(sB + 256*i0 + 8*i1 + i0_1, 8, B + 64*B_stride0*n + 32*k + 8*B_stride0*i0 + B_stride0*i0_1 + i1, B_stride0, within(inside0 - (8*i0 + i0_1), 4), within(inside1 - i1, 4));
+          }
+        }
+      }
+    }
+    // test_text.py:47: acc += sA * sB
+    {
+      const Index m_panels = (within(-48*m + M, 48) + 11) / 12;
+      const Index n_panels = (within(-64*n + N, 64) + 7) / 8;
+      const Index depth = within(-32*k + K, 32);
+      for (Index n_panel = 0; n_panel < n_panels; ++n_panel) {
+        for (Index m_panel = 0; m_panel < m_panels; ++m_panel) {
+          multiply_12x8_f32(sA + 384*m_panel, sB + 256*n_panel, acc + 384*n_panel + 96*m_panel, depth);
+        }
+      }
+    }
+  }
+  // test_text.py:49: C_tile = acc
+  {
+    const Index limit0 = within(-48*m + M, 48);
+    const Index limit1 = within(-64*n + N, 64);
+    for (Index i0 = 0; i0 < limit0; ++i0) {
+      for (Index i1 = 0; 8*i1 < limit1; ++i1) {
+        const Index run = within(limit1 - (8*i1), 8);
+        if (run == 8) {
+          INDEPENDENT
+          for (Index i1_1 = 0; i1_1 < 8; ++i1_1) C[64*n + 48*C_stride0*m + 8*i1 + C_stride0*i0 + i1_1] = acc[384*i1 + 8*i0 + i1_1];
+        }
+        else {
+          INDEPENDENT
+          for (Index i1_1 = 0; i1_1 < run; ++i1_1) C[64*n + 48*C_stride0*m + 8*i1 + C_stride0*i0 + i1_1] = acc[384*i1 + 8*i0 + i1_1];
+        }
+      }
+    }
+  }
+}
+
+extern "C" __attribute__((visibility("default")))
+void gemm(const void* arguments, long long* next_block, void* scratch, long long blocks) {
+  for (;;) {
+    const long long block = __atomic_fetch_add(next_block, 1, __ATOMIC_RELAXED);
+    if (block >= blocks) break;
+    gemm_block(*(const gemm_arguments*)arguments, block, (char*)scratch);
+  }
+}

@@ -1,0 +1,208 @@
+// gemm for x86-64-v3
+// - one thread does the work of 32; 4 synchronisations hold nothing back
+// - asynchronous copies complete at once
+// - accumulators of 16x24 lie in micro-tiles of 4x24
+// - sA holds its elements as i32, exactly
+// - sB holds its elements as i32, exactly
+// - sB re-laid out: strides (1, 24)
+
+#if defined(__clang__)
+#define CONTRACTED
+#define CONTRACT _Pragma("clang fp contract(fast)")
+#define UNROLL _Pragma("clang loop unroll(full)")
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#else
+#define CONTRACTED __attribute__((noinline, optimize("fp-contract=fast")))
+#define CONTRACT
+#define UNROLL _Pragma("GCC unroll 16")
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+typedef long long Index;
+
+static inline Index within(Index x, Index most) { return x < 0 ? 0 : x < most ? x : most; }
+
+struct gemm_arguments {
+  const signed char* A;
+  const signed char* B;
+  int* C;
+  int M;
+  int A_stride0;
+  int K;
+  int N;
+  int B_stride0;
+  int C_stride1;
+};
+
+// target[j * target_step + i] = source[i * source_step + j] for i < rows, j < columns
+static void transpose_i32_from_i8(int* target, Index target_step, const signed char* source, Index source_step,
+    Index rows, Index columns) {
+  typedef int vector __attribute__((vector_size(32), aligned(4)));
+  if (rows < 8 || columns < 8) {
+    for (Index i = 0; i < rows; ++i)
+      for (Index j = 0; j < columns; ++j) target[j * target_step + i] = (int)(source[i * source_step + j]);
+    return;
+  }
+  vector row[8];
+  int block[8][8];
+  for (Index i = 0; i < 8; ++i)
+    for (Index j = 0; j < 8; ++j) block[i][j] = (int)(source[i * source_step + j]);
+  UNROLL for (Index i = 0; i < 8; ++i) row[i] = *(const vector*)block[i];
+  UNROLL for (Index i = 0; i < 8; ++i)
+    if (!(i & 1)) {
+      const vector low = row[i], high = row[i + 1];
+      row[i] = __builtin_shufflevector(low, high, 0, 8, 2, 10, 4, 12, 6, 14);
+      row[i + 1] = __builtin_shufflevector(low, high, 1, 9, 3, 11, 5, 13, 7, 15);
+    }
+  UNROLL for (Index i = 0; i < 8; ++i)
+    if (!(i & 2)) {
+      const vector low = row[i], high = row[i + 2];
+      row[i] = __builtin_shufflevector(low, high, 0, 1, 8, 9, 4, 5, 12, 13);
+      row[i + 2] = __builtin_shufflevector(low, high, 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+  UNROLL for (Index i = 0; i < 8; ++i)
+    if (!(i & 4)) {
+      const vector low = row[i], high = row[i + 4];
+      row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11);
+      row[i + 4] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+  UNROLL for (Index j = 0; j < 8; ++j) *(vector*)(target + j * target_step) = row[j];
+}
+
+// c[4][24] += a[4][depth] * b[depth][24], where a[i][k] lies at i * 8 + k
+CONTRACTED static void multiply_4x24_i32(const int* a, const int* b, int* c, Index depth) {
+  CONTRACT
+  typedef int vector __attribute__((vector_size(32), aligned(4)));
+  vector sum[4][3], right[3];
+  UNROLL for (Index i = 0; i < 4; ++i)
+    UNROLL for (Index j = 0; j < 3; ++j) sum[i][j] = *(const vector*)(c + i * 24 + j * 8);
+  for (Index k = 0; k < depth; ++k) {
+    UNROLL for (Index j = 0; j < 3; ++j) right[j] = *(const vector*)(b + k * 24 + j * 8);
+    UNROLL for (Index i = 0; i < 4; ++i) {
+      const int left = a[i * 8 + k];
+      UNROLL for (Index j = 0; j < 3; ++j) sum[i][j] += left * right[j];
+    }
+  }
+  UNROLL for (Index i = 0; i < 4; ++i)
+    UNROLL for (Index j = 0; j < 3; ++j) *(vector*)(c + i * 24 + j * 8) = sum[i][j];
+}
+
+// target[j * target_step + i] = source[i * source_step + j] for i < rows, j < columns
+static void transpose_i32(int* target, Index target_step, const int* source, Index source_step,
+    Index rows, Index columns) {
+  typedef int vector __attribute__((vector_size(32), aligned(4)));
+  if (rows < 8 || columns < 8) {
+    for (Index i = 0; i < rows; ++i)
+      for (Index j = 0; j < columns; ++j) target[j * target_step + i] = source[i * source_step + j];
+    return;
+  }
+  vector row[8];
+  UNROLL for (Index i = 0; i < 8; ++i)
+    row[i] = *(const vector*)(source + i * source_step);
+  UNROLL for (Index i = 0; i < 8; ++i)
+    if (!(i & 1)) {
+      const vector low = row[i], high = row[i + 1];
+      row[i] = __builtin_shufflevector(low, high, 0, 8, 2, 10, 4, 12, 6, 14);
+      row[i + 1] = __builtin_shufflevector(low, high, 1, 9, 3, 11, 5, 13, 7, 15);
+    }
+  UNROLL for (Index i = 0; i < 8; ++i)
+    if (!(i & 2)) {
+      const vector low = row[i], high = row[i + 2];
+      row[i] = __builtin_shufflevector(low, high, 0, 1, 8, 9, 4, 5, 12, 13);
+      row[i + 2] = __builtin_shufflevector(low, high, 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+  UNROLL for (Index i = 0; i < 8; ++i)
+    if (!(i & 4)) {
+      const vector low = row[i], high = row[i + 4];
+      row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11);
+      row[i + 4] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+  UNROLL for (Index j = 0; j < 8; ++j) *(vector*)(target + j * target_step) = row[j];
+}
+
+// One block.
+static void gemm_block(const gemm_arguments& given, long long block, char* scratch) {
+  const signed char* const A = given.A;
+  const signed char* const B = given.B;
+  int* const C = given.C;
+  const Index M = given.M;
+  const Index A_stride0 = given.A_stride0;
+  const Index K = given.K;
+  const Index N = given.N;
+  const Index B_stride0 = given.B_stride0;
+  const Index C_stride1 = given.C_stride1;
+  const Index m = block % ((M + 12) / 16);
+  const Index n = block / ((M + 12) / 16);
+  int* const sA = (int*)(scratch + 0);
+  int* const sB = (int*)(scratch + 512);
+  int* const acc = (int*)(scratch + 1280);
+  // test_text.py:40: acc = 0
+  INDEPENDENT
+  for (Index e = 0; e < 384; ++e) {
+    const int acc_e = 0;
+    acc[e] = acc_e;
+  }
+  for (int k = 0; k < (K + 4) / 8; ++k) {
+    // test_text.py:42: sA = A_tile
+    {
+      const Index inside0 = within(-16*m + M, 16);
+      const Index inside1 = within(-8*k + K, 8);
+      if (inside0 < 16 || inside1 < 8) {
+        for (Index i0 = 0; i0 < 16; ++i0) {
+          INDEPENDENT
+          for (Index i1 = 0; i1 < 8; ++i1) sA[8*i0 + i1] = 0;
+        }
+      }
+      for (Index i0 = 0; i0 < inside0; ++i0) {
+        INDEPENDENT
+        for (Index i1 = 0; i1 < inside1; ++i1) sA[8*i0 + i1] = (int)(A[16*A_stride0*m + 8*k + A_stride0*i0 + i1]);
+      }
+    }
+    // test_text.py:43: sB = B_tile
+    {
+      const Index inside0 = within(-24*n + N, 24);
+      const Index inside1 = within(-8*k + K, 8);
+      if (inside0 < 24 || inside1 < 8) {
+        for (Index i1 = 0; i1 < 8; ++i1) {
+          INDEPENDENT
+          for (Index i0 = 0; i0 < 24; ++i0) sB[24*i1 + i0] = 0;
+        }
+      }
+      for (Index i0 = 0; i0 < inside0; i0 += 8) {
+        for (Index i1 = 0; i1 < inside1; i1 += 8) {
+          transpose_i32_from_i8(sB + 24*i1 + i0, 24, B + 24*B_stride0*n + 8*k + B_stride0*i0 + i1, B_stride0, within(inside0 - i0, 8), within(inside1 - i1, 8));
+        }
+      }
+    }
+    // test_text.py:47: acc += sA * sB
+    {
+      const Index m_panels = (within(-16*m + M, 16) + 3) / 4;
+      const Index n_panels = (within(-24*n + N, 24) + 23) / 24;
+      const Index depth = within(-8*k + K, 8);
+      for (Index n_panel = 0; n_panel < n_panels; ++n_panel) {
+        for (Index m_panel = 0; m_panel < m_panels; ++m_panel) {
+          multiply_4x24_i32(sA + 32*m_panel, sB + 24*n_panel, acc + 96*m_panel + 24*n_panel, depth);
+        }
+      }
+    }
+  }
+  // test_text.py:49: C_tile = acc
+  {
+    const Index limit0 = within(-16*m + M, 16);
+    const Index limit1 = within(-24*n + N, 24);
+    for (Index i0 = 0; i0 < limit0; i0 += 8) {
+      for (Index i1 = 0; i1 < limit1; i1 += 8) {
+        transpose_i32(C + 24*C_stride1*n + 16*m + C_stride1*i1 + i0, C_stride1, acc + 24*i0 + i1, 24, within(limit0 - i0, 8), within(limit1 - i1, 8));
+      }
+    }
+  }
+}
+
+extern "C" __attribute__((visibility("default")))
+void gemm(const void* arguments, long long* next_block, void* scratch, long long blocks) {
+  for (;;) {
+    const long long block = __atomic_fetch_add(next_block, 1, __ATOMIC_RELAXED);
+    if (block >= blocks) break;
+    gemm_block(*(const gemm_arguments*)arguments, block, (char*)scratch);
+  }
+}

@@ -1,0 +1,180 @@
+"""Conversions between element types: every narrow bit pattern, and one rounding everywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.dtypes import DType, boolean
+from tilewright.runtime import native
+from tilewright.targets.listing import Listing
+from tilewright.targets.reference import numerics
+
+Machine = Callable[..., Listing]
+
+# Casting what does not fit is what these tests do.
+pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+
+NARROW = [tw.f16, tw.bf16, tw.f8e4m3, tw.f8e5m2]
+FLOATS = [tw.f64, tw.f32, *NARROW]
+INTEGERS = [tw.i64, tw.i32, tw.i16, tw.i8, tw.u32, tw.u16, tw.u8]
+
+
+@tw.kernel(X="N", Y="N")
+def convert(X, Y):
+    n = tw.block_index(tw.ceil_div(X.shape[0], 1024))
+    x = tw.load(X.tile((1024,), (n,)).partition((32,)))
+    tw.copy(x.to(Y.dtype), Y.tile((1024,), (n,)))
+
+
+@tw.kernel(X="N", Y="N")
+def copy(X, Y):
+    n = tw.block_index(tw.ceil_div(X.shape[0], 1024))
+    tw.copy(X.tile((1024,), (n,)), Y.tile((1024,), (n,)), threads=(32,))
+
+
+def converted(
+    machine: Machine, x: np.ndarray, target: DType, kernel: tw.Kernel = convert, **options: object
+) -> np.ndarray:
+    y = np.full(x.size, 99, np.uint8).astype(target.numpy)
+    machine(kernel.trace(x, y), {"X": x, "Y": y}, **options)
+    return y
+
+
+def bits(values: np.ndarray) -> np.ndarray:
+    return values.view(f"u{values.itemsize}")
+
+
+def patterns(dtype: DType) -> np.ndarray:
+    """Every bit pattern of a type of at most 16 bits."""
+    return np.arange(1 << dtype.bits, dtype=f"u{dtype.bytes}").view(dtype.numpy)
+
+
+def assert_same(made: np.ndarray, expected: np.ndarray) -> None:
+    """Equal bits, but for the payload of NaN."""
+    nan = np.isnan(expected.astype(np.float64))
+    assert np.array_equal(np.isnan(made.astype(np.float64)), nan)
+    assert np.array_equal(bits(made)[~nan], bits(expected)[~nan])
+
+
+def hard_f32(target: DType) -> np.ndarray:
+    """Every number of a narrow type, every midpoint of neighbours, and what lies next to them in f32."""
+    every = patterns(target).astype(np.float32)
+    finite = np.unique(every[np.isfinite(every)])
+    between = ((finite[:-1].astype(np.float64) + finite[1:].astype(np.float64)) / 2).astype(np.float32)
+    past = finite[-1] * np.float32([1, 1.01, 1.03, 1.0625, 1.5, 2, 4])
+    points = np.concatenate([finite, between, past, -past])
+    near = [np.nextafter(points, np.float32(np.inf)), np.nextafter(points, np.float32(-np.inf))]
+    special = np.array([0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC00000, 0x7F800001, 0x80000000, 1], np.uint32)
+    return np.concatenate([points, *near, special.view(np.float32)])
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_every_pattern_widens_exactly(machine: Machine, dtype: DType, toolchain: native.Toolchain) -> None:
+    x = patterns(dtype)
+    for wide in (tw.f32, tw.f64):
+        assert_same(converted(machine, x, wide, toolchain=toolchain), x.astype(wide.numpy))
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_every_tie_rounds_to_even(machine: Machine, dtype: DType, toolchain: native.Toolchain) -> None:
+    x = hard_f32(dtype)
+    assert_same(converted(machine, x, dtype, toolchain=toolchain), x.astype(dtype.numpy))
+
+
+@pytest.mark.parametrize("dtype", [tw.bf16, tw.f8e4m3, tw.f8e5m2], ids=str)
+def test_nan_has_the_usual_pattern(machine: Machine, dtype: DType) -> None:
+    x = np.array([0x7FC00000, 0xFFC00000, 0x7F800001, 0xFFFFFFFF], np.uint32).view(np.float32)
+    assert np.array_equal(bits(converted(machine, x, dtype)), bits(x.astype(dtype.numpy)))
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_random_bits_round_as_numpy_does(machine: Machine, dtype: DType) -> None:
+    x = np.random.default_rng(3).integers(0, 2**32, 200_000, dtype=np.uint32).view(np.float32)
+    assert_same(converted(machine, x, dtype), x.astype(dtype.numpy))
+
+
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_f64_rounds_once(machine: Machine, dtype: DType) -> None:
+    """What lies a hair beside a tie would round to the tie in f32, and then to even."""
+    ties = hard_f32(dtype).astype(np.float64)
+    x = np.concatenate([ties, ties * (1 + 2**-50), ties * (1 - 2**-50), [1e-310, -1e-310, 1e300, -1e300]])
+    assert_same(converted(machine, x, dtype), numerics.convert(x, tw.f64, dtype))
+
+
+@pytest.mark.parametrize("source", NARROW, ids=str)
+@pytest.mark.parametrize("target", NARROW, ids=str)
+def test_narrow_to_narrow(machine: Machine, source: DType, target: DType) -> None:
+    x = patterns(source)
+    assert_same(converted(machine, x, target, copy), x.astype(np.float32).astype(target.numpy))
+
+
+@pytest.mark.parametrize("source", [tw.f64, tw.f32, tw.f16, tw.bf16], ids=str)
+@pytest.mark.parametrize("target", INTEGERS, ids=str)
+def test_floats_become_integers_truncated_and_saturated(
+    machine: Machine, source: DType, target: DType
+) -> None:
+    ends = np.iinfo(target.numpy)
+    edge = np.array([float(ends.min), float(ends.max), 0.0, 2.0**31, -(2.0**31), 2.0**63, 2.0**64, 65504.0])
+    near = np.concatenate(
+        [edge, np.nextafter(edge, np.inf), np.nextafter(edge, -np.inf), edge + 0.5, edge - 0.5]
+    )
+    drawn = np.random.default_rng(1).uniform(-1000, 1000, 2000)
+    x = np.concatenate([near, -near, drawn, drawn * 1e7, [np.nan, np.inf, -np.inf, -0.0]]).astype(
+        source.numpy
+    )
+    assert np.array_equal(converted(machine, x, target), numerics.convert(x, source, target))
+
+
+@pytest.mark.parametrize("source", INTEGERS, ids=str)
+@pytest.mark.parametrize("target", FLOATS, ids=str)
+def test_integers_become_floats_rounded_once(machine: Machine, source: DType, target: DType) -> None:
+    ends = np.iinfo(source.numpy)
+    x = np.random.default_rng(2).integers(ends.min, ends.max, 5000, dtype=source.numpy, endpoint=True)
+    powers = [2**n + d for n in range(source.bits) for d in (-1, 0, 1)]
+    kept = [p for p in (*powers, *(-p for p in powers), ends.min, ends.max) if ends.min <= p <= ends.max]
+    x = np.concatenate([x, x >> (source.bits // 2), np.array(kept, source.numpy)])
+    made = converted(machine, x, target)
+    if target in NARROW:
+        # Exact in f64 or far past every narrow number: one rounding.
+        expected = numerics.convert(x.astype(np.float64), tw.f64, target)
+    else:
+        expected = x.astype(target.numpy)
+    assert_same(made, expected)
+
+
+@tw.kernel(X="N", A="N", B="N", C="N", D="N", E="N", F="N", G="N")
+def to_all(X, A, B, C, D, E, F, G):
+    n = tw.block_index(tw.ceil_div(X.shape[0], 1024))
+    x = tw.load(X.tile((1024,), (n,)).partition((32,)))
+    for Y in (A, B, C, D, E, F, G):
+        tw.copy(x, Y.tile((1024,), (n,)))
+
+
+@pytest.mark.parametrize("source", INTEGERS, ids=str)
+def test_integers_wrap(machine: Machine, source: DType) -> None:
+    ends = np.iinfo(source.numpy)
+    x = np.random.default_rng(2).integers(ends.min, ends.max, 1000, dtype=source.numpy, endpoint=True)
+    made = {name: np.zeros(1000, dtype.numpy) for name, dtype in zip("ABCDEFG", INTEGERS, strict=True)}
+    machine(to_all.trace(x, *made.values()), {"X": x, **made})
+    for y in made.values():
+        assert np.array_equal(y, x.astype(y.dtype))
+
+
+@pytest.mark.parametrize("dtype", [*FLOATS, tw.i32, tw.u8], ids=str)
+def test_truth_values(machine: Machine, dtype: DType) -> None:
+    x = np.array([0, 1, 2, 0, -0.0 if dtype.is_float else 0]).astype(dtype.numpy)
+    truth = converted(machine, x, boolean)
+    assert truth.tolist() == [False, True, True, False, False]
+    assert converted(machine, truth, dtype).tolist() == [0, 1, 1, 0, 0]
+
+
+@pytest.mark.parametrize("dtype", [tw.c32, tw.c64, tw.c128], ids=str)
+def test_complex_numbers_are_moved(machine: Machine, dtype: DType) -> None:
+    x = np.frombuffer(np.random.default_rng(1).bytes(100 * dtype.bytes), dtype.numpy)
+    y = np.zeros(100, dtype.numpy)
+    machine(copy.trace(x, y), {"X": x, "Y": y})
+    assert x.tobytes() == y.tobytes()

@@ -1,0 +1,242 @@
+"""Elementwise functions: accuracy over whole ranges, special values, dtypes, and what shares a loop."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.dtypes import DType
+from tilewright.runtime import native
+from tilewright.targets.listing import Listing
+from tilewright.targets.reference import numerics
+
+Machine = Callable[..., Listing]
+pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
+
+TILE = 1024
+BOUNDS = {"exp": 1.1, "log": 1.1, "tanh": 2.5, "sqrt": 0.5, "rsqrt": 1.5}
+RANGES = {"exp": (-104, 89.5), "log": (0, 1e3), "tanh": (-12, 12), "sqrt": (0, 1e6), "rsqrt": (1e-6, 1e6)}
+UNARY = {
+    "exp": tw.exp,
+    "log": tw.log,
+    "tanh": tw.tanh,
+    "sqrt": tw.sqrt,
+    "rsqrt": tw.rsqrt,
+    "abs": tw.absolute,
+}
+
+
+@tw.kernel(X="N", Y="N")
+def unary(X, Y, *, function):
+    n = tw.block_index(tw.ceil_div(X.shape[0], TILE))
+    x = tw.load(X.tile((TILE,), (n,)).partition((32,)))
+    tw.copy(UNARY[function](x), Y.tile((TILE,), (n,)))
+
+
+@tw.kernel(X="N", Y="N", Z="N")
+def arithmetic(X, Y, Z, *, function):
+    n = tw.block_index(tw.ceil_div(X.shape[0], TILE))
+    x = tw.load(X.tile((TILE,), (n,)).partition((32,)))
+    y = tw.load(Y.tile((TILE,), (n,)).partition((32,)))
+    tw.copy(function(x, y), Z.tile((TILE,), (n,)))
+
+
+def hard(dtype: DType, function: str) -> np.ndarray:
+    """Random numbers of the function's range, all magnitudes, neighbours of 0, 1 and powers of two."""
+    drawn = np.random.default_rng(5)
+    low, high = RANGES[function]
+    if dtype == tw.f64 and function == "exp":
+        low, high = -746, 710
+    wide = np.exp2(drawn.uniform(-140, 127, 50_000)) * np.where(low < 0, drawn.choice([-1, 1], 50_000), 1)
+    points = np.concatenate(
+        [drawn.uniform(low, high, 100_000), wide, np.exp2(np.arange(-149, 128.0)), [0.0, 1.0]]
+    )
+    made = points.astype(dtype.numpy)
+    made = np.concatenate([made, np.nextafter(made, dtype.numpy.type(1)), -made if low < 0 else made])
+    return made if low < 0 or function == "log" else np.abs(made)
+
+
+@pytest.mark.parametrize("dtype", [tw.f32, tw.f64], ids=str)
+@pytest.mark.parametrize("function", BOUNDS)
+def test_accuracy(machine: Machine, function: str, dtype: DType, toolchain: native.Toolchain) -> None:
+    x = hard(dtype, function)
+    y = np.full_like(x, 7)
+    machine(unary.trace(x, y, function=function), {"X": x, "Y": y}, toolchain=toolchain)
+    wide = x.astype(np.longdouble)
+    exact = 1 / np.sqrt(wide) if function == "rsqrt" else getattr(np, function)(wide)
+    finite = np.abs(exact) < np.finfo(y.dtype).max
+    rounded = exact.astype(y.dtype)
+    assert np.array_equal(y[~finite], rounded[~finite], equal_nan=True)
+    ulp = np.spacing(np.maximum(np.abs(rounded[finite]), np.finfo(y.dtype).tiny)).astype(np.longdouble)
+    error = np.abs(y[finite].astype(np.longdouble) - exact[finite]) / ulp
+    assert error.max() <= BOUNDS[function], f"{error.max()} ulp at {x[finite][error.argmax()]!r}"
+
+
+@pytest.mark.parametrize("dtype", [tw.f32, tw.f64], ids=str)
+@pytest.mark.parametrize("function", BOUNDS)
+def test_special_values(machine: Machine, function: str, dtype: DType) -> None:
+    x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, -1.0], dtype.numpy)
+    y = np.full_like(x, 7)
+    machine(unary.trace(x, y, function=function), {"X": x, "Y": y})
+    expected = 1 / np.sqrt(x) if function == "rsqrt" else getattr(np, function)(x)
+    if function in ("exp", "tanh"):
+        expected[5] = y[5]  # a number, of which `test_accuracy` speaks
+    assert np.array_equal(y, expected, equal_nan=True)
+    assert np.array_equal(np.signbit(y[3:5]), np.signbit(expected[3:5]))
+
+
+@pytest.mark.parametrize("dtype", [tw.f16, tw.bf16, tw.f8e4m3], ids=str)
+@pytest.mark.parametrize("function", [*BOUNDS, "abs"])
+def test_narrow_types_compute_in_f32_and_round_once(machine: Machine, function: str, dtype: DType) -> None:
+    x = np.arange(1 << dtype.bits, dtype=f"u{dtype.bytes}").view(dtype.numpy)
+    y = np.zeros_like(x)
+    machine(unary.trace(x, y, function=function), {"X": x, "Y": y})
+    wide = x.astype(np.float32)
+    exact = {"rsqrt": lambda v: 1 / np.sqrt(v), "abs": np.abs}.get(function, getattr(np, function, None))(
+        wide
+    )
+    expected = exact.astype(dtype.numpy)
+    nan = np.isnan(expected.astype(np.float32))
+    assert np.array_equal(np.isnan(y.astype(np.float32)), nan)
+    # f32 results one unit apart may round to neighbours of the narrow type.
+    near = np.abs(
+        y[~nan].view(f"i{dtype.bytes}").astype(int) - expected[~nan].view(f"i{dtype.bytes}").astype(int)
+    )
+    assert near.max() <= 1
+    assert (near == 0).mean() > 0.999
+
+
+@pytest.mark.parametrize(
+    "dtype", [tw.f64, tw.f32, tw.f16, tw.bf16, tw.f8e5m2, tw.i64, tw.i32, tw.i8, tw.u8, tw.u32], ids=str
+)
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "div", "min", "max", "less", "less_equal"])
+def test_arithmetic_is_the_references(machine: Machine, name: str, dtype: DType) -> None:
+    drawn = np.random.default_rng(4)
+    special = (
+        np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, 3.0])
+        if dtype.is_float
+        else np.array([0, 1, 3, 127])
+    )
+    if dtype.kind == "int":
+        ends = np.iinfo(dtype.numpy)
+        special = np.array([0, 1, -1, ends.min, ends.max])
+    pairs = np.stack(np.meshgrid(special, special)).reshape(2, -1).astype(dtype.numpy)
+    tail = drawn.uniform(0 if dtype.kind == "uint" else -100, 100, (2, 3000)).astype(dtype.numpy)
+    x, y = np.concatenate([pairs, tail], axis=1)
+    if name == "div" and not dtype.is_float:
+        y[y == 0] = 1
+    functions = {
+        "add": lambda a, b: a + b,
+        "sub": lambda a, b: a - b,
+        "mul": lambda a, b: a * b,
+        "div": lambda a, b: a / b,
+        "min": tw.smaller,
+        "max": tw.larger,
+        "less": lambda a, b: (a < b).to(dtype),
+        "less_equal": lambda a, b: (a <= b).to(dtype),
+    }
+    z = np.zeros_like(x)
+    machine(arithmetic.trace(x, y, z, function=functions[name]), {"X": x, "Y": y, "Z": z})
+    expected = numerics.elementwise(name, [x, y], [dtype, dtype], dtype).astype(dtype.numpy)
+    if dtype.is_float:
+        nan = np.isnan(expected.astype(np.float64))
+        assert np.array_equal(np.isnan(z.astype(np.float64)), nan)
+        assert np.array_equal(z[~nan].astype(np.float64), expected[~nan].astype(np.float64))
+    else:
+        assert np.array_equal(z, expected)
+
+
+def test_products_and_sums_round_separately(machine: Machine) -> None:
+    """Nothing outside a multiply of matrices is contracted, so a*b - a*b is 0."""
+    x = np.random.default_rng(1).uniform(1, 2, 5000).astype(np.float32)
+    z = np.ones_like(x)
+    machine(arithmetic.trace(x, x, z, function=lambda a, b: a * b - a * b), {"X": x, "Y": x, "Z": z})
+    assert (z == 0).all()
+
+
+@tw.kernel(X="M N", Y="M N", alpha=tw.f32, beta=tw.f64, count=int)
+def epilogue(X, Y, alpha, beta, count, *, tile):
+    m, n = tw.block_index(tw.ceil_div(X.shape, tile))
+    x = tw.load(X.tile(tile, (m, n)).partition((4, 8)))
+    total = tw.fragment(x, fill=0.5)
+    turn = tw.var(0)
+    for _ in tw.range(count):
+        now = turn.get()
+        with tw.when(now % 2 == 0):
+            total += x * alpha
+        with tw.otherwise():
+            total -= x
+        turn.set(now + 1)
+    mask = total < 0
+    kept = tw.where(mask, total * -0.5, total)
+    tw.fill(x, beta)
+    tw.copy(kept + x, Y.tile(tile, (m, n)))
+
+
+@pytest.mark.parametrize("count", [0, 1, 4])
+def test_branches_loops_and_numbers(machine: Machine, count: int) -> None:
+    X = np.random.default_rng(1).uniform(-4, 4, (37, 50)).astype(np.float32)
+    Y = np.full_like(X, np.nan)
+    kernel = epilogue.trace(X, Y, 0.0, 0.0, 0, tile=(16, 32))
+    machine(kernel, {"X": X, "Y": Y, "alpha": 1.5, "beta": 3.25, "count": count})
+    total = np.full_like(X, 0.5)
+    for turn in range(count):
+        total = total + X * np.float32(1.5) if turn % 2 == 0 else total - X
+    assert np.array_equal(Y, np.where(total < 0, total * np.float32(-0.5), total) + np.float32(3.25))
+
+
+@tw.kernel(X="N", Y="N", rate=tw.f32)
+def scaled(X, Y, rate):
+    twice = (rate + rate) * 0.5 + rate
+    x = tw.load(X.tile((64,), (0,)).partition((32,)))
+    tw.copy(x * twice, Y.tile((64,), (0,)))
+
+
+def test_numbers_are_computed_once(machine: Machine) -> None:
+    x = np.arange(64, dtype=np.float32)
+    y = np.zeros_like(x)
+    listing = machine(scaled.trace(x, y, 0.0), {"X": x, "Y": y, "rate": 1.25})
+    assert np.array_equal(y, x * np.float32(2.5))
+    assert listing.text.count("rate + rate") == 1
+
+
+def test_a_chain_keeps_only_what_others_read(machine: Machine) -> None:
+    x = np.random.default_rng(1).uniform(1, 2, 3000).astype(np.float32)
+    z = np.zeros_like(x)
+    listing = machine(
+        arithmetic.trace(x, x, z, function=lambda a, b: ((a + b) * a - b) / (a + 3.0)),
+        {"X": x, "Y": x, "Z": z},
+    )
+    assert np.array_equal(z, ((x + x) * x - x) / (x + np.float32(3)))
+    assert listing.text.count("for (Index e = 0") == 1
+    assert listing.shared_bytes < 4 * TILE * x.itemsize
+
+
+FLOAT_LITERALS = [0, 3, -7, 0.1, float("inf"), float("nan"), 1e30]
+LITERALS = [(dtype, v) for dtype in (tw.f32, tw.f16, tw.bf16, tw.f8e4m3, tw.f64) for v in FLOAT_LITERALS]
+LITERALS += [(tw.i8, -128), (tw.i64, -(2**63)), (tw.i64, 2**63 - 1), (tw.u32, 2**32 - 1), (tw.i32, 5.0)]
+
+
+@pytest.mark.parametrize(("dtype", "value"), LITERALS)
+def test_literals_are_rounded_once(machine: Machine, dtype: DType, value: float) -> None:
+    @tw.kernel(Y="N")
+    def filled(Y):
+        y = tw.fragment(tw.blocked((64,), (32,), (0,)), Y.dtype, fill=value)
+        tw.copy(y, Y.tile((64,), (0,)))
+
+    y = np.zeros(64, dtype.numpy)
+    machine(filled.trace(y), {"Y": y})
+    expected = np.array([value], dtype.numpy) if not dtype.is_float else None
+    if expected is None:
+        expected = numerics.convert(np.array([value], np.float64), tw.f64, dtype)
+    assert np.array_equal(y.astype(np.float64), np.repeat(expected, 64).astype(np.float64), equal_nan=True)
+
+
+def test_integers_divide_by_zero_without_a_trap(machine: Machine) -> None:
+    x, y = np.array([5, -5, 0], np.int32), np.array([0, 0, 0], np.int32)
+    z = np.ones_like(x)
+    machine(arithmetic.trace(x, y, z, function=lambda a, b: a / b), {"X": x, "Y": y, "Z": z})
+    assert z[2] == 0
