@@ -19,6 +19,10 @@ from tilewright.layout.nodes import Cond, Constant, Expr, Int
 Index: TypeAlias = Union[int, "Scalar"]
 
 
+class _UnhashableError(TraceError, TypeError):
+    """What Python expects from an object without a hash, at the author's line."""
+
+
 class Scalar:
     """An integer that is known only when the kernel runs: a size, a block index, a loop index."""
 
@@ -102,7 +106,7 @@ class Scalar:
         return ~(self == other)
 
     def __hash__(self) -> NoReturn:
-        raise TraceError(f"{self} cannot be a key or a member of a set: its value is not known yet", here())
+        raise _UnhashableError(f"{self} cannot be a key or in a set: its value is not known yet", here())
 
     def __bool__(self) -> NoReturn:
         raise undecided(f"{self} != 0")
