@@ -97,7 +97,7 @@ class _Parser:
         except ParseError:
             raise
         except _MISFITS as error:
-            text = ast.unparse(node).split("\n", 1)[0]
+            text = ast.unparse(node).split("\n", 1)[0].removesuffix(":")
             raise ParseError(f"line {node.lineno}: {text}: {type(error).__name__}: {error}") from error
 
     def head(self, statement: ast.stmt) -> dict[str, Any]:
