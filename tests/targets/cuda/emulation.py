@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime.native import Toolchain
-from tilewright.targets.cuda.prelude import PIECES
+from tilewright.targets.cuda.prelude import PIECES, prelude
 from tilewright.targets.listing import Listing
 
 HEADER = Path(__file__).with_name("emulator.h")
@@ -55,14 +55,19 @@ static void copy_async(void* to, const void* from, bool exists = true) {
 """What stands for the pieces of the prelude that are made of instructions."""
 
 
+def kernel_text(listing: Listing) -> str:
+    """The kernel without the prelude."""
+    return listing.text[listing.text.index('extern "C" __global__') :]
+
+
 def source(listings: Mapping[str, Listing]) -> str:
     """One C++ text with every kernel in a namespace of its own, and a function to call each."""
-    pieces = [OVERRIDES.get(name, text) for name, text in PIECES.items()]
+    used = prelude("\n".join(kernel_text(listing) for listing in listings.values()))
+    pieces = [OVERRIDES.get(name, text) for name, text in PIECES.items() if text in used]
     assert not [text for text in pieces if "asm" in text]
     parts = [f'#include "{HEADER}"', *pieces]
     for at, listing in enumerate(listings.values()):
-        kernel = listing.text[listing.text.index('extern "C" __global__') :]
-        kernel = kernel.removeprefix('extern "C" ')
+        kernel = kernel_text(listing).removeprefix('extern "C" ')
         kernel = re.sub(r"extern __shared__ .*", "unsigned char* shared_memory = emulated_shared;", kernel)
         parameters = re.search(rf"\b{listing.entry}\(\s*([^)]*)\)", kernel)
         assert parameters is not None

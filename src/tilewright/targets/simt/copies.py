@@ -21,11 +21,11 @@ from tilewright.targets.simt.conversion import converted
 from tilewright.targets.simt.emitter import LOOPS, SIMT_RULES, Scope, SimtEmitter, walk_of
 from tilewright.targets.simt.walk import Walk, extent, split_offset, split_valid, thread_coordinate, walk
 
-STAGED_BYTES = 128
-"""How much one thread loads before it stores, in a copy between memories."""
+STAGED_ACCESSES = {16: 8, 8: 8}
+"""How many accesses, by their width in bytes, a thread loads before it stores, between memories."""
 
-UNROLLED = 64
-"""Copies between memories of up to this many accesses per thread are unrolled."""
+STAGED_NARROW = 16
+"""The same for narrower accesses: each has an address and a predicate of its own."""
 
 
 @dataclass(frozen=True)
@@ -208,12 +208,13 @@ def _between_memories(emitter: SimtEmitter, op: Copy) -> None:
     spread = op.spread
     guard = emitter.participants(spread, once=True)
     with emitter.scope(op, title(op, vector), guard) as scope:
-        path, at = plan(scope, spread, vector, max(STAGED_BYTES // max(vector * op.source.dtype.bytes, 4), 1))
+        staged = STAGED_ACCESSES.get(vector * op.source.dtype.bytes, STAGED_NARROW)
+        path, at = plan(scope, spread, vector, staged)
         first = len(path.loops) - path.batch
         outer, inner = path.loops[:first], path.loops[first:]
         source = access(scope, "from", op.source, at, path.loops, vector, const=True)
         target = access(scope, "to", op.target, at, path.loops, vector, const=False)
-        with emitter.loops(outer, unroll=path.count <= UNROLLED):
+        with emitter.loops(outer, unroll=False):
             if not inner:
                 emitter.line(
                     f"const {source.word} {(moved := scope.name('moved'))} = {source.load(emitter)};"

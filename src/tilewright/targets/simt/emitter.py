@@ -108,8 +108,7 @@ class SimtEmitter(Emitter):
         if not loops:
             yield
             return
-        if unroll:
-            self.line(self.dialect.unroll)
+        self.line(self.dialect.unroll if unroll else f"{self.dialect.unroll} 1")
         with self.indented(_head(loops[0])), self.loops(loops[1:], unroll):
             yield
 
