@@ -26,7 +26,7 @@ GUARD_BYTES = 4096
 
 
 class Machine:
-    """Runs kernels on one thread; each text is compiled once per session."""
+    """Runs kernels on one thread; each text is compiled once per process."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder

@@ -15,7 +15,7 @@ from tilewright.targets.listing import Listing
 
 Machine = Callable[..., Listing]
 
-RAGGED = [(1, 1, 1), (129, 129, 67), (127, 61, 131), (64, 96, 32), (65, 97, 33), (2, 200, 300), (200, 2, 17)]
+RAGGED = [(129, 129, 67), (127, 61, 131), (1, 1, 1), (64, 96, 32), (65, 97, 33), (2, 200, 300), (200, 2, 17)]
 FLOATS = [tw.f32, tw.f64, tw.f16, tw.bf16, tw.f8e4m3, tw.f8e5m2]
 
 
@@ -80,22 +80,37 @@ def output(shape: tuple[int, int], dtype: DType, layout: str = "row") -> np.ndar
     return made
 
 
-@pytest.mark.parametrize("shape", RAGGED, ids=str)
 @pytest.mark.parametrize("dtype", [*FLOATS, tw.i8], ids=str)
-def test_ragged_shapes(machine: Machine, dtype: DType, shape: tuple[int, int, int]) -> None:
-    M, N, K = shape
+def test_ragged_shapes(machine: Machine, dtype: DType) -> None:
+    """One text for arrays of any extents runs on all of them."""
     atom = tw.atoms.fma(dtype)
-    A, B = random((M, K), dtype, 1), random((N, K), dtype, 2)
-    C = output((M, N), atom.c_dtype)
-    machine(gemm.trace(A, B, C, **tiled(atom, (48, 64, 32))), {"A": A, "B": B, "C": C})
-    check(C, A, B, atom.c_dtype, atom.c_dtype)
+    kernel = None
+    for M, N, K in RAGGED:
+        A, B = random((M, K), dtype, 1), random((N, K), dtype, 2)
+        C = output((M, N), atom.c_dtype)
+        kernel = kernel or gemm.trace(A, B, C, **tiled(atom, (48, 64, 32)))
+        machine(kernel, {"A": A, "B": B, "C": C})
+        check(C, A, B, atom.c_dtype, atom.c_dtype)
 
 
-@pytest.mark.parametrize("layout_c", ["row", "column", "strided"])
-@pytest.mark.parametrize("layout_b", ["row", "column", "odd", "strided"])
-@pytest.mark.parametrize("layout_a", ["row", "column", "odd", "strided"])
-def test_layouts(machine: Machine, layout_a: str, layout_b: str, layout_c: str) -> None:
+@pytest.mark.parametrize("shape", [(1, 1, 1), (64, 96, 32), (96, 128, 64), (50, 70, 30)], ids=str)
+def test_what_is_known_of_extents_shapes_the_text(machine: Machine, shape: tuple[int, int, int]) -> None:
+    M, N, K = shape
+    A, B, C = random((M, K), tw.f32, 1), random((N, K), tw.f32, 2), output((M, N), tw.f32)
+    machine(gemm.trace(A, B, C, **tiled(tw.atoms.fma(tw.f32), (48, 64, 32))), {"A": A, "B": B, "C": C})
+    check(C, A, B, tw.f32, tw.f32)
+
+
+@pytest.mark.parametrize(
+    "layouts",
+    [
+        *(f"{a} {b} row" for a in ("row", "column", "strided") for b in ("row", "column", "strided")),
+        *("row odd column", "odd row strided", "column column column"),
+    ],
+)
+def test_layouts(machine: Machine, layouts: str) -> None:
     M, N, K = 101, 83, 71
+    layout_a, layout_b, layout_c = layouts.split()
     A, B = random((M, K), tw.f32, 1, layout_a), random((N, K), tw.f32, 2, layout_b)
     C = output((M, N), tw.f32, layout_c)
     machine(gemm.trace(A, B, C, **tiled(tw.atoms.fma(tw.f32), (48, 64, 32))), {"A": A, "B": B, "C": C})
@@ -121,7 +136,7 @@ def test_the_result_is_rounded_once(machine: Machine, out: DType) -> None:
     check(C, A, B, tw.f32, out)
 
 
-@pytest.mark.parametrize("dtype", [tw.f32, tw.f16, tw.i8], ids=str)
+@pytest.mark.parametrize("dtype", [tw.f32, tw.i8], ids=str)
 def test_every_architectures_text(machine: Machine, arch: str, dtype: DType) -> None:
     """The text uses no instruction by name, so this processor runs all of them."""
     A, B = random((131, 67), dtype, 1), random((101, 67), dtype, 2, "column")
@@ -131,7 +146,7 @@ def test_every_architectures_text(machine: Machine, arch: str, dtype: DType) -> 
     check(C, A, B, tw.atoms.fma(dtype).c_dtype, tw.atoms.fma(dtype).c_dtype)
 
 
-@pytest.mark.parametrize("dtype", [tw.f32, tw.bf16, tw.i8], ids=str)
+@pytest.mark.parametrize("dtype", [tw.bf16, tw.i8], ids=str)
 def test_every_toolchain(machine: Machine, toolchain: native.Toolchain, dtype: DType) -> None:
     A, B = random((131, 67), dtype, 1), random((101, 67), dtype, 2)
     C = output((131, 101), tw.atoms.fma(dtype).c_dtype)
@@ -206,15 +221,17 @@ def test_tiles_of_every_size(machine: Machine, tile: tuple[int, int, int]) -> No
     check(C, A, B, tw.f32, tw.f32)
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_integers_are_exact(machine: Machine, seed: int) -> None:
-    drawn = np.random.default_rng(seed)
-    M, N, K = (int(n) for n in drawn.integers(1, 200, 3))
-    A = drawn.integers(-8, 9, (M, K)).astype(np.float32)
-    B = drawn.integers(-8, 9, (N, K)).astype(np.float32)
-    C = output((M, N), tw.f32)
-    machine(gemm.trace(A, B, C, **tiled(tw.atoms.fma(tw.f32), (48, 64, 32))), {"A": A, "B": B, "C": C})
-    assert np.array_equal(C, A @ B.T)
+def test_integers_are_exact(machine: Machine) -> None:
+    drawn = np.random.default_rng(0)
+    kernel = None
+    for _ in range(20):
+        M, N, K = (int(n) for n in drawn.integers(1, 200, 3) | 1)
+        A = drawn.integers(-8, 9, (M, K)).astype(np.float32)
+        B = drawn.integers(-8, 9, (N, K)).astype(np.float32)
+        C = output((M, N), tw.f32)
+        kernel = kernel or gemm.trace(A, B, C, **tiled(tw.atoms.fma(tw.f32), (48, 64, 32)))
+        machine(kernel, {"A": A, "B": B, "C": C})
+        assert np.array_equal(C, A @ B.T)
 
 
 def test_extreme_bytes_do_not_overflow(machine: Machine) -> None:
