@@ -45,10 +45,14 @@ def call(name: str, *arguments: Any) -> Any:
     bindings = driver()
     status, *values = getattr(bindings, name)(*arguments)
     if status != bindings.CUresult.CUDA_SUCCESS:
-        _, text = bindings.cuGetErrorString(status)
-        meaning = text.decode() if text else ""
-        raise LaunchError(f"CUDA: {name} failed with {status.name}: {meaning}")
+        raise failure(name, status)
     return values[0] if len(values) == 1 else tuple(values)
+
+
+def failure(what: str, status: Any) -> LaunchError:
+    """The error for a status of the driver: its name and what the driver says about it."""
+    _, text = driver().cuGetErrorString(status)
+    return LaunchError(f"CUDA: {what} failed with {status.name}: {text.decode() if text else ''}")
 
 
 @dataclass(frozen=True)
@@ -214,7 +218,7 @@ class Launch:
             activate(self._index)
             status = self._submit(stream)
             if status != self._success:
-                raise LaunchError(f"CUDA: the launch failed with {status.name}")
+                raise failure("the launch", status)
 
     def _submit(self, stream: int) -> Any:
         if self._config is None:
