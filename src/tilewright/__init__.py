@@ -91,6 +91,7 @@ from tilewright.lang.operations import (
     workspace,
 )
 from tilewright.lang.scalars import ceil_div, maximum, minimum
+from tilewright.lang.specs import TensorSpec
 from tilewright.layout.distribution import Distribution, Mode, blocked, raked
 from tilewright.layout.layout import Layout, column_major, row_major
 from tilewright.layout.transforms import Swizzle
@@ -116,6 +117,7 @@ __all__ = [
     "Mode",
     "ParseError",
     "Swizzle",
+    "TensorSpec",
     "TiledMma",
     "TilewrightError",
     "ToolchainError",

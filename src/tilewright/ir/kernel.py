@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from tilewright.dtypes import DType
 from tilewright.errors import Violation
+from tilewright.ir.async_ops import MBarrier
 from tilewright.ir.ops import Block, For, GetVariable, Let, Op, Shared
 from tilewright.ir.types import Value
 from tilewright.layout.nodes import Cond, Int, Sym
@@ -87,6 +89,23 @@ Param: TypeAlias = TensorParam | ScalarParam | SizeParam | Workspace
 
 
 @dataclass(frozen=True)
+class TensorMap:
+    """What TMA must know of an array and a box: derived from the launch's arguments, passed by value.
+
+    Args:
+        name: its name in generated text.
+        tensor: the parameter whose address, extents and strides it holds.
+        box: extents of the box, in the tensor's order of dimensions.
+        dtype: element type.
+    """
+
+    name: str
+    tensor: str
+    box: tuple[int, ...]
+    dtype: DType
+
+
+@dataclass(frozen=True)
 class GridAxis:
     """One axis of the launch grid: a symbol in ``[0, extent)``. ``kind`` is ``"block"`` or ``"batch"``."""
 
@@ -125,6 +144,7 @@ class Kernel:
         lanes: threads per warp.
         body: the operations.
         guards: what the launcher checks.
+        tensor_maps: passed after the parameters; a target derives them.
         violations: rules broken while tracing; no target compiles a kernel that has any.
     """
 
@@ -136,6 +156,7 @@ class Kernel:
     cluster: tuple[ClusterAxis, ...] = ()
     lanes: int = 32
     guards: tuple[Guard, ...] = ()
+    tensor_maps: tuple[TensorMap, ...] = ()
     violations: tuple[Violation, ...] = field(default=(), compare=False)
 
     @property
@@ -169,8 +190,12 @@ class Kernel:
         return frozenset(value.name for value in self.tensors if value in written)
 
 
+BARRIER_BYTES = 8
+"""Bytes of shared memory of one transaction barrier."""
+
+
 def layout_shared(kernel: Kernel) -> tuple[dict[Value, int], int]:
-    """The byte offset of every shared tensor, and the total; tensors lie one after another."""
+    """The byte offset of every shared tensor and barrier, and the total; they lie one after another."""
     offsets: dict[Value, int] = {}
     total = 0
     for op in kernel.walk():
@@ -178,6 +203,10 @@ def layout_shared(kernel: Kernel) -> tuple[dict[Value, int], int]:
             total = -(-total // op.align) * op.align
             offsets[op.result] = total
             total += op.elems * op.dtype.bytes
+        elif isinstance(op, MBarrier):
+            total = -(-total // BARRIER_BYTES) * BARRIER_BYTES
+            offsets[op.result] = total
+            total += op.stages * BARRIER_BYTES
     return offsets, total
 
 

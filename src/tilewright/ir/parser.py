@@ -88,6 +88,7 @@ class _Parser:
             cluster=tuple(m for m in made if isinstance(m, k.ClusterAxis)),
             lanes=head["lanes"],
             guards=tuple(m for m in made if isinstance(m, k.Guard)),
+            tensor_maps=tuple(m for m in made if isinstance(m, k.TensorMap)),
         )
 
     def guarded(self, read: Callable[[Any], Any], node: ast.stmt) -> Any:
@@ -158,6 +159,8 @@ class _Parser:
                 if what == "workspace":
                     made = k.Workspace(value, named["elems"], named["zeroed"])
                 self.names[name] = value
+            case "tensor_map":
+                made = k.TensorMap(name, *positional)
             case "grid":
                 sym = grid_index(name, positional[0])
                 made, self.names[name] = k.GridAxis(sym, *positional), sym

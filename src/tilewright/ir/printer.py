@@ -44,6 +44,8 @@ class _Printer:
             head.append(f"{axis.sym.name} = grid({self.show(axis.extent)}, {axis.kind!r})")
         for member in kernel.cluster:
             head.append(f"{member.sym.name} = cluster({member.axis}, {member.extent})")
+        for made in kernel.tensor_maps:
+            head.append(f"{made.name} = tensor_map({made.tensor!r}, {made.box}, {made.dtype})")
         head += [f"guard({format_cond(g.condition)}, {g.message!r})" for g in kernel.guards]
         body = self.block(kernel.body, 0)
         return "\n".join([*head, *self.pooled, *body]) + "\n"

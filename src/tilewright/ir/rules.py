@@ -12,7 +12,7 @@ from tilewright.errors import Violation
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.expr import add, expand, mul
-from tilewright.layout.nodes import Int, Sym
+from tilewright.layout.nodes import And, Int, Sym
 from tilewright.layout.view import View
 from tilewright.layout.walk import substitute, symbols
 
@@ -156,7 +156,7 @@ def _verify_access(op: Copy, value: Value, dim: int, vector: int, nearest: str) 
     size = vector * kind.dtype.bytes
     if obstacle := kind.view.vector_obstacle(dim, vector):
         units = [d for d in range(kind.view.rank) if _step(kind.view, d) == 1]
-        unknown = _unknown(value, vector)
+        unknown = _unknown(value, dim, vector)
         if units and dim not in units:
             obstacle = (
                 f"it is contiguous along dimension {units[-1]}, the threads' runs lie along dimension {dim}"
@@ -179,13 +179,16 @@ def _verify_access(op: Copy, value: Value, dim: int, vector: int, nearest: str) 
         )
 
 
-def _unknown(value: Value, width: int) -> dict[Sym, str]:
-    """The sizes of the array behind a tensor that are not known to be multiples of ``width``."""
+def _unknown(value: Value, along: int, width: int) -> dict[Sym, str]:
+    """The sizes of the array behind a tensor that vectors along a dimension need to be multiples."""
     view, array = value.tensor.view, value.buffer.tensor.view
+    parts = view.valid.parts if isinstance(view.valid, And) else (view.valid,)
+    edges = {sym for part in parts if view.coords[along] in symbols(part) for sym in symbols(part)}
     found: dict[Sym, str] = {}
     for dim, extent in enumerate(array.shape):
-        for what, size, used in (("stride", _step(array, dim), view.offset), ("extent", extent, view.valid)):
-            if isinstance(size, Sym) and size.divisor % width and size in symbols(used):
+        sizes = (("stride", _step(array, dim), symbols(view.offset)), ("extent", extent, edges))
+        for what, size, used in sizes:
+            if isinstance(size, Sym) and size.divisor % width and size in used:
                 found.setdefault(size, f"{what} of dimension {dim}")
     return found
 

@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from tilewright.errors import Violation
+from tilewright.ir.async_ops import TmaLoad, TmaStore
 from tilewright.ir.kernel import Derived, Kernel, SizeParam
 from tilewright.ir.ops import Block, For, Mma, Op
 from tilewright.ir.types import TensorType, Value
@@ -102,10 +103,13 @@ def _symbols(value: Any) -> set[Sym]:
 def used_symbols(kernel: Kernel) -> set[Sym]:
     """Every symbol that the kernel needs: in its arrays, operations and their views, the launch shape."""
     found = {sym for array in kernel.tensors for sym in _symbols(array.tensor.view)}
+    mapped = {tensor_map.tensor for tensor_map in kernel.tensor_maps}
     for op in kernel.walk():
         found |= op_symbols(op)
         for value in op.operands:
-            if isinstance(value.type, TensorType) and op.read + op.written:
+            # A tensor map holds the sizes of the array that TMA moves.
+            by_map = isinstance(op, TmaLoad | TmaStore) and value.name in mapped
+            if isinstance(value.type, TensorType) and op.read + op.written and not by_map:
                 found |= _symbols(value.type.view)
     for axis in kernel.grid:
         found |= _symbols(axis.extent)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
+from tilewright.ir.async_ops import MmaAsync, TmaLoad, TmaStore
 from tilewright.ir.builder import make
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Op, Reshape, Shared
@@ -26,7 +27,9 @@ def uses(kernel: Kernel, op: Shared) -> tuple[Op, ...]:
 
 
 def observes_addresses(op: Op) -> bool:
-    """Whether an operation's meaning depends on where elements lie: only a swizzle of offsets does."""
+    """Whether an operation depends on where elements lie: a swizzle of offsets, and asynchronous hardware."""
+    if isinstance(op, TmaLoad | TmaStore | MmaAsync):
+        return True
     return isinstance(op, Reshape) and isinstance(op.transform, Swizzle)
 
 

@@ -1,4 +1,4 @@
-"""How a kernel's arguments are packed: one buffer, C struct alignment, in the order of `Kernel.params`."""
+"""How a kernel's arguments are packed: one buffer, C struct alignment, in launch order."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam
+from tilewright.ir.passed import passed_params
 
 _SCALAR_CODES = {"f64": "d", "f32": "f", "f16": "e", "i64": "q", "i32": "i", "u32": "I", "i8": "b", "u8": "B"}
 
@@ -41,7 +42,7 @@ class Packing:
 def packing(kernel: Kernel) -> Packing:
     """The packing of a kernel's parameters."""
     codes = []
-    for param in kernel.params:
+    for param in passed_params(kernel):
         if isinstance(param, SizeParam):
             codes.append("q" if param.bits == 64 else "i")
         elif isinstance(param, ScalarParam):

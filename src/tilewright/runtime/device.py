@@ -9,6 +9,7 @@ from typing import Any
 
 from tilewright.errors import LaunchError, Violation
 from tilewright.ir.kernel import Kernel, SizeParam, Workspace
+from tilewright.ir.passed import passed_params
 from tilewright.ir.printer import print_kernel
 from tilewright.lang.program import Parameter
 from tilewright.runtime import cuda as driver
@@ -16,7 +17,8 @@ from tilewright.runtime import nvrtc
 from tilewright.runtime.arrays import ArrayInfo, stream_handle, stream_reader
 from tilewright.runtime.binding import Binding
 from tilewright.runtime.cache import Cache, key, package_hash
-from tilewright.runtime.executable import Executable, argument_layout
+from tilewright.runtime.executable import MAP_BYTES, Executable, argument_layout
+from tilewright.runtime.tensor_maps import TensorMaps
 from tilewright.targets import cuda
 
 DEFAULT_ARCH = "sm_90a"
@@ -76,7 +78,7 @@ class CudaBackend:
         wanted = driver.device(index).arch
         if executable.arch.rstrip("a") != wanted.rstrip("a"):
             raise LaunchError(f"compiled for {executable.arch}, but device {index} is {wanted}")
-        return PreparedCuda(executable, binding, parameters, index)
+        return PreparedCuda(executable, binding, parameters, arrays, index)
 
 
 class _Loaded:
@@ -99,7 +101,12 @@ class PreparedCuda:
     """A packed argument buffer in which only pointers and numbers change between launches."""
 
     def __init__(
-        self, executable: Executable, binding: Binding, parameters: Sequence[Parameter], index: int
+        self,
+        executable: Executable,
+        binding: Binding,
+        parameters: Sequence[Parameter],
+        arrays: Mapping[str, ArrayInfo],
+        index: int,
     ) -> None:
         assert executable.listing is not None
         kernel = executable.listing.kernel
@@ -117,15 +124,16 @@ class PreparedCuda:
             executable.handle.on(index),
             binding.grid,
             kernel.threads,
-            layout.packing.offsets,
-            struct.calcsize(layout.packing.format),
+            (*layout.packing.offsets, *(offset for _, offset in layout.maps)),
+            layout.size,
             cluster if kernel.cluster else None,
         )
         self._memory: list[driver.Memory] = []
         self._zeroed: list[driver.Memory] = []
         buffer = self._launch.buffer
+        self._bytes = memoryview(buffer).cast("B")
         for param, code, offset in zip(
-            kernel.params, layout.packing.codes, layout.packing.offsets, strict=True
+            passed_params(kernel), layout.packing.codes, layout.packing.offsets, strict=True
         ):
             if isinstance(param, SizeParam):
                 struct.pack_into("@" + code, buffer, offset, binding.sizes[param.sym.name])
@@ -137,7 +145,12 @@ class PreparedCuda:
         self._numbers = layout.numbers
         # All arrays come first in the buffer when no number stands between them: one pack writes them.
         self._tensors = layout.tensors
-        self._dense = layout.tensors == tuple(range(0, 8 * len(layout.tensors), 8))
+        self._dense = layout.tensors == tuple((at, 8 * at) for at in range(len(arrays)))
+        names = [parameter.name for parameter in parameters if parameter.kind == "tensor"]
+        self._maps = tuple(
+            (at, offset, TensorMaps(tensor_map, arrays[names[at]]))
+            for (at, offset), tensor_map in zip(layout.maps, kernel.tensor_maps, strict=True)
+        )
         self._pack = struct.Struct("@" + "P" * len(layout.tensors)).pack_into
 
     def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
@@ -150,8 +163,10 @@ class PreparedCuda:
             if self._dense:
                 self._pack(launch.buffer, 0, *pointers)
             else:
-                for address, offset in zip(pointers, self._tensors, strict=True):
-                    struct.pack_into("@P", launch.buffer, offset, address)
+                for at, offset in self._tensors:
+                    struct.pack_into("@P", launch.buffer, offset, pointers[at])
+                for at, offset, tensor_maps in self._maps:
+                    self._bytes[offset : offset + MAP_BYTES] = tensor_maps.at(pointers[at])
             for at, code, offset in self._numbers:
                 struct.pack_into("@" + code, launch.buffer, offset, arguments[at])
             for memory in self._zeroed:

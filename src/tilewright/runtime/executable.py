@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, Protocol
 
 from tilewright.errors import Violation
 from tilewright.ir.kernel import Kernel, ScalarParam, TensorParam
+from tilewright.ir.passed import passed_params
 from tilewright.ir.printer import print_kernel
 from tilewright.lang.program import Parameter
 from tilewright.runtime.arguments import Packing, packing
@@ -97,29 +99,40 @@ class Backend(Protocol):
         """A launch for arguments of this exact shape."""
 
 
+MAP_BYTES, MAP_ALIGN = 128, 64
+"""Size and alignment of a tensor map."""
+
+
 @dataclass(frozen=True)
 class ArgumentLayout:
     """Where each of the author's arguments goes in the packed buffer.
 
     Args:
         packing: codes and offsets of all parameters.
-        tensors: offsets of the arrays, in order.
+        tensors: for each array that is passed by address, its position among the arrays and its offset.
+        maps: for each tensor map, the position of its array among the arrays, and its offset.
+        size: bytes of the buffer.
         numbers: for each number, its position among the author's arguments, `struct` code and offset.
     """
 
     packing: Packing
-    tensors: tuple[int, ...]
+    tensors: tuple[tuple[int, int], ...]
     numbers: tuple[tuple[int, str, int], ...]
+    maps: tuple[tuple[int, int], ...]
+    size: int
 
 
 def argument_layout(kernel: Kernel, parameters: Sequence[Parameter]) -> ArgumentLayout:
     """The layout of a lowered kernel's arguments."""
     packed = packing(kernel)
     position = {parameter.name: at for at, parameter in enumerate(parameters)}
+    arrays = [parameter.name for parameter in parameters if parameter.kind == "tensor"]
     tensors, numbers = [], []
-    for param, code, offset in zip(kernel.params, packed.codes, packed.offsets, strict=True):
+    for param, code, offset in zip(passed_params(kernel), packed.codes, packed.offsets, strict=True):
         if isinstance(param, TensorParam):
-            tensors.append(offset)
+            tensors.append((arrays.index(param.value.name), offset))
         elif isinstance(param, ScalarParam):
             numbers.append((position[param.value.name], code, offset))
-    return ArgumentLayout(packed, tuple(tensors), tuple(numbers))
+    end = -(-struct.calcsize(packed.format) // MAP_ALIGN) * MAP_ALIGN
+    maps = tuple((arrays.index(m.tensor), end + MAP_BYTES * i) for i, m in enumerate(kernel.tensor_maps))
+    return ArgumentLayout(packed, tuple(tensors), tuple(numbers), maps, end + MAP_BYTES * len(maps))

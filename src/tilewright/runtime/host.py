@@ -73,7 +73,7 @@ class PreparedCpu:
         self._blocks = binding.blocks
         self._launcher: Launcher = executable.handle[1]
         self._layout: ArgumentLayout = argument_layout(kernel, parameters)
-        self._buffer = ctypes.create_string_buffer(max(struct.calcsize(self._layout.packing.format), 1))
+        self._buffer = ctypes.create_string_buffer(max(self._layout.size, 1))
         self._address = ctypes.addressof(self._buffer)
         self._lock = threading.Lock()
         self._zeroed: list[Scratch] = []
@@ -95,8 +95,8 @@ class PreparedCpu:
             raise LaunchError("stream= is for the cuda target; the cpu target runs before it returns")
         layout = self._layout
         with self._lock:
-            for address, offset in zip(pointers, layout.tensors, strict=True):
-                struct.pack_into("@P", self._buffer, offset, address)
+            for at, offset in layout.tensors:
+                struct.pack_into("@P", self._buffer, offset, pointers[at])
             for position, code, offset in layout.numbers:
                 struct.pack_into("@" + code, self._buffer, offset, arguments[position])
             for memory in self._zeroed:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 
+from tilewright.ir.async_ops import Role
 from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam
 from tilewright.ir.ops import Shared
+from tilewright.ir.passed import passed_params
 from tilewright.targets.arch import Arch, architecture
 from tilewright.targets.cuda.lowering import lower
 from tilewright.targets.cuda.prelude import DIALECT, prelude
@@ -41,7 +43,8 @@ def emit(kernel: Kernel, arch: Arch | str) -> Listing:
 def _head(emitter: SimtEmitter, entry: str) -> list[str]:
     """The signature, up to the opening brace."""
     kernel = emitter.kernel
-    bounds = f"__launch_bounds__({kernel.threads})"
+    alone = any(isinstance(op, Role) and op.registers is not None for op in kernel.walk())
+    bounds = f"__launch_bounds__({kernel.threads}{', 1' if alone else ''})"
     if kernel.cluster:
         shape = [1, 1, 1]
         for member in kernel.cluster:
@@ -66,7 +69,7 @@ def _params(emitter: SimtEmitter) -> list[str]:
     kernel = emitter.kernel
     written = {value.buffer for op in kernel.walk() for value in op.written}
     found = []
-    for param in kernel.params:
+    for param in passed_params(kernel):
         if isinstance(param, SizeParam):
             found.append(f"{'long long' if param.bits == 64 else 'int'} {emitter.name(param.sym)}")
         elif isinstance(param, ScalarParam):
@@ -74,7 +77,8 @@ def _params(emitter: SimtEmitter) -> list[str]:
         else:
             const = "" if param.value in written else "const "
             found.append(f"{const}{emitter.type(param.value.dtype)}* {emitter.name(param.value)}")
-    return found
+    maps = (f"const __grid_constant__ tensor_map_t {made.name}" for made in kernel.tensor_maps)
+    return [*found, *maps]
 
 
 def _start(emitter: SimtEmitter) -> list[str]:

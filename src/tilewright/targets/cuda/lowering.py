@@ -8,6 +8,7 @@ from tilewright.passes.relayout import relayout_shared
 from tilewright.passes.vectors import resolve_vectors, settle_async
 from tilewright.targets.arch import Arch
 from tilewright.targets.cuda.banks import spread_over_banks
+from tilewright.targets.cuda.tensor_maps import derive_tensor_maps
 
 
 def lower(kernel: Kernel, arch: Arch) -> tuple[Kernel, tuple[str, ...]]:
@@ -17,9 +18,11 @@ def lower(kernel: Kernel, arch: Arch) -> tuple[Kernel, tuple[str, ...]]:
     2. Copies get the widest accesses that are legal.
     3. Asynchronous copies too narrow for the hardware are done at once.
     4. Matrix multiplies load their operands into registers.
+    5. Boxes that TMA copies get tensor maps.
     """
     kernel, re_laid_out = relayout_shared(kernel, spread_over_banks)
     kernel = resolve_vectors(kernel)
     kernel, at_once = settle_async(kernel)
     kernel = expand_mma(kernel)
+    kernel = derive_tensor_maps(kernel)
     return kernel, (*re_laid_out, *at_once)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from tilewright.targets.cfamily import Dialect
+from tilewright.targets.cuda import wgmma
 from tilewright.targets.simt.arithmetic import MATH
 from tilewright.targets.simt.emitter import THREAD
 
@@ -257,7 +258,7 @@ DEVICE int cluster_block_{axis}() {{
 
 PIECES: dict[str, str] = {
     name: text.strip().replace("DEVICE", "__device__ __forceinline__")
-    for group in (_TYPES, _INTEGERS, _CONVERSIONS, _MOVES, _MATRICES, _INSTRUCTIONS, _CLUSTER)
+    for group in (_TYPES, _INTEGERS, _CONVERSIONS, _MOVES, _MATRICES, _INSTRUCTIONS, _CLUSTER, wgmma.PIECES)
     for name, text in group.items()
 }
 """Every piece by the name that it defines; a piece comes after those that it names."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tilewright.ir.async_ops import Role
+from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import (
     AsyncCommit,
     AsyncWait,
@@ -19,6 +21,7 @@ from tilewright.targets.cuda.matrices import MatrixLoad, matrix_load
 from tilewright.targets.cuda.prelude import MMA_FUNCTIONS
 from tilewright.targets.rules import RuleTable
 from tilewright.targets.simt import arithmetic
+from tilewright.targets.simt.conversion import converted
 from tilewright.targets.simt.copies import access, plan, title
 from tilewright.targets.simt.copies import copy as plain_copy
 from tilewright.targets.simt.emitter import LOOPS, SIMT_RULES, Scope, SimtEmitter, walk_of
@@ -46,6 +49,9 @@ def shared(emitter: SimtEmitter, op: Shared) -> None:
 @CUDA_RULES.rule(Copy)
 def copy(emitter: SimtEmitter, op: Copy) -> None:
     """By ``ldmatrix`` where it fits, else by loads and stores."""
+    if (stored := stores_by_matrix(op, emitter.kernel)) is not None:
+        _store_matrices(emitter, op, stored)
+        return
     how = loads_by_matrix(op)
     if how is None:
         plain_copy(emitter, op)
@@ -71,6 +77,41 @@ def loads_by_matrix(op: Copy) -> MatrixLoad | None:
     if source.tensor.memory is not Memory.SHARED:
         return None
     return matrix_load(source.tensor.view, target.fragment.distribution, source.dtype)
+
+
+def stores_by_matrix(op: Copy, kernel: Kernel) -> MatrixLoad | None:
+    """How a copy is done by ``stmatrix``, if it can be: in kernels that have roles, for sm_90 and later."""
+    source, target = op.source, op.target
+    if not source.is_fragment or not target.is_tensor or target.dtype.bytes != 2:
+        return None
+    if target.tensor.memory is not Memory.SHARED or not any(isinstance(o, Role) for o in kernel.walk()):
+        return None
+    how = matrix_load(target.tensor.view, source.fragment.distribution, target.dtype)
+    return None if how is None or how.transposed else how
+
+
+def _store_matrices(emitter: SimtEmitter, op: Copy, how: MatrixLoad) -> None:
+    """The loads of `copy`, the other way, each vector converted on its way."""
+    text = f"{op.source.name} -> {op.target.name}, {how.count} matrices at a time"
+    with emitter.scope(op, text, emitter.participants(op.spread)) as scope:
+        rank, each = op.spread.rank, how.count * how.word
+        path = walk(how.values, rank, 1, scope.names(LOOPS))
+        start = thread_coordinate(how.lanes, rank, emitter.thread(op.spread.size_threads))
+        at = walk_of(path, scope.coordinate(start))
+        base, step = split_offset(op.target.tensor.view.at(at), path.loops, emitter.sizes)
+        pointer = scope.pointer("to", op.target, base, const=False)
+        packed, e = scope.name("packed"), Sym(scope.name("e"), 0, each - 1)
+        with emitter.loops(path.loops):
+            emitter.line(f"{emitter.array(op.target.dtype, packed, each, 4)};")
+            register = emitter.spell(mul(path.register, each) + e)
+            value = converted(
+                f"{emitter.name(op.source)}[{register}]",
+                op.source.dtype,
+                op.target.dtype,
+                emitter.dialect.types,
+            )
+            emitter.one_line((e,), f"{packed}[{e.name}] = {value};")
+            emitter.line(f"stmatrix_x{how.count}({emitter.plus(pointer, step)}, {packed});")
 
 
 @CUDA_RULES.rule(CopyAsync)

@@ -49,6 +49,8 @@ class SimtEmitter(Emitter):
         self.access_bytes = access_bytes(kernel)
         self._spelled[_THREAD_SYMBOL] = THREAD
         self.shared_offsets, self.shared_bytes = layout_shared(kernel)
+        self.group_threads = kernel.threads  # of the role being emitted
+        self.role_end = -1
 
     def line(self, text: str = "") -> None:
         """Add a line, broken where it is long."""
@@ -145,8 +147,8 @@ class SimtEmitter(Emitter):
     def participants(self, spread: Distribution, *, once: bool = False) -> Cond:
         """Which threads take part in an operation: those of its distribution; ``once``: one of its copies."""
         guard: Cond = TRUE
-        if spread.size_threads < self.kernel.threads:
-            guard = less(self.thread(self.kernel.threads), spread.size_threads)
+        if spread.size_threads < self.group_threads:
+            guard = less(self.thread(self.group_threads), spread.size_threads)
         if once:
             guard = all_of(guard, first_copy(spread, self.thread(spread.size_threads)))
         return guard

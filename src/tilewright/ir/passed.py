@@ -1,0 +1,34 @@
+"""Which parameters a launch passes to the kernel: all, but for what tensor maps already hold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.ir.async_ops import TmaLoad, TmaStore
+from tilewright.ir.kernel import Kernel, Param, SizeParam, TensorParam
+from tilewright.ir.types import Value
+from tilewright.ir.verify import used_symbols
+
+
+def passed_params(kernel: Kernel) -> tuple[Param, ...]:
+    """The parameters in launch order, without arrays that only TMA moves and sizes that only those need."""
+    if not kernel.tensor_maps:
+        return kernel.params
+    mapped = {tensor_map.tensor for tensor_map in kernel.tensor_maps}
+    others = _accessed_otherwise(kernel)
+    kept = tuple(
+        param
+        for param in kernel.params
+        if not isinstance(param, TensorParam) or param.value.name not in mapped or param.value in others
+    )
+    used = used_symbols(replace(kernel, params=kept))
+    return tuple(param for param in kept if not isinstance(param, SizeParam) or param.sym in used)
+
+
+def _accessed_otherwise(kernel: Kernel) -> set[Value]:
+    """The buffers that some operation other than TMA names."""
+    found: set[Value] = set()
+    for op in kernel.walk():
+        moved = op.source if isinstance(op, TmaLoad) else op.target if isinstance(op, TmaStore) else None
+        found.update(value.buffer for value in op.operands if value is not moved)
+    return found

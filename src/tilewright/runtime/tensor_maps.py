@@ -1,0 +1,71 @@
+"""Tensor maps for TMA: encoded by the driver once for every address, kept by address."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from tilewright.errors import LaunchError
+from tilewright.ir.kernel import TensorMap
+from tilewright.runtime import cuda
+from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.executable import MAP_BYTES
+
+KEPT = 64
+"""How many addresses are remembered for one map; the oldest is forgotten first."""
+
+_FORMATS = {"f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32", "f64": "FLOAT64", "i32": "INT32"}
+
+
+class TensorMaps:
+    """The maps of one array shape and one box, by address.
+
+    Args:
+        tensor_map: what the kernel asks for.
+        info: an array of the shape and strides that the maps are for.
+    """
+
+    def __init__(self, tensor_map: TensorMap, info: ArrayInfo) -> None:
+        self._map = tensor_map
+        self._shape, self._strides = info.shape, info.strides
+        self._encoded: dict[int, bytes] = {}
+
+    def at(self, address: int) -> bytes:
+        """The map of the array at an address."""
+        found = self._encoded.get(address)
+        if found is None:
+            if len(self._encoded) >= KEPT:
+                del self._encoded[next(iter(self._encoded))]
+            found = self._encoded[address] = self._encode(address)
+        return found
+
+    def _encode(self, address: int) -> bytes:
+        driver = cuda.driver()
+        size, rank = self._map.dtype.bytes, len(self._shape)
+        kind = "UINT8" if size == 1 else _FORMATS.get(self._map.dtype.name)
+        if kind is None:
+            raise LaunchError(f"TMA moves no {self._map.dtype}")
+        # TMA counts dimensions from the innermost, whose stride is 1 and not named.
+        extents = [driver.cuuint64_t(n) for n in reversed(self._shape)]
+        strides = [driver.cuuint64_t(stride * size) for stride in reversed(self._strides[:-1])]
+        box = [driver.cuuint32_t(n) for n in reversed(self._map.box)]
+        steps = [driver.cuuint32_t(1)] * rank
+
+        def choice(group: str, name: str) -> Any:
+            return getattr(getattr(driver, f"CUtensorMap{group}"), f"CU_TENSOR_MAP_{name}")
+
+        encoded = cuda.call(
+            "cuTensorMapEncodeTiled",
+            choice("DataType", f"DATA_TYPE_{kind}"),
+            rank,
+            address,
+            extents,
+            strides,
+            box,
+            steps,
+            choice("Interleave", "INTERLEAVE_NONE"),
+            choice("Swizzle", "SWIZZLE_128B"),
+            choice("L2promotion", "L2_PROMOTION_L2_256B"),
+            choice("FloatOOBfill", "FLOAT_OOB_FILL_NONE"),
+        )
+        return ctypes.string_at(int(encoded.getPtr()), MAP_BYTES)

@@ -1,0 +1,230 @@
+"""CUDA's rules for roles, transaction barriers, bulk tensor copies and asynchronous MMA.
+
+Source: PTX ISA, sections on mbarrier, cp.async.bulk.tensor, wgmma, setmaxnreg and griddepcontrol.
+"""
+
+from __future__ import annotations
+
+from tilewright.ir import async_ops as ops
+from tilewright.ir.kernel import layout_shared
+from tilewright.ir.op import Op
+from tilewright.ir.types import Value
+from tilewright.layout.expr import add, mul
+from tilewright.layout.nodes import Int, Sym
+from tilewright.targets.cuda.rules import CUDA_RULES
+from tilewright.targets.cuda.tensor_maps import map_of
+from tilewright.targets.cuda.wgmma import function_name
+from tilewright.targets.simt.emitter import THREAD, SimtEmitter
+
+FIRST_THREAD = f"{THREAD} == 0"
+
+
+@CUDA_RULES.rule(ops.Role)
+def role(emitter: SimtEmitter, op: ops.Role) -> None:
+    """A branch of one ``if``/``else``; ``tid`` counts from the role's first thread."""
+    lanes = emitter.kernel.lanes
+    first, count = op.first * lanes, op.count * lanes
+    last = first + count == emitter.kernel.threads
+    follows = first > 0 and emitter.lines[-1].strip() == "}" and emitter.role_end == len(emitter.lines)
+    emitter.comment(op, f"warps {op.first} to {op.first + op.count - 1}")
+    condition = f"{THREAD} < {first + count}" if first == 0 or follows else ""
+    if not condition:
+        condition = f"{THREAD} >= {first}" + ("" if last else f" && {THREAD} < {first + count}")
+    head = "else" if follows and last else f"else if ({condition})" if follows else f"if ({condition})"
+    outer = emitter.group_threads
+    with emitter.indented(head):
+        if op.registers is not None:
+            way = "up" if op.registers * emitter.kernel.threads > 65536 else "down"
+            emitter.line(f"set_registers_{way}<{op.registers}>();")
+        if first:
+            emitter.line(f"const int {THREAD} = threadIdx.x - {first};")
+        emitter.group_threads = count
+        emitter.block(op.body)
+    emitter.group_threads = outer
+    emitter.role_end = len(emitter.lines)
+
+
+@CUDA_RULES.rule(ops.MBarrier)
+def mbarrier(emitter: SimtEmitter, op: ops.MBarrier) -> None:
+    """Words of shared memory that the first thread initialises."""
+    offset = layout_shared(emitter.kernel)[0][op.result]
+    name = emitter.name(op.result)
+    emitter.comment(op, f"{name}: {op.stages} barriers of {op.arrivals} arrivals")
+    emitter.line(f"mbarrier_t* const {name} = (mbarrier_t*)(shared_memory + {offset});")
+    emitter.line(f"if ({FIRST_THREAD}) mbarrier_init({name}, {op.stages}, {op.arrivals});")
+
+
+@CUDA_RULES.rule(ops.Arrive)
+def arrive(emitter: SimtEmitter, op: ops.Arrive) -> None:
+    """``mbarrier.arrive``, with the bytes that the phase waits for."""
+    place = _barrier(emitter, op.barrier, op.stage)
+    if op.each == "warp":
+        emitter.comment(op, f"each warp arrives at {op.barrier}")
+        emitter.line("__syncwarp();")
+        emitter.line(f"if ({THREAD} % {emitter.kernel.lanes} == 0) mbarrier_arrive({place});")
+    elif op.expect_bytes:
+        emitter.comment(op, f"{op.barrier} waits for {op.expect_bytes} bytes")
+        emitter.line(f"if ({FIRST_THREAD}) mbarrier_arrive_expect({place}, {op.expect_bytes});")
+    else:
+        emitter.comment(op, f"arrive at {op.barrier}")
+        emitter.line(f"if ({FIRST_THREAD}) mbarrier_arrive({place});")
+
+
+@CUDA_RULES.rule(ops.Wait)
+def wait(emitter: SimtEmitter, op: ops.Wait) -> None:
+    """``mbarrier.try_wait.parity`` until it succeeds."""
+    emitter.comment(op, f"wait for {op.barrier}")
+    place = _barrier(emitter, op.barrier, op.stage)
+    emitter.line(f"mbarrier_wait({place}, {emitter.spell(op.parity)});")
+
+
+def _barrier(emitter: SimtEmitter, barrier: Value, stage: Int) -> str:
+    return emitter.plus(emitter.name(barrier), stage)
+
+
+@CUDA_RULES.rule(ops.TmaLoad)
+def tma_load(emitter: SimtEmitter, op: ops.TmaLoad) -> None:
+    """``cp.async.bulk.tensor`` into shared memory, completing on the barrier."""
+    emitter.comment(op, f"{op.source} -> {op.target}, by TMA")
+    barrier = _barrier(emitter, op.barrier, op.stage)
+    places = [_map(emitter, op, op.source, op.target), _address(emitter, op.target), barrier]
+    _by_first_thread(emitter, f"tma_load_{len(op.at)}d", [*places, *_coordinates(emitter, op.at)])
+
+
+@CUDA_RULES.rule(ops.TmaStore)
+def tma_store(emitter: SimtEmitter, op: ops.TmaStore) -> None:
+    """``cp.async.bulk.tensor`` out of shared memory."""
+    emitter.comment(op, f"{op.source} -> {op.target}, by TMA")
+    places = [_map(emitter, op, op.target, op.source), _address(emitter, op.source)]
+    _by_first_thread(emitter, f"tma_store_{len(op.at)}d", [*places, *_coordinates(emitter, op.at)])
+
+
+def _by_first_thread(emitter: SimtEmitter, function: str, arguments: list[str]) -> None:
+    statement = f"{function}({', '.join(arguments)});"
+    emitter.statement(f"if ({FIRST_THREAD}) {statement}")
+
+
+def _map(emitter: SimtEmitter, op: Op, tensor: Value, tile: Value) -> str:
+    return f"&{map_of(emitter.kernel, tensor, tile).name}"
+
+
+def _coordinates(emitter: SimtEmitter, at: tuple[Int, ...]) -> list[str]:
+    """TMA counts dimensions from the innermost."""
+    return [emitter.spell(i) for i in reversed(at)]
+
+
+def _address(emitter: SimtEmitter, tile: Value, step: Int = 0) -> str:
+    """The address of a tile's first element, plus ``step`` elements."""
+    view = tile.tensor.view
+    start = view.at((0,) * view.rank)
+    return emitter.plus(emitter.name(tile.buffer), add(start, step))
+
+
+@CUDA_RULES.rule(ops.BulkCommit)
+def bulk_commit(emitter: SimtEmitter, op: ops.BulkCommit) -> None:
+    """``cp.async.bulk.commit_group``."""
+    emitter.comment(op, "close the group of stores")
+    emitter.line(f"if ({FIRST_THREAD}) bulk_commit();")
+
+
+@CUDA_RULES.rule(ops.BulkWait)
+def bulk_wait(emitter: SimtEmitter, op: ops.BulkWait) -> None:
+    """``cp.async.bulk.wait_group.read``."""
+    emitter.comment(op, f"wait until at most {op.pending} groups of stores read shared memory")
+    emitter.line(f"if ({FIRST_THREAD}) bulk_wait<{op.pending}>();")
+
+
+@CUDA_RULES.rule(ops.FenceAsync)
+def fence_async(emitter: SimtEmitter, op: ops.FenceAsync) -> None:
+    """``fence.proxy.async``."""
+    emitter.comment(op, "let TMA and the tensor cores see shared memory")
+    emitter.line("fence_async();")
+
+
+@CUDA_RULES.rule(ops.MmaFence)
+def mma_fence(emitter: SimtEmitter, op: ops.MmaFence) -> None:
+    """``wgmma.fence``."""
+    emitter.comment(op, "registers are ready")
+    emitter.line("mma_fence();")
+
+
+@CUDA_RULES.rule(ops.MmaAsync)
+def mma_async(emitter: SimtEmitter, op: ops.MmaAsync) -> None:
+    """``wgmma``, one atom's depth at a time, for each repeat."""
+    mma = op.mma
+    m, n, k = mma.atom.shape
+    element_bytes = mma.atom.a_dtype.bytes
+    function = function_name(mma.atom)
+    with emitter.scope(op, f"{op.c} += {op.a} * {op.b}, by {mma.atom.name}") as scope:
+        group = _warpgroup(emitter, mma.warps)
+        rows_a = mul(group[0], m * mma.repeats[0])
+        rows_b = mul(group[1], n * mma.repeats[1])
+        columns = 128 // element_bytes
+        a, b = scope.name("a"), scope.name("b")
+        b_start = _address(emitter, op.b, mul(rows_b, columns))
+        if op.a.is_tensor:
+            a_start = _address(emitter, op.a, mul(rows_a, columns))
+            emitter.line(f"const descriptor_t {a} = descriptor({a_start});")
+        emitter.line(f"const descriptor_t {b} = descriptor({b_start});")
+        depth = op.b.tensor.shape[1]
+        assert isinstance(depth, int)
+        step = Sym(scope.name("i"), 0, depth // k - 1)
+        c_values, a_values = mma.atom.c.size_values, mma.atom.a.size_values
+        repeats = (Sym(scope.name("j"), 0, mma.repeats[1] - 1), Sym(scope.name("u"), 0, mma.repeats[0] - 1))
+        loops = [loop for loop in (step, *repeats) if loop.high]
+        row, col = (repeat if repeat.high else 0 for repeat in reversed(repeats))
+        acc = add(mul(row, c_values), mul(col, c_values * mma.repeats[0]))
+        # A descriptor counts units of 16 bytes: k*element_bytes/16 per step, 8 per row.
+        deeper = mul(step, k * element_bytes // 16)
+        b_text = emitter.plus(b, add(deeper, mul(col, n * 8)))
+        if op.a.is_tensor:
+            a_text = emitter.plus(a, add(deeper, mul(row, m * 8)))
+        else:
+            at = add(mul(row, a_values), mul(step, a_values * mma.repeats[0]))
+            a_text = f"&{emitter.name(op.a)}[{emitter.spell(at)}]"
+            function += "_registers"
+        target = f"&{emitter.name(op.c)}[{emitter.spell(acc)}]" if acc != 0 else emitter.name(op.c)
+        emitter.one_line(loops, f"{function}({target}, {a_text}, {b_text});")
+
+
+def _warpgroup(emitter: SimtEmitter, warps: tuple[int, int]) -> tuple[Int, Int]:
+    """The warpgroup's place among those of the MMA, as something all lanes agree on."""
+    if warps == (1, 1):
+        return 0, 0
+    group = Sym(f"uniform({THREAD} / 128)", 0, warps[0] * warps[1] - 1)
+    return group % warps[0], group // warps[0]
+
+
+@CUDA_RULES.rule(ops.MmaCommit)
+def mma_commit(emitter: SimtEmitter, op: ops.MmaCommit) -> None:
+    """``wgmma.commit_group``."""
+    emitter.comment(op, "close the group of MMAs")
+    emitter.line("mma_commit();")
+
+
+@CUDA_RULES.rule(ops.MmaWait)
+def mma_wait(emitter: SimtEmitter, op: ops.MmaWait) -> None:
+    """``wgmma.wait_group``."""
+    emitter.comment(op, f"wait until at most {op.pending} groups of MMAs are unfinished")
+    emitter.line(f"mma_wait<{op.pending}>();")
+
+
+@CUDA_RULES.rule(ops.RoleBarrier)
+def role_barrier(emitter: SimtEmitter, op: ops.RoleBarrier) -> None:
+    """``bar.sync`` with a number."""
+    emitter.comment(op, f"barrier {op.number} of {op.threads} threads")
+    emitter.line(f"role_barrier<{op.number}, {op.threads}>();")
+
+
+@CUDA_RULES.rule(ops.PriorGridWait)
+def prior_grid_wait(emitter: SimtEmitter, op: ops.PriorGridWait) -> None:
+    """``griddepcontrol.wait``."""
+    emitter.comment(op, "wait for the grids before this one")
+    emitter.line("prior_grid_wait();")
+
+
+@CUDA_RULES.rule(ops.LaunchDependents)
+def launch_dependents(emitter: SimtEmitter, op: ops.LaunchDependents) -> None:
+    """``griddepcontrol.launch_dependents``."""
+    emitter.comment(op, "the grids after this one may begin")
+    emitter.line("launch_dependents();")

@@ -1,0 +1,35 @@
+"""Tensor maps: what TMA must know of a tensor and a box; derived here, filled in by the launcher."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.ir.async_ops import TmaLoad, TmaStore
+from tilewright.ir.kernel import Kernel, TensorMap
+from tilewright.ir.types import Value
+
+
+def derive_tensor_maps(kernel: Kernel) -> Kernel:
+    """Add a tensor map for every pair of a tensor and a box that TMA copies."""
+    maps: dict[tuple[str, tuple[int, ...]], TensorMap] = {}
+    for op in kernel.walk():
+        if not isinstance(op, TmaLoad | TmaStore):
+            continue
+        tensor, tile = (op.source, op.target) if isinstance(op, TmaLoad) else (op.target, op.source)
+        key = (tensor.name, box_of(tile))
+        if key not in maps:
+            same = sum(1 for name, _ in maps if name == tensor.name)
+            name = f"{tensor.name}_map" + (f"_{same}" if same else "")
+            maps[key] = TensorMap(name, tensor.name, key[1], tensor.dtype)
+    return replace(kernel, tensor_maps=tuple(maps.values())) if maps else kernel
+
+
+def box_of(tile: Value) -> tuple[int, ...]:
+    """The box that a shared tile takes."""
+    return tuple(int(extent) for extent in tile.tensor.shape if isinstance(extent, int))
+
+
+def map_of(kernel: Kernel, tensor: Value, tile: Value) -> TensorMap:
+    """The map of a tensor and a box."""
+    box = box_of(tile)
+    return next(m for m in kernel.tensor_maps if (m.tensor, m.box) == (tensor.name, box))

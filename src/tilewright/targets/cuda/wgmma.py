@@ -1,0 +1,186 @@
+"""Prelude pieces of asynchronous kernels: mbarrier, TMA, wgmma, registers of a warpgroup."""
+
+from __future__ import annotations
+
+from tilewright.ir.mma import MmaAtom
+
+_SHARED = "(unsigned)__cvta_generic_to_shared"
+
+
+def function_name(atom: MmaAtom) -> str:
+    """The prelude's function for a wgmma atom, e.g. ``wgmma_m64n256k16_f16``."""
+    _, shape, _, dtype = atom.name.split(".")
+    return f"wgmma_{shape}_{dtype}"
+
+
+def _wgmma(n: int, dtype: str, registers: bool) -> str:
+    """``wgmma.mma_async`` with B by descriptor and A by descriptor or from registers."""
+    count = n // 2
+    lines = [
+        "        " + ", ".join(f'"+f"(d[{i}])' for i in range(at, min(at + 8, count)))
+        for at in range(0, count, 8)
+    ]
+    outputs = ",\n".join(lines)
+    names = ", ".join(f"%{i}" for i in range(count))
+    name = f"wgmma_m64n{n}k16_{dtype}" + ("_registers" if registers else "")
+    if registers:
+        a_type, a_text = "const void*", "{" + ", ".join(f"%{count + i}" for i in range(4)) + "}"
+        inputs, b_text, tail = (
+            ", ".join(f'"r"(((const unsigned*)a)[{i}])' for i in range(4)),
+            f"%{count + 4}",
+            "1",
+        )
+    else:
+        a_type, a_text, inputs, b_text, tail = "descriptor_t", f"%{count}", '"l"(a)', f"%{count + 1}", "0, 0"
+    return f"""
+DEVICE void {name}(float* d, {a_type} a, descriptor_t b) {{
+  asm volatile("wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} "
+      "{{{names}}}, "
+      "{a_text}, {b_text}, 1, 1, 1, {tail};"
+      : {outputs.strip()}
+      : {inputs}, "l"(b));
+}}"""
+
+
+_BARRIERS = {
+    "mbarrier_t": "typedef unsigned long long mbarrier_t;",
+    "mbarrier_init": f"""
+DEVICE void mbarrier_init(mbarrier_t* barrier, int stages, int arrivals) {{
+  for (int i = 0; i < stages; ++i) {{
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"({_SHARED}(barrier + i)), "r"(arrivals));
+  }}
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}}""",
+    "mbarrier_arrive": f"""
+DEVICE void mbarrier_arrive(mbarrier_t* barrier) {{
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"({_SHARED}(barrier)) : "memory");
+}}""",
+    "mbarrier_arrive_expect": f"""
+DEVICE void mbarrier_arrive_expect(mbarrier_t* barrier, int bytes) {{
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+               ::"r"({_SHARED}(barrier)), "r"(bytes) : "memory");
+}}""",
+    "mbarrier_wait": f"""
+DEVICE void mbarrier_wait(mbarrier_t* barrier, int parity) {{
+  asm volatile("{{\\n"
+               ".reg .pred done;\\n"
+               "again:\\n"
+               "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\\n"
+               "@done bra over;\\n"
+               "bra again;\\n"
+               "over:\\n"
+               "}}" ::"r"({_SHARED}(barrier)), "r"(parity) : "memory");
+}}""",
+}
+
+
+def _tma(rank: int) -> dict[str, str]:
+    coordinates = ", ".join(f"int x{i}" for i in range(rank))
+    inputs = ", ".join(f'"r"(x{i})' for i in range(rank))
+    load = ", ".join(f"%{i + 3}" for i in range(rank))
+    store = ", ".join(f"%{i + 2}" for i in range(rank))
+    return {
+        f"tma_load_{rank}d": f"""
+DEVICE void tma_load_{rank}d(const tensor_map_t* map, void* to, mbarrier_t* barrier, {coordinates}) {{
+  asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes "
+               "[%0], [%1, {{{load}}}], [%2];"
+               ::"r"({_SHARED}(to)), "l"(map), "r"({_SHARED}(barrier)), {inputs} : "memory");
+}}""",
+        f"tma_store_{rank}d": f"""
+DEVICE void tma_store_{rank}d(const tensor_map_t* map, const void* from, {coordinates}) {{
+  asm volatile("cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group [%0, {{{store}}}], [%1];"
+               ::"l"(map), "r"({_SHARED}(from)), {inputs} : "memory");
+}}""",
+    }
+
+
+_COPIES = {
+    "tensor_map_t": "struct __align__(64) tensor_map_t { unsigned long long opaque[16]; };",
+    **{name: text for rank in (1, 2, 3, 4, 5) for name, text in _tma(rank).items()},
+    "bulk_commit": """
+DEVICE void bulk_commit() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+}""",
+    "bulk_wait": """
+template <int pending>
+DEVICE void bulk_wait() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(pending) : "memory");
+}""",
+    "fence_async": """
+DEVICE void fence_async() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}""",
+}
+
+_MMA = {
+    "descriptor_t": "typedef unsigned long long descriptor_t;",
+    "descriptor": f"""
+DEVICE descriptor_t descriptor(const void* tile) {{
+  // Rows of 128 bytes under the 128-byte swizzle; 8 rows are 1024 bytes.
+  const descriptor_t start = ({_SHARED}(tile) & 0x3ffff) >> 4;
+  return start | 1ull << 16 | (1024ull >> 4) << 32 | 1ull << 62;
+}}""",
+    "uniform": """
+DEVICE int uniform(int x) {
+  return __shfl_sync(0xffffffff, x, 0);
+}""",
+    "mma_fence": """
+DEVICE void mma_fence() {
+  asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}""",
+    "mma_commit": """
+DEVICE void mma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}""",
+    "mma_wait": """
+template <int pending>
+DEVICE void mma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
+}""",
+    **{
+        f"wgmma_m64n{n}k16_{dtype}{'_registers' if registers else ''}": _wgmma(n, dtype, registers)
+        for n in range(8, 257, 8)
+        for dtype in ("f16", "bf16")
+        for registers in (False, True)
+    },
+}
+
+
+def _stmatrix(count: int) -> str:
+    inputs = ", ".join(f'"r"(r[{i}])' for i in range(count))
+    names = ", ".join(f"%{i + 1}" for i in range(count))
+    return f"""
+DEVICE void stmatrix_x{count}(void* to, const void* from) {{
+  const unsigned* r = (const unsigned*)from;
+  asm volatile("stmatrix.sync.aligned.m8n8.x{count}.shared.b16 [%0], {{{names}}};"
+               ::"r"({_SHARED}(to)), {inputs} : "memory");
+}}"""
+
+
+_CONTROL = {
+    **{
+        f"set_registers_{way}": f"""
+template <int count>
+DEVICE void set_registers_{way}() {{
+  asm volatile("setmaxnreg.{how}.sync.aligned.u32 %0;" ::"n"(count));
+}}"""
+        for way, how in (("up", "inc"), ("down", "dec"))
+    },
+    "role_barrier": """
+template <int number, int threads>
+DEVICE void role_barrier() {
+  asm volatile("bar.sync %0, %1;" ::"n"(number), "n"(threads) : "memory");
+}""",
+    "prior_grid_wait": """
+DEVICE void prior_grid_wait() {
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+}""",
+    "launch_dependents": """
+DEVICE void launch_dependents() {
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}""",
+    **{f"stmatrix_x{count}": _stmatrix(count) for count in (1, 2, 4)},
+}
+
+PIECES: dict[str, str] = {**_BARRIERS, **_COPIES, **_MMA, **_CONTROL}
+"""Every piece by the name that it defines."""
