@@ -1,4 +1,4 @@
-"""The operations that an author calls: allocation, copies, arithmetic, synchronisation, launch indices."""
+"""The operations that an author calls: allocation, copies, arithmetic, synchronisation; launch indices."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from typing import Any
 
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError, TraceError
-from tilewright.ir.indices import grid_index
-from tilewright.ir.kernel import ClusterAxis, Derived, GridAxis, SizeParam, Workspace
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.ops import (
     AsyncCommit,
@@ -22,85 +20,47 @@ from tilewright.ir.ops import (
     WarpBarrier,
 )
 from tilewright.ir.ops import Fragment as FragmentOp
-from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.lang.fragments import element_type, number
-from tilewright.lang.scalars import Index, Scalar, as_tuple, unwrap
+from tilewright.lang.launch import batch_index, block_index, cluster_index, derived, packed, workspace
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Fragment, Number, Operand, Tensor, constant, elementwise, static
 from tilewright.lang.threads import thread_map
 from tilewright.lang.tracer import current, located
 from tilewright.layout.distribution import Distribution
-from tilewright.layout.expr import mul
 from tilewright.layout.layout import Layout
-from tilewright.layout.nodes import Int, Sym
-from tilewright.layout.ranges import bits, bounds, divisor
 from tilewright.layout.transforms import Swizzle
 from tilewright.layout.view import View
-from tilewright.layout.walk import symbols
 
-# ---------------------------------------------------------------- launch indices
-
-
-def block_index(extents: Index | Sequence[Index]) -> Any:
-    """The block's index in a grid of ``extents``; declares the grid.
-
-    Args:
-        extents: one number of blocks per axis, the first axis fastest; at most three with `batch_index`.
-
-    Returns:
-        One index, or a tuple of as many as there are extents.
-    """
-    return _grid(extents, ("block_m", "block_n", "block_k"), "block")
-
-
-def batch_index(extent: Index) -> Scalar:
-    """The block's index along the batch axis of the grid; declares that axis."""
-    made: Scalar = _grid(extent, ("batch",), "batch")
-    return made
-
-
-def _grid(extents: Any, defaults: tuple[str, ...], kind: str) -> Any:
-    tracer = current()
-    given = as_tuple(extents)
-    if len(tracer.grid) + len(given) > 3:
-        raise TraceError(f"a grid of {len(tracer.grid) + len(given)} axes; at most 3 are possible", here())
-    made = []
-    for name, extent in zip(tracer.names(defaults[: len(given)]), given, strict=True):
-        sym = grid_index(
-            name, _at_launch(f"a number of {'blocks' if kind == 'block' else 'batches'}", extent)
-        )
-        tracer.grid.append(GridAxis(sym, unwrap(extent), kind))
-        made.append(Scalar(sym))
-    return tuple(made) if isinstance(extents, tuple | list) else made[0]
-
-
-def _at_launch(what: str, value: Index) -> Int:
-    """An integer that the launcher must be able to compute."""
-    known = unwrap(value)
-    inside = sorted(sym.name for sym in symbols(known) - current().sizes)
-    if inside:
-        raise TraceError(
-            f"{what} {known} depends on {', '.join(inside)}, which only the running kernel knows; "
-            "it may depend on sizes and constants",
-            here(),
-        )
-    return known
-
-
-def cluster_index(shape: int | Sequence[int]) -> Any:
-    """The block's index in its cluster of ``shape`` blocks; declares the cluster.  The grid must divide."""
-    tracer = current()
-    given = static("the cluster's shape", shape)
-    if tracer.cluster:
-        raise TraceError("the cluster is declared already", here())
-    made = []
-    defaults = ("cluster_m", "cluster_n", "cluster_k")[: len(given)]
-    for axis, (name, extent) in enumerate(zip(tracer.names(defaults), given, strict=True)):
-        sym = Sym(name, 0, extent - 1)
-        tracer.cluster.append(ClusterAxis(sym, axis, extent))
-        made.append(Scalar(sym))
-    return tuple(made) if isinstance(shape, tuple | list) else made[0]
-
+__all__ = [
+    "absolute",
+    "accumulator",
+    "async_commit",
+    "async_wait",
+    "barrier",
+    "batch_index",
+    "block_index",
+    "cluster_index",
+    "copy",
+    "copy_async",
+    "derived",
+    "exp",
+    "fill",
+    "fragment",
+    "larger",
+    "load",
+    "log",
+    "mma",
+    "operand_a",
+    "operand_b",
+    "rsqrt",
+    "shared",
+    "smaller",
+    "sqrt",
+    "tanh",
+    "warp_barrier",
+    "where",
+    "workspace",
+]
 
 # ---------------------------------------------------------------- allocation
 
@@ -128,7 +88,7 @@ def shared(
     extents = static("extents of shared memory", shape)
     view = View.of(layout) if isinstance(layout, Layout) else layout
     if view is None:
-        view = View.strided(extents, _packed(extents))
+        view = View.strided(extents, packed(extents))
     if view.shape != extents:
         raise TraceError(f"layout of shape {view.shape} for a tensor of shape {extents}", here())
     kind, align = element_type(element), 128
@@ -149,15 +109,6 @@ def _swizzled(view: View, swizzle: int, kind: DType) -> View:
         )
     with located():
         return Swizzle(3, (16 // kind.bytes).bit_length() - 1, 3).apply(view)
-
-
-def _packed(extents: Sequence[Int]) -> tuple[Int, ...]:
-    strides: list[Int] = []
-    total: Int = 1
-    for extent in reversed(extents):
-        strides.insert(0, total)
-        total = mul(total, extent)
-    return tuple(strides)
 
 
 def fragment(
@@ -193,38 +144,6 @@ def accumulator(mma: TiledMma, fill: float | int | None = 0) -> Fragment:
 
 def _fill(value: float | int | None) -> float | int | None:
     return None if value is None else number(value)
-
-
-def workspace(shape: Index | Sequence[Index], element: DType | str, *, zeroed: bool = False) -> Tensor:
-    """Global memory that the launcher allocates and keeps between launches; shared by all blocks.
-
-    Args:
-        shape: extents, over the kernel's sizes.
-        element: element type.
-        zeroed: whether it holds zeros at the start of every launch (counters).
-    """
-    tracer = current()
-    extents = tuple(_at_launch("an extent of a workspace", extent) for extent in as_tuple(shape))
-    count: Int = 1
-    for extent in extents:
-        count = mul(count, extent)
-    view = View(extents, View.strided(extents, _packed(extents)).offset, count)
-    value = Value(tracer.names(("workspace",))[0], TensorType(Memory.GLOBAL, element_type(element), view))
-    tracer.workspaces.append(Workspace(value, count, zeroed))
-    return Tensor(value)
-
-
-def derived(value: Index) -> Index:
-    """An integer over the kernel's sizes that the launcher computes once and passes to the kernel."""
-    tracer = current()
-    known = _at_launch("a derived integer", value)
-    if isinstance(known, int):
-        return known
-    low, high = (None if abs(end) == float("inf") else int(end) for end in bounds(known))
-    sym = Sym(tracer.names(("derived",))[0], -(2**63) if low is None else low, high, divisor(known))
-    tracer.derived.append(SizeParam(sym, Derived(known), bits(known)))
-    tracer.sizes.add(sym)
-    return Scalar(sym)
 
 
 # ---------------------------------------------------------------- movement and arithmetic
