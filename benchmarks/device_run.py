@@ -126,6 +126,7 @@ def parts(quick: bool) -> list[Part]:
         Part("tests", pytest, 240),
         Part("example-cuda", (*example, "--target", "cuda"), 60),
         Part("example-cuda-small", (*example, "--target", "cuda", "--small"), 60),
+        Part("example-hopper", (PYTHON, str(ROOT / "examples" / "03_hopper_gemm.py")), 90),
         Part("example-cpu", (*example, "--target", "cpu"), 60),
         Part("cli-cuda", (PYTHON, "-m", "tilewright", "gemm", "--target", "cuda", "--dtype", "f16"), 90),
         Part(

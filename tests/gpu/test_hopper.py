@@ -1,0 +1,40 @@
+"""The hand-written Hopper GEMM on a GPU: random ragged shapes, element by element against float64."""
+
+from __future__ import annotations
+
+import random
+import runpy
+from pathlib import Path
+
+import pytest
+
+import tilewright as tw
+from tilewright.ops.sample import operands
+from tilewright.tune.trial import Trial
+
+pytestmark = pytest.mark.gpu
+
+EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "03_hopper_gemm.py"))
+CHOICES = (dict(columns=256, stages=3), dict(columns=192, stages=4), dict(columns=128, stages=5))
+GROUPS = 10
+
+
+def random_shape(draw: random.Random) -> tuple[int, int, int]:
+    """Any M; N and K such that rows are multiples of 16 bytes."""
+    return draw.randint(1, 900), 8 * draw.randint(1, 120), 8 * draw.randint(1, 150)
+
+
+@pytest.mark.parametrize("group", range(GROUPS))
+def test_two_hundred_random_shapes(group: int) -> None:
+    draw = random.Random(group)
+    for _ in range(200 // GROUPS):
+        shape, choices = random_shape(draw), draw.choice(CHOICES)
+        dtype = draw.choice((tw.bf16, tw.f16))
+        bound = EXAMPLE["bind"](dtype, blocks=draw.choice((1, 7, 132)), group=draw.randint(1, 9), **choices)
+        mma = bound.constants["mma"]
+        made = operands("random", dtype, shape, layout="nt", seed=group)
+        trial = Trial(bound, made, "cuda", mma.atom, str(choices))
+        executable, _ = trial.run()
+        assert executable.target == "cuda"
+        comparison = trial.verify()
+        assert comparison.ok, f"{dtype} {shape} {choices}: {comparison}"
