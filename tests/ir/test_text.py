@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright.errors import ParseError
+from tilewright.ir.async_ops import ASYNC_OPS
 from tilewright.ir.kernel import Guard, Kernel
 from tilewright.ir.ops import OPS
 from tilewright.ir.parser import parse_kernel
@@ -24,6 +25,7 @@ from tilewright.ir.printer import VERSION, print_kernel
 from tilewright.ir.verify import violations
 from tilewright.layout.expr import less
 
+from . import asynchronous
 from .kernels import EACH, kernels, launch, trace
 
 
@@ -39,14 +41,15 @@ def reparsed(kernel: Kernel) -> str:
 
 def test_every_operation_has_a_kernel_here() -> None:
     assert EACH.keys() == {op.name for op in OPS}
+    assert asynchronous.EACH.keys() == {op.name for op in ASYNC_OPS}
 
 
-@pytest.mark.parametrize("name", EACH)
+@pytest.mark.parametrize("name", [*EACH, *asynchronous.EACH])
 def test_every_operation_is_said_by_the_language_and_reads_back(name: str) -> None:
-    kernel = trace(EACH[name])
+    kernel = trace(EACH[name]) if name in EACH else asynchronous.trace(asynchronous.EACH[name])
     assert name in {op.name for op in kernel.walk()}
     assert [str(violation) for violation in violations(kernel)] == []
-    assert re.search(rf"^ *(\w+ = )?{name}\b", reparsed(kernel), re.MULTILINE)
+    assert re.search(rf"^ *(\w+ = |with )?{name}\b", reparsed(kernel), re.MULTILINE)
 
 
 def test_launch_shape_reads_back() -> None:

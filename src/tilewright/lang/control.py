@@ -109,6 +109,7 @@ def _left(what: str, code: CodeType, location: Location) -> TraceError:
         "`with tw.when(condition):`, or shorten the range",
         "branch": "what comes after it would be left out whether or not the branch is taken; put that under "
         "`with tw.otherwise():`",
+        "role": "what comes after it would be left out for the other warps too",
     }
     return TraceError(f"a traced {what} is left by {how}: {why[what]}", place)
 

@@ -1,8 +1,8 @@
-"""Refuses what a traced loop or branch would silently lose: variables that take another value inside it.
+"""Refuses what a traced loop, branch or role would silently lose: variables that take another value inside.
 
-The body of a loop or branch is traced once.  A variable of the author that is bound to another value inside
-keeps that value afterwards, whatever the loop count or the condition turns out to be at run time, and an
-iteration never sees the value of the one before.
+The body of a loop, branch or role is traced once.  A variable of the author that is bound to another value
+inside keeps that value afterwards, whatever the loop count or the condition turns out to be at run time, and
+an iteration never sees the value of the one before.
 """
 
 from __future__ import annotations
@@ -76,9 +76,9 @@ class Watch:
     def _complaint(self, name: str, old: _Variable | None, now: _Variable, body: Span) -> str:
         after = Span(body.frame, body.stop - 1, sys.maxsize)
         if old is None:
-            lost = self.what == "branch" and after.reads_first(name)
+            lost = self.what != "loop" and after.reads_first(name)
             return (
-                f"{name} is bound inside the branch and used after it; {self._hint(name, now.value)}"
+                f"{name} is bound inside the {self.what} and used after it; {self._hint(name, now.value)}"
                 if lost
                 else ""
             )
@@ -110,6 +110,7 @@ class Watch:
         why = {
             "loop": "the body is traced once, so no iteration would see the value of another",
             "branch": "the new value would hold even where the branch is not taken",
+            "role": "the new value would hold for the other warps too",
         }[self.what]
         carry = "`tw.var` for an integer"
         if isinstance(now, Fragment):

@@ -1,0 +1,100 @@
+"""Kernels with every operation of warp roles, transaction barriers, bulk copies and asynchronous MMA."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import tilewright as tw
+from tilewright.ir.kernel import Kernel
+from tilewright.lang.program import Program
+
+MMA = tw.TiledMma(tw.atoms.wgmma(tw.f16, 64), repeats=(1, 1))
+SPEC = tw.TensorSpec(tw.f16, 2, 1, (8, 8), (8, 1), 16, False)
+
+
+def trace(function: Callable[..., Any]) -> Kernel:
+    return Program(function, {"A": "M K", "n": int}).trace({"A": SPEC})
+
+
+def role(A, n):
+    with tw.role(warps=4, registers=40):
+        tw.warp_barrier()
+    with tw.role(warps=8):
+        pass
+
+
+def mbarrier(A, n):
+    tw.mbarrier(3, arrivals=2)
+
+
+def arrive(A, n):
+    full = tw.mbarrier(3, arrivals=1)
+    tw.arrive(full[n % 3], expect_bytes=1024)
+    tw.arrive(full[0], each="warp")
+
+
+def wait(A, n):
+    tw.wait(tw.mbarrier(3, arrivals=1)[1], n // 3 % 2)
+
+
+def tma_load(A, n):
+    full = tw.mbarrier(1, arrivals=1)
+    tw.tma_load(A, (n * 8, 0), tw.shared((64, 64), A.dtype, swizzle=128), full[0])
+
+
+def tma_store(A, n):
+    tw.tma_store(tw.shared((64, 64), A.dtype, swizzle=128), A, (0, n * 64))
+
+
+def bulk_commit(A, n):
+    tw.bulk_commit()
+
+
+def bulk_wait(A, n):
+    tw.bulk_wait(1)
+    tw.bulk_wait()
+
+
+def fence_async(A, n):
+    tw.fence_async()
+
+
+def mma_fence(A, n):
+    tw.mma_fence()
+
+
+def mma_async(A, n):
+    sA, sB = (tw.shared((64, 64), A.dtype, swizzle=128) for _ in range(2))
+    acc = tw.accumulator(MMA)
+    tw.mma_async(sA, sB, acc)
+    tw.mma_async(tw.load(sA, tw.operand_a(MMA, 64)), sB, acc)
+
+
+def mma_commit(A, n):
+    tw.mma_commit()
+
+
+def mma_wait(A, n):
+    tw.mma_wait(2)
+
+
+def role_barrier(A, n):
+    tw.role_barrier(1, threads=128)
+
+
+def prior_grid_wait(A, n):
+    tw.prior_grid_wait()
+
+
+def launch_dependents(A, n):
+    tw.launch_dependents()
+
+
+EACH: dict[str, Callable[..., Any]] = {
+    function.__name__: function
+    for function in (
+        *(role, mbarrier, arrive, wait, tma_load, tma_store, bulk_commit, bulk_wait, fence_async),
+        *(mma_fence, mma_async, mma_commit, mma_wait, role_barrier, prior_grid_wait, launch_dependents),
+    )
+}
