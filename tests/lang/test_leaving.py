@@ -116,3 +116,33 @@ def test_breaking_a_python_loop_in_a_body_is_fine() -> None:
                     break
 
     assert broken(trace(kernel, DECLARED)) == []
+
+
+def test_without_source_what_can_be_seen_is_still_refused() -> None:
+    text = (
+        "def kernel(A, n, alpha):\n"
+        "    x = n + 1\n"
+        "    for k in tw.range(n):\n"
+        "        x = x + k\n"
+        "def left(A, n, alpha):\n"
+        "    for k in tw.range(n):\n"
+        "        break\n"
+    )
+    functions = {"tw": tw, "__name__": "shell"}
+    exec(compile(text, "<shell>", "exec"), functions)
+    error = refusal(functions["kernel"])
+    assert error.message.startswith("x is rebound inside the loop")
+    assert str(error).endswith("  at <shell>:4:9 in kernel")
+    assert "left by break, return or an exception" in refusal(functions["left"]).message
+
+
+def test_statements_that_go_on_after_their_last_instruction() -> None:
+    def kernel(A, n, alpha):
+        with tw.when(
+            n
+            > 3
+        ):  # fmt: skip
+            return (
+            )  # fmt: skip
+
+    assert pointed(refusal(kernel)) == "return (\n"

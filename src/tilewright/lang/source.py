@@ -88,11 +88,9 @@ class Span:
         return _describe(self.frame, offsets[-1]) if offsets else None
 
     def _accesses(self, name: str) -> Iterator[tuple[str, int]]:
-        for instruction in instructions(self.frame.f_code)[1]:
-            if self.start < instruction.offset < self.stop:
-                for access, variable in _accesses(instruction):
-                    if variable == name:
-                        yield access, instruction.offset
+        for access, offset in _accesses_by_name(self.frame.f_code).get(name, ()):
+            if self.start < offset < self.stop:
+                yield access, offset
 
 
 def loop_body(frame: FrameType) -> Span:
@@ -121,6 +119,16 @@ def instructions(code: CodeType) -> tuple[list[int], list[dis.Instruction]]:
     """The instructions and their offsets, without argument prefixes."""
     found = [i for i in dis.get_instructions(code) if i.opname not in ("EXTENDED_ARG", "CACHE")]
     return [instruction.offset for instruction in found], found
+
+
+@lru_cache(maxsize=512)
+def _accesses_by_name(code: CodeType) -> dict[str, list[tuple[str, int]]]:
+    """For each local variable what is done to it, and at which offset, from top to bottom."""
+    found: dict[str, list[tuple[str, int]]] = {}
+    for instruction in instructions(code)[1]:
+        for access, name in _accesses(instruction):
+            found.setdefault(name, []).append((access, instruction.offset))
+    return found
 
 
 def _accesses(instruction: dis.Instruction) -> list[tuple[str, str]]:

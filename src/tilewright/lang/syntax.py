@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import ast
-import inspect
-import textwrap
+import linecache
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType
@@ -20,9 +20,10 @@ def leaving(code: CodeType, location: Location) -> tuple[str, Location] | None:
 
     ``continue`` does not leave a loop.  None, too, where the source cannot be read.
     """
-    tree, indent = _tree(code)
-    at = (location.frame.line, location.frame.column - indent)
-    for node in ast.walk(tree):
+    if not _may_leave(code):
+        return None
+    at = (location.frame.line, location.frame.column)
+    for node in ast.walk(_tree(code)):
         if isinstance(node, ast.For):
             heads: list[ast.expr] = [node.iter]
         elif isinstance(node, ast.With):
@@ -31,7 +32,7 @@ def leaving(code: CodeType, location: Location) -> tuple[str, Location] | None:
             continue
         if any((head.lineno, head.col_offset) == at for head in heads):
             jump = next(_jumps(node.body, isinstance(node, ast.For)), None)
-            return None if jump is None else (_JUMPS[type(jump)], _place(jump, indent, location))
+            return None if jump is None else (_JUMPS[type(jump)], _place(jump, location))
     return None
 
 
@@ -40,22 +41,39 @@ def code_here() -> CodeType:
     return author_frame().f_code
 
 
-def _place(jump: ast.stmt, indent: int, location: Location) -> Location:
-    frame, end = location.frame, (jump.end_col_offset or 0) + indent
-    place = Frame(frame.file, jump.lineno, jump.col_offset + indent, end, frame.function)
+def _place(jump: ast.stmt, location: Location) -> Location:
+    frame = location.frame
+    end = (jump.end_col_offset or 0) if jump.end_lineno == jump.lineno else 0
+    place = Frame(frame.file, jump.lineno, jump.col_offset, end, frame.function)
     return Location((place, *location.frames[1:]))
 
 
+def _lines(code: CodeType) -> tuple[list[str], int, int]:
+    """The lines of a function's file, its first line, and the last one that has instructions."""
+    last = max((line for _, _, line in code.co_lines() if line is not None), default=0)
+    return linecache.getlines(code.co_filename), code.co_firstlineno, last
+
+
 @lru_cache(maxsize=256)
-def _tree(code: CodeType) -> tuple[ast.AST, int]:
-    """The syntax tree of a function, and by how much its source is indented."""
-    try:
-        lines, first = inspect.getsourcelines(code)
-        tree = ast.parse(textwrap.dedent("".join(lines)))
-    except (OSError, SyntaxError):
-        return ast.Module([], []), 0
-    ast.increment_lineno(tree, max(first - 1, 0))
-    return tree, len(lines[0]) - len(lines[0].lstrip())
+def _may_leave(code: CodeType) -> bool:
+    """Whether the source has such a statement at all; most kernels have none and need not be parsed."""
+    lines, first, last = _lines(code)
+    return re.search(r"\b(return|break|continue)\b", "".join(lines[first - 1 : last])) is not None
+
+
+@lru_cache(maxsize=256)
+def _tree(code: CodeType) -> ast.AST:
+    """The syntax tree of a function, with the lines and columns of its file."""
+    lines, first, last = _lines(code)
+    indented = lines[first - 1][:1].isspace()
+    for stop in range(last, min(last + 100, len(lines)) + 1):  # the last statement may be longer
+        text = "".join(lines[first - 1 : stop])
+        try:
+            tree = ast.parse("if 1:\n" + text if indented else text)
+        except SyntaxError:
+            continue
+        return ast.increment_lineno(tree, first - 1 - indented)
+    return ast.Module([], [])
 
 
 def _jumps(body: list[ast.stmt], in_loop: bool) -> Iterator[ast.stmt]:
