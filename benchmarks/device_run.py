@@ -117,7 +117,8 @@ def _benchmark(name: str, limit_s: float, *arguments: str) -> Part:
 
 def parts(quick: bool) -> list[Part]:
     """All parts, the most telling first."""
-    pytest = (PYTHON, "-m", "pytest", "-m", "gpu", "tests/gpu", "-n", "4", "-p", "no:cacheprovider", "-q")
+    pytest = (PYTHON, "-m", "pytest", "-m", "gpu", "tests/gpu", "-n", "4", "-q")
+    pytest += ("-p", "no:cacheprovider", "-p", "no:benchmark")
     example = (PYTHON, str(ROOT / "examples" / "02_basic_gemm.py"))
     hurry = ("--quick",) if quick else ()
     return [
@@ -126,7 +127,7 @@ def parts(quick: bool) -> list[Part]:
         Part("tests", pytest, 240),
         Part("example-cuda", (*example, "--target", "cuda"), 60),
         Part("example-cuda-small", (*example, "--target", "cuda", "--small"), 60),
-        Part("example-hopper", (PYTHON, str(ROOT / "examples" / "03_hopper_gemm.py")), 90),
+        Part("example-hopper", (PYTHON, str(ROOT / "examples" / "03_hopper_gemm.py"), "--small"), 60),
         Part("example-cpu", (*example, "--target", "cpu"), 60),
         Part("cli-cuda", (PYTHON, "-m", "tilewright", "gemm", "--target", "cuda", "--dtype", "f16"), 90),
         Part(

@@ -92,3 +92,14 @@ except ToolchainError as error:
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert "pip install 'tilewright[cuda]'" in result.stdout
     assert issubclass(ToolchainError, Exception)
+
+
+def test_a_silent_compilation_leaves_shared_objects_alone() -> None:
+    before = [bytes([value]) for value in range(256)]
+    text = 'extern "C" __global__ void silent() {}'
+    for _ in range(2):
+        nvrtc.compile_text(text, "sm_90a")
+    with pytest.raises(CompileError):
+        nvrtc.compile_text("not C", "sm_90a")
+    assert [bytes([value])[0] for value in range(256)] == list(range(256))
+    assert b"".join(before) == bytes(range(256))

@@ -102,10 +102,11 @@ def _checked(nvrtc: Any, result: tuple[Any, ...]) -> Any:
 
 
 def _bytes(nvrtc: Any, program: Any, what: str) -> bytes:
-    size = _checked(nvrtc, getattr(nvrtc, f"nvrtcGet{what}Size")(program))
-    data = b" " * int(size)
+    size = int(_checked(nvrtc, getattr(nvrtc, f"nvrtcGet{what}Size")(program)))
+    # One byte more: NVRTC writes into the object, and Python shares all bytes objects of length 1.
+    data = bytes(size + 1)
     _checked(nvrtc, getattr(nvrtc, f"nvrtcGet{what}")(program, data))
-    return data
+    return data[:size]
 
 
 def _text(nvrtc: Any, program: Any, what: str) -> str:
