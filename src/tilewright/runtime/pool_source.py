@@ -11,7 +11,7 @@ int pthread_mutex_lock(void*);
 int pthread_mutex_unlock(void*);
 int pthread_cond_init(void*, const void*);
 int pthread_cond_wait(void*, void*);
-int pthread_cond_broadcast(void*);
+int pthread_cond_signal(void*);
 int sched_yield(void);
 #if defined(__linux__)
 int sched_getcpu(void);
@@ -24,18 +24,24 @@ typedef void (*Entry)(const void* arguments, long long* next_block, void* scratc
 typedef unsigned long long State;  // generation << 32 | OPEN | number of workers inside
 
 constexpr State OPEN = 1 << 16, INSIDE = OPEN - 1, GENERATION = 1ull << 32;
-constexpr int POLLS = 2000, POLLS_BEFORE_YIELD = 64;
+constexpr int POLLS = 200, POLLS_BEFORE_YIELD = 64;
+
+// Where one worker sleeps; bound to processor `cpu`, or to none (-1).
+struct alignas(128) Seat {
+  int asleep, cpu;
+  alignas(128) char mutex[128];
+  alignas(128) char condition[128];
+};
 
 struct alignas(128) Pool {
   State state;
-  int closing, sleeping, caller_cpu;
+  int closing, caller_cpu, workers;
   Entry entry;
   const void* arguments;
   void* const* scratch;
   long long blocks;
   alignas(128) long long next_block;
-  alignas(128) char mutex[256];
-  alignas(128) char condition[256];
+  alignas(128) Seat seats[1];  // one for each worker
 };
 
 static inline void pause(int poll) {
@@ -62,55 +68,65 @@ static inline bool news(Pool* pool, State last) {
   return ((now & OPEN) && now / GENERATION != last) || __atomic_load_n(&pool->closing, __ATOMIC_SEQ_CST);
 }
 
-static void wait_for_news(Pool* pool, State last) {
-  for (int poll = 0; poll < POLLS; ++poll) {
+// A worker on the processor where the caller goes on would only take its time.
+static inline bool stays_out(Pool* pool, const Seat* seat) {
+  return seat->cpu >= 0 && seat->cpu == pool->caller_cpu;
+}
+
+static void wait_for_news(Pool* pool, Seat* seat, State last) {
+  const int polls = stays_out(pool, seat) ? 0 : POLLS;
+  for (int poll = 0; poll < polls; ++poll) {
     if (news(pool, last)) return;
     pause(poll);
   }
-  pthread_mutex_lock(pool->mutex);
-  __atomic_fetch_add(&pool->sleeping, 1, __ATOMIC_SEQ_CST);
-  while (!news(pool, last)) pthread_cond_wait(pool->condition, pool->mutex);
-  __atomic_fetch_sub(&pool->sleeping, 1, __ATOMIC_SEQ_CST);
-  pthread_mutex_unlock(pool->mutex);
+  pthread_mutex_lock(seat->mutex);
+  __atomic_store_n(&seat->asleep, 1, __ATOMIC_SEQ_CST);
+  while (!news(pool, last)) pthread_cond_wait(seat->condition, seat->mutex);
+  __atomic_store_n(&seat->asleep, 0, __ATOMIC_SEQ_CST);
+  pthread_mutex_unlock(seat->mutex);
 }
 
-static void wake(Pool* pool) {
-  if (__atomic_load_n(&pool->sleeping, __ATOMIC_SEQ_CST) == 0) return;
-  pthread_mutex_lock(pool->mutex);
-  pthread_cond_broadcast(pool->condition);
-  pthread_mutex_unlock(pool->mutex);
+static void wake(Seat* seat) {
+  pthread_mutex_lock(seat->mutex);
+  pthread_cond_signal(seat->condition);
+  pthread_mutex_unlock(seat->mutex);
 }
 
 }  // namespace tilewright
 
 #define TILEWRIGHT_EXPORT extern "C" __attribute__((visibility("default")))
 
-TILEWRIGHT_EXPORT void tilewright_open(tilewright::Pool* pool) {
-  static_assert(sizeof(tilewright::Pool) <= 4096, "the interpreter allocates 4096 bytes");
-  pthread_mutex_init(pool->mutex, nullptr);
-  pthread_cond_init(pool->condition, nullptr);
+// The memory is zeroed; `cpus` tells which processor each worker is bound to.
+TILEWRIGHT_EXPORT void tilewright_open(tilewright::Pool* pool, int workers, const int* cpus) {
+  static_assert(sizeof(tilewright::Pool) <= 1024, "the interpreter allocates 1024 bytes");
+  static_assert(sizeof(tilewright::Seat) <= 512, "and 512 for each worker");
+  pool->workers = workers;
+  for (int worker = 0; worker < workers; ++worker) {
+    pool->seats[worker].cpu = cpus[worker];
+    pthread_mutex_init(pool->seats[worker].mutex, nullptr);
+    pthread_cond_init(pool->seats[worker].condition, nullptr);
+  }
 }
 
 TILEWRIGHT_EXPORT void tilewright_close(tilewright::Pool* pool) {
   __atomic_store_n(&pool->closing, 1, __ATOMIC_SEQ_CST);
-  pthread_mutex_lock(pool->mutex);
-  pthread_cond_broadcast(pool->condition);
-  pthread_mutex_unlock(pool->mutex);
+  for (int worker = 0; worker < pool->workers; ++worker) tilewright::wake(&pool->seats[worker]);
 }
 
-// The life of worker `index`, bound to processor `cpu` or to none (-1).
-TILEWRIGHT_EXPORT void tilewright_serve(tilewright::Pool* pool, int index, int cpu) {
+// The life of one worker.
+TILEWRIGHT_EXPORT void tilewright_serve(tilewright::Pool* pool, int worker) {
   using namespace tilewright;
+  Seat* seat = &pool->seats[worker];
   for (State last = 0;;) {
-    wait_for_news(pool, last);
+    wait_for_news(pool, seat, last);
     if (__atomic_load_n(&pool->closing, __ATOMIC_SEQ_CST)) return;
     State now = load(pool);
     if (!(now & OPEN) || now / GENERATION == last) continue;
     if (!__atomic_compare_exchange_n(&pool->state, &now, now + 1, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))
       continue;
     last = now / GENERATION;
-    if (cpu < 0 || cpu != pool->caller_cpu)
-      pool->entry(pool->arguments, &pool->next_block, pool->scratch[index], pool->blocks);
+    if (!stays_out(pool, seat))
+      pool->entry(pool->arguments, &pool->next_block, pool->scratch[worker], pool->blocks);
     __atomic_fetch_sub(&pool->state, 1, __ATOMIC_SEQ_CST);
   }
 }
@@ -118,7 +134,7 @@ TILEWRIGHT_EXPORT void tilewright_serve(tilewright::Pool* pool, int index, int c
 // Run all blocks on the caller and on whichever workers come; `scratch` has one entry per worker, then the
 // caller's.
 TILEWRIGHT_EXPORT void tilewright_run(tilewright::Pool* pool, tilewright::Entry entry, const void* arguments,
-                                      void* const* scratch, int workers, long long blocks) {
+                                      void* const* scratch, long long blocks) {
   using namespace tilewright;
   pool->entry = entry;
   pool->arguments = arguments;
@@ -128,8 +144,14 @@ TILEWRIGHT_EXPORT void tilewright_run(tilewright::Pool* pool, tilewright::Entry 
   pool->next_block = 0;
   State generation = load(pool) / GENERATION + 1;
   __atomic_store_n(&pool->state, generation * GENERATION | OPEN, __ATOMIC_SEQ_CST);
-  wake(pool);
-  entry(arguments, &pool->next_block, scratch[workers], blocks);
+  long long wanted = blocks - 1;
+  for (int worker = 0; worker < pool->workers && wanted > 0; ++worker) {
+    Seat* seat = &pool->seats[worker];
+    if (stays_out(pool, seat)) continue;
+    if (__atomic_load_n(&seat->asleep, __ATOMIC_SEQ_CST)) wake(seat);
+    --wanted;
+  }
+  entry(arguments, &pool->next_block, scratch[pool->workers], blocks);
   __atomic_fetch_and(&pool->state, ~OPEN, __ATOMIC_SEQ_CST);
   for (int poll = 0; load(pool) & INSIDE; ++poll) pause(poll);
 }

@@ -13,6 +13,7 @@ works too and never waits for a thread that has not begun, so a slow wake-up cos
 from __future__ import annotations
 
 import atexit
+import contextlib
 import ctypes
 import mmap
 import os
@@ -29,7 +30,7 @@ INLINE_NS = 25_000
 """A launch that takes less time than this on one thread stays on the caller's."""
 
 _HUGE = 2 << 20
-_POOL_BYTES = 4096
+_POOL_BYTES, _SEAT_BYTES = 1024, 512
 
 
 class Scratch:
@@ -80,10 +81,10 @@ class Library:
 _ADDRESS = ctypes.c_void_p
 _ENTRY: list[Any] = [_ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_longlong]
 _SIGNATURES: dict[str, list[Any]] = {
-    "tilewright_open": [_ADDRESS],
+    "tilewright_open": [_ADDRESS, ctypes.c_int, _ADDRESS],
     "tilewright_close": [_ADDRESS],
-    "tilewright_serve": [_ADDRESS, ctypes.c_int, ctypes.c_int],
-    "tilewright_run": [_ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_int, ctypes.c_longlong],
+    "tilewright_serve": [_ADDRESS, ctypes.c_int],
+    "tilewright_run": [_ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_longlong],
 }
 
 
@@ -98,27 +99,28 @@ class Pool:
     def __init__(self, library: Library, threads: int) -> None:
         self.threads = threads
         self._library = library  # the threads run its code: it must stay loaded
-        self._memory = Scratch(_POOL_BYTES)
-        self._pool = ctypes.c_void_p(self._memory.address)
-        self._run = library.function("tilewright_run")
-        self.lock = threading.Lock()
         cpus: Sequence[int] = ()
         if threads == usable_processors() and hasattr(os, "sched_setaffinity"):
             cpus = sorted(os.sched_getaffinity(0))
         # A bound worker for every processor: the one on the caller's own stays out of a launch.
-        self.workers = len(cpus) or threads - 1
+        bound = list(cpus) or [-1] * (threads - 1)
+        self.workers = len(bound)
+        self._memory = Scratch(_POOL_BYTES + _SEAT_BYTES * self.workers)
+        self._pool = ctypes.c_void_p(self._memory.address)
+        self._run = library.function("tilewright_run")
+        self.lock = threading.Lock()
         self._scratch: list[Scratch] = []
         self._addresses = (ctypes.c_void_p * (self.workers + 1))()
-        library.function("tilewright_open")(self._pool)
+        library.function("tilewright_open")(self._pool, self.workers, (ctypes.c_int * self.workers)(*bound))
         serve = library.function("tilewright_serve")
         self._threads = [
             threading.Thread(
                 target=_serve,
-                args=(serve, self._pool, index, cpus[index] if cpus else -1),
-                name=f"tilewright-{index}",
+                args=(serve, self._pool, worker, cpu),
+                name=f"tilewright-{worker}",
                 daemon=True,
             )
-            for index in range(self.workers)
+            for worker, cpu in enumerate(bound)
         ]
         for thread in self._threads:
             thread.start()
@@ -136,7 +138,7 @@ class Pool:
             self._scratch = [Scratch(scratch_bytes) for _ in range(self.workers + 1)]
             for index, memory in enumerate(self._scratch):
                 self._addresses[index] = memory.address
-        self._run(self._pool, entry, arguments, self._addresses, self.workers, blocks)
+        self._run(self._pool, entry, arguments, self._addresses, blocks)
 
     def close(self) -> None:
         """Send the threads home."""
@@ -145,13 +147,11 @@ class Pool:
             thread.join(1.0)
 
 
-def _serve(serve: ctypes._NamedFuncPointer, pool: ctypes.c_void_p, index: int, cpu: int) -> None:
+def _serve(serve: ctypes._NamedFuncPointer, pool: ctypes.c_void_p, worker: int, cpu: int) -> None:
     if cpu >= 0:
-        try:
+        with contextlib.suppress(OSError):  # the processor was taken from us; run anywhere
             os.sched_setaffinity(0, {cpu})  # of this thread
-        except OSError:
-            cpu = -1  # the processor was taken from us; run anywhere
-    serve(pool, index, cpu)
+    serve(pool, worker)
 
 
 class _Shared:
