@@ -8,11 +8,15 @@ Golden files hold the text that a test expects; `--update-golden` writes them an
 from __future__ import annotations
 
 import difflib
+import os
 from collections.abc import Callable, Generator
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# Several processes test at once; a product of NumPy's in each must not ask for all processors.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 # The same cases on every machine, and no failure because a machine was busy.
 settings.register_profile("house", deadline=None, derandomize=True)

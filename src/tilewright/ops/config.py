@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError
 from tilewright.ir.mma import MmaAtom, TiledMma
+from tilewright.runtime.environment import settings
 from tilewright.targets.atoms import TENSOR_CORE, fma
 
 
@@ -36,6 +37,10 @@ MATHS = ("exact", "tf32")
 """How f32 is multiplied: exactly, or rounded to tf32 on tensor cores."""
 
 
+SUPPORTED = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i8")
+"""Element types that `default_config` has a configuration for."""
+
+
 def default_config(target: str, dtype: DType, shape: tuple[int, int, int], math: str = "exact") -> Config:
     """The configuration that `matmul` uses.
 
@@ -48,8 +53,8 @@ def default_config(target: str, dtype: DType, shape: tuple[int, int, int], math:
     Raises:
         DTypeError: the GEMM has no atom for the dtype.
     """
-    if dtype.components > 1 or dtype.kind in ("bool", "uint"):
-        raise DTypeError(f"no GEMM for {dtype} yet; nearest: f64, f32, f16, bf16, f8e4m3, f8e5m2, i8")
+    if dtype.name not in SUPPORTED:
+        raise DTypeError(f"no GEMM for {dtype}; nearest: {', '.join(SUPPORTED)}")
     if target == "cpu":
         return _cpu(dtype, shape, math)
     if target == "reference":
@@ -77,12 +82,32 @@ def _cuda(dtype: DType, shape: tuple[int, int, int], math: str) -> Config:
     return Config.of(atom, (64, 64, depth), (2, 2), stages=4)
 
 
+CPU_ROWS, CPU_COLUMNS, CPU_DEPTH = (24, 48, 96, 192, 288), (32, 64, 128, 256, 384), 256
+"""Tiles that the micro-kernels of all vector widths divide, and whose operands fit the second-level cache."""
+
+PACKING = 16
+"""Time to pack one element of a tile's operands, in multiply-adds of the micro-kernel; from measurements."""
+
+
 def _cpu(dtype: DType, shape: tuple[int, int, int], math: str) -> Config:
     atom = _atom(dtype, math) if math == "tf32" else None
     chosen = atom or fma(dtype)
+    m, n, k = shape
     side_m, side_n, _ = chosen.shape
-    tile = (_fit(192, shape[0], side_m), _fit(256, shape[1], side_n), _fit(256, shape[2], 8))
-    return Config.of(chosen, tile, (1, 1))
+    tiles = {(_fit(tm, m, side_m), _fit(tn, n, side_n)) for tm in CPU_ROWS for tn in CPU_COLUMNS}
+    best = min(sorted(tiles, reverse=True), key=lambda tile: cpu_time(tile, m, n, settings().threads))
+    return Config.of(chosen, (*best, _fit(CPU_DEPTH, k, 8)), (1, 1))
+
+
+def cpu_time(tile: tuple[int, int], m: int, n: int, threads: int) -> float:
+    """Estimated time of one step along K: turns of all threads times the work of a tile.
+
+    Example:
+        >>> cpu_time((192, 256), 512, 512, 2) > cpu_time((96, 256), 512, 512, 2)
+        True
+    """
+    turns = -(-(-(-m // tile[0]) * -(-n // tile[1])) // threads)
+    return turns * (tile[0] * tile[1] + PACKING * (tile[0] + tile[1]))
 
 
 def _fit(tile: int, extent: int, unit: int) -> int:
