@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import threading
+import time
+import zlib
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tilewright.runtime import cuda
-from tilewright.tune.clocks import CudaClock, HostClock, clock_for
+from tilewright.tune.clocks import MOST_WAIT_SECONDS, CudaClock, HostClock, clock_for, wait_for_quiet
 from tilewright.tune.measure import Effort, measure, measure_calls
 
 
@@ -89,3 +92,31 @@ def test_other_targets_use_the_host() -> None:
     for target in ("cpu", "reference"):
         with clock_for(target) as clock:
             assert isinstance(clock, HostClock)
+
+
+def test_waiting_for_quiet_outlasts_a_thread_that_polls() -> None:
+    """`crc32` of a large buffer computes without the interpreter's lock, as a BLAS thread does."""
+    data = bytes(1 << 26)
+    poll = threading.Thread(target=lambda: [zlib.crc32(data) for _ in range(4)])
+    poll.start()
+    wait_for_quiet()
+    assert not poll.is_alive()
+    poll.join()
+
+
+def test_waiting_for_quiet_ends_although_a_thread_never_rests() -> None:
+    data, stop = bytes(1 << 24), threading.Event()
+    poll = threading.Thread(target=lambda: [zlib.crc32(data) for _ in iter(stop.is_set, True)])
+    poll.start()
+    begin = time.perf_counter()
+    wait_for_quiet()
+    waited = time.perf_counter() - begin
+    stop.set()
+    poll.join()
+    assert waited >= MOST_WAIT_SECONDS
+
+
+def test_a_warm_sample_begins_with_an_uncounted_call() -> None:
+    counted: list[int] = []
+    HostClock(3, warm=True).sample(lambda: counted.append(1), 3)
+    assert len(counted) == 4
