@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 
 import tilewright as tw
@@ -146,3 +147,37 @@ def test_refused_at_the_line(kernel: Callable[..., Any], caret: str) -> None:
 )
 def test_the_message_says_what_to_do(kernel: Callable[..., Any], advice: str) -> None:
     assert advice in refusal(kernel).message
+
+
+@tw.kernel
+def other_kernel(A):
+    tw.barrier()
+
+
+def test_a_kernel_inside_a_kernel() -> None:
+    def kernel(A, n, alpha):
+        other_kernel(A)
+
+    error = refusal(kernel)
+    assert "a kernel can neither launch another one" in error.message
+    assert pointed(error) == "other_kernel(A)"
+
+
+def test_arrays_are_not_handed_to_libraries() -> None:
+    def kernel(A, n, alpha):
+        np.asarray(A)
+
+    assert pointed(refusal(kernel)) == "np.asarray(A)"
+
+
+def yielding(A, n, alpha):
+    yield tw.barrier()
+
+
+def giving_back(A, n, alpha):
+    return A
+
+
+@pytest.mark.parametrize(("kernel", "kind"), [(yielding, "generator"), (giving_back, "Tensor")])
+def test_kernels_return_nothing(kernel: Callable[..., Any], kind: str) -> None:
+    assert f"kernel {kernel.__name__} gives back a {kind}" in refusal(kernel).message

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.dtypes import DType, i32
-from tilewright.errors import LaunchError
+from tilewright.errors import LaunchError, TraceError
 from tilewright.ir.async_ops import Role
 from tilewright.ir.builder import is_reserved
 from tilewright.ir.kernel import (
@@ -61,7 +61,7 @@ class Program:
     """
 
     def __init__(self, function: Callable[..., None], declared: Mapping[str, Any] | None = None) -> None:
-        self.function = function
+        self.function: Callable[..., object] = function
         self.name = function.__name__
         self.__doc__ = function.__doc__
         self.parameters: tuple[Parameter, ...] = ()
@@ -138,7 +138,12 @@ class Program:
                     sizes[parameter.name] = SizeParam(sym, Argument(parameter.name))
                     arguments.append(Scalar(sym))
             tracer.sizes.update(size.sym for size in sizes.values())
-            self.function(*arguments, **given)
+            returned = self.function(*arguments, **given)
+        if returned is not None:
+            kind = type(returned).__name__
+            raise TraceError(
+                f"kernel {self.name} gives back a {kind}; a kernel writes to its arrays and returns nothing"
+            )
         return _finish(self, tracer, params, sizes)
 
     def _divisors(self, specs: Mapping[str, TensorSpec]) -> dict[str, int]:

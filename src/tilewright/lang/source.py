@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import dis
+import os
 import sys
 from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from pathlib import Path
 from types import CodeType, FrameType
 
 from tilewright.errors import Frame, Location
 
-_PACKAGE = __name__.rpartition(".")[0]
+# The rooms that run beneath the author's code; `ops` writes kernels as authors do.
+_OURS = tuple(str(Path(__file__).parents[1] / room) + os.sep for room in ("lang", "runtime", "layout", "ir"))
 _STORES = ("STORE_FAST", "STORE_NAME", "STORE_DEREF", "STORE_GLOBAL")
 _LOADS = ("LOAD_FAST", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_CLASSDEREF")
 _RESULTS = ("CALL", "BINARY", "COMPARE_OP", "UNARY_NEGATIVE", "FOR_ITER")
@@ -22,12 +25,12 @@ _RESULTS = ("CALL", "BINARY", "COMPARE_OP", "UNARY_NEGATIVE", "FOR_ITER")
 
 
 def author_frame() -> FrameType:
-    """The innermost frame that is not in this package."""
+    """The innermost frame that is not ours."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and _is_ours(frame):
         frame = frame.f_back
     if frame is None:
-        raise RuntimeError("no caller outside tilewright.lang")
+        raise RuntimeError("no caller outside of tilewright")
     return frame
 
 
@@ -43,8 +46,7 @@ def author_frames() -> list[FrameType]:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    module = str(frame.f_globals.get("__name__", ""))
-    return module == _PACKAGE or module.startswith(_PACKAGE + ".")
+    return frame.f_code.co_filename.startswith(_OURS)
 
 
 def here() -> Location:

@@ -89,6 +89,15 @@ class Tensor:
     __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __lt__ = __gt__ = _no_arithmetic
     __radd__ = __rsub__ = __rmul__ = __rtruediv__ = _no_arithmetic
 
+    def _no_contents(self, *_: object, **__: object) -> NoReturn:
+        raise TraceError(
+            f"{self.value.name} has no contents while the kernel is traced: a kernel can neither launch "
+            "another one nor hand its arrays to a library; call a plain function that says what to do",
+            here(),
+        )
+
+    __array__ = __dlpack__ = __dlpack_device__ = _no_contents
+
     def permute(self, *order: int) -> Tensor:
         """Reorder dimensions: ``new.shape[d] == old.shape[order[d]]``."""
         return self._view(t.Permute(static("dimensions", order)), "permuted")
