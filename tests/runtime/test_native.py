@@ -166,6 +166,16 @@ def test_short_launches_stay_on_the_callers_thread(library: workers.Library) -> 
     assert len(set(Counted(4).run(launcher).where)) == 1
 
 
+def test_one_thread_needs_no_pool(library: workers.Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_THREADS", "1")
+    alone = workers._Shared()
+    monkeypatch.setattr(workers, "_shared", alone)
+    made = Counted(64, work=20_000).run(workers.Launcher(library, "count", 1))
+    assert list(made.hits) == [1] * 64
+    assert len(set(made.where)) == 1
+    assert alone.pool is None
+
+
 def test_launches_from_many_threads_do_not_disturb_each_other(library: workers.Library) -> None:
     launcher = workers.Launcher(library, "count", 1 << 12)
     made = [Counted(200, work=500) for _ in range(8)]

@@ -160,17 +160,20 @@ class _Shared:
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.pool: Pool | None = None
+        self.threads = 0  # 0 until the environment was asked
         self.callers = threading.local()
 
     def acquire(self, library: Library) -> Pool | None:
         """The pool, locked for one launch; None if one thread is all there is, or the pool is busy."""
+        if self.threads == 1:
+            return None
         if self.pool is None:
             with self.lock:
-                threads = settings().threads
-                if threads == 1:
+                self.threads = self.threads or settings().threads
+                if self.threads == 1:
                     return None
                 if self.pool is None:
-                    self.pool = Pool(library, threads)
+                    self.pool = Pool(library, self.threads)
         return self.pool if self.pool.lock.acquire(blocking=False) else None
 
     def scratch(self, size_bytes: int) -> int:
