@@ -11,7 +11,7 @@ from tilewright.ir import ops
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, Op
 from tilewright.targets.reference import REFERENCE, Kind, run
-from tilewright.targets.reference.machine import Wait
+from tilewright.targets.reference.state import Wait
 from tilewright.targets.rules import RuleTable
 
 

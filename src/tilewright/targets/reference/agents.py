@@ -5,12 +5,14 @@ it comes before another access if the other's agent has since learnt of that tim
 depends on how far a completion reaches, its `Scope`: a thread that waited for its own copy knows of it before
 the other lanes of its warp do, and these before the rest of the block.
 
-An agent belongs to a `Proxy`.  Operations that run in the background are agents of their own, and one that
-works through another proxy than its issuer keeps clocks of its own, which only a fence of that proxy joins.
+An agent belongs to a `Proxy`.  Operations that run in the background are agents of their own, and those that
+work through another proxy than their issuer come after what the issuer's second clocks know, which only a
+fence of that proxy joins with the first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -31,6 +33,8 @@ class Scope(Enum):
 
     LANE = "lane"
     """Known to each lane for its own accesses."""
+    FIRST = "first"
+    """Known to all lanes, of accesses by the first lane of whatever warp: what one thread could tell."""
     BLOCK = "block"
     """Known to all lanes, of whatever lane the access was."""
 
@@ -52,10 +56,24 @@ class Clocks:
         if scope is Scope.BLOCK:
             self.learn(Scope.LANE, times)
 
+    def learn_all(self, other: Clocks) -> None:
+        """Join all that other clocks know."""
+        for scope, times in other.known.items():
+            self.learn(scope, times)
+
+    def learn_time(self, scope: Scope, slot: int, time: int) -> None:
+        """Learn of one agent's time."""
+        for wider in (scope, Scope.LANE) if scope is Scope.BLOCK else (scope,):
+            self.known[wider][slot] = max(self.known[wider][slot], time)
+
+    def copy(self) -> Clocks:
+        """Clocks that know as much at present."""
+        return Clocks({scope: times.copy() for scope, times in self.known.items()})
+
 
 @dataclass(eq=False)
 class Agent:
-    """One actor: a warp, or the asynchronous copies that a warp issued.
+    """One actor: a warp, the asynchronous copies that a warp issued, a bulk copy, the MMAs of a warpgroup.
 
     Args:
         slot: its index in the clocks of its group.
@@ -66,6 +84,10 @@ class Agent:
         clocks: what its accesses come after.
         proxy: the path of its accesses.
         time: its own clock.
+        issues: what the asynchronous operations that a warp issues through the other proxy come after.
+        issuer: for such an operation: the clocks of the warp that issued it.
+        missing: for what runs in the background: the wait that nobody made, in words.
+        shown: what would show others that it was waited for.
     """
 
     slot: int
@@ -76,6 +98,10 @@ class Agent:
     clocks: Clocks
     proxy: Proxy = Proxy.GENERIC
     time: int = 1
+    issues: Clocks | None = None
+    issuer: Clocks | None = None
+    missing: str = ""
+    shown: str = ""
 
     def __post_init__(self) -> None:
         self._know_itself()
@@ -83,23 +109,80 @@ class Agent:
     @property
     def in_background(self) -> bool:
         """Whether it runs on its own after it was issued: even its issuer must wait for it."""
-        return self.slot != self.home
+        return self.slot != self.home or self.issuer is not None
+
+    @property
+    def both(self) -> tuple[Clocks, ...]:
+        """Its clocks, and those of the other proxy if it has them."""
+        return (self.clocks,) if self.issues is None else (self.clocks, self.issues)
 
     def advance(self) -> None:
         """Let time pass: accesses from now on are not known to who learns of the present time."""
         self.time += 1
         self._know_itself()
 
+    def learn_time(self, scope: Scope, slot: int, time: int) -> None:
+        """Learn, for both proxies, that another agent's time has passed."""
+        for clocks in self.both:
+            clocks.learn_time(scope, slot, time)
+
+    def has_seen(self, slot: int, time: int) -> bool:
+        """Whether it knows, at any scope, of a time of an agent that is no warp."""
+        return any(int(times[slot]) >= time for times in self.clocks.known.values())
+
     def _know_itself(self) -> None:
         if not self.in_background:
             self.clocks.known[Scope.LANE][self.slot] = self.time
+
+
+@dataclass(eq=False)
+class Message:
+    """What agents tell others through a transaction barrier: clocks of both proxies."""
+
+    generic: Clocks
+    issues: Clocks
+
+    @staticmethod
+    def of(agents: int) -> Message:
+        """Nothing told yet."""
+        return Message(Clocks.of(agents), Clocks.of(agents))
+
+    def copy(self) -> Message:
+        """The same, as of now."""
+        return Message(self.generic.copy(), self.issues.copy())
+
+    def tell(self, agent: Agent, homes: Array) -> None:
+        """Add what the first lane of a warp knows: of its own accesses, and what all lanes know."""
+        mine = homes == agent.home
+        for told, clocks in zip((self.generic, self.issues), agent.both, strict=True):
+            told.learn(Scope.BLOCK, clocks.known[Scope.BLOCK])
+            told.learn(Scope.FIRST, clocks.known[Scope.FIRST])
+            told.learn(Scope.FIRST, np.where(mine, clocks.known[Scope.LANE], 0))
+
+    def hear(self, agent: Agent) -> None:
+        """Let all lanes of a warp know."""
+        for told, clocks in zip((self.generic, self.issues), agent.both, strict=True):
+            clocks.learn(Scope.BLOCK, told.known[Scope.BLOCK])
+            clocks.learn(Scope.FIRST, told.known[Scope.FIRST])
+
+
+def join(agents: Sequence[Agent]) -> None:
+    """A barrier of agents: what a lane of one knew, all lanes of all know; then time passes."""
+    for clocks in zip(*(agent.both for agent in agents), strict=True):
+        lanes, first = (
+            np.max([each.known[scope] for each in clocks], axis=0) for scope in (Scope.LANE, Scope.FIRST)
+        )
+        for each in clocks:
+            each.learn(Scope.BLOCK, lanes)
+            each.learn(Scope.FIRST, first)
+    for agent in agents:
+        agent.advance()
 
 
 @dataclass
 class Events:
     """The log of executed accesses: one event per access site, agent and execution; event 0 is "none"."""
 
-    group: list[Agent] = field(default_factory=list)
     agents: list[Agent | None] = field(default_factory=lambda: [None])
     sites: list[int] = field(default_factory=lambda: [-1])
     first: int = 1
@@ -107,11 +190,14 @@ class Events:
     _time: Array = field(default_factory=lambda: np.zeros(1024, np.int64))
     _slot: Array = field(default_factory=lambda: np.zeros(1024, np.int64))
 
-    def enter(self, group: list[Agent]) -> None:
-        """Begin a group of agents that may order each other; earlier groups stay unordered with it."""
-        self.group = group
+    def enter(self, homes: Sequence[int]) -> None:
+        """Begin a group of agents that may order each other; earlier groups stay unordered with it.
+
+        Args:
+            homes: for each slot, the slot of the warp whose lanes the agent serves.
+        """
         self.first = len(self.agents)
-        self.homes = np.array([agent.home for agent in group], np.int64)
+        self.homes = np.array(homes, np.int64)
 
     def append(self, agent: Agent, site: int) -> int:
         """Record an access at the agent's present time."""
@@ -128,11 +214,22 @@ class Events:
         """The time of an event on its agent's clock."""
         return int(self._time[event])
 
+    def postpone(self, events: range) -> None:
+        """Accesses that were to be over by their time are not: they are over one later."""
+        self._time[events.start : events.stop] += 1
+
     def is_foreign(self, events: Array) -> Array:
         """Which events belong to groups that ended before this one began."""
         return np.asarray((events > 0) & (events < self.first))
 
-    def unordered(self, agent: Agent, lanes: Array, events: Array, event_lanes: Array) -> Array:
+    def unordered(
+        self,
+        agent: Agent,
+        lanes: Array,
+        events: Array,
+        event_lanes: Array,
+        clocks: Clocks | None = None,
+    ) -> Array:
         """Which of ``events`` (at ``event_lanes``) an access of ``agent`` at ``lanes`` does not come after.
 
         Args:
@@ -140,24 +237,31 @@ class Events:
             lanes: its lane for each element; shape (n,).
             events: earlier events; shape (n,).
             event_lanes: the lane of each earlier event; shape (n,).
+            clocks: what it knows; default: the agent's clocks.
 
         Returns:
             Truth values; shape (n,).
         """
-        unordered = self.unknown(agent, events)
+        clocks = clocks or agent.clocks
+        unordered = self._unknown(clocks, events)
         if not unordered.any():
             return unordered
-        at = np.flatnonzero(unordered & ~self.is_foreign(events) & (event_lanes == lanes))
-        slot = self._slot[events[at]]
-        mine = self.homes[slot] == agent.home
-        unordered[at[mine]] = self._time[events[at[mine]]] > agent.clocks.known[Scope.LANE][slot[mine]]
+        at = np.flatnonzero(unordered & ~self.is_foreign(events))
+        slot, time = self._slot[events[at]], self._time[events[at]]
+        seen = (event_lanes[at] == 0) & (time <= clocks.known[Scope.FIRST][slot])
+        mine = (event_lanes[at] == lanes[at]) & (self.homes[slot] == agent.home)
+        seen |= mine & (time <= clocks.known[Scope.LANE][slot])
+        unordered[at[seen]] = False
         return unordered
 
     def unknown(self, agent: Agent, events: Array) -> Array:
         """Which of ``events`` happened at a time that not all lanes of ``agent`` know of; shape (n,)."""
+        return self._unknown(agent.clocks, events)
+
+    def _unknown(self, clocks: Clocks, events: Array) -> Array:
         count = len(self.agents)
         times, slots = self._time[self.first : count], self._slot[self.first : count]
         unknown = np.ones(count, bool)
         unknown[0] = False
-        unknown[self.first :] = times > agent.clocks.known[Scope.BLOCK][slots]
+        unknown[self.first :] = times > clocks.known[Scope.BLOCK][slots]
         return np.asarray(unknown[events])

@@ -8,10 +8,14 @@ import numpy as np
 
 from tilewright.ir.ops import Op
 from tilewright.ir.types import Value
-from tilewright.targets.reference.agents import Agent, Events, Scope
+from tilewright.targets.reference.agents import Agent, Events
+from tilewright.targets.reference.barriers import TransactionBarrier
 from tilewright.targets.reference.findings import Access, Finding, Findings, Kind, Site
 from tilewright.targets.reference.memory import Buffer
 from tilewright.targets.reference.numerics import Array
+from tilewright.targets.reference.reasons import explain
+
+_ACTIONS = {"wait": "wait", "arrive": "arrival", "tma_load": "write"}
 
 LIMIT = 64
 """How many findings a report lists."""
@@ -95,12 +99,61 @@ class Checker:
                 key, Finding(Kind.UNWRITTEN, str(value), "registers", element, 0, access, None, reason)
             )
 
-    def waiting(self, kind: Kind, agent: Agent, op: Op, other: tuple[Agent, Op] | None, reason: str) -> None:
-        """Report a synchronisation that goes wrong."""
+    def fragment(
+        self,
+        kind: Kind,
+        agent: Agent,
+        op: Op,
+        value: Value,
+        action: str,
+        other: tuple[Agent, Op] | None,
+        reason: str,
+    ) -> None:
+        """Report that an operation touches a fragment when it must not."""
+        key = (kind, value, id(op), None if other is None else id(other[1]))
+        if self.findings.is_new(key, 1):
+            earlier = None if other is None else _at(*other, "update")
+            access = _at(agent, op, action)
+            self.findings.add(
+                key, Finding(kind, str(value), "registers", (), 0, access, earlier, reason, unit="times")
+            )
+
+    def waiting(
+        self,
+        kind: Kind,
+        agent: Agent,
+        op: Op,
+        other: tuple[Agent, Op] | None,
+        reason: str,
+        actions: tuple[str, str] = ("wait", "wait"),
+    ) -> None:
+        """Report a synchronisation that goes wrong: of an agent, and what it conflicts with."""
         key = (kind, id(op), None if other is None else id(other[1]))
         if self.findings.is_new(key, 1):
-            earlier = None if other is None else _wait(*other)
-            self.findings.add(key, Finding(kind, "", "", None, 0, _wait(agent, op), earlier, reason))
+            earlier = None if other is None else _at(*other, actions[1])
+            self.findings.add(
+                key, Finding(kind, "", "", None, 0, _at(agent, op, actions[0]), earlier, reason)
+            )
+
+    def barrier(
+        self,
+        kind: Kind,
+        agent: Agent,
+        op: Op,
+        barrier: TransactionBarrier,
+        reason: str,
+        other: tuple[Agent, Op] | None = None,
+    ) -> None:
+        """Report that a transaction barrier is used in a wrong way."""
+        name = barrier.name.partition("[")[0]
+        key = (kind, name, id(op), None if other is None else id(other[1]))
+        if self.findings.is_new(key, 1):
+            earlier = None if other is None else _at(*other, _ACTIONS.get(other[1].name, "use"))
+            access = _at(agent, op, _ACTIONS.get(op.name, "use"))
+            where = (barrier.stage,)
+            self.findings.add(
+                key, Finding(kind, name, "barrier", where, 0, access, earlier, reason, unit="times")
+            )
 
     def _conflict(
         self,
@@ -121,7 +174,8 @@ class Checker:
             mine = events == event
             former = self.events.agents[event]
             assert former is not None
-            found, reason = self._explain(kind, agent, former, int(event))
+            one = (lanes[mine][:1], event_lanes[mine][:1])
+            found, reason = explain(self.events, kind, agent, former, int(event), one)
             key = (found, buffer.owner, self.events.sites[event], site, former.block != agent.block)
             # Of two lanes of one warp and two warps, the latter says what is really missing.
             reach = int(former.home != agent.home)
@@ -146,25 +200,6 @@ class Checker:
         name, memory = str(buffer.owner), buffer.owner.tensor.memory.value
         return Finding(kind, name, memory, buffer.locate(offset), offset, access, earlier, reason)
 
-    def _explain(self, kind: Kind, agent: Agent, former: Agent, event: int) -> tuple[Kind, str]:
-        """The kind of a conflict and what would have ordered the two accesses."""
-        if former.block != agent.block:
-            return kind, "nothing orders two blocks: each must keep to elements of its own"
-        if former.in_background:
-            issuer = former.clocks.known[Scope.LANE][former.slot]
-            if issuer < self.events.time(event):
-                before = "" if former.home == agent.home else ", followed by a barrier,"
-                return Kind.IN_FLIGHT, (
-                    f"warp {former.warp} has not waited for its copy: no async_wait{before} covers its group"
-                )
-            return kind, (
-                "no barrier between the async_wait and the later access: "
-                "async_wait shows a copy only to the thread that issued it"
-            )
-        if former.home == agent.home:
-            return kind, "no barrier or warp_barrier between these two lanes of one warp"
-        return kind, "no barrier between the two accesses"
 
-
-def _wait(agent: Agent, op: Op) -> Access:
-    return Access("wait", op, agent.name, agent.block, agent.warp, None)
+def _at(agent: Agent, op: Op, action: str) -> Access:
+    return Access(action, op, agent.name, agent.block, agent.warp, None)

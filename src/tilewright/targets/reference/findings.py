@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.ir.ops import Op
 from tilewright.ir.types import TensorType, Value
 from tilewright.layout.walk import evaluate, symbols
-from tilewright.targets.reference.agents import Agent
+from tilewright.targets.reference.agents import Agent, Proxy
 
 
 class Kind(Enum):
@@ -27,6 +27,12 @@ class Kind(Enum):
     MISALIGNED = "misaligned vector"
     DIVERGENCE = "barrier divergence"
     DEADLOCK = "deadlock"
+    PROXY = "missing proxy fence"
+    UNFENCED = "missing mma_fence"
+    UNINITIALISED = "uninitialised barrier"
+    PHASE = "wrong phase"
+    TRANSACTION = "wrong expected bytes"
+    UNFINISHED = "unfinished at the end"
 
 
 @dataclass(frozen=True)
@@ -62,7 +68,7 @@ class Access:
         agent: what acted: ``"warp"``, or the name of what runs in the background.
         block: index of the block in the grid, x first.
         warp: index of the warp in its block.
-        lane: index of the lane in its warp; None for a synchronisation, which all lanes take part in.
+        lane: index of the lane in its warp; None for what all lanes do together, or none of them.
     """
 
     action: str
@@ -74,8 +80,11 @@ class Access:
 
     @staticmethod
     def of(site: Site, agent: Agent, lane: int) -> Access:
-        """The access of a site by an agent."""
-        return Access(site.action, site.op, agent.name, agent.block, agent.warp, int(lane))
+        """The access of a site by an agent; what works through the other proxy has no lanes."""
+        of_lanes = agent.proxy is Proxy.GENERIC
+        return Access(
+            site.action, site.op, agent.name, agent.block, agent.warp, int(lane) if of_lanes else None
+        )
 
     def __str__(self) -> str:
         who = "" if self.lane is None else f"lane {self.lane}"
@@ -102,6 +111,7 @@ class Finding:
         earlier: the access that it conflicts with, if there are two.
         reason: what is wrong, and what would order or mend it.
         count: how many elements (for a synchronisation: how many times).
+        unit: what the count counts.
     """
 
     kind: Kind
@@ -113,13 +123,16 @@ class Finding:
     earlier: Access | None
     reason: str
     count: int = 1
+    unit: str = "elements"
 
     def __str__(self) -> str:
         head = self.kind.value
         if self.tensor:
-            index = "" if self.element is None else f"[{', '.join(map(str, self.element))}]"
-            times = f", {self.count} elements in all" if self.count > 1 else ""
-            head = f"{head} on {self.memory} {self.tensor}{index or f' at offset {self.offset}'}{times}"
+            index = f" at offset {self.offset}" if self.element is None else ""
+            if self.element:
+                index = f"[{', '.join(map(str, self.element))}]"
+            times = f", {self.count} {self.unit} in all" if self.count > 1 else ""
+            head = f"{head} on {self.memory} {self.tensor}{index}{times}"
         parts = [head, *([str(self.earlier)] if self.earlier is not None else []), str(self.access)]
         return "\n".join([*parts, f"  {self.reason}"])
 

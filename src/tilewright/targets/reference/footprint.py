@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -113,6 +113,7 @@ class Footprints:
         self._threads = threads
         self._unknowns: dict[Value, tuple[Sym, ...]] = {}
         self._kept: dict[tuple[Any, ...], Footprint | None] = {}
+        self._boxes: dict[tuple[Any, ...], Array] = {}
 
     def threads(self, warp: int, spread: Distribution) -> slice:
         """The threads of a warp that take part in a distribution; may be empty."""
@@ -134,6 +135,42 @@ class Footprints:
         if value.tensor.memory is Memory.SHARED:
             self._kept[key] = made
         return made
+
+    def box(self, value: Value, env: Mapping[Sym, int]) -> Array:
+        """The element offset of every coordinate of a tile in shared memory; of the tile's shape."""
+        view = value.tensor.view
+        free = tuple(symbols(view.offset) - set(view.coords))
+        key = (value, *(env[sym] for sym in free))
+        if key not in self._boxes:
+            shape = [int(evaluate(extent, env)) for extent in view.shape]
+            self._boxes[key] = _offsets(value, env, np.indices(shape, sparse=True))
+        return self._boxes[key]
+
+
+def box_at(
+    value: Value, at: Sequence[int], shape: Sequence[int], env: Mapping[Sym, int]
+) -> tuple[Array, Array]:
+    """A box of a tensor, as TMA sees it: element offsets, and which elements exist.
+
+    Args:
+        value: the tensor.
+        at: coordinates of the box's first element; may lie outside, also before the tensor.
+        shape: extents of the box.
+        env: the value of every symbol.
+    """
+    grids = [start + grid for start, grid in zip(at, np.indices(shape, sparse=True), strict=True)]
+    extents = [int(evaluate(extent, env)) for extent in value.tensor.view.shape]
+    exists = np.ones(shape, bool)
+    for grid, extent in zip(grids, extents, strict=True):
+        exists &= (grid >= 0) & (grid < extent)
+    return _offsets(value, env, grids), exists
+
+
+def _offsets(value: Value, env: Mapping[Sym, int], grids: Sequence[Array]) -> Array:
+    view = value.tensor.view
+    mapping: dict[Sym, Any] = {**env, **dict(zip(view.coords, grids, strict=True))}
+    shape = np.broadcast_shapes(*(grid.shape for grid in grids))
+    return np.broadcast_to(np.asarray(evaluate(view.offset, mapping), np.int64), shape)
 
 
 def _compute(value: Value, table: Array, env: Mapping[Sym, int]) -> Footprint:

@@ -2,104 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from tilewright.dtypes import DType
-from tilewright.ir.kernel import Kernel, layout_shared
-from tilewright.ir.ops import Block, Op, Shared
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import Block, Op
 from tilewright.ir.types import Value
 from tilewright.layout.distribution import Distribution
-from tilewright.layout.nodes import Cond, Int, Sym
-from tilewright.layout.walk import evaluate
-from tilewright.targets.reference.agents import Agent, Clocks, Scope
+from tilewright.layout.nodes import Sym
+from tilewright.targets.reference.agents import Agent, Scope, join
 from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.counters import BankCount, Counters, SectorCount
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.footprint import Footprint, Footprints
-from tilewright.targets.reference.memory import Buffer, poison, shared_buffer
+from tilewright.targets.reference.memory import Buffer, poison
 from tilewright.targets.reference.numerics import Array
+from tilewright.targets.reference.population import Population
+from tilewright.targets.reference.standstill import explain_standstill, report_unfinished
+from tilewright.targets.reference.state import BlockState, Delivery, Steps, Wait, Warp
 from tilewright.targets.rules import RuleTable
-
-
-@dataclass(frozen=True)
-class Wait:
-    """What a warp yields at a synchronisation: it goes on when ``ready()``."""
-
-    op: Op
-    ready: Callable[[], bool]
-
-
-Steps: TypeAlias = Iterator[Wait]
-
-
-@dataclass
-class Registers:
-    """A fragment's values in the lanes of one warp: arrays of shape (lanes, values)."""
-
-    values: Array
-    written: Array
-
-    @staticmethod
-    def blank(dtype: DType, shape: tuple[int, int]) -> Registers:
-        """Registers that nothing has written."""
-        return Registers(poison(dtype, shape), np.zeros(shape, bool))
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """What an asynchronous copy will write when its group completes."""
-
-    group: int
-    buffer: Buffer
-    at: Array
-    values: Array
-
-
-@dataclass(eq=False)
-class Warp:
-    """One warp: its registers and integers, its agent, and the agent of its asynchronous copies.
-
-    Args:
-        index: its number in the block.
-        block: its block.
-        agent: the warp as an agent.
-        copies: its asynchronous copies; their time counts the groups from 1, the open one last.
-        env: the value of every symbol that is defined.
-    """
-
-    index: int
-    block: BlockState
-    agent: Agent
-    copies: Agent
-    env: dict[Sym, int]
-    registers: dict[Value, Registers] = field(default_factory=dict)
-    scalars: dict[Value, Any] = field(default_factory=dict)
-    variables: dict[Value, int] = field(default_factory=dict)
-    deliveries: list[Delivery] = field(default_factory=list)
-    waiting: Wait | None = None
-
-    def int(self, value: Int) -> int:
-        """The present value of an integer."""
-        return int(evaluate(value, self.env))
-
-    def cond(self, value: Cond) -> bool:
-        """The present value of a condition."""
-        return bool(evaluate(value, self.env))
-
-
-@dataclass(eq=False)
-class BlockState:
-    """One block: its shared memory, its warps, and its barrier."""
-
-    index: tuple[int, ...]
-    buffers: dict[Value, Buffer]
-    warps: list[Warp] = field(default_factory=list)
-    arrived: dict[Warp, Op] = field(default_factory=dict)
-    phase: int = 0
 
 
 class Machine:
@@ -136,7 +58,8 @@ class Machine:
         self._scalars = scalars
         self._banks: dict[int, BankCount] = {}
         self._sectors: dict[int, SectorCount] = {}
-        self._addresses = layout_shared(kernel)[0]
+        self._population = Population(kernel, lanes, check)
+        self.slots = self._population.slots
 
     @property
     def counters(self) -> Counters:
@@ -147,18 +70,19 @@ class Machine:
 
     def run_block(self, index: tuple[int, ...], env: dict[Sym, int]) -> bool:
         """Execute one block; whether it came to its end."""
-        block = self._make_block(index, env)
-        self.checker.events.enter([*(w.agent for w in block.warps), *(w.copies for w in block.warps)])
+        block = self._population.block(index, self._buffers, self._scalars, env)
+        self.checker.events.enter(self.slots.homes)
         tasks = {warp: self.steps(warp, self.kernel.body) for warp in block.warps}
         while tasks:
             runnable = [w for w in tasks if w.waiting is None or w.waiting.ready()]
             if not runnable:
-                self._explain_standstill(block, list(tasks))
+                explain_standstill(self.checker, block, list(tasks))
                 return False
             for warp in runnable:
                 warp.waiting = next(tasks[warp], None)
                 if warp.waiting is None:
                     del tasks[warp]
+        report_unfinished(self.checker, block)
         return True
 
     def steps(self, warp: Warp, body: Block) -> Steps:
@@ -188,47 +112,11 @@ class Machine:
         self.barriers += 1
         join([warp.agent for warp in block.warps])
 
-    def _explain_standstill(self, block: BlockState, stuck: Sequence[Warp]) -> None:
-        at_barrier = [warp for warp in stuck if warp in block.arrived]
-        absent = [warp for warp in block.warps if warp not in block.arrived]
-        if at_barrier and absent:
-            warp, other = at_barrier[0], absent[0]
-            assert warp.waiting is not None
-            numbers = ", ".join(str(w.index) for w in absent)
-            if other.waiting is None:
-                reason = f"warps {numbers} ended without arriving at the barrier that the others wait at"
-                self.checker.waiting(Kind.DIVERGENCE, warp.agent, warp.waiting.op, None, reason)
-            else:
-                reason = f"warps {numbers} wait elsewhere while the others wait at the barrier"
-                pair = (other.agent, other.waiting.op)
-                self.checker.waiting(Kind.DEADLOCK, warp.agent, warp.waiting.op, pair, reason)
-            return
-        warp = stuck[0]
-        assert warp.waiting is not None
-        reason = f"no agent can go on: {len(stuck)} of {len(block.warps)} warps wait for what never happens"
-        self.checker.waiting(Kind.DEADLOCK, warp.agent, warp.waiting.op, None, reason)
-
-    def _make_block(self, index: tuple[int, ...], env: dict[Sym, int]) -> BlockState:
-        shared = {
-            op.result: shared_buffer(op.result, op.elems, self._addresses[op.result], self.check)
-            for op in self.kernel.walk()
-            if isinstance(op, Shared)
-        }
-        block = BlockState(index, {**self._buffers, **shared})
-        count = -(-self.kernel.threads // self.lanes)
-        for number in range(count):
-            clocks = Clocks.of(2 * count)
-            agent = Agent(number, number, index, number, "warp", clocks)
-            copies = Agent(count + number, number, index, number, "asynchronous copy", clocks)
-            warp = Warp(number, block, agent, copies, dict(env), scalars=dict(self._scalars))
-            block.warps.append(warp)
-        return block
-
     # ---------------------------------------------------------------- memory
 
     def shape(self, warp: Warp, spread: Distribution) -> tuple[int, int]:
         """(lanes, values) of the part of a distribution that a warp holds."""
-        threads = self.footprints.threads(warp.index, spread)
+        threads = self.footprints.threads(warp.rank, spread)
         return threads.stop - threads.start, spread.size_values
 
     def load(
@@ -236,7 +124,7 @@ class Machine:
     ) -> Array:
         """Read a tensor in memory; invalid elements are 0, what cannot be read is poison."""
         buffer = warp.block.buffers[value.buffer]
-        footprint = self.footprints.of(warp.index, value, spread, warp.env)
+        footprint = self.footprints.of(warp.rank, value, spread, warp.env)
         result = np.zeros(self.shape(warp, spread), value.dtype.numpy)
         if footprint is None:
             return result
@@ -262,7 +150,7 @@ class Machine:
     ) -> None:
         """Write a tensor in memory; an agent in the background delivers when its group completes."""
         buffer = warp.block.buffers[value.buffer]
-        footprint = self.footprints.of(warp.index, value, spread, warp.env)
+        footprint = self.footprints.of(warp.rank, value, spread, warp.env)
         if footprint is None:
             return
         site = self.checker.site(op, value, "write")
@@ -288,7 +176,7 @@ class Machine:
 
     def _first_copies(self, warp: Warp, spread: Distribution) -> Array:
         """Which lanes of a warp write: of threads that hold copies of the same values, the first."""
-        threads = self.footprints.threads(warp.index, spread)
+        threads = self.footprints.threads(warp.rank, spread)
         rest = np.arange(threads.start, threads.stop)
         first = np.ones(rest.shape, bool)
         for mode in spread.threads:
@@ -326,11 +214,3 @@ class Machine:
             self._sectors.setdefault(site, SectorCount(where)).add(
                 *footprint.sectors(vector, buffer.owner.dtype)
             )
-
-
-def join(agents: Sequence[Agent]) -> None:
-    """A barrier of agents: what a lane of one knew, all lanes of all know; then time passes."""
-    joined = np.max([agent.clocks.known[Scope.LANE] for agent in agents], axis=0)
-    for agent in agents:
-        agent.clocks.learn(Scope.BLOCK, joined)
-        agent.advance()

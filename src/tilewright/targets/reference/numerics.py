@@ -200,15 +200,27 @@ def accumulate(atom: MmaAtom, a: Array, b: Array, c: Array, rows: Array, columns
         rows: the row of every accumulator.
         columns: the column of every accumulator.
     """
+    return add_products(atom, multiply(atom, a, b)[rows, columns], c)
+
+
+def multiply(atom: MmaAtom, a: Array, b: Array) -> Array:
+    """``a @ b.T``, exact products in one wide sum: (m, k) by (n, k)."""
     with np.errstate(all="ignore"):
         if atom.precision is not None:
             a, b = keep_fraction(a, atom.precision), keep_fraction(b, atom.precision)
         if atom.c_dtype.is_float:
             wide: Any = np.complex128 if atom.c_dtype.components == 2 else np.float64
-            product = widen(a, atom.a_dtype).astype(wide) @ widen(b, atom.b_dtype).astype(wide).T
-            return _rounded(product[rows, columns] + widen(c, atom.c_dtype).astype(wide), atom.c_dtype)
+            product: Array = widen(a, atom.a_dtype).astype(wide) @ widen(b, atom.b_dtype).astype(wide).T
+            return product
         narrow = atom.a_dtype.bits <= 16 and atom.b_dtype.bits <= 16 and a.shape[1] <= 2**20
         exact: Any = np.float64 if narrow else np.int64
-        integers = (a.astype(exact) @ b.astype(exact).T).astype(np.int64)
-        total: Array = (integers[rows, columns] + c.astype(np.int64)).astype(atom.c_dtype.numpy)
+        return np.asarray((a.astype(exact) @ b.astype(exact).T).astype(np.int64))
+
+
+def add_products(atom: MmaAtom, products: Array, c: Array) -> Array:
+    """``c + products``, rounded once to c's dtype."""
+    with np.errstate(all="ignore"):
+        if atom.c_dtype.is_float:
+            return _rounded(products + widen(c, atom.c_dtype).astype(products.dtype), atom.c_dtype)
+        total: Array = (products + c.astype(np.int64)).astype(atom.c_dtype.numpy)
         return total

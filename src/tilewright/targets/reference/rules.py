@@ -13,9 +13,11 @@ from tilewright.ir.mma import TiledMma
 from tilewright.ir.rules import widest_vector
 from tilewright.ir.types import Value
 from tilewright.layout.distribution import Distribution
-from tilewright.targets.reference.agents import Agent
-from tilewright.targets.reference.machine import Machine, Registers, Steps, Warp, join
+from tilewright.targets.reference.agents import Agent, join
+from tilewright.targets.reference.fragments import define, read, touch
+from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.numerics import Array, accumulate, convert, elementwise
+from tilewright.targets.reference.state import Registers, Steps, Warp
 from tilewright.targets.rules import RuleTable
 
 REFERENCE = RuleTable("reference")
@@ -36,6 +38,7 @@ def _fragment(machine: Machine, warp: Warp, op: ops.Fragment) -> None:
     if op.fill is not None:
         registers.values[...] = op.fill
         registers.written[...] = True
+    touch(machine, warp, op, op.result, "write")
     warp.registers[op.result] = registers
 
 
@@ -53,30 +56,14 @@ def _move(machine: Machine, warp: Warp, op: ops.Copy, agent: Agent) -> None:
     spread = op.spread
     vector = widest_vector(op, spread) if op.vector is None else op.vector
     if op.source.is_fragment:
-        values = _registers(machine, warp, op, op.source)
+        values = read(machine, warp, op, op.source)
     else:
         values = machine.load(warp, agent, op, op.source, spread, vector)
     moved = convert(values, op.source.dtype, op.target.dtype)
     if op.target.is_fragment:
-        _define(warp, op.target, moved)
+        define(machine, warp, op, op.target, moved)
     else:
         machine.store(warp, agent, op, op.target, spread, vector, moved)
-
-
-def _registers(machine: Machine, warp: Warp, op: ops.Op, value: Value) -> Array:
-    """The values of a fragment, all of which must have been written."""
-    registers = warp.registers[value]
-    if machine.check and not registers.written.all():
-        missing = np.argwhere(~registers.written)
-        lane, number = (int(i) for i in missing[0])
-        thread = warp.index * machine.lanes + lane
-        element = tuple(int(i) for i in value.fragment.distribution.table[thread, number])
-        machine.checker.registers(warp.agent, op, value, element, lane, len(missing))
-    return registers.values
-
-
-def _define(warp: Warp, value: Value, values: Array) -> None:
-    warp.registers[value] = Registers(values, np.ones(values.shape, bool))
 
 
 @REFERENCE.rule(ops.AsyncCommit)
@@ -94,7 +81,7 @@ def _async_wait(machine: Machine, warp: Warp, op: ops.AsyncWait) -> None:
 def _fill(machine: Machine, warp: Warp, op: ops.Fill) -> None:
     values = np.empty(machine.shape(warp, op.target.fragment.distribution), op.target.dtype.numpy)
     values[...] = warp.scalars[op.value] if isinstance(op.value, Value) else op.value
-    _define(warp, op.target, values)
+    define(machine, warp, op, op.target, values)
 
 
 # ---------------------------------------------------------------- arithmetic
@@ -107,7 +94,7 @@ def _elementwise(machine: Machine, warp: Warp, op: ops.Elementwise) -> None:
     for operand in op.operands_:
         if isinstance(operand, Value):
             is_fragment = operand.is_fragment
-            operands.append(_registers(machine, warp, op, operand) if is_fragment else warp.scalars[operand])
+            operands.append(read(machine, warp, op, operand) if is_fragment else warp.scalars[operand])
             dtypes.append(operand.dtype)
         else:
             operands.append(operand)
@@ -115,7 +102,7 @@ def _elementwise(machine: Machine, warp: Warp, op: ops.Elementwise) -> None:
     values = elementwise(op.function, operands, dtypes, op.result.dtype)
     if op.result.is_fragment:
         shape = machine.shape(warp, op.result.fragment.distribution)
-        _define(warp, op.result, np.broadcast_to(values, shape))
+        define(machine, warp, op, op.result, np.broadcast_to(values, shape))
     else:
         warp.scalars[op.result] = values
 
@@ -128,10 +115,10 @@ def _mma(machine: Machine, warp: Warp, op: ops.Mma) -> None:
     a, b = (
         _operand(machine, warp, op, value, spread) for value, spread in zip((op.a, op.b), shapes, strict=True)
     )
-    c = _registers(machine, warp, op, op.c)
+    c = read(machine, warp, op, op.c)
     result = c.copy()
     for part in _parts(machine, warp, op.mma):
-        maps = _dense(op.mma, depth, warp.index * machine.lanes + part.start, part.stop - part.start)
+        maps = _dense(op.mma, depth, warp.rank * machine.lanes + part.start, part.stop - part.start)
         dense = [
             _scattered(values[part], index, shape)
             for values, (index, shape) in zip((a, b), maps[:2], strict=True)
@@ -149,7 +136,7 @@ def _depth(value: Value) -> int:
 
 def _operand(machine: Machine, warp: Warp, op: ops.Mma, value: Value, spread: Distribution) -> Array:
     if value.is_fragment:
-        return _registers(machine, warp, op, value)
+        return read(machine, warp, op, value)
     dim, run = spread.vector()
     vector = value.tensor.view.vector_width(dim, min(run & -run, max(16 // value.dtype.bytes, 1)))
     return machine.load(warp, warp.agent, op, value, spread, vector)

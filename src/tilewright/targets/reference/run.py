@@ -9,17 +9,18 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import LaunchError, LegalityError, Violation
+from tilewright.ir.async_ops import MmaAsync, Role
 from tilewright.ir.kernel import Argument, Derived, Extent, Kernel, ScalarParam, Stride
-from tilewright.ir.ops import Copy, Fragment, Mma, Op
+from tilewright.ir.ops import Block, Copy, Fragment, Mma, Op
 from tilewright.ir.types import Value
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.nodes import Sym
 from tilewright.layout.walk import evaluate, symbols
+from tilewright.targets.reference.asynchronous import REFERENCE
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.memory import Buffer, array_buffer, workspace_buffer
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.report import Report
-from tilewright.targets.reference.rules import REFERENCE
 from tilewright.targets.rules import RuleTable
 
 
@@ -174,12 +175,31 @@ def _uncovered(kernel: Kernel, buffers: Mapping[Value, Buffer]) -> dict[str, int
 def _verify(kernel: Kernel, lanes: int) -> None:
     """What executing the kernel itself relies on; what tracing refused is not in the kernel at all."""
     violations = [*kernel.violations]
-    violations += [v for op in kernel.walk() for v in _violations(op, kernel.threads, lanes)]
+    violations += _block_violations(kernel.body, kernel.threads, lanes)
     if violations:
         raise LegalityError(kernel.name, "reference", violations)
 
 
-def _violations(op: Op, threads: int, lanes: int) -> Iterable[Violation]:
+def _block_violations(
+    block: Block, threads: int, lanes: int, role: Role | None = None
+) -> Iterable[Violation]:
+    """What is wrong with operations that ``threads`` threads execute, those of a role or of the block."""
+    first = 0 if role is None else role.first
+    for op in block.ops:
+        yield from _violations(op, threads, lanes, role)
+        if isinstance(op, Role):
+            last = op.first + op.count
+            if op.first < first or (last - first) * lanes > threads:
+                text = f"warps {op.first} to {last - 1} of {threads // lanes} warps from warp {first} on"
+                yield op.violation("role", text, f"{last} warps in the block")
+            yield from _block_violations(op.body, op.count * lanes, lanes, op)
+        else:
+            for region in op.regions:
+                yield from _block_violations(region, threads, lanes, role)
+
+
+def _violations(op: Op, threads: int, lanes: int, role: Role | None) -> Iterable[Violation]:
+    first, place = (0, "block") if role is None else (role.first, "role")
     spreads: list[Distribution] = []
     match op:
         case Copy():
@@ -192,7 +212,14 @@ def _violations(op: Op, threads: int, lanes: int) -> Iterable[Violation]:
             if atom.lanes != lanes and (atom.feature or max(lanes, atom.lanes) % min(lanes, atom.lanes)):
                 text = f"{atom} is executed by {atom.lanes} lanes together; warps have {lanes}"
                 yield op.violation("atom", text, f"lanes={atom.lanes}")
+        case MmaAsync():
+            spreads.append(op.mma.c())
+            if op.mma.atom.lanes % lanes or first * lanes % op.mma.atom.lanes:
+                text = (
+                    f"{op.mma.atom} is executed by {op.mma.atom.lanes} threads; these begin with warp {first}"
+                )
+                yield op.violation("atom", text, f"a role from warp 0 or {op.mma.atom.lanes // lanes}")
     for spread in spreads:
         if spread.size_threads > threads:
-            text = f"{op.name} takes {spread.size_threads} threads; the block has {threads}"
+            text = f"{op.name} takes {spread.size_threads} threads; the {place} has {threads}"
             yield op.violation("threads", text, f"threads={spread.size_threads}")

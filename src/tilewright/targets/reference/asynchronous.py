@@ -1,0 +1,238 @@
+"""The rules of roles and what runs beside them: transaction barriers, bulk copies, asynchronous MMA.
+
+Importing them adds them to `REFERENCE`.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.ir import async_ops as ops
+from tilewright.ir.op import Op
+from tilewright.ir.types import Value
+from tilewright.layout.nodes import Int
+from tilewright.targets.reference.agents import join
+from tilewright.targets.reference.barriers import NamedBarrier, TransactionBarrier
+from tilewright.targets.reference.findings import Kind
+from tilewright.targets.reference.machine import Machine
+from tilewright.targets.reference.rules import REFERENCE
+from tilewright.targets.reference.state import Steps, Wait, Warp
+from tilewright.targets.reference.tensor_cores import is_issued, issue_mma, wait_mma
+from tilewright.targets.reference.tensor_memory import commit_stores, finish_stores, load_box, store_box
+
+__all__ = ["REFERENCE"]
+
+
+@REFERENCE.rule(ops.Role)
+def _role(machine: Machine, warp: Warp, op: ops.Role) -> Steps:
+    """Warps of the role count from its first; the others go on."""
+    if not op.first <= warp.index < op.first + op.count:
+        return
+    outside = warp.rank, warp.mates
+    warp.rank, warp.mates = warp.index - op.first, op.count
+    yield from machine.steps(warp, op.body)
+    warp.rank, warp.mates = outside
+
+
+@REFERENCE.rule(ops.PriorGridWait, ops.LaunchDependents)
+def _other_grids(machine: Machine, warp: Warp, op: Op) -> None:
+    """The reference runs one grid: those before it are over, those after it have not begun."""
+
+
+# ---------------------------------------------------------------- transaction barriers
+
+
+@REFERENCE.rule(ops.MBarrier)
+def _mbarrier(machine: Machine, warp: Warp, op: ops.MBarrier) -> None:
+    if warp.rank:
+        return
+    site = machine.checker.site(op, op.result, "write")
+    for barrier in warp.block.mbarriers[op.result]:
+        barrier.is_ready = True
+        barrier.initialised = machine.checker.events.append(warp.agent, site)
+
+
+@REFERENCE.rule(ops.Arrive)
+def _arrive(machine: Machine, warp: Warp, op: ops.Arrive) -> None:
+    if op.each == "warp":
+        join([warp.agent])
+    elif warp.rank:
+        return
+    barrier = _use(machine, warp, op, op.barrier, op.stage, lane=0)
+    if barrier is None:
+        return
+    if barrier.arrived >= barrier.arrivals:
+        _one_too_many(machine, warp, op, barrier)
+        if not barrier.is_complete:
+            return
+        _complete(machine, barrier)
+    elif not warp.agent.has_seen(barrier.slot, barrier.phase):
+        reason = (
+            f"arrives in phase {barrier.phase} but does not know that phase {barrier.phase - 1} is over: "
+            f"no wait for it comes before, so this may be one arrival too many for {barrier.arrivals}"
+        )
+        machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason)
+    barrier.told.tell(warp.agent, machine.checker.events.homes)
+    barrier.arrivers.append((warp.agent, op))
+    barrier.arrived += 1
+    barrier.expected += op.expect_bytes
+    warp.agent.advance()
+    if barrier.is_complete and not barrier.waits_for_bytes:
+        _complete(machine, barrier)
+
+
+def _one_too_many(machine: Machine, warp: Warp, op: ops.Arrive, barrier: TransactionBarrier) -> None:
+    reason = f"{barrier.state()}: one arrival too many, or one without a wait for the end of the phase"
+    machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason, barrier.arrivers[-1])
+
+
+@REFERENCE.rule(ops.Wait)
+def _wait(machine: Machine, warp: Warp, op: ops.Wait) -> Steps:
+    barrier = _use(machine, warp, op, op.barrier, op.stage, lane=machine.lanes - 1)
+    if barrier is None:
+        return
+    parity = warp.int(op.parity)
+    if parity not in (0, 1) and machine.check:
+        reason = f"waits for parity {parity}; phases have parity 0 or 1"
+        machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason)
+    parity %= 2
+
+    def ready() -> bool:
+        if barrier.is_ready and barrier.phase % 2 != parity:
+            return True
+        if barrier.is_complete:
+            _complete(machine, barrier)
+            return True
+        return False
+
+    yield Wait(op, ready, barrier.state)
+    if machine.check and not warp.agent.has_seen(barrier.slot, barrier.phase - 1):
+        reason = (
+            f"passes when phase {barrier.phase - 1} is over without knowing that phase {barrier.phase - 2} "
+            f"was: two phases earlier it would have passed as well"
+        )
+        machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason)
+    barrier.hear(warp.agent)
+
+
+def _use(
+    machine: Machine, warp: Warp, op: Op, value: Value, stage: Int, lane: int
+) -> TransactionBarrier | None:
+    """The stage of a barrier, which must exist and be known to be initialised."""
+    stages = warp.block.mbarriers[value]
+    at = warp.int(stage)
+    if not 0 <= at < len(stages):
+        reason = f"stage {at} of {value}, which has the stages 0 to {len(stages) - 1}"
+        machine.checker.barrier(Kind.OUT_OF_BOUNDS, warp.agent, op, stages[0], reason)
+        return None
+    barrier = stages[at]
+    if machine.check:
+        events = machine.checker.events
+        made = np.array([barrier.initialised])
+        lanes, first = np.full(1, lane), np.zeros(1, int)
+        if not barrier.initialised or events.unordered(warp.agent, lanes, made, first).any():
+            reason = (
+                f"no barrier between the initialisation of {value}, by one thread, and its use by this warp"
+            )
+            machine.checker.barrier(Kind.UNINITIALISED, warp.agent, op, barrier, reason)
+    return barrier
+
+
+def _complete(machine: Machine, barrier: TransactionBarrier) -> None:
+    agent, op = barrier.arrivers[-1]
+    phase, expected, issued = barrier.phase, barrier.expected, barrier.issued
+    for load in barrier.complete():
+        machine.checker.events.postpone(load.events)
+        reason = (
+            f"phase {phase} waits for {expected} bytes, but copies of {issued} bytes count for it: "
+            "it is over before the last of them are"
+        )
+        machine.checker.barrier(Kind.TRANSACTION, load.agent, load.op, barrier, reason, (agent, op))
+
+
+# ---------------------------------------------------------------- bulk copies
+
+
+@REFERENCE.rule(ops.TmaLoad)
+def _tma_load(machine: Machine, warp: Warp, op: ops.TmaLoad) -> None:
+    if warp.rank:
+        return
+    barrier = _use(machine, warp, op, op.barrier, op.stage, lane=0)
+    if barrier is not None:
+        load_box(machine, warp, op, barrier)
+
+
+@REFERENCE.rule(ops.TmaStore)
+def _tma_store(machine: Machine, warp: Warp, op: ops.TmaStore) -> None:
+    if not warp.rank:
+        store_box(machine, warp, op)
+
+
+@REFERENCE.rule(ops.BulkCommit)
+def _bulk_commit(machine: Machine, warp: Warp, op: ops.BulkCommit) -> None:
+    if not warp.rank:
+        commit_stores(warp)
+
+
+@REFERENCE.rule(ops.BulkWait)
+def _bulk_wait(machine: Machine, warp: Warp, op: ops.BulkWait) -> None:
+    if not warp.rank:
+        finish_stores(warp, op.pending)
+
+
+@REFERENCE.rule(ops.FenceAsync)
+def _fence_async(machine: Machine, warp: Warp, op: ops.FenceAsync) -> None:
+    """What the threads know by now, asynchronous operations come after, too."""
+    if warp.agent.issues is not None:
+        warp.agent.issues.learn_all(warp.agent.clocks)
+    warp.agent.advance()
+
+
+# ---------------------------------------------------------------- asynchronous MMA
+
+
+@REFERENCE.rule(ops.MmaFence)
+def _mma_fence(machine: Machine, warp: Warp, op: ops.MmaFence) -> None:
+    warp.fenced.update(warp.registers)
+
+
+@REFERENCE.rule(ops.MmaAsync)
+def _mma_async(machine: Machine, warp: Warp, op: ops.MmaAsync) -> None:
+    issue_mma(machine, warp, op)
+
+
+@REFERENCE.rule(ops.MmaCommit)
+def _mma_commit(machine: Machine, warp: Warp, op: ops.MmaCommit) -> None:
+    warp.mma_group += 1
+
+
+@REFERENCE.rule(ops.MmaWait)
+def _mma_wait(machine: Machine, warp: Warp, op: ops.MmaWait) -> Steps:
+    if not is_issued(warp, op.pending):
+        text = "the other warps of its warpgroup to issue the same MMA"
+        yield Wait(op, lambda: is_issued(warp, op.pending), lambda: text)
+    wait_mma(machine, warp, op.pending)
+
+
+# ---------------------------------------------------------------- numbered barriers
+
+
+@REFERENCE.rule(ops.RoleBarrier)
+def _role_barrier(machine: Machine, warp: Warp, op: ops.RoleBarrier) -> Steps:
+    """The last of the threads that a barrier waits for lets all of them go on."""
+    barrier = warp.block.named.setdefault(op.number, NamedBarrier())
+    opened = barrier.opened
+    if barrier.waiting and (other := barrier.waiting[0])[1].threads != op.threads:
+        reason = f"{op.threads} threads here, {other[1].threads} there: all must name the same number"
+        machine.checker.waiting(Kind.DIVERGENCE, warp.agent, op, other, reason)
+    barrier.waiting.append((warp.agent, op))
+    if len(barrier.waiting) * machine.lanes >= op.threads:
+        join([agent for agent, _ in barrier.waiting])
+        barrier.waiting.clear()
+        barrier.opened += 1
+
+    def state() -> str:
+        came = len(barrier.waiting) * machine.lanes
+        return f"barrier {op.number}: {came} of {op.threads} threads"
+
+    yield Wait(op, lambda: barrier.opened > opened, state)

@@ -1,0 +1,126 @@
+"""Barriers with state: transaction barriers with their phases, and the numbered barriers of some warps."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from tilewright.ir.async_ops import RoleBarrier
+from tilewright.ir.ops import Op
+from tilewright.targets.reference.agents import Agent, Message, Scope
+
+
+@dataclass(eq=False)
+class Load:
+    """A bulk copy whose bytes count for a transaction barrier; its data lands when its phase completes.
+
+    Args:
+        op: the operation.
+        agent: the copy as an agent.
+        bytes: how many of its bytes have not been counted yet.
+        land: carries it out.
+        events: the events of its accesses.
+    """
+
+    op: Op
+    agent: Agent
+    bytes: int
+    land: Callable[[], None]
+    events: range
+
+
+@dataclass(eq=False)
+class TransactionBarrier:
+    """One stage of a transaction barrier.
+
+    A phase that waits for bytes completes as late as possible: when a warp needs it.
+
+    Args:
+        name: e.g. ``"full[2]"``.
+        stage: its index.
+        slot: its slot in clocks; its time is the number of completed phases.
+        usual_bytes: what the kernel announces at most, for messages.
+        arrivals: how many arrivals complete a phase.
+        arrived: how many came in the present phase.
+        expected: bytes announced in the present phase.
+        initialised: the event of its initialisation; 0: none yet.
+        told: what all arrivals so far told.
+        heard: what the arrivals at completed phases told.
+        arrivers: the agents that arrived in the present phase, with their operations.
+    """
+
+    name: str
+    stage: int
+    slot: int
+    usual_bytes: int
+    arrivals: int
+    told: Message
+    heard: Message
+    is_ready: bool = False
+    initialised: int = 0
+    phase: int = 0
+    arrived: int = 0
+    expected: int = 0
+    loads: list[Load] = field(default_factory=list)
+    arrivers: list[tuple[Agent, Op]] = field(default_factory=list)
+
+    @property
+    def issued(self) -> int:
+        """Bytes of the copies that are on their way."""
+        return sum(load.bytes for load in self.loads)
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the present phase has all it waits for."""
+        return self.is_ready and self.arrived >= self.arrivals and self.issued >= self.expected
+
+    @property
+    def waits_for_bytes(self) -> bool:
+        """Whether the present phase waits for bytes."""
+        return self.expected > 0
+
+    def complete(self) -> list[Load]:
+        """Complete the phase: what it waited for lands; gives the copies that it did not wait for."""
+        rest = self.expected
+        late = []
+        for load in self.loads:
+            if load.bytes <= rest:
+                rest -= load.bytes
+                load.land()
+            else:
+                load.bytes -= rest
+                rest = 0
+                late.append(load)
+        self.loads = late
+        self.phase += 1
+        self.heard = self.told.copy()
+        for clocks in (self.heard.generic, self.heard.issues):
+            clocks.learn_time(Scope.BLOCK, self.slot, self.phase)
+        if len({id(agent) for agent, _ in self.arrivers}) == 1 and not self.expected:
+            # Who alone made the phase complete knows that it did.
+            self.hear(self.arrivers[0][0])
+        self.arrived = self.expected = 0
+        self.arrivers = []
+        return late
+
+    def hear(self, agent: Agent) -> None:
+        """Let a warp know of the completed phases, and of all that was told to them."""
+        self.heard.hear(agent)
+
+    def state(self) -> str:
+        """How far the present phase is.
+
+        Example:
+            ``full[2] phase 1: 0 of 1 arrivals, 0 of 49152 bytes``
+        """
+        text = f"{self.name} phase {self.phase}: {self.arrived} of {self.arrivals} arrivals"
+        wanted = self.expected or self.usual_bytes
+        return text + (f", {self.issued} of {wanted} bytes" if wanted else "")
+
+
+@dataclass(eq=False)
+class NamedBarrier:
+    """A numbered barrier: the agents that wait, and how often it has opened."""
+
+    waiting: list[tuple[Agent, RoleBarrier]] = field(default_factory=list)
+    opened: int = 0

@@ -1,0 +1,53 @@
+"""Fragments: reading and writing registers, which asynchronous MMAs may be using at the same time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.ir.ops import Op
+from tilewright.ir.types import Value
+from tilewright.targets.reference.findings import Kind
+from tilewright.targets.reference.machine import Machine
+from tilewright.targets.reference.memory import poison
+from tilewright.targets.reference.numerics import Array
+from tilewright.targets.reference.state import Registers, Warp
+
+
+def read(machine: Machine, warp: Warp, op: Op, value: Value) -> Array:
+    """The values of a fragment, all of which must have been written; poison while an MMA uses it."""
+    registers = warp.registers[value]
+    require_written(machine, warp, op, value)
+    if touch(machine, warp, op, value, "read"):
+        return registers.values
+    return poison(value.dtype, (registers.values.shape[0], registers.values.shape[1]))
+
+
+def require_written(machine: Machine, warp: Warp, op: Op, value: Value) -> None:
+    """Report elements of a fragment that nothing has written."""
+    registers = warp.registers[value]
+    if machine.check and not registers.written.all():
+        missing = np.argwhere(~registers.written)
+        lane, number = (int(i) for i in missing[0])
+        thread = warp.rank * machine.lanes + lane
+        element = tuple(int(i) for i in value.fragment.distribution.table[thread, number])
+        machine.checker.registers(warp.agent, op, value, element, lane, len(missing))
+
+
+def define(machine: Machine, warp: Warp, op: Op, value: Value, values: Array) -> None:
+    """Write all elements of a fragment."""
+    touch(machine, warp, op, value, "write")
+    warp.registers[value] = Registers(values, np.ones(values.shape, bool))
+
+
+def touch(machine: Machine, warp: Warp, op: Op, value: Value, action: str) -> bool:
+    """Note that an operation touches a fragment; whether no asynchronous MMA uses it."""
+    warp.fenced.discard(value)
+    flight = next((flight for flight in warp.flights if flight.value is value), None)
+    if flight is None:
+        return True
+    if machine.check:
+        closed = "mma_wait covers" if flight.group < warp.mma_group else "mma_commit closes"
+        reason = f"the MMA may still be under way: no {closed} its group before this {action}"
+        other = (flight.agent, flight.op)
+        machine.checker.fragment(Kind.IN_FLIGHT, warp.agent, op, value, action, other, reason)
+    return False

@@ -1,0 +1,68 @@
+"""Why two accesses are not in order, and what would order them, in words."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.targets.reference.agents import Agent, Events, Proxy, Scope
+from tilewright.targets.reference.findings import Kind
+from tilewright.targets.reference.numerics import Array
+
+
+def explain(
+    events: Events, kind: Kind, agent: Agent, former: Agent, event: int, lanes: tuple[Array, Array]
+) -> tuple[Kind, str]:
+    """The kind of a conflict and what would have ordered the two accesses.
+
+    Args:
+        events: the log.
+        kind: which access writes.
+        agent: who accesses.
+        former: who accessed before.
+        event: that access.
+        lanes: of one element: the lane that accesses, and the lane that did before; each of shape (1,).
+    """
+    if former.block != agent.block:
+        return kind, "nothing orders two blocks: each must keep to elements of its own"
+    if former.in_background and former.proxy is Proxy.GENERIC:
+        return _after_copy(events, kind, agent, former, event)
+    if former.in_background:
+        return _after_bulk(events, kind, agent, former, event)
+    if agent.issuer is not None and not _unordered(events, agent, lanes, event):
+        return Kind.PROXY, (
+            "the accesses are in order, but bulk copies and asynchronous MMA see shared memory by another "
+            f"path: no fence_async of warp {former.warp} between its access and what orders the two"
+        )
+    if former.home == agent.home:
+        return kind, "no barrier or warp_barrier between these two lanes of one warp"
+    return kind, "no barrier between the two accesses"
+
+
+def _unordered(events: Events, agent: Agent, lanes: tuple[Array, Array], event: int) -> bool:
+    """Whether the issuer of an operation does not know of an event either."""
+    here, there = lanes
+    return bool(events.unordered(agent, here, np.array([event]), there, agent.issuer).any())
+
+
+def _was_waited_for(events: Events, former: Agent, event: int) -> bool:
+    clocks = former.issuer or former.clocks
+    return bool(clocks.known[Scope.LANE][former.slot] >= events.time(event))
+
+
+def _after_copy(events: Events, kind: Kind, agent: Agent, former: Agent, event: int) -> tuple[Kind, str]:
+    if not _was_waited_for(events, former, event):
+        before = "" if former.home == agent.home else ", followed by a barrier,"
+        return Kind.IN_FLIGHT, (
+            f"warp {former.warp} has not waited for its copy: no async_wait{before} covers its group"
+        )
+    return kind, (
+        "no barrier between the async_wait and the later access: "
+        "async_wait shows a copy only to the thread that issued it"
+    )
+
+
+def _after_bulk(events: Events, kind: Kind, agent: Agent, former: Agent, event: int) -> tuple[Kind, str]:
+    who = f"warp {agent.warp}" if agent.name == "warp" else f"the {agent.name} of warp {agent.warp}"
+    if not former.shown or not _was_waited_for(events, former, event):
+        return Kind.IN_FLIGHT, f"the {former.name} may still be under way: {former.missing}"
+    return kind, f"the {former.name} was waited for, but {who} does not know: {former.shown}"

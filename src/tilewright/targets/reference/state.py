@@ -1,0 +1,192 @@
+"""What a running kernel consists of: warps with registers and integers, and blocks with shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tilewright.dtypes import DType
+from tilewright.ir.async_ops import MmaAsync
+from tilewright.ir.ops import Op
+from tilewright.ir.types import Value
+from tilewright.layout.nodes import Cond, Int, Sym
+from tilewright.layout.walk import evaluate
+from tilewright.targets.reference.agents import Agent
+from tilewright.targets.reference.barriers import NamedBarrier, TransactionBarrier
+from tilewright.targets.reference.memory import Buffer, poison
+from tilewright.targets.reference.numerics import Array
+
+
+@dataclass(frozen=True)
+class Wait:
+    """What a warp yields at a synchronisation.
+
+    Args:
+        op: the operation.
+        ready: whether the warp goes on.
+        state: what it waits for, in words; None if the operation says it all.
+    """
+
+    op: Op
+    ready: Callable[[], bool]
+    state: Callable[[], str] | None = None
+
+
+Steps: TypeAlias = Iterator[Wait]
+
+
+@dataclass
+class Registers:
+    """A fragment's values in the lanes of one warp: arrays of shape (lanes, values).
+
+    ``ahead`` are the values that asynchronous MMAs have computed, which the warp has not waited for.
+    """
+
+    values: Array
+    written: Array
+    ahead: Array | None = None
+
+    @staticmethod
+    def blank(dtype: DType, shape: tuple[int, int]) -> Registers:
+        """Registers that nothing has written."""
+        return Registers(poison(dtype, shape), np.zeros(shape, bool))
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """What an asynchronous copy will write when its group completes."""
+
+    group: int
+    buffer: Buffer
+    at: Array
+    values: Array
+
+
+@dataclass(frozen=True)
+class Flight:
+    """Registers that an asynchronous MMA uses until its group has been waited for."""
+
+    value: Value
+    group: int
+    op: Op
+    agent: Agent
+
+
+@dataclass(frozen=True, eq=False)
+class BulkStore:
+    """A box that will be read from shared memory, and written, when its group has been waited for."""
+
+    group: int
+    op: Op
+    source: Buffer
+    at: Array
+    target: Buffer
+    to: Array
+
+
+@dataclass(eq=False)
+class Warp:
+    """One warp: its registers and integers, its agent, and the agents of what it has running.
+
+    Args:
+        index: its number in the block.
+        block: its block.
+        agent: the warp as an agent.
+        copies: its asynchronous copies; their time counts the groups from 1, the open one last.
+        stores: what its bulk stores read; their time counts the groups likewise.
+        landings: what its bulk stores write.
+        env: the value of every symbol that is defined.
+        rank: its number in its role.
+        mates: the number of warps of its role.
+        fenced: fragments that nothing has touched since the last fence of asynchronous MMA.
+        flights: fragments that asynchronous MMAs use.
+        mma_group: the number of the open group of asynchronous MMAs, from 1.
+    """
+
+    index: int
+    block: BlockState
+    agent: Agent
+    copies: Agent
+    stores: Agent
+    landings: Agent
+    env: dict[Sym, int]
+    rank: int = 0
+    mates: int = 1
+    registers: dict[Value, Registers] = field(default_factory=dict)
+    scalars: dict[Value, Any] = field(default_factory=dict)
+    variables: dict[Value, int] = field(default_factory=dict)
+    deliveries: list[Delivery] = field(default_factory=list)
+    bulk: list[BulkStore] = field(default_factory=list)
+    fenced: set[Value] = field(default_factory=set)
+    flights: list[Flight] = field(default_factory=list)
+    mma_group: int = 1
+    waiting: Wait | None = None
+
+    def int(self, value: Int) -> int:
+        """The present value of an integer."""
+        return int(evaluate(value, self.env))
+
+    def cond(self, value: Cond) -> bool:
+        """The present value of a condition."""
+        return bool(evaluate(value, self.env))
+
+
+@dataclass(eq=False)
+class Issue:
+    """One asynchronous MMA of a warpgroup; it begins when all its warps have issued it.
+
+    Args:
+        op: the operation.
+        group: the group that it belongs to.
+        agent: the MMA as an agent; it comes after what all warps knew when they issued it.
+        origin: the first row and column of the sums.
+        a: where A lies: a buffer and its element offsets, of shape (rows, depth); None if in registers.
+        b: where B lies, of shape (columns, depth).
+        parts: for each warp that issued it, its accumulator.
+        waited: the warps that waited for it.
+        is_done: whether it has been carried out.
+    """
+
+    op: MmaAsync
+    group: int
+    agent: Agent
+    origin: tuple[int, int]
+    a: tuple[Buffer, Array] | None
+    b: tuple[Buffer, Array]
+    parts: dict[Warp, Registers] = field(default_factory=dict)
+    waited: set[Warp] = field(default_factory=set)
+    is_done: bool = False
+
+
+@dataclass(eq=False)
+class MmaUnit:
+    """The asynchronous MMAs of one warpgroup.
+
+    Args:
+        slot: its slot in clocks.
+        size: how many warps issue an MMA together.
+        issues: those that not all its warps have waited for, numbered in the order of issue.
+        issued: how many each warp has issued.
+    """
+
+    slot: int
+    size: int
+    issues: dict[int, Issue] = field(default_factory=dict)
+    issued: dict[Warp, int] = field(default_factory=dict)
+
+
+@dataclass(eq=False)
+class BlockState:
+    """One block: its shared memory, its warps, its barriers, its asynchronous units."""
+
+    index: tuple[int, ...]
+    buffers: dict[Value, Buffer]
+    warps: list[Warp] = field(default_factory=list)
+    arrived: dict[Warp, Op] = field(default_factory=dict)
+    phase: int = 0
+    mbarriers: dict[Value, list[TransactionBarrier]] = field(default_factory=dict)
+    named: dict[int, NamedBarrier] = field(default_factory=dict)
+    units: dict[int, MmaUnit] = field(default_factory=dict)

@@ -1,0 +1,180 @@
+"""Asynchronous MMA: one unit for each warpgroup carries out what all its warps have issued, in order.
+
+An MMA takes place as late as possible: its operands are read, and its sums computed, when a warp of the group
+waits for it; each warp then sees its own sums after a wait of its own.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.ir.async_ops import MmaAsync
+from tilewright.ir.mma import TiledMma
+from tilewright.ir.types import Value
+from tilewright.targets.reference.agents import Agent, Clocks, Proxy, Scope
+from tilewright.targets.reference.findings import Kind
+from tilewright.targets.reference.fragments import require_written
+from tilewright.targets.reference.machine import Machine
+from tilewright.targets.reference.memory import Buffer, poison
+from tilewright.targets.reference.numerics import Array, add_products, multiply
+from tilewright.targets.reference.state import Flight, Issue, MmaUnit, Warp
+
+MISSING = "no mma_wait covers its group"
+SHOWN = "no arrive after the mma_wait and wait at that mbarrier, and no role_barrier, comes before"
+
+
+def issue_mma(machine: Machine, warp: Warp, op: MmaAsync) -> None:
+    """Begin ``c += a @ b.T`` as one of the warps of a warpgroup; the last to come lets it begin."""
+    unit = _unit(machine, warp, op.mma)
+    number = unit.issued.get(warp, 0)
+    unit.issued[warp] = number + 1
+    if number not in unit.issues:
+        unit.issues[number] = _issue(machine, warp, op, unit)
+    issue = unit.issues[number]
+    if issue.op is not op:
+        reason = "the warps of one warpgroup issue different MMAs"
+        machine.checker.waiting(Kind.DIVERGENCE, warp.agent, op, (issue.agent, issue.op), reason)
+    _use_registers(machine, warp, op, issue)
+    known = warp.agent.issues or warp.agent.clocks
+    for scope, times in issue.agent.clocks.known.items():
+        np.minimum(times, known.known[scope], out=times)
+    issue.parts[warp] = warp.registers[op.c]
+    if len(issue.parts) == unit.size and machine.check:
+        _read_shared(machine, op, issue)
+
+
+def _unit(machine: Machine, warp: Warp, mma: TiledMma) -> MmaUnit:
+    size = max(mma.atom.lanes // machine.lanes, 1)
+    leader = warp.index - warp.rank % size
+    slot = machine.slots.units + leader
+    return warp.block.units.setdefault(leader, MmaUnit(slot, size))
+
+
+def _issue(machine: Machine, warp: Warp, op: MmaAsync, unit: MmaUnit) -> Issue:
+    """A new MMA: where its operands lie, by the warpgroup's place among those of the tiled MMA."""
+    mma = op.mma
+    group = warp.rank // unit.size
+    along_m, along_n = group % mma.warps[0], group // mma.warps[0]
+    everything = {scope: np.full(len(machine.slots.homes), np.iinfo(np.int64).max) for scope in Scope}
+    agent = Agent(
+        unit.slot,
+        unit.slot,
+        warp.block.index,
+        warp.index - warp.rank % unit.size,
+        "asynchronous MMA",
+        Clocks(everything),
+        Proxy.ASYNC,
+        warp.mma_group,
+        issuer=warp.agent.clocks,
+        missing=MISSING,
+        shown=SHOWN,
+    )
+
+    rows, columns = (extent * repeat for extent, repeat in zip(mma.atom.shape, mma.repeats, strict=False))
+    origin = (along_m * rows, along_n * columns)
+
+    def operand(value: Value, start: int, count: int) -> tuple[Buffer, Array]:
+        box = machine.footprints.box(value, warp.env)
+        return warp.block.buffers[value.buffer], box[start : start + count]
+
+    a = operand(op.a, origin[0], rows) if op.a.is_tensor else None
+    return Issue(op, warp.mma_group, agent, origin, a, operand(op.b, origin[1], columns))
+
+
+def _use_registers(machine: Machine, warp: Warp, op: MmaAsync, issue: Issue) -> None:
+    fragments = [op.c, *([op.a] if op.a.is_fragment else [])]
+    for value in fragments:
+        if machine.check:
+            if not any(flight.value is value for flight in warp.flights):
+                require_written(machine, warp, op, value)
+            if value not in warp.fenced:
+                reason = (
+                    f"no mma_fence between the last access to {value} and this MMA, "
+                    "which may use its registers before that access is over"
+                )
+                machine.checker.fragment(Kind.UNFENCED, warp.agent, op, value, "use", None, reason)
+        warp.flights.append(Flight(value, warp.mma_group, op, issue.agent))
+
+
+def _read_shared(machine: Machine, op: MmaAsync, issue: Issue) -> None:
+    for value, place in ((op.a, issue.a), (op.b, issue.b)):
+        if place is None:
+            continue
+        buffer, box = place
+        at = box.ravel()
+        site = machine.checker.site(op, value, "read")
+        outside = buffer.outside(at)
+        if outside.any():
+            reason = f"{buffer.owner} has the elements 0 to {len(buffer.elements) - 1}"
+            lanes = np.zeros(int(outside.sum()), np.int16)
+            machine.checker.defect(Kind.OUT_OF_BOUNDS, issue.agent, site, buffer, at[outside], lanes, reason)
+        at = at[~outside]
+        machine.checker.reads(issue.agent, site, buffer, at, np.zeros(len(at), np.int16))
+
+
+def is_issued(warp: Warp, pending: int) -> bool:
+    """Whether all that a wait of a warp covers has been issued by all warps of its warpgroup."""
+    done = warp.mma_group - 1 - pending
+    return all(
+        len(issue.parts) == unit.size
+        for unit in warp.block.units.values()
+        for issue in unit.issues.values()
+        if warp in issue.parts and issue.group <= done
+    )
+
+
+def wait_mma(machine: Machine, warp: Warp, pending: int) -> None:
+    """Carry out the MMAs of a warp until at most ``pending`` groups are left, and show it their sums."""
+    done = warp.mma_group - 1 - pending
+    for unit in warp.block.units.values():
+        if warp not in unit.issued:
+            continue
+        for number, issue in list(unit.issues.items()):
+            if issue.group > done or warp not in issue.parts:
+                continue
+            if not issue.is_done:
+                _carry_out(machine, issue)
+            held = issue.parts[warp]
+            if held.ahead is not None:
+                held.values, held.ahead = held.ahead, None
+            issue.waited.add(warp)
+            if len(issue.waited) == unit.size:
+                del unit.issues[number]
+        warp.agent.learn_time(Scope.BLOCK, unit.slot, done)
+    warp.flights = [flight for flight in warp.flights if flight.group > done]
+
+
+def _carry_out(machine: Machine, issue: Issue) -> None:
+    issue.is_done = True
+    op = issue.op
+    b = _sampled(*issue.b)
+    a = _sampled(*issue.a) if issue.a is not None else _from_registers(machine, issue, b.shape[1])
+    products = multiply(op.mma.atom, a, b)
+    table = op.mma.c().table
+    for warp, held in issue.parts.items():
+        first = warp.rank * machine.lanes
+        spread = table[first : first + machine.lanes]
+        index = (spread[..., 0] - issue.origin[0], spread[..., 1] - issue.origin[1])
+        before = held.values if held.ahead is None else held.ahead
+        held.ahead = add_products(op.mma.atom, products[index], before)
+
+
+def _sampled(buffer: Buffer, box: Array) -> Array:
+    """What lies in a box now; poison outside of the allocation."""
+    outside = buffer.outside(box.ravel()).reshape(box.shape)
+    values: Array = buffer.elements[np.where(outside, 0, box)]
+    if outside.any():
+        values[outside] = poison(buffer.owner.dtype, ())
+    return values
+
+
+def _from_registers(machine: Machine, issue: Issue, depth: int) -> Array:
+    """A as the warps of the group hold it now."""
+    mma = issue.op.mma
+    table = mma.a(depth).table
+    dense = np.zeros((mma.atom.shape[0] * mma.repeats[0], depth), mma.atom.a_dtype.numpy)
+    for warp in issue.parts:
+        first = warp.rank * machine.lanes
+        spread = table[first : first + machine.lanes]
+        dense[spread[..., 0] - issue.origin[0], spread[..., 1]] = warp.registers[issue.op.a].values
+    return dense

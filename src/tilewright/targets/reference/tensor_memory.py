@@ -1,0 +1,112 @@
+"""The tensor memory accelerator: boxes between global and shared memory, in the background.
+
+What it moves lands as late as possible: a load when a warp needs the phase of its barrier, a store when the
+thread that issued it waits for its group.  Until then the target holds poison.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.ir.async_ops import TmaLoad, TmaStore
+from tilewright.ir.op import Op
+from tilewright.ir.types import Value
+from tilewright.targets.reference.agents import Agent, Proxy, Scope
+from tilewright.targets.reference.barriers import Load, TransactionBarrier
+from tilewright.targets.reference.findings import Kind
+from tilewright.targets.reference.footprint import box_at
+from tilewright.targets.reference.machine import Machine
+from tilewright.targets.reference.memory import Buffer, poison
+from tilewright.targets.reference.numerics import Array
+from tilewright.targets.reference.state import BulkStore, Warp
+
+ALIGNMENT = 128
+"""Bytes that the address of a box in shared memory must be a multiple of."""
+
+
+def load_box(machine: Machine, warp: Warp, op: TmaLoad, barrier: TransactionBarrier) -> None:
+    """Begin ``target[i] = source[at + i]``, whose bytes count for the barrier's present phase."""
+    tile = machine.footprints.box(op.target, warp.env)
+    at, exists = box_at(op.source, [warp.int(i) for i in op.at], tile.shape, warp.env)
+    source, target = (warp.block.buffers[value.buffer] for value in (op.source, op.target))
+    missing = f"no wait for {barrier.name} phase {barrier.phase}, on which it completes, comes before"
+    agent = Agent(
+        barrier.slot,
+        warp.index,
+        warp.block.index,
+        warp.index,
+        "TMA load",
+        warp.agent.issues or warp.agent.clocks,
+        Proxy.ASYNC,
+        barrier.phase + 1,
+        issuer=warp.agent.clocks,
+        missing=missing,
+    )
+    first = len(machine.checker.events.agents)
+    usable = _usable(machine, agent, op, op.target, target, tile)
+    if machine.check:
+        _check(machine, agent, op, op.source, source, at[exists], "read")
+        _check(machine, agent, op, op.target, target, tile[usable], "write")
+    target.elements[tile[usable]] = poison(op.target.dtype, ())
+
+    def land() -> None:
+        values = np.zeros(tile.shape, op.target.dtype.numpy)
+        values[exists] = source.elements[at[exists]]
+        target.elements[tile[usable]] = values[usable]
+
+    events = range(first, len(machine.checker.events.agents))
+    barrier.loads.append(Load(op, agent, tile.size * op.target.dtype.bytes, land, events))
+
+
+def store_box(machine: Machine, warp: Warp, op: TmaStore) -> None:
+    """Begin ``target[at + i] = source[i]`` where the target has elements."""
+    tile = machine.footprints.box(op.source, warp.env)
+    at, exists = box_at(op.target, [warp.int(i) for i in op.at], tile.shape, warp.env)
+    source, target = (warp.block.buffers[value.buffer] for value in (op.source, op.target))
+    moved = exists & _usable(machine, warp.stores, op, op.source, source, tile)
+    if machine.check:
+        _check(machine, warp.stores, op, op.source, source, tile[moved], "read")
+        _check(machine, warp.landings, op, op.target, target, at[moved], "write")
+    target.elements[at[moved]] = poison(op.target.dtype, ())
+    warp.bulk.append(BulkStore(warp.stores.time, op, source, tile[moved], target, at[moved]))
+
+
+def commit_stores(warp: Warp) -> None:
+    """Close the open group of bulk stores."""
+    warp.stores.advance()
+    warp.landings.advance()
+
+
+def finish_stores(warp: Warp, pending: int) -> None:
+    """Complete bulk stores until at most ``pending`` groups are left; the first lane knows."""
+    done = warp.stores.time - 1 - pending
+    for store in (store for store in warp.bulk if store.group <= done):
+        store.target.elements[store.to] = store.source.elements[store.at]
+    warp.bulk = [store for store in warp.bulk if store.group > done]
+    warp.agent.learn_time(Scope.LANE, warp.stores.slot, done)
+
+
+def _usable(machine: Machine, agent: Agent, op: Op, value: Value, buffer: Buffer, tile: Array) -> Array:
+    """Which elements of a box lie in the allocation; the others are found."""
+    outside = buffer.outside(tile.ravel()).reshape(tile.shape)
+    if not machine.check:
+        return np.asarray(~outside)
+    site = machine.checker.site(op, value, "read" if isinstance(op, TmaStore) else "write")
+    start = buffer.address + int(tile.flat[0]) * value.dtype.bytes
+    if start % ALIGNMENT:
+        reason = f"a box in shared memory starts at a multiple of {ALIGNMENT} bytes; this one at byte {start}"
+        lanes = np.zeros(1, np.int16)
+        machine.checker.defect(Kind.MISALIGNED, agent, site, buffer, tile.ravel()[:1], lanes, reason)
+    if outside.any():
+        reason = f"{buffer.owner} has the elements 0 to {len(buffer.elements) - 1}"
+        at = tile[outside]
+        machine.checker.defect(Kind.OUT_OF_BOUNDS, agent, site, buffer, at, np.zeros(len(at), int), reason)
+    return np.asarray(~outside)
+
+
+def _check(
+    machine: Machine, agent: Agent, op: Op, value: Value, buffer: Buffer, at: Array, action: str
+) -> None:
+    site = machine.checker.site(op, value, action)
+    look = machine.checker.reads if action == "read" else machine.checker.writes
+    look(agent, site, buffer, at, np.zeros(len(at), np.int16))
