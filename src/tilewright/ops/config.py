@@ -103,7 +103,7 @@ def cpu_time(tile: tuple[int, int], m: int, n: int, threads: int) -> float:
     """Estimated time of one step along K: turns of all threads times the work of a tile.
 
     Example:
-        >>> cpu_time((192, 256), 512, 512, 2) > cpu_time((96, 256), 512, 512, 2)
+        >>> cpu_time((192, 256), 512, 512, 2) > cpu_time((288, 256), 512, 512, 2)
         True
     """
     turns = -(-(-(-m // tile[0]) * -(-n // tile[1])) // threads)

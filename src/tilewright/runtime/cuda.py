@@ -179,7 +179,8 @@ class Launch:
         cluster: Sequence[int] | None = None,
     ) -> None:
         self._index = function.index
-        self._one_device = device_count() == 1
+        self._several_devices = device_count() > 1
+        self._streams: dict[int, Any] = {}
         self.buffer = ctypes.create_string_buffer(max(size, 1))
         start = ctypes.addressof(self.buffer)
         self._pointers = (ctypes.c_void_p * max(len(offsets), 1))(*(start + offset for offset in offsets))
@@ -210,17 +211,24 @@ class Launch:
 
     def run(self, stream: int) -> None:
         """Launch with what the buffer holds; the driver copies it before the call returns."""
-        if not self._one_device:
+        if self._several_devices:
             activate(self._index)
-        status = self._submit(stream)
+        handle = self._streams.get(stream)
+        if handle is None:
+            # The bindings take an object of theirs faster than an integer.
+            handle = self._streams[stream] = driver().CUstream(stream)
+        if self._config is not None:
+            status = self._submit(handle)
+        else:
+            (status,) = self._launch(self._handle, *self._shape, handle, self._arguments, 0)
         if status != self._success:
             # A thread that has not used CUDA yet has no current context.
             activate(self._index)
-            status = self._submit(stream)
+            status = self._submit(handle)
             if status != self._success:
                 raise failure("the launch", status)
 
-    def _submit(self, stream: int) -> Any:
+    def _submit(self, stream: Any) -> Any:
         if self._config is None:
             return self._launch(self._handle, *self._shape, stream, self._arguments, 0)[0]
         self._config.hStream = stream

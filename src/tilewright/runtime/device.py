@@ -151,6 +151,7 @@ class PreparedCuda:
             (at, offset, TensorMaps(tensor_map, arrays[names[at]]))
             for (at, offset), tensor_map in zip(layout.maps, kernel.tensor_maps, strict=True)
         )
+        self._mapped: Sequence[int] = ()
         self._pack = struct.Struct("@" + "P" * len(layout.tensors)).pack_into
 
     def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
@@ -158,24 +159,30 @@ class PreparedCuda:
         if self._empty:
             return
         launch = self._launch
-        handle = self._current_stream(arguments[self._first]) if stream is None else stream_handle(stream)
+        if stream is not None:
+            handle = stream_handle(stream)
+        else:
+            array = arguments[self._first]
+            known, read = self._reader
+            handle = (read if type(array) is known else self._find_reader(array))(array, self._index) or 0
         with launch.lock:
             if self._dense:
                 self._pack(launch.buffer, 0, *pointers)
             else:
                 for at, offset in self._tensors:
                     struct.pack_into("@P", launch.buffer, offset, pointers[at])
+            if self._maps and pointers != self._mapped:
                 for at, offset, tensor_maps in self._maps:
                     self._bytes[offset : offset + MAP_BYTES] = tensor_maps.at(pointers[at])
+                self._mapped = pointers
             for at, code, offset in self._numbers:
                 struct.pack_into("@" + code, launch.buffer, offset, arguments[at])
             for memory in self._zeroed:
                 memory.clear(handle)
             launch.run(handle)
 
-    def _current_stream(self, array: Any) -> int:
-        known, read = self._reader
-        if type(array) is not known:
-            read = stream_reader(array)
-            self._reader = (type(array), read)
-        return read(array, self._index) or 0
+    def _find_reader(self, array: Any) -> Any:
+        """How the array's framework tells its current stream; remembered for arrays of the same type."""
+        read = stream_reader(array)
+        self._reader = (type(array), read)
+        return read

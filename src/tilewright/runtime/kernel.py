@@ -122,18 +122,19 @@ class Bound:
             LaunchError: the arguments do not fit the kernel.
             LegalityError: the kernel breaks rules for these arguments; lists all of them.
         """
+        # The metadata of every array is the key; a prepared launch needs only their addresses besides.
         if self._only_tensors:
-            located = [locate(argument) for argument in arguments]
-            exact_key: Any = (target, *[exact for exact, _ in located])
+            exact, pointers = zip(*map(locate, arguments), strict=True) if arguments else ((), ())
+            exact_key: Any = (target, exact)
         else:
             tensors = [a for a, kind in zip(arguments, self._kinds, strict=False) if kind == "tensor"]
             indices = [a for a, kind in zip(arguments, self._kinds, strict=False) if kind == "index"]
-            located = [locate(tensor) for tensor in tensors]
-            exact_key = (target, len(arguments), *indices, *[exact for exact, _ in located])
+            exact, pointers = zip(*map(locate, tensors), strict=True) if tensors else ((), ())
+            exact_key = (target, exact, len(arguments), *indices)
         prepared = self._prepared.get(exact_key)
         if prepared is None:
             prepared = self._prepared[exact_key] = self._prepare(arguments, target)
-        prepared.launch(arguments, [address for _, address in located], stream)
+        prepared.launch(arguments, pointers, stream)
         return prepared.executable
 
     def trace(self, *arguments: Any) -> IrKernel:
