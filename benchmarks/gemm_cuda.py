@@ -2,7 +2,7 @@
 
     python benchmarks/gemm_cuda.py [--quick] [--json results/gemm_cuda.json]
 
-The library's GEMM, and the hand-written kernel of examples/02_basic_gemm.py. The library's is timed twice,
+The library's GEMM, and the hand-written kernels of examples/02 and examples/03. The library's is timed twice,
 under two names: what the two differ by is noise. A is stored row after row; in layout nt, B is stored column
 after column, which is B transposed row after row.
 """
@@ -30,10 +30,11 @@ from tilewright.runtime.kernel import Bound
 from tilewright.tune.measure import measure
 from tilewright.tune.trial import OURS
 
-BY_HAND = "examples/02"
+BASIC, HOPPER = "examples/02", "examples/03"
+BY_HAND = (BASIC, HOPPER)
 CUBLAS = "torch (cuBLAS)"
 
-SHAPES = [*((n, n, n) for n in (512, 1024, 2048, 4096, 8192)), (3840, 4096, 4096)]
+SHAPES = [*((n, n, n) for n in (512, 1024, 2048, 4096, 8192)), (3840, 4096, 4096), (8192, 14336, 4096)]
 CASES = [("f16", "nt"), ("f16", "nn"), ("bf16", "nt"), ("tf32", "nt"), ("i8", "nt"), ("f32", "nt")]
 QUICK_SHAPES = [(512, 512, 512), (384, 256, 320)]
 
@@ -47,11 +48,10 @@ def main() -> None:
     asked = arguments(__doc__).parse_args()
     rows: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
-    by_hand = example_kernel()
     for name, layout in CASES:
         for shape in QUICK_SHAPES if asked.quick else SHAPES:
             try:
-                rows.append(problem(name, shape, layout, by_hand, asked))
+                rows.append(problem(name, shape, layout, asked))
                 print(line(rows[-1]), flush=True)
             except (TilewrightError, AssertionError, RuntimeError) as error:
                 failed.append({"dtype": name, "shape": list(shape), "layout": layout, "failed": str(error)})
@@ -59,19 +59,27 @@ def main() -> None:
             # What is done is kept, also when a limit ends this process.
             keep(asked, "gemm_cuda", "cuda", [*rows, *failed])
     print()
-    print(table((*HEAD, BY_HAND), [[*columns(found), hand(found)] for found in rows]))
+    print(table((*HEAD, *BY_HAND), [[*columns(found), *hand(found)] for found in rows]))
     sys.exit(f"{len(failed)} problems failed" if failed else 0)
 
 
-def example_kernel() -> Bound:
-    """The kernel of examples/02_basic_gemm.py, with its tile of 256 x 128 x 32."""
-    found: Bound = runpy.run_path(str(ROOT / "examples" / "02_basic_gemm.py"))["LARGE"]
+@functools.cache
+def example(name: str) -> dict[str, Any]:
+    """The names that an example defines."""
+    return runpy.run_path(str(ROOT / "examples" / name))
+
+
+def by_hand(name: str, shape: tuple[int, int, int], layout: str) -> dict[str, Bound]:
+    """The hand-written kernels that take a problem."""
+    found: dict[str, Bound] = {}
+    if layout == "nt" and name == "f16":
+        found[BASIC] = example("02_basic_gemm.py")["LARGE"]
+    if layout == "nt" and name in ("f16", "bf16"):
+        found[HOPPER] = example("03_hopper_gemm.py")["bind"](dtypes.dtype(name), shape)
     return found
 
 
-def problem(
-    name: str, shape: tuple[int, int, int], layout: str, by_hand: Bound, asked: Any
-) -> dict[str, Any]:
+def problem(name: str, shape: tuple[int, int, int], layout: str, asked: Any) -> dict[str, Any]:
     """Verify and time one problem."""
     m, n, k = shape
     element = dtypes.f32 if name == "tf32" else dtypes.dtype(name)
@@ -79,8 +87,8 @@ def problem(
     config = default_config("cuda", element, shape, "tf32" if name == "tf32" else "exact")
     ours = gemm.bind(tile=config.tile, mma=config.mma, stages=config.stages)
     kernels = {OURS: (ours, config.mma.atom)}
-    if name == "f16" and layout == "nt":
-        kernels[BY_HAND] = (by_hand, by_hand.constants["mma"].atom)
+    for label, kernel in by_hand(name, shape, layout).items():
+        kernels[label] = (kernel, kernel.constants["mma"].atom)
     calls: dict[str, Callable[[], object]] = {}
     checks = {}
     for label, (bound, atom) in kernels.items():
@@ -103,8 +111,8 @@ def problem(
         "target": "cuda",
         "checks": checks,
         "gflops": {timing.name: 2 * m * n * k / timing.us.median / 1e3 for timing in taken.timings},
-        "speed": {label: speed(taken, OURS, label) for label in calls if label != OURS and label != BY_HAND},
-        "by_hand": speed(taken, BY_HAND, CUBLAS) if BY_HAND in calls and CUBLAS in calls else None,
+        "speed": {label: speed(taken, OURS, label) for label in calls if label not in (OURS, *BY_HAND)},
+        "by_hand": {label: speed(taken, label, CUBLAS) for label in BY_HAND if {label, CUBLAS} <= set(calls)},
         **taken.record(),
     }
 
@@ -164,8 +172,9 @@ def rival(name: str, a: torch.Tensor, b: torch.Tensor) -> dict[str, Callable[[],
     return {CUBLAS: functools.partial(torch.mm, a, b, out=out)}
 
 
-def hand(found: dict[str, Any]) -> str:
-    return "-" if found["by_hand"] is None else f"{found['by_hand'][0]:.3f}"
+def hand(found: dict[str, Any]) -> list[str]:
+    """Speed of the hand-written kernels over cuBLAS."""
+    return [f"{found['by_hand'][name][0]:.3f}" if name in found["by_hand"] else "-" for name in BY_HAND]
 
 
 if __name__ == "__main__":

@@ -86,8 +86,17 @@ def hopper_gemm(A, B, C, *, tile, mma, stages, blocks, group):
         tw.bulk_wait(0)
 
 
-def bind(dtype, columns=256, stages=3, blocks=132, group=8):
-    """The kernel with tiles of 128 x ``columns`` x 64; two warpgroups multiply 64 rows each."""
+def bind(dtype, shape=None, *, columns=256, stages=3, blocks=132, group=8):
+    """The kernel with tiles of 128 x ``columns`` x 64; two warpgroups multiply 64 rows each.
+
+    With a shape, the rest is chosen: narrow tiles where there are few, and as many blocks, up to one for each
+    of the H200's 132 multiprocessors, as finish together.
+    """
+    if shape is not None:
+        m, n, _ = shape
+        columns, stages = (128, 5) if m * n <= 2048 * 2048 else (192, 4) if m * n >= 8192 * 8192 else (256, 3)
+        tiles = tw.ceil_div(m, 128) * tw.ceil_div(n, columns)
+        blocks = tw.ceil_div(tiles, tw.ceil_div(tiles, 132))
     mma = tw.TiledMma(tw.atoms.wgmma(dtype, columns), warps=(2, 1))
     return hopper_gemm.bind(tile=(128, columns, COLUMNS), mma=mma, stages=stages, blocks=blocks, group=group)
 
@@ -99,7 +108,7 @@ SMALL = ((512, 768, 320), (136, 264, 72))
 def attempt(dtype, shape):
     """Run the kernel, verify every element, and print the time of a call."""
     m, n, k = shape
-    bound = bind(dtype)
+    bound = bind(dtype, shape)
     mma = bound.constants["mma"]
     trial = Trial(bound, operands("random", dtype, shape, layout="nt"), "cuda", mma.atom, f"{m}x{n}x{k}")
     executable, _ = trial.run()

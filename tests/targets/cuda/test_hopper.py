@@ -18,7 +18,7 @@ EXAMPLE = runpy.run_path(str(Path(__file__).parents[3] / "examples" / "03_hopper
 
 def trace(dtype=tw.bf16, columns=256, divisor=256, **choices):
     spec = tw.TensorSpec(dtype, 2, 1, (divisor, divisor), (min(divisor, 16), 1), 16, False)
-    return EXAMPLE["bind"](dtype, columns, **choices).trace(spec, spec, spec)
+    return EXAMPLE["bind"](dtype, columns=columns, **choices).trace(spec, spec, spec)
 
 
 @pytest.mark.parametrize("dtype", [tw.bf16, tw.f16], ids=str)
