@@ -158,6 +158,37 @@ def test_micro_kernels_are_vector_code_without_spills(toolchain: native.Toolchai
     assert not spilled
 
 
+SCALAR_MOVE = {"x86_64": r"\tv?movs[sd]\s", "aarch64": r"\tldr\s+s\d+|\tstr\s+s\d+"}
+
+
+def test_copies_of_whole_runs_are_vector_code(toolchain: native.Toolchain, tmp_path: Path) -> None:
+    """Arrays of whole tiles: what moves single elements is the broadcast of A, not a copy."""
+    A, B, C = (
+        np.zeros((48, 32), np.float32),
+        np.zeros((64, 32), np.float32, order="F"),
+        np.zeros((48, 64), np.float32),
+    )
+    mma = tw.TiledMma(tw.atoms.fma(tw.f32), repeats=(12, 8))
+    kernel = whole_tiles.trace(A, B, C, tile=(48, 64, 32), mma=mma)
+    assembly = compiled(toolchain, cpu.emit(kernel, native.host_arch()).text, tmp_path)
+    moves = re.findall(SCALAR_MOVE.get(platform.machine(), r"\bnone\b"), assembly)
+    assert len(moves) <= 4
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def whole_tiles(A, B, C, *, tile, mma):
+    m, n = tw.block_index((A.shape[0] // tile[0], B.shape[0] // tile[1]))
+    sA, sB = tw.shared((tile[0], tile[2]), A.dtype), tw.shared((tile[1], tile[2]), B.dtype)
+    acc = tw.accumulator(mma)
+    for k in tw.range(A.shape[1] // tile[2]):
+        tw.copy(A.tile((tile[0], tile[2]), (m, k)), sA, threads=(4, 8))
+        tw.copy(B.tile((tile[1], tile[2]), (n, k)), sB, threads=(4, 8))
+        tw.barrier()
+        tw.mma(sA, sB, acc)
+        tw.barrier()
+    tw.copy(acc, C.tile(tile[:2], (m, n)))
+
+
 @pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
 def test_every_operation_has_a_rule(op: Any) -> None:
     assert cpu.CPU_RULES.find(op) is not None

@@ -5,7 +5,7 @@
 #define CONTRACTED
 #define CONTRACT _Pragma("clang fp contract(fast)")
 #define UNROLL _Pragma("clang loop unroll(full)")
-#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety)")
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety) unroll(disable)")
 #else
 #define CONTRACTED __attribute__((noinline, optimize("fp-contract=fast")))
 #define CONTRACT
