@@ -8,7 +8,10 @@ from functools import cached_property
 from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam
 from tilewright.ir.passed import passed_params
 
-_SCALAR_CODES = {"f64": "d", "f32": "f", "f16": "e", "i64": "q", "i32": "i", "u32": "I", "i8": "b", "u8": "B"}
+_SCALAR_CODES = {
+    **{"f64": "d", "f32": "f", "f16": "e", "i64": "q", "i32": "i", "u32": "I"},
+    **{"i16": "h", "u16": "H", "i8": "b", "u8": "B", "boolean": "?"},
+}
 
 
 @dataclass(frozen=True)
@@ -30,7 +33,7 @@ class Packing:
     @cached_property
     def offsets(self) -> tuple[int, ...]:
         """Byte offset of each argument."""
-        sizes = {"P": 8, "q": 8, "d": 8, "i": 4, "I": 4, "f": 4, "e": 2, "h": 2, "b": 1, "B": 1}
+        sizes = {"P": 8, "q": 8, "d": 8, "i": 4, "I": 4, "f": 4, "e": 2, "h": 2, "H": 2, "b": 1, "B": 1, "?": 1}
         found, at = [], 0
         for code in self.codes:
             at = -(-at // sizes[code]) * sizes[code]

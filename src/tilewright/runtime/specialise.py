@@ -32,16 +32,17 @@ def spec_of(info: ArrayInfo, name: str = "array") -> TensorSpec:
         (16, 1)
     """
     _check_extents(info, name)
-    unit = _unit_dim(info)
+    unit, empty = _unit_dim(info), 0 in info.shape
     return TensorSpec(
         dtype=info.dtype,
         rank=len(info.shape),
         unit_dim=unit,
         extent_divisors=tuple(math.gcd(extent, _EXTENT_DIVISOR) for extent in info.shape),
         stride_divisors=tuple(
-            1 if dim == unit else math.gcd(stride, _STRIDE_DIVISOR) for dim, stride in enumerate(info.strides)
+            1 if dim == unit else math.gcd(0 if empty else stride, _STRIDE_DIVISOR)
+            for dim, stride in enumerate(info.strides)
         ),
-        align=math.gcd(info.pointer, _ALIGN_BYTES),
+        align=math.gcd(0 if empty else info.pointer, _ALIGN_BYTES),
         wide=_reach(info) > MAX_EXTENT,
     )
 
@@ -69,16 +70,19 @@ def check_fits(spec: TensorSpec, info: ArrayInfo, name: str = "array") -> None:
     if len(info.shape) != spec.rank:
         raise LaunchError(f"{name}: has {len(info.shape)} dimensions {info.shape}, must have {spec.rank}")
     _check_extents(info, name)
+    empty = 0 in info.shape
     for dim, (extent, stride) in enumerate(zip(info.shape, info.strides, strict=True)):
         factor = spec.extent_divisors[dim]
         if extent % factor:
             raise LaunchError(f"{name}: extent {extent} of dimension {dim} must be a multiple of {factor}")
+        if empty:
+            continue  # whose strides are of no consequence
         if dim == spec.unit_dim and stride != 1:
             raise LaunchError(f"{name}: stride {stride} of dimension {dim} must be 1")
         factor = spec.stride_divisors[dim]
         if stride % factor:
             raise LaunchError(f"{name}: stride {stride} of dimension {dim} must be a multiple of {factor}")
-    if info.pointer % spec.align:
+    if not empty and info.pointer % spec.align:
         raise LaunchError(f"{name}: address {info.pointer:#x} must be a multiple of {spec.align} bytes")
     if _reach(info) > MAX_EXTENT and not spec.wide:
         raise LaunchError(
@@ -94,7 +98,12 @@ def _check_extents(info: ArrayInfo, name: str) -> None:
 
 
 def _unit_dim(info: ArrayInfo) -> int | None:
-    """The last dimension of stride 1 that is stepped along; the last of stride 1 if none is."""
+    """The last dimension of stride 1 that is stepped along; the last of stride 1 if none is.
+
+    An array without elements has no strides worth the name: it counts as packed, the last dimension fastest.
+    """
+    if 0 in info.shape:
+        return len(info.shape) - 1
     units = [dim for dim, stride in enumerate(info.strides) if stride == 1]
     stepped = [dim for dim in units if info.shape[dim] > 1]
     found = stepped or units

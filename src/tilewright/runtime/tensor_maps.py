@@ -45,9 +45,13 @@ class TensorMaps:
         kind = "UINT8" if size == 1 else _FORMATS.get(self._map.dtype.name)
         if kind is None:
             raise LaunchError(f"TMA moves no {self._map.dtype}")
+        shape, outer = self._shape, self._strides[:-1]
+        if 0 in shape:
+            # Nothing of it is ever copied; the driver wants a map all the same.
+            shape, outer, address = (1,) * rank, (16 // size,) * (rank - 1), 16
         # TMA counts dimensions from the innermost, whose stride is 1 and not named.
-        extents = [driver.cuuint64_t(n) for n in reversed(self._shape)]
-        strides = [driver.cuuint64_t(stride * size) for stride in reversed(self._strides[:-1])]
+        extents = [driver.cuuint64_t(n) for n in reversed(shape)]
+        strides = [driver.cuuint64_t(stride * size) for stride in reversed(outer)]
         box = [driver.cuuint32_t(n) for n in reversed(self._map.box)]
         steps = [driver.cuuint32_t(1)] * rank
 
