@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 from tilewright.errors import LayoutError
 from tilewright.ir import ops
-from tilewright.ir.builder import make
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Op
 from tilewright.ir.rules import widest_vector
-from tilewright.ir.types import Value
 from tilewright.layout.distribution import Distribution, Mode
-from tilewright.layout.expr import add
+from tilewright.layout.expr import add, mod
 from tilewright.layout.transforms import Slice, Tile
 from tilewright.passes.rewrite import rewrite_kernel
+
+from .mutate_async import Change, asynchronous_changes, remade, swaps
 
 
 @dataclass(frozen=True)
@@ -33,9 +33,7 @@ def mutants(kernel: Kernel) -> Iterator[Mutant]:
         number = counts[op.name] = counts.get(op.name, -1) + 1
         for what, change in _changes(op):
             yield Mutant(f"{op.name} {number}: {what}", _changed(kernel, op.name, number, change))
-
-
-Change = Callable[[Op], tuple[Op, ...]]
+    yield from (Mutant(name, swapped) for name, swapped in swaps(kernel))
 
 
 def _changed(kernel: Kernel, name: str, number: int, change: Change) -> Kernel | None:
@@ -64,6 +62,7 @@ def _same_place(op: Op, wanted: Op) -> bool:
 
 
 def _changes(op: Op) -> Iterator[tuple[str, Change]]:
+    yield from asynchronous_changes(op)
     match op:
         case ops.Barrier() | ops.WarpBarrier() | ops.AsyncCommit() | ops.Mma():
             yield "removed", lambda op: ()
@@ -73,12 +72,12 @@ def _changes(op: Op) -> Iterator[tuple[str, Change]]:
             if op.pending:
                 yield "one fewer pending", lambda op: (replace(op, pending=op.pending - 1),)
         case ops.Shared():
-            yield "one element short", lambda op: (_remade(op, elems=op.elems - 1),)
-            yield "half", lambda op: (_remade(op, elems=op.elems // 2),)
+            yield "one element short", lambda op: (remade(op, elems=op.elems - 1),)
+            yield "half", lambda op: (remade(op, elems=op.elems // 2),)
         case ops.Fragment():
             if op.fill is not None:
-                yield "not filled", lambda op: (_remade(op, fill=None),)
-                yield "filled with one", lambda op: (_remade(op, fill=1),)
+                yield "not filled", lambda op: (remade(op, fill=None),)
+                yield "filled with one", lambda op: (remade(op, fill=1),)
         case ops.Reshape(transform=Tile() as tile):
             for dim in range(len(tile.at)):
                 for by in (1, -1):
@@ -88,6 +87,9 @@ def _changes(op: Op) -> Iterator[tuple[str, Change]]:
                 if not isinstance(part, tuple):
                     for by in (1, -1):
                         yield f"slice {dim} {by:+}", _shifted_slice(dim, by)
+                    yield f"slice {dim} one around", _turned_slice(dim)
+        case ops.Let():
+            yield "one more", lambda op: (replace(op, value=add(op.value, 1)),)
         case ops.For():
             yield "starts one later", lambda op: (replace(op, start=add(op.start, 1)),)
             yield "stops one earlier", lambda op: (replace(op, stop=add(op.stop, -1)),)
@@ -133,18 +135,10 @@ def _respread(spread: Distribution) -> Change:
     return lambda op: (replace(op, distribution=spread),)
 
 
-def _remade(op: Op, **changes: object) -> Op:
-    """The operation with other attributes and the result that follows from them."""
-    [result] = op.results
-    assert isinstance(result, Value)
-    kept = {f.name: getattr(op, f.name) for f in fields(op) if f.name not in ("location", "result")}
-    return make(type(op), result.name, op.location, **{**kept, **changes})
-
-
 def _shifted_tile(dim: int, by: int) -> Change:
     def change(op: Op) -> tuple[Op, ...]:
         at = tuple(add(i, by) if d == dim else i for d, i in enumerate(op.transform.at))
-        return (_remade(op, transform=replace(op.transform, at=at)),)
+        return (remade(op, transform=replace(op.transform, at=at)),)
 
     return change
 
@@ -152,6 +146,17 @@ def _shifted_tile(dim: int, by: int) -> Change:
 def _shifted_slice(dim: int, by: int) -> Change:
     def change(op: Op) -> tuple[Op, ...]:
         at = tuple(add(i, by) if d == dim else i for d, i in enumerate(op.transform.at))
-        return (_remade(op, transform=Slice(at)),)
+        return (remade(op, transform=Slice(at)),)
+
+    return change
+
+
+def _turned_slice(dim: int) -> Change:
+    """The next index, and the first after the last."""
+
+    def change(op: Op) -> tuple[Op, ...]:
+        extent = op.source.tensor.shape[dim]
+        at = tuple(mod(add(i, 1), extent) if d == dim else i for d, i in enumerate(op.transform.at))
+        return (remade(op, transform=Slice(at)),)
 
     return change

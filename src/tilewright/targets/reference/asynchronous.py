@@ -11,7 +11,7 @@ from tilewright.ir import async_ops as ops
 from tilewright.ir.op import Op
 from tilewright.ir.types import Value
 from tilewright.layout.nodes import Int
-from tilewright.targets.reference.agents import join
+from tilewright.targets.reference.agents import Scope, join
 from tilewright.targets.reference.barriers import NamedBarrier, TransactionBarrier
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.machine import Machine
@@ -182,10 +182,12 @@ def _bulk_wait(machine: Machine, warp: Warp, op: ops.BulkWait) -> None:
 
 @REFERENCE.rule(ops.FenceAsync)
 def _fence_async(machine: Machine, warp: Warp, op: ops.FenceAsync) -> None:
-    """What the threads know by now, asynchronous operations come after, too."""
-    if warp.agent.issues is not None:
-        warp.agent.issues.learn_all(warp.agent.clocks)
-    warp.agent.advance()
+    """Each thread's own accesses: asynchronous operations that come after the fence come after them."""
+    agent = warp.agent
+    if agent.issues is not None:
+        mine = machine.checker.events.homes == agent.home
+        agent.issues.learn(Scope.LANE, np.where(mine, agent.clocks.known[Scope.LANE], 0))
+    agent.advance()
 
 
 # ---------------------------------------------------------------- asynchronous MMA

@@ -125,15 +125,13 @@ class Checker:
         op: Op,
         other: tuple[Agent, Op] | None,
         reason: str,
-        actions: tuple[str, str] = ("wait", "wait"),
+        action: str = "wait",
     ) -> None:
-        """Report a synchronisation that goes wrong: of an agent, and what it conflicts with."""
+        """Report a synchronisation that goes wrong: of an agent, and the wait that it conflicts with."""
         key = (kind, id(op), None if other is None else id(other[1]))
         if self.findings.is_new(key, 1):
-            earlier = None if other is None else _at(*other, actions[1])
-            self.findings.add(
-                key, Finding(kind, "", "", None, 0, _at(agent, op, actions[0]), earlier, reason)
-            )
+            earlier = None if other is None else _at(*other, "wait")
+            self.findings.add(key, Finding(kind, "", "", None, 0, _at(agent, op, action), earlier, reason))
 
     def barrier(
         self,

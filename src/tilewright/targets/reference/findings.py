@@ -32,6 +32,7 @@ class Kind(Enum):
     UNINITIALISED = "uninitialised barrier"
     PHASE = "wrong phase"
     TRANSACTION = "wrong expected bytes"
+    DIVISION = "division by zero"
     UNFINISHED = "unfinished at the end"
 
 
@@ -63,7 +64,7 @@ class Access:
     """One access: what was done, by whom, where in the program.
 
     Args:
-        action: ``"read"``, ``"write"`` or, for a synchronisation, ``"wait"``.
+        action: ``"read"``, ``"write"`` or, for a synchronisation, ``"wait"`` and the like.
         op: the operation.
         agent: what acted: ``"warp"``, or the name of what runs in the background.
         block: index of the block in the grid, x first.

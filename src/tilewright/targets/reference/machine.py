@@ -79,7 +79,13 @@ class Machine:
                 explain_standstill(self.checker, block, list(tasks))
                 return False
             for warp in runnable:
-                warp.waiting = next(tasks[warp], None)
+                try:
+                    warp.waiting = next(tasks[warp], None)
+                except ZeroDivisionError:
+                    reason = "an integer of this operation, or of its operands' places, is divided by zero"
+                    assert warp.executes is not None
+                    self.checker.waiting(Kind.DIVISION, warp.agent, warp.executes, None, reason, "run")
+                    return False
                 if warp.waiting is None:
                     del tasks[warp]
         report_unfinished(self.checker, block)
@@ -88,6 +94,7 @@ class Machine:
     def steps(self, warp: Warp, body: Block) -> Steps:
         """Execute operations, yielding at every synchronisation."""
         for op in body.ops:
+            warp.executes = op
             steps = self._rules.lookup(op)(self, warp, op)
             if steps is not None:
                 yield from steps

@@ -75,13 +75,13 @@ def report_unfinished(checker: Checker, block: BlockState) -> None:
                 f"the block ends before the copy has read shared memory: no {closed} "
                 f"{'covers' if closed == 'bulk_wait' else 'closes'} its group"
             )
-            checker.waiting(Kind.UNFINISHED, warp.stores, store.op, None, reason, ("write", ""))
+            checker.waiting(Kind.UNFINISHED, warp.stores, store.op, None, reason, "write")
         for flight in warp.flights:
             closed = "mma_wait covers" if flight.group < warp.mma_group else "mma_commit closes"
             reason = f"the block ends before the MMA has: no {closed} its group"
-            checker.waiting(Kind.UNFINISHED, flight.agent, flight.op, None, reason, ("read", ""))
+            checker.waiting(Kind.UNFINISHED, flight.agent, flight.op, None, reason, "read")
     for stages in block.mbarriers.values():
         for barrier in stages:
             for load in barrier.loads:
                 reason = f"the block ends before the copy has: nothing waits for {barrier.state()}"
-                checker.waiting(Kind.UNFINISHED, load.agent, load.op, None, reason, ("write", ""))
+                checker.waiting(Kind.UNFINISHED, load.agent, load.op, None, reason, "write")

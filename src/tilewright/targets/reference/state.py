@@ -104,6 +104,8 @@ class Warp:
         fenced: fragments that nothing has touched since the last fence of asynchronous MMA.
         flights: fragments that asynchronous MMAs use.
         mma_group: the number of the open group of asynchronous MMAs, from 1.
+        waiting: what it waits for; None while it runs.
+        executes: the operation that it is at.
     """
 
     index: int
@@ -124,6 +126,7 @@ class Warp:
     flights: list[Flight] = field(default_factory=list)
     mma_group: int = 1
     waiting: Wait | None = None
+    executes: Op | None = None
 
     def int(self, value: Int) -> int:
         """The present value of an integer."""

@@ -1,0 +1,133 @@
+"""Mutants of what runs in the background: waits, arrivals, phases, bytes, fences, groups, coordinates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields, replace
+from itertools import pairwise
+
+from tilewright.ir import async_ops as ops
+from tilewright.ir.builder import make
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.op import Block, Op
+from tilewright.ir.types import BarrierType, Value
+from tilewright.layout.expr import add, mod, mul
+
+Change = Callable[[Op], tuple[Op, ...]]
+
+
+def remade(op: Op, **changes: object) -> Op:
+    """The operation with other attributes and the result that follows from them."""
+    [result] = op.results
+    assert isinstance(result, Value)
+    kept = {f.name: getattr(op, f.name) for f in fields(op) if f.name not in ("location", "result")}
+    return make(type(op), result.name, op.location, **{**kept, **changes})
+
+
+def changed(**changes: object) -> Change:
+    """Replaces attributes by others."""
+    return lambda op: (replace(op, **changes),)
+
+
+def asynchronous_changes(op: Op) -> Iterator[tuple[str, Change]]:
+    """Every small change of an asynchronous operation."""
+    match op:
+        case ops.MBarrier():
+            for by in (1, -1):
+                yield (
+                    f"arrivals {by:+}",
+                    lambda op, by=by: (remade(op, arrivals=op.arrivals + by),),
+                )
+            yield "one stage fewer", lambda op: (remade(op, stages=op.stages - 1),)
+        case ops.Wait():
+            yield "removed", lambda op: ()
+            yield "other parity", lambda op: (replace(op, parity=add(1, mul(op.parity, -1))),)
+            yield "always parity 0", changed(parity=0)
+            yield from _other_stages()
+        case ops.Arrive():
+            yield "removed", lambda op: ()
+            yield "twice", lambda op: (op, op)
+            yield f"each {_other(op.each)}", lambda op: (replace(op, each=_other(op.each)),)
+            yield from _other_stages()
+            if op.expect_bytes:
+                for by in (16, -16, -op.expect_bytes):
+                    yield f"bytes {by:+}", changed(expect_bytes=op.expect_bytes + by)
+        case ops.TmaLoad() | ops.TmaStore():
+            yield "removed", lambda op: ()
+            for dim in range(len(op.at)):
+                for by in (8, -8):
+                    yield f"coordinate {dim} {by:+}", _moved(dim, by)
+            if isinstance(op, ops.TmaLoad):
+                yield "twice", lambda op: (op, op)
+                yield from _other_stages()
+        case ops.BulkWait() | ops.MmaWait():
+            yield "removed", lambda op: ()
+            yield "one more pending", lambda op: (replace(op, pending=op.pending + 1),)
+            if op.pending:
+                yield "one fewer pending", lambda op: (replace(op, pending=op.pending - 1),)
+        case ops.RoleBarrier():
+            yield "removed", lambda op: ()
+            for by in (32, -32, -op.threads // 2):
+                yield f"threads {by:+}", changed(threads=op.threads + by)
+            yield "another number", changed(number=op.number + 1)
+        case ops.Role():
+            yield "removed", lambda op: ()
+            yield "one warp fewer", lambda op: (replace(op, count=op.count - 1),)
+            yield "one warp later", lambda op: (replace(op, first=op.first + 1),)
+        case ops.BulkCommit() | ops.FenceAsync() | ops.MmaFence() | ops.MmaAsync() | ops.MmaCommit():
+            yield "removed", lambda op: ()
+            if isinstance(op, ops.MmaCommit | ops.MmaAsync):
+                yield "twice", lambda op: (op, op)
+        case _:
+            return
+
+
+def swaps(kernel: Kernel) -> Iterator[tuple[str, Kernel]]:
+    """The kernel with two neighbouring operations in the other order, one of them asynchronous."""
+    counts: dict[str, int] = {}
+    numbers: dict[int, str] = {}
+    blocks = [kernel.body]
+    for op in kernel.walk():
+        counts[op.name] = counts.get(op.name, -1) + 1
+        numbers[id(op)] = f"{op.name} {counts[op.name]}"
+        blocks.extend(op.regions)
+    for block in blocks:
+        for at, (one, other) in enumerate(pairwise(block.ops)):
+            apart = not (one.results or other.results or isinstance(one, ops.Role))
+            if apart and any(isinstance(op, ops.ASYNC_OPS) for op in (one, other)):
+                swapped = Block((*block.ops[:at], other, one, *block.ops[at + 2 :]))
+                body = _with_block(kernel.body, block, swapped)
+                yield f"{numbers[id(one)]}: after {numbers[id(other)]}", replace(kernel, body=body)
+
+
+def _with_block(block: Block, old: Block, new: Block) -> Block:
+    if block is old:
+        return new
+    return Block(tuple(_with_region(op, old, new) for op in block.ops))
+
+
+def _with_region(op: Op, old: Block, new: Block) -> Op:
+    regions = {f.name: v for f in fields(op) if isinstance(v := getattr(op, f.name), Block)}
+    return replace(op, **{name: _with_block(v, old, new) for name, v in regions.items()}) if regions else op
+
+
+def _other(each: str) -> str:
+    return "role" if each == "warp" else "warp"
+
+
+def _other_stages() -> Iterator[tuple[str, Change]]:
+    yield "next stage", lambda op: (replace(op, stage=add(op.stage, 1)),)
+    yield "next stage, around", _turned_stage
+
+
+def _turned_stage(op: Op) -> tuple[Op, ...]:
+    kind = op.barrier.type
+    assert isinstance(kind, BarrierType)
+    return (replace(op, stage=mod(add(op.stage, 1), kind.stages)),)
+
+
+def _moved(dim: int, by: int) -> Change:
+    def change(op: Op) -> tuple[Op, ...]:
+        return (replace(op, at=tuple(add(i, by) if d == dim else i for d, i in enumerate(op.at))),)
+
+    return change

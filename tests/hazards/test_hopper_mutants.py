@@ -1,0 +1,101 @@
+"""Every mutant of the Hopper GEMM is found, or is equivalent for a reason that is named here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.errors import LegalityError
+from tilewright.ir import verify
+from tilewright.runtime.compare import Accumulation, compare_gemm
+from tilewright.targets.reference import Report, run
+
+from .hopper import constants, operands, trace
+from .mutate import Mutant, mutants
+
+CONSTANTS = constants(tile=(128, 128, 64), stages=2, blocks=3)
+
+CASES = {
+    # All of one class of arguments.  First 2 * stages + 1 tiles of K, ragged M, N and K, and two tiles
+    # for the first of three blocks.
+    "": operands(133, 200, 4 * 64 + 24),
+    "K = 0": operands(133, 264, 0),
+    "one K tile": operands(133, 264, 24),
+}
+
+EMPTY_GROUP = "mma_async -> mma_wait(1) -> arrive: the one group that may be pending is empty"
+WAITS_FOR_ALL = "mma_async -> mma_wait(0) -> arrive: waits for the MMA of this turn as well"
+SAME_THREADS = "role_barrier -> role_barrier: the number is only a name, and the same 256 threads name it"
+SAME_ELEMENTS = "copy -> fence_async -> role_barrier -> tma_store: the same threads write the same elements"
+LATER_RELEASE = (
+    "mma_wait -> arrive -> wait(empty) -> tma_load stands, and so does bulk_wait -> role_barrier -> copy"
+)
+REGISTERS_ONLY = "fragment -> mma_fence -> mma_async stands, and so does tma_load -> wait(full) -> mma_async"
+
+EQUIVALENT = {
+    "mma_commit 0: twice": EMPTY_GROUP,
+    "mma_wait 0: one fewer pending": WAITS_FOR_ALL,
+    "role_barrier 0: another number": SAME_THREADS,
+    "role_barrier 1: another number": SAME_THREADS,
+    "copy 0: vector halved": SAME_ELEMENTS,
+    "if 1: after bulk_wait 0": LATER_RELEASE,
+    "wait 1: after mma_fence 0": REGISTERS_ONLY,
+}
+"""Mutants that compute the same without a hazard, and the happens-before edge behind it."""
+
+
+def outcome(mutant: Mutant) -> str:
+    """What shows that a mutant is wrong, and for which sizes; ``"survived"`` if nothing does."""
+    if mutant.kernel is None:
+        return "refused when built"
+    if broken := verify.violations(mutant.kernel):
+        return f"legality: {broken[0].rule}"
+    for case in CASES:
+        found = executed(mutant, case)
+        if found != "survived":
+            return found + (f" ({case})" if case else "")
+    return "survived"
+
+
+def executed(mutant: Mutant, case: str) -> str:
+    """What running a mutant shows; the first block alone first, since that is enough for most."""
+    assert mutant.kernel is not None
+    for blocks in ([(0,)], None):
+        arrays = {**CASES[case], "C": CASES[case]["C"].copy()}
+        try:
+            report = run(mutant.kernel, arrays, blocks=blocks)
+        except LegalityError as refused:
+            return f"legality: {refused.violations[0].rule}"
+        if report.findings:
+            return summary(report)
+    if not arrays["A"].shape[1]:
+        return "survived" if not arrays["C"].astype(float).any() else "wrong result"
+    how = Accumulation.of(CONSTANTS["mma"].atom)
+    right = compare_gemm(arrays["A"], arrays["B"].T, arrays["C"], how)
+    return "survived" if right.ok else "wrong result"
+
+
+def summary(report: Report) -> str:
+    """The kinds of what was found, each with what it was found on."""
+    kinds: dict[str, list[str]] = {}
+    for finding in report.findings:
+        tensors = kinds.setdefault(finding.kind.value, [])
+        if finding.tensor and finding.tensor not in tensors:
+            tensors.append(finding.tensor)
+    return "; ".join(kind + (f" ({', '.join(on)})" if on else "") for kind, on in kinds.items())
+
+
+def every_mutant() -> Iterator[Mutant]:
+    yield from mutants(trace("hopper_gemm", CASES[""], **CONSTANTS))
+
+
+def test_every_mutant_is_found_or_equivalent_for_a_named_reason(golden) -> None:
+    outcomes = {mutant.name: outcome(mutant) for mutant in every_mutant()}
+    survived = {name for name, found in outcomes.items() if found == "survived"}
+    width = max(map(len, outcomes))
+    lines = [
+        f"{name:{width}}  {'equivalent: ' + EQUIVALENT.get(name, '?') if name in survived else found}"
+        for name, found in outcomes.items()
+    ]
+    golden("\n".join(lines) + "\n", "hopper_mutants.txt")
+    assert len(outcomes) >= 150
+    assert survived == set(EQUIVALENT)
