@@ -14,12 +14,10 @@ import numpy.typing as npt
 from tilewright.cli.console import UsageError, choose, size
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import DTypeError
+from tilewright.ops.config import SUPPORTED
 from tilewright.ops.sample import INITS, Operands, operands
 
 Array = npt.NDArray[Any]
-
-DTYPES = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i8")
-"""What the library's GEMM multiplies."""
 
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
@@ -37,19 +35,19 @@ def chosen_dtype(name: str) -> DType:
     try:
         found = dtype(name)
     except DTypeError:
-        close = difflib.get_close_matches(name, DTYPES, 1, 0.4) or [DTYPES[1]]
+        close = difflib.get_close_matches(name, SUPPORTED, 1, 0.4) or [SUPPORTED[1]]
         raise UsageError(
-            f"unknown dtype {name!r}; nearest: {close[0]}; choose one of {', '.join(DTYPES)}"
+            f"unknown dtype {name!r}; nearest: {close[0]}; choose one of {', '.join(SUPPORTED)}"
         ) from None
     return _multiplied(found)
 
 
 def _multiplied(found: DType, where: str = "") -> DType:
-    if found.name in DTYPES:
+    if found.name in SUPPORTED:
         return found
     nearest = "f64" if found.kind in ("int", "uint") else "f32"
     raise UsageError(
-        f"{where}no GEMM for {found} yet; nearest: --dtype {nearest}; choose one of {', '.join(DTYPES)}"
+        f"{where}no GEMM for {found} yet; nearest: --dtype {nearest}; choose one of {', '.join(SUPPORTED)}"
     )
 
 

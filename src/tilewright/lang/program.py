@@ -167,8 +167,10 @@ def _parameter(program: str, name: str, declared: Any) -> Parameter:
     if isinstance(declared, str):
         return Parameter(name, "tensor", tuple(declared.split()))
     if isinstance(declared, DType):
-        if declared.components > 1 or declared.name in ("bf16", "f8e4m3", "f8e5m2"):
-            raise TypeError(f"kernel {program}: a number of {declared} cannot be passed; nearest: {name}=tw.f32")
+        if declared.components > 1:
+            raise TypeError(
+                f"kernel {program}: a number of {declared} cannot be passed; nearest: {name}=tw.f32"
+            )
         return Parameter(name, "scalar", dtype=declared)
     if declared is int:
         return Parameter(name, "index")

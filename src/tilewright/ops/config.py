@@ -54,7 +54,7 @@ def default_config(target: str, dtype: DType, shape: tuple[int, int, int], math:
         DTypeError: the GEMM has no atom for the dtype.
     """
     if dtype.name not in SUPPORTED:
-        raise DTypeError(f"no GEMM for {dtype}; nearest: {', '.join(SUPPORTED)}")
+        raise DTypeError(f"no GEMM for {dtype} yet; nearest: {', '.join(SUPPORTED)}")
     if target == "cpu":
         return _cpu(dtype, shape, math)
     if target == "reference":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +16,7 @@ from tilewright.lang.scalars import ceil_div
 from tilewright.lang.tensors import Tensor
 from tilewright.ops.config import MATHS, Config, default_config
 from tilewright.ops.mainloop import mainloop
-from tilewright.runtime.arrays import ArrayInfo, describe
+from tilewright.runtime.arrays import ArrayInfo, describe, overlap
 from tilewright.runtime.backends import Executable, backend_for
 from tilewright.runtime.kernel import kernel
 
@@ -98,7 +99,7 @@ def matmul(
         ``out``.
 
     Raises:
-        LaunchError: shapes, devices or strides do not fit.
+        LaunchError: shapes, devices or strides do not fit, or ``out`` shares memory with ``a`` or ``b``.
         DTypeError: an unsupported dtype or mixture.
 
     Example:
@@ -115,8 +116,8 @@ def matmul(
     problem = problem_of(info_a, info_b, target)
     if out is None:
         out = _empty_like(a, (problem.m, problem.n), output_dtype(problem.dtype))
-    elif tuple(out.shape) != (problem.m, problem.n):
-        raise LaunchError(f"out has shape {tuple(out.shape)}, a @ b has {(problem.m, problem.n)}")
+    else:
+        _check_out(describe(out, "out"), problem, {"a": info_a, "b": info_b})
     run(
         a,
         b,
@@ -126,6 +127,20 @@ def matmul(
         stream,
     )
     return out
+
+
+def _check_out(out: ArrayInfo, problem: Problem, operands: Mapping[str, ArrayInfo]) -> None:
+    if out.shape != (problem.m, problem.n):
+        raise LaunchError(f"out has shape {out.shape}, a @ b has {(problem.m, problem.n)}")
+    made = output_dtype(problem.dtype)
+    if made.is_float and not out.dtype.is_float:
+        raise DTypeError(f"out is {out.dtype}, a @ b is {made}: the fractions would be lost")
+    for name, operand in operands.items():
+        if overlap(out, operand):
+            raise LaunchError(
+                f"out and {name} share memory: elements of {name} would be overwritten before they are read; "
+                "pass another array"
+            )
 
 
 def shape(problem: Problem) -> tuple[int, int, int]:

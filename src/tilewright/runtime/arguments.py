@@ -2,16 +2,94 @@
 
 from __future__ import annotations
 
+import operator
+import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
+import numpy as np
+
+from tilewright.dtypes import DType
+from tilewright.errors import LaunchError
 from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam
 from tilewright.ir.passed import passed_params
 
-_SCALAR_CODES = {
-    **{"f64": "d", "f32": "f", "f16": "e", "i64": "q", "i32": "i", "u32": "I"},
-    **{"i16": "h", "u16": "H", "i8": "b", "u8": "B", "boolean": "?"},
+_CODES = {
+    "f64": "d",
+    "f32": "f",
+    "f16": "H",  # the bits, as for the other narrow floats
+    "bf16": "H",
+    "f8e4m3": "B",
+    "f8e5m2": "B",
+    "i64": "q",
+    "i32": "i",
+    "i16": "h",
+    "i8": "b",
+    "u32": "I",
+    "u16": "H",
+    "u8": "B",
+    "boolean": "?",
 }
+_SIZES = {"P": 8, "q": 8, "d": 8, "i": 4, "I": 4, "f": 4, "h": 2, "H": 2, "b": 1, "B": 1, "?": 1}
+
+
+@dataclass(frozen=True)
+class Number:
+    """Where one of the author's numbers goes in the buffer.
+
+    Args:
+        position: its position among the author's arguments.
+        name: its name.
+        dtype: its dtype.
+        offset: bytes from the start of the buffer.
+    """
+
+    position: int
+    name: str
+    dtype: DType
+    offset: int
+
+    def write(self, buffer: Any, arguments: Sequence[Any]) -> None:
+        """Write the caller's value, as the dtype stores it.
+
+        Raises:
+            LaunchError: it is no number, or one that the dtype does not hold.
+        """
+        stored = number(self.name, self.dtype, arguments[self.position]).tobytes()
+        struct.pack_into(f"{len(stored)}s", buffer, self.offset, stored)
+
+
+def number(name: str, dtype: DType, value: Any) -> np.ndarray[Any, np.dtype[Any]]:
+    """A caller's number as a dtype holds it: rounded if it is a float, else a whole number in range.
+
+    Raises:
+        LaunchError: it is none; names the argument.
+
+    Example:
+        >>> from tilewright.dtypes import i8
+        >>> number("shift", i8, 300)
+        Traceback (most recent call last):
+        tilewright.errors.LaunchError: shift=300 does not fit i8, which holds -128 to 127
+    """
+    with np.errstate(over="ignore"):
+        return np.asarray(_plain(name, dtype, value)).astype(dtype.numpy)
+
+
+def _plain(name: str, dtype: DType, value: Any) -> float | int:
+    if dtype.is_float:
+        if hasattr(type(value), "__float__") or hasattr(type(value), "__index__"):
+            return float(value)
+        raise LaunchError(f"{name}={value!r} must be a number")
+    try:
+        whole = operator.index(value)
+    except TypeError:
+        raise LaunchError(f"{name}={value!r} must be an integer, to be passed as {dtype}") from None
+    low, high = (0, 1) if dtype.kind == "bool" else (np.iinfo(dtype.numpy).min, np.iinfo(dtype.numpy).max)
+    if not low <= whole <= high:
+        raise LaunchError(f"{name}={whole} does not fit {dtype}, which holds {low} to {high}")
+    return whole
 
 
 @dataclass(frozen=True)
@@ -33,12 +111,11 @@ class Packing:
     @cached_property
     def offsets(self) -> tuple[int, ...]:
         """Byte offset of each argument."""
-        sizes = {"P": 8, "q": 8, "d": 8, "i": 4, "I": 4, "f": 4, "e": 2, "h": 2, "H": 2, "b": 1, "B": 1, "?": 1}
         found, at = [], 0
         for code in self.codes:
-            at = -(-at // sizes[code]) * sizes[code]
+            at = -(-at // _SIZES[code]) * _SIZES[code]
             found.append(at)
-            at += sizes[code]
+            at += _SIZES[code]
         return tuple(found)
 
 
@@ -49,7 +126,7 @@ def packing(kernel: Kernel) -> Packing:
         if isinstance(param, SizeParam):
             codes.append("q" if param.bits == 64 else "i")
         elif isinstance(param, ScalarParam):
-            codes.append(_SCALAR_CODES[param.value.dtype.name])
+            codes.append(_CODES[param.value.dtype.name])
         else:
             codes.append("P")
     return Packing(tuple(codes))

@@ -11,7 +11,20 @@ from tilewright.errors import LaunchError
 from tilewright.runtime import frameworks
 from tilewright.runtime.frameworks import ArrayInfo, Device, Family
 
-__all__ = ["ArrayInfo", "Device", "current_stream", "describe", "exact_key", "locate", "stream_handle"]
+__all__ = [
+    "ArrayInfo",
+    "Device",
+    "current_stream",
+    "describe",
+    "elements",
+    "exact_key",
+    "locate",
+    "overlap",
+    "stream_handle",
+]
+
+_WORK = 1 << 12
+"""How many candidates `overlap` tries."""
 
 _FAMILIES: dict[type, Family] = {}
 _LOCATORS: dict[type, Callable[[Any, int], tuple[Hashable, int]]] = {}
@@ -67,6 +80,41 @@ def locate(array: Any, stream: int = 0) -> tuple[Hashable, int]:
         return _LOCATORS[type(array)](array, stream)
     except KeyError:
         return _family(array).locate(array, stream)
+
+
+def elements(info: ArrayInfo) -> np.ndarray[Any, np.dtype[np.void]]:
+    """The same memory as a NumPy array of opaque elements; only that of the host may be looked into."""
+    return np.asarray(_Memory(info))
+
+
+class _Memory:
+    """Memory described by NumPy's array interface."""
+
+    def __init__(self, info: ArrayInfo) -> None:
+        size = info.dtype.bytes
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": f"|V{size}",
+            "shape": info.shape,
+            "strides": tuple(stride * size for stride in info.strides),
+            "data": (info.pointer, info.readonly),
+        }
+
+
+def overlap(one: ArrayInfo, other: ArrayInfo) -> bool:
+    """Whether two arrays have memory in common; arrays that are too intricate to tell count as apart.
+
+    Example:
+        >>> x = np.zeros((8, 8), np.float32)
+        >>> overlap(describe(x[:, :4]), describe(x[:, 4:])), overlap(describe(x[:, :5]), describe(x[:, 4:]))
+        (False, True)
+    """
+    if one.device != other.device:
+        return False
+    try:
+        return bool(np.shares_memory(elements(one), elements(other), max_work=_WORK))  # type: ignore[arg-type]
+    except np.exceptions.TooHardError:
+        return False
 
 
 def stream_reader(array: Any) -> Callable[[Any, int], int | None]:

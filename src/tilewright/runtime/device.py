@@ -175,8 +175,8 @@ class PreparedCuda:
                 for at, offset, tensor_maps in self._maps:
                     self._bytes[offset : offset + MAP_BYTES] = tensor_maps.at(pointers[at])
                 self._mapped = pointers
-            for at, code, offset in self._numbers:
-                struct.pack_into("@" + code, launch.buffer, offset, arguments[at])
+            for number in self._numbers:
+                number.write(launch.buffer, arguments)
             for memory in self._zeroed:
                 memory.clear(handle)
             launch.run(handle)

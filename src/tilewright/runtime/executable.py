@@ -13,7 +13,7 @@ from tilewright.ir.kernel import Kernel, ScalarParam, TensorParam
 from tilewright.ir.passed import passed_params
 from tilewright.ir.printer import print_kernel
 from tilewright.lang.program import Parameter
-from tilewright.runtime.arguments import Packing, packing
+from tilewright.runtime.arguments import Number, Packing, packing
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import Binding
 from tilewright.targets.listing import Listing
@@ -112,12 +112,12 @@ class ArgumentLayout:
         tensors: for each array that is passed by address, its position among the arrays and its offset.
         maps: for each tensor map, the position of its array among the arrays, and its offset.
         size: bytes of the buffer.
-        numbers: for each number, its position among the author's arguments, `struct` code and offset.
+        numbers: the author's numbers.
     """
 
     packing: Packing
     tensors: tuple[tuple[int, int], ...]
-    numbers: tuple[tuple[int, str, int], ...]
+    numbers: tuple[Number, ...]
     maps: tuple[tuple[int, int], ...]
     size: int
 
@@ -128,11 +128,12 @@ def argument_layout(kernel: Kernel, parameters: Sequence[Parameter]) -> Argument
     position = {parameter.name: at for at, parameter in enumerate(parameters)}
     arrays = [parameter.name for parameter in parameters if parameter.kind == "tensor"]
     tensors, numbers = [], []
-    for param, code, offset in zip(passed_params(kernel), packed.codes, packed.offsets, strict=True):
+    for param, offset in zip(passed_params(kernel), packed.offsets, strict=True):
         if isinstance(param, TensorParam):
             tensors.append((arrays.index(param.value.name), offset))
         elif isinstance(param, ScalarParam):
-            numbers.append((position[param.value.name], code, offset))
+            name = param.value.name
+            numbers.append(Number(position[name], name, param.value.dtype, offset))
     end = -(-struct.calcsize(packed.format) // MAP_ALIGN) * MAP_ALIGN
     maps = tuple((arrays.index(m.tensor), end + MAP_BYTES * i) for i, m in enumerate(kernel.tensor_maps))
     return ArgumentLayout(packed, tuple(tensors), tuple(numbers), maps, end + MAP_BYTES * len(maps))

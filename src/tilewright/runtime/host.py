@@ -97,8 +97,8 @@ class PreparedCpu:
         with self._lock:
             for at, offset in layout.tensors:
                 struct.pack_into("@P", self._buffer, offset, pointers[at])
-            for position, code, offset in layout.numbers:
-                struct.pack_into("@" + code, self._buffer, offset, arguments[position])
+            for number in layout.numbers:
+                number.write(self._buffer, arguments)
             for memory in self._zeroed:
                 ctypes.memset(memory.address, 0, memory.size_bytes)
             self._launcher.launch(self._address, self._blocks)

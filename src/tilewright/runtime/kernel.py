@@ -7,6 +7,7 @@ in the cache, and a prepared launch is stored for the next call.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, overload
 
@@ -21,6 +22,9 @@ from tilewright.runtime.binding import bind
 from tilewright.runtime.reference import PreparedReference
 from tilewright.runtime.specialise import spec_of
 from tilewright.targets.reference.report import Report
+
+KEPT = 1024
+"""How many prepared launches a bound kernel remembers; the oldest is forgotten first."""
 
 
 class Kernel:
@@ -100,6 +104,7 @@ class Bound:
     def __init__(self, program: Program, constants: Mapping[str, Any]) -> None:
         self.program = program
         self.constants = dict(constants)
+        self._lock = threading.Lock()
         self._prepared: dict[Any, Prepared] = {}
         self._executables: dict[Any, Executable] = {}
         self._traces: dict[Any, IrKernel] = {}
@@ -133,9 +138,16 @@ class Bound:
             exact_key = (target, exact, len(arguments), *indices)
         prepared = self._prepared.get(exact_key)
         if prepared is None:
-            prepared = self._prepared[exact_key] = self._prepare(arguments, target)
+            prepared = self._prepare(arguments, target)
+            self._keep(exact_key, prepared)
         prepared.launch(arguments, pointers, stream)
         return prepared.executable
+
+    def _keep(self, exact_key: Any, prepared: Prepared) -> None:
+        with self._lock:
+            while len(self._prepared) >= KEPT:
+                del self._prepared[next(iter(self._prepared))]
+            self._prepared[exact_key] = prepared
 
     def trace(self, *arguments: Any) -> IrKernel:
         """The traced kernel for arrays or `TensorSpec` values."""
@@ -230,11 +242,18 @@ class Bound:
 def _check_output(kernel: str, name: str, info: ArrayInfo) -> None:
     if info.readonly:
         raise LaunchError(f"kernel {kernel} writes {name}, which is read-only; pass a writable array")
-    if any(stride == 0 and extent > 1 for stride, extent in zip(info.strides, info.shape, strict=True)):
-        raise LaunchError(
-            f"kernel {kernel} writes {name}, whose strides {info.strides} lay several elements over each "
-            "other; pass a contiguous array"
-        )
+    if 0 in info.shape:
+        return
+    reach = 0
+    for stride, extent in sorted(zip(info.strides, info.shape, strict=True)):
+        if extent == 1:
+            continue
+        if stride <= reach:
+            raise LaunchError(
+                f"kernel {kernel} writes {name}, whose strides {info.strides} lay several of its "
+                f"{info.shape} elements over each other; pass a contiguous array"
+            )
+        reach += stride * (extent - 1)
 
 
 def _hashable(value: Any) -> bool:

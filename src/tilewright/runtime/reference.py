@@ -11,7 +11,8 @@ import numpy as np
 from tilewright.errors import LaunchError, Violation
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Parameter
-from tilewright.runtime.arrays import ArrayInfo, describe
+from tilewright.runtime.arguments import number
+from tilewright.runtime.arrays import ArrayInfo, describe, elements
 from tilewright.runtime.binding import Binding
 from tilewright.runtime.executable import Executable
 from tilewright.targets.reference.report import Report
@@ -70,7 +71,7 @@ class PreparedReference:
                 array = host_array(describe(argument))
                 arrays[parameter.name] = array.copy(order="K") if copy else array
             elif parameter.kind == "scalar":
-                numbers[parameter.name] = argument
+                numbers[parameter.name] = number(parameter.name, parameter.dtype, argument)
         return run(self.executable.kernel, arrays, self.binding.sizes, numbers, lanes=lanes)
 
 
@@ -84,23 +85,4 @@ def host_array(info: ArrayInfo) -> np.ndarray[Any, np.dtype[Any]]:
         raise LaunchError(
             f"the reference runs on host arrays; this one lies on {info.device}: copy it to the host"
         )
-    size = info.dtype.bytes
-    raw = np.asarray(
-        _Memory(info.pointer, info.shape, tuple(s * size for s in info.strides), size, info.readonly)
-    )
-    return raw.view(info.dtype.numpy)
-
-
-class _Memory:
-    """Memory described by NumPy's array interface, as opaque elements."""
-
-    def __init__(
-        self, pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], size: int, readonly: bool
-    ) -> None:
-        self.__array_interface__ = {
-            "version": 3,
-            "typestr": f"|V{size}",
-            "shape": shape,
-            "strides": strides,
-            "data": (pointer, readonly),
-        }
+    return elements(info).view(info.dtype.numpy)

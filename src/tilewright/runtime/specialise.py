@@ -111,7 +111,7 @@ def _unit_dim(info: ArrayInfo) -> int | None:
 
 
 def _reach(info: ArrayInfo) -> int:
-    """The largest offset of an element, in elements."""
-    if 0 in info.shape:
-        return 0
-    return sum((extent - 1) * stride for extent, stride in zip(info.shape, info.strides, strict=True))
+    """The largest number that addressing the array takes: an element's offset, or a stride, taken or not."""
+    steps = zip(info.shape, info.strides, strict=True)
+    last = 0 if 0 in info.shape else sum((extent - 1) * stride for extent, stride in steps)
+    return max((last, *info.strides))
