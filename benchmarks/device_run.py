@@ -143,6 +143,7 @@ def parts(quick: bool) -> list[Part]:
         _benchmark("launch_overhead", 60, *hurry),
         _benchmark("startup", 120, *hurry),
         _benchmark("gemm_cuda", 240, *hurry),
+        _benchmark("hopper_mutants", 240),
         _benchmark("gemm_cpu", 120, *hurry),
     ]
 
