@@ -83,7 +83,6 @@ def run(name: str) -> dict[str, int]:
     """Launch a mutant many times and count the wrong results."""
     sys.path.insert(0, str(ROOT))
     import torch
-
     from tests.hazards.mutate import mutants
 
     m, n, k = SHAPE
