@@ -5,11 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from tilewright.errors import Violation
+from tilewright.ir import async_ops
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Copy, Elementwise, Fill, Fragment, Mma, Op
 from tilewright.ir.types import ScalarType, Value
 from tilewright.targets.cpu.arch import Arch
 from tilewright.targets.cpu.lowering import architecture
+
+INSTEAD: dict[type[Op], str] = {
+    async_ops.Role: "the same operations for all warps",
+    async_ops.TmaLoad: "tw.copy",
+    async_ops.TmaStore: "tw.copy",
+    async_ops.MmaAsync: "tw.mma",
+    async_ops.MmaFence: "tw.mma, which needs none",
+    async_ops.MmaCommit: "tw.mma, which needs none",
+    async_ops.MmaWait: "tw.mma, which needs none",
+    async_ops.BulkCommit: "tw.copy, which needs none",
+    async_ops.BulkWait: "tw.copy, which needs none",
+    async_ops.FenceAsync: "tw.copy, which needs none",
+    async_ops.PriorGridWait: "one launch after another, which need none",
+    async_ops.LaunchDependents: "one launch after another, which need none",
+}
+"""What to write for an operation that runs in the background; for those that are missing, a barrier."""
 
 
 def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
@@ -23,7 +40,17 @@ def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
         LaunchError: no such architecture.
     """
     architecture(arch)
-    return [found for op in kernel.walk() for found in _operation(op)]
+    return [*_background(kernel), *(found for op in kernel.walk() for found in _operation(op))]
+
+
+def _background(kernel: Kernel) -> Iterator[Violation]:
+    """Operations beside each other: each kind once, at its first line."""
+    seen: set[type[Op]] = set()
+    for op in kernel.walk():
+        if isinstance(op, async_ops.ASYNC_OPS) and type(op) not in seen:
+            seen.add(type(op))
+            text = f"{op.name} runs on cuda and reference; on a CPU, one thread runs the whole block"
+            yield op.violation("target", text, INSTEAD.get(type(op), "tw.barrier"))
 
 
 def _operation(op: Op) -> Iterator[Violation]:

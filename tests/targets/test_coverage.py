@@ -1,0 +1,87 @@
+"""Which target executes which operation: one table, and what a target says of an operation that it lacks."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import LegalityError
+from tilewright.ir.async_ops import ASYNC_OPS
+from tilewright.ir.ops import OPS
+from tilewright.targets import cpu, cuda, reference
+
+RULES = {"reference": reference.REFERENCE, "cuda": cuda.CUDA_RULES, "cpu": cpu.CPU_RULES}
+
+EXECUTES = {"reference": {*OPS, *ASYNC_OPS}, "cuda": {*OPS, *ASYNC_OPS}, "cpu": {*OPS}}
+"""What each target executes; the cpu target, whose threads have nothing beside them, refuses the rest."""
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def every_asynchronous_operation(A, B, C, *, mma):
+    sA = tw.shared((64, 64), A.dtype, swizzle=128)
+    sB = tw.shared((64, 64), B.dtype, swizzle=128)
+    sC = tw.shared((64, 64), C.dtype, swizzle=128)
+    full = tw.mbarrier(1, arrivals=1)
+    tw.prior_grid_wait()
+    tw.barrier()
+    with tw.role(warps=4):
+        tw.arrive(full[0], expect_bytes=2 * 64 * 64 * A.dtype.bytes)
+        tw.tma_load(A, (0, 0), sA, full[0])
+        tw.tma_load(B, (0, 0), sB, full[0])
+    with tw.role(warps=4):
+        acc = tw.accumulator(mma)
+        tw.wait(full[0], 0)
+        tw.mma_fence()
+        tw.mma_async(sA, sB, acc)
+        tw.mma_commit()
+        tw.mma_wait()
+        tw.copy(acc, sC)
+        tw.fence_async()
+        tw.role_barrier(1, 128)
+        tw.tma_store(sC, C, (0, 0))
+        tw.bulk_commit()
+        tw.bulk_wait()
+        tw.launch_dependents()
+
+
+def arguments():
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 5, (64, 64)).astype(ml_dtypes.bfloat16) for _ in range(2))
+    return a, b, np.zeros((64, 64), ml_dtypes.bfloat16)
+
+
+BOUND = every_asynchronous_operation.bind(mma=tw.TiledMma(tw.atoms.wgmma(tw.bf16, 64), (1, 1)))
+
+
+@pytest.mark.parametrize("target", RULES)
+@pytest.mark.parametrize("op", [*OPS, *ASYNC_OPS], ids=lambda op: op.name)
+def test_a_target_has_a_rule_exactly_for_what_it_executes(op, target) -> None:
+    assert (RULES[target].find(op) is not None) == (op in EXECUTES[target])
+
+
+def test_the_table_is_the_one_that_people_read(golden) -> None:
+    width = max(len(op.name) for op in (*OPS, *ASYNC_OPS))
+    lines = [" " * width + "  " + "  ".join(EXECUTES)]
+    for op in (*OPS, *ASYNC_OPS):
+        marks = (("yes" if op in ops else "-").ljust(len(name)) for name, ops in EXECUTES.items())
+        lines.append(f"{op.name:{width}}  {'  '.join(marks)}".rstrip())
+    golden("\n".join(lines) + "\n", "coverage.txt")
+
+
+def test_the_reference_executes_all_asynchronous_operations() -> None:
+    a, b, c = arguments()
+    kernel = BOUND.trace(a, b, c)
+    assert set(ASYNC_OPS) <= {type(op) for op in kernel.walk()}
+    assert BOUND(a, b, c, target="reference").target == "reference"
+    assert (c == (a.astype(np.float32) @ b.astype(np.float32).T).astype(ml_dtypes.bfloat16)).all()
+
+
+def test_the_cpu_target_refuses_each_kind_once_with_what_to_write_instead(golden) -> None:
+    with pytest.raises(LegalityError) as refused:
+        BOUND(*arguments(), target="cpu")
+    found = [violation for violation in refused.value.violations if violation.rule == "target"]
+    assert {violation.message.split()[0] for violation in found} == {op.name for op in ASYNC_OPS}
+    assert all("runs on cuda and reference" in violation.message for violation in found)
+    golden(str(refused.value) + "\n", "refused_by_cpu.txt")
