@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-import threading
-import time
-import zlib
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tilewright.runtime import cuda
-from tilewright.tune.clocks import MOST_WAIT_SECONDS, CudaClock, HostClock, clock_for, wait_for_quiet
+from tilewright.tune.clocks import (
+    MOST_WAIT_SECONDS,
+    QUIET_SECONDS,
+    CudaClock,
+    HostClock,
+    clock_for,
+    wait_for_quiet,
+)
 from tilewright.tune.measure import Effort, measure, measure_calls
 
 
@@ -94,26 +98,32 @@ def test_other_targets_use_the_host() -> None:
             assert isinstance(clock, HostClock)
 
 
-def test_waiting_for_quiet_outlasts_a_thread_that_polls() -> None:
-    """`crc32` of a large buffer computes without the interpreter's lock, as a BLAS thread does."""
-    data = bytes(1 << 26)
-    poll = threading.Thread(target=lambda: [zlib.crc32(data) for _ in range(4)])
-    poll.start()
-    wait_for_quiet()
-    assert not poll.is_alive()
-    poll.join()
+class FakeTime:
+    """A clock that only sleeping moves; another thread of the process computes until ``busy_until``."""
+
+    def __init__(self, busy_until: float) -> None:
+        self.now, self.busy_until = 0.0, busy_until
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def process_time(self) -> float:
+        return min(self.now, self.busy_until)
+
+    def thread_time(self) -> float:
+        return 0.0
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
 
 
-def test_waiting_for_quiet_ends_although_a_thread_never_rests() -> None:
-    data, stop = bytes(1 << 24), threading.Event()
-    poll = threading.Thread(target=lambda: [zlib.crc32(data) for _ in iter(stop.is_set, True)])
-    poll.start()
-    begin = time.perf_counter()
+@pytest.mark.parametrize("busy", [0.0, 0.1, 100.0])
+def test_waiting_until_no_other_thread_computes(monkeypatch: pytest.MonkeyPatch, busy: float) -> None:
+    clock = FakeTime(busy)
+    monkeypatch.setattr("tilewright.tune.clocks.time", clock)
     wait_for_quiet()
-    waited = time.perf_counter() - begin
-    stop.set()
-    poll.join()
-    assert waited >= MOST_WAIT_SECONDS
+    assert clock.now == pytest.approx(min(busy, MOST_WAIT_SECONDS), abs=2 * QUIET_SECONDS)
+    assert clock.now >= min(busy, MOST_WAIT_SECONDS)
 
 
 def test_a_warm_sample_begins_with_an_uncounted_call() -> None:
