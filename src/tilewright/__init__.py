@@ -92,7 +92,22 @@ from tilewright.lang.operations import (
 )
 from tilewright.lang.scalars import ceil_div, maximum, minimum
 from tilewright.lang.specs import TensorSpec
+from tilewright.layout.algebra import (
+    blocked_product,
+    coalesce,
+    complement,
+    composition,
+    left_inverse,
+    logical_divide,
+    logical_product,
+    make_layout,
+    raked_product,
+    right_inverse,
+    tiled_divide,
+    zipped_divide,
+)
 from tilewright.layout.distribution import Distribution, Mode, blocked, raked
+from tilewright.layout.im2col import im2col
 from tilewright.layout.layout import Layout, column_major, row_major
 from tilewright.layout.transforms import Swizzle
 from tilewright.layout.view import View
@@ -136,6 +151,7 @@ __all__ = [
     "bf16",
     "block_index",
     "blocked",
+    "blocked_product",
     "bulk_commit",
     "bulk_wait",
     "c32",
@@ -143,7 +159,10 @@ __all__ = [
     "c128",
     "ceil_div",
     "cluster_index",
+    "coalesce",
     "column_major",
+    "complement",
+    "composition",
     "copy",
     "copy_async",
     "derived",
@@ -161,12 +180,17 @@ __all__ = [
     "i16",
     "i32",
     "i64",
+    "im2col",
     "kernel",
     "larger",
     "launch_dependents",
+    "left_inverse",
     "let",
     "load",
     "log",
+    "logical_divide",
+    "logical_product",
+    "make_layout",
     "matmul",
     "maximum",
     "mbarrier",
@@ -183,7 +207,9 @@ __all__ = [
     "print_kernel",
     "prior_grid_wait",
     "raked",
+    "raked_product",
     "range",
+    "right_inverse",
     "role",
     "role_barrier",
     "row_major",
@@ -192,6 +218,7 @@ __all__ = [
     "smaller",
     "sqrt",
     "tanh",
+    "tiled_divide",
     "tma_load",
     "tma_store",
     "u8",
@@ -204,4 +231,5 @@ __all__ = [
     "when",
     "where",
     "workspace",
+    "zipped_divide",
 ]

@@ -16,6 +16,7 @@ from tilewright.lang.threads import thread_map
 from tilewright.lang.tracer import current, located, open_region
 from tilewright.layout import transforms as t
 from tilewright.layout.expr import add, expand, mul
+from tilewright.layout.im2col import im2col_transforms
 from tilewright.layout.layout import Layout
 from tilewright.layout.nodes import Int
 from tilewright.layout.transforms import Transform
@@ -125,6 +126,23 @@ class Tensor:
         return self._view(
             t.Embed(constant("dimension", dim), _ints(lengths), _ints(strides), unwrap(offset)), "embedded"
         )
+
+    def im2col(self, spatial: Sequence[int], filter: Sequence[int], **geometry: Any) -> Tensor:  # noqa: A002
+        """The matrix of a convolution's input: a row per filter position, a column per tap and channel.
+
+        Args:
+            spatial: the spatial dimensions, outermost first.
+            filter: extents of the filter, one per spatial dimension.
+            geometry: ``stride``, ``dilation``, ``padding``, ``batch``, ``channel``, ``group``, ``groups``, as
+                in `tilewright.layout.im2col.im2col`.
+        """
+        made = self
+        with located():
+            for transform in im2col_transforms(
+                self.value.tensor.shape, spatial=spatial, filter=filter, **geometry
+            ):
+                made = made._view(transform, "im2col")
+        return made
 
     def broadcast(self, dim: int, extent: Index) -> Tensor:
         """Insert a dimension along which the element is the same."""
