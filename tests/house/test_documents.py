@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import doctest
+import linecache
 import re
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,19 @@ def python_blocks(text: str) -> list[str]:
     return [fence["body"] for fence in FENCE.finditer(text) if fence["language"] == "python"]
 
 
+def execute(block: str, name: str, namespace: dict[str, Any]) -> None:
+    """Runs a block; its lines can be shown, as those of a file can."""
+    linecache.cache[name] = (len(block), None, block.splitlines(keepends=True), name)
+    exec(compile(block, name, "exec"), namespace)
+
+
 def run_document(text: str, name: str) -> str:
-    """Runs the `>>>` blocks in one namespace, and parses the others; returns what failed."""
-    namespace: dict[str, Any] = {}
+    """Runs all blocks in one namespace; returns what failed."""
+    namespace: dict[str, Any] = {"__name__": name}
     report: list[str] = []
     for number, block in enumerate(python_blocks(text), 1):
         if ">>>" not in block:
-            ast.parse(block, filename=f"{name}, block {number}")
+            execute(block, f"{name}, block {number}", namespace)
             continue
         test = doctest.DocTestParser().get_doctest(block, namespace, f"{name}, block {number}", name, 0)
         doctest.DocTestRunner(optionflags=FLAGS).run(test, out=report.append, clear_globs=False)
@@ -49,6 +55,47 @@ def test_ci_runs_what_the_readme_says() -> None:
         'cd "$(dirname "${BASH_SOURCE[0]}")/.."',
         first["body"].splitlines()[1],
     ]
+
+
+PATH = re.compile(r"`((?:src|tests|docs|examples|benchmarks|scripts)/[^`\s<>]*)`|\]\(([^)#:\s]+)\)")
+
+
+def missing_paths(text: str, directory: Path) -> list[str]:
+    """Files and directories that a document names and that are not there."""
+    found = PATH.findall(text)
+    named = [path for path, _ in found if not (ROOT / path).exists()]
+    return named + [link for _, link in found if link and not (directory / link).exists()]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_documents_name_what_is_there(document: Path) -> None:
+    assert missing_paths(document.read_text(), document.parent) == []
+
+
+def test_a_path_that_is_not_there_is_found() -> None:
+    assert missing_paths("`src/nothing.py` [one](README.md) [two](no.md)", ROOT) == [
+        "src/nothing.py",
+        "no.md",
+    ]
+
+
+def test_the_architecture_lists_every_room_and_ends_with_the_gemm() -> None:
+    text = (ROOT / "ARCHITECTURE.md").read_text()
+    listed = set(re.findall(r"^\| `(\w+)(?:/|\.py)` \|", text, re.MULTILINE))
+    there = {
+        path.stem
+        for path in (ROOT / "src" / "tilewright").iterdir()
+        if path.suffix == ".py" or (path / "__init__.py").exists()
+    }
+    assert listed == {name for name in there if not name.startswith("__")}
+    assert re.findall(r"^## (.*)$", text, re.MULTILINE)[-1] == "Where is the GEMM?"
+
+
+def test_the_readme_lists_every_example() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert {path.name for path in (ROOT / "examples").glob("*.py")} == set(
+        re.findall(r"\]\(examples/(\w+\.py)\)", text)
+    )
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: str(path.relative_to(ROOT)))

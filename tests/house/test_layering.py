@@ -13,7 +13,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src" / "tilewright").rglob("*.py"))
 OPTIONAL = {"cuda", "cupy", "jax", "matplotlib", "rich", "torch", "ziglang"}
-ENTRIES = {"cli.py", "__main__.py"}
+ENTRIES = {"__main__.py"}
 ROOMS = {path.stem for path in (ROOT / "src" / "tilewright").iterdir()}
 
 
