@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from tilewright import dtypes
@@ -118,15 +119,12 @@ def matmul(
         out = _empty_like(a, (problem.m, problem.n), output_dtype(problem.dtype))
     else:
         _check_out(describe(out, "out"), problem, {"a": info_a, "b": info_b})
-    run(
-        a,
-        b,
-        out,
-        problem,
-        config or default_config(problem.target, problem.dtype, shape(problem), math),
-        stream,
-    )
+    chosen = config or _config(problem.target, problem.dtype, shape(problem), math)
+    run(a, b, out, problem, chosen, stream)
     return out
+
+
+_config = lru_cache(maxsize=4096)(default_config)
 
 
 def _check_out(out: ArrayInfo, problem: Problem, operands: Mapping[str, ArrayInfo]) -> None:

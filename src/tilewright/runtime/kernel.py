@@ -128,14 +128,18 @@ class Bound:
             LegalityError: the kernel breaks rules for these arguments; lists all of them.
         """
         # The metadata of every array is the key; a prepared launch needs only their addresses besides.
-        if self._only_tensors:
-            exact, pointers = zip(*map(locate, arguments), strict=True) if arguments else ((), ())
-            exact_key: Any = (target, exact)
-        else:
-            tensors = [a for a, kind in zip(arguments, self._kinds, strict=False) if kind == "tensor"]
+        tensors = arguments
+        key: list[Any] = [target]
+        if not self._only_tensors:
+            tensors = tuple(a for a, kind in zip(arguments, self._kinds, strict=False) if kind == "tensor")
             indices = [a for a, kind in zip(arguments, self._kinds, strict=False) if kind == "index"]
-            exact, pointers = zip(*map(locate, tensors), strict=True) if tensors else ((), ())
-            exact_key = (target, exact, len(arguments), *indices)
+            key += [len(arguments), *indices]
+        pointers = []
+        for tensor in tensors:
+            exact, pointer = locate(tensor)
+            key.append(exact)
+            pointers.append(pointer)
+        exact_key = tuple(key)
         prepared = self._prepared.get(exact_key)
         if prepared is None:
             prepared = self._prepare(arguments, target)

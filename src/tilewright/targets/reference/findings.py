@@ -24,7 +24,7 @@ class Kind(Enum):
     IN_FLIGHT = "in-flight access"
     UNWRITTEN = "unwritten read"
     OUT_OF_BOUNDS = "out-of-bounds access"
-    MISALIGNED = "misaligned vector"
+    MISALIGNED = "misaligned access"
     DIVERGENCE = "barrier divergence"
     DEADLOCK = "deadlock"
     PROXY = "missing proxy fence"

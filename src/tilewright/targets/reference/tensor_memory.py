@@ -20,8 +20,8 @@ from tilewright.targets.reference.memory import Buffer, poison
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.state import BulkStore, Warp
 
-ALIGNMENT = 128
-"""Bytes that the address of a box in shared memory must be a multiple of."""
+ALIGNMENT = 1024
+"""Bytes that the address of a swizzled box in shared memory must be a multiple of: 8 rows of 128."""
 
 
 def load_box(machine: Machine, warp: Warp, op: TmaLoad, barrier: TransactionBarrier) -> None:
