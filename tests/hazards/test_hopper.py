@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import runpy
 import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 import tilewright as tw
@@ -69,3 +72,17 @@ def test_what_is_not_checked_is_computed_all_the_same() -> None:
     run(trace("hopper_gemm", arrays, **constants()), arrays, check=False)
     how = Accumulation.of(tw.atoms.wgmma(tw.bf16, 64))
     compare_gemm(arrays["A"], arrays["B"].T, arrays["C"], how).raise_if_wrong()
+
+
+EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "03_hopper_gemm.py"))
+
+
+@pytest.mark.parametrize("shape", [(200, 136, 5 * 64 + 8), (136, 264, 0), (64, 64, 72)])
+def test_the_example_is_right_and_clean(shape) -> None:
+    bound = EXAMPLE["bind"](tw.bf16, columns=64, stages=2, blocks=3)
+    arrays = operands(*shape)
+    report = bound.check(*arrays.values())
+    report.raise_if_any()
+    assert bound(*arrays.values(), target="reference").target == "reference"
+    exact = arrays["A"].astype(np.float64) @ arrays["B"].astype(np.float64).T
+    np.testing.assert_allclose(arrays["C"].astype(np.float64), exact, rtol=2**-8, atol=1e-4)

@@ -1,0 +1,133 @@
+"""Small kernels with something in the background, and a switch for every way to get each of them wrong."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import tilewright as tw
+from tilewright.ir.kernel import Kernel
+from tilewright.lang.program import Program
+
+from .hopper import trace as _trace_hopper
+from .kernels import spec
+
+BOX_BYTES = 8 * 64 * 2
+
+
+def relay(X, Y, *, wrong=""):
+    """TMA fills a stage, two warps copy it out by ordinary loads, and TMA fills it again."""
+    held = tw.shared((2, 8, 64), X.dtype, swizzle=128)
+    full = tw.mbarrier(2, arrivals=1)
+    empty = tw.mbarrier(2, arrivals=1 if wrong in ("one arrival too few", "first thread alone") else 2)
+    if wrong != "no barrier":
+        tw.barrier()
+    tiles = tw.ceil_div(X.shape[0], 8)
+    with tw.role(warps=1):
+        for t in tw.range(tiles):
+            s, phase = tw.let(t % 2), tw.let(t // 2 % 2)
+            if wrong != "no wait for empty":
+                tw.wait(empty[s], 1 - phase)
+            tw.arrive(full[s], expect_bytes=BOX_BYTES + {"too few bytes": -16, "too many": 16}.get(wrong, 0))
+            tw.tma_load(X, (t * 8, 0), held[s], full[s])
+            if wrong == "two copies":
+                tw.tma_load(X, (t * 8, 0), held[s], full[s])
+            if wrong == "two arrivals":
+                tw.arrive(full[s])
+            if wrong == "barrier in a role":
+                tw.barrier()
+    with tw.role(warps=2):
+        for t in tw.range(tiles if wrong != "last tile is left" else tiles - 1):
+            s, phase = tw.let(t % 2), tw.let(t // 2 % 2)
+            if wrong != "no wait for full":
+                tw.wait(full[(s + 1) if wrong == "a stage that is not there" else s], phase)
+            tw.copy(held[s], Y.tile((8, 64), (t, 0)), threads=(8, 8))
+            if wrong != "no fence":
+                tw.fence_async()
+            if wrong != "no arrival":
+                tw.arrive(empty[s], each="role" if wrong == "first thread alone" else "warp")
+
+
+def staged_store(X, Y, *, wrong=""):
+    """Two warps write a tile to shared memory, TMA stores it."""
+    held = tw.shared((8, 64), X.dtype, swizzle=128)
+    with tw.role(warps=2):
+        for t in tw.range(tw.ceil_div(X.shape[0], 8)):
+            if wrong != "no wait before the next tile":
+                tw.bulk_wait(1 if wrong == "waits for one group too few" else 0)
+            if wrong != "no barrier after the wait":
+                tw.role_barrier(1, 64)
+            tw.copy(X.tile((8, 64), (t, 0)), held, threads=(8, 8))
+            if wrong != "no fence":
+                tw.fence_async()
+            if wrong != "no barrier before the store":
+                tw.role_barrier(2 if wrong == "another number" else 1, 64)
+            tw.tma_store(held, Y, (t * 8, 0))
+            if wrong != "no commit":
+                tw.bulk_commit()
+        if wrong != "no wait at the end":
+            tw.bulk_wait(0)
+        if wrong == "reads what it stored":
+            tw.role_barrier(1, 64)
+            tw.copy(tw.load(Y.tile((8, 64), (0, 0)).partition((8, 8))), held)
+
+
+def multiply(A, B, C, *, mma, wrong=""):
+    """One warpgroup multiplies what it has written to shared memory, A also from registers."""
+    sA = tw.shared((64, 64), A.dtype, swizzle=128)
+    sB = tw.shared((64, 64), B.dtype, swizzle=128)
+    tw.copy(A.tile((64, 64), (0, 0)), sA, threads=(16, 8))
+    tw.copy(B.tile((64, 64), (0, 0)), sB, threads=(16, 8))
+    if wrong != "no proxy fence":
+        tw.fence_async()
+    if wrong != "no barrier":
+        tw.barrier()
+    acc = tw.accumulator(mma)
+    a = tw.load(sA, mma.a(64))
+    if wrong != "no mma_fence":
+        tw.mma_fence()
+    tw.mma_async(sA, sB, acc)
+    tw.mma_async(a, sB, acc)
+    if wrong == "A is overwritten":
+        tw.fill(a, 0)
+    if wrong == "the accumulator is filled":
+        tw.fill(acc, 0)
+    if wrong == "touched between two":
+        tw.mma_commit()
+        tw.mma_wait(0)
+        tw.copy(acc * 2, acc)
+        tw.mma_async(sA, sB, acc)
+    if wrong != "no commit":
+        tw.mma_commit()
+    if wrong != "no wait":
+        tw.mma_wait(1 if wrong == "waits for one group too few" else 0)
+    if wrong == "B is overwritten":
+        tw.copy(A.tile((64, 64), (0, 0)), sB, threads=(16, 8))
+    tw.copy(acc, C.tile((64, 64), (0, 0)))
+
+
+def crooked_box(X, Y, *, row, column):
+    """A box that begins inside of a row of 128 bytes, or reaches past the allocation."""
+    held = tw.shared((16, 64), X.dtype, swizzle=128)
+    full = tw.mbarrier(1, arrivals=1)
+    tw.barrier()
+    with tw.role(warps=1):
+        tw.arrive(full[0], expect_bytes=BOX_BYTES // 2)
+        place = tw.let(tw.var(row).get() + 0)
+        tw.tma_load(X, (0, 0), held[place : place + 8, column : column + 32], full[0])
+        tw.wait(full[0], 0)
+
+
+MOVE, GEMM = {"X": "M N", "Y": "P Q"}, {"A": "M K", "B": "N K", "C": "M N"}
+PROGRAMS = {
+    "relay": Program(relay, MOVE),
+    "staged_store": Program(staged_store, MOVE),
+    "multiply": Program(multiply, GEMM),
+    "crooked_box": Program(crooked_box, MOVE),
+}
+
+
+def trace(name: str, arrays: dict[str, np.ndarray], **constants) -> Kernel:
+    """A kernel of this file, or the Hopper GEMM, for these arrays."""
+    if name not in PROGRAMS:
+        return _trace_hopper(name, arrays, **constants)
+    return PROGRAMS[name].trace({key: spec(array) for key, array in arrays.items()}, constants)
