@@ -182,7 +182,7 @@ def run(part: Part, scratch: Path, deadline: float, commit: str, log: Any) -> Ou
     """Run one part to its end or its limit."""
     kept = scratch / f"{part.name}.json"
     command = [word.replace("{json}", str(kept)).replace("{commit}", commit) for word in part.command]
-    outcome = Outcome(part.name, command)
+    outcome = Outcome(part.name, [public(word, scratch) for word in command])
     limit = min(part.limit_s, deadline - time.monotonic())
     if limit < 5:
         outcome.ended = "not started: no time left"
@@ -211,10 +211,18 @@ def run(part: Part, scratch: Path, deadline: float, commit: str, log: Any) -> Ou
     log.seek(0, os.SEEK_END)
     output = Path(log.name).read_text(errors="replace")[start:]
     outcome.well = outcome.status is not None and part.well(outcome.status, output)
-    outcome.last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")
+    last = next((line.strip() for line in reversed(output.splitlines()) if line.strip()), "")
+    outcome.last = public(last, scratch)
     if part.result and kept.exists():
         outcome.result = json.loads(kept.read_text())
     return outcome
+
+
+def public(text: str, scratch: Path) -> str:
+    """A text without the paths of this machine."""
+    for path in (f"{scratch}{os.sep}", f"{ROOT}{os.sep}"):
+        text = text.replace(path, "")
+    return text.replace(PYTHON, "python")
 
 
 def environment(scratch: Path) -> dict[str, str]:

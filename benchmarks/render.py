@@ -159,7 +159,15 @@ def device_run(rows: Sequence[dict[str, Any]]) -> str:
     return markdown(["part", "ended", "s", "last line"], lines)
 
 
+def hopper_mutants(rows: Sequence[dict[str, Any]]) -> str:
+    """What each mutant did."""
+    return markdown(
+        ["mutant of examples/03", "on the GPU"], [[row["mutant"], row["outcome"]] for row in rows]
+    )
+
+
 TABLES = {
+    "hopper_mutants": hopper_mutants,
     "gemm_cpu": gemm,
     "gemm_cuda": gemm,
     "launch_overhead": launch_overhead,

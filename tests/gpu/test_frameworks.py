@@ -122,6 +122,7 @@ def test_work_is_ordered_on_the_current_stream() -> None:
     a, b, out = made()
     stream = torch.cuda.Stream()
     device_a, device_b, device_out = torch_array(a), torch_array(b), torch_array(out)
+    matmul(device_a, device_b, device_out)  # compiled and loaded
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
         # The product must wait for this, which takes longer than starting a kernel.
