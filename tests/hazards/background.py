@@ -28,7 +28,7 @@ def relay(X, Y, *, wrong=""):
             if wrong != "no wait for empty":
                 tw.wait(empty[s], 1 - phase)
             tw.arrive(full[s], expect_bytes=BOX_BYTES + {"too few bytes": -16, "too many": 16}.get(wrong, 0))
-            tw.tma_load(X, (t * 8, 0), held[s], full[s])
+            tw.tma_load(X, (t * 8, 0), held[s, 0:4] if wrong == "half a box" else held[s], full[s])
             if wrong == "two copies":
                 tw.tma_load(X, (t * 8, 0), held[s], full[s])
             if wrong == "two arrivals":

@@ -56,6 +56,7 @@ RELAY = {
     "no wait for full": {(Kind.UNWRITTEN, "held"), (Kind.PHASE, "empty")},
     "too few bytes": {(Kind.TRANSACTION, "full"), (Kind.IN_FLIGHT, "held")},
     "too many": {(Kind.DEADLOCK, "")},
+    "half a box": {(Kind.DEADLOCK, "")},
     "two copies": {(Kind.TRANSACTION, "full"), (Kind.IN_FLIGHT, "held")},
     "two arrivals": {(Kind.PHASE, "full")},
     "barrier in a role": {(Kind.DEADLOCK, "")},
@@ -172,6 +173,19 @@ def test_what_authors_are_told(golden, change) -> None:
     kind, name = TEXTS[change]
     first = next(finding for finding in hopper_mutant(change).findings if finding.kind is kind)
     golden(str(first) + "\n", name)
+
+
+def test_a_box_of_the_wrong_shape_is_a_deadlock_with_the_bytes_that_came() -> None:
+    report, _ = moved("relay", "half a box")
+    assert "full[0] phase 0: 1 of 1 arrivals, 512 of 1024 bytes" in str(report)
+
+
+@pytest.mark.parametrize("wrong", ["no wait for empty", "two arrivals", "too few bytes", "last tile is left"])
+def test_who_does_not_ask_is_not_told(wrong) -> None:
+    x = np.ones((ROWS, 64), np.float16)
+    arrays = {"X": x, "Y": np.zeros_like(x)}
+    kinds = {f.kind for f in run(trace("relay", arrays, wrong=wrong), arrays, check=False).findings}
+    assert kinds <= {Kind.DEADLOCK}
 
 
 def test_a_deadlock_says_what_everyone_waits_for() -> None:
