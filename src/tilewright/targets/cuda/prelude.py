@@ -256,8 +256,13 @@ DEVICE int cluster_block_{axis}() {{
     for axis in "xyz"
 }
 
+
+def _qualified(text: str) -> str:
+    return text.strip().replace("DEVICE", "__device__ __forceinline__")
+
+
 PIECES: dict[str, str] = {
-    name: text.strip().replace("DEVICE", "__device__ __forceinline__")
+    name: _qualified(text)
     for group in (_TYPES, _INTEGERS, _CONVERSIONS, _MOVES, _MATRICES, _INSTRUCTIONS, _CLUSTER, wgmma.PIECES)
     for name, text in group.items()
 }
@@ -303,10 +308,15 @@ DIALECT = Dialect(
 def prelude(text: str) -> list[str]:
     """The pieces that a text needs, in order."""
     needed: set[str] = set()
+    instructions: dict[str, str] = {}
     open_texts = [text]
     while open_texts:
         words = set(re.findall(r"\w+", open_texts.pop()))
-        for name in (words & PIECES.keys()) - needed:
-            needed.add(name)
-            open_texts.append(PIECES[name])
-    return [piece for name, piece in PIECES.items() if name in needed]
+        for name in sorted(words - needed - instructions.keys()):
+            if name in PIECES:
+                needed.add(name)
+                open_texts.append(PIECES[name])
+            elif written := wgmma.instruction(name):
+                instructions[name] = _qualified(written)
+                open_texts.append(written)
+    return [*(piece for name, piece in PIECES.items() if name in needed), *instructions.values()]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from tilewright.ir.mma import MmaAtom
 
 _SHARED = "(unsigned)__cvta_generic_to_shared"
@@ -137,12 +139,6 @@ template <int pending>
 DEVICE void mma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(pending) : "memory");
 }""",
-    **{
-        f"wgmma_m64n{n}k16_{dtype}{'_registers' if registers else ''}": _wgmma(n, dtype, registers)
-        for n in range(8, 257, 8)
-        for dtype in ("f16", "bf16")
-        for registers in (False, True)
-    },
 }
 
 
@@ -184,3 +180,11 @@ DEVICE void launch_dependents() {
 
 PIECES: dict[str, str] = {**_BARRIERS, **_COPIES, **_MMA, **_CONTROL}
 """Every piece by the name that it defines."""
+
+_INSTRUCTION = re.compile(r"wgmma_m64n(\d+)k16_(f16|bf16)(_registers)?")
+
+
+def instruction(name: str) -> str | None:
+    """The piece of a wgmma function's name, written when it is needed; None for any other name."""
+    found = _INSTRUCTION.fullmatch(name)
+    return None if found is None else _wgmma(int(found[1]), found[2], found[3] is not None)
