@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -171,7 +172,7 @@ def test_the_command() -> None:
 
 
 def test_a_closed_pipe_is_no_traceback() -> None:
-    line = f"{sys.executable} -m tilewright gemm 32 32 32 {' '.join(QUICK)} | true"
+    line = f"{shlex.quote(sys.executable)} -m tilewright gemm 32 32 32 {' '.join(QUICK)} | true"
     done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, timeout=120)
     assert done.stderr == ""
 
