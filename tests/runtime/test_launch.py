@@ -140,6 +140,36 @@ def test_shapes_that_come_and_go_are_forgotten(monkeypatch: pytest.MonkeyPatch) 
     assert len(bound._prepared) == 4
 
 
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_grid_of_fewer_than_no_blocks(target: str) -> None:
+    @tw.kernel(X="N")
+    def idle(X, *, blocks):
+        tw.block_index(blocks)
+
+    idle(np.zeros(1), blocks=0, target=target)
+    with pytest.raises(tw.LaunchError, match=r"kernel idle: a grid of \(-1,\) blocks"):
+        idle(np.zeros(1), blocks=-1, target=target)
+
+
+@pytest.mark.parametrize("name", ["größe", "double", "lambda"])
+def test_names_that_c_does_not_take(name: str) -> None:
+    def seven(X):
+        part = X.tile((32,), (0,))
+        tw.copy(tw.fragment(part.partition((32,)), fill=7), part)
+
+    seven.__name__ = "<lambda>" if name == "lambda" else name
+    kernel, x = tw.kernel(X="N")(seven), np.zeros(40)
+    assert kernel(x, target="cpu").target == "cpu"
+    assert x.tolist() == [7.0] * 32 + [0.0] * 8
+    for arch in ("sm_80", "sm_90a"):
+        kernel.compile(spec_of(describe(x)), target="cuda", arch=arch)
+
+
+def test_compiling_for_an_unknown_target() -> None:
+    with pytest.raises(tw.LaunchError, match="unknown target 'gpu'; choose one of reference, cpu, cuda"):
+        double.compile(spec_of(describe(np.zeros(8))), spec_of(describe(np.zeros(8))), target="gpu")
+
+
 def test_overlap() -> None:
     x = np.zeros((8, 8), np.float32)
     parts = {

@@ -62,7 +62,7 @@ class Program:
 
     def __init__(self, function: Callable[..., None], declared: Mapping[str, Any] | None = None) -> None:
         self.function: Callable[..., object] = function
-        self.name = function.__name__
+        self.name = function.__name__ if function.__name__.isidentifier() else "kernel"  # of a lambda
         self.__doc__ = function.__doc__
         self.parameters: tuple[Parameter, ...] = ()
         self.constants: tuple[str, ...] = ()

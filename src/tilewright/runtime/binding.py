@@ -61,6 +61,8 @@ def bind(kernel: Kernel, arrays: Mapping[str, ArrayInfo], indices: Mapping[str, 
         if symbols(guard.condition) <= env.keys() and not evaluate(guard.condition, env):
             raise LaunchError(f"kernel {kernel.name}: {guard.message}")
     grid = tuple(int(evaluate(axis.extent, env)) for axis in kernel.grid) or (1,)
+    if min(grid) < 0:
+        raise LaunchError(f"kernel {kernel.name}: a grid of {grid} blocks; every extent must be 0 or more")
     _check_cluster(kernel, grid)
     lengths = {space.value.name: int(evaluate(space.elems, env)) for space in kernel.workspaces}
     return Binding({param.sym.name: env[param.sym] for param in kernel.sizes}, grid, lengths)

@@ -17,7 +17,7 @@ from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.arrays import ArrayInfo, describe, locate
-from tilewright.runtime.backends import BACKENDS, Backend, Executable, Prepared, backend_for
+from tilewright.runtime.backends import Backend, Executable, Prepared, backend_for, backend_named
 from tilewright.runtime.binding import bind
 from tilewright.runtime.reference import PreparedReference
 from tilewright.runtime.specialise import spec_of
@@ -162,7 +162,9 @@ class Bound:
         arrays = [a for a in arguments if not isinstance(a, TensorSpec)]
         if target is None and not arrays:
             raise LaunchError(f"kernel {self.program.name}: say target= when compiling for specs")
-        backend = BACKENDS[target] if target is not None and not arrays else self._backend(arguments, target)
+        backend = (
+            backend_named(target) if target is not None and not arrays else self._backend(arguments, target)
+        )
         return self._executable(self._specs(arguments), backend, arch)
 
     def check(self, *arguments: Any, lanes: int | None = None) -> Report:

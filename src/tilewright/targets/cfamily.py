@@ -104,10 +104,11 @@ class Emitter:
         self._taken = set(KEYWORDS | dialect.reserved)
         for word in sorted(self._taken):
             self.names.unique(word)
-        self._spelled = {name: self._identifier(name) for name in defined_names(kernel)}
+        self._spelled = {name: self.identifier(name) for name in defined_names(kernel)}
         self.speller = replace(C_SPELLER, name=self.name)
 
-    def _identifier(self, name: str) -> str:
+    def identifier(self, name: str) -> str:
+        """A name that C takes, close to the author's, and that nothing else will get."""
         plain = "".join(c if c.isascii() else f"u{ord(c):x}" for c in name)
         made = self.names.unique(plain)
         self._taken.add(made)

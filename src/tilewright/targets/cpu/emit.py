@@ -33,7 +33,7 @@ def emit(kernel: Kernel, arch: Arch | str) -> Listing:
     lowered, notes = lower(kernel, chosen)
     fused = replace(lowered, body=fuse(lowered.body))
     emitter = CpuEmitter(fused, CPU_RULES, chosen, needed(lowered))
-    entry = emitter.names.unique(kernel.name)
+    entry = emitter.identifier(kernel.name)
     arguments, block = emitter.names.unique(f"{entry}_arguments"), emitter.names.unique(f"{entry}_block")
     emitter.block(fused.body)
     body = [*_start(emitter), *emitter.lines]

@@ -31,7 +31,7 @@ def emit(kernel: Kernel, arch: Arch | str) -> Listing:
     """
     lowered, notes = lower(kernel, architecture(arch))
     emitter = SimtEmitter(lowered, CUDA_RULES, DIALECT)
-    entry = emitter.names.unique(kernel.name)
+    entry = emitter.identifier(kernel.name)
     emitter.block(lowered.body)
     body = [*_start(emitter), *emitter.lines]
     head = _head(emitter, entry)
