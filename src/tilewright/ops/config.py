@@ -94,9 +94,11 @@ def _cpu(dtype: DType, shape: tuple[int, int, int], math: str) -> Config:
     chosen = atom or fma(dtype)
     m, n, k = shape
     side_m, side_n, _ = chosen.shape
-    tiles = {(_fit(tm, m, side_m), _fit(tn, n, side_n)) for tm in CPU_ROWS for tn in CPU_COLUMNS}
+    wide = CPU_COLUMNS[0] if n > CPU_COLUMNS[0] else side_n  # whole rows of the widest micro-tile
+    tiles = {(_fit(tm, m, side_m), _fit(tn, n, wide)) for tm in CPU_ROWS for tn in CPU_COLUMNS}
     best = min(sorted(tiles, reverse=True), key=lambda tile: cpu_time(tile, m, n, settings().threads))
-    return Config.of(chosen, (*best, _fit(CPU_DEPTH, k, 8)), (1, 1))
+    steps = max(-(-k // CPU_DEPTH), 1)
+    return Config.of(chosen, (*best, _fit(CPU_DEPTH, -(-k // steps), 8)), (1, 1))
 
 
 def cpu_time(tile: tuple[int, int], m: int, n: int, threads: int) -> float:
