@@ -226,13 +226,17 @@ def public(text: str, scratch: Path) -> str:
 
 
 def environment(scratch: Path) -> dict[str, str]:
-    """The source tree first; a cache of its own, so that everything is compiled anew."""
+    """The source tree first; a cache of its own, so that everything is compiled anew.
+
+    Python's bytecode is kept, as it is where a package is installed, but not in the source tree.
+    """
     paths = os.pathsep.join(filter(None, [str(ROOT / "src"), os.environ.get("PYTHONPATH", "")]))
     return {
         **os.environ,
         "PYTHONPATH": paths,
         "PYTHONUNBUFFERED": "1",
-        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PYTHONPYCACHEPREFIX": str(scratch / "bytecode"),
         "TILEWRIGHT_CACHE_DIR": str(scratch / "cache"),
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     }

@@ -109,12 +109,18 @@ def overlap(one: ArrayInfo, other: ArrayInfo) -> bool:
         >>> overlap(describe(x[:, :4]), describe(x[:, 4:])), overlap(describe(x[:, :5]), describe(x[:, 4:]))
         (False, True)
     """
-    if one.device != other.device:
+    if one.device != other.device or _end(one) <= other.pointer or _end(other) <= one.pointer:
         return False
     try:
         return bool(np.shares_memory(elements(one), elements(other), max_work=_WORK))  # type: ignore[arg-type]
     except np.exceptions.TooHardError:
         return False
+
+
+def _end(info: ArrayInfo) -> int:
+    """The address behind the last element."""
+    last = sum((extent - 1) * stride for extent, stride in zip(info.shape, info.strides, strict=True))
+    return info.pointer + (0 if 0 in info.shape else last + 1) * info.dtype.bytes
 
 
 def stream_reader(array: Any) -> Callable[[Any, int], int | None]:
