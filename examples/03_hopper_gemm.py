@@ -1,6 +1,6 @@
 """Hopper's GEMM by hand, C = A Bᵀ: persistent blocks, warp roles, TMA, transaction barriers, wgmma.
 
-    python examples/03_hopper_gemm.py [--small] [--target cuda|reference]
+    python examples/03_hopper_gemm.py [--small]
 
 One warpgroup loads tiles into a ring of stages, two multiply; the next tile's loads run under the epilogue.
 Ragged M, N and K are cut by TMA; rows must be multiples of 16 bytes.  Without a GPU the kernel is compiled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SH = shutil.which("sh")
+SH = os.path.realpath(shutil.which("sh") or "")  # a script names it, and takes no path with a space
 
 
 @pytest.fixture

@@ -102,7 +102,11 @@ class Emulator:
         text, library = directory / "kernels.cpp", directory / "kernels.so"
         text.write_text(source(listings))
         flags = ("-std=c++17", "-O1", "-w", "-shared", "-fPIC", "-ffp-contract=off", "-fno-strict-aliasing")
-        command = [*toolchain.compiler, *flags, str(text), "-o", str(library)]
+        compiler = list(toolchain.compiler)
+        if toolchain.name == "zig":
+            # Its driver brings the C headers and the conversions of half floats.
+            compiler = [compiler[0], "c++", "-nostdlib++"]
+        command = [*compiler, *flags, str(text), "-o", str(library)]
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         self._library = ctypes.CDLL(str(library))

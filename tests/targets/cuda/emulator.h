@@ -5,11 +5,11 @@
 
 #include <ucontext.h>
 
-#include <cmath>
-#include <cstdint>
-#include <cstdio>
-#include <cstdlib>
-#include <cstring>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 #define __global__
 #define __device__
@@ -114,8 +114,8 @@ static long long __double2ll_rz(double x) { return truncated<long long>(x, -0x1p
 
 static float __double2float_rz(double x) {
   const float y = (float)x;
-  if (x != x || std::isinf(x) || fabs((double)y) <= fabs(x)) return y;
-  return std::nextafterf(y, 0.0f);
+  if (x != x || __builtin_isinf(x) || fabs((double)y) <= fabs(x)) return y;
+  return nextafterf(y, 0.0f);
 }
 
 struct half_t;
