@@ -27,6 +27,7 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
 PYTHON = sys.executable
+HOPPER = ROOT / "examples" / "03_hopper_gemm.py"
 
 NEEDED = ("numpy", "ml_dtypes", "platformdirs", "filelock", "cuda.bindings", "typer", "rich")
 FOR_TESTS = ("pytest", "pytest_timeout", "xdist", "hypothesis", "torch", "cupy", "jax")
@@ -84,8 +85,7 @@ class Outcome:
     result: Any = field(default=None)
 
 
-def _sanitizer(tool: str, *arguments: str) -> tuple[str, ...]:
-    script = (PYTHON, str(HERE / "sanitize.py"), *arguments)
+def _sanitizer(tool: str, *arguments: str, script: Path = HERE / "sanitize.py") -> tuple[str, ...]:
     return (
         "compute-sanitizer",
         "--tool",
@@ -94,7 +94,9 @@ def _sanitizer(tool: str, *arguments: str) -> tuple[str, ...]:
         "all",
         "--error-exitcode",
         "9",
-        *script,
+        PYTHON,
+        str(script),
+        *arguments,
     )
 
 
@@ -127,7 +129,7 @@ def parts(quick: bool) -> list[Part]:
         Part("tests", pytest, 240),
         Part("example-cuda", (*example, "--target", "cuda"), 60),
         Part("example-cuda-small", (*example, "--target", "cuda", "--small"), 60),
-        Part("example-hopper", (PYTHON, str(ROOT / "examples" / "03_hopper_gemm.py"), "--small"), 60),
+        Part("example-hopper", (PYTHON, str(HOPPER), "--small"), 60),
         Part("example-cpu", (*example, "--target", "cpu"), 60),
         Part("cli-cuda", (PYTHON, "-m", "tilewright", "gemm", "--target", "cuda", "--dtype", "f16"), 90),
         Part(
@@ -136,6 +138,7 @@ def parts(quick: bool) -> list[Part]:
             60,
         ),
         Part("memcheck", _sanitizer("memcheck"), 150, _clean),
+        Part("memcheck-hopper", _sanitizer("memcheck", "--small", script=HOPPER), 90, _clean),
         Part("racecheck", _sanitizer("racecheck"), 150, _clean),
         Part("initcheck", _sanitizer("initcheck"), 120, _clean),
         Part("synccheck", _sanitizer("synccheck"), 120, _clean),
