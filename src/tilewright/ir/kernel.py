@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 from tilewright.dtypes import DType
 from tilewright.errors import Violation
-from tilewright.ir.async_ops import MBarrier
+from tilewright.ir.async_ops import MBarrier, PriorGridWait
 from tilewright.ir.ops import Block, For, GetVariable, Let, Op, Shared
 from tilewright.ir.types import Value
 from tilewright.layout.nodes import Cond, Int, Sym
@@ -182,6 +182,11 @@ class Kernel:
     def shared_bytes(self) -> int:
         """Bytes of shared memory, each tensor starting at its alignment."""
         return layout_shared(self)[1]
+
+    @property
+    def waits_for_prior_grid(self) -> bool:
+        """Whether a grid of it may begin before the grid before it has ended: it waits where it must."""
+        return any(isinstance(op, PriorGridWait) for op in self.walk())
 
     @property
     def written_params(self) -> frozenset[str]:

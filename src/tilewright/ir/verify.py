@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from tilewright.errors import Violation
+from tilewright.ir import prior_grid
 from tilewright.ir.async_ops import TmaLoad, TmaStore
 from tilewright.ir.kernel import Derived, Kernel, SizeParam
 from tilewright.ir.ops import Block, For, Mma, Op
@@ -23,6 +24,7 @@ def violations(kernel: Kernel) -> list[Violation]:
         found.extend(op.verify())
     found.extend(_scopes(kernel))
     found.extend(_warps(kernel))
+    found.extend(prior_grid.violations(kernel))
     return found
 
 

@@ -163,10 +163,40 @@ def role_barrier(number: int, threads: int) -> None:
 
 
 def prior_grid_wait() -> None:
-    """Wait until the grids that this one depends on have finished and their writes are visible."""
+    """Wait until the grid before this one in the stream has finished and its writes are visible.
+
+    A kernel that says it is launched early: its blocks may begin when all blocks of the grid before have said
+    `launch_dependents` or ended (programmatic dependent launch).  What comes before the wait runs beside that
+    grid: set-up of shared memory and barriers, integers, sizes and numbers.  All accesses to arrays and
+    workspaces, bulk copies too, must come after it, and every block must wait: once where all threads pass,
+    or in each role that touches global memory, outside of loops and branches.  On ``reference``, where one
+    launch follows the other, it does nothing.
+
+    Source: PTX ISA, "griddepcontrol"; CUDA programming guide, "programmatic dependent launch".
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def double(X):
+        ...     part = X.tile((64,), (tw.block_index(tw.ceil_div(X.shape[0], 64)),))
+        ...     tw.prior_grid_wait()
+        ...     x = tw.load(part.partition((32,)))
+        ...     tw.launch_dependents()
+        ...     tw.copy(x + x, part)
+        >>> x = np.ones(100, np.float32)
+        >>> for _ in range(3):
+        ...     _ = double(x, target="reference")
+        >>> float(x.min()), float(x.max())
+        (8.0, 8.0)
+    """
     current().emit(ops.PriorGridWait)
 
 
 def launch_dependents() -> None:
-    """Let the grids that depend on this one begin."""
+    """Let the next grid in the stream begin once every block of this one has said so or ended.
+
+    It matters only if that grid's kernel has `prior_grid_wait`; any other begins when this grid has finished.
+    It may stand anywhere: the next grid's wait is for the end of this one.
+    """
     current().emit(ops.LaunchDependents)

@@ -163,7 +163,7 @@ class Launch:
         threads: threads per block.
         offsets: byte offset of each argument in the buffer.
         size: bytes of the buffer.
-        cluster: blocks per cluster along x, y, z; None without clusters.
+        attributes: the driver's launch attributes.
 
     Raises:
         LaunchError: more blocks than a GPU launches.
@@ -176,7 +176,7 @@ class Launch:
         threads: int,
         offsets: Sequence[int],
         size: int,
-        cluster: Sequence[int] | None = None,
+        attributes: Sequence[Any] = (),
     ) -> None:
         self._index = function.index
         self._several_devices = device_count() > 1
@@ -194,19 +194,15 @@ class Launch:
         self._shape = (x, y, z, threads, 1, 1, function.shared_bytes)
         self._handle = function.handle
         self._launch = bindings.cuLaunchKernel
-        self._config = None if cluster is None else self._cluster_config(bindings, cluster)
+        self._config = self._configure(bindings, attributes) if attributes else None
         self.lock = threading.Lock()
 
-    def _cluster_config(self, bindings: Any, cluster: Sequence[int]) -> Any:
-        attribute = bindings.CUlaunchAttribute()
-        attribute.id = bindings.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
-        x, y, z = (*cluster, 1, 1)[:3]
-        attribute.value.clusterDim.x, attribute.value.clusterDim.y, attribute.value.clusterDim.z = x, y, z
+    def _configure(self, bindings: Any, attributes: Sequence[Any]) -> Any:
         config = bindings.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = self._shape[:3]
         config.blockDimX, config.blockDimY, config.blockDimZ = self._shape[3:6]
         config.sharedMemBytes = self._shape[6]
-        config.attrs, config.numAttrs = [attribute], 1
+        config.attrs, config.numAttrs = list(attributes), len(attributes)
         return config
 
     def run(self, stream: int) -> None:

@@ -18,6 +18,7 @@ from tilewright.runtime.arrays import ArrayInfo, stream_handle, stream_reader
 from tilewright.runtime.binding import Binding
 from tilewright.runtime.cache import Cache, key, package_hash
 from tilewright.runtime.executable import MAP_BYTES, Executable, argument_layout
+from tilewright.runtime.launch_attributes import launch_attributes
 from tilewright.runtime.tensor_maps import TensorMaps
 from tilewright.targets import cuda
 
@@ -116,9 +117,6 @@ class PreparedCuda:
         self._first = next(at for at, parameter in enumerate(parameters) if parameter.kind == "tensor")
         self._reader: tuple[type | None, Any] = (None, None)
         layout = argument_layout(kernel, parameters)
-        cluster = [1, 1, 1]
-        for member in kernel.cluster:
-            cluster[member.axis] = member.extent
         self._empty = binding.blocks == 0
         self._launch = driver.Launch(
             executable.handle.on(index),
@@ -126,7 +124,7 @@ class PreparedCuda:
             kernel.threads,
             (*layout.packing.offsets, *(offset for _, offset in layout.maps)),
             layout.size,
-            cluster if kernel.cluster else None,
+            launch_attributes(kernel, driver.driver()),
         )
         self._memory: list[driver.Memory] = []
         self._zeroed: list[driver.Memory] = []

@@ -31,6 +31,8 @@ static void copy_async(void* to, const void* from, bool exists = true) {
 }""",
     "async_commit": "static void async_commit() {}",
     "async_wait": "template <int pending> static void async_wait() {}",
+    "prior_grid_wait": "static void prior_grid_wait() {}",
+    "launch_dependents": "static void launch_dependents() {}",
     **{
         f"ldmatrix_x{n}{t}": f"static void ldmatrix_x{n}{t}(void* to, const void* from) "
         f"{{ ldmatrix<{n}, {'true' if t else 'false'}>(to, from); }}"

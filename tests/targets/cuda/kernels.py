@@ -132,6 +132,15 @@ def in_clusters(X, Y, *, tile, threads, blocks):
         tw.copy(ones + 1.0, sums)
 
 
+@tw.kernel(X="M N", Y="M N")
+def dependent(X, Y, *, tile, threads):
+    m, n = tw.block_index(tw.ceil_div(X.shape, tile))
+    tw.prior_grid_wait()
+    x = tw.load(X.tile(tile, (m, n)).partition(threads))
+    tw.launch_dependents()
+    tw.copy(x + 1.0, Y.tile(tile, (m, n)))
+
+
 @tw.kernel(X="M N", Y="N M")
 def transpose(X, Y, *, tile, threads):
     m, n = tw.block_index(tw.ceil_div(X.shape, tile))
@@ -319,6 +328,9 @@ CASES: dict[str, Callable[[], Kernel]] = {
 CLUSTERS: dict[str, Callable[[], Kernel]] = {
     "in_clusters": lambda: in_clusters.trace(
         matrix(tw.f32, (64, 32), 4), matrix(tw.f32, (64, 32), 4), tile=(16, 32), threads=(8, 4), blocks=2
+    ),
+    "dependent": lambda: dependent.trace(
+        matrix(tw.f32, (1, 4), 4), matrix(tw.f32, (1, 4), 4), tile=(16, 32), threads=(8, 4)
     ),
 }
 """Cases for architectures that have clusters."""

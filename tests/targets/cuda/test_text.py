@@ -24,6 +24,7 @@ GOLDEN = (
     "gemm_tf32",
     "pipelined_gemm_f16",
     "pipelined_gemm_f16_nn",
+    "dependent",
 )
 Cases = dict[str, Callable[[], Kernel]]
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 from tilewright.dtypes import DType
 from tilewright.errors import Violation
+from tilewright.ir.async_ops import ASYNC_OPS, Role, RoleBarrier
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Copy, CopyAsync, Elementwise, Mma, Op, Shared
 from tilewright.ir.types import Value
@@ -14,6 +15,9 @@ from tilewright.targets.arch import Arch, architecture
 from tilewright.targets.atoms import TENSOR_CORE
 from tilewright.targets.cuda.prelude import MMA_FUNCTIONS
 from tilewright.targets.simt.mma import MULTIPLY_ADD
+
+_SINCE_SM_90 = {*ASYNC_OPS} - {Role, RoleBarrier}
+"""Bulk copies and their barriers, asynchronous MMA, dependent launches."""
 
 
 def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
@@ -98,6 +102,8 @@ def _shared(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
 def _operation(op: Op, arch: Arch) -> Iterator[Violation]:
     if isinstance(op, Mma):
         yield from _atom(op, arch)
+    elif type(op) in _SINCE_SM_90 and "sm_90" not in arch.features:
+        yield op.violation("target", f"{arch.name} has no {op.name}", "sm_90a")
     elif isinstance(op, CopyAsync) and "cp_async" not in arch.features:
         yield op.violation("copy_async", f"{arch.name} copies nothing in the background", "copy")
     elif isinstance(op, Elementwise):
