@@ -46,7 +46,7 @@ def hopper_gemm(A, B, C, *, tile, mma, stages, blocks, group):
     empty = tw.mbarrier(stages, arrivals=consumers)
     tw.barrier()
 
-    with tw.role(warps=WARPS, registers=40):
+    with tw.role(warps=WARPS, registers=40), tw.role(warps=1):
         for turn in tw.range(turns):
             m, n = tile_order(block + turn * blocks, tiles_m, tiles_n, group)
             for k in tw.range(steps):

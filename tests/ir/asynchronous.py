@@ -21,7 +21,10 @@ def role(A, n):
     with tw.role(warps=4, registers=40):
         tw.warp_barrier()
     with tw.role(warps=8):
-        pass
+        with tw.role(warps=2):
+            tw.warp_barrier()
+        with tw.role(warps=6):
+            pass
 
 
 def mbarrier(A, n):

@@ -1,8 +1,9 @@
 """Warp roles and what runs beside them: transaction barriers, bulk tensor copies, asynchronous MMA.
 
-A role is a region that some of a block's warps execute; every operation in it is collective over the role's
-threads.  A transaction barrier (mbarrier) has phases: a phase completes when all its expected arrivals came
-and all expected bytes were delivered; `Wait` passes once the phase of the given parity has completed.
+A role is a region that some of the warps of a block, or of the role around it, execute; every operation in it
+is collective over the role's threads.  A transaction barrier (mbarrier) has phases: a phase completes when
+all its expected arrivals came and all expected bytes were delivered; `Wait` passes once the phase of the
+given parity has completed.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tilewright.layout.nodes import Int
 class Role(Op):
     """``count`` warps from warp ``first`` on execute the body, each thread with ``registers`` registers.
 
-    Neighbouring roles run at the same time.
+    Warps count from the first of the role around it, or of the block.  Neighbouring roles run side by side.
     """
 
     name = "role"

@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright.errors import Violation
 from tilewright.ir import prior_grid
-from tilewright.ir.async_ops import TmaLoad, TmaStore
+from tilewright.ir.async_ops import Role, TmaLoad, TmaStore
 from tilewright.ir.kernel import Derived, Kernel, SizeParam
 from tilewright.ir.ops import Block, For, Mma, Op
 from tilewright.ir.types import TensorType, Value
@@ -24,6 +24,7 @@ def violations(kernel: Kernel) -> list[Violation]:
         found.extend(op.verify())
     found.extend(_scopes(kernel))
     found.extend(_warps(kernel))
+    found.extend(_inner_roles(kernel.body))
     found.extend(prior_grid.violations(kernel))
     return found
 
@@ -75,6 +76,32 @@ def _warps(kernel: Kernel) -> Iterator[Violation]:
             "threads",
             f"{kernel.threads} threads are no multiple of {kernel.lanes} lanes",
             f"{nearest} threads",
+        )
+
+
+def _inner_roles(block: Block, outer: Role | None = None) -> Iterator[Violation]:
+    """Roles inside of roles fit there, and leave the registers to the outermost."""
+    for op in block.ops:
+        if isinstance(op, Role) and outer is not None:
+            yield from _inner_role(op, outer)
+        for region in op.regions:
+            yield from _inner_roles(region, op if isinstance(op, Role) else outer)
+
+
+def _inner_role(op: Role, outer: Role) -> Iterator[Violation]:
+    last = op.first + op.count
+    if last > outer.count:
+        room = outer.count - op.first
+        yield op.violation(
+            "role",
+            f"{op.count} warps from warp {op.first} on; the role around it has {outer.count}",
+            f"tw.role(warps={room})" if room > 0 else f"tw.role(warps={last}) around it",
+        )
+    if op.registers is not None:
+        yield op.violation(
+            "registers",
+            f"registers={op.registers} of a role inside of a role; whole warpgroups set them together",
+            f"registers={op.registers} of the outermost role",
         )
 
 

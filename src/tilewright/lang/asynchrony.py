@@ -22,17 +22,31 @@ from tilewright.layout.nodes import Int
 def role(warps: int, *, registers: int | None = None) -> AbstractContextManager[None]:
     """``with tw.role(warps=4):`` is executed by the next ``warps`` warps of the block, beside other roles.
 
-    Operations inside are collective over the role's threads.
+    Operations inside are collective over the role's threads.  A role inside of a role takes warps of that
+    one: ``with tw.role(warps=4, registers=40), tw.role(warps=1):`` leaves three of four warps idle.
 
     Args:
         warps: how many warps; the first role takes warps from 0 on, the next one those that follow.
-        registers: registers that each thread may use from here on; whole warpgroups only.
+        registers: registers that each thread may use from here on; whole warpgroups only, and only in the
+            outermost role.
     """
     tracer = current()
-    first = tracer.warps
+    first = tracer.warps[-1]
     count = constant("warps", warps)
-    tracer.warps += count
-    return Region("role", lambda block, location: ops.Role(first, count, block, registers, location=location))
+    tracer.warps[-1] += count
+    return _Role("role", lambda block, location: ops.Role(first, count, block, registers, location=location))
+
+
+class _Role(Region):
+    """Records a role; those inside count its warps."""
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        current().warps.append(0)
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        current().warps.pop()
+        super().__exit__(kind, error, traceback)
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,7 @@ class Tracer:
         self.derived: list[SizeParam] = []
         self.workspaces: list[Workspace] = []
         self.violations: list[Violation] = []
-        self.warps = 0
+        self.warps = [0]  # taken by roles: of the block, and of each role that is open
         self.sizes: set[Sym] = set()
         self.region_ids: list[int] = [0]
         self._regions = 0

@@ -53,6 +53,49 @@ def test_threads_of_a_role_count_from_its_first(warps) -> None:
     assert (y == np.concatenate([x[32:], x[:32]])).all()
 
 
+def quarters(X, Y):
+    with tw.role(warps=3), tw.role(warps=1):
+        tw.copy(X.tile((16, 64), (0, 0)), Y.tile((16, 64), (3, 0)), threads=(8, 4))
+    with tw.role(warps=4):
+        with tw.role(warps=1):
+            tw.copy(X.tile((16, 64), (1, 0)), Y.tile((16, 64), (2, 0)), threads=(8, 4))
+        with tw.role(warps=3), tw.role(warps=2):
+            tw.copy(X.tile((32, 64), (1, 0)), Y.tile((32, 64), (0, 0)), threads=(16, 4))
+
+
+def test_threads_of_an_inner_role_count_from_its_first() -> None:
+    x, y = square(), np.zeros((64, 64), np.float16)
+    launch(quarters, MOVE, {"X": x, "Y": y})
+    assert (y == np.concatenate([x[32:], x[16:32], x[:16]])).all()
+
+
+def neighbours(X, Y):
+    """Each inner role waits for the other's arrival: they run at the same time, or never end."""
+    there, back = tw.mbarrier(1, arrivals=1), tw.mbarrier(1, arrivals=1)
+    tw.barrier()
+    with tw.role(warps=2):
+        with tw.role(warps=1):
+            tw.arrive(there[0])
+            tw.wait(back[0], 0)
+        with tw.role(warps=1):
+            tw.wait(there[0], 0)
+            tw.arrive(back[0])
+
+
+def test_inner_roles_run_at_the_same_time() -> None:
+    launch(neighbours, MOVE, {"X": square(), "Y": square()})
+
+
+def test_an_inner_role_must_lie_in_its_role() -> None:
+    def kernel(X, Y):
+        with tw.role(warps=4), tw.role(warps=5):
+            pass
+
+    arrays = {"X": square(), "Y": square()}
+    with pytest.raises(LegalityError, match="role: warps 0 to 4 of the 4 warps of the role"):
+        run(traced(kernel, MOVE, arrays), arrays)
+
+
 def ring(X, Y, *, stages, each):
     """One role fills stages, the other empties them; all by ordinary copies."""
     held = tw.shared((stages, 8, 64), X.dtype)
@@ -103,7 +146,7 @@ def test_numbered_barriers_are_of_those_who_name_them() -> None:
 def test_a_role_must_lie_in_its_block() -> None:
     arrays = {"X": square(), "Y": np.zeros((64, 64), np.float16)}
     kernel = traced(halves, MOVE, arrays, warps=(2, 2))
-    with pytest.raises(LegalityError, match="role: warps 2 to 3 of 2 warps"):
+    with pytest.raises(LegalityError, match="role: warps 2 to 3 of the 2 warps of the block"):
         run(kernel, arrays, lanes=64)
 
 

@@ -24,23 +24,24 @@ def role(emitter: SimtEmitter, op: ops.Role) -> None:
     """A branch of one ``if``/``else``; ``tid`` counts from the role's first thread."""
     lanes = emitter.kernel.lanes
     first, count = op.first * lanes, op.count * lanes
-    last = first + count == emitter.kernel.threads
+    outer = emitter.group_first, emitter.group_threads
+    last = first + count == emitter.group_threads
     follows = first > 0 and emitter.lines[-1].strip() == "}" and emitter.role_end == len(emitter.lines)
-    emitter.comment(op, f"warps {op.first} to {op.first + op.count - 1}")
+    warps = f"warps {op.first} to {op.first + op.count - 1}" if op.count > 1 else f"warp {op.first}"
+    emitter.comment(op, warps)
     condition = f"{THREAD} < {first + count}" if first == 0 or follows else ""
     if not condition:
         condition = f"{THREAD} >= {first}" + ("" if last else f" && {THREAD} < {first + count}")
     head = "else" if follows and last else f"else if ({condition})" if follows else f"if ({condition})"
-    outer = emitter.group_threads
     with emitter.indented(head):
         if op.registers is not None:
             way = "up" if op.registers * emitter.kernel.threads > 65536 else "down"
             emitter.line(f"set_registers_{way}<{op.registers}>();")
+        emitter.group_first, emitter.group_threads = outer[0] + first, count
         if first:
-            emitter.line(f"const int {THREAD} = threadIdx.x - {first};")
-        emitter.group_threads = count
+            emitter.line(f"const int {THREAD} = threadIdx.x - {emitter.group_first};")
         emitter.block(op.body)
-    emitter.group_threads = outer
+    emitter.group_first, emitter.group_threads = outer
     emitter.role_end = len(emitter.lines)
 
 

@@ -26,10 +26,10 @@ __all__ = ["REFERENCE"]
 @REFERENCE.rule(ops.Role)
 def _role(machine: Machine, warp: Warp, op: ops.Role) -> Steps:
     """Warps of the role count from its first; the others go on."""
-    if not op.first <= warp.index < op.first + op.count:
+    if not op.first <= warp.rank < op.first + op.count:
         return
     outside = warp.rank, warp.mates
-    warp.rank, warp.mates = warp.index - op.first, op.count
+    warp.rank, warp.mates = warp.rank - op.first, op.count
     yield from machine.steps(warp, op.body)
     warp.rank, warp.mates = outside
 

@@ -181,25 +181,23 @@ def _verify(kernel: Kernel, lanes: int) -> None:
 
 
 def _block_violations(
-    block: Block, threads: int, lanes: int, role: Role | None = None
+    block: Block, threads: int, lanes: int, first: int = 0, place: str = "block"
 ) -> Iterable[Violation]:
-    """What is wrong with operations that ``threads`` threads execute, those of a role or of the block."""
-    first = 0 if role is None else role.first
+    """What is wrong with operations that ``threads`` threads execute, from warp ``first`` of the block on."""
     for op in block.ops:
-        yield from _violations(op, threads, lanes, role)
+        yield from _violations(op, threads, lanes, first, place)
         if isinstance(op, Role):
             last = op.first + op.count
-            if op.first < first or (last - first) * lanes > threads:
-                text = f"warps {op.first} to {last - 1} of {threads // lanes} warps from warp {first} on"
-                yield op.violation("role", text, f"{last} warps in the block")
-            yield from _block_violations(op.body, op.count * lanes, lanes, op)
+            if op.first < 0 or last * lanes > threads:
+                text = f"warps {op.first} to {last - 1} of the {threads // lanes} warps of the {place}"
+                yield op.violation("role", text, f"{last} warps in the {place}")
+            yield from _block_violations(op.body, op.count * lanes, lanes, first + op.first, "role")
         else:
             for region in op.regions:
-                yield from _block_violations(region, threads, lanes, role)
+                yield from _block_violations(region, threads, lanes, first, place)
 
 
-def _violations(op: Op, threads: int, lanes: int, role: Role | None) -> Iterable[Violation]:
-    first, place = (0, "block") if role is None else (role.first, "role")
+def _violations(op: Op, threads: int, lanes: int, first: int, place: str) -> Iterable[Violation]:
     spreads: list[Distribution] = []
     match op:
         case Copy():

@@ -49,7 +49,7 @@ class SimtEmitter(Emitter):
         self.access_bytes = access_bytes(kernel)
         self._spelled[_THREAD_SYMBOL] = THREAD
         self.shared_offsets, self.shared_bytes = layout_shared(kernel)
-        self.group_threads = kernel.threads  # of the role being emitted
+        self.group_first, self.group_threads = 0, kernel.threads  # of the role being emitted
         self.role_end = -1
 
     def line(self, text: str = "") -> None:

@@ -158,22 +158,25 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
   // 03_hopper_gemm.py:49: warps 0 to 3
   if (tid < 128) {
     set_registers_down<40>();
-    for (int turn = 0; turn < ((M / 128)*(N / 256) - block + 131) / 132; ++turn) {
-      const int band = 8*((132*turn + block) / (8*(N / 256)));
-      const int rows = min_int((M / 128) - band, 8);
-      const int m = (((132*turn + block) % (8*(N / 256))) % rows) + band;
-      const int n = ((132*turn + block) % (8*(N / 256))) / rows;
-      for (int k = 0; k < K / 64; ++k) {
-        const int step = (K / 64)*turn + k;
-        const int stage = step % 3;
-        // 03_hopper_gemm.py:55: wait for empty
-        mbarrier_wait(empty + stage, -((step / 3) % 2) + 1);
-        // 03_hopper_gemm.py:56: full waits for 49152 bytes
-        if (tid == 0) mbarrier_arrive_expect(full + stage, 49152);
-        // 03_hopper_gemm.py:57: A -> sA_slice, by TMA
-        if (tid == 0) tma_load_2d(&A_map, sA + 8192*stage, full + stage, 64*k, 128*m);
-        // 03_hopper_gemm.py:58: B -> sB_slice, by TMA
-        if (tid == 0) tma_load_2d(&B_map, sB + 16384*stage, full + stage, 64*k, 256*n);
+    // 03_hopper_gemm.py:49: warp 0
+    if (tid < 32) {
+      for (int turn = 0; turn < ((M / 128)*(N / 256) - block + 131) / 132; ++turn) {
+        const int band = 8*((132*turn + block) / (8*(N / 256)));
+        const int rows = min_int((M / 128) - band, 8);
+        const int m = (((132*turn + block) % (8*(N / 256))) % rows) + band;
+        const int n = ((132*turn + block) % (8*(N / 256))) / rows;
+        for (int k = 0; k < K / 64; ++k) {
+          const int step = (K / 64)*turn + k;
+          const int stage = step % 3;
+          // 03_hopper_gemm.py:55: wait for empty
+          mbarrier_wait(empty + stage, -((step / 3) % 2) + 1);
+          // 03_hopper_gemm.py:56: full waits for 49152 bytes
+          if (tid == 0) mbarrier_arrive_expect(full + stage, 49152);
+          // 03_hopper_gemm.py:57: A -> sA_slice, by TMA
+          if (tid == 0) tma_load_2d(&A_map, sA + 8192*stage, full + stage, 64*k, 128*m);
+          // 03_hopper_gemm.py:58: B -> sB_slice, by TMA
+          if (tid == 0) tma_load_2d(&B_map, sB + 16384*stage, full + stage, 64*k, 256*n);
+        }
       }
     }
   }

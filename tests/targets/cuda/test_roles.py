@@ -1,0 +1,40 @@
+"""Roles as text: one ``if`` with a branch for each, and a narrower one for the roles inside."""
+
+from __future__ import annotations
+
+import tilewright as tw
+from tilewright.lang.program import Program
+from tilewright.runtime.nvrtc import FATAL, compile_text
+from tilewright.targets import cuda
+
+SPEC = tw.TensorSpec(tw.f16, 2, 1, (64, 64), (8, 1), 16, False)
+
+
+def nested(X, Y):
+    with tw.role(warps=4, registers=40), tw.role(warps=1):
+        tw.copy(X.tile((16, 64), (0, 0)), Y.tile((16, 64), (3, 0)), threads=(8, 4))
+    with tw.role(warps=8, registers=232):
+        with tw.role(warps=2):
+            tw.copy(X.tile((16, 64), (1, 0)), Y.tile((16, 64), (2, 0)), threads=(8, 8))
+        with tw.role(warps=6), tw.role(warps=2):
+            tw.copy(X.tile((32, 64), (1, 0)), Y.tile((32, 64), (0, 0)), threads=(16, 4))
+
+
+def test_the_text_of_inner_roles() -> None:
+    text = cuda.emit(Program(nested, {"X": "M N", "Y": "P Q"}).trace({"X": SPEC, "Y": SPEC}), "sm_90a").text
+    lines = [line.strip() for line in text.partition("const int tid")[2].splitlines()]
+    marks = ("if (tid", "else", "const int tid", "set_registers")
+    assert [line for line in lines if line.startswith(marks)] == [
+        "if (tid < 128) {",
+        "set_registers_down<40>();",
+        "if (tid < 32) {",
+        "else {",
+        "set_registers_up<232>();",
+        "const int tid = threadIdx.x - 128;",
+        "if (tid < 64) {",
+        "else {",
+        "const int tid = threadIdx.x - 192;",
+        "if (tid < 64) {",
+    ]
+    binary = compile_text(text, "sm_90a")
+    assert not any(code in binary.log for code in FATAL)
