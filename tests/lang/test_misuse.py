@@ -94,6 +94,18 @@ def undistributed_load(A, n, alpha):
     tw.load(A)  # tw.load(A)
 
 
+def part_of_a_vector(A, n, alpha):
+    tw.fragment(ROWS, tw.f32, 0)[:, 0:1]  # tw.fragment(ROWS, tw.f32, 0)[:, 0:1]
+
+
+def part_at_run_time(A, n, alpha):
+    tw.fragment(ROWS, tw.f32, 0)[n:]  # tw.fragment(ROWS, tw.f32, 0)[n:]
+
+
+def element_of_a_fragment(A, n, alpha):
+    tw.fragment(ROWS, tw.f32, 0)[0]  # tw.fragment(ROWS, tw.f32, 0)[0]
+
+
 def fragment_without_dtype(A, n, alpha):
     tw.fragment(ROWS)  # tw.fragment(ROWS)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 
 import numpy as np
@@ -10,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.errors import LayoutError
-from tilewright.layout.distribution import Distribution, Mode, blocked
+from tilewright.layout.distribution import Distribution, Mode, blocked, raked, registers
 from tilewright.layout.expr import Sym
 from tilewright.layout.walk import evaluate
 
@@ -116,3 +117,61 @@ def test_what_does_not_divide_is_refused() -> None:
         blocked((32, 48), (1, 20), order=(1, 0))
     with pytest.raises(LayoutError, match="differ in rank"):
         blocked((32, 48), (4,), order=(0,))
+
+
+ATOM = Distribution(  # the accumulator of mma.m16n8, four times along N
+    (16, 32), (Mode(4, 1, 2), Mode(8, 0, 1)), (Mode(2, 1, 1), Mode(2, 0, 8), Mode(4, 1, 8))
+)
+
+
+@given(st.sampled_from([ATOM, blocked((8, 32), (4, 4), (1, 0)), raked((16, 64), (4, 8), 4, 1)]), st.data())
+def test_a_slice_holds_what_its_threads_held_in_the_box(whole: Distribution, data: st.DataObject) -> None:
+    start = [data.draw(st.integers(0, extent - 1)) for extent in whole.shape]
+    shape = [data.draw(st.integers(1, n - at)) for n, at in zip(whole.shape, start, strict=True)]
+    held = [
+        {
+            tuple(at)
+            for at in row.tolist()
+            if all(a <= c < a + n for a, c, n in zip(start, at, shape, strict=True))
+        }
+        for row in whole.table
+    ]
+    if (part := _sliced(whole, start, shape)) is None:
+        return
+    assert part.is_exact
+    for thread, row in enumerate(part.table.tolist()):
+        assert {tuple(c + a for c, a in zip(at, start, strict=True)) for at in row} == held[thread]
+    chosen = registers(whole, part, start)
+    assert chosen is not None
+    assert (whole.table[:, list(chosen)] == part.table + np.array(start)).all()
+
+
+def _sliced(whole: Distribution, start: list[int], shape: list[int]) -> Distribution | None:
+    """The slice; None if it is refused, which an aligned box of an extent that is offered must not be."""
+    nearest = tuple(whole._nearest(dim, extent) for dim, extent in enumerate(shape))
+    if tuple(shape) == nearest and all(at % extent == 0 for at, extent in zip(start, shape, strict=True)):
+        return whole.slice(start, shape)
+    with contextlib.suppress(LayoutError):
+        return whole.slice(start, shape)
+    return None
+
+
+def test_slices_of_an_accumulator() -> None:
+    part = ATOM.slice((0, 8), (16, 16))
+    assert registers(ATOM, part, (0, 8)) == tuple(range(4, 12))
+    assert registers(ATOM, ATOM.slice((8, 0), (8, 32)), (8, 0)) == (2, 3, 6, 7, 10, 11, 14, 15)
+    with pytest.raises(LayoutError, match=r"nearest legal choice: boxes of \(8, 8\)"):
+        ATOM.slice((0, 0), (4, 4))
+    with pytest.raises(LayoutError, match="not inside a tile"):
+        ATOM.slice((0, 24), (16, 16))
+
+
+def test_registers_of_another_order() -> None:
+    """The accumulator of two m16n8 tiles is the operand A of one m16n8k16, register by register."""
+    pair = ATOM.slice((0, 0), (16, 16))
+    operand = Distribution((16, 16), pair.threads, (Mode(2, 1, 1), Mode(2, 0, 8), Mode(2, 1, 8)))
+    other = Distribution((16, 16), pair.threads, (Mode(2, 1, 1), Mode(2, 1, 8), Mode(2, 0, 8)))
+    assert registers(pair, operand, (0, 0)) == tuple(range(8))
+    assert registers(pair, other, (0, 0)) == (0, 1, 4, 5, 2, 3, 6, 7)
+    assert registers(pair, blocked((16, 16), (8, 4), (1, 0)), (0, 0)) is None
+    assert registers(pair, blocked((16, 16), (4, 4), (1, 0)), (0, 0)) is None

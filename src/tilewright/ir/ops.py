@@ -17,6 +17,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import Violation
 from tilewright.ir import rules
 from tilewright.ir.elementwise import FUNCTIONS, result_dtype
+from tilewright.ir.fragment_ops import Redistribute
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.op import EMPTY, Block, Op
 from tilewright.ir.types import FragmentType, Memory, ScalarType, TensorType, Type, Value, VariableType
@@ -43,6 +44,7 @@ __all__ = [
     "Mma",
     "Op",
     "Partition",
+    "Redistribute",
     "Reshape",
     "SetVariable",
     "Shared",
@@ -384,5 +386,5 @@ class If(Op):
 
 OPS: tuple[type[Op], ...] = (
     *(Shared, Fragment, Reshape, Partition, Copy, CopyAsync, AsyncCommit, AsyncWait, Fill),
-    *(Elementwise, Mma, Barrier, WarpBarrier, Variable, SetVariable, GetVariable, Let, For, If),
+    *(Elementwise, Redistribute, Mma, Barrier, WarpBarrier, Variable, SetVariable, GetVariable, Let, For, If),
 )

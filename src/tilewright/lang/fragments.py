@@ -9,9 +9,9 @@ import numpy as np
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import TraceError
 from tilewright.ir.mma import TiledMma
-from tilewright.ir.ops import Copy, Elementwise
+from tilewright.ir.ops import Copy, Elementwise, Redistribute
 from tilewright.ir.types import Value
-from tilewright.lang.scalars import Scalar, undecided
+from tilewright.lang.scalars import Scalar, as_tuple, undecided
 from tilewright.lang.source import here
 from tilewright.lang.tracer import current, located, open_region
 from tilewright.layout.distribution import Distribution
@@ -127,6 +127,24 @@ class Fragment(_Arithmetic):
             here(),
         )
 
+    def __getitem__(self, index: Any) -> Fragment:
+        """The part of the tile in a box, e.g. ``acc[:, 64:128]``; every thread keeps the values that it has.
+
+        Raises:
+            TraceError: the box does not lie in the tile, or is not the same part of every thread's values.
+        """
+        parts = [*as_tuple(index)]
+        parts += [slice(None)] * (len(self.shape) - len(parts))
+        if len(parts) > len(self.shape):
+            raise TraceError(f"{len(parts)} indices for a fragment of rank {len(self.shape)}", here())
+        box = [_bounds(part, extent) for part, extent in zip(parts, self.shape, strict=True)]
+        start, shape = tuple(a for a, _ in box), tuple(b - a for a, b in box)
+        with located():
+            part = self.distribution.slice(start, shape)
+        return Fragment(
+            current().define(Redistribute, "part", source=self.value, start=start, distribution=part)
+        )
+
     def _in_place(self, function: str, other: Operand) -> Fragment:
         return self.assign(elementwise(function, self, other))
 
@@ -163,6 +181,20 @@ def elementwise(function: str, *operands: object, dtype: DType | None = None) ->
     values = tuple(o.value if isinstance(o, Fragment | Number) else number(o) for o in operands)
     result = current().define(Elementwise, function, function=function, operands_=values, dtype=dtype)
     return Fragment(result) if result.is_fragment else Number(result)
+
+
+def _bounds(part: Any, extent: int) -> tuple[int, int]:
+    """First and last-plus-one of one index of a fragment."""
+    if not isinstance(part, slice) or part.step not in (None, 1):
+        raise TraceError(f"index {part!r} of a fragment; it takes ranges, e.g. x[:, 0:64]", here())
+    if any(isinstance(end, Scalar) for end in (part.start, part.stop)):
+        raise TraceError(
+            f"{part} of a fragment must be numbers: which registers hold it is known when the kernel is "
+            "compiled; use `for i in tw.unroll(n)`",
+            here(),
+        )
+    start, stop, _ = part.indices(extent)
+    return start, stop
 
 
 def element_type(element: DType | str) -> DType:

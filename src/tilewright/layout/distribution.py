@@ -108,6 +108,47 @@ class Distribution:
         """How many threads hold each value."""
         return math.prod(mode.extent for mode in self.threads if mode.dim is None)
 
+    def slice(self, start: Sequence[int], shape: Sequence[int]) -> Distribution:
+        """The part that holds the box of ``shape`` at ``start``: each thread keeps its own values.
+
+        Raises:
+            LayoutError: the box is not the same part of every thread's values; names the nearest shape.
+
+        Example:
+            >>> rows = Distribution((4, 8), (Mode(4, 0, 1),), (Mode(8, 1, 1),))
+            >>> rows.slice((0, 4), (4, 2)).values
+            (Mode(extent=2, dim=1, step=1),)
+        """
+        box = tuple(zip(start, shape, self.shape, strict=True))
+        if any(at < 0 or extent < 1 or at + extent > whole for at, extent, whole in box):
+            raise LayoutError(f"box of {tuple(shape)} at {tuple(start)} is not inside a tile of {self.shape}")
+        made = self._part(start, shape)
+        if made is None:
+            nearest = tuple(self._nearest(dim, extent) for dim, extent in enumerate(shape))
+            raise LayoutError(
+                f"box of {tuple(shape)} at {tuple(start)} is not the same part of every thread's values; "
+                f"nearest legal choice: boxes of {nearest} at multiples of their extents"
+            )
+        return made
+
+    def _part(self, start: Sequence[int], shape: Sequence[int]) -> Distribution | None:
+        values = []
+        for mode in self.values:
+            inside = mode.extent
+            if mode.dim is not None:
+                inside = min(max(shape[mode.dim] // max(mode.step, 1), 1), mode.extent)
+            values.append(Mode(inside, mode.dim, mode.step))
+        made = Distribution(tuple(shape), self.threads, tuple(mode for mode in values if mode.extent > 1))
+        return made if made.is_exact and registers(self, made, start) is not None else None
+
+    def _nearest(self, dim: int, wanted: int) -> int:
+        """The smallest extent of slices along a dimension that is not below the one that was wanted."""
+        for extent in range(wanted, self.shape[dim]):
+            shape = (*self.shape[:dim], extent, *self.shape[dim + 1 :])
+            if self.shape[dim] % extent == 0 and self._part((0,) * self.rank, shape) is not None:
+                return extent
+        return self.shape[dim]
+
     def vector(self) -> tuple[int, int]:
         """``(dim, width)`` of the run of neighbours that consecutive values of one thread form.
 
@@ -124,6 +165,29 @@ class Distribution:
                 break
             width *= mode.extent
         return dim, width
+
+
+def registers(source: Distribution, target: Distribution, start: Sequence[int]) -> tuple[int, ...] | None:
+    """Which value of ``source`` is each value of ``target``, whose tile begins at ``start`` of the source's.
+
+    Returns:
+        The same for all threads; None if a thread lacks what it needs, or keeps it in another register than
+        other threads do.
+
+    Example:
+        >>> rows = Distribution((4, 8), (Mode(4, 0, 1),), (Mode(8, 1, 1),))
+        >>> registers(rows, rows.slice((0, 4), (4, 2)), (0, 4))
+        (4, 5)
+    """
+    if source.size_threads != target.size_threads:
+        return None
+    held = {tuple(at): value for value, at in reversed(list(enumerate(source.table[0].tolist())))}
+    wanted = target.table + np.array(start)
+    found = [held.get(tuple(at)) for at in wanted[0].tolist()]
+    values = [value for value in found if value is not None]
+    if len(values) < len(found) or not (source.table[:, values] == wanted).all():
+        return None
+    return tuple(values)
 
 
 def blocked(

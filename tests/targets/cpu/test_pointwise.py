@@ -154,6 +154,35 @@ def test_arithmetic_is_the_references(machine: Machine, dtype: DType) -> None:
         assert np.array_equal(*both, equal_nan=dtype.is_float), name
 
 
+@tw.kernel(X="M N", Y="M N")
+def in_slices(X, Y, *, mma):
+    m, n = tw.block_index(tw.ceil_div(X.shape, mma.tile[:2]))
+    x, y = (T.tile(mma.tile[:2], (m, n)) for T in (X, Y))
+    acc = tw.load(x, like=mma.c())
+    left = x[:, :32]
+    tw.mma(tw.load(left, like=mma.a(32)), tw.load(x[:32].permute(1, 0), like=mma.b(32)), acc, mma)
+    tw.copy(acc[:, 32:] + 1.0, y[:, :32])
+    tw.copy(acc[:, :32], y[:, 32:])
+
+
+def test_slices_of_an_accumulator(machine: Machine) -> None:
+    """The micro-tiles of the accumulator are no parts of it that the author could name."""
+    mma = tw.TiledMma(tw.atoms.fma(tw.f32, each=(4, 4)), warps=(2, 1), repeats=(1, 2))
+    m, n, _ = mma.tile
+    rng = np.random.default_rng(5)
+    x = rng.integers(-4, 5, (2 * m - 5, n)).astype(np.float32)
+    y = np.full_like(x, 7)
+    machine(in_slices.trace(x, y, mma=mma), {"X": x, "Y": y})
+    wanted = np.empty_like(y)
+    for start in (0, m):
+        tile = np.zeros((m, n), np.float32)
+        part = x[start : start + m]
+        tile[: len(part)] = part
+        made = tile + tile[:, :32] @ tile[:32]
+        wanted[start : start + m] = np.concatenate([made[:, 32:] + 1, made[:, :32]], axis=1)[: len(part)]
+    np.testing.assert_array_equal(y, wanted)
+
+
 def test_products_and_sums_round_separately(machine: Machine) -> None:
     """Nothing outside a multiply of matrices is contracted, so a*b - a*b is 0."""
     x = np.random.default_rng(1).uniform(1, 2, 5000).astype(np.float32)

@@ -121,6 +121,19 @@ def replicated(X, V, Y, *, tile, threads):
 
 
 @tw.kernel(X="M N", Y="M N")
+def in_slices(X, Y, *, mma):
+    """Quarters of an accumulator change places: columns within a row of blocks, then rows."""
+    m, n = tw.block_index(tw.ceil_div(X.shape, mma.tile[:2]))
+    x, y = (T.tile(mma.tile[:2], (m, n)) for T in (X, Y))
+    acc = tw.load(x, like=mma.c())
+    half = mma.tile[1] // 2
+    tw.copy(acc[:, half:] + 1.0, y[:, :half])
+    left = acc[:, :half]
+    for i in tw.unroll(2):
+        tw.copy(left[8 * i : 8 * i + 8], y[8 - 8 * i : 16 - 8 * i, half:])
+
+
+@tw.kernel(X="M N", Y="M N")
 def in_clusters(X, Y, *, tile, threads, blocks):
     m, n = tw.block_index(tw.ceil_div(X.shape, tile))
     rank = tw.cluster_index(blocks)
@@ -319,6 +332,9 @@ CASES: dict[str, Callable[[], Kernel]] = {
         matrix(tw.f32, (1, 4), 4),
         tile=(16, 64),
         threads=(8, 16),
+    ),
+    "slices": lambda: in_slices.trace(
+        matrix(tw.f32, (1, 1), 1), matrix(tw.f32, (1, 1), 1), mma=tw.TiledMma(atoms.MMA_F16, repeats=(1, 4))
     ),
     "transpose": lambda: transpose.trace(
         matrix(tw.f32, (1, 4), 4), matrix(tw.f32, (1, 4), 4), tile=(32, 32), threads=(8, 8)

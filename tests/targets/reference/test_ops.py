@@ -258,6 +258,21 @@ def test_comparisons_of_fragments_feed_selections() -> None:
     np.testing.assert_array_equal(y, np.maximum(x, 0))
 
 
+def test_slices_of_fragments_are_parts_of_the_tile() -> None:
+    spread = tw.raked((16, 16), (4, 2), 2, 1)
+
+    def parts(X, Y):
+        x = tw.load(X.tile((16, 16), (0, 0)), like=spread)
+        tw.copy(x[:8, 4:], Y.tile((8, 12), (1, 0)))
+        tw.copy(x[8:, -4:], Y.tile((8, 4), (0, 3)))
+
+    x, y = square(), np.zeros((16, 16), np.float32)
+    launch(parts, MOVE, {"X": x, "Y": y})
+    wanted = np.zeros_like(y)
+    wanted[8:, :12], wanted[:8, 12:] = x[:8, 4:], x[8:, 12:]
+    np.testing.assert_array_equal(y, wanted)
+
+
 def test_scalar_arguments() -> None:
     def axpy(X, Y, alpha):
         x = tw.load(X.tile((16, 16), (0, 0)).partition((4, 8)))

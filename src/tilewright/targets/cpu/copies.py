@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from tilewright.ir.ops import Copy
+from tilewright.ir.ops import Copy, Redistribute
 from tilewright.layout.expr import add, minimum, mul
 from tilewright.layout.nodes import TRUE, Int
+from tilewright.layout.transforms import Slice
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import CpuEmitter, Side
 from tilewright.targets.cpu.loops import Axis, Edges, Nest, edges, nest, transposed
@@ -24,6 +25,16 @@ def emit_copy(emitter: CpuEmitter, op: Copy) -> None:
     emitter.comment(op, f"{op.target} = {op.source}")
     with emitter.indented(""):
         _Copying(emitter, shape, source, target).emit()
+
+
+def emit_redistribute(emitter: CpuEmitter, op: Redistribute) -> None:
+    """``result[i] = source[start + i]``."""
+    source, target = emitter.side(op.source), emitter.side(op.result)
+    box = tuple((at, at + extent) for at, extent in zip(op.start, op.distribution.shape, strict=True))
+    emitter.comment(op, f"{op.result} = {op.source}[{', '.join(f'{a}:{b}' for a, b in box)}]")
+    with emitter.indented(""):
+        part = replace(source, view=Slice(box).apply(source.view))
+        _Copying(emitter, op.distribution.shape, part, target).emit()
 
 
 @dataclass

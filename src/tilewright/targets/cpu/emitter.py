@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tilewright.dtypes import DType
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Op, Shared
+from tilewright.ir.ops import Op, Redistribute, Shared
 from tilewright.ir.types import FragmentType, Memory, Value
 from tilewright.layout.view import View
 from tilewright.targets.cfamily import Dialect, Emitter
@@ -125,6 +125,7 @@ def arrays(kernel: Kernel) -> Iterator[tuple[Value, int]]:
             named += op.stored
         else:
             named += op.operands
+            named += op.results if isinstance(op, Redistribute) else ()
         for value in named:
             if value.is_fragment:
                 elems.setdefault(value, value.fragment.distribution.size_values)

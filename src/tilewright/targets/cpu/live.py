@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Block, Copy, Mma, Op
+from tilewright.ir.ops import Block, Copy, Mma, Op, Redistribute
 from tilewright.ir.types import TensorType, Value
 from tilewright.layout.nodes import TRUE, Int
 from tilewright.layout.walk import symbols
@@ -75,6 +75,8 @@ def _families(kernel: Kernel) -> list[set[Value]]:
         members = {v for v in (*op.operands, *op.results) if isinstance(v, Value) and v.is_fragment}
         if isinstance(op, Mma):
             members = {op.c}
+        if isinstance(op, Redistribute):
+            members = set()
         touching = [family for family in families if family & members]
         families = [family for family in families if not family & members]
         if members:
@@ -86,6 +88,8 @@ def _reached(op: Op, family: set[Value]) -> dict[int, Int] | None:
     """The bounds within which an operation takes elements out of a family; None if it takes none out."""
     if isinstance(op, Copy) and op.source in family and isinstance(op.target.type, TensorType):
         return edges(op.target.type.view).upper
+    if isinstance(op, Redistribute) and op.source in family:
+        return {}
     return {} if isinstance(op, Mma) and not family.isdisjoint((op.a, op.b)) else None
 
 

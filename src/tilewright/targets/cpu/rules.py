@@ -13,11 +13,12 @@ from tilewright.ir.ops import (
     Fragment,
     Mma,
     Op,
+    Redistribute,
     Shared,
     WarpBarrier,
 )
 from tilewright.targets.cfamily import C_RULES
-from tilewright.targets.cpu.copies import emit_copy
+from tilewright.targets.cpu.copies import emit_copy, emit_redistribute
 from tilewright.targets.cpu.emitter import CpuEmitter
 from tilewright.targets.cpu.fuse import Pointwise
 from tilewright.targets.cpu.micro import emit_mma
@@ -28,6 +29,7 @@ CPU_RULES = RuleTable("cpu", C_RULES)
 """Operations on single elements come as `Pointwise`; only those on the kernel's numbers come alone."""
 
 CPU_RULES.rule(Copy, CopyAsync)(emit_copy)
+CPU_RULES.rule(Redistribute)(emit_redistribute)
 CPU_RULES.rule(Mma)(emit_mma)
 CPU_RULES.rule(Pointwise)(emit_pointwise)
 CPU_RULES.rule(Elementwise)(emit_scalar)

@@ -24,6 +24,7 @@ from tilewright.ir.ops import (
     Mma,
     Op,
     Partition,
+    Redistribute,
     WarpBarrier,
 )
 from tilewright.layout.distribution import Distribution, Mode
@@ -81,6 +82,11 @@ class _Sequence:
             case Partition():
                 spread = self.of(op.distribution)
                 return (make(Partition, op.result.name, op.location, source=op.source, distribution=spread),)
+            case Redistribute():
+                spread = self.of(op.distribution)
+                name = op.result.name
+                taken = {"source": op.source, "start": op.start, "distribution": spread}
+                return (make(Redistribute, name, op.location, **taken),)
             case Mma():
                 return (replace(op, mma=self.mma(op)),)
         return () if isinstance(op, SYNCHRONISATION) else None

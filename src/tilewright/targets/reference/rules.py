@@ -12,7 +12,7 @@ from tilewright.ir import ops
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.rules import widest_vector
 from tilewright.ir.types import Value
-from tilewright.layout.distribution import Distribution
+from tilewright.layout.distribution import Distribution, registers
 from tilewright.targets.reference.agents import Agent, join
 from tilewright.targets.reference.fragments import define, read, touch
 from tilewright.targets.reference.machine import Machine
@@ -105,6 +105,13 @@ def _elementwise(machine: Machine, warp: Warp, op: ops.Elementwise) -> None:
         define(machine, warp, op, op.result, np.broadcast_to(values, shape))
     else:
         warp.scalars[op.result] = values
+
+
+@REFERENCE.rule(ops.Redistribute)
+def _redistribute(machine: Machine, warp: Warp, op: ops.Redistribute) -> None:
+    chosen = registers(op.source.fragment.distribution, op.distribution, op.start)
+    assert chosen is not None, "the verifier refuses what threads do not hold"
+    define(machine, warp, op, op.result, read(machine, warp, op, op.source)[:, list(chosen)])
 
 
 @REFERENCE.rule(ops.Mma)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tilewright.dtypes import DType, f32, f64
 from tilewright.ir.elementwise import COMPARISON
-from tilewright.ir.ops import Elementwise, Fill, Fragment
+from tilewright.ir.ops import Elementwise, Fill, Fragment, Redistribute
 from tilewright.ir.types import FragmentType, Value
-from tilewright.layout.nodes import Sym
+from tilewright.layout.distribution import registers
+from tilewright.layout.expr import add, mul
+from tilewright.layout.nodes import Int, Sym
 from tilewright.targets.simt.conversion import compute_dtype, converted, widened
-from tilewright.targets.simt.emitter import SIMT_RULES, SimtEmitter
+from tilewright.targets.simt.emitter import LOOPS, SIMT_RULES, SimtEmitter
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "less": "<", "less_equal": "<=", "equal": "=="}
 _CALLS = {
@@ -105,6 +109,45 @@ def elementwise(emitter: SimtEmitter, op: Elementwise) -> None:
     i = Sym(emitter.local("i"), 0, kind.distribution.size_values - 1)
     emitter.line(f"{emitter.registers(op.result)};")
     emitter.one_line((i,), f"{name}[{i.name}] = {expression(emitter, op, i.name)};")
+
+
+@SIMT_RULES.rule(Redistribute)
+def redistribute(emitter: SimtEmitter, op: Redistribute) -> None:
+    """Registers in another order."""
+    chosen = registers(op.source.fragment.distribution, op.distribution, op.start)
+    assert chosen is not None, "the verifier refuses what threads do not hold"
+    box = ", ".join(f"{a}:{a + n}" for a, n in zip(op.start, op.distribution.shape, strict=True))
+    emitter.comment(op, f"{op.result.name} = {op.source.name}[{box}]")
+    emitter.line(f"{emitter.registers(op.result)};")
+    loops = []
+    to: Int = 0
+    at: Int = chosen[0]
+    weight = 1
+    for name, (extent, step) in zip(LOOPS, _modes(chosen), strict=False):
+        loops.append(Sym(emitter.local(name), 0, extent - 1))
+        to, at = add(to, mul(loops[-1], weight)), add(at, mul(loops[-1], step))
+        weight *= extent
+    text = f"{emitter.name(op.result)}[{emitter.spell(to)}] = {emitter.name(op.source)}[{emitter.spell(at)}];"
+    emitter.one_line(tuple(reversed(loops)), text)
+
+
+def _modes(numbers: Sequence[int]) -> list[tuple[int, int]]:
+    """Extents and steps, fastest first, of the nested loops that run through some numbers.
+
+    Example:
+        >>> _modes([4, 5, 8, 9])
+        [(2, 1), (2, 4)]
+    """
+    count = len(numbers)
+    if count == 1:
+        return []
+    step = numbers[1] - numbers[0]
+    for run in range(count, 1, -1):
+        if count % run == 0 and all(
+            numbers[i] == numbers[i - i % run] + i % run * step for i in range(count)
+        ):
+            return [(run, step), *_modes(numbers[::run])]
+    raise ValueError(f"no loops run through {numbers}")
 
 
 def expression(emitter: SimtEmitter, op: Elementwise, index: str) -> str:
