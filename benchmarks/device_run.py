@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
 PYTHON = sys.executable
 HOPPER = ROOT / "examples" / "03_hopper_gemm.py"
+OPTIMIZED = ROOT / "examples" / "04_optimized_gemm.py"
 
 NEEDED = ("numpy", "ml_dtypes", "platformdirs", "filelock", "cuda.bindings", "typer", "rich")
 FOR_TESTS = ("pytest", "pytest_timeout", "xdist", "hypothesis", "torch", "cupy", "jax")
@@ -129,6 +130,7 @@ def parts(quick: bool) -> list[Part]:
         Part("tests", pytest, 240),
         Part("example-cuda", (*example, "--target", "cuda"), 60),
         Part("example-cuda-small", (*example, "--target", "cuda", "--small"), 60),
+        Part("example-optimized", (PYTHON, str(OPTIMIZED), "--target", "cuda"), 60),
         Part("example-hopper", (PYTHON, str(HOPPER), "--small"), 60),
         Part("example-cpu", (*example, "--target", "cpu"), 60),
         Part("cli-cuda", (PYTHON, "-m", "tilewright", "gemm", "--target", "cuda", "--dtype", "f16"), 90),
@@ -139,6 +141,18 @@ def parts(quick: bool) -> list[Part]:
         ),
         Part("memcheck", _sanitizer("memcheck"), 150, _clean),
         Part("memcheck-hopper", _sanitizer("memcheck", "--small", script=HOPPER), 90, _clean),
+        Part(
+            "memcheck-optimized",
+            _sanitizer("memcheck", "--small", "--target", "cuda", script=OPTIMIZED),
+            90,
+            _clean,
+        ),
+        Part(
+            "racecheck-optimized",
+            _sanitizer("racecheck", "--small", "--target", "cuda", script=OPTIMIZED),
+            90,
+            _clean,
+        ),
         Part("racecheck", _sanitizer("racecheck"), 150, _clean),
         Part("initcheck", _sanitizer("initcheck"), 120, _clean),
         Part("synccheck", _sanitizer("synccheck"), 120, _clean),

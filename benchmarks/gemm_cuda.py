@@ -2,7 +2,7 @@
 
     python benchmarks/gemm_cuda.py [--quick] [--json results/gemm_cuda.json]
 
-The library's GEMM, and the hand-written kernels of examples/02 and examples/03. The library's is timed twice,
+The library's GEMM, and the hand-written kernels of examples/02, 03 and 04. The library's is timed twice,
 under two names: what the two differ by is noise. A is stored row after row; in layout nt, B is stored column
 after column, which is B transposed row after row.
 """
@@ -30,8 +30,8 @@ from tilewright.runtime.kernel import Bound
 from tilewright.tune.measure import measure
 from tilewright.tune.trial import OURS
 
-BASIC, HOPPER = "examples/02", "examples/03"
-BY_HAND = (BASIC, HOPPER)
+BASIC, HOPPER, OPTIMIZED = "examples/02", "examples/03", "examples/04"
+BY_HAND = (BASIC, HOPPER, OPTIMIZED)
 CUBLAS = "torch (cuBLAS)"
 
 SHAPES = [*((n, n, n) for n in (512, 1024, 2048, 4096, 8192)), (3840, 4096, 4096), (8192, 14336, 4096)]
@@ -74,6 +74,7 @@ def by_hand(name: str, shape: tuple[int, int, int], layout: str) -> dict[str, Bo
     found: dict[str, Bound] = {}
     if layout == "nt" and name == "f16":
         found[BASIC] = example("02_basic_gemm.py")["LARGE"]
+        found[OPTIMIZED] = example("04_optimized_gemm.py")["LARGE"]
     if layout == "nt" and name in ("f16", "bf16"):
         found[HOPPER] = example("03_hopper_gemm.py")["bind"](dtypes.dtype(name), shape)
     return found
@@ -90,7 +91,7 @@ def problem(name: str, shape: tuple[int, int, int], layout: str, asked: Any) -> 
     for label, kernel in by_hand(name, shape, layout).items():
         kernels[label] = (kernel, kernel.constants["mma"].atom)
     calls: dict[str, Callable[[], object]] = {}
-    checks = {}
+    checks, outs = {}, {}
     for label, (bound, atom) in kernels.items():
         out = torch.full((m, n), 77, dtype=torch_dtype(output_dtype(element)), device="cuda")
         if out.is_floating_point():
@@ -98,7 +99,12 @@ def problem(name: str, shape: tuple[int, int, int], layout: str, asked: Any) -> 
         executable = bound(a, b.T, out)
         assert executable.target == "cuda", executable.target
         checks[label] = check(name, a, b, out, Accumulation.of(atom), element)
+        outs[label] = out
         calls[label] = functools.partial(bound, a, b.T, out)
+    if OPTIMIZED in outs:
+        # The same products, added up in the same order.
+        checks[OPTIMIZED]["bits_of_02"] = bool(torch.equal(outs[BASIC], outs[OPTIMIZED]))
+        assert checks[OPTIMIZED]["bits_of_02"], "examples/04 differs from examples/02"
     calls[AGAIN] = calls[OURS]
     calls.update(rival(name, a, b))
     taken = measure(calls, "cuda", effort=effort(asked))
@@ -113,6 +119,7 @@ def problem(name: str, shape: tuple[int, int, int], layout: str, asked: Any) -> 
         "gflops": {timing.name: 2 * m * n * k / timing.us.median / 1e3 for timing in taken.timings},
         "speed": {label: speed(taken, OURS, label) for label in calls if label not in (OURS, *BY_HAND)},
         "by_hand": {label: speed(taken, label, CUBLAS) for label in BY_HAND if {label, CUBLAS} <= set(calls)},
+        "04 over 02": speed(taken, OPTIMIZED, BASIC) if OPTIMIZED in calls else None,
         **taken.record(),
     }
 

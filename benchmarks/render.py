@@ -88,7 +88,7 @@ def interval(values: Sequence[float]) -> str:
     return f"{values[0]:.3f} [{values[1]:.3f}, {values[2]:.3f}]"
 
 
-BY_HAND = ("examples/02", "examples/03")
+BY_HAND = ("examples/02", "examples/03", "examples/04")
 """The kernels written by hand that stand beside the library's; their columns give the speed over cuBLAS."""
 
 

@@ -1,6 +1,6 @@
 """The basic GEMM, C = A Bᵀ: every tile, copy, barrier and multiply placed by hand.
 
-    python examples/02_basic_gemm.py [--small] [--target cuda|cpu|reference]
+    python examples/02_basic_gemm.py [--small] [--target cuda|cpu|reference] [verify init time [M N K]]
 
 First fp16 with a tile of 256 x 128 x 32 and 256 threads (3840 x 4096 x 4096 on a GPU), then 129 x 129 x 67,
 which no tile divides, in f32, f16 and int8. Every element is compared with a product of higher precision.
@@ -52,35 +52,53 @@ ATOMS = {
 }
 
 
-def attempt(bound, dtype, shape, target):
-    """Run a kernel, verify every element, and print the time of a call."""
+def padded(dtype, mma):
+    """The kernel for rows of any length and start: each access is one element."""
+    return basic_gemm.bind(tile=(64, 64, 32), threads=(32, 4), mma=mma, vector=1)
+
+
+def attempt(bound, dtype, shape, target, verify=1, init=2, time=1):
+    """Run a kernel, verify every element, and print the time of a call; gives the trial back."""
     tile, mma = bound.constants["tile"], bound.constants["mma"]
     m, n, k = shape
     about = f"{m}x{n}x{k} in tiles of {'x'.join(map(str, tile))}, {mma.atom}"
     # "nt": A is stored row after row, and B (K, N) column after column, which is Bᵀ row after row.
-    trial = Trial(bound, operands("random", dtype, shape, layout="nt"), target, mma.atom, about)
+    made = operands({1: "integers", 2: "random"}[init], dtype, shape, layout="nt")
+    trial = Trial(bound, made, target, mma.atom, about)
     executable, seconds = trial.run()
     assert executable.target == target, f"{executable.target} ran instead of {target}"
-    comparison = trial.verify()
-    comparison.raise_if_wrong()
-    print(f"{trial.name} on {executable.arch}: {comparison}")
-    if target != "reference":  # which looks for hazards, thread by thread; nobody needs its time
+    if verify:
+        comparison = trial.verify()
+        comparison.raise_if_wrong()
+        print(f"{trial.name} on {executable.arch}: {comparison}")
+    if time and target != "reference":  # which looks for hazards, thread by thread; nobody needs its time
         seconds = trial.time(QUICK)[OURS].us.median / 1e6
     print(trial.perf(1e6 * seconds))
+    return trial
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+def arguments(description):
+    """Target, size, and what a row of numbers asks for, as in Composable Kernel's examples."""
+    parser = argparse.ArgumentParser(description=description.partition("\n")[0])
     parser.add_argument("--small", action="store_true", help="small matrices")
     default = "cuda" if device_count() else "cpu"
     parser.add_argument("--target", choices=SHAPES, default=default, help=f"default here: {default}")
+    numbers = "verify (0, 1), init (1 integers, 2 random), time (0, 1); extents of the first problem"
+    parser.add_argument("numbers", nargs="*", type=int, metavar="verify init time M N K", help=numbers)
     asked = parser.parse_args()
+    given = asked.numbers or [1, 2, 1]
+    if len(given) not in (3, 6) or given[1] not in (1, 2) or min(given[3:], default=1) < 1:
+        parser.error(f"{given}: give verify init time [M N K], e.g. 1 2 1 3840 4096 4096; init is 1 or 2")
+    asked.how = given[:3]
+    asked.shape = tuple(given[3:]) or (SMALL if asked.small else SHAPES)[asked.target]
+    return asked
 
-    shape = (SMALL if asked.small else SHAPES)[asked.target]
-    attempt(LARGE, tw.f16, shape, asked.target)
+
+def main():
+    asked = arguments(__doc__)
+    attempt(LARGE, tw.f16, asked.shape, asked.target, *asked.how)
     for dtype, mma in ATOMS.items():
-        bound = basic_gemm.bind(tile=(64, 64, 32), threads=(32, 4), mma=mma, vector=1)
-        attempt(bound, dtype, PADDED, asked.target)
+        attempt(padded(dtype, mma), dtype, PADDED, asked.target, *asked.how)
 
 
 if __name__ == "__main__":

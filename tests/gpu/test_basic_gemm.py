@@ -1,4 +1,4 @@
-"""The example's hand-written kernel on a GPU."""
+"""The wrapper's two GEMMs, as the examples write them, on a GPU."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from tilewright.tune.trial import Trial
 
 pytestmark = pytest.mark.gpu
 
-EXAMPLE = Path(__file__).parents[2] / "examples" / "02_basic_gemm.py"
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 
-@pytest.fixture(scope="module")
-def example() -> dict[str, Any]:
-    return runpy.run_path(str(EXAMPLE))
+@pytest.fixture(scope="module", params=["02_basic_gemm.py", "04_optimized_gemm.py"])
+def example(request: pytest.FixtureRequest) -> dict[str, Any]:
+    return runpy.run_path(str(EXAMPLES / request.param))
 
 
-def attempt(bound: Any, dtype: tw.DType, shape: tuple[int, int, int], init: str = "random") -> None:
+def attempt(bound: Any, dtype: tw.DType, shape: tuple[int, int, int], init: str = "random") -> Trial:
     made = operands(init, dtype, shape, layout="nt")
     trial = Trial(bound, made, "cuda", bound.constants["mma"].atom, "of the example")
     executable, _ = trial.run()
     assert executable.target == "cuda"
     comparison = trial.verify()
     assert comparison.ok, comparison
+    return trial
 
 
 @pytest.mark.parametrize("shape", [(256, 128, 32), (512, 384, 320), (1000, 1000, 1000)])
@@ -38,9 +39,10 @@ def test_f16_with_wide_copies(example: dict[str, Any], shape: tuple[int, int, in
 
 
 def test_padded(example: dict[str, Any]) -> None:
-    for dtype, mma in example["ATOMS"].items():
-        bound = example["basic_gemm"].bind(tile=(64, 64, 32), threads=(32, 4), mma=mma, vector=1)
-        for shape in (example["PADDED"], (1, 1, 1), (63, 65, 33)):
+    basic = example.get("BASIC", example)
+    for dtype, mma in basic["ATOMS"].items():
+        bound = example["padded"](dtype, mma)
+        for shape in (basic["PADDED"], (1, 1, 1), (63, 65, 33)):
             attempt(bound, dtype, shape)
             attempt(bound, dtype, shape, "integers")
 
@@ -48,3 +50,10 @@ def test_padded(example: dict[str, Any]) -> None:
 def test_a_width_that_the_strides_forbid_is_refused(example: dict[str, Any]) -> None:
     with pytest.raises(tw.LegalityError, match="vector"):
         attempt(example["LARGE"], tw.f16, (129, 129, 67))
+
+
+@pytest.mark.parametrize("shape", [(512, 384, 320), (1000, 1000, 1000), (3840, 4096, 4096)])
+def test_both_give_the_same_bits(shape: tuple[int, int, int]) -> None:
+    optimized = runpy.run_path(str(EXAMPLES / "04_optimized_gemm.py"))
+    trials = [attempt(one["LARGE"], tw.f16, shape) for one in (optimized["BASIC"], optimized)]
+    assert (trials[0].result() == trials[1].result()).all()

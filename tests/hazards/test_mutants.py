@@ -11,7 +11,8 @@ from tilewright.runtime.compare import Accumulation, compare_gemm
 from tilewright.targets.atoms import MMA_F16, fma
 from tilewright.targets.reference import Kind, Report, run
 
-from .kernels import gemm_arrays, trace
+from .kernels import gemm_arrays
+from .ladder import traced
 from .mutate import Mutant, mutants
 
 MMA = tw.TiledMma(fma(tw.f32, each=(2, 2)), warps=(2, 1), repeats=(2, 2))
@@ -27,6 +28,16 @@ CASES = {
         gemm_arrays(61, 45, 74, "f16"),
         {"tile": (32, 32, 16), "threads": (16, 4), "mma": TENSOR, "vector": 2},
     ),
+    "optimized_gemm": (
+        gemm_arrays(61, 45, 74, "f16", "f16"),
+        {
+            "tile": (32, 32, 16),
+            "threads": tw.Layout((2, 32, 1), (1, 2, 1)),
+            "mma": TENSOR,
+            "vector": 2,
+            "k1": 8,
+        },
+    ),
 }
 
 PAST_THE_EDGE = "a tile past the edge is invalid: it reads as zeros, which add nothing"
@@ -35,6 +46,10 @@ OTHER_THREADS = "copy -> barrier -> mma: the barrier orders the copy, whichever 
 OTHER_ISSUERS = (
     "copy_async -> async_wait -> barrier -> mma: whichever thread makes the copy also waits for it"
 )
+NARROWER = "copy -> barrier -> mma: the barrier orders the copy, however many accesses it makes"
+NARROWER_FIRST = "the thread that loads a value is the one that stores it, in its own order"
+THROUGH_SHARED = "copy -> barrier -> copy: the barrier orders the accumulator's way through sC"
+NARROWER_LAST = "barrier -> copy: the barrier orders all of sC, whichever thread takes it to C"
 WAITS_FOR_MORE = "copy_async -> async_wait(0) -> barrier -> mma: it only waits for the next stage as well"
 
 EQUIVALENT = {
@@ -47,6 +62,13 @@ EQUIVALENT = {
         "if 0: always": NEVER_READ,
         "async_wait 0: one fewer pending": WAITS_FOR_MORE,
         **{f"copy_async {number}: threads in another order": OTHER_ISSUERS for number in range(4)},
+    },
+    "optimized_gemm": {
+        "for 0: stops one later": PAST_THE_EDGE,
+        **{f"copy {number}: vector halved": NARROWER_FIRST for number in (0, 1, 4, 5)},
+        **{f"copy {number}: vector halved": NARROWER for number in (2, 3, 6, 7)},
+        "copy 8: vector halved": THROUGH_SHARED,
+        "copy 9: threads in another order": NARROWER_LAST,
     },
 }
 """Mutants that compute the same without a hazard, and the happens-before edge or the zeros behind it."""
@@ -83,14 +105,14 @@ def executed(name: str, change: str) -> Report:
 
 def every_mutant(name: str) -> list[Mutant]:
     arrays, constants = CASES[name]
-    return list(mutants(trace(name, arrays, **constants)))
+    return list(mutants(traced(name, arrays, **constants)))
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_kernel_itself_is_clean(name) -> None:
     arrays, constants = CASES[name]
     arrays = {**arrays, "C": arrays["C"].copy()}
-    kernel = trace(name, arrays, **constants)
+    kernel = traced(name, arrays, **constants)
     assert not verify.violations(kernel)
     report = run(kernel, arrays)
     report.raise_if_any()
@@ -106,8 +128,13 @@ def test_every_mutant_is_found_or_equivalent_for_a_named_reason(name) -> None:
     assert {mutant for mutant, found in outcomes.items() if found == "survived"} == set(EQUIVALENT[name])
 
 
-@pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("change", ["barrier 0: removed", "barrier 1: removed"])
+BARRIERS = {"basic_gemm": 2, "pipelined_gemm": 2, "optimized_gemm": 4}
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [(name, f"barrier {n}: removed") for name, count in BARRIERS.items() for n in range(count)],
+)
 def test_a_missing_barrier_is_a_race(name, change) -> None:
     report = executed(name, change)
     assert {finding.kind for finding in report.findings} <= RACES

@@ -14,19 +14,41 @@ EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 LARGE = {"reference": "256x128x64", "cpu": "512x384x320"}
 
 
+@pytest.mark.parametrize("name", ["02_basic_gemm", "04_optimized_gemm"])
 @pytest.mark.parametrize("target", LARGE)
-def test_the_basic_gemm_on(target: str, tmp_path: Path) -> None:
+def test_the_wrappers_gemm_on(target: str, name: str, tmp_path: Path) -> None:
     """The program itself asserts that this target ran, and names it in every line."""
-    [example] = [path for path in EXAMPLES if path.name == "02_basic_gemm.py"]
+    [example] = [path for path in EXAMPLES if path.stem == name]
     command = [sys.executable, example, "--small", "--target", target]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
     assert result.returncode == 0, result.stdout + result.stderr
     lines = result.stdout.splitlines()
     assert [line.partition(">")[0].partition(" in tiles")[0] for line in lines if "correct" in line] == [
-        f"basic_gemm<{target}, {case}"
+        f"{name.partition('_')[2]}<{target}, {case}"
         for case in (f"f16, {LARGE[target]}", "f32, 129x129x67", "f16, 129x129x67", "i8, 129x129x67")
     ]
     assert sum(line.startswith("Perf: ") for line in lines) == 4
+    assert any("the same bits as the basic GEMM" in line for line in lines) == name.startswith("04")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "status", "lines"),
+    [
+        ("0 1 0 72 40 56", 0, (0, "basic_gemm<reference, f16, 72x40x56")),
+        ("1 2 0", 0, (4, "basic_gemm<reference, f16, 256x128x64")),
+        ("1 7 0", 2, (0, "init is 1 or 2")),
+        ("1 2 0 64", 2, (0, "give verify init time [M N K]")),
+    ],
+)
+def test_a_row_of_numbers_says_what_is_done(
+    numbers: str, status: int, lines: tuple[int, str], tmp_path: Path
+) -> None:
+    [example] = [path for path in EXAMPLES if path.stem == "02_basic_gemm"]
+    command = [sys.executable, example, "--small", "--target", "reference", *numbers.split()]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert result.returncode == status, result.stdout + result.stderr
+    assert result.stdout.count("correct") == lines[0]
+    assert lines[1] in result.stdout + result.stderr
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
