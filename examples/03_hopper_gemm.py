@@ -18,6 +18,7 @@ from tilewright.tune.measure import QUICK
 from tilewright.tune.trial import OURS, Trial
 
 WARPS = 4  # of a warpgroup
+GROUPS = 2  # warpgroups that multiply
 COLUMNS = 64  # 16-bit elements in a row of 128 bytes, which is what the swizzle takes
 
 
@@ -31,19 +32,19 @@ def tile_order(index, tiles_m, tiles_n, group):
 
 
 @tw.kernel(A="M K", B="N K", C="M N")
-def hopper_gemm(A, B, C, *, tile, mma, stages, blocks, group):
-    tile_m, tile_n, tile_k = tile
-    consumers = WARPS * mma.warps[0] * mma.warps[1]
+def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group):
+    rows, tile_n, tile_k = mma.tile[0], mma.tile[1], COLUMNS
+    tile_m = GROUPS * rows
     block = tw.block_index(blocks)
     tiles_m, tiles_n = tw.ceil_div(C.shape, (tile_m, tile_n))
     steps = tw.ceil_div(A.shape[1], tile_k)
     turns = tw.ceil_div(tiles_m * tiles_n - block, blocks)
 
-    sA = tw.shared((stages, tile_m, tile_k), A.dtype, swizzle=128)
+    sA = tw.shared((stages, GROUPS, rows, tile_k), A.dtype, swizzle=128)
     sB = tw.shared((stages, tile_n, tile_k), B.dtype, swizzle=128)
-    sC = tw.shared((tile_n // COLUMNS, tile_m, COLUMNS), C.dtype, swizzle=128)
+    sC = tw.shared((GROUPS, buffers, rows, COLUMNS), C.dtype, swizzle=128)
     full = tw.mbarrier(stages, arrivals=1)
-    empty = tw.mbarrier(stages, arrivals=consumers)
+    empty = tw.mbarrier(stages, arrivals=GROUPS * WARPS)
     tw.barrier()
 
     with tw.role(warps=WARPS, registers=40), tw.role(warps=1):
@@ -54,51 +55,59 @@ def hopper_gemm(A, B, C, *, tile, mma, stages, blocks, group):
                 stage = tw.let(step % stages)
                 tw.wait(empty[stage], 1 - step // stages % 2)
                 tw.arrive(full[stage], expect_bytes=(tile_m + tile_n) * tile_k * A.dtype.bytes)
-                tw.tma_load(A, (m * tile_m, k * tile_k), sA[stage], full[stage])
+                tw.tma_load(A, (m * tile_m, k * tile_k), sA[stage].merge(0), full[stage])
                 tw.tma_load(B, (n * tile_n, k * tile_k), sB[stage], full[stage])
 
-    with tw.role(warps=consumers, registers=232):
-        for turn in tw.range(turns):
-            m, n = tile_order(block + turn * blocks, tiles_m, tiles_n, group)
-            acc = tw.accumulator(mma)
-            for k in tw.range(steps, provenance="mainloop"):
-                step = tw.let(turn * steps + k)
-                stage = tw.let(step % stages)
-                tw.wait(full[stage], step // stages % 2)
-                tw.mma_fence()
-                tw.mma_async(sA[stage], sB[stage], acc)
-                tw.mma_commit()
-                tw.mma_wait(1)  # the step before this one has left its stage
-                with tw.when(k > 0):
-                    tw.arrive(empty[(step - 1) % stages], each="warp")
-            tw.mma_wait(0)
-            with tw.when(steps > 0):
-                tw.arrive(empty[(turn * steps + steps - 1) % stages], each="warp")
+    for g in tw.unroll(GROUPS):
+        with tw.role(warps=WARPS, registers=232):
+            for turn in tw.range(turns):
+                m, n = tile_order(block + turn * blocks, tiles_m, tiles_n, group)
+                acc = tw.accumulator(mma)
+                for k in tw.range(steps, provenance="mainloop"):
+                    step = tw.let(turn * steps + k)
+                    stage = tw.let(step % stages)
+                    tw.wait(full[stage], step // stages % 2)
+                    tw.mma_fence()
+                    tw.mma_async(sA[stage, g], sB[stage], acc)
+                    tw.mma_commit()
+                    tw.mma_wait(1)  # the step before this one has left its stage
+                    with tw.when(k > 0):
+                        tw.arrive(empty[(step - 1) % stages], each="warp")
+                tw.mma_wait(0)
+                with tw.when(steps > 0):
+                    tw.arrive(empty[(turn * steps + steps - 1) % stages], each="warp")
 
-            tw.bulk_wait(0)  # the stores of the tile before have left sC
-            tw.role_barrier(1, threads=mma.threads)
-            tw.copy(acc, sC.permute(1, 0, 2).merge(1))
-            tw.fence_async()
-            tw.role_barrier(1, threads=mma.threads)
-            for j in tw.unroll(tile_n // COLUMNS):
-                tw.tma_store(sC[j], C, (m * tile_m, n * tile_n + j * COLUMNS))
-            tw.bulk_commit()
-        tw.bulk_wait(0)
+                for j in tw.unroll(tile_n // COLUMNS):
+                    buffer = sC[g, j % buffers]
+                    tw.bulk_wait(buffers - 1)  # the store before the last has left its buffer
+                    tw.role_barrier(1 + g, threads=mma.threads)
+                    tw.copy(acc[:, j * COLUMNS : (j + 1) * COLUMNS], buffer)
+                    tw.fence_async()
+                    tw.role_barrier(1 + g, threads=mma.threads)
+                    tw.tma_store(buffer, C, (m * tile_m + g * rows, n * tile_n + j * COLUMNS))
+                    tw.bulk_commit()
+            tw.bulk_wait(0)
 
 
-def bind(dtype, shape=None, *, columns=256, stages=3, blocks=132, group=8):
+STAGES = {192: (4, 3), 256: (4, 2), 128: (6, 2), 64: (8, 1)}
+"""Columns of a tile -> stages of the ring, buffers of each warpgroup's epilogue: what shared memory holds."""
+
+
+def bind(dtype, shape=None, *, columns=256, stages=None, blocks=132, group=8):
     """The kernel with tiles of 128 x ``columns`` x 64; two warpgroups multiply 64 rows each.
 
-    With a shape, the rest is chosen: narrow tiles where there are few, and as many blocks, up to one for each
-    of the H200's 132 multiprocessors, as finish together.
+    With a shape, the rest is chosen: the columns with which the H200's 132 multiprocessors finish first, and
+    as many blocks as finish together.  A step takes 4 cycles per column, or 2.2 for each row of A and B that
+    the second-level cache must deliver.
     """
     if shape is not None:
-        m, n, _ = shape
-        columns, stages = (128, 5) if m * n <= 2048 * 2048 else (192, 4) if m * n >= 8192 * 8192 else (256, 3)
-        tiles = tw.ceil_div(m, 128) * tw.ceil_div(n, columns)
-        blocks = tw.ceil_div(tiles, tw.ceil_div(tiles, 132))
-    mma = tw.TiledMma(tw.atoms.wgmma(dtype, columns), warps=(2, 1))
-    return hopper_gemm.bind(tile=(128, columns, COLUMNS), mma=mma, stages=stages, blocks=blocks, group=group)
+        tiles = {columns: tw.ceil_div(shape[0], 128) * tw.ceil_div(shape[1], columns) for columns in STAGES}
+        turns = {columns: max(tw.ceil_div(count, 132), 1) for columns, count in tiles.items()}
+        columns = min(STAGES, key=lambda columns: turns[columns] * max(4 * columns, 2.2 * (128 + columns)))
+        blocks = tw.ceil_div(tiles[columns], turns[columns])
+    most, buffers = STAGES[columns]
+    mma = tw.TiledMma(tw.atoms.wgmma(dtype, columns))
+    return hopper_gemm.bind(mma=mma, stages=stages or most, buffers=buffers, blocks=blocks, group=group)
 
 
 SHAPES = ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (8192, 14336, 4096))

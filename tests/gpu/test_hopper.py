@@ -15,7 +15,7 @@ from tilewright.tune.trial import Trial
 pytestmark = pytest.mark.gpu
 
 EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "03_hopper_gemm.py"))
-CHOICES = ({"columns": 256, "stages": 3}, {"columns": 192, "stages": 4}, {"columns": 128, "stages": 5})
+CHOICES = tuple({"columns": columns} for columns in EXAMPLE["STAGES"])
 GROUPS = 10
 
 

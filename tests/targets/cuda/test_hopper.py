@@ -22,10 +22,10 @@ def trace(dtype=tw.bf16, columns=256, divisor=256, **choices):
 
 
 @pytest.mark.parametrize("dtype", [tw.bf16, tw.f16], ids=str)
-@pytest.mark.parametrize(("columns", "stages"), [(256, 3), (192, 4), (128, 5)])
+@pytest.mark.parametrize("columns", EXAMPLE["STAGES"])
 @pytest.mark.parametrize("divisor", [256, 8])
-def test_it_compiles_without_spills_or_warnings(dtype, columns, stages, divisor) -> None:
-    kernel = trace(dtype, columns, divisor, stages=stages)
+def test_it_compiles_without_spills_or_warnings(dtype, columns, divisor) -> None:
+    kernel = trace(dtype, columns, divisor)
     assert [str(v) for v in (*verify.violations(kernel), *cuda.violations(kernel, "sm_90a"))] == []
     binary = compile_text(cuda.emit(kernel, "sm_90a").text, "sm_90a")
     assert binary.resources["spill_store_bytes"] == binary.resources["stack_bytes"] == 0
