@@ -8,7 +8,6 @@ import tilewright as tw
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Program
 
-from .hopper import trace as _trace_hopper
 from .kernels import spec
 
 BOX_BYTES = 8 * 64 * 2
@@ -127,7 +126,5 @@ PROGRAMS = {
 
 
 def trace(name: str, arrays: dict[str, np.ndarray], **constants) -> Kernel:
-    """A kernel of this file, or the Hopper GEMM, for these arrays."""
-    if name not in PROGRAMS:
-        return _trace_hopper(name, arrays, **constants)
+    """A kernel of this file, for these arrays."""
     return PROGRAMS[name].trace({key: spec(array) for key, array in arrays.items()}, constants)

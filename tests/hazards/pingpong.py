@@ -28,7 +28,7 @@ def pingpong_gemm(A, B, C, *, tile, mma, stages, blocks, ordered):
     done = tw.mbarrier(2, arrivals=WARPS)
     tw.barrier()
 
-    with tw.role(warps=WARPS, registers=40):
+    with tw.role(warps=WARPS, registers=40), tw.role(warps=1):
         for turn in tw.range(turns):
             index = tw.let(block + turn * blocks)
             for k in tw.range(steps):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import runpy
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,9 +13,9 @@ import pytest
 import tilewright as tw
 from tilewright.ir import verify
 from tilewright.runtime.compare import Accumulation, compare_gemm
-from tilewright.targets.reference import run
+from tilewright.targets.reference import Kind, run
 
-from .hopper import constants, operands, trace
+from .hopper import EXAMPLE, PATH, constants, operands, trace
 
 SIZES = {
     "one tile": (128, 64, 64),
@@ -28,7 +29,7 @@ SIZES = {
 
 def checked(shape, **changes):
     arrays, chosen = operands(*shape, changes.get("element", "bf16")), constants(**changes)
-    kernel = trace("hopper_gemm", arrays, **chosen)
+    kernel = trace(arrays, **chosen)
     assert not verify.violations(kernel)
     report = run(kernel, arrays)
     report.raise_if_any()
@@ -61,7 +62,7 @@ def test_other_tiles_blocks_and_types(changes) -> None:
 
 def test_a_small_problem_is_checked_in_less_than_two_seconds() -> None:
     arrays = operands(264, 136, 7 * 64 + 8)
-    kernel = trace("hopper_gemm", arrays, **constants())
+    kernel = trace(arrays, **constants())
     begin = time.perf_counter()
     assert run(kernel, arrays).is_clean
     assert time.perf_counter() - begin < 2
@@ -69,12 +70,33 @@ def test_a_small_problem_is_checked_in_less_than_two_seconds() -> None:
 
 def test_what_is_not_checked_is_computed_all_the_same() -> None:
     arrays = operands(133, 67, 131)
-    run(trace("hopper_gemm", arrays, **constants()), arrays, check=False)
+    run(trace(arrays, **constants()), arrays, check=False)
     how = Accumulation.of(tw.atoms.wgmma(tw.bf16, 64))
     compare_gemm(arrays["A"], arrays["B"].T, arrays["C"], how).raise_if_wrong()
 
 
-EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "03_hopper_gemm.py"))
+def four_loading_warps(folder: Path) -> dict[str, Any]:
+    """The example with all warps of the loading warpgroup at the waits, where only the first one loads."""
+    text = PATH.read_text()
+    assert text.count(", tw.role(warps=1):") == 1
+    changed = folder / PATH.name
+    changed.write_text(text.replace(", tw.role(warps=1):", ":"))
+    return runpy.run_path(str(changed))
+
+
+@pytest.mark.parametrize("shape", [(128, 64, 64), (300, 130, 6 * 64 + 24)])
+@pytest.mark.parametrize("stages", [2, 3])
+def test_loading_warps_that_wait_but_never_arrive_are_found(tmp_path, shape, stages) -> None:
+    arrays = operands(*shape)
+    report = run(trace(arrays, four_loading_warps(tmp_path), **constants(stages=stages)), arrays)
+    assert {(finding.kind, finding.tensor) for finding in report.findings} == {(Kind.OVERTAKEN, "empty")}
+    assert {finding.access.warp for finding in report.findings} <= {1, 2, 3}
+
+
+def test_what_an_author_is_told_of_an_unguarded_wait(golden, tmp_path) -> None:
+    arrays = operands(300, 130, 6 * 64 + 24)
+    report = run(trace(arrays, four_loading_warps(tmp_path), **constants()), arrays, blocks=[(0,)])
+    golden(str(report) + "\n", "unguarded_wait.txt")
 
 
 @pytest.mark.parametrize("shape", [(200, 136, 5 * 64 + 8), (136, 264, 0), (64, 64, 72)])

@@ -30,8 +30,11 @@ LATER_RELEASE = (
     "mma_wait -> arrive -> wait(empty) -> tma_load stands, and so does bulk_wait -> role_barrier -> copy"
 )
 REGISTERS_ONLY = "fragment -> mma_fence -> mma_async stands, and so does tma_load -> wait(full) -> mma_async"
+ONE_WARP = "wait(empty) -> arrive(full) -> tma_load: by one warp of the loading warpgroup, whichever it is"
 
 EQUIVALENT = {
+    "role 1: one warp later": ONE_WARP,
+    "arrive 0: each warp": ONE_WARP,
     "mma_commit 0: twice": EMPTY_GROUP,
     "mma_wait 0: one fewer pending": WAITS_FOR_ALL,
     "role_barrier 0: another number": SAME_THREADS,
@@ -85,7 +88,7 @@ def summary(report: Report) -> str:
 
 
 def every_mutant() -> Iterator[Mutant]:
-    yield from mutants(trace("hopper_gemm", CASES[""], **CONSTANTS))
+    yield from mutants(trace(CASES[""], **CONSTANTS))
 
 
 def test_every_mutant_is_found_or_equivalent_for_a_named_reason(golden) -> None:

@@ -38,3 +38,15 @@ def test_the_text_of_inner_roles() -> None:
     ]
     binary = compile_text(text, "sm_90a")
     assert not any(code in binary.log for code in FATAL)
+
+
+def arriving(X, Y):
+    full = tw.mbarrier(1, arrivals=2)
+    tw.barrier()
+    with tw.role(warps=2):
+        tw.arrive(full[0], expect_bytes=1024, each="warp")
+
+
+def test_warps_that_arrive_announce_their_bytes() -> None:
+    text = cuda.emit(Program(arriving, {"X": "M N", "Y": "P Q"}).trace({"X": SPEC, "Y": SPEC}), "sm_90a").text
+    assert "__syncwarp();\n    if (tid % 32 == 0) mbarrier_arrive_expect(full, 1024);" in text

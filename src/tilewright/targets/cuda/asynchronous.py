@@ -59,16 +59,18 @@ def mbarrier(emitter: SimtEmitter, op: ops.MBarrier) -> None:
 def arrive(emitter: SimtEmitter, op: ops.Arrive) -> None:
     """``mbarrier.arrive``, with the bytes that the phase waits for."""
     place = _barrier(emitter, op.barrier, op.stage)
+    call, first = f"mbarrier_arrive({place})", FIRST_THREAD
+    if op.expect_bytes:
+        call = f"mbarrier_arrive_expect({place}, {op.expect_bytes})"
     if op.each == "warp":
         emitter.comment(op, f"each warp arrives at {op.barrier}")
         emitter.line("__syncwarp();")
-        emitter.line(f"if ({THREAD} % {emitter.kernel.lanes} == 0) mbarrier_arrive({place});")
+        first = f"{THREAD} % {emitter.kernel.lanes} == 0"
     elif op.expect_bytes:
         emitter.comment(op, f"{op.barrier} waits for {op.expect_bytes} bytes")
-        emitter.line(f"if ({FIRST_THREAD}) mbarrier_arrive_expect({place}, {op.expect_bytes});")
     else:
         emitter.comment(op, f"arrive at {op.barrier}")
-        emitter.line(f"if ({FIRST_THREAD}) mbarrier_arrive({place});")
+    emitter.line(f"if ({first}) {call};")
 
 
 @CUDA_RULES.rule(ops.Wait)

@@ -126,6 +126,11 @@ class Agent:
         for clocks in self.both:
             clocks.learn_time(scope, slot, time)
 
+    @property
+    def seen(self) -> Array:
+        """The latest time of every agent that any of its lanes knows to have passed."""
+        return np.asarray(np.max(list(self.clocks.known.values()), axis=0))
+
     def has_seen(self, slot: int, time: int) -> bool:
         """Whether it knows, at any scope, of a time of an agent that is no warp."""
         return any(int(times[slot]) >= time for times in self.clocks.known.values())

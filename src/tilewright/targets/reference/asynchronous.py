@@ -12,7 +12,7 @@ from tilewright.ir.op import Op
 from tilewright.ir.types import Value
 from tilewright.layout.nodes import Int
 from tilewright.targets.reference.agents import Scope, join
-from tilewright.targets.reference.barriers import NamedBarrier, TransactionBarrier
+from tilewright.targets.reference.barriers import NamedBarrier, Passed, TransactionBarrier
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.rules import REFERENCE
@@ -73,6 +73,7 @@ def _arrive(machine: Machine, warp: Warp, op: ops.Arrive) -> None:
             f"no wait for it comes before, so this may be one arrival too many for {barrier.arrivals}"
         )
         machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason)
+    barrier.comes_after(warp.agent)
     barrier.told.tell(warp.agent, machine.checker.events.homes)
     barrier.arrivers.append((warp.agent, op))
     barrier.arrived += 1
@@ -113,6 +114,7 @@ def _wait(machine: Machine, warp: Warp, op: ops.Wait) -> Steps:
             f"was: two phases earlier it would have passed as well"
         )
         machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason)
+    barrier.has_passed(warp.agent, op)
     barrier.hear(warp.agent)
 
 
@@ -142,6 +144,8 @@ def _use(
 def _complete(machine: Machine, barrier: TransactionBarrier) -> None:
     agent, op = barrier.arrivers[-1]
     phase, expected, issued = barrier.phase, barrier.expected, barrier.issued
+    for wait in barrier.overtaken() if machine.check else ():
+        _overtaken(machine, barrier, wait)
     for load in barrier.complete():
         if not machine.check:
             continue
@@ -153,6 +157,19 @@ def _complete(machine: Machine, barrier: TransactionBarrier) -> None:
         machine.checker.barrier(Kind.TRANSACTION, load.agent, load.op, barrier, reason, (agent, op))
 
 
+def _overtaken(machine: Machine, barrier: TransactionBarrier, wait: Passed) -> None:
+    warp, phase = wait.agent.warp, barrier.phase
+    seen = "has come to this wait, which is to pass at once"
+    if phase:
+        seen = f"has seen that phase {phase - 1} has"
+    reason = (
+        f"phase {phase} can end before warp {warp} {seen}; the parity is then the same again, and the warp "
+        f"waits for phase {phase + 1}: nothing that ends phase {phase} comes after this wait;\n"
+        f"  let warp {warp} arrive at what the others wait for, or let fewer warps wait, in a role for them"
+    )
+    machine.checker.barrier(Kind.OVERTAKEN, wait.agent, wait.op, barrier, reason, barrier.arrivers[-1])
+
+
 # ---------------------------------------------------------------- bulk copies
 
 
@@ -162,6 +179,7 @@ def _tma_load(machine: Machine, warp: Warp, op: ops.TmaLoad) -> None:
         return
     barrier = _use(machine, warp, op, op.barrier, op.stage, lane=0)
     if barrier is not None:
+        barrier.comes_after(warp.agent)
         load_box(machine, warp, op, barrier)
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from tilewright.ir.async_ops import RoleBarrier
 from tilewright.ir.ops import Op
 from tilewright.targets.reference.agents import Agent, Message, Scope
+from tilewright.targets.reference.numerics import Array
 
 
 @dataclass(eq=False)
@@ -29,6 +32,16 @@ class Load:
     events: range
 
 
+@dataclass(frozen=True)
+class Passed:
+    """A warp that passed a wait: the operation, the phase that it waited for, and its time then."""
+
+    agent: Agent
+    op: Op
+    phase: int
+    time: int
+
+
 @dataclass(eq=False)
 class TransactionBarrier:
     """One stage of a transaction barrier.
@@ -47,6 +60,8 @@ class TransactionBarrier:
         told: what all arrivals so far told.
         heard: what the arrivals at completed phases told.
         arrivers: the agents that arrived in the present phase, with their operations.
+        passed: for each warp that waited here, by its slot, its last wait.
+        seen: the time of every agent that the end of the present phase comes after.
     """
 
     name: str
@@ -63,6 +78,11 @@ class TransactionBarrier:
     expected: int = 0
     loads: list[Load] = field(default_factory=list)
     arrivers: list[tuple[Agent, Op]] = field(default_factory=list)
+    passed: dict[int, Passed] = field(default_factory=dict)
+    seen: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.seen = np.zeros_like(self.told.generic.known[Scope.LANE])
 
     @property
     def issued(self) -> int:
@@ -102,6 +122,23 @@ class TransactionBarrier:
         self.arrived = self.expected = 0
         self.arrivers = []
         return late
+
+    def comes_after(self, agent: Agent) -> None:
+        """Note that the present phase cannot be over before an agent has come here."""
+        self.seen = np.maximum(self.seen, agent.seen)
+
+    def has_passed(self, agent: Agent, op: Op) -> None:
+        """Note that a warp has passed a wait for the phase before the present one."""
+        self.passed[agent.slot] = Passed(agent, op, self.phase - 1, agent.time)
+
+    def overtaken(self) -> list[Passed]:
+        """The waits for the phase before the present one that nothing lets pass before the present one ends.
+
+        The parity would then be again what it was, and such a warp would wait on.  The lanes of a warp wait
+        together.
+        """
+        late = (wait for wait in self.passed.values() if wait.phase == self.phase - 1)
+        return [wait for wait in late if self.seen[wait.agent.slot] < wait.time]
 
     def hear(self, agent: Agent) -> None:
         """Let a warp know of the completed phases, and of all that was told to them."""

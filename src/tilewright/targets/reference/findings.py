@@ -31,6 +31,7 @@ class Kind(Enum):
     UNFENCED = "missing mma_fence"
     UNINITIALISED = "uninitialised barrier"
     PHASE = "wrong phase"
+    OVERTAKEN = "unguarded wait"
     TRANSACTION = "wrong expected bytes"
     DIVISION = "division by zero"
     UNFINISHED = "unfinished at the end"
