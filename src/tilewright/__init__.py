@@ -111,6 +111,7 @@ from tilewright.layout.im2col import im2col
 from tilewright.layout.layout import Layout, column_major, row_major
 from tilewright.layout.transforms import Swizzle
 from tilewright.layout.view import View
+from tilewright.layout.warps import base_tile, by_warps
 from tilewright.ops.gemm import matmul
 from tilewright.runtime.kernel import Kernel, kernel
 from tilewright.targets import atoms
@@ -147,6 +148,7 @@ __all__ = [
     "async_wait",
     "atoms",
     "barrier",
+    "base_tile",
     "batch_index",
     "bf16",
     "block_index",
@@ -154,6 +156,7 @@ __all__ = [
     "blocked_product",
     "bulk_commit",
     "bulk_wait",
+    "by_warps",
     "c32",
     "c64",
     "c128",

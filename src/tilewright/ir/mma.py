@@ -8,11 +8,11 @@ Which target offers which atom is listed in `tilewright.targets.atoms`.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import lru_cache
 
 from tilewright.dtypes import DType
 from tilewright.errors import LayoutError
-from tilewright.layout.distribution import Distribution, Mode
+from tilewright.layout.distribution import Distribution
+from tilewright.layout.warps import by_warps
 
 
 @dataclass(frozen=True)
@@ -105,46 +105,28 @@ class TiledMma:
         return self.atom.lanes * self.warps[0] * self.warps[1]
 
     def a(self, k: int) -> Distribution:
-        """Distribution of an A tile of shape (m, k)."""
-        return _tiled(self.atom.a, self.warps, (0, None), (self.repeats[0], self._steps(k)))
+        """Distribution of an A tile of shape (m, k): the warps of a row of the grid hold the same."""
+        self._check_depth(k)
+        return by_warps((self.tile[0], k), self.atom.a, self.warps, reuse="row")
 
     def b(self, k: int) -> Distribution:
-        """Distribution of a B tile of shape (n, k)."""
-        return _tiled(self.atom.b, self.warps, (None, 0), (self.repeats[1], self._steps(k)))
+        """Distribution of a B tile of shape (n, k): the warps of a column of the grid hold the same."""
+        self._check_depth(k)
+        return by_warps((self.tile[1], k), self.atom.b, self.warps, reuse="column", along=0)
 
     def c(self) -> Distribution:
         """Distribution of the accumulator of shape (m, n)."""
-        return _tiled(self.atom.c, self.warps, (0, 1), self.repeats)
+        return by_warps(self.tile[:2], self.atom.c, self.warps)
 
-    def _steps(self, k: int) -> int:
+    def _check_depth(self, k: int) -> None:
         unit = self.atom.shape[2]
         if k < 1 or k % unit:
             raise LayoutError(
                 f"K = {k} is not a multiple of {unit}, the depth of {self.atom}; "
                 f"nearest legal choice: K = {max(k // unit, 1) * unit}"
             )
-        return k // unit
 
 
 def _check_pair(what: str, pair: tuple[object, ...]) -> None:
     if len(pair) != 2 or not all(isinstance(count, int) and count > 0 for count in pair):
         raise LayoutError(f"{what}={pair!r} of a tiled MMA must be two positive integers, along M and N")
-
-
-@lru_cache(maxsize=1024)
-def _tiled(
-    atom: Distribution,
-    warps: tuple[int, int],
-    warp_dims: tuple[int | None, int | None],
-    repeats: tuple[int, int],
-) -> Distribution:
-    """Repeat an atom's map: first within the warp (contiguous), then over warps along ``warp_dims``."""
-    spans = [extent * repeat for extent, repeat in zip(atom.shape, repeats, strict=True)]
-    shape = list(spans)
-    warp_modes = []
-    for count, dim in zip(warps, warp_dims, strict=True):
-        warp_modes.append(Mode(count, dim, 0 if dim is None else spans[dim]))
-        if dim is not None:
-            shape[dim] *= count
-    repeat_modes = tuple(Mode(repeat, dim, atom.shape[dim]) for dim, repeat in enumerate(repeats))
-    return Distribution(tuple(shape), (*atom.threads, *warp_modes), (*atom.values, *repeat_modes))

@@ -71,7 +71,7 @@ def shared(
     *,
     layout: Layout | View | None = None,
     elems: int | None = None,
-    swizzle: int | None = None,
+    swizzle: int | Swizzle | None = None,
     name: str = "shared",
 ) -> Tensor:
     """An uninitialised tensor in shared memory.
@@ -82,7 +82,7 @@ def shared(
         layout: where each element lies; default: the last dimension contiguous.
         elems: elements to allocate; default: the cosize of the layout.
         swizzle: 128 for rows of 128 bytes whose 16-byte chunks are exchanged as bulk copies and asynchronous
-            MMA take them; the last dimension is one such row.
+            MMA take them; the last dimension is one such row.  Or a `Swizzle` of the layout's offsets.
         name: what it is called in generated text, if it is not assigned to a variable.
     """
     extents = static("extents of shared memory", shape)
@@ -92,7 +92,10 @@ def shared(
     if view.shape != extents:
         raise TraceError(f"layout of shape {view.shape} for a tensor of shape {extents}", here())
     kind, align = element_type(element), 128
-    if swizzle is not None:
+    if isinstance(swizzle, Swizzle):
+        with located():
+            view = swizzle.apply(view)
+    elif swizzle is not None:
         view, align = _swizzled(view, swizzle, kind), 1024
     count = constant("elems", view.elems if elems is None else elems)  # type: ignore[arg-type]
     return Tensor(current().define(Shared, name, dtype=kind, view=view, elems=count, align=align))
@@ -115,15 +118,21 @@ def fragment(
     like: Fragment | Tensor | Distribution,
     element: DType | str | None = None,
     fill: float | int | None = None,
+    name: str = "fragment",
 ) -> Fragment:
-    """A tile in registers with the map of ``like``: a fragment, a partitioned tensor, or a distribution."""
+    """A tile in registers with the map of ``like``: a fragment, a partitioned tensor, or a distribution.
+
+    Args:
+        like: what has the map.
+        element: element type; default: that of ``like``.
+        fill: what every element is at first; default: not initialised.
+        name: what it is called in generated text, if it is not assigned to a variable.
+    """
     spread = like if isinstance(like, Distribution) else _distribution_of(like)
     if element is None and isinstance(like, Distribution):
         raise TraceError("a fragment of a bare distribution needs an element type", here())
     chosen = element_type(element) if element is not None else like.dtype  # type: ignore[union-attr]
-    return Fragment(
-        current().define(FragmentOp, "fragment", dtype=chosen, distribution=spread, fill=_fill(fill))
-    )
+    return Fragment(current().define(FragmentOp, name, dtype=chosen, distribution=spread, fill=_fill(fill)))
 
 
 def _distribution_of(like: Fragment | Tensor) -> Distribution:
@@ -156,6 +165,7 @@ def copy(
     threads: Layout | Distribution | Sequence[int] | None = None,
     vector: int | None = None,
     vector_dim: int | None = None,
+    access_order: Sequence[int] | None = None,
 ) -> None:
     """``target = source``, by all threads together, converting to the target's dtype.
 
@@ -167,8 +177,10 @@ def copy(
             `Distribution` (`raked`, `blocked`).  A fragment or a partitioned tensor brings its own.
         vector: elements per access along ``vector_dim``; default: the widest legal.
         vector_dim: the dimension along which a thread's consecutive elements lie; default: the last.
+        access_order: the dimensions in the order in which a thread visits its chunk, slowest first, a vector
+            at a time; default: as they come, ``vector_dim`` fastest.
     """
-    _copy(Copy, source, target, threads, vector, vector_dim)
+    _copy(Copy, source, target, (threads, vector, vector_dim, access_order))
 
 
 def copy_async(
@@ -178,15 +190,15 @@ def copy_async(
     threads: Layout | Distribution | Sequence[int] | None = None,
     vector: int | None = None,
     vector_dim: int | None = None,
+    access_order: Sequence[int] | None = None,
 ) -> None:
     """Start copying from global to shared memory; complete after `async_wait`, for others after a barrier."""
-    _copy(CopyAsync, source, target, threads, vector, vector_dim)
+    _copy(CopyAsync, source, target, (threads, vector, vector_dim, access_order))
 
 
-def _copy(
-    op: type[Copy], source: Any, target: Any, threads: Any, vector: int | None, vector_dim: int | None
-) -> None:
+def _copy(op: type[Copy], source: Any, target: Any, how: tuple[Any, Any, Any, Any]) -> None:
     tracer = current()
+    threads, vector, vector_dim, access_order = how
     for operand in (source, target):
         if not isinstance(operand, Tensor | Fragment):
             raise TraceError(f"copy of {operand!r}: takes tensors and fragments", here())
@@ -194,7 +206,8 @@ def _copy(
     spread = threads if isinstance(threads, Distribution) else None
     if threads is not None and spread is None:
         try:
-            spread = thread_map(target.value.type.shape, threads, vector_dim=vector_dim)
+            shape = target.value.type.shape
+            spread = thread_map(shape, threads, None, vector_dim, access_order, width)
         except LayoutError as error:
             what, _, nearest = str(error).partition("; nearest legal choice: ")
             tracer.violate("threads x slice = tile", what, nearest)

@@ -13,6 +13,7 @@ from tilewright.lang.fragments import Fragment, Number, Operand, elementwise
 from tilewright.lang.scalars import Index, as_tuple, unwrap, wrap
 from tilewright.lang.source import here
 from tilewright.lang.threads import thread_map
+from tilewright.lang.tiles import Tiles
 from tilewright.lang.tracer import current, located, open_region
 from tilewright.layout import transforms as t
 from tilewright.layout.expr import add, expand, mul
@@ -52,12 +53,37 @@ class Tensor:
         base = self.value.buffer.name
         return Tensor(current().define(Reshape, f"{base}_{suffix}", source=self.value, transform=transform))
 
-    def tile(self, shape: Sequence[int], at: Sequence[Index]) -> Tensor:
+    def tile(
+        self,
+        shape: Sequence[int | None],
+        at: Sequence[Index | None],
+        projection: Sequence[int | None] | None = None,
+    ) -> Tensor:
         """Tile ``at`` of the partition into tiles of ``shape``: ``new[i] = old[at*shape + i]``.
 
         What lies past the edge reads as 0 and is not written.
+
+        Args:
+            shape: static extents; None, in both ``shape`` and ``at``, takes the whole dimension.
+            at: which tile along each dimension.
+            projection: 1 keeps an entry of ``shape`` and ``at``, None drops it: a block's tile (m, n, k) and
+                its place, as operand A = (m, k) needs them, are ``projection=(1, None, 1)``.
         """
-        return self._view(t.Tile(static("tile shape", shape), _ints(at)), "tile")
+        extents, places = (
+            kept("tile shape", as_tuple(shape), projection),
+            kept("tile index", as_tuple(at), projection),
+        )
+        return self._view(t.Tile(_extents(extents), _places(places)), "tile")
+
+    def tiles(self, shape: Sequence[int | None]) -> Tiles:
+        """All tiles of ``shape``, to be counted by their place: ``tiles[i, j]``, or ``tiles[i, :][j]``.
+
+        Args:
+            shape: static extents; None takes the whole dimension.
+        """
+        if len(shape) != len(self.shape):
+            raise TraceError(f"tiles {tuple(shape)} of a tensor of rank {len(self.shape)}", here())
+        return Tiles(self, _extents(shape))
 
     def __getitem__(self, index: Any) -> Tensor:
         parts = list(as_tuple(index))
@@ -169,6 +195,8 @@ class Tensor:
         threads: Layout | Sequence[int],
         projection: Sequence[int | None] | None = None,
         vector_dim: int | None = None,
+        access_order: Sequence[int] | None = None,
+        vector: int | None = None,
     ) -> Tensor:
         """Deal the tile to threads, each taking one contiguous chunk.
 
@@ -178,9 +206,13 @@ class Tensor:
             projection: one entry per thread dimension: 1 keeps it, None drops it, so that its threads hold
                 copies; default: all kept.
             vector_dim: the dimension along which a thread's consecutive values lie; default: the last.
+            access_order: the dimensions in the order in which a thread visits its chunk, slowest first;
+                default: as they come, ``vector_dim`` fastest.
+            vector: how many values a thread takes along ``vector_dim`` before it goes on in that order;
+                default: all of its chunk.
         """
         with located():
-            made = thread_map(self.value.tensor.shape, threads, projection, vector_dim)
+            made = thread_map(self.value.tensor.shape, threads, projection, vector_dim, access_order, vector)
         name = f"{self.value.buffer.name}_part"
         return Tensor(current().define(Partition, name, source=self.value, distribution=made))
 
@@ -211,6 +243,27 @@ def static(what: str, values: int | Sequence[int]) -> tuple[int, ...]:
 def constant(what: str, value: int) -> int:
     """An integer that must be known while the kernel is traced; see `static`."""
     return static(what, value)[0]
+
+
+def kept(what: str, values: Sequence[Any], projection: Sequence[int | None] | None) -> Sequence[Any]:
+    """The values whose entry in a projection is not None; all of them without one.
+
+    Raises:
+        TraceError: a projection of another length.
+    """
+    if projection is None:
+        return values
+    if len(projection) != len(values):
+        raise TraceError(f"projection {tuple(projection)} for a {what} of {len(values)} entries", here())
+    return [value for value, keep in zip(values, projection, strict=True) if keep is not None]
+
+
+def _extents(shape: Sequence[int | None]) -> tuple[int | None, ...]:
+    return tuple(None if extent is None else constant("tile shape", extent) for extent in shape)
+
+
+def _places(at: Sequence[Index | None]) -> tuple[Int | None, ...]:
+    return tuple(None if place is None else unwrap(place) for place in at)
 
 
 def _slice_part(part: Any, extent: Int) -> Int | tuple[Int, Int]:

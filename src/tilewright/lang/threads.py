@@ -17,6 +17,8 @@ def thread_map(
     threads: Layout | int | Sequence[int],
     projection: Sequence[int | None] | None = None,
     vector_dim: int | None = None,
+    access_order: Sequence[int] | None = None,
+    vector: int | None = None,
 ) -> Distribution:
     """The distribution of a tile over a thread layout, one contiguous chunk per thread.
 
@@ -35,7 +37,12 @@ def thread_map(
         if extent % counts[dim]:
             raise LayoutError(_indivisible(tile, counts, kept, extent, dim))
     base = blocked(
-        tile, [counts[dim] for dim in kept], [kept.index(dim) for dim in order if dim in kept], vector_dim
+        tile,
+        [counts[dim] for dim in kept],
+        [kept.index(dim) for dim in order if dim in kept],
+        vector_dim,
+        access_order,
+        vector,
     )
     modes = iter(base.threads)
     spread = tuple(next(modes) if dim in kept else Mode(counts[dim], None, 0) for dim in order)

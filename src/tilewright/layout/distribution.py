@@ -191,7 +191,12 @@ def registers(source: Distribution, target: Distribution, start: Sequence[int]) 
 
 
 def blocked(
-    tile: Sequence[int], threads: Sequence[int], order: Sequence[int], vector_dim: int | None = None
+    tile: Sequence[int],
+    threads: Sequence[int],
+    order: Sequence[int],
+    vector_dim: int | None = None,
+    access_order: Sequence[int] | None = None,
+    vector: int | None = None,
 ) -> Distribution:
     """Each thread takes one contiguous chunk of ``tile[d] / threads[d]`` elements per dimension.
 
@@ -200,9 +205,14 @@ def blocked(
         threads: number of threads along each dimension.
         order: dimensions of the thread index, fastest first.
         vector_dim: the dimension along which a thread's consecutive values lie; default: the last.
+        access_order: the dimensions in the order in which a thread visits its chunk, slowest first; default:
+            as they come, ``vector_dim`` fastest.
+        vector: how many values a thread takes along ``vector_dim`` before it goes on in ``access_order``;
+            default: its chunk.
 
     Raises:
-        LayoutError: the threads do not divide the tile; the message gives the nearest legal number.
+        LayoutError: the threads do not divide the tile, the vector does not divide the chunk, or the order is
+            none; the message gives the nearest legal choice.
 
     Example:
         >>> blocked((256, 32), (64, 4), order=(1, 0)).coordinate(5, 9)
@@ -222,9 +232,34 @@ def blocked(
     chunk = [extent // count for extent, count in zip(tile, threads, strict=True)]
     first = len(tile) - 1 if vector_dim is None else vector_dim
     thread_modes = tuple(Mode(threads[dim], dim, chunk[dim]) for dim in order)
-    value_order = [first, *(dim for dim in reversed(range(len(tile))) if dim != first)]
-    value_modes = tuple(Mode(chunk[dim], dim, 1) for dim in value_order)
-    return Distribution(tuple(tile), thread_modes, value_modes)
+    return Distribution(tuple(tile), thread_modes, _visited(chunk, first, access_order, vector))
+
+
+def _visited(
+    chunk: Sequence[int], first: int, access_order: Sequence[int] | None, vector: int | None
+) -> tuple[Mode, ...]:
+    """The values of a thread in the order in which it visits its chunk."""
+    if access_order is None:
+        fastest = [first, *(dim for dim in reversed(range(len(chunk))) if dim != first)]
+        return tuple(Mode(chunk[dim], dim, 1) for dim in fastest)
+    if sorted(access_order) != list(range(len(chunk))):
+        nearest = (*(dim for dim in range(len(chunk)) if dim != first), first)
+        raise LayoutError(
+            f"access_order={tuple(access_order)} does not name each of {len(chunk)} dimensions once; nearest "
+            f"legal choice: access_order={nearest}"
+        )
+    run = chunk[first] if vector is None else vector
+    if run < 1 or chunk[first] % run:
+        nearest_run = max(n for n in range(1, max(min(run, chunk[first]), 1) + 1) if chunk[first] % n == 0)
+        raise LayoutError(
+            f"vectors of {run} do not divide a thread's {chunk[first]} values along dimension {first}; "
+            f"nearest legal choice: vector={nearest_run}"
+        )
+    steps = [
+        Mode(chunk[dim] // run, dim, run) if dim == first else Mode(chunk[dim], dim, 1)
+        for dim in reversed(access_order)
+    ]
+    return (Mode(run, first, 1), *steps)
 
 
 def raked(tile: Sequence[int], threads: Sequence[int], vector: int, vector_dim: int) -> Distribution:

@@ -1,0 +1,172 @@
+"""A GEMM through all three memories, C = A Bᵀ, in three levels, each with more in flight than the last.
+
+    python examples/07_three_levels_gemm.py [--small] [--target cuda|cpu|reference]
+
+serial      a tile is copied, multiplied, and only then the next one copied
+buffered    two stages of shared memory: the next tile is copied while this one is multiplied
+prefetched  a ring of stages filled by asynchronous copies, and two sets of registers: while one slice of K is
+            multiplied, the next one is loaded from shared memory
+
+Ragged M, N and K are zeros past the edge: no level needs a case for the last tile.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import tilewright as tw
+from tilewright.ops.sample import operands
+from tilewright.runtime.cuda import device_count
+from tilewright.tune.measure import QUICK
+from tilewright.tune.trial import OURS, Trial
+
+
+class Operand:
+    """A or B of one block: its tiles along K, their stages in shared memory, and what each warp loads of one.
+
+    Args:
+        source: (rows, K) in global memory.
+        at: which rows.
+        tile: extents of a tile (rows, k).
+        stages: tiles that shared memory holds.
+        part: the slice of a tile that is multiplied at once, shared out to the warps.
+    """
+
+    def __init__(self, source, at, tile, stages, part):
+        warps = part.size_threads // 32
+        self.tiles = source.tiles(tile)[at, :]
+        self.shared = tw.shared((stages, *tile), source.dtype, name=f"s{source.value.name}")
+        self.movers = tw.by_warps(tile, tw.base_tile(tile, source.dtype), warps=(warps, 1))
+        self.part, self.stages = part, stages
+
+    def copy(self, k):
+        """Tile ``k`` to its stage."""
+        tw.copy(self.tiles[k], self.shared[k % self.stages], threads=self.movers)
+
+    def start(self, k):
+        """The same in the background."""
+        tw.copy_async(self.tiles[k], self.shared[k % self.stages], threads=self.movers)
+
+    def slice(self, k, s):
+        """Slice ``s`` of tile ``k``, in shared memory."""
+        return self.shared[k % self.stages].tiles(self.part.shape)[0, s]
+
+
+def begin(A, B, C, tile, mma, stages):
+    """This block's tile of C, its operands, the accumulator, and how many tiles and slices of K there are."""
+    tile_m, tile_n, tile_k = tile
+    m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
+    depth = mma.tile[2]
+    a = Operand(A, m, (tile_m, tile_k), stages, tw.operand_a(mma, depth))
+    b = Operand(B, n, (tile_n, tile_k), stages, tw.operand_b(mma, depth))
+    return C.tile((tile_m, tile_n), (m, n)), a, b, tw.accumulator(mma), a.tiles.shape[0], tile_k // depth
+
+
+def multiply(a, b, acc, k, slices):
+    """All slices of tile ``k``, one after the other."""
+    for s in tw.unroll(slices):
+        rA = tw.load(a.slice(k, s), a.part)
+        rB = tw.load(b.slice(k, s), b.part)
+        tw.mma(rA, rB, acc)
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def serial(A, B, C, *, tile, mma):
+    out, a, b, acc, count, slices = begin(A, B, C, tile, mma, stages=1)
+    for k in tw.range(count, provenance="mainloop"):
+        a.copy(k)
+        b.copy(k)
+        tw.barrier()
+        multiply(a, b, acc, k, slices)
+        tw.barrier()  # the stage has been read, before the next tile overwrites it
+    tw.copy(acc, out)
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def buffered(A, B, C, *, tile, mma):
+    out, a, b, acc, count, slices = begin(A, B, C, tile, mma, stages=2)
+    a.start(0)
+    b.start(0)
+    tw.async_commit()
+    for k in tw.range(count, provenance="mainloop"):
+        tw.async_wait(0)
+        tw.barrier()  # tile k is there for all, and all have read tile k - 1
+        a.start(k + 1)
+        b.start(k + 1)
+        tw.async_commit()
+        multiply(a, b, acc, k, slices)
+    tw.copy(acc, out)
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def prefetched(A, B, C, *, tile, mma, stages):
+    out, a, b, acc, count, slices = begin(A, B, C, tile, mma, stages)
+    rA = [tw.fragment(a.part, A.dtype, name="rA") for _ in range(2)]
+    rB = [tw.fragment(b.part, B.dtype, name="rB") for _ in range(2)]
+    for k in tw.unroll(stages - 1):
+        a.start(k)
+        b.start(k)
+        tw.async_commit()
+    tw.async_wait(stages - 2)
+    tw.barrier()
+    tw.copy(a.slice(0, 0), rA[0])
+    tw.copy(b.slice(0, 0), rB[0])
+    for k in tw.range(count, provenance="mainloop"):
+        for s in tw.unroll(slices):
+            if s == slices - 1:
+                tw.async_wait(stages - 2)
+                tw.barrier()  # tile k + 1 is there for all, and all have read tile k
+            after = s + 1
+            tw.copy(a.slice(k + after // slices, after % slices), rA[after % 2])
+            tw.copy(b.slice(k + after // slices, after % slices), rB[after % 2])
+            if s == 0:
+                a.start(k + stages - 1)
+                b.start(k + stages - 1)
+                tw.async_commit()
+            tw.mma(rA[s % 2], rB[s % 2], acc)
+    tw.copy(acc, out)
+
+
+def bind(level, dtype=tw.f16, *, tile=(128, 128, 32), warps=(2, 2), stages=4):
+    """A level with a tile of ``tile``; each of 2 x 2 warps multiplies 64 x 64 of it."""
+    atom = tw.atoms.TENSOR_CORE[dtype.name]
+    repeats = (tile[0] // (warps[0] * atom.shape[0]), tile[1] // (warps[1] * atom.shape[1]))
+    more = {"stages": stages} if level is prefetched else {}
+    return level.bind(tile=tile, mma=tw.TiledMma(atom, warps, repeats), **more)
+
+
+LEVELS = (serial, buffered, prefetched)
+SHAPES = {"cuda": (4096, 4096, 4096), "cpu": (1024, 1024, 1024), "reference": (256, 128, 96)}
+SMALL = {"cuda": (512, 384, 320), "cpu": (512, 384, 320), "reference": (128, 128, 96)}
+RAGGED = (129, 129, 67)
+
+
+def attempt(level, dtype, shape, target):
+    """Run a level, verify every element, and print the time of a call."""
+    bound = bind(level, dtype)
+    m, n, k = shape
+    atom = bound.constants["mma"].atom
+    trial = Trial(bound, operands("random", dtype, shape, layout="nt"), target, atom, f"{m}x{n}x{k}")
+    executable, seconds = trial.run()
+    assert executable.target == target, f"{executable.target} ran instead of {target}"
+    comparison = trial.verify()
+    comparison.raise_if_wrong()
+    print(f"{trial.name} on {executable.arch}: {comparison}")
+    if target != "reference":  # which looks for hazards, thread by thread; nobody needs its time
+        seconds = trial.time(QUICK)[OURS].us.median / 1e6
+    print(trial.perf(1e6 * seconds))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--small", action="store_true", help="small matrices")
+    default = "cuda" if device_count() else "cpu"
+    parser.add_argument("--target", choices=SHAPES, default=default, help=f"default here: {default}")
+    asked = parser.parse_args()
+    for level in LEVELS:
+        attempt(level, tw.f16, (SMALL if asked.small else SHAPES)[asked.target], asked.target)
+        attempt(level, tw.bf16, RAGGED, asked.target)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""The tiles of a tensor, counted by their place in its partition: whole, or one row or column of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from tilewright.errors import TraceError
+from tilewright.lang.scalars import Index, as_tuple, unwrap, wrap
+from tilewright.lang.source import here
+from tilewright.layout.expr import ceil_div
+
+if TYPE_CHECKING:
+    from tilewright.lang.tensors import Tensor
+
+
+class Tiles:
+    """The partition of a tensor into tiles of one shape; see `Tensor.tiles`.
+
+    Args:
+        source: the tensor, in global or shared memory.
+        extents: of a tile; None takes the whole dimension.
+        at: for each dimension the index that is chosen already, or None.
+    """
+
+    def __init__(
+        self, source: Tensor, extents: tuple[int | None, ...], at: tuple[Index | None, ...] | None = None
+    ) -> None:
+        self.source = source
+        self.extents = extents
+        self.at = at or (None,) * len(extents)
+
+    @property
+    def free(self) -> tuple[int, ...]:
+        """The dimensions along which no index is chosen yet."""
+        return tuple(
+            dim
+            for dim, (extent, at) in enumerate(zip(self.extents, self.at, strict=True))
+            if extent is not None and at is None
+        )
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """How many tiles there are along each free dimension; the last ones may reach past the edge."""
+        return tuple(
+            wrap(ceil_div(self.source.value.tensor.shape[d], self.extents[d] or 1)) for d in self.free
+        )
+
+    def __getitem__(self, index: Any) -> Any:
+        """A tile, or the tiles that remain where a dimension is kept with ``:`` or left out."""
+        free, parts = self.free, as_tuple(index)
+        if len(parts) > len(free):
+            raise TraceError(f"{len(parts)} indices for tiles along {len(free)} dimensions", here())
+        chosen = list(self.at)
+        for dim, count, part in zip(free, self.shape, parts, strict=False):
+            if isinstance(part, slice):
+                if part != slice(None):
+                    raise TraceError(
+                        f"tiles {_spelled(part)} of dimension {dim}: an index or ':' chooses tiles; nearest "
+                        "legal choice: slice the tensor before it is cut into tiles",
+                        here(),
+                    )
+                continue
+            at = unwrap(part)
+            chosen[dim] = count + at if isinstance(at, int) and at < 0 else part
+        made = Tiles(self.source, self.extents, tuple(chosen))
+        return made if made.free else self.source.tile(self.extents, made.at)
+
+    def __iter__(self) -> NoReturn:
+        raise TraceError(
+            "tiles are not iterated over: write `for i in tw.range(tiles.shape[0])` and index them", here()
+        )
+
+    def __repr__(self) -> str:
+        return f"tiles {self.extents} at {self.at} of {self.source!r}"
+
+
+def _spelled(part: slice) -> str:
+    ends = ("" if end is None else str(end) for end in (part.start, part.stop))
+    return ":".join(ends) + (f":{part.step}" if part.step is not None else "")

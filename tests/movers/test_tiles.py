@@ -1,0 +1,138 @@
+"""Tiles by their place: the four forms of an iterator, over global and over shared memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import LegalityError, TraceError
+
+TARGETS = ("reference", "cpu")
+THREADS = 32
+
+
+def ran(kernel, x, y, target, **constants):
+    y[...] = np.nan
+    assert kernel(x, y, target=target, **constants).target == target
+    if target == "reference":
+        kernel.check(x, y, **constants).raise_if_any()
+    return y
+
+
+@tw.kernel(X="M N", Y="M N")
+def by_form(X, Y, *, tile, form):
+    """Every tile of X to its place in Y, each found in one of the forms."""
+    tw.block_index(1)
+    source, target = X.tiles(tile), Y.tiles(tile)
+    for i in tw.range(source.shape[0]):
+        for j in tw.range(source.shape[1]):
+            moved = {
+                "it(x, y)": lambda i=i, j=j: source[i, j],
+                "it(x, _)": lambda i=i, j=j: source[i, :][j],
+                "it(_, y)": lambda i=i, j=j: source[:, j][i],
+                "it(i)": lambda i=i, j=j: source[i][j],
+            }[form]()
+            tw.copy(moved, target[i, j], threads=(THREADS, 1))
+
+
+FORMS = ("it(x, y)", "it(x, _)", "it(_, y)", "it(i)")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_over_global_memory(form, target) -> None:
+    x = np.random.default_rng(0).standard_normal((70, 45)).astype(np.float32)
+    assert (ran(by_form, x, np.empty_like(x), target, tile=(32, 16), form=form) == x).all()
+
+
+@tw.kernel(X="M N", Y="M N")
+def reversed_in_shared(X, Y, *, form):
+    """The four chunks of a row of a shared tile, last one first: Y[:, 16 (3 - j) + i] = X[:, 16 j + i]."""
+    m = tw.block_index(tw.ceil_div(X.shape[0], 32))
+    held = tw.shared((32, 64), X.dtype)
+    tw.copy(X.tile((32, 64), (m, 0)), held, threads=(THREADS, 1))
+    tw.barrier()
+    chunks, out = held.tiles((32, 16)), Y.tile((32, 64), (m, 0)).tiles((32, 16))
+    assert chunks.shape == (1, 4)
+    row = chunks[0, :]
+    for j in tw.range(row.shape[0]):
+        source = {
+            "it(i)": lambda j=j: row[j],
+            "it(x, y)": lambda j=j: chunks[0, j],
+            "it(_, y)": lambda j=j: chunks[:, j][0],
+            "it(x, _)": lambda j=j: chunks[-1, :][j],
+        }[form]()
+        tw.copy(source, out[0, 3 - j], threads=(THREADS, 1))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_over_shared_memory(form, target) -> None:
+    x = np.random.default_rng(1).standard_normal((70, 64)).astype(np.float32)
+    wanted = np.concatenate([x[:, 16 * j : 16 * j + 16] for j in (3, 2, 1, 0)], axis=1)
+    assert (ran(reversed_in_shared, x, np.empty_like(x), target, form=form) == wanted).all()
+
+
+@tw.kernel(X="M N", Y="M N")
+def whole_rows(X, Y):
+    m = tw.block_index(tw.ceil_div(X.shape[0], 32))
+    rows = tw.shared((32, 48), X.dtype)
+    tw.copy(X.tile((32, 48), (m, 0)), rows, threads=(THREADS, 1))
+    tw.barrier()
+    strips = rows.tiles((8, None))
+    assert strips.shape == (4,)
+    out = Y.tile((32, 48), (m, 0)).tiles((8, None))
+    for i in tw.unroll(4):
+        tw.copy(strips[i], out[-4 + i], threads=(8, 4))
+
+
+def test_a_dimension_that_is_not_cut_is_not_counted() -> None:
+    x = np.random.default_rng(2).standard_normal((40, 48)).astype(np.float32)
+    for target in TARGETS:
+        assert (ran(whole_rows, x, np.empty_like(x), target) == x).all()
+
+
+@tw.kernel(X="M N", Y="M N")
+def wrong(X, Y, *, what):
+    tw.block_index(1)
+    what(X)
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        (lambda X: X.tiles((32,)), "rank 2"),
+        (lambda X: X.tiles((32, 16))[0, 0, 0], "3 indices for tiles along 2 dimensions"),
+        (lambda X: X.tiles((32, 16))[1:, 0], "an index or ':' chooses tiles"),
+        (lambda X: list(X.tiles((32, 16))), "tw.range"),
+        (lambda X: X.tiles((32, X.shape[1])), "must be known"),
+        (lambda X: X.tile((32, 16, 8), (0, 0, 0), projection=(1, None)), "projection (1, None)"),
+        (lambda X: X.tile((32, None), (0, 1)), "only one of both"),
+    ],
+)
+def test_wrong_tiles_are_refused(what, says) -> None:
+    x = np.zeros((64, 64), np.float32)
+    with pytest.raises((TraceError, LegalityError)) as raised:
+        wrong.trace(x, x, what=what)
+    assert says in str(raised.value)
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def projected(A, B, C, *, block):
+    """A block's tile and place (m, n, k), as each tensor needs them."""
+    m, n = tw.block_index(tw.ceil_div(C.shape, block[:2]))
+    at = (m, n, 0)
+    a = tw.load(A.tile(block, at, projection=(1, None, 1)).partition((32, 1)))
+    assert A.tile(block, at, projection=(1, None, 1)).shape == (block[0], block[2])
+    assert B.tile(block, at, projection=(None, 1, 1)).shape == (block[1], block[2])
+    assert C.tile(block, at, projection=(1, 1, None)).shape == block[:2]
+    tw.copy(a, C.tile(block, at, projection=(1, 1, None)))
+
+
+def test_projections_of_a_blocks_tile() -> None:
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal((n, 16)).astype(np.float32) for n in (64, 48))
+    c = np.full((64, 48), np.nan, np.float32)
+    projected(a, b, c, block=(32, 16, 16), target="reference")
+    assert all((c[:, 16 * n : 16 * n + 16] == a).all() for n in range(3))
