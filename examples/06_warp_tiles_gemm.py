@@ -1,6 +1,6 @@
 """A GEMM from global memory to registers, C = A Bᵀ: warp tiles with row and column reuse, no shared memory.
 
-    python examples/06_warp_tiles_gemm.py [--small] [--target cuda|cpu|reference]
+    python examples/06_warp_tiles_gemm.py [--small] [--target cuda|cpu|reference] [verify init time [M N K]]
 
 2 x 2 warps share a tile of C. The warps of a row of this grid load the same rows of A, those of a column the
 same rows of B (columns of Bᵀ); each warp multiplies what it holds. No thread needs another's registers, so
@@ -9,13 +9,12 @@ that nothing is shared and there is no barrier. Ragged M, N and K read as zeros 
 
 from __future__ import annotations
 
-import argparse
+import runpy
+from pathlib import Path
 
 import tilewright as tw
-from tilewright.ops.sample import operands
-from tilewright.runtime.cuda import device_count
-from tilewright.tune.measure import QUICK
-from tilewright.tune.trial import OURS, Trial
+
+BASIC = runpy.run_path(str(Path(__file__).with_name("02_basic_gemm.py")))
 
 
 @tw.kernel(A="M K", B="N K", C="M N")
@@ -39,38 +38,13 @@ BOUND = {
     dtype: warp_tiles_gemm.bind(tile=(128, 64, 32), mma=tw.TiledMma(atom, warps=(2, 2), repeats=(4, 4)))
     for dtype, atom in ((tw.f16, tw.atoms.MMA_F16), (tw.bf16, tw.atoms.MMA_BF16))
 }
-SHAPES = {"cuda": (4096, 4096, 4096), "cpu": (1024, 1024, 1024), "reference": (256, 128, 96)}
-SMALL = {"cuda": (512, 384, 320), "cpu": (512, 384, 320), "reference": (128, 64, 64)}
-RAGGED = (129, 129, 67)
-
-
-def attempt(dtype, shape, target):
-    """Run the kernel, verify every element, and print the time of a call."""
-    bound = BOUND[dtype]
-    mma = bound.constants["mma"]
-    trial = Trial(
-        bound, operands("random", dtype, shape, layout="nt"), target, mma.atom, "x".join(map(str, shape))
-    )
-    executable, seconds = trial.run()
-    assert executable.target == target, f"{executable.target} ran instead of {target}"
-    comparison = trial.verify()
-    comparison.raise_if_wrong()
-    print(f"{trial.name} on {executable.arch}: {comparison}")
-    if target != "reference":  # which looks for hazards, thread by thread; nobody needs its time
-        seconds = trial.time(QUICK)[OURS].us.median / 1e6
-    print(trial.perf(1e6 * seconds))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--small", action="store_true", help="small matrices")
-    default = "cuda" if device_count() else "cpu"
-    parser.add_argument("--target", choices=SHAPES, default=default, help=f"default here: {default}")
-    asked = parser.parse_args()
-    shape = (SMALL if asked.small else SHAPES)[asked.target]
-    for dtype in BOUND:
-        attempt(dtype, shape, asked.target)
-        attempt(dtype, RAGGED, asked.target)
+    asked = BASIC["arguments"](__doc__)
+    for dtype, bound in BOUND.items():
+        BASIC["attempt"](bound, dtype, asked.shape, asked.target, *asked.how)
+        BASIC["attempt"](bound, dtype, BASIC["PADDED"], asked.target, *asked.how)
 
 
 if __name__ == "__main__":

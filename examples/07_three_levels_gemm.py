@@ -1,6 +1,6 @@
 """A GEMM through all three memories, C = A Bᵀ, in three levels, each with more in flight than the last.
 
-    python examples/07_three_levels_gemm.py [--small] [--target cuda|cpu|reference]
+    python examples/07_three_levels_gemm.py [--small] [--target cuda|cpu|reference] [verify init time [M N K]]
 
 serial      a tile is copied, multiplied, and only then the next one copied
 buffered    two stages of shared memory: the next tile is copied while this one is multiplied
@@ -12,13 +12,12 @@ Ragged M, N and K are zeros past the edge: no level needs a case for the last ti
 
 from __future__ import annotations
 
-import argparse
+import runpy
+from pathlib import Path
 
 import tilewright as tw
-from tilewright.ops.sample import operands
-from tilewright.runtime.cuda import device_count
-from tilewright.tune.measure import QUICK
-from tilewright.tune.trial import OURS, Trial
+
+BASIC = runpy.run_path(str(Path(__file__).with_name("02_basic_gemm.py")))
 
 
 class Operand:
@@ -136,36 +135,13 @@ def bind(level, dtype=tw.f16, *, tile=(128, 128, 32), warps=(2, 2), stages=4):
 
 
 LEVELS = (serial, buffered, prefetched)
-SHAPES = {"cuda": (4096, 4096, 4096), "cpu": (1024, 1024, 1024), "reference": (256, 128, 96)}
-SMALL = {"cuda": (512, 384, 320), "cpu": (512, 384, 320), "reference": (128, 128, 96)}
-RAGGED = (129, 129, 67)
-
-
-def attempt(level, dtype, shape, target):
-    """Run a level, verify every element, and print the time of a call."""
-    bound = bind(level, dtype)
-    m, n, k = shape
-    atom = bound.constants["mma"].atom
-    trial = Trial(bound, operands("random", dtype, shape, layout="nt"), target, atom, f"{m}x{n}x{k}")
-    executable, seconds = trial.run()
-    assert executable.target == target, f"{executable.target} ran instead of {target}"
-    comparison = trial.verify()
-    comparison.raise_if_wrong()
-    print(f"{trial.name} on {executable.arch}: {comparison}")
-    if target != "reference":  # which looks for hazards, thread by thread; nobody needs its time
-        seconds = trial.time(QUICK)[OURS].us.median / 1e6
-    print(trial.perf(1e6 * seconds))
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--small", action="store_true", help="small matrices")
-    default = "cuda" if device_count() else "cpu"
-    parser.add_argument("--target", choices=SHAPES, default=default, help=f"default here: {default}")
-    asked = parser.parse_args()
+    asked = BASIC["arguments"](__doc__)
     for level in LEVELS:
-        attempt(level, tw.f16, (SMALL if asked.small else SHAPES)[asked.target], asked.target)
-        attempt(level, tw.bf16, RAGGED, asked.target)
+        BASIC["attempt"](bind(level), tw.f16, asked.shape, asked.target, *asked.how)
+        BASIC["attempt"](bind(level, tw.bf16), tw.bf16, BASIC["PADDED"], asked.target, *asked.how)
 
 
 if __name__ == "__main__":
