@@ -41,7 +41,7 @@ def operands(m: int, n: int, k: int, element="bf16", seed: int = 0) -> dict[str,
     return {"A": a, "B": b, "C": padded(np.full((m, n), np.nan, kind))}
 
 
-def constants(tile=(128, 64, 64), stages=3, blocks=2, group=2, element="bf16") -> dict[str, object]:
+def constants(columns=64, stages=3, buffers=1, blocks=2, group=2, element="bf16") -> dict[str, Any]:
     """The constants of the Hopper GEMM."""
-    mma = tw.TiledMma(tw.atoms.wgmma(dtype(element), tile[1]), (2, 1))
-    return {"tile": tile, "mma": mma, "stages": stages, "blocks": blocks, "group": group}
+    mma = tw.TiledMma(tw.atoms.wgmma(dtype(element), columns))
+    return {"mma": mma, "stages": stages, "buffers": buffers, "blocks": blocks, "group": group}

@@ -12,36 +12,33 @@ from tilewright.targets.reference import Report, run
 from .hopper import constants, operands, trace
 from .mutate import Mutant, mutants
 
-CONSTANTS = constants(tile=(128, 128, 64), stages=2, blocks=3)
+CONSTANTS = constants(columns=128, stages=2, buffers=2, blocks=3)
 
 CASES = {
     # All of one class of arguments.  First 2 * stages + 1 tiles of K, ragged M, N and K, and two tiles
-    # for the first of three blocks.
+    # for the first of three blocks; without K, three for each.
     "": operands(133, 200, 4 * 64 + 24),
-    "K = 0": operands(133, 264, 0),
+    "K = 0": operands(261, 264, 0),
     "one K tile": operands(133, 264, 24),
 }
 
 EMPTY_GROUP = "mma_async -> mma_wait(1) -> arrive: the one group that may be pending is empty"
 WAITS_FOR_ALL = "mma_async -> mma_wait(0) -> arrive: waits for the MMA of this turn as well"
-SAME_THREADS = "role_barrier -> role_barrier: the number is only a name, and the same 256 threads name it"
+STORES_FOR_ALL = "tma_store -> bulk_wait(0) -> copy: waits for the store to the other buffer as well"
+OWN_NUMBER = "role_barrier -> role_barrier: the number is only a name, and the same 128 threads alone name it"
 SAME_ELEMENTS = "copy -> fence_async -> role_barrier -> tma_store: the same threads write the same elements"
-LATER_RELEASE = (
-    "mma_wait -> arrive -> wait(empty) -> tma_load stands, and so does bulk_wait -> role_barrier -> copy"
-)
 REGISTERS_ONLY = "fragment -> mma_fence -> mma_async stands, and so does tma_load -> wait(full) -> mma_async"
 ONE_WARP = "wait(empty) -> arrive(full) -> tma_load: by one warp of the loading warpgroup, whichever it is"
 
 EQUIVALENT = {
     "role 1: one warp later": ONE_WARP,
     "arrive 0: each warp": ONE_WARP,
-    "mma_commit 0: twice": EMPTY_GROUP,
-    "mma_wait 0: one fewer pending": WAITS_FOR_ALL,
-    "role_barrier 0: another number": SAME_THREADS,
-    "role_barrier 1: another number": SAME_THREADS,
-    "copy 0: vector halved": SAME_ELEMENTS,
-    "if 1: after bulk_wait 0": LATER_RELEASE,
-    "wait 1: after mma_fence 0": REGISTERS_ONLY,
+    **dict.fromkeys((f"mma_commit {i}: twice" for i in (0, 1)), EMPTY_GROUP),
+    **dict.fromkeys((f"mma_wait {i}: one fewer pending" for i in (0, 2)), WAITS_FOR_ALL),
+    **dict.fromkeys((f"bulk_wait {i}: one fewer pending" for i in (0, 1, 3, 4)), STORES_FOR_ALL),
+    **dict.fromkeys((f"role_barrier {i}: another number" for i in (4, 5, 6, 7)), OWN_NUMBER),
+    **dict.fromkeys((f"copy {i}: vector halved" for i in range(4)), SAME_ELEMENTS),
+    **dict.fromkeys((f"wait {i + 1}: after mma_fence {i}" for i in (0, 1)), REGISTERS_ONLY),
 }
 """Mutants that compute the same without a hazard, and the happens-before edge behind it."""
 

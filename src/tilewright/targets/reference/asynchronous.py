@@ -248,11 +248,16 @@ def _role_barrier(machine: Machine, warp: Warp, op: ops.RoleBarrier) -> Steps:
     if barrier.waiting and (other := barrier.waiting[0])[1].threads != op.threads:
         reason = f"{op.threads} threads here, {other[1].threads} there: all must name the same number"
         machine.checker.waiting(Kind.DIVERGENCE, warp.agent, op, other, reason)
+    if machine.check and barrier.is_new(warp.agent):
+        former, at, _ = barrier.last[0]
+        reason = (
+            f"barrier {op.number} has been that of other warps, and nothing orders this arrival after theirs: "
+            "it may count as one of theirs (let each group of warps name a number of its own)"
+        )
+        machine.checker.waiting(Kind.DIVERGENCE, warp.agent, op, (former, at), reason)
     barrier.waiting.append((warp.agent, op))
     if len(barrier.waiting) * machine.lanes >= op.threads:
-        join([agent for agent, _ in barrier.waiting])
-        barrier.waiting.clear()
-        barrier.opened += 1
+        barrier.open()
 
     def state() -> str:
         came = len(barrier.waiting) * machine.lanes

@@ -9,7 +9,7 @@ import numpy as np
 
 from tilewright.ir.async_ops import RoleBarrier
 from tilewright.ir.ops import Op
-from tilewright.targets.reference.agents import Agent, Message, Scope
+from tilewright.targets.reference.agents import Agent, Message, Scope, join
 from tilewright.targets.reference.numerics import Array
 
 
@@ -157,7 +157,21 @@ class TransactionBarrier:
 
 @dataclass(eq=False)
 class NamedBarrier:
-    """A numbered barrier: the agents that wait, and how often it has opened."""
+    """A numbered barrier: the agents that wait, how often it has opened, and for whom last, at their times."""
 
     waiting: list[tuple[Agent, RoleBarrier]] = field(default_factory=list)
     opened: int = 0
+    last: list[tuple[Agent, RoleBarrier, int]] = field(default_factory=list)
+
+    def open(self) -> None:
+        """Let those who wait go on, each knowing what all knew."""
+        self.last = [(agent, op, agent.time) for agent, op in self.waiting]
+        join([agent for agent, _ in self.waiting])
+        self.waiting.clear()
+        self.opened += 1
+
+    def is_new(self, agent: Agent) -> bool:
+        """Whether an agent comes that nothing tells that the barrier has opened for others."""
+        return bool(self.last) and not any(
+            agent is other or agent.seen[other.slot] > time for other, _, time in self.last
+        )
