@@ -251,8 +251,8 @@ def _role_barrier(machine: Machine, warp: Warp, op: ops.RoleBarrier) -> Steps:
     if machine.check and barrier.is_new(warp.agent):
         former, at, _ = barrier.last[0]
         reason = (
-            f"barrier {op.number} has been that of other warps, and nothing orders this arrival after theirs: "
-            "it may count as one of theirs (let each group of warps name a number of its own)"
+            f"barrier {op.number} has been that of other warps, and nothing orders this arrival after "
+            "theirs: it may count as one of theirs (let each group of warps name a number of its own)"
         )
         machine.checker.waiting(Kind.DIVERGENCE, warp.agent, op, (former, at), reason)
     barrier.waiting.append((warp.agent, op))

@@ -157,7 +157,7 @@ class TransactionBarrier:
 
 @dataclass(eq=False)
 class NamedBarrier:
-    """A numbered barrier: the agents that wait, how often it has opened, and for whom last, at their times."""
+    """A numbered barrier: the agents that wait, how often it opened, and for whom last, at what times."""
 
     waiting: list[tuple[Agent, RoleBarrier]] = field(default_factory=list)
     opened: int = 0
