@@ -45,7 +45,7 @@ def trace(dtype, columns, through, **tile):
 
 @pytest.mark.parametrize("through", ["global", "shared"])
 @pytest.mark.parametrize("tile", TILES)
-@pytest.mark.parametrize(("dtype", "columns"), [(tw.bf16, 16), (tw.f16, 128)], ids=str)
+@pytest.mark.parametrize(("dtype", "columns"), [(tw.bf16, 32), (tw.f16, 128)], ids=str)
 def test_it_is_right_and_clean_on_the_reference(dtype, columns, tile, through) -> None:
     kernel, arrays = bound(dtype, columns, through, **TILES[tile]), operands(dtype)
     traced = kernel.trace(*arrays.values())
