@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,22 +22,55 @@ SPAN_BYTES = 128
 """The swizzle that bulk copies and asynchronous MMA share: 8 rows of 128 bytes, 16-byte chunks exchanged."""
 
 
-def is_swizzled_128(view: View, element_bytes: int) -> bool:
-    """Whether a view is rows of 128 bytes under the 128-byte swizzle, from a 1024-byte boundary on.
+@dataclass(frozen=True)
+class Panels:
+    """How a tile lies in shared memory: panels of 128-byte rows under the 128-byte swizzle.
 
-    Element (r, c) must lie at byte ``128*r + (c*bytes ^ 16*(r % 8))`` from the first.
+    Args:
+        along: the dimension along which a row of 128 bytes runs; the other one counts the rows.
+        elems: elements from one panel to the next; 0 if there is one.
     """
-    if view.rank != 2 or not view.is_static or view.shape[1] != SPAN_BYTES // element_bytes:
-        return False
-    rows, columns = (int(extent) for extent in view.shape if isinstance(extent, int))
+
+    along: int
+    elems: int
+
+
+def panels(view: View, element_bytes: int) -> Panels | None:
+    """The panels that a view consists of, from a 1024-byte boundary on; None if it has no such form.
+
+    With ``row``, ``column`` the coordinates across and along the rows of ``width`` elements, element
+    (row, column) must lie at byte ``128*row + (column % width * bytes ^ 16*(row % 8))`` of panel
+    ``column // width``.
+    """
+    if view.rank != 2 or not view.is_static:
+        return None
     base = substitute(view.offset, dict.fromkeys(view.coords, 0))
     if divisor(base) * element_bytes % (8 * SPAN_BYTES):
-        return False
+        return None
     outer: dict[Sym, int] = dict.fromkeys(symbols(base), 0)
-    row, column = np.arange(rows)[:, None], np.arange(columns)[None, :]
-    found = evaluate(view.offset, {view.coords[0]: row, view.coords[1]: column, **outer})
+    extents = [int(extent) for extent in view.shape if isinstance(extent, int)]
+    at = np.ogrid[: extents[0], : extents[1]]
+    found = evaluate(view.offset, {**dict(zip(view.coords, at, strict=True)), **outer})
     found = (found - evaluate(base, outer)) * element_bytes
-    return bool((found == SPAN_BYTES * row + ((column * element_bytes) ^ (16 * (row % 8)))).all())
+    width = SPAN_BYTES // element_bytes
+    for along in (1, 0):
+        row, column = at[1 - along], at[along]
+        second = [0, 0]
+        second[along] = width
+        panel = int(found[tuple(second)]) if extents[along] > width else 0
+        swizzled = (column % width * element_bytes) ^ (16 * (row % 8))
+        if (
+            panel % (8 * SPAN_BYTES) == 0
+            and (found == column // width * panel + SPAN_BYTES * row + swizzled).all()
+        ):
+            return Panels(along, panel // element_bytes)
+    return None
+
+
+def is_swizzled_128(view: View, element_bytes: int) -> bool:
+    """Whether a view is one panel of whole rows: what a bulk copy takes."""
+    whole = view.rank == 2 and view.shape[1] == SPAN_BYTES // element_bytes
+    return whole and panels(view, element_bytes) == Panels(1, 0)
 
 
 def verify_role(op: Role) -> Iterator[Violation]:
@@ -117,39 +151,53 @@ def _verify_box(op: TmaLoad | TmaStore, tensor: Value, tile: Value) -> Iterator[
 
 def verify_mma_async(op: MmaAsync) -> Iterator[Violation]:
     """The rules of `MmaAsync`."""
-    m, n, k = op.mma.tile
+    m, n, _ = op.mma.tile
     atom = op.mma.atom
     if atom.lanes != 128:
         yield op.violation(
             "mma_async", f"{atom} is executed by {atom.lanes} lanes", "a wgmma atom of 128 lanes"
         )
         return
-    for label, value, rows, dtype in (("A", op.a, m, atom.a_dtype), ("B", op.b, n, atom.b_dtype)):
+    for label, value, dtype in (("A", op.a, atom.a_dtype), ("B", op.b, atom.b_dtype)):
         if value.dtype != dtype:
             yield op.violation(
                 "dtype", f"{atom} takes {label} of {dtype}, {value} is {value.dtype}", str(dtype)
             )
-        if label == "A" and value.is_fragment:
-            depth = value.fragment.shape[1]
-            if value.fragment.distribution != op.mma.a(depth):
-                yield op.violation(
-                    "distribution", f"fragment {value} is not distributed as operand A of {atom}"
-                )
-            continue
-        kind = value.type
-        if not isinstance(kind, TensorType) or kind.memory is not Memory.SHARED:
-            yield op.violation("mma operand", f"{label} = {value} does not lie in shared memory", "tw.shared")
-            continue
-        if len(kind.shape) != 2 or kind.shape[0] != rows or not isinstance(kind.shape[1], int):
-            yield op.violation("mma shape", f"{label} = {value} has shape {kind.shape}", f"({rows}, 64)")
-        elif kind.shape[1] % k or not is_swizzled_128(kind.view, dtype.bytes):
-            columns = SPAN_BYTES // dtype.bytes
-            yield op.violation(
-                "mma operand",
-                f"{label} = {value} is not laid out in rows of 128 bytes under the 128-byte swizzle",
-                f"tw.shared((..., {rows}, {columns}), {dtype}, swizzle=128)",
-            )
+    if not op.a.is_fragment:
+        yield from _verify_operand(op, "A", op.a, m, atom.shape[0])
+    elif op.a.fragment.distribution != op.mma.a(op.a.fragment.shape[1]):
+        yield op.violation("distribution", f"fragment {op.a} is not distributed as operand A of {atom}")
+    yield from _verify_operand(op, "B", op.b, n, atom.shape[1])
     if not op.c.is_fragment or op.c.fragment.distribution != op.mma.c():
         yield op.violation("distribution", f"{op.c} is not distributed as the accumulator of {atom}")
     elif op.c.dtype != atom.c_dtype:
         yield op.violation("dtype", f"{atom} accumulates in {atom.c_dtype}, {op.c} is {op.c.dtype}")
+
+
+def _verify_operand(op: MmaAsync, label: str, value: Value, rows: int, unit: int) -> Iterator[Violation]:
+    """The rules of an operand in shared memory: its rows, of which an instruction takes ``unit``."""
+    kind, depth = value.type, op.mma.atom.shape[2]
+    if not isinstance(kind, TensorType) or kind.memory is not Memory.SHARED:
+        yield op.violation("mma operand", f"{label} = {value} does not lie in shared memory", "tw.shared")
+        return
+    width = SPAN_BYTES // kind.dtype.bytes
+    if len(kind.shape) != 2 or kind.shape[0] != rows or not isinstance(kind.shape[1], int):
+        yield op.violation("mma shape", f"{label} = {value} has shape {kind.shape}", f"({rows}, {width})")
+        return
+    lies = panels(kind.view, kind.dtype.bytes)
+    if kind.shape[1] % depth:
+        nearest = -(-kind.shape[1] // depth) * depth
+        yield op.violation("mma shape", f"{label} = {value} has depth {kind.shape[1]}", f"{nearest}")
+    elif lies is None:
+        yield op.violation(
+            "mma operand",
+            f"{label} = {value} is not laid out in rows of 128 bytes under the 128-byte swizzle",
+            f"tw.shared((..., {rows}, {width}), {kind.dtype}, swizzle=128)",
+        )
+    elif lies.along == 0 and unit < rows and unit % width:
+        yield op.violation(
+            "mma operand",
+            f"{label} = {value} runs along {'MN'[label == 'B']} in rows of {width}, of which {op.mma.atom} "
+            f"takes {unit} at a time",
+            f"an atom of {-(-unit // width) * width}",
+        )

@@ -5,7 +5,10 @@ Source: PTX ISA, sections on mbarrier, cp.async.bulk.tensor, wgmma, setmaxnreg a
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tilewright.ir import async_ops as ops
+from tilewright.ir.async_rules import SPAN_BYTES, Panels, panels
 from tilewright.ir.kernel import layout_shared
 from tilewright.ir.op import Op
 from tilewright.ir.types import Value
@@ -151,43 +154,89 @@ def mma_fence(emitter: SimtEmitter, op: ops.MmaFence) -> None:
     emitter.line("mma_fence();")
 
 
+@dataclass(frozen=True)
+class _Operand:
+    """An operand in shared memory, as descriptors name it: in units of 16 bytes.
+
+    Args:
+        value: the tile.
+        lies: its panels.
+        unit: rows that one instruction takes.
+        depth: how deep one instruction goes.
+    """
+
+    value: Value
+    lies: Panels
+    unit: int
+    depth: int
+
+    @staticmethod
+    def of(value: Value, unit: int, depth: int) -> _Operand:
+        lies = panels(value.tensor.view, value.dtype.bytes)
+        assert lies is not None, "the verifier refuses other layouts"
+        return _Operand(value, lies, unit, depth)
+
+    def rows(self, number: Int) -> Int:
+        """Elements from the first row to the ``number``-th group of ``unit`` rows."""
+        width = SPAN_BYTES // self.value.dtype.bytes
+        return mul(number, self.unit * width if self.lies.along else self.unit // width * self.lies.elems)
+
+    def deeper(self, step: Int) -> Int:
+        """Elements from the first k to that of the ``step``-th instruction."""
+        width = SPAN_BYTES // self.value.dtype.bytes
+        if not self.lies.along:
+            return mul(step, self.depth * width)
+        if not self.lies.elems:
+            return mul(step, self.depth)
+        steps = width // self.depth
+        return add(mul(step % steps, self.depth), mul(step // steps, self.lies.elems))
+
+    def descriptor(self, emitter: SimtEmitter, rows: Int) -> str:
+        """The descriptor of the tile from a row on."""
+        start = _address(emitter, self.value, rows)
+        if self.lies.along:
+            return f"descriptor({start})"
+        return f"descriptor_of_panels({start}, {self.lies.elems * self.value.dtype.bytes})"
+
+    def moved(self, emitter: SimtEmitter, descriptor: str, elems: Int) -> str:
+        """A descriptor some elements further on."""
+        per_unit = 16 // self.value.dtype.bytes
+        return emitter.plus(descriptor, elems // per_unit)
+
+
 @CUDA_RULES.rule(ops.MmaAsync)
 def mma_async(emitter: SimtEmitter, op: ops.MmaAsync) -> None:
     """``wgmma``, one atom's depth at a time, for each repeat."""
     mma = op.mma
     m, n, k = mma.atom.shape
-    element_bytes = mma.atom.a_dtype.bytes
-    function = function_name(mma.atom)
+    a = _Operand.of(op.a, m, k) if op.a.is_tensor else None
+    b = _Operand.of(op.b, n, k)
+    along = "".join(letter for letter, side in (("m", a), ("n", b)) if side and not side.lies.along)
     with emitter.scope(op, f"{op.c} += {op.a} * {op.b}, by {mma.atom.name}") as scope:
         group = _warpgroup(emitter, mma.warps)
-        rows_a = mul(group[0], m * mma.repeats[0])
-        rows_b = mul(group[1], n * mma.repeats[1])
-        columns = 128 // element_bytes
-        a, b = scope.name("a"), scope.name("b")
-        b_start = _address(emitter, op.b, mul(rows_b, columns))
-        if op.a.is_tensor:
-            a_start = _address(emitter, op.a, mul(rows_a, columns))
-            emitter.line(f"const descriptor_t {a} = descriptor({a_start});")
-        emitter.line(f"const descriptor_t {b} = descriptor({b_start});")
+        names = scope.name("a"), scope.name("b")
+        for name, side, at, repeats in zip(names, (a, b), group, mma.repeats, strict=True):
+            if side is not None:
+                first = side.descriptor(emitter, side.rows(mul(at, repeats)))
+                emitter.line(f"const descriptor_t {name} = {first};")
         depth = op.b.tensor.shape[1]
         assert isinstance(depth, int)
         step = Sym(scope.name("i"), 0, depth // k - 1)
+        loops = (Sym(scope.name("j"), 0, mma.repeats[1] - 1), Sym(scope.name("u"), 0, mma.repeats[0] - 1))
+        row, col = (loop if loop.high else 0 for loop in reversed(loops))
         c_values, a_values = mma.atom.c.size_values, mma.atom.a.size_values
-        repeats = (Sym(scope.name("j"), 0, mma.repeats[1] - 1), Sym(scope.name("u"), 0, mma.repeats[0] - 1))
-        loops = [loop for loop in (step, *repeats) if loop.high]
-        row, col = (repeat if repeat.high else 0 for repeat in reversed(repeats))
         acc = add(mul(row, c_values), mul(col, c_values * mma.repeats[0]))
-        # A descriptor counts units of 16 bytes: k*element_bytes/16 per step, 8 per row.
-        deeper = mul(step, k * element_bytes // 16)
-        b_text = emitter.plus(b, add(deeper, mul(col, n * 8)))
-        if op.a.is_tensor:
-            a_text = emitter.plus(a, add(deeper, mul(row, m * 8)))
+        target = f"&{emitter.name(op.c)}[{emitter.spell(acc)}]" if acc != 0 else emitter.name(op.c)
+        b_text = b.moved(emitter, names[1], add(b.deeper(step), b.rows(col)))
+        if a is not None:
+            a_text = a.moved(emitter, names[0], add(a.deeper(step), a.rows(row)))
         else:
             at = add(mul(row, a_values), mul(step, a_values * mma.repeats[0]))
             a_text = f"&{emitter.name(op.a)}[{emitter.spell(at)}]"
-            function += "_registers"
-        target = f"&{emitter.name(op.c)}[{emitter.spell(acc)}]" if acc != 0 else emitter.name(op.c)
-        emitter.one_line(loops, f"{function}({target}, {a_text}, {b_text});")
+        function = function_name(mma.atom, from_registers=a is None, along=along)
+        emitter.one_line(
+            [loop for loop in (step, *loops) if loop.high], f"{function}({target}, {a_text}, {b_text});"
+        )
 
 
 def _warpgroup(emitter: SimtEmitter, warps: tuple[int, int]) -> tuple[Int, Int]:

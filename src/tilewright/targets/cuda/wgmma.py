@@ -9,13 +9,21 @@ from tilewright.ir.mma import MmaAtom
 _SHARED = "(unsigned)__cvta_generic_to_shared"
 
 
-def function_name(atom: MmaAtom) -> str:
-    """The prelude's function for a wgmma atom, e.g. ``wgmma_m64n256k16_f16``."""
+def function_name(atom: MmaAtom, *, from_registers: bool = False, along: str = "") -> str:
+    """The prelude's function for a wgmma atom, e.g. ``wgmma_m64n256k16_f16``.
+
+    Args:
+        atom: the atom.
+        from_registers: whether A comes from registers.
+        along: which operands lie along M or N: some of ``"mn"``; the others lie along K.
+    """
     _, shape, _, dtype = atom.name.split(".")
-    return f"wgmma_{shape}_{dtype}"
+    return (
+        f"wgmma_{shape}_{dtype}" + ("_registers" if from_registers else "") + (f"_{along}" if along else "")
+    )
 
 
-def _wgmma(n: int, dtype: str, registers: bool) -> str:
+def _wgmma(name: str, n: int, dtype: str, registers: bool, along: str) -> str:
     """``wgmma.mma_async`` with B by descriptor and A by descriptor or from registers."""
     count = n // 2
     lines = [
@@ -24,21 +32,17 @@ def _wgmma(n: int, dtype: str, registers: bool) -> str:
     ]
     outputs = ",\n".join(lines)
     names = ", ".join(f"%{i}" for i in range(count))
-    name = f"wgmma_m64n{n}k16_{dtype}" + ("_registers" if registers else "")
+    transposed = ", ".join(str(int(letter in along)) for letter in ("n" if registers else "mn"))
     if registers:
         a_type, a_text = "const void*", "{" + ", ".join(f"%{count + i}" for i in range(4)) + "}"
-        inputs, b_text, tail = (
-            ", ".join(f'"r"(((const unsigned*)a)[{i}])' for i in range(4)),
-            f"%{count + 4}",
-            "1",
-        )
+        inputs, b_text = ", ".join(f'"r"(((const unsigned*)a)[{i}])' for i in range(4)), f"%{count + 4}"
     else:
-        a_type, a_text, inputs, b_text, tail = "descriptor_t", f"%{count}", '"l"(a)', f"%{count + 1}", "0, 0"
+        a_type, a_text, inputs, b_text = "descriptor_t", f"%{count}", '"l"(a)', f"%{count + 1}"
     return f"""
 DEVICE void {name}(float* d, {a_type} a, descriptor_t b) {{
   asm volatile("wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} "
       "{{{names}}}, "
-      "{a_text}, {b_text}, 1, 1, 1, {tail};"
+      "{a_text}, {b_text}, 1, 1, 1, {transposed};"
       : {outputs.strip()}
       : {inputs}, "l"(b));
 }}"""
@@ -122,6 +126,12 @@ DEVICE descriptor_t descriptor(const void* tile) {{
   const descriptor_t start = ({_SHARED}(tile) & 0x3ffff) >> 4;
   return start | 1ull << 16 | (1024ull >> 4) << 32 | 1ull << 62;
 }}""",
+    "descriptor_of_panels": f"""
+DEVICE descriptor_t descriptor_of_panels(const void* tile, int panel_bytes) {{
+  // Rows of 128 bytes along M or N, one for each k; the next 64 elements lie in another panel.
+  const descriptor_t start = ({_SHARED}(tile) & 0x3ffff) >> 4;
+  return start | (descriptor_t)(panel_bytes >> 4) << 16 | (1024ull >> 4) << 32 | 1ull << 62;
+}}""",
     "uniform": """
 DEVICE int uniform(int x) {
   return __shfl_sync(0xffffffff, x, 0);
@@ -181,10 +191,12 @@ DEVICE void launch_dependents() {
 PIECES: dict[str, str] = {**_BARRIERS, **_COPIES, **_MMA, **_CONTROL}
 """Every piece by the name that it defines."""
 
-_INSTRUCTION = re.compile(r"wgmma_m64n(\d+)k16_(f16|bf16)(_registers)?")
+_INSTRUCTION = re.compile(r"wgmma_m64n(\d+)k16_(f16|bf16)(_registers)?(?:_(mn?|n))?")
 
 
 def instruction(name: str) -> str | None:
     """The piece of a wgmma function's name, written when it is needed; None for any other name."""
     found = _INSTRUCTION.fullmatch(name)
-    return None if found is None else _wgmma(int(found[1]), found[2], found[3] is not None)
+    return (
+        None if found is None else _wgmma(name, int(found[1]), found[2], found[3] is not None, found[4] or "")
+    )

@@ -1,0 +1,73 @@
+"""Operands of asynchronous MMA along K, M and N: right on the reference, compiled, or refused."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.ir import verify
+from tilewright.ir.async_rules import Panels, panels
+from tilewright.layout.layout import row_major
+from tilewright.layout.transforms import Merge, Permute, Swizzle
+from tilewright.layout.view import View
+from tilewright.runtime.compare import Accumulation, compare_gemm
+from tilewright.runtime.nvrtc import FATAL, compile_text
+from tilewright.targets import cuda
+
+from .majors import CASES, bind
+
+
+def stored(rng: np.random.Generator, rows: int, depth: int, along: bool) -> tuple[np.ndarray, np.ndarray]:
+    """(what the kernel is given, the operand as rows x depth)."""
+    made = rng.standard_normal((rows, depth)).astype(ml_dtypes.bfloat16)
+    return (np.ascontiguousarray(made.T) if along else made), made
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_reference_multiplies_and_finds_no_hazard(name: str) -> None:
+    rng, along = np.random.default_rng(7), CASES[name]["along"]
+    a, left = stored(rng, 136, 200, "m" in along)
+    b, right = stored(rng, 152, 200, "n" in along)
+    c = np.full((136, 152), np.nan, np.float32)
+    bound = bind(**CASES[name])
+    bound.check(a, b, c).raise_if_any()
+    assert bound(a, b, c, target="reference").target == "reference"
+    compare_gemm(left, right.T, c, Accumulation.of(bound.constants["mma"].atom)).raise_if_wrong()
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_compiles_without_spills_or_warnings(name: str) -> None:
+    spec = tw.TensorSpec(tw.bf16, 2, 1, (8, 8), (8, 1), 16, False)
+    out = tw.TensorSpec(tw.f32, 2, 1, (8, 8), (8, 1), 16, False)
+    binary = compile_text(cuda.emit(bind(**CASES[name]).trace(spec, spec, out), "sm_90a").text, "sm_90a")
+    assert binary.resources["spill_store_bytes"] == binary.resources["stack_bytes"] == 0
+    assert not any(code in binary.log for code in FATAL)
+
+
+def tile(*shape: int, bits: int = 3, base: int = 3) -> View:
+    return Swizzle(bits, base, 3).apply(View.of(row_major(shape)))
+
+
+def test_panels_are_recognised() -> None:
+    assert panels(tile(64, 64), 2) == Panels(1, 0)
+    assert panels(tile(128, 32, base=2), 4) == Panels(1, 0)
+    k_panels = Merge(1, 2).apply(Permute((1, 0, 2)).apply(tile(2, 128, 64)))
+    assert panels(k_panels, 2) == Panels(1, 128 * 64)
+    n_panels = Merge(0, 2).apply(Permute((0, 2, 1)).apply(tile(2, 32, 64)))
+    assert panels(n_panels, 2) == Panels(0, 32 * 64)
+    assert panels(Permute((1, 0)).apply(tile(32, 64)), 2) == Panels(0, 0)
+    assert panels(View.of(row_major((64, 64))), 2) is None
+    assert panels(tile(64, 64, bits=2), 2) is None
+    assert panels(tile(64, 128), 2) is None
+    assert panels(Merge(1, 2).apply(Permute((1, 0, 2)).apply(tile(2, 4, 64))), 2) is None
+
+
+def test_atoms_that_end_inside_of_a_row_are_refused() -> None:
+    spec = tw.TensorSpec(tw.bf16, 2, 1, (8, 8), (8, 1), 16, False)
+    out = tw.TensorSpec(tw.f32, 2, 1, (8, 8), (8, 1), 16, False)
+    kernel = bind("n", 1, n=32, repeats=(1, 4)).trace(spec, spec, out)
+    [broken] = verify.violations(kernel)
+    assert "runs along N in rows of 64, of which wgmma.m64n32k16.f32.bf16 takes 32" in broken.message
+    assert broken.nearest == "an atom of 64"
