@@ -59,6 +59,7 @@ from tilewright.lang.asynchrony import (
     tma_store,
     wait,
 )
+from tilewright.lang.clusters import cluster_barrier
 from tilewright.lang.control import let, otherwise, range, unroll, var, when  # noqa: A004
 from tilewright.lang.operations import (
     absolute,
@@ -161,6 +162,7 @@ __all__ = [
     "c64",
     "c128",
     "ceil_div",
+    "cluster_barrier",
     "cluster_index",
     "coalesce",
     "column_major",

@@ -10,6 +10,7 @@ from tilewright.ir import async_ops as ops
 from tilewright.ir.builder import make
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.op import Block, Op
+from tilewright.ir.ops import Barrier
 from tilewright.ir.types import BarrierType, Value
 from tilewright.layout.expr import add, mod, mul
 
@@ -49,6 +50,9 @@ def asynchronous_changes(op: Op) -> Iterator[tuple[str, Change]]:
             yield "twice", lambda op: (op, op)
             yield f"each {_other(op.each)}", lambda op: (replace(op, each=_other(op.each)),)
             yield from _other_stages()
+            if op.block is not None:
+                yield "its own block", changed(block=None)
+                yield "the next block", lambda op: (replace(op, block=add(op.block, 1)),)
             if op.expect_bytes:
                 for by in (16, -16, -op.expect_bytes):
                     yield f"bytes {by:+}", changed(expect_bytes=op.expect_bytes + by)
@@ -60,6 +64,8 @@ def asynchronous_changes(op: Op) -> Iterator[tuple[str, Change]]:
             if isinstance(op, ops.TmaLoad):
                 yield "twice", lambda op: (op, op)
                 yield from _other_stages()
+                if op.multicast:
+                    yield "to one block", changed(multicast=())
         case ops.BulkWait() | ops.MmaWait():
             yield "removed", lambda op: ()
             yield "one more pending", lambda op: (replace(op, pending=op.pending + 1),)
@@ -70,6 +76,9 @@ def asynchronous_changes(op: Op) -> Iterator[tuple[str, Change]]:
             for by in (32, -32, -op.threads // 2):
                 yield f"threads {by:+}", changed(threads=op.threads + by)
             yield "another number", changed(number=op.number + 1)
+        case ops.ClusterBarrier():
+            yield "removed", lambda op: ()
+            yield "of the block alone", lambda op: (Barrier(location=op.location),)
         case ops.Role():
             yield "removed", lambda op: ()
             yield "one warp fewer", lambda op: (replace(op, count=op.count - 1),)

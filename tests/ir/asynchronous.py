@@ -35,6 +35,10 @@ def arrive(A, n):
     full = tw.mbarrier(3, arrivals=1)
     tw.arrive(full[n % 3], expect_bytes=1024)
     tw.arrive(full[0], each="warp")
+    tw.block_index((4, 4))
+    m, k = tw.cluster_index((2, 2))
+    tw.arrive(full[0], block=(1 - m, k))
+    tw.arrive(full[0], each="warp", block=2)
 
 
 def wait(A, n):
@@ -44,6 +48,9 @@ def wait(A, n):
 def tma_load(A, n):
     full = tw.mbarrier(1, arrivals=1)
     tw.tma_load(A, (n * 8, 0), tw.shared((64, 64), A.dtype, swizzle=128), full[0])
+    tw.block_index((2, 4))
+    tw.cluster_index((2, 4))
+    tw.tma_load(A, (n * 8, 0), tw.shared((64, 64), A.dtype, swizzle=128), full[0], multicast=1)
 
 
 def tma_store(A, n):
@@ -86,6 +93,12 @@ def role_barrier(A, n):
     tw.role_barrier(1, threads=128)
 
 
+def cluster_barrier(A, n):
+    tw.block_index(2)
+    tw.cluster_index(2)
+    tw.cluster_barrier()
+
+
 def prior_grid_wait(A, n):
     tw.prior_grid_wait()
 
@@ -98,6 +111,7 @@ EACH: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
         *(role, mbarrier, arrive, wait, tma_load, tma_store, bulk_commit, bulk_wait, fence_async),
-        *(mma_fence, mma_async, mma_commit, mma_wait, role_barrier, prior_grid_wait, launch_dependents),
+        *(mma_fence, mma_async, mma_commit, mma_wait, role_barrier, cluster_barrier, prior_grid_wait),
+        launch_dependents,
     )
 }

@@ -50,7 +50,7 @@ def test_launch_indices_take_all_names_of_an_unpacking() -> None:
     def kernel(A):
         m, n = tw.block_index((4, 4))
         batch = tw.batch_index(2)
-        cm, cn = tw.cluster_index((2, 1))
+        cm, cn = tw.cluster_index((2, 4))
 
     traced = trace(kernel)
     assert [axis.sym.name for axis in (*traced.grid, *traced.cluster)] == ["m", "n", "batch", "cm", "cn"]

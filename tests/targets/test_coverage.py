@@ -20,15 +20,17 @@ EXECUTES = {"reference": {*OPS, *ASYNC_OPS}, "cuda": {*OPS, *ASYNC_OPS}, "cpu": 
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def every_asynchronous_operation(A, B, C, *, mma):
+    block = tw.block_index(2)
+    tw.cluster_index(2)
     sA = tw.shared((64, 64), A.dtype, swizzle=128)
     sB = tw.shared((64, 64), B.dtype, swizzle=128)
     sC = tw.shared((64, 64), C.dtype, swizzle=128)
     full = tw.mbarrier(1, arrivals=1)
     tw.prior_grid_wait()
-    tw.barrier()
+    tw.cluster_barrier()
     with tw.role(warps=4):
         tw.arrive(full[0], expect_bytes=2 * 64 * 64 * A.dtype.bytes)
-        tw.tma_load(A, (0, 0), sA, full[0])
+        tw.tma_load(A, (block * 64, 0), sA, full[0])
         tw.tma_load(B, (0, 0), sB, full[0])
     with tw.role(warps=4):
         acc = tw.accumulator(mma)
@@ -40,7 +42,7 @@ def every_asynchronous_operation(A, B, C, *, mma):
         tw.copy(acc, sC)
         tw.fence_async()
         tw.role_barrier(1, 128)
-        tw.tma_store(sC, C, (0, 0))
+        tw.tma_store(sC, C, (block * 64, 0))
         tw.bulk_commit()
         tw.bulk_wait()
         tw.launch_dependents()
@@ -48,8 +50,8 @@ def every_asynchronous_operation(A, B, C, *, mma):
 
 def arguments():
     rng = np.random.default_rng(0)
-    a, b = (rng.integers(-4, 5, (64, 64)).astype(ml_dtypes.bfloat16) for _ in range(2))
-    return a, b, np.zeros((64, 64), ml_dtypes.bfloat16)
+    a, b = (rng.integers(-4, 5, (rows, 64)).astype(ml_dtypes.bfloat16) for rows in (128, 64))
+    return a, b, np.zeros((128, 64), ml_dtypes.bfloat16)
 
 
 BOUND = every_asynchronous_operation.bind(mma=tw.TiledMma(tw.atoms.wgmma(tw.bf16, 64), (1, 1)))

@@ -69,7 +69,8 @@ class Arrive(Op):
     """Arrive at ``barrier[stage]``; first announce ``expect_bytes`` bytes of bulk copies to its phase.
 
     ``each`` says how many arrivals it makes: one by the ``"role"``'s first thread, or one by the first lane
-    of each ``"warp"`` after the warp's lanes came together.
+    of each ``"warp"`` after the warp's lanes came together.  ``block`` is the rank, in the cluster, of the
+    block whose barrier is meant; None: one's own.
     """
 
     name = "arrive"
@@ -78,6 +79,14 @@ class Arrive(Op):
     stage: Int
     expect_bytes: int = 0
     each: str = "role"
+    block: Int | None = None
+
+    def verify(self) -> Iterator[Violation]:
+        """Bytes are announced at one's own barrier only."""
+        if self.block is not None and self.expect_bytes:
+            yield self.violation(
+                "arrive", f"announces {self.expect_bytes} bytes at another block's barrier", "expect_bytes=0"
+            )
 
 
 @dataclass(frozen=True)
@@ -100,6 +109,8 @@ class TmaLoad(Op):
 
     ``target[i] = source[at + i]``; what lies outside of the source reads as 0.  Issued by the role's first
     thread; when all has been written, the box's bytes count for the present phase of ``barrier[stage]``.
+    With ``multicast``, every block of the cluster that differs from this one only along these axes gets the
+    box, at the same place of its own ``target``, and the bytes count in each at its own ``barrier[stage]``.
     """
 
     name = "tma_load"
@@ -109,6 +120,7 @@ class TmaLoad(Op):
     barrier: Value
     stage: Int
     at: tuple[Int, ...]
+    multicast: tuple[int, ...] = ()
 
     def verify(self) -> Iterator[Violation]:
         """A tensor parameter with one unit stride, a swizzled box, dtypes that agree."""
@@ -219,6 +231,13 @@ class RoleBarrier(Op):
 
 
 @dataclass(frozen=True)
+class ClusterBarrier(Op):
+    """All threads of all blocks of the cluster wait for each other; orders their accesses."""
+
+    name = "cluster_barrier"
+
+
+@dataclass(frozen=True)
 class PriorGridWait(Op):
     """Wait until the grids that this one depends on have finished and their writes are visible."""
 
@@ -234,5 +253,5 @@ class LaunchDependents(Op):
 
 ASYNC_OPS: tuple[type[Op], ...] = (
     *(Role, MBarrier, Arrive, Wait, TmaLoad, TmaStore, BulkCommit, BulkWait, FenceAsync),
-    *(MmaFence, MmaAsync, MmaCommit, MmaWait, RoleBarrier, PriorGridWait, LaunchDependents),
+    *(MmaFence, MmaAsync, MmaCommit, MmaWait, RoleBarrier, ClusterBarrier, PriorGridWait, LaunchDependents),
 )

@@ -116,7 +116,7 @@ class GridAxis:
 
 @dataclass(frozen=True)
 class ClusterAxis:
-    """The block's index in its cluster along grid axis ``axis``, a symbol in ``[0, extent)``."""
+    """The block's index in its cluster along grid axis ``axis``, a symbol in ``[0, extent)``; extent > 1."""
 
     sym: Sym
     axis: int
@@ -139,7 +139,8 @@ class Kernel:
         name: the author's function name.
         params: in launch order: arrays and numbers, workspaces, then sizes.
         grid: axes of the grid, at most three, x first.
-        cluster: the block's indices in its cluster; empty without clusters.
+        cluster: the block's indices in its cluster, along each axis with several blocks, x first; empty
+            without clusters.
         threads: threads per block.
         lanes: threads per warp.
         body: the operations.

@@ -7,7 +7,7 @@ from dataclasses import fields
 from typing import Any
 
 from tilewright.errors import Violation
-from tilewright.ir import prior_grid
+from tilewright.ir import clusters, prior_grid
 from tilewright.ir.async_ops import Role, TmaLoad, TmaStore
 from tilewright.ir.kernel import Derived, Kernel, SizeParam
 from tilewright.ir.ops import Block, For, Mma, Op
@@ -26,6 +26,7 @@ def violations(kernel: Kernel) -> list[Violation]:
     found.extend(_warps(kernel))
     found.extend(_inner_roles(kernel.body))
     found.extend(prior_grid.violations(kernel))
+    found.extend(clusters.violations(kernel))
     return found
 
 

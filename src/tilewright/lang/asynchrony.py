@@ -11,6 +11,7 @@ from tilewright.errors import TraceError
 from tilewright.ir import async_ops as ops
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.types import BarrierType, Value
+from tilewright.lang.clusters import other_block, shared_axes
 from tilewright.lang.control import Region
 from tilewright.lang.scalars import Index, as_tuple, unwrap
 from tilewright.lang.source import here
@@ -75,7 +76,8 @@ class BarrierStage:
 def mbarrier(stages: int, arrivals: int) -> Barriers:
     """``stages`` transaction barriers, each completing a phase after ``arrivals`` arrivals.
 
-    They are initialised at once; other threads may use them after the next `barrier`.
+    They are initialised at once; other threads may use them after the next `barrier`, other blocks after the
+    next `cluster_barrier`.
     """
     count, needed = constant("stages", stages), constant("arrivals", arrivals)
     return Barriers(current().define(ops.MBarrier, "mbarrier", stages=count, arrivals=needed))
@@ -87,7 +89,13 @@ def wait(barrier: BarrierStage, parity: Index) -> None:
     current().emit(ops.Wait, barrier=place.value, stage=place.stage, parity=unwrap(parity))
 
 
-def arrive(barrier: BarrierStage, *, expect_bytes: int = 0, each: str = "role") -> None:
+def arrive(
+    barrier: BarrierStage,
+    *,
+    expect_bytes: int = 0,
+    each: str = "role",
+    block: Index | Sequence[Index] | None = None,
+) -> None:
     """Arrive at a transaction barrier.
 
     Args:
@@ -95,12 +103,16 @@ def arrive(barrier: BarrierStage, *, expect_bytes: int = 0, each: str = "role") 
         expect_bytes: bytes of bulk copies that the present phase must wait for.
         each: ``"role"``: one arrival by the role's first thread; ``"warp"``: one by each warp, after its
             lanes came together.
+        block: whose barrier: the coordinate in the cluster of another block, or its rank; default: one's own.
     """
     if each not in ("role", "warp"):
         raise TraceError(f"arrive(each={each!r}); choose 'role' or 'warp'", here())
     place = _stage(barrier)
     size = constant("expect_bytes", expect_bytes)
-    current().emit(ops.Arrive, barrier=place.value, stage=place.stage, expect_bytes=size, each=each)
+    rank = None if block is None else other_block(block)
+    current().emit(
+        ops.Arrive, barrier=place.value, stage=place.stage, expect_bytes=size, each=each, block=rank
+    )
 
 
 def _stage(barrier: Any) -> BarrierStage:
@@ -109,10 +121,25 @@ def _stage(barrier: Any) -> BarrierStage:
     return barrier
 
 
-def tma_load(source: Tensor, at: Sequence[Index], target: Tensor, barrier: BarrierStage) -> None:
+def tma_load(
+    source: Tensor,
+    at: Sequence[Index],
+    target: Tensor,
+    barrier: BarrierStage,
+    *,
+    multicast: int | Sequence[int] = (),
+) -> None:
     """Copy the box of ``target``'s shape at element ``at`` of ``source`` to shared memory, in the background.
 
     Elements outside of the source become 0.  The box's bytes count for the barrier's present phase.
+
+    Args:
+        source: a tensor parameter.
+        at: the box's first element.
+        target: a swizzled tile in shared memory.
+        barrier: one stage of `mbarrier`.
+        multicast: axes of the cluster; all blocks that differ from this one only along them get the box too,
+            at the same place of their shared memory, and its bytes count at their own barriers.
     """
     place = _stage(barrier)
     current().emit(
@@ -122,6 +149,7 @@ def tma_load(source: Tensor, at: Sequence[Index], target: Tensor, barrier: Barri
         barrier=place.value,
         stage=place.stage,
         at=tuple(unwrap(i) for i in as_tuple(at)),
+        multicast=shared_axes(multicast),
     )
 
 

@@ -69,17 +69,26 @@ def _at_launch(what: str, value: Index) -> Int:
 
 
 def cluster_index(shape: int | Sequence[int]) -> Any:
-    """The block's index in its cluster of ``shape`` blocks; declares the cluster.  The grid must divide."""
+    """The block's index in its cluster of ``shape`` blocks; declares the cluster.  The grid must divide.
+
+    Blocks of a cluster run at the same time: `cluster_barrier`, ``tma_load(multicast=...)`` and
+    ``arrive(block=...)`` reach from one to another.  A cluster of one block is no cluster: all of them then
+    do what they do in a block alone.
+    """
     tracer = current()
     given = static("the cluster's shape", shape)
-    if tracer.cluster:
+    if tracer.cluster_shape:
         raise TraceError("the cluster is declared already", here())
-    made = []
+    if min(given) < 1:
+        raise TraceError(f"a cluster of {given} blocks; every extent is at least 1", here())
+    tracer.cluster_shape = given
+    made: list[Index] = []
     defaults = ("cluster_m", "cluster_n", "cluster_k")[: len(given)]
     for axis, (name, extent) in enumerate(zip(tracer.names(defaults), given, strict=True)):
         sym = Sym(name, 0, extent - 1)
-        tracer.cluster.append(ClusterAxis(sym, axis, extent))
-        made.append(Scalar(sym))
+        if extent > 1:
+            tracer.cluster.append(ClusterAxis(sym, axis, extent))
+        made.append(Scalar(sym) if extent > 1 else 0)
     return tuple(made) if isinstance(shape, tuple | list) else made[0]
 
 

@@ -36,6 +36,7 @@ class Tracer:
         self.builder = Builder()
         self.grid: list[GridAxis] = []
         self.cluster: list[ClusterAxis] = []
+        self.cluster_shape: tuple[int, ...] = ()
         self.derived: list[SizeParam] = []
         self.workspaces: list[Workspace] = []
         self.violations: list[Violation] = []

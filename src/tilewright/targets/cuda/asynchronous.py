@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from tilewright.ir import async_ops as ops
 from tilewright.ir.async_rules import SPAN_BYTES, Panels, panels
+from tilewright.ir.clusters import sharing
 from tilewright.ir.kernel import layout_shared
 from tilewright.ir.op import Op
 from tilewright.ir.types import Value
@@ -62,26 +63,29 @@ def mbarrier(emitter: SimtEmitter, op: ops.MBarrier) -> None:
 def arrive(emitter: SimtEmitter, op: ops.Arrive) -> None:
     """``mbarrier.arrive``, with the bytes that the phase waits for."""
     place = _barrier(emitter, op.barrier, op.stage)
-    call, first = f"mbarrier_arrive({place})", FIRST_THREAD
-    if op.expect_bytes:
+    call, first, whose = f"mbarrier_arrive({place})", FIRST_THREAD, ""
+    if op.block is not None:
+        call, whose = f"mbarrier_arrive_at({place}, {emitter.spell(op.block)})", " of another block"
+    elif op.expect_bytes:
         call = f"mbarrier_arrive_expect({place}, {op.expect_bytes})"
     if op.each == "warp":
-        emitter.comment(op, f"each warp arrives at {op.barrier}")
+        emitter.comment(op, f"each warp arrives at {op.barrier}{whose}")
         emitter.line("__syncwarp();")
         first = f"{THREAD} % {emitter.kernel.lanes} == 0"
     elif op.expect_bytes:
         emitter.comment(op, f"{op.barrier} waits for {op.expect_bytes} bytes")
     else:
-        emitter.comment(op, f"arrive at {op.barrier}")
+        emitter.comment(op, f"arrive at {op.barrier}{whose}")
     emitter.line(f"if ({first}) {call};")
 
 
 @CUDA_RULES.rule(ops.Wait)
 def wait(emitter: SimtEmitter, op: ops.Wait) -> None:
-    """``mbarrier.try_wait.parity`` until it succeeds."""
+    """``mbarrier.try_wait.parity`` until it succeeds; in a cluster, other blocks' writes must be seen too."""
     emitter.comment(op, f"wait for {op.barrier}")
     place = _barrier(emitter, op.barrier, op.stage)
-    emitter.line(f"mbarrier_wait({place}, {emitter.spell(op.parity)});")
+    function = "mbarrier_wait_cluster" if emitter.kernel.cluster else "mbarrier_wait"
+    emitter.line(f"{function}({place}, {emitter.spell(op.parity)});")
 
 
 def _barrier(emitter: SimtEmitter, barrier: Value, stage: Int) -> str:
@@ -90,11 +94,25 @@ def _barrier(emitter: SimtEmitter, barrier: Value, stage: Int) -> str:
 
 @CUDA_RULES.rule(ops.TmaLoad)
 def tma_load(emitter: SimtEmitter, op: ops.TmaLoad) -> None:
-    """``cp.async.bulk.tensor`` into shared memory, completing on the barrier."""
-    emitter.comment(op, f"{op.source} -> {op.target}, by TMA")
-    barrier = _barrier(emitter, op.barrier, op.stage)
-    places = [_map(emitter, op, op.source, op.target), _address(emitter, op.target), barrier]
-    _by_first_thread(emitter, f"tma_load_{len(op.at)}d", [*places, *_coordinates(emitter, op.at)])
+    """``cp.async.bulk.tensor`` into shared memory, completing on the barrier; of several blocks by a mask."""
+    place = _barrier(emitter, op.barrier, op.stage)
+    places = [_map(emitter, op, op.source, op.target), _address(emitter, op.target), place]
+    function, how = "tma_load", "by TMA"
+    if op.multicast:
+        function, how = "tma_load_multicast", f"by TMA, to all blocks along {_axes(op.multicast)}"
+        places.append(_mask(emitter, op.multicast))
+    emitter.comment(op, f"{op.source} -> {op.target}, {how}")
+    _by_first_thread(emitter, f"{function}_{len(op.at)}d", [*places, *_coordinates(emitter, op.at)])
+
+
+def _axes(axes: tuple[int, ...]) -> str:
+    return f"axis {axes[0]}" if len(axes) == 1 else f"axes {', '.join(map(str, axes))}"
+
+
+def _mask(emitter: SimtEmitter, axes: tuple[int, ...]) -> str:
+    """One bit for each block that gets the box."""
+    mask, shift = sharing(emitter.kernel.cluster, axes)
+    return f"{mask:#x}" if shift == 0 else f"{mask:#x} << {emitter.spell(shift, tight=True)}"
 
 
 @CUDA_RULES.rule(ops.TmaStore)
@@ -266,6 +284,13 @@ def role_barrier(emitter: SimtEmitter, op: ops.RoleBarrier) -> None:
     """``bar.sync`` with a number."""
     emitter.comment(op, f"barrier {op.number} of {op.threads} threads")
     emitter.line(f"role_barrier<{op.number}, {op.threads}>();")
+
+
+@CUDA_RULES.rule(ops.ClusterBarrier)
+def cluster_barrier(emitter: SimtEmitter, op: ops.ClusterBarrier) -> None:
+    """``barrier.cluster``."""
+    emitter.comment(op, "barrier of the cluster")
+    emitter.line("cluster_barrier();")
 
 
 @CUDA_RULES.rule(ops.PriorGridWait)

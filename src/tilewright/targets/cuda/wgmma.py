@@ -66,17 +66,28 @@ DEVICE void mbarrier_arrive_expect(mbarrier_t* barrier, int bytes) {{
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                ::"r"({_SHARED}(barrier)), "r"(bytes) : "memory");
 }}""",
-    "mbarrier_wait": f"""
-DEVICE void mbarrier_wait(mbarrier_t* barrier, int parity) {{
+    "mbarrier_arrive_at": f"""
+DEVICE void mbarrier_arrive_at(mbarrier_t* barrier, int block) {{
+  asm volatile("{{\\n"
+               ".reg .b32 there;\\n"
+               "mapa.shared::cluster.u32 there, %0, %1;\\n"
+               "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\\n"
+               "}}" ::"r"({_SHARED}(barrier)), "r"(block) : "memory");
+}}""",
+    **{
+        name: f"""
+DEVICE void {name}(mbarrier_t* barrier, int parity) {{
   asm volatile("{{\\n"
                ".reg .pred done;\\n"
                "again:\\n"
-               "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\\n"
+               "mbarrier.try_wait.parity{scope}.shared::cta.b64 done, [%0], %1;\\n"
                "@done bra over;\\n"
                "bra again;\\n"
                "over:\\n"
                "}}" ::"r"({_SHARED}(barrier)), "r"(parity) : "memory");
-}}""",
+}}"""
+        for name, scope in (("mbarrier_wait", ""), ("mbarrier_wait_cluster", ".acquire.cluster"))
+    },
 }
 
 
@@ -85,12 +96,21 @@ def _tma(rank: int) -> dict[str, str]:
     inputs = ", ".join(f'"r"(x{i})' for i in range(rank))
     load = ", ".join(f"%{i + 3}" for i in range(rank))
     store = ", ".join(f"%{i + 2}" for i in range(rank))
+    multicast = ", ".join(f"%{i + 4}" for i in range(rank))
     return {
         f"tma_load_{rank}d": f"""
 DEVICE void tma_load_{rank}d(const tensor_map_t* map, void* to, mbarrier_t* barrier, {coordinates}) {{
   asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes "
                "[%0], [%1, {{{load}}}], [%2];"
                ::"r"({_SHARED}(to)), "l"(map), "r"({_SHARED}(barrier)), {inputs} : "memory");
+}}""",
+        f"tma_load_multicast_{rank}d": f"""
+DEVICE void tma_load_multicast_{rank}d(const tensor_map_t* map, void* to, mbarrier_t* barrier,
+                                       unsigned short blocks, {coordinates}) {{
+  asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
+               ".multicast::cluster [%0], [%1, {{{multicast}}}], [%2], %3;"
+               ::"r"({_SHARED}(to)), "l"(map), "r"({_SHARED}(barrier)), "h"(blocks),
+                 {inputs} : "memory");
 }}""",
         f"tma_store_{rank}d": f"""
 DEVICE void tma_store_{rank}d(const tensor_map_t* map, const void* from, {coordinates}) {{
@@ -176,6 +196,11 @@ DEVICE void set_registers_{way}() {{
 template <int number, int threads>
 DEVICE void role_barrier() {
   asm volatile("bar.sync %0, %1;" ::"n"(number), "n"(threads) : "memory");
+}""",
+    "cluster_barrier": """
+DEVICE void cluster_barrier() {
+  asm volatile("barrier.cluster.arrive.release.aligned;\\n"
+               "barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }""",
     "prior_grid_wait": """
 DEVICE void prior_grid_wait() {

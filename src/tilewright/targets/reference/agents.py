@@ -88,6 +88,7 @@ class Agent:
         issuer: for such an operation: the clocks of the warp that issued it.
         missing: for what runs in the background: the wait that nobody made, in words.
         shown: what would show others that it was waited for.
+        rank: the rank of its block in its cluster; None without clusters.
     """
 
     slot: int
@@ -102,6 +103,7 @@ class Agent:
     issuer: Clocks | None = None
     missing: str = ""
     shown: str = ""
+    rank: int | None = None
 
     def __post_init__(self) -> None:
         self._know_itself()
@@ -163,6 +165,15 @@ class Message:
             told.learn(Scope.BLOCK, clocks.known[Scope.BLOCK])
             told.learn(Scope.FIRST, clocks.known[Scope.FIRST])
             told.learn(Scope.FIRST, np.where(mine, clocks.known[Scope.LANE], 0))
+
+    def tell_phases(self, agent: Agent, phases: Array) -> None:
+        """Add what a warp knows of the barriers whose slots ``phases`` marks, and of nothing else.
+
+        Bytes of a bulk copy can only arrive after it was issued, and so after all that its issuer waited for.
+        """
+        for told, clocks in zip((self.generic, self.issues), agent.both, strict=True):
+            for scope in (Scope.BLOCK, Scope.FIRST):
+                told.learn(scope, np.where(phases, clocks.known[scope], 0))
 
     def hear(self, agent: Agent) -> None:
         """Let all lanes of a warp know."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from tilewright.ir import async_ops as ops
+from tilewright.ir.clusters import sharing
 from tilewright.ir.op import Op
 from tilewright.ir.types import Value
 from tilewright.layout.nodes import Int
@@ -16,7 +17,7 @@ from tilewright.targets.reference.barriers import NamedBarrier, Passed, Transact
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.rules import REFERENCE
-from tilewright.targets.reference.state import Steps, Wait, Warp
+from tilewright.targets.reference.state import BlockState, Steps, Visit, Wait, Warp
 from tilewright.targets.reference.tensor_cores import is_issued, issue_mma, wait_mma
 from tilewright.targets.reference.tensor_memory import commit_stores, finish_stores, load_box, store_box
 
@@ -58,9 +59,12 @@ def _arrive(machine: Machine, warp: Warp, op: ops.Arrive) -> None:
         join([warp.agent])
     elif warp.rank:
         return
-    barrier = _use(machine, warp, op, op.barrier, op.stage, lane=0)
-    if barrier is None:
+    block = _block(machine, warp, op)
+    barrier = None if block is None else _use(machine, warp, op, op.barrier, op.stage, 0, block)
+    if block is None or barrier is None:
         return
+    if block is not warp.block:
+        block.visits[warp.agent, barrier] = Visit(op, warp.agent.time)
     if barrier.arrived >= barrier.arrivals:
         if machine.check:
             _one_too_many(machine, warp, op, barrier)
@@ -71,7 +75,7 @@ def _arrive(machine: Machine, warp: Warp, op: ops.Arrive) -> None:
         reason = (
             f"arrives in phase {barrier.phase} but does not know that phase {barrier.phase - 1} is over: "
             f"no wait for it comes before, so this may be one arrival too many for {barrier.arrivals}"
-        )
+        ) + ("" if block is warp.block else f"; the barrier is that{_of(block)}")
         machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason)
     barrier.comes_after(warp.agent)
     barrier.told.tell(warp.agent, machine.checker.events.homes)
@@ -118,11 +122,28 @@ def _wait(machine: Machine, warp: Warp, op: ops.Wait) -> Steps:
     barrier.hear(warp.agent)
 
 
+def _block(machine: Machine, warp: Warp, op: ops.Arrive) -> BlockState | None:
+    """The block at whose barrier a warp arrives."""
+    if op.block is None:
+        return warp.block
+    rank, blocks = warp.int(op.block), warp.block.cluster.blocks
+    if 0 <= rank < len(blocks):
+        return blocks[rank]
+    reason = f"rank {rank} in a cluster of the ranks 0 to {len(blocks) - 1}"
+    machine.checker.waiting(Kind.OUT_OF_BOUNDS, warp.agent, op, None, reason, "arrival")
+    return None
+
+
+def _of(block: BlockState) -> str:
+    return block.cluster.name(block)
+
+
 def _use(
-    machine: Machine, warp: Warp, op: Op, value: Value, stage: Int, lane: int
+    machine: Machine, warp: Warp, op: Op, value: Value, stage: Int, lane: int, block: BlockState | None = None
 ) -> TransactionBarrier | None:
-    """The stage of a barrier, which must exist and be known to be initialised."""
-    stages = warp.block.mbarriers[value]
+    """The stage of a barrier, which must exist and be known to be initialised; default: of the own block."""
+    block = block or warp.block
+    stages = block.mbarriers[value]
     at = warp.int(stage)
     if not 0 <= at < len(stages):
         reason = f"stage {at} of {value}, which has the stages 0 to {len(stages) - 1}"
@@ -134,8 +155,10 @@ def _use(
         made = np.array([barrier.initialised])
         lanes, first = np.full(1, lane), np.zeros(1, int)
         if not barrier.initialised or events.unordered(warp.agent, lanes, made, first).any():
+            which, whose = ("barrier", "") if block is warp.block else ("cluster_barrier", _of(block))
             reason = (
-                f"no barrier between the initialisation of {value}, by one thread, and its use by this warp"
+                f"no {which} between the initialisation of {value}{whose}, by one thread, and its use by "
+                "this warp"
             )
             machine.checker.barrier(Kind.UNINITIALISED, warp.agent, op, barrier, reason)
     return barrier
@@ -177,10 +200,18 @@ def _overtaken(machine: Machine, barrier: TransactionBarrier, wait: Passed) -> N
 def _tma_load(machine: Machine, warp: Warp, op: ops.TmaLoad) -> None:
     if warp.rank:
         return
-    barrier = _use(machine, warp, op, op.barrier, op.stage, lane=0)
-    if barrier is not None:
+    cluster = warp.block.cluster.blocks
+    mask, shift = sharing(machine.kernel.cluster, op.multicast)
+    ranks = mask << warp.int(shift)
+    targets = []
+    for block in [block for block in cluster if ranks >> block.rank & 1]:
+        barrier = _use(machine, warp, op, op.barrier, op.stage, 0, block)
+        if barrier is None:
+            return
+        targets.append((block, barrier))
+    for _, barrier in targets:
         barrier.comes_after(warp.agent)
-        load_box(machine, warp, op, barrier)
+    load_box(machine, warp, op, targets)
 
 
 @REFERENCE.rule(ops.TmaStore)
@@ -237,7 +268,12 @@ def _mma_wait(machine: Machine, warp: Warp, op: ops.MmaWait) -> Steps:
     wait_mma(machine, warp, op.pending)
 
 
-# ---------------------------------------------------------------- numbered barriers
+# ---------------------------------------------------------------- barriers of roles and clusters
+
+
+@REFERENCE.rule(ops.ClusterBarrier)
+def _cluster_barrier(machine: Machine, warp: Warp, op: ops.ClusterBarrier) -> Steps:
+    yield machine.arrive(warp, op, warp.block.cluster.barrier)
 
 
 @REFERENCE.rule(ops.RoleBarrier)

@@ -200,4 +200,4 @@ class Checker:
 
 
 def _at(agent: Agent, op: Op, action: str) -> Access:
-    return Access(action, op, agent.name, agent.block, agent.warp, None)
+    return Access(action, op, agent.name, agent.block, agent.warp, None, agent.rank)

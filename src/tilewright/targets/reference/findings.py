@@ -35,6 +35,7 @@ class Kind(Enum):
     TRANSACTION = "wrong expected bytes"
     DIVISION = "division by zero"
     UNFINISHED = "unfinished at the end"
+    ENDED = "reaches a block that may have ended"
 
 
 @dataclass(frozen=True)
@@ -71,6 +72,7 @@ class Access:
         block: index of the block in the grid, x first.
         warp: index of the warp in its block.
         lane: index of the lane in its warp; None for what all lanes do together, or none of them.
+        rank: the rank of the block in its cluster; None without clusters.
     """
 
     action: str
@@ -79,19 +81,21 @@ class Access:
     block: tuple[int, ...]
     warp: int
     lane: int | None
+    rank: int | None = None
 
     @staticmethod
     def of(site: Site, agent: Agent, lane: int) -> Access:
         """The access of a site by an agent; what works through the other proxy has no lanes."""
         of_lanes = agent.proxy is Proxy.GENERIC
-        return Access(
-            site.action, site.op, agent.name, agent.block, agent.warp, int(lane) if of_lanes else None
-        )
+        one = int(lane) if of_lanes else None
+        return Access(site.action, site.op, agent.name, agent.block, agent.warp, one, agent.rank)
 
     def __str__(self) -> str:
         who = "" if self.lane is None else f"lane {self.lane}"
         warp = f"warp {self.warp}" if self.agent == "warp" else f"{self.agent} of warp {self.warp}"
         block = f"block {self.block}" if self.block else ""
+        if self.rank is not None:
+            block += f" of rank {self.rank} in its cluster"
         actor = ", ".join(part for part in (block, warp, who) if part)
         lines = [f"  {self.action} by {actor}, in {describe(self.op)}"]
         if self.op.location is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,14 +21,14 @@ from tilewright.targets.reference.memory import Buffer, poison
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.population import Population
 from tilewright.targets.reference.standstill import explain_standstill, report_unfinished
-from tilewright.targets.reference.state import BlockState, Delivery, Steps, Wait, Warp
+from tilewright.targets.reference.state import Delivery, Gathering, Steps, Wait, Warp
 from tilewright.targets.rules import RuleTable
 
 
 class Machine:
-    """Executes a kernel's blocks one after another.
+    """Executes a kernel's clusters one after another; without clusters, its blocks.
 
-    Blocks that cannot synchronise form groups of one; a group's agents share clocks.
+    The blocks of a cluster run together, and their agents share clocks.
 
     Args:
         kernel: what to execute.
@@ -59,7 +60,7 @@ class Machine:
         self._banks: dict[int, BankCount] = {}
         self._sectors: dict[int, SectorCount] = {}
         self._population = Population(kernel, lanes, check)
-        self.slots = self._population.slots
+        self.phases = self._population.phases
 
     @property
     def counters(self) -> Counters:
@@ -68,15 +69,15 @@ class Machine:
 
     # ---------------------------------------------------------------- scheduling
 
-    def run_block(self, index: tuple[int, ...], env: dict[Sym, int]) -> bool:
-        """Execute one block; whether it came to its end."""
-        block = self._population.block(index, self._buffers, self._scalars, env)
-        self.checker.events.enter(self.slots.homes)
-        tasks = {warp: self.steps(warp, self.kernel.body) for warp in block.warps}
+    def run_cluster(self, members: Sequence[tuple[tuple[int, ...], Mapping[Sym, int]]]) -> bool:
+        """Execute the blocks of a cluster, given by index and symbols; whether they came to their ends."""
+        cluster = self._population.cluster(members, self._buffers, self._scalars)
+        self.checker.events.enter(self._population.homes)
+        tasks = {warp: self.steps(warp, self.kernel.body) for warp in cluster.barrier.warps}
         while tasks:
             runnable = [w for w in tasks if w.waiting is None or w.waiting.ready()]
             if not runnable:
-                explain_standstill(self.checker, block, list(tasks))
+                explain_standstill(self.checker, cluster, list(tasks))
                 return False
             for warp in runnable:
                 try:
@@ -89,7 +90,7 @@ class Machine:
                 if warp.waiting is None:
                     del tasks[warp]
         if self.check:
-            report_unfinished(self.checker, block)
+            report_unfinished(self.checker, cluster)
         return True
 
     def steps(self, warp: Warp, body: Block) -> Steps:
@@ -100,25 +101,24 @@ class Machine:
             if steps is not None:
                 yield from steps
 
-    def arrive(self, warp: Warp, op: Op) -> Wait:
-        """Arrive at the block's barrier; the last to arrive joins the clocks of all."""
-        block = warp.block
-        phase = block.phase
-        block.arrived[warp] = op
-        if len(block.arrived) == len(block.warps):
-            self._release(block)
-        return Wait(op, lambda: block.phase > phase)
+    def arrive(self, warp: Warp, op: Op, barrier: Gathering) -> Wait:
+        """Arrive at the barrier of the block or the cluster; the last to arrive joins the clocks of all."""
+        opened = barrier.opened
+        barrier.arrived[warp] = op
+        if len(barrier.arrived) == len(barrier.warps):
+            self._release(barrier)
+        return Wait(op, lambda: barrier.opened > opened)
 
-    def _release(self, block: BlockState) -> None:
-        (first, op), *others = block.arrived.items()
+    def _release(self, barrier: Gathering) -> None:
+        (first, op), *others = barrier.arrived.items()
         for warp, other in others:
             if other is not op:
-                reason = "the warps of one block wait at different barriers"
+                reason = f"the warps of one {barrier.place} wait at different barriers"
                 self.checker.waiting(Kind.DIVERGENCE, warp.agent, other, (first.agent, op), reason)
-        block.arrived.clear()
-        block.phase += 1
+        barrier.arrived.clear()
+        barrier.opened += 1
         self.barriers += 1
-        join([warp.agent for warp in block.warps])
+        join([warp.agent for warp in barrier.warps])
 
     # ---------------------------------------------------------------- memory
 

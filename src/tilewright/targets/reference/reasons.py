@@ -22,7 +22,7 @@ def explain(
         event: that access.
         lanes: of one element: the lane that accesses, and the lane that did before; each of shape (1,).
     """
-    if former.block != agent.block:
+    if events.is_foreign(np.array([event])).any():
         return kind, "nothing orders two blocks: each must keep to elements of its own"
     if former.in_background and former.proxy is Proxy.GENERIC:
         return _after_copy(events, kind, agent, former, event)
@@ -31,11 +31,21 @@ def explain(
     if agent.issuer is not None and not _unordered(events, agent, lanes, event):
         return Kind.PROXY, (
             "the accesses are in order, but bulk copies and asynchronous MMA see shared memory by another "
-            f"path: no fence_async of warp {former.warp} between its access and what orders the two"
+            f"path: no fence_async of {_warp(former, agent)} between its access and what orders the two"
         )
     if former.home == agent.home:
         return kind, "no barrier or warp_barrier between these two lanes of one warp"
+    if former.block != agent.block:
+        return kind, (
+            "nothing orders the two blocks here: no arrive at a barrier of the other block and wait there, "
+            "and no cluster_barrier, between the two accesses"
+        )
     return kind, "no barrier between the two accesses"
+
+
+def _warp(agent: Agent, other: Agent) -> str:
+    """A warp, with its block if another agent's is another one."""
+    return f"warp {agent.warp}" + (f" of block {agent.block}" if agent.block != other.block else "")
 
 
 def _unordered(events: Events, agent: Agent, lanes: tuple[Array, Array], event: int) -> bool:
@@ -62,7 +72,8 @@ def _after_copy(events: Events, kind: Kind, agent: Agent, former: Agent, event: 
 
 
 def _after_bulk(events: Events, kind: Kind, agent: Agent, former: Agent, event: int) -> tuple[Kind, str]:
-    who = f"warp {agent.warp}" if agent.name == "warp" else f"the {agent.name} of warp {agent.warp}"
+    warp = _warp(agent, former)
+    who = warp if agent.name == "warp" else f"the {agent.name} of {warp}"
     if not former.shown or not _was_waited_for(events, former, event):
         return Kind.IN_FLIGHT, f"the {former.name} may still be under way: {former.missing}"
     return kind, f"the {former.name} was waited for, but {who} does not know: {former.shown}"

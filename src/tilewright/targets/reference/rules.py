@@ -180,7 +180,7 @@ def _scattered(values: Array, index: tuple[Array, Array], shape: tuple[int, ...]
 
 @REFERENCE.rule(ops.Barrier)
 def _barrier(machine: Machine, warp: Warp, op: ops.Barrier) -> Steps:
-    yield machine.arrive(warp, op)
+    yield machine.arrive(warp, op, warp.block.barrier)
 
 
 @REFERENCE.rule(ops.WarpBarrier)

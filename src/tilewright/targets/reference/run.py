@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from tilewright.errors import LaunchError, LegalityError, Violation
+from tilewright.ir import clusters
 from tilewright.ir.async_ops import MmaAsync, Role
 from tilewright.ir.kernel import Argument, Derived, Extent, Kernel, ScalarParam, Stride
 from tilewright.ir.ops import Block, Copy, Fragment, Mma, Op
@@ -44,14 +45,15 @@ def run(
         scalars: one number per scalar parameter, by name.
         lanes: threads per warp; default: the kernel's.
         check: whether to look for hazards and to count; without, execution alone is about three times faster.
-        blocks: indices of the blocks to execute, x first; default: the whole grid.
+        blocks: indices of the blocks to execute, x first, each with all of its cluster; default: all.
         rules: what each operation does.
 
     Returns:
-        What was found and counted.  A block that cannot go on ends the run.
+        What was found and counted.  A block or cluster that cannot go on ends the run.
 
     Raises:
-        LaunchError: an argument is missing or does not fit the kernel, or a guard fails.
+        LaunchError: an argument is missing or does not fit the kernel, a guard fails, or the clusters do not
+            fill the grid.
         LegalityError: the kernel broke rules while it was traced, names more threads than it has, or an atom
             of another warp size.
         MissingRuleError: ``rules`` lacks an operation.
@@ -78,12 +80,10 @@ def run(
     machine = Machine(kernel, lanes, rules, buffers, _bind_scalars(kernel, scalars or {}), check)
     extents = [int(evaluate(axis.extent, env)) for axis in kernel.grid]
     done = 0
-    for index in _grid(extents) if blocks is None else blocks:
-        block_env = {**env, **{axis.sym: at for axis, at in zip(kernel.grid, index, strict=True)}}
-        block_env |= {member.sym: index[member.axis] % member.extent for member in kernel.cluster}
-        if not machine.run_block(tuple(index), block_env):
+    for indices in _clusters(kernel, extents, _grid(extents) if blocks is None else blocks):
+        if not machine.run_cluster([(index, {**env, **_block_env(kernel, index)}) for index in indices]):
             break
-        done += 1
+        done += len(indices)
     found, uncovered = machine.checker.findings, _uncovered(kernel, buffers)
     return Report(kernel.name, found.all(), found.omitted, machine.counters, uncovered, done)
 
@@ -157,9 +157,35 @@ def _bind_scalars(kernel: Kernel, scalars: Mapping[str, Any]) -> dict[Value, Any
     return bound
 
 
-def _grid(extents: list[int]) -> Iterable[tuple[int, ...]]:
+def _grid(extents: Sequence[int]) -> Iterable[tuple[int, ...]]:
     """Every block index, x fastest."""
     return (tuple(reversed(index)) for index in itertools.product(*(range(n) for n in reversed(extents))))
+
+
+def _clusters(
+    kernel: Kernel, extents: Sequence[int], blocks: Iterable[tuple[int, ...]]
+) -> Iterable[list[tuple[int, ...]]]:
+    """The clusters that blocks belong to, each as its blocks' indices by rank."""
+    shape = [1] * len(extents)
+    for member in kernel.cluster:
+        shape[member.axis] = member.extent
+        if extents[member.axis] % member.extent:
+            raise LaunchError(
+                f"kernel {kernel.name}: {extents[member.axis]} blocks along axis {member.axis} are no "
+                f"multiple of the cluster's {member.extent}"
+            )
+    begun = set()
+    for index in blocks:
+        first = tuple(at - at % extent for at, extent in zip(index, shape, strict=True))
+        if first not in begun:
+            begun.add(first)
+            yield [tuple(at + i for at, i in zip(first, inner, strict=True)) for inner in _grid(shape)]
+
+
+def _block_env(kernel: Kernel, index: Sequence[int]) -> dict[Sym, int]:
+    """What a block knows of itself."""
+    found = {axis.sym: at for axis, at in zip(kernel.grid, index, strict=True)}
+    return found | {member.sym: index[member.axis] % member.extent for member in kernel.cluster}
 
 
 def _uncovered(kernel: Kernel, buffers: Mapping[Value, Buffer]) -> dict[str, int]:
@@ -174,7 +200,7 @@ def _uncovered(kernel: Kernel, buffers: Mapping[Value, Buffer]) -> dict[str, int
 
 def _verify(kernel: Kernel, lanes: int) -> None:
     """What executing the kernel itself relies on; what tracing refused is not in the kernel at all."""
-    violations = [*kernel.violations]
+    violations = [*kernel.violations, *clusters.violations(kernel)]
     violations += _block_violations(kernel.body, kernel.threads, lanes)
     if violations:
         raise LegalityError(kernel.name, "reference", violations)

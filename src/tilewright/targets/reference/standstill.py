@@ -4,70 +4,95 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from tilewright.ir.async_ops import TmaLoad
 from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.findings import Kind
-from tilewright.targets.reference.state import BlockState, Warp
+from tilewright.targets.reference.state import BlockState, ClusterState, Gathering, Warp
 
 
-def explain_standstill(checker: Checker, block: BlockState, stuck: Sequence[Warp]) -> None:
+def explain_standstill(checker: Checker, cluster: ClusterState, stuck: Sequence[Warp]) -> None:
     """Report that no warp can go on.
 
     Args:
         checker: takes the finding.
-        block: the block.
+        cluster: the blocks that run together.
         stuck: the warps that have not come to their end.
     """
-    at_barrier = [warp for warp in stuck if warp in block.arrived]
-    absent = [warp for warp in block.warps if warp not in block.arrived]
-    states = _states(stuck)
-    if at_barrier and absent:
-        warp, other = at_barrier[0], absent[0]
-        assert warp.waiting is not None
-        numbers = ", ".join(str(w.index) for w in absent)
-        if other.waiting is None:
-            reason = f"warps {numbers} ended without arriving at the barrier that the others wait at"
-            checker.waiting(Kind.DIVERGENCE, warp.agent, warp.waiting.op, None, reason)
-        else:
-            reason = f"warps {numbers} wait elsewhere while the others wait at the barrier" + states
-            pair = (other.agent, other.waiting.op)
-            checker.waiting(Kind.DEADLOCK, warp.agent, warp.waiting.op, pair, reason)
-        return
+    for barrier in (*(block.barrier for block in cluster.blocks), cluster.barrier):
+        if barrier.arrived:
+            _explain_barrier(checker, barrier, stuck)
+            return
     warp = stuck[0]
     assert warp.waiting is not None
-    count = f"{len(stuck)} of {len(block.warps)} warps"
-    reason = f"no agent can go on: {count} wait for what never happens{states}"
+    count = f"{len(stuck)} of {len(cluster.barrier.warps)} warps"
+    reason = f"no agent can go on: {count} wait for what never happens{_states(stuck)}"
     other = next((w for w in stuck if w.waiting is not None and w.waiting.op is not warp.waiting.op), warp)
     assert other.waiting is not None
     earlier = None if other is warp else (other.agent, other.waiting.op)
     checker.waiting(Kind.DEADLOCK, warp.agent, warp.waiting.op, earlier, reason)
 
 
+def _explain_barrier(checker: Checker, barrier: Gathering, stuck: Sequence[Warp]) -> None:
+    """Some warps have arrived at the barrier of their block or cluster, others never will."""
+    warp, op = next(iter(barrier.arrived.items()))
+    absent = [other for other in barrier.warps if other not in barrier.arrived]
+    waiting = [other for other in absent if other.waiting is not None]
+    the_barrier = "the barrier" if barrier.place == "block" else "the cluster_barrier"
+    if not waiting:
+        reason = f"{_listed(absent)} ended without arriving at {the_barrier} that the others wait at"
+        checker.waiting(Kind.DIVERGENCE, warp.agent, op, None, reason)
+        return
+    other = waiting[0]
+    assert other.waiting is not None
+    reason = f"{_listed(waiting)} wait elsewhere while the others wait at {the_barrier}" + _states(stuck)
+    checker.waiting(Kind.DEADLOCK, warp.agent, op, (other.agent, other.waiting.op), reason)
+
+
+def _listed(warps: Sequence[Warp]) -> str:
+    """The warps of each block, in words."""
+    parts = []
+    for block in dict.fromkeys(warp.block for warp in warps):
+        numbers = ", ".join(str(warp.index) for warp in warps if warp.block is block)
+        parts.append(f"warps {numbers}{block.cluster.name(block)}")
+    return " and ".join(parts)
+
+
 def _states(stuck: Sequence[Warp]) -> str:
-    """One line for everything that several warps wait for."""
-    waiting: dict[str, list[int]] = {}
+    """One line for everything that several warps of a block wait for."""
+    waiting: dict[tuple[BlockState, str], list[int]] = {}
     for warp in stuck:
         if warp.waiting is not None and warp.waiting.state is not None:
-            waiting.setdefault(warp.waiting.state(), []).append(warp.index)
-    return "".join(f"\n    {numbered(warps)} for {state}" for state, warps in waiting.items())
+            waiting.setdefault((warp.block, warp.waiting.state()), []).append(warp.index)
+    return "".join(
+        f"\n    {numbered(warps, block.cluster.name(block))} for {state}"
+        for (block, state), warps in waiting.items()
+    )
 
 
-def numbered(warps: Iterable[int]) -> str:
+def numbered(warps: Iterable[int], place: str = "") -> str:
     """Who waits, in words.
 
     Example:
-        >>> numbered([4, 5, 6, 7]), numbered([1, 3]), numbered([2])
-        ('warps 4 to 7 wait', 'warps 1, 3 wait', 'warp 2 waits')
+        >>> numbered([4, 5, 6, 7]), numbered([1, 3], " of block (1,)"), numbered([2])
+        ('warps 4 to 7 wait', 'warps 1, 3 of block (1,) wait', 'warp 2 waits')
     """
     found = list(warps)
     if len(found) == 1:
-        return f"warp {found[0]} waits"
+        return f"warp {found[0]}{place} waits"
     if found == list(range(found[0], found[-1] + 1)):
-        return f"warps {found[0]} to {found[-1]} wait"
-    return f"warps {', '.join(map(str, found))} wait"
+        return f"warps {found[0]} to {found[-1]}{place} wait"
+    return f"warps {', '.join(map(str, found))}{place} wait"
 
 
-def report_unfinished(checker: Checker, block: BlockState) -> None:
-    """Report what still runs in the background when the block has come to its end."""
+def report_unfinished(checker: Checker, cluster: ClusterState) -> None:
+    """Report what still runs in the background when the blocks have come to their ends."""
+    for block in cluster.blocks:
+        _report_background(checker, block)
+        _report_loads(checker, block)
+        _report_visits(checker, block)
+
+
+def _report_background(checker: Checker, block: BlockState) -> None:
     for warp in block.warps:
         for store in warp.bulk:
             closed = "bulk_wait" if store.group < warp.stores.time else "bulk_commit"
@@ -80,8 +105,29 @@ def report_unfinished(checker: Checker, block: BlockState) -> None:
             closed = "mma_wait covers" if flight.group < warp.mma_group else "mma_commit closes"
             reason = f"the block ends before the MMA has: no {closed} its group"
             checker.waiting(Kind.UNFINISHED, flight.agent, flight.op, None, reason, "read")
+
+
+def _report_loads(checker: Checker, block: BlockState) -> None:
+    """Copies that no wait of the block covers."""
+    several = len(block.cluster.blocks) > 1
+    who = f"block {block.index}" if several else "the block"
     for stages in block.mbarriers.values():
         for barrier in stages:
             for load in barrier.loads:
-                reason = f"the block ends before the copy has: nothing waits for {barrier.state()}"
-                checker.waiting(Kind.UNFINISHED, load.agent, load.op, None, reason, "write")
+                reason = f"{who} ends before the copy has: nothing waits for {barrier.state()}"
+                kind = Kind.UNFINISHED
+                if isinstance(load.op, TmaLoad) and load.agent.block != block.index:
+                    kind = Kind.ENDED
+                    reason += "; it may be gone when the copy writes its shared memory"
+                checker.waiting(kind, load.agent, load.op, None, reason, "write")
+
+
+def _report_visits(checker: Checker, block: BlockState) -> None:
+    """Arrivals of other blocks that no warp of the block knows of when it ends."""
+    for (agent, barrier), visit in block.visits.items():
+        if not any(warp.agent.has_seen(agent.slot, visit.time) for warp in block.warps):
+            reason = (
+                f"block {block.index} may have ended before this arrival at its {barrier.name}: it does not "
+                "wait for that phase, and no cluster_barrier comes after the arrival and before its end"
+            )
+            checker.waiting(Kind.ENDED, agent, visit.op, None, reason, "arrival")

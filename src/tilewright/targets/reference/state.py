@@ -38,6 +38,51 @@ class Wait:
 Steps: TypeAlias = Iterator[Wait]
 
 
+@dataclass(frozen=True)
+class Slots:
+    """A block's slots in its cluster's clocks: four agents of every warp, MMA units, barrier stages."""
+
+    warps: int
+    stages: int
+    first: int = 0
+
+    @property
+    def copies(self) -> int:
+        """The asynchronous copies of warp 0."""
+        return self.first + self.warps
+
+    @property
+    def stores(self) -> int:
+        """What the bulk stores of warp 0 read."""
+        return self.first + 2 * self.warps
+
+    @property
+    def landings(self) -> int:
+        """What the bulk stores of warp 0 write."""
+        return self.first + 3 * self.warps
+
+    @property
+    def units(self) -> int:
+        """The MMA unit of the warpgroup that begins with warp 0."""
+        return self.first + 4 * self.warps
+
+    @property
+    def barriers(self) -> int:
+        """The first stage of the first transaction barrier."""
+        return self.first + 5 * self.warps
+
+    @property
+    def end(self) -> int:
+        """The first slot of the next block."""
+        return self.barriers + self.stages
+
+    @property
+    def homes(self) -> list[int]:
+        """For each slot, the slot of the warp whose lanes the agent serves."""
+        own = list(range(self.first, self.copies))
+        return [*own * 4, *range(self.units, self.end)]
+
+
 @dataclass
 class Registers:
     """A fragment's values in the lanes of one warp: arrays of shape (lanes, values).
@@ -182,14 +227,63 @@ class MmaUnit:
 
 
 @dataclass(eq=False)
-class BlockState:
-    """One block: its shared memory, its warps, its barriers, its asynchronous units."""
+class Gathering:
+    """The barrier of all warps of a block or cluster.
 
-    index: tuple[int, ...]
-    buffers: dict[Value, Buffer]
+    Args:
+        place: ``"block"`` or ``"cluster"``.
+        warps: who must arrive.
+        arrived: who has, and where.
+        opened: how often it has opened.
+    """
+
+    place: str
     warps: list[Warp] = field(default_factory=list)
     arrived: dict[Warp, Op] = field(default_factory=dict)
-    phase: int = 0
+    opened: int = 0
+
+
+@dataclass(frozen=True)
+class Visit:
+    """An arrival at another block's barrier: that block must not end before it."""
+
+    op: Op
+    time: int
+
+
+@dataclass(eq=False)
+class ClusterState:
+    """The blocks that run together, by their rank; one block without clusters."""
+
+    blocks: list[BlockState] = field(default_factory=list)
+    barrier: Gathering = field(default_factory=lambda: Gathering("cluster"))
+
+    def name(self, block: BlockState) -> str:
+        """What tells a block from the others, e.g. ``" of block (1, 0)"``; empty if there are no others."""
+        return f" of block {block.index}" if len(self.blocks) > 1 else ""
+
+
+@dataclass(eq=False)
+class BlockState:
+    """One block: its shared memory, its warps, its barriers, its asynchronous units.
+
+    Args:
+        index: its index in the grid, x first.
+        rank: its rank in its cluster.
+        cluster: its cluster.
+        slots: the slots of its agents in the clocks of the cluster.
+        buffers: all memory that it reaches.
+        visits: the last arrival of every agent of another block at each of its transaction barriers.
+    """
+
+    index: tuple[int, ...]
+    rank: int
+    cluster: ClusterState
+    slots: Slots
+    buffers: dict[Value, Buffer]
+    warps: list[Warp] = field(default_factory=list)
+    barrier: Gathering = field(default_factory=lambda: Gathering("block"))
+    visits: dict[tuple[Agent, TransactionBarrier], Visit] = field(default_factory=dict)
     mbarriers: dict[Value, list[TransactionBarrier]] = field(default_factory=dict)
     named: dict[int, NamedBarrier] = field(default_factory=dict)
     units: dict[int, MmaUnit] = field(default_factory=dict)

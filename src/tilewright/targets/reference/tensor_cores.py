@@ -46,7 +46,7 @@ def issue_mma(machine: Machine, warp: Warp, op: MmaAsync) -> None:
 def _unit(machine: Machine, warp: Warp, mma: TiledMma) -> MmaUnit:
     size = max(mma.atom.lanes // machine.lanes, 1)
     leader = warp.index - warp.rank % size
-    slot = machine.slots.units + leader
+    slot = warp.block.slots.units + leader
     return warp.block.units.setdefault(leader, MmaUnit(slot, size))
 
 
@@ -55,7 +55,7 @@ def _issue(machine: Machine, warp: Warp, op: MmaAsync, unit: MmaUnit) -> Issue:
     mma = op.mma
     group = warp.rank // unit.size
     along_m, along_n = group % mma.warps[0], group // mma.warps[0]
-    everything = {scope: np.full(len(machine.slots.homes), np.iinfo(np.int64).max) for scope in Scope}
+    everything = {scope: np.full(len(machine.phases), np.iinfo(np.int64).max) for scope in Scope}
     agent = Agent(
         unit.slot,
         unit.slot,
@@ -68,6 +68,7 @@ def _issue(machine: Machine, warp: Warp, op: MmaAsync, unit: MmaUnit) -> Issue:
         issuer=warp.agent.clocks,
         missing=MISSING,
         shown=SHOWN,
+        rank=warp.agent.rank,
     )
 
     rows, columns = (extent * repeat for extent, repeat in zip(mma.atom.shape, mma.repeats, strict=False))

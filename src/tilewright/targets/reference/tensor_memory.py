@@ -6,6 +6,8 @@ thread that issued it waits for its group.  Until then the target holds poison.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from tilewright.ir.async_ops import TmaLoad, TmaStore
@@ -18,29 +20,55 @@ from tilewright.targets.reference.footprint import box_at
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.memory import Buffer, poison
 from tilewright.targets.reference.numerics import Array
-from tilewright.targets.reference.state import BulkStore, Warp
+from tilewright.targets.reference.state import BlockState, BulkStore, Warp
 
 ALIGNMENT = 1024
 """Bytes that the address of a swizzled box in shared memory must be a multiple of: 8 rows of 128."""
 
 
-def load_box(machine: Machine, warp: Warp, op: TmaLoad, barrier: TransactionBarrier) -> None:
-    """Begin ``target[i] = source[at + i]``, whose bytes count for the barrier's present phase."""
+def load_box(
+    machine: Machine, warp: Warp, op: TmaLoad, targets: Sequence[tuple[BlockState, TransactionBarrier]]
+) -> None:
+    """Begin ``target[i] = source[at + i]``, whose bytes count for the barrier's present phase.
+
+    Args:
+        machine: the machine.
+        warp: who issues the copy.
+        op: the copy.
+        targets: the blocks whose ``target`` is written, each with its barrier.
+    """
     tile = machine.footprints.box(op.target, warp.env)
     at, exists = box_at(op.source, [warp.int(i) for i in op.at], tile.shape, warp.env)
-    source, target = (warp.block.buffers[value.buffer] for value in (op.source, op.target))
-    missing = f"no wait for {barrier.name} phase {barrier.phase}, on which it completes, comes before"
+    source = warp.block.buffers[op.source.buffer]
+    for block, barrier in targets:
+        name = "TMA load" + ("" if block is warp.block else f" into block {block.index}")
+        into = (block.buffers[op.target.buffer], tile, name)
+        _load_into(machine, warp, op, into, (source, at, exists), barrier)
+
+
+def _load_into(
+    machine: Machine,
+    warp: Warp,
+    op: TmaLoad,
+    into: tuple[Buffer, Array, str],
+    box: tuple[Buffer, Array, Array],
+    barrier: TransactionBarrier,
+) -> None:
+    """The copy into the shared memory of one block."""
+    target, tile, name = into
+    source, at, exists = box
     agent = Agent(
         barrier.slot,
-        warp.index,
+        warp.agent.slot,
         warp.block.index,
         warp.index,
-        "TMA load",
+        name,
         warp.agent.issues or warp.agent.clocks,
         Proxy.ASYNC,
         barrier.phase + 1,
         issuer=warp.agent.clocks,
-        missing=missing,
+        missing=f"no wait for {barrier.name} phase {barrier.phase}, on which it completes, comes before",
+        rank=warp.agent.rank,
     )
     first = len(machine.checker.events.agents)
     usable = _usable(machine, agent, op, op.target, target, tile)
@@ -55,6 +83,7 @@ def load_box(machine: Machine, warp: Warp, op: TmaLoad, barrier: TransactionBarr
         target.elements[tile[usable]] = values[usable]
 
     events = range(first, len(machine.checker.events.agents))
+    barrier.told.tell_phases(warp.agent, machine.phases)
     barrier.loads.append(Load(op, agent, tile.size * op.target.dtype.bytes, land, events))
 
 

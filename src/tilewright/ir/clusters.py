@@ -1,0 +1,105 @@
+"""The blocks of a cluster: their ranks, the first axis fastest, and which of them share data."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import product
+from typing import TYPE_CHECKING
+
+from tilewright.errors import Violation
+from tilewright.ir.async_ops import Arrive, ClusterBarrier, TmaLoad
+from tilewright.ir.op import Op
+from tilewright.layout.expr import add, mul
+from tilewright.layout.nodes import Int
+from tilewright.layout.ranges import bounds
+
+if TYPE_CHECKING:
+    from tilewright.ir.kernel import ClusterAxis, Kernel
+
+DECLARED = "tw.cluster_index((2, 1)) at the kernel's start"
+
+
+def cluster_blocks(cluster: Sequence[ClusterAxis]) -> int:
+    """How many blocks a cluster has; 1 without clusters."""
+    return math.prod(member.extent for member in cluster)
+
+
+def rank_of(extents: Sequence[int], at: Sequence[Int]) -> Int:
+    """The rank of the block at a coordinate of the cluster, the first axis fastest.
+
+    Example:
+        >>> rank_of((2, 4), (1, 3))
+        7
+    """
+    rank: Int = 0
+    for dim, coordinate in enumerate(at):
+        rank = add(rank, mul(coordinate, math.prod(extents[:dim])))
+    return rank
+
+
+def sharing(cluster: Sequence[ClusterAxis], axes: Sequence[int]) -> tuple[int, Int]:
+    """Which blocks differ from this one only along ``axes``: a mask of ranks, and how far to shift it.
+
+    Bit ``r`` of ``mask << shift`` stands for the block of rank ``r``.
+    """
+    extents = [member.extent for member in cluster]
+    spans = [range(member.extent) if member.axis in axes else range(1) for member in cluster]
+    ranks = [rank_of(extents, at) for at in product(*spans)]
+    mask = sum(1 << rank for rank in ranks if isinstance(rank, int))
+    own: list[Int] = [0 if member.axis in axes else member.sym for member in cluster]
+    return mask, rank_of(extents, own)
+
+
+def violations(kernel: Kernel) -> Iterator[Violation]:
+    """What is wrong with a kernel's cluster, and with operations that reach other blocks of it."""
+    for member in kernel.cluster:
+        if member.axis >= len(kernel.grid):
+            axes = member.axis + 1
+            yield Violation(
+                "cluster",
+                f"the cluster has extent {member.extent} along axis {member.axis} ({member.sym.name}); "
+                f"the grid has {len(kernel.grid)} axes",
+                f"tw.block_index of {axes} extents",
+            )
+    for op in kernel.walk():
+        yield from _operation(op, kernel.cluster)
+
+
+def _operation(op: Op, cluster: Sequence[ClusterAxis]) -> Iterator[Violation]:
+    reaches = _reaches(op)
+    if not reaches:
+        return
+    if not cluster:
+        yield op.violation("cluster", f"{reaches} in a kernel without clusters", DECLARED)
+    elif isinstance(op, TmaLoad):
+        axes = {member.axis for member in cluster}
+        for axis in op.multicast:
+            if axis not in axes:
+                nearest = min(axes, key=lambda known: abs(known - axis))
+                where = " and ".join(f"{member.extent} along axis {member.axis}" for member in cluster)
+                yield op.violation(
+                    "multicast",
+                    f"multicast along axis {axis}; the cluster has blocks {where}",
+                    f"multicast={nearest}",
+                )
+    elif isinstance(op, Arrive) and op.block is not None:
+        low, high = bounds(op.block)
+        last = cluster_blocks(cluster) - 1
+        if low > last or high < 0:
+            nearest = last if low > last else 0
+            yield op.violation(
+                "cluster", f"rank {op.block} in a cluster of {last + 1} blocks", f"block={nearest}"
+            )
+
+
+def _reaches(op: Op) -> str:
+    """What an operation does to other blocks of its cluster; empty if nothing."""
+    match op:
+        case ClusterBarrier():
+            return "cluster_barrier"
+        case TmaLoad(multicast=axes) if axes:
+            return f"tma_load(multicast={axes})"
+        case Arrive(block=rank) if rank is not None:
+            return f"arrive(block={rank})"
+    return ""

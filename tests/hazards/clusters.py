@@ -1,0 +1,99 @@
+"""The Hopper GEMM in clusters: blocks that share a tile of A or B each load a part of it for all of them.
+
+With one block per cluster it is the kernel of examples/03_hopper_gemm.py.
+"""
+
+from __future__ import annotations
+
+import tilewright as tw
+
+WARPS = 4  # of a warpgroup
+GROUPS = 2  # warpgroups that multiply
+COLUMNS = 64  # 16-bit elements in a row of 128 bytes, which is what the swizzle takes
+
+
+def tile_order(index, tiles_m, tiles_n, group):
+    """Tile number -> (m, n): bands of ``group`` rows, column by column: neighbours share operands."""
+    band = tw.let(index // (group * tiles_n) * group)
+    rows = tw.let(tw.minimum(tiles_m - band, group))
+    m = tw.let(band + index % (group * tiles_n) % rows)
+    n = tw.let(index % (group * tiles_n) // rows)
+    return m, n
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def cluster_gemm(A, B, C, *, mma, stages, buffers, blocks, group, cluster):
+    rows, tile_n, tile_k = mma.tile[0], mma.tile[1], COLUMNS
+    tile_m = GROUPS * rows
+    across, along = cluster  # its blocks along M, which share B, and along N, which share A
+    part_m, part_n = tile_m // along, tile_n // across  # what each of them loads
+    clusters = blocks // (across * along)
+    block = tw.block_index((clusters * across, along))
+    row, column = tw.cluster_index(cluster)
+    first = tw.let(block[0] // across)
+    tiles_m, tiles_n = tw.ceil_div(C.shape, (tile_m * across, tile_n * along))  # of a cluster
+    steps = tw.ceil_div(A.shape[1], tile_k)
+    turns = tw.ceil_div(tiles_m * tiles_n - first, clusters)
+
+    sA = tw.shared((stages, GROUPS, rows, tile_k), A.dtype, swizzle=128)
+    sB = tw.shared((stages, tile_n, tile_k), B.dtype, swizzle=128)
+    sC = tw.shared((GROUPS, buffers, rows, COLUMNS), C.dtype, swizzle=128)
+    full = tw.mbarrier(stages, arrivals=1)
+    empty = tw.mbarrier(stages, arrivals=GROUPS * WARPS * (across + along - 1))
+    tw.cluster_barrier()
+
+    def tile_of(turn):
+        """The first row and column of this block's tile."""
+        m, n = tile_order(first + turn * clusters, tiles_m, tiles_n, group)
+        return (m * across + row) * tile_m, (n * along + column) * tile_n
+
+    def release(step):
+        """Let every block that writes to this stage write to it again: those across, and those along."""
+        for i in tw.unroll(across):
+            tw.arrive(empty[step % stages], each="warp", block=((row + i) % across, column))
+        for j in tw.unroll(along - 1):
+            tw.arrive(empty[step % stages], each="warp", block=(row, (column + 1 + j) % along))
+
+    with tw.role(warps=WARPS, registers=40), tw.role(warps=1):
+        for turn in tw.range(turns):
+            m, n = tile_of(turn)
+            for k in tw.range(steps):
+                step = tw.let(turn * steps + k)
+                stage = tw.let(step % stages)
+                tw.wait(empty[stage], 1 - step // stages % 2)
+                tw.arrive(full[stage], expect_bytes=(tile_m + tile_n) * tile_k * A.dtype.bytes)
+                part_a = sA[stage].merge(0).tile((part_m, tile_k), (column, 0))
+                part_b = sB[stage].tile((part_n, tile_k), (row, 0))
+                tw.tma_load(A, (m + column * part_m, k * tile_k), part_a, full[stage], multicast=1)
+                tw.tma_load(B, (n + row * part_n, k * tile_k), part_b, full[stage], multicast=0)
+
+    for g in tw.unroll(GROUPS):
+        with tw.role(warps=WARPS, registers=232):
+            for turn in tw.range(turns):
+                m, n = tile_of(turn)
+                acc = tw.accumulator(mma)
+                for k in tw.range(steps, provenance="mainloop"):
+                    step = tw.let(turn * steps + k)
+                    stage = tw.let(step % stages)
+                    tw.wait(full[stage], step // stages % 2)
+                    tw.mma_fence()
+                    tw.mma_async(sA[stage, g], sB[stage], acc)
+                    tw.mma_commit()
+                    tw.mma_wait(1)  # the step before this one has left its stage
+                    with tw.when(k > 0):
+                        release(step - 1)
+                tw.mma_wait(0)
+                with tw.when(steps > 0):
+                    release(turn * steps + steps - 1)
+
+                for j in tw.unroll(tile_n // COLUMNS):
+                    buffer = sC[g, j % buffers]
+                    tw.bulk_wait(buffers - 1)  # the store before the last has left its buffer
+                    tw.role_barrier(1 + g, threads=mma.threads)
+                    tw.copy(acc[:, j * COLUMNS : (j + 1) * COLUMNS], buffer)
+                    tw.fence_async()
+                    tw.role_barrier(1 + g, threads=mma.threads)
+                    tw.tma_store(buffer, C, (m + g * rows, n + j * COLUMNS))
+                    tw.bulk_commit()
+            tw.bulk_wait(0)
+    tw.cluster_barrier()  # no block ends while another one still arrives at its barriers

@@ -1,0 +1,58 @@
+"""The Hopper GEMM in clusters: its text, what it compiles to, the instructions that reach other blocks."""
+
+from __future__ import annotations
+
+import runpy
+from pathlib import Path
+
+import pytest
+
+import tilewright as tw
+from tilewright.ir import verify
+from tilewright.runtime.nvrtc import FATAL, compile_text
+from tilewright.targets import cuda
+
+GEMM = runpy.run_path(str(Path(__file__).parents[2] / "hazards" / "clusters.py"))["cluster_gemm"]
+
+
+def trace(cluster=(2, 1), columns=256, stages=4, divisor=256, dtype=tw.bf16):
+    mma = tw.TiledMma(tw.atoms.wgmma(dtype, columns))
+    spec = tw.TensorSpec(dtype, 2, 1, (divisor, divisor), (min(divisor, 16), 1), 16, False)
+    constants = {"stages": stages, "buffers": 2, "blocks": 132, "group": 8, "cluster": cluster}
+    return GEMM.trace(spec, spec, spec, mma=mma, **constants)
+
+
+@pytest.mark.parametrize("cluster", [(2, 1), (1, 2), (2, 2), (4, 1), (1, 1)], ids=str)
+@pytest.mark.parametrize(("columns", "stages"), [(256, 4), (192, 4), (128, 6)])
+@pytest.mark.parametrize("divisor", [256, 8])
+def test_it_compiles_without_spills_or_warnings(cluster, columns, stages, divisor) -> None:
+    kernel = trace(cluster, columns, stages, divisor)
+    assert [str(v) for v in (*verify.violations(kernel), *cuda.violations(kernel, "sm_90a"))] == []
+    binary = compile_text(cuda.emit(kernel, "sm_90a").text, "sm_90a")
+    assert binary.resources["spill_store_bytes"] == binary.resources["stack_bytes"] == 0
+    assert not any(code in binary.log for code in FATAL)
+
+
+def test_golden(golden) -> None:
+    golden(cuda.emit(trace(), "sm_90a").text, "cluster_gemm_bf16.cu")
+
+
+def test_printed_and_parsed_it_is_the_same() -> None:
+    kernel = trace((2, 2))
+    for each in (kernel, cuda.emit(kernel, "sm_90a").kernel):
+        text = tw.print_kernel(each)
+        assert tw.print_kernel(tw.parse_kernel(text)) == text
+
+
+def test_masks_have_a_bit_for_every_block_that_gets_the_box() -> None:
+    text = cuda.emit(trace((2, 2)), "sm_90a").text
+    [a, b] = [line for line in text.splitlines() if "0x" in line and "<<" in line and "1ull" not in line]
+    assert "0x5 << row" in a  # ranks row and row + 2: the blocks of this row of the cluster
+    assert "0x3 << (2*column)" in b
+
+
+def test_a_cluster_of_one_block_has_no_trace_of_clusters() -> None:
+    text = cuda.emit(trace((1, 1)), "sm_90a").text
+    body = text[text.index("extern") :]
+    assert "cluster" not in body.replace("cluster_gemm", "").replace("clusters.py", "")
+    assert "acquire.cluster" not in text
