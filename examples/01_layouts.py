@@ -2,9 +2,9 @@
 
     python examples/01_layouts.py [--small] [-o DIRECTORY]
 
-Prints each table, compares it with a formula in plain Python, and draws it (as PNG and SVG, if matplotlib is
-installed) into the directory, along with the picture of a tile dealt to threads.  Exits non-zero if a table
-differs from its formula.
+Prints each table, compares it with a formula in plain Python, and draws it (as SVG, and as PNG if matplotlib
+is installed) into the directory, along with the picture of a tile dealt to threads.  Exits non-zero if a
+table differs from its formula.
 """
 
 from __future__ import annotations
@@ -75,9 +75,8 @@ def main():
     )
     arguments = parser.parse_args()
     scale = 1 if arguments.small else 2
-    draws = find_spec("matplotlib") is not None
-    if draws:
-        arguments.output.mkdir(parents=True, exist_ok=True)
+    suffixes = ("svg", "png") if find_spec("matplotlib") is not None else ("svg",)
+    arguments.output.mkdir(parents=True, exist_ok=True)
     wrong = 0
     for make in LAYOUTS:
         layout, formula = make(scale)
@@ -86,16 +85,12 @@ def main():
         print(f"{make.__name__}: {layout}")
         print(f"{make.__doc__}\n\n{offset_table(layout)}\n")
         print(f"differs from the formula at {found}\n" if found else "as the formula says\n")
-        if draws:
-            for suffix in ("png", "svg"):
-                draw_layout(layout, arguments.output / f"{make.__name__}.{suffix}", title=f"{layout}")
-    if draws:
-        threads = tw.blocked((8, 16), threads=(4, 8), order=(1, 0))
-        for suffix in ("png", "svg"):
-            draw_distribution(threads, arguments.output / f"threads.{suffix}")
-        print(f"pictures: {arguments.output}")
-    else:
-        print("no pictures: pip install 'tilewright[plot]'")
+        for suffix in suffixes:
+            draw_layout(layout).save(arguments.output / f"{make.__name__}.{suffix}")
+    threads = tw.blocked((8, 16), threads=(4, 8), order=(1, 0))
+    for suffix in suffixes:
+        draw_distribution(threads).save(arguments.output / f"threads.{suffix}")
+    print(f"pictures: {arguments.output}")
     return 1 if wrong else 0
 
 

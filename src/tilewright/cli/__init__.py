@@ -6,6 +6,7 @@ import typer
 
 from tilewright.cli.cache import cache
 from tilewright.cli.doctor import doctor
+from tilewright.cli.draw import draw
 from tilewright.cli.gemm import gemm
 from tilewright.cli.inspect import inspect
 
@@ -21,6 +22,7 @@ app = typer.Typer(
 )
 for verb in (gemm, doctor, inspect, cache):
     app.command()(verb)
+app.add_typer(draw, name="draw")
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ PACKAGES = (
     ("ziglang", "a C++ compiler without a system one", "tilewright[native]"),
     ("cuda-bindings", "CUDA", "tilewright[cuda]"),
     ("torch", "PyTorch tensors, and cuBLAS to compare with", "tilewright[torch]"),
-    ("matplotlib", "the elevations, and drawn layouts", "tilewright[plot]"),
+    ("matplotlib", "the elevations, and pictures as PNG", "tilewright[plot]"),
 )
 
 

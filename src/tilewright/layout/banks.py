@@ -64,7 +64,7 @@ def bank_conflicts(
         >>> bank_conflicts(Swizzle(3, 3, 3).apply(rows), columns, vector=8, element_bytes=2)
         1
     """
-    together = phase or max(1, min(lanes, banks, banks * WORD_BYTES // (vector * element_bytes)))
+    together = phase or lanes_together(vector * element_bytes, banks, lanes)
     worst = 1
     for first_byte, exists in _requests(view, distribution, vector, element_bytes, at):
         for start in range(0, len(first_byte), lanes):
@@ -74,6 +74,16 @@ def bank_conflicts(
                 if words.size:
                     worst = max(worst, int(np.bincount(words % banks).max()))
     return worst
+
+
+def lanes_together(access_bytes: int, banks: int = 32, lanes: int = 32) -> int:
+    """How many lanes of a warp access shared memory at once, each so many bytes.
+
+    Example:
+        >>> lanes_together(4), lanes_together(8), lanes_together(16)
+        (32, 16, 8)
+    """
+    return max(1, min(lanes, banks, banks * WORD_BYTES // access_bytes))
 
 
 class Traffic(NamedTuple):
@@ -124,7 +134,7 @@ def coalescing(
     totals = []
     for env in _instances(view, at):
         total = Traffic(0, 0, 0)
-        for first_byte, exists in _accesses(view, distribution, vector, element_bytes, env):
+        for first_byte, exists in accesses(view, distribution, vector, element_bytes, env):
             for start in range(0, len(first_byte), lanes):
                 active = first_byte[start : start + lanes][exists[start : start + lanes]]
                 if active.size:
@@ -147,13 +157,24 @@ def _requests(
     view: View, distribution: Distribution, vector: int, element_bytes: int, at: Mapping[Sym, int] | None
 ) -> Iterator[tuple[Array, Array]]:
     for env in _instances(view, at):
-        yield from _accesses(view, distribution, vector, element_bytes, env)
+        yield from accesses(view, distribution, vector, element_bytes, env)
 
 
-def _accesses(
+def accesses(
     view: View, distribution: Distribution, vector: int, element_bytes: int, env: Mapping[Sym, int]
 ) -> Iterator[tuple[Array, Array]]:
-    """For each access of a thread's values in turn: every thread's first byte, and whether it exists."""
+    """For each access of a thread's values in turn: every thread's first byte, and whether it exists.
+
+    Args:
+        view: of the tensor, over the tile's coordinates.
+        distribution: which thread accesses which coordinates, in which order.
+        vector: elements per access.
+        element_bytes: size of an element.
+        env: values of symbols other than coordinates.
+
+    Raises:
+        LayoutError: the distribution is of another tile, or the vectors are not contiguous or not aligned.
+    """
     if distribution.shape != view.shape:
         raise LayoutError(f"a distribution of a tile of {distribution.shape} for a view of {view.shape}")
     if vector < 1 or distribution.size_values % vector:

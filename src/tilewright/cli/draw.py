@@ -1,0 +1,158 @@
+"""`tilewright draw`: pictures of layouts, maps, bank conflicts and pipelines."""
+
+from __future__ import annotations
+
+import math
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tilewright.cli.console import reports
+from tilewright.dtypes import dtype as dtype_named
+from tilewright.errors import LayoutError
+from tilewright.inspect.draw import Picture, draw_banks, draw_distribution, draw_layout
+from tilewright.inspect.draw.picture import check_suffix
+from tilewright.inspect.spelled import LDMATRIX, ldmatrix_rows, read_layout, read_map, read_pair
+from tilewright.lang.threads import thread_map
+from tilewright.layout.distribution import Distribution
+from tilewright.layout.layout import Layout
+from tilewright.layout.transforms import Tile
+from tilewright.layout.view import View
+
+draw = typer.Typer(
+    help="Draw a layout, a (thread, value) map, bank conflicts or a pipeline's timeline.",
+    rich_markup_mode=None,
+    no_args_is_help=True,
+)
+
+Output = Annotated[
+    Path | None,
+    typer.Option("-o", "--output", help="File to write: .svg, .png, .pdf or .txt. Default: the terminal."),
+]
+LAYOUT_HELP = "shape:stride, nested or not, then transforms: '(64,64):(64,1) | Swizzle(3,3,3)'."
+
+
+@draw.command("layout")
+@reports
+def layout_(
+    layout: Annotated[str, typer.Argument(help=LAYOUT_HELP)],
+    output: Output = None,
+) -> None:
+    """Draw the offset of every coordinate of a layout."""
+    _check(output)
+    made = read_layout(layout)
+    _give(draw_layout(made, f"Layout {layout}"), output)
+
+
+@draw.command("map")
+@reports
+def map_(
+    name: Annotated[
+        str,
+        typer.Argument(
+            help="An atom (mma.m16n8k16.f32.f16, wgmma.m64n128k16), ldmatrix.x4[.trans], or tw.blocked(...)."
+        ),
+    ],
+    operand: Annotated[str, typer.Option(help="Which operand of an atom: A (m, k), B (n, k) or C.")] = "C",
+    warps: Annotated[str, typer.Option(help="Warps, or warpgroups, along M and N.")] = "1x1",
+    repeats: Annotated[str, typer.Option(help="Atoms per warp along M and N.")] = "1x1",
+    depth: Annotated[
+        int | None, typer.Option(help="K of A or B. Default: the atom's.", show_default=False)
+    ] = None,
+    output: Output = None,
+) -> None:
+    """Draw which thread holds each element of a tile, and in which value."""
+    _check(output)
+    pairs = read_pair("warps", warps), read_pair("repeats", repeats)
+    distribution, title = read_map(name, operand, *pairs, depth)
+    _give(draw_distribution(distribution, title), output)
+
+
+@draw.command("banks")
+@reports
+def banks_(
+    layout: Annotated[str, typer.Argument(help=f"Of the tensor in shared memory: {LAYOUT_HELP}")],
+    access: Annotated[
+        str, typer.Option(help="copy, ldmatrix.x4, an atom whose operand is read, or Python: tw.raked(...).")
+    ] = "copy",
+    threads: Annotated[
+        str, typer.Option(help="Threads of a copy along each dimension, e.g. 32x4, or a layout of threads.")
+    ] = "32x1",
+    vector: Annotated[
+        int | None, typer.Option(help="Elements per access. Default: up to 16 bytes.", show_default=False)
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Element type.")] = "f16",
+    operand: Annotated[str, typer.Option(help="Which operand of an atom: A or B.")] = "A",
+    at: Annotated[str, typer.Option(help="Which tile an ldmatrix or an atom accesses.")] = "0,0",
+    output: Output = None,
+) -> None:
+    """Draw which bank of shared memory each lane hits, and the passes that conflicts cost."""
+    _check(output)
+    view = read_layout(layout)
+    view = View.of(view) if isinstance(view, Layout) else view
+    element = dtype_named(dtype)
+    if access == "copy":
+        spread = thread_map(view.shape, _threads(threads))
+        reader = f"a copy by {spread.size_threads} threads"
+    else:
+        spread = ldmatrix_rows(access) if LDMATRIX.fullmatch(access) else read_map(access, operand)[0]
+        view = _tile(view, spread, at)
+        reader = access
+    if LDMATRIX.fullmatch(access) and element.bytes != 2:
+        raise LayoutError(f"{access} moves elements of 16 bits, not {element}; nearest: f16")
+    width = vector or _widest(view, spread, element.bytes)
+    _give(draw_banks(view, spread, width, element.bytes, f"{reader}, {element}"), output)
+
+
+def _threads(text: str) -> Layout | tuple[int, ...]:
+    if all(part.isdecimal() for part in text.split("x")):
+        return tuple(map(int, text.split("x")))
+    made = read_layout(text)
+    if not isinstance(made, Layout):
+        raise LayoutError(f"threads {text!r}: give counts such as 32x4, or a layout without transforms")
+    return made
+
+
+def _tile(view: View, spread: Distribution, at: str) -> View:
+    """The tile of a view that a map covers."""
+    if view.rank != spread.rank:
+        raise LayoutError(f"a map of rank {spread.rank} for a tensor of rank {view.rank}")
+    try:
+        place = tuple(int(part) for part in at.split(","))
+    except ValueError:
+        raise LayoutError(f"tile {at!r} means nothing; give e.g. --at 0,0") from None
+    return Tile(spread.shape, place).apply(view) if view.shape != spread.shape else view
+
+
+def _widest(view: View, spread: Distribution, element_bytes: int) -> int:
+    """Elements of the widest legal access, at most 16 bytes."""
+    dim, run = spread.vector()
+    return math.gcd(view.vector_width(dim, max(16 // element_bytes, 1)), run)
+
+
+def _check(output: Path | None) -> None:
+    if output is not None:
+        check_suffix(output)
+
+
+def _give(picture: Picture, output: Path | None) -> None:
+    """Write a picture into a file, or as text to the terminal, in colours if it shows them."""
+    if output is not None:
+        try:
+            typer.echo(f"wrote {picture.save(output)}")
+        except OSError as error:
+            raise LayoutError(f"{output}: {error.strerror}") from None
+    elif sys.stdout.isatty():
+        from rich.console import Console
+        from rich.text import Text
+
+        console = Console(highlight=False)
+        for line in picture.lines:
+            text = Text()
+            for span in line:
+                text.append(span.text, f"#1f2328 on {span.fill}" if span.fill else "")
+            console.print(text, soft_wrap=True)
+    else:
+        typer.echo(picture.text)

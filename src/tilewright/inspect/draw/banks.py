@@ -1,0 +1,252 @@
+"""Bank conflicts: which bank of shared memory each lane hits, and how many passes that takes."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tilewright.inspect.draw.grids import MARGIN, TEXT, Swatch, heading, legend_marks, shortened
+from tilewright.inspect.draw.maps import spelled
+from tilewright.inspect.draw.marks import MONO_WIDTH, Box, Label, Line, Mark, Span, plain
+from tilewright.inspect.draw.palette import FAINT, HUES, LINE, PAPER, RULE, mixed
+from tilewright.inspect.draw.picture import Picture
+from tilewright.layout.banks import WORD_BYTES, accesses, lanes_together
+from tilewright.layout.distribution import Distribution
+from tilewright.layout.layout import Layout
+from tilewright.layout.view import View
+
+BANKS = 32
+MOST_PASSES = 48
+"""Passes that a picture shows; requests beyond are counted only."""
+
+CELL = (28.0, 18.0)
+
+
+@dataclass(frozen=True)
+class Request:
+    """Lanes that access shared memory together.
+
+    Args:
+        warp: which warp.
+        access: which of its accesses, one vector per lane.
+        hits: (thread, 4-byte word) for each word of each thread's vector.
+    """
+
+    warp: int
+    access: int
+    hits: tuple[tuple[int, int], ...]
+
+    @property
+    def banks(self) -> dict[int, dict[int, tuple[int, ...]]]:
+        """For each bank that is hit, the threads of each word in it; each word takes a pass of its own."""
+        found: dict[int, dict[int, tuple[int, ...]]] = {}
+        for thread, word in self.hits:
+            words = found.setdefault(word % BANKS, {})
+            words[word] = (*words.get(word, ()), thread)
+        return found
+
+    @property
+    def degree(self) -> int:
+        """How many passes it takes: the most words in one bank."""
+        return max((len(words) for words in self.banks.values()), default=0)
+
+
+def bank_requests(
+    view: View | Layout, distribution: Distribution, vector: int, element_bytes: int, lanes: int = BANKS
+) -> tuple[Request, ...]:
+    """Every request of an access to shared memory, in order: access by access, warp by warp.
+
+    Args:
+        view: of the tensor in shared memory, which begins at bank 0.
+        distribution: which thread accesses which coordinates, in which order.
+        vector: elements per access: that many consecutive values of a thread, neighbours in memory.
+        element_bytes: size of an element.
+        lanes: threads per warp.
+
+    Raises:
+        LayoutError: the distribution is of another tile, or the vectors are not contiguous or not aligned.
+
+    Example:
+        >>> from tilewright.layout.distribution import blocked
+        >>> columns = blocked((32, 4), threads=(32, 1), order=(0, 1))
+        >>> [request.degree for request in bank_requests(Layout((32, 4), (32, 1)), columns, 4, 4)]
+        [8, 8, 8, 8]
+    """
+    shared = View.of(view) if isinstance(view, Layout) else view
+    size = vector * element_bytes
+    together = lanes_together(size, BANKS, lanes)
+    found = []
+    for number, (first_byte, exists) in enumerate(accesses(shared, distribution, vector, element_bytes, {})):
+        threads = range(len(first_byte))
+        for warp, begin in _groups(len(first_byte), lanes, together):
+            hits = tuple(
+                (thread, word)
+                for thread in threads[begin : min(begin + together, (warp + 1) * lanes)]
+                if exists[thread]
+                for word in _words(int(first_byte[thread]), size)
+            )
+            if hits:
+                found.append(Request(warp, number, hits))
+    return tuple(found)
+
+
+def draw_banks(
+    view: View | Layout,
+    distribution: Distribution,
+    vector: int,
+    element_bytes: int,
+    reader: str = "",
+    lanes: int = BANKS,
+) -> Picture:
+    """Draw which bank each thread hits; a bank that is hit in different words is a column that high.
+
+    Args:
+        view: of the tensor in shared memory, which begins at bank 0.
+        distribution: which thread accesses which coordinates, in which order.
+        vector: elements per access: that many consecutive values of a thread, neighbours in memory.
+        element_bytes: size of an element.
+        reader: what accesses, for the title.
+        lanes: threads per warp.
+
+    Raises:
+        LayoutError: the distribution is of another tile, or the vectors are not contiguous or not aligned.
+
+    Example:
+        >>> from tilewright.layout.distribution import blocked
+        >>> columns = blocked((32, 4), threads=(32, 1), order=(0, 1))
+        >>> draw_banks(Layout((32, 4), (32, 1)), columns, vector=4, element_bytes=4).title
+        '8-way bank conflicts'
+    """
+    requests = bank_requests(view, distribution, vector, element_bytes, lanes)
+    worst = max((request.degree for request in requests), default=0)
+    title = f"{worst}-way bank conflicts" if worst > 1 else "No bank conflicts"
+    title += f": {reader}" if reader else ""
+    passes = sum(request.degree for request in requests)
+    count = len(requests)
+    cost = (
+        f"{vector * element_bytes} bytes per lane; {count} request{'s' * (count != 1)} take {passes} "
+        f"pass{'es' * (passes != 1)}, the worst {worst}"
+    )
+    about = [f"{view}, elements of {element_bytes} bytes", cost]
+    shown = _shown(requests)
+    if len(shown) < count:
+        about.append(f"the first {len(shown)} of {count} requests are shown")
+    return _picture(title, about, shown)
+
+
+def _groups(threads: int, lanes: int, together: int) -> Iterator[tuple[int, int]]:
+    for start in range(0, threads, lanes):
+        for begin in range(start, min(start + lanes, threads), together):
+            yield start // lanes, begin
+
+
+def _words(first_byte: int, size: int) -> range:
+    return range(first_byte // WORD_BYTES, (first_byte + size - 1) // WORD_BYTES + 1)
+
+
+def _shown(requests: Sequence[Request]) -> Sequence[Request]:
+    total = 0
+    for number, request in enumerate(requests):
+        total += request.degree
+        if total > MOST_PASSES and number:
+            return requests[:number]
+    return requests
+
+
+@dataclass(frozen=True)
+class _Block:
+    """Neighbouring banks that serve the same threads in the same pass."""
+
+    bank: int
+    count: int
+    row: int
+    threads: tuple[int, ...]
+
+
+def _blocks(request: Request) -> Iterator[_Block]:
+    """What each pass of a request serves, from the left."""
+    rows: dict[int, list[tuple[int, tuple[int, ...]]]] = {}
+    for bank, words in sorted(request.banks.items()):
+        for row, threads in enumerate(words.values()):
+            rows.setdefault(row, []).append((bank, threads))
+    for row, cells in rows.items():
+        numbered = enumerate(cells)
+        for (_, threads), same in itertools.groupby(
+            numbered, key=lambda item: (item[1][0] - item[0], item[1][1])
+        ):
+            banks = [bank for _, (bank, _) in same]
+            yield _Block(banks[0], len(banks), row, threads)
+
+
+def _colour(row: int) -> str:
+    """The first pass is blue, those that a conflict adds are vermilion."""
+    return mixed(HUES[0], PAPER, 0.45) if row == 0 else mixed(HUES[6], PAPER, min(0.25 + 0.05 * row, 0.55))
+
+
+def _name(request: Request) -> str:
+    threads = sorted({thread for thread, _ in request.hits})
+    return f"access {request.access}, T{spelled(threads)}"
+
+
+def _picture(title: str, about: Sequence[str], requests: Sequence[Request]) -> Picture:
+    names = [_name(request) for request in requests]
+    left = MARGIN + max(map(len, names), default=0) * TEXT * MONO_WIDTH + 10
+    right = left + BANKS * CELL[0]
+    width = right + 64 + MARGIN
+    marks: list[Mark] = list(heading(title, about, width))
+    top = MARGIN + 22 + 16 * len(about) + 22
+    marks.append(Label(left - 6, top - 9, "bank", TEXT, "end", FAINT))
+    marks += [
+        Label(left + (bank + 0.5) * CELL[0], top - 9, str(bank), TEXT, ink=FAINT) for bank in range(BANKS)
+    ]
+    y: float = top
+    for name, request in zip(names, requests, strict=True):
+        marks += _band(name, request, left, right, y)
+        y += request.degree * CELL[1] + 8
+    legend = [
+        Swatch(_colour(0), "first pass"),
+        Swatch(_colour(4), "further passes: other words of a bank that is busy"),
+        Swatch(None, f"T thread; a bank serves one word of {WORD_BYTES} bytes per pass"),
+    ]
+    made, bottom = legend_marks(legend, MARGIN, y + 4, width)
+    lines = (*plain([title, *about]), *_table(requests))
+    return Picture(title, width, bottom + MARGIN - 8, (*marks, *made), lines)
+
+
+def _band(name: str, request: Request, left: float, right: float, y: float) -> Iterator[Mark]:
+    height = request.degree * CELL[1]
+    yield Box(left, y, right - left, height, PAPER, RULE)
+    for bank in range(4, BANKS, 4):
+        yield Line(left + bank * CELL[0], y, left + bank * CELL[0], y + height, RULE, 0.75)
+    yield Label(left - 6, y + CELL[1] / 2, name, TEXT, "end", FAINT)
+    passes = f"{request.degree} pass{'es' * (request.degree > 1)}"
+    yield Label(right + 6, y + CELL[1] / 2, passes, TEXT, "start", bold=request.degree > 1)
+    for block in _blocks(request):
+        x, wide = left + block.bank * CELL[0], block.count * CELL[0]
+        at, text = y + block.row * CELL[1], f"T{spelled(block.threads)}"
+        banks = f"bank{'s' * (block.count > 1)} {spelled(range(block.bank, block.bank + block.count))}"
+        note = f"{banks}, pass {block.row}: T{','.join(map(str, block.threads))}"
+        yield Box(x, at, wide, CELL[1], _colour(block.row), LINE, note=note)
+        size = TEXT - 2 if len(text) * TEXT * MONO_WIDTH > wide - 2 else TEXT
+        yield Label(
+            x + wide / 2, at + CELL[1] / 2, shortened(text, int((wide - 2) / (size * MONO_WIDTH))), size
+        )
+
+
+def _table(requests: Sequence[Request]) -> Iterator[tuple[Span, ...]]:
+    for request in requests:
+        yield ()
+        yield (Span(f"{_name(request)}: {request.degree} pass{'es' * (request.degree > 1)}"),)
+        rows: dict[int, list[_Block]] = {}
+        for block in _blocks(request):
+            rows.setdefault(block.row, []).append(block)
+        for row, blocks in rows.items():
+            line, at = [Span("  ")], 0
+            for block in sorted(blocks, key=lambda block: block.bank):
+                line.append(Span("    " * (block.bank - at)))
+                room = 4 * block.count - 1
+                line.append(Span(shortened(f"T{spelled(block.threads)}", room).ljust(room), _colour(row)))
+                line.append(Span(" "))
+                at = block.bank + block.count
+            yield tuple(line)

@@ -1,0 +1,280 @@
+"""Pictures of grids: a cell per coordinate, with what stands in it, its colour, and titles and a legend."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Hashable, Iterator, Sequence
+from dataclasses import dataclass
+
+from tilewright.errors import LayoutError
+from tilewright.inspect.draw.marks import MONO_WIDTH, Box, Label, Line, Mark, Span, plain
+from tilewright.inspect.draw.palette import FAINT, INK, LINE
+from tilewright.inspect.draw.picture import Picture
+
+MOST_CELLS = 8192
+MOST_ALONG = 512
+NOTHING = "·"
+
+MARGIN = 18
+LEAST_WIDTH = 460
+ROOM = (1120, 1500)
+"""Pixels for large cells, with all that stands in them; grids that need more have small cells."""
+
+TEXT = 10
+SMALL_TEXT = 8
+SMALL_CELL = 13
+WRAPPED = 32
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell.
+
+    Args:
+        lines: what stands in it.
+        fill: its colour; None where nothing exists.
+        run: neighbours of a row whose runs are equal become one box where cells are small.
+        brief: what stands in such a box.
+        group: a thick line parts cells of different groups.
+        note: what those who point at it are told.
+    """
+
+    lines: tuple[str, ...]
+    fill: str | None
+    run: Hashable
+    brief: str
+    group: Hashable = 0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Swatch:
+    """A colour of the legend and what it means; without a colour, words alone."""
+
+    fill: str | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Rows of cells with the names of rows and columns."""
+
+    cells: tuple[tuple[Cell, ...], ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+
+
+def check_size(shape: Sequence[int]) -> None:
+    """Check that somebody could look at a tile of this shape.
+
+    Raises:
+        LayoutError: it is too large; says which slice would do.
+    """
+    count, columns = 1, shape[-1] if shape else 1
+    for extent in shape:
+        count *= extent
+    wide = len(shape) > 1 and max(columns, count // max(columns, 1)) > MOST_ALONG
+    if count <= MOST_CELLS and not wide:
+        return
+    kept = [min(extent, MOST_ALONG) for extent in shape]
+    while (product := _product(kept)) > MOST_CELLS or _product(kept[:-1]) > MOST_ALONG < product:
+        largest = max(range(len(kept) - (product <= MOST_CELLS)), key=lambda dim: kept[dim])
+        kept[largest] = -(-kept[largest] // 2)
+    what = f"{count} elements are" if count > MOST_CELLS else f"{columns} columns of {count} elements are"
+    slices = ", ".join(f"(0, {extent})" for extent in kept)
+    raise LayoutError(
+        f"{what} too many to look at; take a slice of at most {MOST_CELLS}, {MOST_ALONG} along a side; "
+        f"nearest: Slice(({slices}{',' * (len(kept) == 1)}))"
+    )
+
+
+def _product(extents: Sequence[int]) -> int:
+    total = 1
+    for extent in extents:
+        total *= extent
+    return total
+
+
+def grid_of(cells: Sequence[Cell], shape: Sequence[int]) -> Grid:
+    """Cells in rows of the last dimension; the other dimensions name the rows.  A long row is wrapped."""
+    width = shape[-1] if shape else 1
+    labels = [",".join(map(str, at)) for at in itertools.product(*map(range, shape[:-1]))]
+    if len(shape) < 2 and width > 2 * WRAPPED:
+        labels = [f"{start}+" for start in range(0, width, WRAPPED)]
+        width = WRAPPED
+    rows = [tuple(cells[start : start + width]) for start in range(0, len(cells), width)]
+    return Grid(tuple(rows), tuple(labels), tuple(map(str, range(width))))
+
+
+def picture_of(title: str, about: Sequence[str], grid: Grid, legend: Sequence[Swatch]) -> Picture:
+    """A grid with its title, what there is to say about it, and a legend.
+
+    Args:
+        title: what it shows.
+        about: lines below the title, e.g. the formula.
+        grid: the cells.
+        legend: what colours mean.
+    """
+    cell_w, cell_h, is_small = _cell_size(grid)
+    columns = max(len(row) for row in grid.cells)
+    left = MARGIN + max(len(label) for label in grid.rows) * TEXT * MONO_WIDTH + 8
+    width = max(left + columns * cell_w + MARGIN, LEAST_WIDTH)
+    marks: list[Mark] = list(heading(title, about, width))
+    top = MARGIN + 22 + 16 * len(about) + 22
+    marks += _axes(grid, left, top, cell_w, cell_h)
+    for number, row in enumerate(grid.cells):
+        marks += _row(row, left, top + number * cell_h, cell_w, cell_h, is_small)
+    marks += _borders(grid, left, top, cell_w, cell_h)
+    bottom = top + len(grid.cells) * cell_h + 12
+    made, bottom = legend_marks(legend, MARGIN, bottom, width)
+    lines = (*plain([title, *about, ""]), *table(grid), *legend_lines(legend))
+    return Picture(title, width, bottom + MARGIN - 8, (*marks, *made), lines)
+
+
+def heading(title: str, about: Sequence[str], width: float) -> Iterator[Label]:
+    """The title, and lines below it; what does not fit is left out."""
+    title = shortened(title, int((width - 2 * MARGIN) / (14 * 0.68)))
+    yield Label(MARGIN, MARGIN + 6, title, 14, "start", bold=True, mono=False)
+    for number, line in enumerate(about):
+        text = shortened(line, int((width - 2 * MARGIN) / (11 * MONO_WIDTH)))
+        yield Label(MARGIN, MARGIN + 26 + 16 * number, text, 11, "start", FAINT)
+
+
+def shortened(text: str, most: int) -> str:
+    """At most so many characters; an ellipsis shows that some are missing."""
+    return text if len(text) <= most else text[: max(most - 1, 0)] + "…"
+
+
+def legend_marks(legend: Sequence[Swatch], left: float, top: float, width: float) -> tuple[list[Mark], float]:
+    """Swatches from left to right, in as many lines as they need; gives the place below, too."""
+    marks: list[Mark] = []
+    x, y = left, top + 8
+    for swatch in legend:
+        size = 10.0
+        label = Label(0, 0, swatch.text, size, "start", FAINT, mono=False)
+        need = label.width + (18 if swatch.fill else 0)
+        if x > left and x + need > width - MARGIN:
+            x, y = left, y + 18
+        if x + need > width - MARGIN:
+            most = int((width - MARGIN - x) / (size * 0.62)) - (2 if swatch.fill else 0)
+            label = Label(0, 0, shortened(swatch.text, most), size, "start", FAINT, mono=False)
+        at = x
+        if swatch.fill:
+            marks.append(Box(x, y - 6, 12, 12, swatch.fill))
+            at += 18
+        marks.append(Label(at, y, label.text, size, "start", FAINT, mono=False))
+        x += need + 14
+    return marks, y + 14 if legend else top
+
+
+def legend_lines(legend: Sequence[Swatch]) -> tuple[tuple[Span, ...], ...]:
+    """The legend as text: words alone, as text needs no colours."""
+    words = [swatch.text for swatch in legend if not swatch.fill]
+    return plain(["", *words]) if words else ()
+
+
+def table(grid: Grid) -> tuple[tuple[Span, ...], ...]:
+    """The cells as lines of text, in columns."""
+    body = [["".join(cell.lines) for cell in row] for row in grid.cells]
+    head = max(len(label) for label in grid.rows)
+    widths = [
+        max(len(name), *(len(row[at]) for row in body if at < len(row)))
+        for at, name in enumerate(grid.columns)
+    ]
+    names = "".join(f"  {name:>{size}}" for name, size in zip(grid.columns, widths, strict=True))
+    lines: list[tuple[Span, ...]] = [(Span(" " * head + names),)]
+    for label, cells, texts in zip(grid.rows, grid.cells, body, strict=True):
+        line = [Span(label.rjust(head) + " ")]
+        for cell, text, size in zip(cells, texts, widths, strict=False):
+            line.append(Span(f" {text:>{size}}", cell.fill))
+            line.append(Span(" "))
+        lines.append(tuple(_joined(line[:-1])))
+    return tuple(lines)
+
+
+def _joined(spans: Sequence[Span]) -> Iterator[Span]:
+    for fill, same in itertools.groupby(spans, key=lambda span: span.fill):
+        yield Span("".join(span.text for span in same), fill)
+
+
+def _cell_size(grid: Grid) -> tuple[float, float, bool]:
+    """Width and height of a cell, and whether it is too small for all that stands in it."""
+    longest = max((len(line) for row in grid.cells for cell in row for line in cell.lines), default=1)
+    lines = max((len(cell.lines) for row in grid.cells for cell in row), default=1)
+    rows, columns = len(grid.cells), max(len(row) for row in grid.cells)
+    width, height = max(longest * TEXT * MONO_WIDTH + 8, 24), max(lines * (TEXT + 2) + 6, 22)
+    if columns * width <= ROOM[0] and rows * height <= ROOM[1]:
+        return width, height, False
+    return (
+        min(SMALL_CELL, max(ROOM[0] / columns, 3)),
+        min(SMALL_CELL, max(1.2 * ROOM[1] / rows, 3)),
+        True,
+    )
+
+
+def _axes(grid: Grid, left: float, top: float, cell_w: float, cell_h: float) -> Iterator[Label]:
+    step = _step((max(map(len, grid.columns)) + 1.5) * TEXT * MONO_WIDTH, cell_w)
+    for at in range(0, len(grid.columns), step):
+        yield Label(left + (at + 0.5) * cell_w, top - 9, grid.columns[at], TEXT, ink=FAINT)
+    step = _step(TEXT + 1, cell_h)
+    for at in range(0, len(grid.rows) if any(grid.rows) else 0, step):
+        yield Label(left - 6, top + (at + 0.5) * cell_h, grid.rows[at], TEXT, "end", FAINT)
+
+
+def _step(need: float, size: float) -> int:
+    """Every how many cells a label fits: a power of two."""
+    step = 1
+    while step * size < need:
+        step *= 2
+    return step
+
+
+def _row(
+    row: Sequence[Cell], left: float, y: float, cell_w: float, cell_h: float, is_small: bool
+) -> Iterator[Mark]:
+    at = 0
+    for _, run in itertools.groupby(enumerate(row), key=lambda item: item[1].run if is_small else item[0]):
+        cells = [cell for _, cell in run]
+        x, width = left + at * cell_w, len(cells) * cell_w
+        at += len(cells)
+        first = cells[0]
+        thick = 0.35 if is_small else 0.75
+        yield Box(x, y, width, cell_h, first.fill or "", LINE, thick, first.fill is None, first.note)
+        if first.fill is None:
+            continue
+        lines = (first.brief,) if is_small else first.lines
+        size = min(SMALL_TEXT, cell_h - 3) if is_small else TEXT
+        if is_small and (size < 7 or len(first.brief) * size * MONO_WIDTH + 2 > width):
+            continue
+        middle = y + cell_h / 2 - (len(lines) - 1) * (size + 2) / 2
+        for number, line in enumerate(lines):
+            yield Label(x + width / 2, middle + number * (size + 2), line, size)
+
+
+def _borders(grid: Grid, left: float, top: float, cell_w: float, cell_h: float) -> Iterator[Line]:
+    """Thick lines between groups; neighbouring pieces of one line are one line."""
+    rows, columns = len(grid.cells), len(grid.columns)
+
+    def group(row: int, column: int) -> Hashable:
+        cells = grid.cells[row]
+        return cells[column].group if column < len(cells) else None
+
+    for at in range(1, columns):
+        parted = [group(row, at - 1) != group(row, at) for row in range(rows)]
+        for start, stop in _stretches(parted):
+            x = left + at * cell_w
+            yield Line(x, top + start * cell_h, x, top + stop * cell_h, INK)
+    for at in range(1, rows):
+        parted = [group(at - 1, column) != group(at, column) for column in range(columns)]
+        for start, stop in _stretches(parted):
+            y = top + at * cell_h
+            yield Line(left + start * cell_w, y, left + stop * cell_w, y, INK)
+
+
+def _stretches(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
+    at = 0
+    for flag, same in itertools.groupby(flags):
+        count = len(list(same))
+        if flag:
+            yield at, at + count
+        at += count

@@ -1,0 +1,87 @@
+"""`tilewright draw`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from tilewright.cli import app
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["draw", *arguments])
+
+
+def good(*arguments: str) -> str:
+    result = run(*arguments)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_layout_in_the_terminal() -> None:
+    assert good("layout", "(2,(2,2)):(2,(1,4))").splitlines() == [
+        "Layout (2,(2,2)):(2,(1,4))",
+        "(i0, i1) -> offset, 8 elements in the buffer",
+        "",
+        "   0  1  2  3",
+        "0  0  1  4  5",
+        "1  2  3  6  7",
+        "",
+        "thick lines: modes within modes",
+    ]
+
+
+def test_a_map_in_the_terminal() -> None:
+    lines = good("map", "mma.m16n8k16", "--operand", "B").splitlines()
+    assert lines[0] == "B (8 x 16) of mma.m16n8k16.f32.f16"
+    assert lines[5].split()[:4] == ["0", "T0V0", "T0V1", "T1V0"]
+    assert "2 x 1 warpgroups" in good("map", "wgmma.m64n8k16", "--warps", "2x1")
+
+
+def test_banks_in_the_terminal() -> None:
+    plain = good("banks", "(64,64):(64,1)", "--access", "ldmatrix.x4")
+    assert plain.startswith("8-way bank conflicts: ldmatrix.x4, f16\n")
+    assert plain.count(": 8 passes") == 4
+    swizzled = good("banks", "(64,64):(64,1) | Swizzle(3,3,3)", "--access", "ldmatrix.x4", "--at", "3,3")
+    assert swizzled.startswith("No bank conflicts: ldmatrix.x4, f16\n")
+    copied = good("banks", "(32,32):(32,1)", "--dtype", "f32", "--threads", "32x1", "--vector", "1")
+    assert copied.startswith("32-way bank conflicts: a copy by 32 threads, f32\n")
+    padded = good("banks", "(32,32):(33,1)", "--dtype", "f32", "--threads", "(32,1):(1,32)")
+    assert padded.startswith("No bank conflicts")
+    atom = good("banks", "(64,64):(64,1)", "--access", "mma.m16n8k16", "--operand", "B")
+    assert atom.startswith("8-way bank conflicts")
+
+
+@pytest.mark.parametrize("suffix", ["svg", "png", "pdf", "txt"])
+def test_files(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"picture.{suffix}"
+    assert good("layout", "(4,8)", "-o", str(path)) == f"wrote {path}\n"
+    assert path.stat().st_size > 100
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("layout", "(4,4", "-o", "a.svg"), "means nothing"),
+        (("layout", "(4,4)", "-o", "a.jpg"), "nearest: a.svg"),
+        (("layout", "(4,4)", "-o", "no/such/directory/a.svg"), "No such file or directory"),
+        (("layout", "(512,512)"), "nearest: Slice("),
+        (("map", "mma.m16n8k17"), "nearest: mma.m16n8k16.f32.f16"),
+        (("map", "mma.m16n8k16", "--warps", "2"), "e.g. 2x2"),
+        (("map", "mma.m16n8k16", "--operand", "A", "--depth", "24"), "nearest legal choice: K = 16"),
+        (("banks", "(64,64):(64,1)", "--threads", "48x1"), "nearest legal choice: threads=(32, 1)"),
+        (("banks", "(64,64):(64,1)", "--threads", "32"), "nearest legal choice: 2 thread counts"),
+        (("banks", "(64,64):(64,1)", "--vector", "7"), "no multiple of vectors of 7"),
+        (("banks", "(64,64):(64,1)", "--access", "ldmatrix.x4", "--dtype", "f32"), "nearest: f16"),
+        (("banks", "(64,64):(64,1)", "--access", "ldmatrix.x4", "--at", "9,9"), "outside [0, 4)"),
+        (("banks", "(64,64):(64,1)", "--access", "ldmatrix.x4", "--at", "x"), "--at 0,0"),
+        (("banks", "64:1", "--access", "ldmatrix.x4"), "a tensor of rank 1"),
+    ],
+)
+def test_bad_requests_name_what_to_ask_instead(arguments: tuple[str, ...], message: str) -> None:
+    result = run(*arguments)
+    assert result.exit_code == 2, result.output
+    assert message in result.output
+    assert "Traceback" not in result.output
