@@ -9,6 +9,8 @@ from typer.testing import CliRunner, Result
 
 from tilewright.cli import app
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
 
 def run(*arguments: str) -> Result:
     return CliRunner().invoke(app, ["draw", *arguments])
@@ -54,6 +56,21 @@ def test_banks_in_the_terminal() -> None:
     assert atom.startswith("8-way bank conflicts")
 
 
+def test_timelines_in_the_terminal() -> None:
+    small = ("--shape", "64x64x64")
+    lines = good("timeline", "gemm", *small).splitlines()
+    assert lines[0] == "Timeline of gemm, block (0, 0)"
+    assert any(line.startswith("asynchronous copies |") for line in lines)
+    file = f"{EXAMPLES / '02_basic_gemm.py'}:basic_gemm"
+    constants = ("tile=(64,64,32)", "threads=(32,4)", "vector=1", "mma=ATOMS[tw.f16]")
+    given = [part for text in constants for part in ("--set", text)]
+    lines = good("timeline", file, "--shape", "128x64x64", *given, "--block", "1,0").splitlines()
+    assert lines[0] == "Timeline of basic_gemm, block (1, 0)"
+    rows = [line.partition("|")[2] for line in lines if line.startswith("warps 0-3")]
+    # For each K tile two copies and a multiply, then the epilogue's copy.
+    assert rows == ["CCCCMMCCCCMMCC|"]
+
+
 @pytest.mark.parametrize("suffix", ["svg", "png", "pdf", "txt"])
 def test_files(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"picture.{suffix}"
@@ -78,6 +95,14 @@ def test_files(tmp_path: Path, suffix: str) -> None:
         (("banks", "(64,64):(64,1)", "--access", "ldmatrix.x4", "--at", "9,9"), "outside [0, 4)"),
         (("banks", "(64,64):(64,1)", "--access", "ldmatrix.x4", "--at", "x"), "--at 0,0"),
         (("banks", "64:1", "--access", "ldmatrix.x4"), "a tensor of rank 1"),
+        (("timeline", "gem"), "give gemm, or path/to/file.py:name"),
+        (("timeline", "gemm", "--block", "one"), "--block 0,0"),
+        (
+            ("timeline", "gemm", "--block", "9,9", "--shape", "64x64x64"),
+            "outside of the grid; nearest legal choice: 0,0",
+        ),
+        (("timeline", "gemm", "--steps", "0"), "nearest legal choice: 1"),
+        (("timeline", "gemm", "--shape", "64"), "512x512x512"),
     ],
 )
 def test_bad_requests_name_what_to_ask_instead(arguments: tuple[str, ...], message: str) -> None:

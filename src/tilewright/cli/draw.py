@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
+import re
 import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from tilewright.cli.console import reports
+from tilewright.cli.console import reports, working
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LayoutError
-from tilewright.inspect.draw import Picture, draw_banks, draw_distribution, draw_layout
+from tilewright.inspect.draw import Picture, draw_banks, draw_distribution, draw_layout, draw_timeline
 from tilewright.inspect.draw.picture import check_suffix
+from tilewright.inspect.draw.timelines import MOST_STEPS
 from tilewright.inspect.spelled import LDMATRIX, ldmatrix_rows, read_layout, read_map, read_pair
+from tilewright.inspect.subject import from_file, library_gemm
 from tilewright.lang.threads import thread_map
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.layout import Layout
@@ -106,6 +109,44 @@ def banks_(
     _give(draw_banks(view, spread, width, element.bytes, f"{reader}, {element}"), output)
 
 
+@draw.command("timeline")
+@reports
+def timeline_(
+    kernel: Annotated[
+        str, typer.Argument(help="gemm, the library's; or path/to/file.py:name, a kernel or a bound kernel.")
+    ],
+    dtype: Annotated[
+        str, typer.Option(help="Element type of every array, or one for each: A=i8,B=i8,C=i32.")
+    ] = "f16",
+    shape: Annotated[
+        str, typer.Option(help="Extents: MxNxK or by name; at most 256 of each are run.")
+    ] = "128x128x128",
+    constant: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=EXPRESSION",
+            help="A constant of a kernel in a file, as Python; tw is tilewright. May be repeated.",
+        ),
+    ] = None,
+    block: Annotated[
+        str | None, typer.Option(help="Which block of the grid, e.g. 1,0.", show_default="the first")
+    ] = None,
+    first: Annotated[int, typer.Option(help="The first logical step to show.")] = 0,
+    steps: Annotated[int, typer.Option(help="How many logical steps to show.")] = MOST_STEPS,
+    output: Output = None,
+) -> None:
+    """Run a block on the reference, and draw what its warps and engines do over logical time."""
+    _check(output)
+    if kernel == "gemm":
+        subject = library_gemm("cuda", dtype, shape, "nt", "exact")
+    else:
+        subject = from_file(kernel, dtype, shape, constant or [])
+    with working("running on the reference"):
+        made = subject.timeline(None if block is None else _indices("block", block))
+    _give(draw_timeline(made, first, steps), output)
+
+
 def _threads(text: str) -> Layout | tuple[int, ...]:
     if all(part.isdecimal() for part in text.split("x")):
         return tuple(map(int, text.split("x")))
@@ -119,11 +160,14 @@ def _tile(view: View, spread: Distribution, at: str) -> View:
     """The tile of a view that a map covers."""
     if view.rank != spread.rank:
         raise LayoutError(f"a map of rank {spread.rank} for a tensor of rank {view.rank}")
-    try:
-        place = tuple(int(part) for part in at.split(","))
-    except ValueError:
-        raise LayoutError(f"tile {at!r} means nothing; give e.g. --at 0,0") from None
+    place = _indices("at", at)
     return Tile(spread.shape, place).apply(view) if view.shape != spread.shape else view
+
+
+def _indices(option: str, text: str) -> tuple[int, ...]:
+    if not re.fullmatch(r"\d+(,\d+)*", text):
+        raise LayoutError(f"--{option} {text!r} means nothing; give e.g. --{option} 0,0")
+    return tuple(map(int, text.split(",")))
 
 
 def _widest(view: View, spread: Distribution, element_bytes: int) -> int:

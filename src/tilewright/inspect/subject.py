@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import math
 import re
 import sys
@@ -17,9 +18,11 @@ import numpy.typing as npt
 
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError
+from tilewright.inspect.timeline import Timeline, timeline
 from tilewright.ir.printer import print_kernel
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
+from tilewright.layout.walk import evaluate
 from tilewright.ops.config import default_config
 from tilewright.ops.gemm import gemm, output_dtype
 from tilewright.runtime.arrays import ArrayInfo, describe
@@ -29,7 +32,10 @@ from tilewright.runtime.executable import Executable
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.runtime.reference import PreparedReference
 from tilewright.runtime.specialise import spec_of
+from tilewright.targets.reference.asynchronous import REFERENCE
+from tilewright.targets.reference.recorder import Recorder
 from tilewright.targets.reference.report import Report
+from tilewright.targets.reference.run import bind_sizes, run
 
 Array = npt.NDArray[Any]
 
@@ -63,9 +69,39 @@ class Subject:
 
     def on_reference(self) -> Report:
         """What the reference finds and counts on arrays of at most `FEW` along each dimension."""
+        prepared, arguments = self._few()
+        return prepared.run(arguments)
+
+    def timeline(self, block: tuple[int, ...] | None = None) -> Timeline:
+        """When each agent of a block does what, on arrays of at most `FEW` along each dimension.
+
+        Args:
+            block: its index in the grid, x first; default: the first.
+
+        Raises:
+            LaunchError: there is no such block.
+            HazardError: the checker found hazards in that block.
+        """
+        prepared, arguments = self._few()
+        kernel = prepared.executable.kernel
+        arrays = {p.name: given for p, given in zip(prepared.parameters, arguments, strict=True)}
+        env = bind_sizes(kernel, arrays, prepared.binding.sizes)
+        grid = [int(evaluate(axis.extent, env)) for axis in kernel.grid]
+        place = (0,) * len(grid) if block is None else block
+        nearest = [min(at, extent - 1) for at, extent in itertools.zip_longest(place, grid, fillvalue=0)]
+        if list(place) != nearest:
+            legal = ",".join(map(str, nearest[: len(grid)]))
+            raise LaunchError(f"block {place} is outside of the grid; nearest legal choice: {legal}")
+        recorder = Recorder(REFERENCE)
+        report = run(kernel, arrays, prepared.binding.sizes, rules=recorder, blocks=[place])
+        report.raise_if_any()
+        return timeline(kernel.name, recorder.executions, kernel.lanes)
+
+    def _few(self) -> tuple[PreparedReference, list[Array]]:
+        """The kernel for the reference, and its arrays."""
         few = {name: min(extent, FEW) for name, extent in self.extents.items()}
         rng = np.random.default_rng(0)
-        arguments: list[Any] = []
+        arguments: list[Array] = []
         for parameter in self.bound.program.parameters:
             if parameter.kind != "tensor":
                 raise LaunchError(f"{parameter.name} is a number; counters are for kernels of arrays alone")
@@ -78,8 +114,7 @@ class Subject:
         backend = backend_named("reference")
         executable = backend.compile(kernel, None)
         parameters = self.bound.program.parameters
-        prepared = PreparedReference(executable, bind(kernel, infos, {}), parameters)
-        return prepared.run(arguments)
+        return PreparedReference(executable, bind(kernel, infos, {}), parameters), arguments
 
     def _array(self, name: str, extents: Mapping[str, int]) -> Array:
         order: Literal["F", "C"] = "F" if name in self.transposed else "C"

@@ -1,8 +1,17 @@
-"""Pictures: layouts, maps of threads and values, bank conflicts; shown by notebooks, saved as SVG or PNG."""
+"""Pictures of layouts, maps, bank conflicts and timelines; shown by notebooks, saved as SVG or PNG."""
 
 from tilewright.inspect.draw.banks import bank_requests, draw_banks
 from tilewright.inspect.draw.layouts import draw_layout, offset_table
 from tilewright.inspect.draw.maps import draw_distribution
 from tilewright.inspect.draw.picture import Picture
+from tilewright.inspect.draw.timelines import draw_timeline
 
-__all__ = ["Picture", "bank_requests", "draw_banks", "draw_distribution", "draw_layout", "offset_table"]
+__all__ = [
+    "Picture",
+    "bank_requests",
+    "draw_banks",
+    "draw_distribution",
+    "draw_layout",
+    "draw_timeline",
+    "offset_table",
+]

@@ -1,0 +1,336 @@
+"""Timelines: a row per agent and per stage of shared memory, logical steps from left to right."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from tilewright.errors import LayoutError
+from tilewright.inspect.draw.grids import MARGIN, TEXT, Swatch, heading, legend_marks
+from tilewright.inspect.draw.maps import spelled
+from tilewright.inspect.draw.marks import MONO_WIDTH, Box, Label, Line, Mark, Span, plain
+from tilewright.inspect.draw.palette import FAINT, HUES, LINE, PAPER, RULE, mixed
+from tilewright.inspect.draw.picture import Picture
+from tilewright.inspect.timeline import Event, Timeline
+from tilewright.targets.reference.recorder import Touch
+
+MOST_STEPS = 200
+WIDE_STEP = 15.0
+ROOM = 1300.0
+ROW, GAP = 20.0, 4.0
+SMALL = 9
+
+COLOURS = {
+    "load": mixed(HUES[0], PAPER, 0.55),
+    "mma": mixed(HUES[1], PAPER, 0.65),
+    "store": mixed(HUES[2], PAPER, 0.5),
+    "copy": mixed(HUES[3], PAPER, 0.6),
+    "arithmetic": mixed(HUES[4], PAPER, 0.6),
+    "wait": "#eaeef2",
+    "full": mixed(HUES[0], PAPER, 0.15),
+}
+LETTERS = {"load": "L", "mma": "M", "store": "S", "copy": "C", "arithmetic": "A", "wait": ".", "full": "-"}
+ARRIVAL = HUES[6]
+
+
+@dataclass(frozen=True)
+class Bar:
+    """What stands in a row from one step to another.
+
+    Args:
+        kind: which colour it has.
+        start: its first step.
+        end: the step after its last.
+        text: what is written on it, the longest first; what has no room is left out.
+        note: what those who point at it are told.
+    """
+
+    kind: str
+    start: int
+    end: int
+    text: tuple[str, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One agent or one stage: its bars, and the steps of its arrivals."""
+
+    name: str
+    bars: tuple[Bar, ...]
+    arrivals: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A part of shared memory that is filled as a whole: a stage of a ring, or all of a tile."""
+
+    name: str
+    touch: Touch
+
+
+def draw_timeline(timeline: Timeline, first: int = 0, steps: int = MOST_STEPS) -> Picture:
+    """Draw what each agent of a block does, and when each stage of shared memory is filled and read.
+
+    Warps that do the same at the same steps share a row.
+
+    Args:
+        timeline: of a recorded run.
+        first: the first step to show.
+        steps: how many steps to show, at most 200.
+
+    Raises:
+        LayoutError: too many steps, or none that there is.
+    """
+    if not 1 <= steps <= MOST_STEPS:
+        nearest = min(max(steps, 1), MOST_STEPS)
+        raise LayoutError(f"{steps} steps cannot be shown; nearest legal choice: {nearest}")
+    if not 0 <= first < max(timeline.steps, 1):
+        nearest = min(max(first, 0), max(timeline.steps - 1, 0))
+        raise LayoutError(f"step {first} of {timeline.steps} steps; nearest legal choice: {nearest}")
+    last = min(first + steps, timeline.steps)
+    sections = [
+        ("warps", warp_rows(timeline)),
+        ("in the background", background_rows(timeline)),
+        ("shared memory", slot_rows(timeline)),
+    ]
+    place = ", ".join(map(str, timeline.block))
+    title = f"Timeline of {timeline.kernel}, block ({place})"
+    about = [
+        f"logical steps {first} to {last} of {timeline.steps}, from what waits for what; no measured times",
+        ", ".join(f"{name.replace('_', ' ')} {steps}" for name, steps in vars(timeline.lengths).items()),
+    ]
+    shown = [(name, [_cut(row, first, last) for row in rows]) for name, rows in sections if rows]
+    return _picture(title, about, shown, first, last)
+
+
+# ---------------------------------------------------------------- rows
+
+
+def warp_rows(timeline: Timeline) -> list[Row]:
+    """A row for all warps that do the same at the same steps."""
+    by_warp: dict[int, list[Event]] = {warp: [] for warp in range(timeline.warps)}
+    for event in timeline.events:
+        if event.agent.startswith("warp "):
+            by_warp[event.warp].append(event)
+    groups: dict[object, list[int]] = {}
+    for warp, events in by_warp.items():
+        key = tuple((e.op, e.start, e.end, e.barrier, e.stage, e.phase) for e in events)
+        groups.setdefault(key, []).append(warp)
+    slots = slots_of(timeline)
+    rows = []
+    for warps in groups.values():
+        events = by_warp[warps[0]]
+        bars = tuple(_bar(event, slots) for event in events if event.end > event.start)
+        arrivals = tuple(event.start for event in events if event.kind == "arrive")
+        name = f"warp{'s' * (len(warps) > 1)} {spelled(warps)}"
+        rows.append(Row(name + _part(events), bars, arrivals))
+    return rows
+
+
+def background_rows(timeline: Timeline) -> list[Row]:
+    """Rows of each engine, as many as it has things to do at the same time."""
+    slots = slots_of(timeline)
+    rows = []
+    agents = dict.fromkeys(event.agent for event in timeline.events if not event.agent.startswith("warp "))
+    for agent in agents:
+        lanes: list[list[Event]] = []
+        seen = set()
+        for event in timeline.events:
+            key = (event.start, event.end, event.touches, event.line)
+            # Copies that all warps issue together are one.
+            if event.agent != agent or key in seen:
+                continue
+            seen.add(key)
+            free = next((lane for lane in lanes if lane[-1].end <= event.start), None)
+            if free is None:
+                lanes.append([event])
+            else:
+                free.append(event)
+        for number, lane in enumerate(lanes):
+            name = agent if number == 0 else ""
+            rows.append(Row(name, tuple(_bar(event, slots) for event in lane)))
+    return rows
+
+
+def slot_rows(timeline: Timeline) -> list[Row]:
+    """For each stage of shared memory: when it is filled, full, and read."""
+    return [Row(slot.name, tuple(_turns(timeline, slot))) for slot in slots_of(timeline)]
+
+
+def slots_of(timeline: Timeline) -> list[Slot]:
+    """The parts of shared memory that are written as a whole; stages of one buffer are numbered."""
+    written = {
+        touch
+        for event in timeline.events
+        for touch in event.touches
+        if touch.is_written and event.kind in ("load", "copy")
+    }
+    buffers = dict.fromkeys(
+        touch.buffer for event in timeline.events for touch in event.touches if touch in written
+    )
+    slots = []
+    for buffer in buffers:
+        stages = sorted((t for t in written if t.buffer == buffer), key=lambda t: (t.first, t.last))
+        for number, touch in enumerate(stages):
+            slots.append(Slot(f"{buffer}[{number}]" if len(stages) > 1 else buffer, touch))
+    return slots
+
+
+def _turns(timeline: Timeline, slot: Slot) -> Iterator[Bar]:
+    """What happens to a slot in turn; a fill and the reads after it lie on the time that it is full."""
+    bars: list[Bar] = []
+    for event in timeline.events:
+        for touch in event.touches:
+            if not touch.overlaps(slot.touch):
+                continue
+            kind = event.kind
+            phase = f"phase {event.phase}" if event.phase >= 0 and touch.is_written else ""
+            text = (phase, f"{event.phase}") if phase else ()
+            note = f"{'filled' if touch.is_written else 'read'} by {event.op}, {event.line}"
+            made = Bar(kind, event.start, event.end, text, f"{note}, {phase}" if phase else note)
+            last = next((bar for bar in reversed(bars) if bar.note == made.note), None)
+            if last is not None and last is bars[-1] and made.start <= last.end:
+                bars[-1] = Bar(kind, last.start, max(last.end, made.end), text, last.note)
+            elif last is None or (made.start, made.end) != (last.start, last.end):
+                bars.append(made)
+    fills = [bar for bar in bars if bar.note.startswith("filled")]
+    for at, fill in enumerate(fills):
+        until = fills[at + 1].start if at + 1 < len(fills) else timeline.steps
+        reads = [bar.end for bar in bars if bar.note.startswith("read") and fill.end <= bar.start < until]
+        if reads and max(reads) > fill.end:
+            yield Bar("full", fill.end, max(reads), note="full")
+    yield from bars
+
+
+def _bar(event: Event, slots: Sequence[Slot]) -> Bar:
+    note = f"{event.op}: steps {event.start} to {event.end}"
+    if event.barrier:
+        note += f", {event.barrier}[{event.stage}] phase {event.phase}"
+    note += f", {event.line}" if event.line else ""
+    if event.kind == "wait":
+        name = f"{event.barrier}[{event.stage}]"
+        words = (f"{name} phase {event.phase}", f"{name} {event.phase}", name)
+        text = words if event.barrier else (event.op.replace("_", " "),)
+        return Bar("wait", event.start, event.end, text, note)
+    touched = [slot.name for slot in slots for touch in event.touches if touch.overlaps(slot.touch)]
+    names = " ".join(dict.fromkeys(touched))
+    kind = event.kind
+    if kind == "issue":
+        kind = {"mma_async": "mma", "tma_store": "store"}.get(event.op, "load")
+    stages = {name.partition("[")[2].rstrip("]") for name in touched} - {""}
+    same = [f"stage {stage}" for stage in stages] + sorted(stages) if len(stages) == 1 else []
+    return Bar(kind, event.start, event.end, (names, *same) if names else (), note)
+
+
+def _part(events: Sequence[Event]) -> str:
+    """What a warp is there for, if it is for one thing."""
+    if all(event.op in ("barrier", "role_barrier") for event in events):
+        return " (idle)"
+    ops = {event.op for event in events}
+    loads, multiplies = ops & {"tma_load", "copy_async"}, ops & {"mma_async", "mma"}
+    return "" if bool(loads) == bool(multiplies) else " (loads)" if loads else " (multiplies)"
+
+
+def _cut(row: Row, first: int, last: int) -> Row:
+    bars = tuple(
+        Bar(bar.kind, max(bar.start, first), min(bar.end, last), bar.text, bar.note)
+        for bar in row.bars
+        if bar.end > first and bar.start < last
+    )
+    return Row(row.name, bars, tuple(at for at in row.arrivals if first <= at <= last))
+
+
+# ---------------------------------------------------------------- drawing
+
+
+def _picture(
+    title: str, about: Sequence[str], sections: Sequence[tuple[str, list[Row]]], first: int, last: int
+) -> Picture:
+    names = [row.name for _, rows in sections for row in rows] + [name for name, _ in sections]
+    left = MARGIN + max(map(len, names), default=0) * TEXT * MONO_WIDTH + 10
+    step = min(WIDE_STEP, ROOM / max(last - first, 1))
+    right = left + (last - first) * step
+    width = max(right + MARGIN + 10, 640)
+    top = MARGIN + 22 + 16 * len(about) + 22
+    body: list[Mark] = []
+    y: float = top
+    for name, rows in sections:
+        body.append(Label(MARGIN, y + 8, name, TEXT, "start", bold=True, mono=False))
+        y += 18
+        for row in rows:
+            body += _row(row, left, y, step, first)
+            y += ROW + GAP
+        y += 6
+    marks = [*heading(title, about, width), *_scale(left, top, y - 8, step, first, last), *body]
+    made, bottom = legend_marks(_legend(sections), MARGIN, y + 2, width)
+    lines = (*plain([title, *about, ""]), *_table(sections, first, last))
+    return Picture(title, width, bottom + MARGIN - 8, (*marks, *made), lines)
+
+
+def _scale(left: float, top: float, bottom: float, step: float, first: int, last: int) -> Iterator[Mark]:
+    every = next(n for n in (5, 10, 20, 50) if n * step >= 40)
+    for at in range(-(-first // every) * every, last + 1, every):
+        x = left + (at - first) * step
+        yield Line(x, top, x, bottom, RULE, 0.75)
+        yield Label(x, top - 9, str(at), TEXT, ink=FAINT)
+
+
+def _row(row: Row, left: float, y: float, step: float, first: int) -> Iterator[Mark]:
+    if row.name:
+        yield Label(left - 8, y + ROW / 2, row.name, TEXT, "end")
+    for bar in row.bars:
+        x, wide = left + (bar.start - first) * step, (bar.end - bar.start) * step
+        inset = 5 if bar.kind == "full" else 0
+        edge = RULE if bar.kind in ("wait", "full") else LINE
+        yield Box(x, y + inset, wide, ROW - 2 * inset, COLOURS[bar.kind], edge, note=bar.note)
+        text = next((text for text in bar.text if len(text) * SMALL * MONO_WIDTH <= wide - 6), "")
+        if text:
+            ink = FAINT if bar.kind == "wait" else "#1f2328"
+            yield Label(x + wide / 2, y + ROW / 2, text, SMALL, ink=ink)
+    for at in row.arrivals:
+        x = left + (at - first) * step
+        yield Line(x, y - 1, x, y + ROW + 1, ARRIVAL, 2.5)
+
+
+def _legend(sections: Sequence[tuple[str, list[Row]]]) -> list[Swatch]:
+    kinds = {bar.kind for _, rows in sections for row in rows for bar in row.bars}
+    words = {
+        "load": "load",
+        "mma": "multiply",
+        "store": "store",
+        "copy": "copy by threads",
+        "arithmetic": "arithmetic",
+        "wait": "wait",
+        "full": "full, to be read",
+    }
+    legend = [Swatch(COLOURS[kind], text) for kind, text in words.items() if kind in kinds]
+    if any(row.arrivals for _, rows in sections for row in rows):
+        legend.append(Swatch(ARRIVAL, "arrival at a barrier"))
+    if any("phase" in bar.note for _, rows in sections for row in rows for bar in row.bars):
+        legend.append(Swatch(None, "a wait passes when the phase that it names is over"))
+    return legend
+
+
+def _table(sections: Sequence[tuple[str, list[Row]]], first: int, last: int) -> Iterator[tuple[Span, ...]]:
+    """A letter per step."""
+    names = max((len(row.name) for _, rows in sections for row in rows), default=0)
+    used = set()
+    for section, rows in sections:
+        yield (Span(f"{section}:"),)
+        for row in rows:
+            steps = [" "] * (last - first)
+            for bar in row.bars:
+                used.add(bar.kind)
+                steps[bar.start - first : bar.end - first] = LETTERS[bar.kind] * (bar.end - bar.start)
+            kinds = {letter: kind for kind, letter in LETTERS.items()}
+            spans = [Span(f"{row.name:>{names}} |")]
+            for letter, same in itertools.groupby(steps):
+                fill = COLOURS[kinds[letter]] if letter in kinds else None
+                spans.append(Span("".join(same), fill))
+            yield (*spans, Span("|"))
+    yield ()
+    words = {"load": "load", "mma": "multiply", "store": "store", "copy": "copy", "arithmetic": "arithmetic"}
+    words |= {"wait": "wait", "full": "full, to be read"}
+    yield (Span(", ".join(f"{LETTERS[kind]} {text}" for kind, text in words.items() if kind in used)),)

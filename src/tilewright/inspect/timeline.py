@@ -1,0 +1,274 @@
+"""Timelines: when each agent of a block does what, in logical steps, from one recorded run.
+
+The order is that of the reference: of each warp's operations, and of what waits for what.  From it follows
+when everything can begin at the earliest, if each operation takes the steps that `Lengths` gives it.  These
+are no measured times.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from tilewright.errors import LaunchError
+from tilewright.ir import async_ops, ops
+from tilewright.ir.op import Op
+from tilewright.targets.reference.recorder import Execution, Touch
+
+
+@dataclass(frozen=True)
+class Lengths:
+    """Logical steps that operations take; waits and arrivals take none of their own.
+
+    Args:
+        issue: to issue what then goes on in the background.
+        copy: a copy that the threads carry out.
+        mma: a multiply that the threads wait for.
+        arithmetic: elementwise arithmetic.
+        load: a bulk or asynchronous copy, in the background.
+        mma_async: an asynchronous multiply, in the background.
+        store: a bulk store, in the background.
+    """
+
+    issue: int = 1
+    copy: int = 2
+    mma: int = 2
+    arithmetic: int = 1
+    load: int = 6
+    mma_async: int = 4
+    store: int = 6
+
+
+@dataclass(frozen=True)
+class Event:
+    """What an agent does from one logical step to another.
+
+    Args:
+        agent: who: ``"warp 4"``, ``"TMA loads"``, ``"TMA stores"``, ``"asynchronous copies"``,
+            ``"MMA unit 4"`` (of the warpgroup that begins with warp 4).
+        op: the operation's name.
+        kind: ``"wait"``, ``"arrive"``, ``"issue"``, ``"copy"``, ``"mma"``, ``"arithmetic"``, ``"load"`` or
+            ``"store"``.
+        start: the step at which it begins.
+        end: the step at which it is over.
+        barrier: the transaction barrier that it arrives at, waits for or loads for; else empty.
+        stage: which of the barrier's stages; -1 without a barrier.
+        phase: the phase of that stage, from 0; a wait passes when it is over (-1: before the first).
+        touches: what it touches of shared memory.
+        warp: which warp does or issues it.
+        line: the author's line.
+    """
+
+    agent: str
+    op: str
+    kind: str
+    start: int
+    end: int
+    barrier: str = ""
+    stage: int = -1
+    phase: int = -1
+    touches: tuple[Touch, ...] = ()
+    warp: int = 0
+    line: str = ""
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The events of one block.
+
+    Args:
+        kernel: the kernel's name.
+        block: which block.
+        warps: how many warps it has.
+        events: in order of their start; at one step, in the order of execution.
+        lengths: how long operations take.
+    """
+
+    kernel: str
+    block: tuple[int, ...]
+    warps: int
+    events: tuple[Event, ...]
+    lengths: Lengths = Lengths()
+
+    @property
+    def steps(self) -> int:
+        """Steps until all is over."""
+        return max((event.end for event in self.events), default=0)
+
+
+def timeline(
+    kernel: str, executions: Sequence[Execution], lanes: int = 32, lengths: Lengths | None = None
+) -> Timeline:
+    """The timeline of the block that was recorded first.
+
+    Args:
+        kernel: the kernel's name.
+        executions: what a `Recorder` noted.
+        lanes: threads per warp.
+        lengths: how long operations take.
+
+    Raises:
+        LaunchError: nothing was recorded.
+    """
+    if not executions:
+        raise LaunchError(f"kernel {kernel}: no block did anything that takes time")
+    block = executions[0].block
+    mine = [execution for execution in executions if execution.block == block]
+    lengths = lengths or Lengths()
+    clock = _Clock(lengths, lanes, 1 + max(execution.warp for execution in mine))
+    marks = [(execution.began, execution) for execution in mine]
+    marks += [(execution.ended, execution) for execution in mine if execution.ended >= 0]
+    for moment, execution in sorted(marks, key=lambda mark: mark[0]):
+        if moment == execution.began:
+            clock.begin(execution)
+        else:
+            clock.end(execution)
+    events = sorted(clock.events, key=lambda event: event.start)
+    return Timeline(kernel, block, clock.warps, tuple(events), lengths)
+
+
+@dataclass
+class _Groups:
+    """What a warp has in the background, in groups that it closes."""
+
+    open: int = 1
+    ends: list[tuple[int, int]] = field(default_factory=list)
+
+    def add(self, end: int) -> None:
+        self.ends.append((self.open, end))
+
+    def close(self) -> None:
+        self.open += 1
+
+    def done(self, pending: int) -> int:
+        """When at most so many closed groups are left."""
+        return max((end for group, end in self.ends if group < self.open - pending), default=0)
+
+
+@dataclass
+class _Unit:
+    """The MMA unit of a warpgroup: when and in which group each warp issued what, and when it is free."""
+
+    issued: dict[int, dict[int, tuple[int, int]]] = field(default_factory=lambda: defaultdict(dict))
+    count: dict[int, int] = field(default_factory=lambda: defaultdict(int))
+    free: int = 0
+
+
+class _Clock:
+    def __init__(self, lengths: Lengths, lanes: int, warps: int) -> None:
+        self.lengths = lengths
+        self.lanes = lanes
+        self.warps = warps
+        self.events: list[Event] = []
+        self._free: dict[int, int] = defaultdict(int)
+        self._starts: dict[Execution, int] = {}
+        self._phases: dict[tuple[str, int, int], int] = defaultdict(int)
+        self._copies: dict[int, _Groups] = defaultdict(_Groups)
+        self._stores: dict[int, _Groups] = defaultdict(_Groups)
+        self._multiplies: dict[int, _Groups] = defaultdict(_Groups)
+        self._units: dict[int, _Unit] = defaultdict(_Unit)
+        self._meetings: dict[tuple[object, ...], list[int]] = defaultdict(list)
+        self._met: dict[Execution, tuple[object, ...]] = {}
+        self._passed: dict[tuple[object, ...], int] = defaultdict(int)
+
+    def begin(self, execution: Execution) -> None:
+        """Note when a warp comes to an operation, and at a barrier, whom it meets there."""
+        start = self._free[execution.warp]
+        self._starts[execution] = start
+        match execution.op:
+            case ops.Barrier():
+                times: tuple[object, ...] = ("barrier", execution.warp)
+                key: tuple[object, ...] = ("barrier", self._passed[times])
+            case async_ops.RoleBarrier() as op:
+                times = ("role_barrier", op.number)
+                key = (*times, self._passed[times] * self.lanes // op.threads)
+            case _:
+                return
+        self._passed[times] += 1
+        self._meetings[key].append(start)
+        self._met[execution] = key
+
+    def end(self, execution: Execution) -> None:
+        """Note how long the operation took the warp, and what goes on in the background."""
+        start, warp, lengths = self._starts[execution], execution.warp, self.lengths
+        end, kind = start, "issue"
+        match execution.op:
+            case async_ops.Wait():
+                end, kind = max(start, self._phases[_phase(execution)]), "wait"
+            case async_ops.Arrive():
+                kind = "arrive"
+                self._reach(execution, start)
+            case async_ops.TmaLoad():
+                end = start + lengths.issue
+                self._reach(execution, self._go_on(execution, "TMA loads", "load", end, lengths.load))
+            case async_ops.TmaStore():
+                end = start + lengths.issue
+                self._stores[warp].add(self._go_on(execution, "TMA stores", "store", end, lengths.store))
+            case ops.CopyAsync():
+                end = start + lengths.issue
+                agent = "asynchronous copies"
+                self._copies[warp].add(self._go_on(execution, agent, "load", end, lengths.load))
+            case async_ops.MmaAsync() as op:
+                end = start + lengths.issue
+                self._issue_mma(execution, op, end)
+            case async_ops.BulkCommit() | ops.AsyncCommit() | async_ops.MmaCommit() as op:
+                self._groups(op, warp).close()
+                return
+            case async_ops.BulkWait() | ops.AsyncWait() | async_ops.MmaWait() as op:
+                end, kind = max(start, self._groups(op, warp).done(op.pending)), "wait"
+            case ops.Barrier() | async_ops.RoleBarrier():
+                end, kind = max(self._meetings[self._met[execution]]), "wait"
+            case ops.Mma():
+                end, kind = start + lengths.mma, "mma"
+            case ops.Elementwise():
+                end, kind = start + lengths.arithmetic, "arithmetic"
+            case _:
+                end, kind = start + lengths.copy, "copy"
+        self._free[warp] = end
+        touches = execution.touches if kind in ("copy", "mma") else ()
+        self._add(execution, f"warp {warp}", kind, start, end, touches)
+
+    def _groups(self, op: Op, warp: int) -> _Groups:
+        match op:
+            case async_ops.BulkCommit() | async_ops.BulkWait():
+                return self._stores[warp]
+            case async_ops.MmaCommit() | async_ops.MmaWait():
+                return self._multiplies[warp]
+            case _:
+                return self._copies[warp]
+
+    def _issue_mma(self, execution: Execution, op: async_ops.MmaAsync, issued: int) -> None:
+        """The last of a warpgroup's warps to issue lets the multiply begin, after those before it."""
+        size = max(op.mma.atom.lanes // self.lanes, 1)
+        leader = execution.warp - execution.rank % size
+        unit = self._units[leader]
+        number = unit.count[execution.warp]
+        unit.count[execution.warp] += 1
+        unit.issued[number][execution.warp] = (issued, self._multiplies[execution.warp].open)
+        if len(unit.issued[number]) < size:
+            return
+        parts = unit.issued.pop(number)
+        start = max(unit.free, *(time for time, _ in parts.values()))
+        unit.free = self._go_on(execution, f"MMA unit {leader}", "mma", start, self.lengths.mma_async)
+        for warp, (_, group) in parts.items():
+            self._multiplies[warp].ends.append((group, unit.free))
+
+    def _go_on(self, execution: Execution, agent: str, kind: str, start: int, length: int) -> int:
+        self._add(execution, agent, kind, start, start + length, execution.touches)
+        return start + length
+
+    def _reach(self, execution: Execution, time: int) -> None:
+        self._phases[_phase(execution)] = max(self._phases[_phase(execution)], time)
+
+    def _add(
+        self, execution: Execution, agent: str, kind: str, start: int, end: int, touches: tuple[Touch, ...]
+    ) -> None:
+        op, has_barrier = execution.op, bool(execution.barrier)
+        line = str(op.location.frame) if op.location else ""
+        place = (execution.barrier, execution.stage, execution.phase) if has_barrier else ("", -1, -1)
+        self.events.append(Event(agent, op.name, kind, start, end, *place, touches, execution.warp, line))
+
+
+def _phase(execution: Execution) -> tuple[str, int, int]:
+    return execution.barrier, execution.stage, execution.phase

@@ -1,0 +1,162 @@
+"""Recording what warps execute: rules that note each execution before and after they do as always."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.ir import async_ops, ops
+from tilewright.ir.op import Op
+from tilewright.ir.types import Memory, Value
+from tilewright.targets.reference.machine import Machine
+from tilewright.targets.reference.state import Steps, Warp
+from tilewright.targets.rules import RuleTable
+
+BARRIERS = (async_ops.Arrive, async_ops.Wait, async_ops.TmaLoad)
+
+RECORDED = (
+    *BARRIERS,
+    *(ops.Copy, ops.CopyAsync, ops.AsyncCommit, ops.AsyncWait, ops.Mma, ops.Elementwise, ops.Barrier),
+    *(async_ops.TmaStore, async_ops.BulkCommit, async_ops.BulkWait, async_ops.RoleBarrier),
+    *(async_ops.MmaAsync, async_ops.MmaCommit, async_ops.MmaWait),
+)
+"""What takes time or orders what does; integers, views and loops do neither."""
+
+ONE_THREAD = (async_ops.TmaLoad, async_ops.TmaStore, async_ops.BulkCommit, async_ops.BulkWait)
+"""What the first warp of a role does for all."""
+
+
+@dataclass(frozen=True)
+class Touch:
+    """The part of a shared tensor's buffer that an operation touches: elements ``first`` to ``last``."""
+
+    buffer: str
+    first: int
+    last: int
+    is_written: bool
+
+    def overlaps(self, other: Touch) -> bool:
+        """Whether two parts have elements in common."""
+        return self.buffer == other.buffer and self.first <= other.last and other.first <= self.last
+
+
+@dataclass(eq=False)
+class Execution:
+    """One execution of an operation by one warp.
+
+    Args:
+        op: the operation.
+        block: the block's index in the grid, x first.
+        warp: the warp's index in its block.
+        rank: its number in its role.
+        began: its place in the order of all beginnings and ends; a warp that waits ends later.
+        ended: likewise; -1 while it goes on.
+        barrier: the transaction barrier that it arrives at, waits for or loads for, e.g. ``"full"``.
+        stage: which of its stages.
+        phase: the phase that it arrives in or loads for, or that was over when its wait ended; phases count
+            from 0, and what is over before the first is -1.
+        touches: what it touches of shared memory.
+    """
+
+    op: Op
+    block: tuple[int, ...]
+    warp: int
+    rank: int
+    began: int
+    ended: int = -1
+    barrier: str = ""
+    stage: int = 0
+    phase: int = 0
+    touches: tuple[Touch, ...] = ()
+
+
+class Recorder(RuleTable):
+    """The rules of another table, which also note each execution.
+
+    Args:
+        rules: what each operation does; give the recorder to `run` in their place.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> from tilewright.targets.reference.asynchronous import REFERENCE
+        >>> from tilewright.targets.reference.run import run
+        >>> @tw.kernel(X="N", Y="N")
+        ... def double(X, Y):
+        ...     x = tw.load(X.tile((32,), (0,)).partition((32,)))
+        ...     tw.copy(x + x, Y.tile((32,), (0,)))
+        >>> x, y = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
+        >>> recorder = Recorder(REFERENCE)
+        >>> report = run(double.trace(x, y), {"X": x, "Y": y}, rules=recorder)
+        >>> [execution.op.name for execution in recorder.executions]
+        ['copy', 'elementwise', 'copy']
+    """
+
+    def __init__(self, rules: RuleTable) -> None:
+        super().__init__(rules.target, rules)
+        self.executions: list[Execution] = []
+        self._moments = 0
+
+    def lookup(self, op: Op) -> Callable[..., Any]:
+        """The rule of an operation, which notes what it does if it takes time or orders others."""
+        rule = super().lookup(op)
+        if type(op) not in RECORDED:
+            return rule
+
+        def recorded(machine: Machine, warp: Warp, op: Op) -> Steps | None:
+            if warp.rank and _is_left_to_the_first(op):
+                return rule(machine, warp, op)  # type: ignore[no-any-return]
+            execution = self._begin(machine, warp, op)
+            steps = rule(machine, warp, op)
+            if steps is not None:
+                return self._followed(steps, warp, execution)
+            self._end(warp, execution)
+            return None
+
+        return recorded
+
+    def _followed(self, steps: Steps, warp: Warp, execution: Execution) -> Steps:
+        yield from steps
+        self._end(warp, execution)
+
+    def _begin(self, machine: Machine, warp: Warp, op: Op) -> Execution:
+        execution = Execution(op, warp.block.index, warp.index, warp.rank, self._moment())
+        self.executions.append(execution)
+        execution.touches = tuple(_touches(machine, warp, op))
+        if isinstance(op, BARRIERS):
+            execution.barrier, execution.stage = str(op.barrier), warp.int(op.stage)
+            if 0 <= execution.stage < len(warp.block.mbarriers[op.barrier]):
+                barrier = warp.block.mbarriers[op.barrier][execution.stage]
+                # A phase that has all it waits for is over as soon as anybody comes for the next.
+                is_over = isinstance(op, async_ops.Arrive) and barrier.is_complete
+                execution.phase = barrier.phase + is_over
+        return execution
+
+    def _end(self, warp: Warp, execution: Execution) -> None:
+        execution.ended = self._moment()
+        if isinstance(execution.op, async_ops.Wait):
+            execution.phase = warp.block.mbarriers[execution.op.barrier][execution.stage].phase - 1
+
+    def _moment(self) -> int:
+        self._moments += 1
+        return self._moments
+
+
+def _is_left_to_the_first(op: Op) -> bool:
+    return isinstance(op, ONE_THREAD) or (isinstance(op, async_ops.Arrive) and op.each != "warp")
+
+
+def _touches(machine: Machine, warp: Warp, op: Op) -> list[Touch]:
+    found = []
+    for values, is_written in ((op.read, False), (op.written, True)):
+        for value in values:
+            if _is_shared(value):
+                at = machine.footprints.box(value, warp.env)
+                if at.size:
+                    found.append(Touch(value.buffer.name, int(at.min()), int(at.max()), is_written))
+    return found
+
+
+def _is_shared(value: Value) -> bool:
+    return value.is_tensor and value.tensor.memory is Memory.SHARED

@@ -1,0 +1,42 @@
+"""The pictures of docs/pictures.md are those that its commands make."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from tilewright.cli import app
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "pictures.md"
+COMMANDS = re.findall(r"^tilewright (draw .*) -o (docs/pictures/\w+\.svg)$", PAGE.read_text(), re.MULTILINE)
+MOST_BYTES = 70_000
+
+
+def test_every_picture_has_its_command_and_its_place() -> None:
+    made = {path for _, path in COMMANDS}
+    assert len(COMMANDS) == PAGE.read_text().count("\ntilewright draw ")
+    assert made == {f"docs/{path}" for path in re.findall(r"\]\((pictures/\w+\.svg)\)", PAGE.read_text())}
+    assert made == {str(path.relative_to(ROOT)) for path in (ROOT / "docs" / "pictures").iterdir()}
+
+
+@pytest.mark.parametrize(("command", "name"), COMMANDS, ids=lambda text: Path(text).stem[:20])
+def test_commands_make_the_pictures(
+    command: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
+) -> None:
+    monkeypatch.chdir(ROOT)
+    target = ROOT / name if pytestconfig.getoption("--update-golden") else tmp_path / "picture.svg"
+    result = CliRunner().invoke(app, [*shlex.split(command), "-o", str(target)])
+    assert result.exit_code == 0, result.output
+    made, kept = target.read_text(), (ROOT / name).read_text()
+    assert len(made) <= MOST_BYTES
+    if made != kept:
+        diff = "\n".join(
+            difflib.unified_diff(kept.splitlines(), made.splitlines(), name, "this run", lineterm="")
+        )
+        pytest.fail(f"{diff}\nif this is what it should show: pytest --update-golden", pytrace=False)
