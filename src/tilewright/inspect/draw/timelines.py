@@ -116,7 +116,7 @@ def warp_rows(timeline: Timeline) -> list[Row]:
             by_warp[event.warp].append(event)
     groups: dict[object, list[int]] = {}
     for warp, events in by_warp.items():
-        key = tuple((e.op, e.start, e.end, e.barrier, e.stage, e.phase) for e in events)
+        key = tuple((e.op, e.start, e.end, e.barrier, e.stage, e.phase, e.touches) for e in events)
         groups.setdefault(key, []).append(warp)
     slots = slots_of(timeline)
     rows = []
