@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tilewright.dtypes import f16
 from tilewright.errors import LayoutError, ToolchainError
 from tilewright.inspect.draw import (
     Picture,
@@ -34,7 +35,7 @@ from tilewright.layout.expr import Sym
 from tilewright.layout.layout import Layout, row_major
 from tilewright.layout.transforms import PadTo, Slice
 from tilewright.layout.view import View
-from tilewright.targets.atoms import MMA_F16, MMA_I8
+from tilewright.targets.atoms import MMA_F16, MMA_I8, wgmma
 
 from .pictures import check_picture
 
@@ -58,7 +59,7 @@ PICTURES: dict[str, Callable[[], Picture]] = {
     "mma_a": lambda: draw_distribution(*read_map("mma.m16n8k16", "A", (2, 2), (1, 1), 32)),
     "mma_b": lambda: draw_distribution(*read_map("mma.m16n8k16", "B", (2, 1), (1, 2))),
     "wgmma_c": lambda: draw_distribution(*read_map("wgmma.m64n128k16")),
-    "wgmma_b": lambda: draw_distribution(*read_map("wgmma.m64n32k16", "B")),
+    "wgmma_b": lambda: draw_distribution(wgmma(f16, 32).b),
     "ldmatrix": lambda: draw_distribution(*read_map("ldmatrix.x4")),
     "partial": lambda: draw_distribution(Distribution((4,), (Mode(2, 0, 1),), ())),
     "conflicts": lambda: draw_banks(row_major((16, 64)), raked((16, 64), (16, 2), 8, 1), 8, 2),
@@ -376,6 +377,7 @@ def test_layouts_that_mean_nothing(text: str, message: str) -> None:
         ("ldmatrix.x3", "A", r"nearest: ldmatrix.x\d"),
         ("wgmma.m64n12k16", "A", "nearest legal choice: 16"),
         ("mma.m16n8k16", "D", "choose one of A, B, C"),
+        ("wgmma.m64n32k16", "B", "nearest: A or C"),
         ("tw.Layout(4)", "A", "is a Layout"),
     ],
 )

@@ -88,6 +88,8 @@ def read_map(
         raise LayoutError(
             f"{text!r} is a {type(found).__name__}; give a distribution, an atom or a tiled MMA"
         )
+    if operand == "B" and found.atom.name.startswith("wgmma"):
+        raise LayoutError(f"{found.atom} reads B from shared memory, no thread holds it; nearest: A or C")
     k = depth or found.atom.shape[2]
     if operand not in ("A", "B", "C"):
         raise LayoutError(f"unknown operand {operand!r}; choose one of A, B, C")

@@ -106,7 +106,7 @@ def grid_of(cells: Sequence[Cell], shape: Sequence[int]) -> Grid:
     return Grid(tuple(rows), tuple(labels), tuple(map(str, range(width))))
 
 
-def picture_of(title: str, about: Sequence[str], grid: Grid, legend: Sequence[Swatch]) -> Picture:
+def picture_of(title: str, about: Sequence[str], grid: Grid, legend: Sequence[Swatch], box: str) -> Picture:
     """A grid with its title, what there is to say about it, and a legend.
 
     Args:
@@ -114,8 +114,10 @@ def picture_of(title: str, about: Sequence[str], grid: Grid, legend: Sequence[Sw
         about: lines below the title, e.g. the formula.
         grid: the cells.
         legend: what colours mean.
+        box: what a box of several cells is, for the legend of small cells.
     """
     cell_w, cell_h, is_small = _cell_size(grid)
+    drawn = [*legend, Swatch(None, box)] if is_small else legend
     columns = max(len(row) for row in grid.cells)
     left = MARGIN + max(len(label) for label in grid.rows) * TEXT * MONO_WIDTH + 8
     width = max(left + columns * cell_w + MARGIN, LEAST_WIDTH)
@@ -126,7 +128,7 @@ def picture_of(title: str, about: Sequence[str], grid: Grid, legend: Sequence[Sw
         marks += _row(row, left, top + number * cell_h, cell_w, cell_h, is_small)
     marks += _borders(grid, left, top, cell_w, cell_h)
     bottom = top + len(grid.cells) * cell_h + 12
-    made, bottom = legend_marks(legend, MARGIN, bottom, width)
+    made, bottom = legend_marks(drawn, MARGIN, bottom, width)
     lines = (*plain([title, *about, ""]), *table(grid), *legend_lines(legend))
     return Picture(title, width, bottom + MARGIN - 8, (*marks, *made), lines)
 

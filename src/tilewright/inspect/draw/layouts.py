@@ -65,7 +65,7 @@ def draw_layout(layout: Layout | View, title: str | None = None) -> Picture:
         legend.append(Swatch(None, "hatched: no such element, reads as 0"))
     if any(cell.group for row in grid.cells for cell in row):
         legend.append(Swatch(None, "thick lines: modes within modes"))
-    return picture_of(title, about, grid, legend)
+    return picture_of(title, about, grid, legend, "a box: neighbours in the buffer, the first's offset")
 
 
 def offsets_of(layout: Layout | View) -> tuple[Sequence[int], list[int | None]]:

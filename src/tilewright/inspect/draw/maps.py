@@ -41,7 +41,8 @@ def draw_distribution(distribution: Distribution, title: str | None = None, lane
     if title is None:
         title = f"Tile of {extents} on {distribution.size_threads} threads"
     about = _about(distribution)
-    return picture_of(title, about, grid, _legend(distribution, grid, lanes))
+    legend = _legend(distribution, grid, lanes)
+    return picture_of(title, about, grid, legend, "a box: neighbours that one thread holds")
 
 
 def holders(distribution: Distribution) -> dict[tuple[int, ...], list[tuple[int, int]]]:

@@ -12,7 +12,7 @@ from tilewright.inspect.draw.maps import spelled
 from tilewright.inspect.draw.marks import MONO_WIDTH, Box, Label, Line, Mark, Span, plain
 from tilewright.inspect.draw.palette import FAINT, HUES, LINE, PAPER, RULE, mixed
 from tilewright.inspect.draw.picture import Picture
-from tilewright.inspect.timeline import Event, Timeline
+from tilewright.inspect.timeline import Event, Lengths, Timeline
 from tilewright.targets.reference.recorder import Touch
 
 MOST_STEPS = 200
@@ -99,10 +99,14 @@ def draw_timeline(timeline: Timeline, first: int = 0, steps: int = MOST_STEPS) -
     title = f"Timeline of {timeline.kernel}, block ({place})"
     about = [
         f"logical steps {first} to {last} of {timeline.steps}, from what waits for what; no measured times",
-        ", ".join(f"{name.replace('_', ' ')} {steps}" for name, steps in vars(timeline.lengths).items()),
+        f"steps of each: {_spelled(timeline.lengths)}",
     ]
     shown = [(name, [_cut(row, first, last) for row in rows]) for name, rows in sections if rows]
     return _picture(title, about, shown, first, last)
+
+
+def _spelled(lengths: Lengths) -> str:
+    return ", ".join(f"{name.replace('_', ' ')} {steps}" for name, steps in vars(lengths).items())
 
 
 # ---------------------------------------------------------------- rows
