@@ -79,11 +79,15 @@ class Subject:
             block: its index in the grid, x first; default: the first.
 
         Raises:
-            LaunchError: there is no such block.
+            LaunchError: there is no such block, or blocks run in clusters.
             HazardError: the checker found hazards in that block.
         """
         prepared, arguments = self._few()
         kernel = prepared.executable.kernel
+        if kernel.cluster:
+            raise LaunchError(
+                f"kernel {kernel.name} runs in clusters; a timeline shows a block that runs alone"
+            )
         arrays = {p.name: given for p, given in zip(prepared.parameters, arguments, strict=True)}
         env = bind_sizes(kernel, arrays, prepared.binding.sizes)
         grid = [int(evaluate(axis.extent, env)) for axis in kernel.grid]
