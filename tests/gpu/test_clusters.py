@@ -6,10 +6,14 @@ import random
 import runpy
 from pathlib import Path
 
+import numpy as np
 import pytest
+from tests.targets.cuda.mailbox import mailbox
 
 import tilewright as tw
+from tilewright.ops.device_array import DeviceArray
 from tilewright.ops.sample import operands
+from tilewright.runtime import cuda
 from tilewright.tune.trial import Trial
 
 pytestmark = pytest.mark.gpu
@@ -48,3 +52,15 @@ def test_fixed_and_random_shapes(cluster: tuple[int, int]) -> None:
         assert executable.target == "cuda"
         comparison = trial.verify()
         assert comparison.ok, f"{dtype} {shape} {cluster} {choice}: {comparison}"
+
+
+def test_blocks_exchange_data_through_global_memory() -> None:
+    x = np.random.default_rng(3).standard_normal((64 * 66 - 5, 100)).astype(np.float32)
+    wanted = x.copy()
+    for _ in range(8):
+        wanted += np.float32(1)
+    given, made = DeviceArray.of(x), DeviceArray.of(np.full_like(x, np.nan))
+    for _ in range(50):
+        assert mailbox(given, made).target == "cuda"
+        cuda.synchronize()
+        np.testing.assert_array_equal(made.host(), wanted)

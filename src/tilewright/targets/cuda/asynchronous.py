@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from tilewright.ir import async_ops as ops
 from tilewright.ir.async_rules import SPAN_BYTES, Panels, panels
-from tilewright.ir.clusters import sharing
+from tilewright.ir.clusters import needs_cluster_scope, sharing
 from tilewright.ir.kernel import layout_shared
 from tilewright.ir.op import Op
 from tilewright.ir.types import Value
@@ -17,7 +17,7 @@ from tilewright.layout.expr import add, mul
 from tilewright.layout.nodes import Int, Sym
 from tilewright.targets.cuda.rules import CUDA_RULES
 from tilewright.targets.cuda.tensor_maps import map_of
-from tilewright.targets.cuda.wgmma import function_name
+from tilewright.targets.cuda.wgmma import CLUSTER_SCOPE, function_name
 from tilewright.targets.simt.emitter import THREAD, SimtEmitter
 
 FIRST_THREAD = f"{THREAD} == 0"
@@ -65,7 +65,8 @@ def arrive(emitter: SimtEmitter, op: ops.Arrive) -> None:
     place = _barrier(emitter, op.barrier, op.stage)
     call, first, whose = f"mbarrier_arrive({place})", FIRST_THREAD, ""
     if op.block is not None:
-        call, whose = f"mbarrier_arrive_at({place}, {emitter.spell(op.block)})", " of another block"
+        call = f"mbarrier_arrive_at{_scope(emitter)}({place}, {emitter.spell(op.block)})"
+        whose = " of another block"
     elif op.expect_bytes:
         call = f"mbarrier_arrive_expect({place}, {op.expect_bytes})"
     if op.each == "warp":
@@ -81,11 +82,15 @@ def arrive(emitter: SimtEmitter, op: ops.Arrive) -> None:
 
 @CUDA_RULES.rule(ops.Wait)
 def wait(emitter: SimtEmitter, op: ops.Wait) -> None:
-    """``mbarrier.try_wait.parity`` until it succeeds; in a cluster, other blocks' writes must be seen too."""
+    """``mbarrier.try_wait.parity`` until it succeeds."""
     emitter.comment(op, f"wait for {op.barrier}")
     place = _barrier(emitter, op.barrier, op.stage)
-    function = "mbarrier_wait_cluster" if emitter.kernel.cluster else "mbarrier_wait"
-    emitter.line(f"{function}({place}, {emitter.spell(op.parity)});")
+    emitter.line(f"mbarrier_wait{_scope(emitter)}({place}, {emitter.spell(op.parity)});")
+
+
+def _scope(emitter: SimtEmitter) -> str:
+    """Which functions arrive and wait: those of the cluster's scope where threads need it."""
+    return CLUSTER_SCOPE if needs_cluster_scope(emitter.kernel) else ""
 
 
 def _barrier(emitter: SimtEmitter, barrier: Value, stage: Int) -> str:

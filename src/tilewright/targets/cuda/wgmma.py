@@ -6,6 +6,9 @@ import re
 
 from tilewright.ir.mma import MmaAtom
 
+CLUSTER_SCOPE = "_cluster"
+"""Ends the names of functions that order the threads' own accesses between blocks, which waits for memory."""
+
 _SHARED = "(unsigned)__cvta_generic_to_shared"
 
 
@@ -66,27 +69,30 @@ DEVICE void mbarrier_arrive_expect(mbarrier_t* barrier, int bytes) {{
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
                ::"r"({_SHARED}(barrier)), "r"(bytes) : "memory");
 }}""",
-    "mbarrier_arrive_at": f"""
-DEVICE void mbarrier_arrive_at(mbarrier_t* barrier, int block) {{
+    **{
+        f"mbarrier_arrive_at{suffix}": f"""
+DEVICE void mbarrier_arrive_at{suffix}(mbarrier_t* barrier, int block) {{
   asm volatile("{{\\n"
                ".reg .b32 there;\\n"
                "mapa.shared::cluster.u32 there, %0, %1;\\n"
-               "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\\n"
+               "mbarrier.arrive{order}.shared::cluster.b64 _, [there];\\n"
                "}}" ::"r"({_SHARED}(barrier)), "r"(block) : "memory");
-}}""",
+}}"""
+        for suffix, order in (("", ""), (CLUSTER_SCOPE, ".release.cluster"))
+    },
     **{
-        name: f"""
-DEVICE void {name}(mbarrier_t* barrier, int parity) {{
+        f"mbarrier_wait{suffix}": f"""
+DEVICE void mbarrier_wait{suffix}(mbarrier_t* barrier, int parity) {{
   asm volatile("{{\\n"
                ".reg .pred done;\\n"
                "again:\\n"
-               "mbarrier.try_wait.parity{scope}.shared::cta.b64 done, [%0], %1;\\n"
+               "mbarrier.try_wait.parity{order}.shared::cta.b64 done, [%0], %1;\\n"
                "@done bra over;\\n"
                "bra again;\\n"
                "over:\\n"
                "}}" ::"r"({_SHARED}(barrier)), "r"(parity) : "memory");
 }}"""
-        for name, scope in (("mbarrier_wait", ""), ("mbarrier_wait_cluster", ".acquire.cluster"))
+        for suffix, order in (("", ""), (CLUSTER_SCOPE, ".acquire.cluster"))
     },
 }
 

@@ -39,15 +39,15 @@ __device__ __forceinline__ void mbarrier_arrive_at(mbarrier_t* barrier, int bloc
   asm volatile("{\n"
                ".reg .b32 there;\n"
                "mapa.shared::cluster.u32 there, %0, %1;\n"
-               "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [there];\n"
+               "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
                "}" ::"r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(block) : "memory");
 }
 
-__device__ __forceinline__ void mbarrier_wait_cluster(mbarrier_t* barrier, int parity) {
+__device__ __forceinline__ void mbarrier_wait(mbarrier_t* barrier, int parity) {
   asm volatile("{\n"
                ".reg .pred done;\n"
                "again:\n"
-               "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], %1;\n"
+               "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
                "@done bra over;\n"
                "bra again;\n"
                "over:\n"
@@ -195,7 +195,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           const int step = (K / 64)*turn + k;
           const int stage = step % 4;
           // clusters.py:63: wait for empty
-          mbarrier_wait_cluster(empty + stage, -((step / 4) % 2) + 1);
+          mbarrier_wait(empty + stage, -((step / 4) % 2) + 1);
           // clusters.py:64: full waits for 49152 bytes
           if (tid == 0) mbarrier_arrive_expect(full + stage, 49152);
           // clusters.py:67: A -> part_a, by TMA
@@ -224,7 +224,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
         const int step_1 = (K / 64)*turn_1 + k_1;
         const int stage_1 = step_1 % 4;
         // clusters.py:78: wait for full
-        mbarrier_wait_cluster(full + stage_1, (step_1 / 4) % 2);
+        mbarrier_wait(full + stage_1, (step_1 / 4) % 2);
         // clusters.py:79: registers are ready
         mma_fence();
         // clusters.py:80: acc += sA_slice_1 * sB_slice_1, by wgmma.m64n256k16.f32.bf16
@@ -392,7 +392,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
         const int step_2 = (K / 64)*turn_2 + k_2;
         const int stage_2 = step_2 % 4;
         // clusters.py:78: wait for full
-        mbarrier_wait_cluster(full + stage_2, (step_2 / 4) % 2);
+        mbarrier_wait(full + stage_2, (step_2 / 4) % 2);
         // clusters.py:79: registers are ready
         mma_fence();
         // clusters.py:80: acc_1 += sA_slice_2 * sB_slice_2, by wgmma.m64n256k16.f32.bf16
