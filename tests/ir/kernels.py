@@ -157,6 +157,7 @@ EACH: dict[str, Callable[..., Any]] = {
     "async_wait": async_wait,
     "fill": fill,
     "elementwise": elementwise,
+    "redistribute": redistribute,
     "mma": mma,
     "barrier": barrier,
     "warp_barrier": warp_barrier,
