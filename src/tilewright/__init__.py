@@ -115,6 +115,7 @@ from tilewright.layout.view import View
 from tilewright.layout.warps import base_tile, by_warps
 from tilewright.ops.gemm import matmul
 from tilewright.runtime.kernel import Kernel, kernel
+from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.targets import atoms
 
 __version__ = "0.1.0"
@@ -133,6 +134,7 @@ __all__ = [
     "MmaAtom",
     "Mode",
     "ParseError",
+    "PreparedLaunch",
     "Swizzle",
     "TensorSpec",
     "TiledMma",

@@ -17,7 +17,7 @@ import pytest
 from tilewright import dtypes
 from tilewright.errors import LaunchError
 from tilewright.runtime import frameworks
-from tilewright.runtime.arrays import current_stream, describe, exact_key, locate
+from tilewright.runtime.arrays import current_stream, describe, exact_key, locate, watch
 
 
 class TorchDType:
@@ -49,6 +49,10 @@ class Size(tuple[int, ...]):
 
 
 F16, C64 = TorchDType("float16"), TorchDType("complex64")
+
+
+def seen(array: Any) -> list[object]:
+    return [look() for look in watch(array)]
 
 
 class Tensor:
@@ -83,6 +87,9 @@ class Tensor:
 
     def stride(self) -> tuple[int, ...]:
         return self._stride
+
+    def size(self) -> Size:
+        return self.shape
 
     def data_ptr(self) -> int:
         if self.layout != "torch.strided":
@@ -201,6 +208,15 @@ def test_the_current_stream_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     assert current_stream(("cuda", 2), [Tensor()]) == 0
 
 
+def test_a_torch_tensor_that_is_moved_or_resized_in_place() -> None:
+    for change in ({"_pointer": 8192}, {"shape": Size((2, 6))}):
+        tensor = Tensor()
+        before = seen(tensor)
+        assert seen(tensor) == before
+        vars(tensor).update(change)
+        assert seen(tensor) != before
+
+
 # CuPy.
 
 
@@ -231,6 +247,15 @@ def test_cupy() -> None:
     assert (info.dtype, info.device, info.readonly) == (dtypes.bf16, ("cuda", 1), False)
     assert locate(on_gpu) == (exact_key(on_gpu), info.pointer)
     assert len({exact_key(a) for a in (array, on_gpu, CupyArray(array, 0), CupyArray(array.T, 1))}) == 4
+
+
+def test_a_cupy_array_that_is_moved_or_resized() -> None:
+    for other in (np.zeros((4, 6)), np.zeros((2, 6))):
+        on_gpu = CupyArray(np.zeros((4, 6)), 0)
+        before = seen(on_gpu)
+        assert seen(on_gpu) == before
+        vars(on_gpu).update(vars(CupyArray(other, 0)))
+        assert seen(on_gpu) != before
 
 
 def test_the_current_stream_of_cupy(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -307,6 +332,15 @@ def test_read_only_memory() -> None:
 def test_what_the_interface_may_not_say(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(LaunchError, match=message):
         describe(DeviceArray(np.zeros((4, 4), np.float32), **changes))
+
+
+def test_an_array_behind_the_interface_that_is_moved_or_resized() -> None:
+    changes = ({"data": (8192, False)}, {"shape": (2, 4)}, {"strides": (32, 4)}, {"data": (4096, True)})
+    for change in ({}, *changes):
+        array = DeviceArray(np.zeros((4, 4), np.float32), data=(4096, False))
+        before = seen(array)
+        array.__cuda_array_interface__ |= change
+        assert (seen(array) == before) == (not change)
 
 
 def test_the_stream_of_the_interface() -> None:

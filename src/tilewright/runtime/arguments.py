@@ -61,6 +61,23 @@ class Number:
         struct.pack_into(f"{len(stored)}s", buffer, self.offset, stored)
 
 
+class NumberWriter:
+    """Writes one number into one buffer, and not again when the same value comes next."""
+
+    def __init__(self, number: Number) -> None:
+        self._number = number
+        self._position = number.position
+        self._last: object = None
+
+    def write(self, buffer: Any, arguments: Sequence[Any]) -> None:
+        """Write the caller's value, as `Number.write` does."""
+        value = arguments[self._position]
+        # Other kinds of numbers may change without becoming another object.
+        if value is not self._last or type(value) not in (int, float):
+            self._number.write(buffer, arguments)
+            self._last = value
+
+
 def number(name: str, dtype: DType, value: Any) -> np.ndarray[Any, np.dtype[Any]]:
     """A caller's number as a dtype holds it: rounded if it is a float, else a whole number in range.
 

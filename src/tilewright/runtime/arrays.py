@@ -12,6 +12,7 @@ from tilewright.runtime import frameworks
 from tilewright.runtime.frameworks import ArrayInfo, Device, Family
 
 __all__ = [
+    "LOCATORS",
     "ArrayInfo",
     "Device",
     "current_stream",
@@ -19,15 +20,19 @@ __all__ = [
     "elements",
     "exact_key",
     "locate",
+    "locate_new",
     "overlap",
     "stream_handle",
+    "stream_reader",
+    "watch",
 ]
 
 _WORK = 1 << 12
 """How many candidates `overlap` tries."""
 
 _FAMILIES: dict[type, Family] = {}
-_LOCATORS: dict[type, Callable[[Any, int], tuple[Hashable, int]]] = {}
+LOCATORS: dict[type, Callable[[Any, int], tuple[Hashable, int]]] = {}
+"""`locate` for each type of array seen so far, for those who count every call; others take `locate_new`."""
 
 
 def describe(array: Any, name: str = "", stream: int = 0) -> ArrayInfo:
@@ -68,18 +73,17 @@ def exact_key(array: Any) -> Hashable:
         >>> exact_key(a) == exact_key(a.copy()), exact_key(a) == exact_key(a.T)
         (True, False)
     """
-    try:
-        return _LOCATORS[type(array)](array, 0)[0]
-    except KeyError:
-        return _family(array).locate(array, 0)[0]
+    return locate(array)[0]
 
 
 def locate(array: Any, stream: int = 0) -> tuple[Hashable, int]:
     """An array's `exact_key` and its address, for less than both cost alone."""
-    try:
-        return _LOCATORS[type(array)](array, stream)
-    except KeyError:
-        return _family(array).locate(array, stream)
+    return LOCATORS.get(type(array), locate_new)(array, stream)
+
+
+def locate_new(array: Any, stream: int = 0) -> tuple[Hashable, int]:
+    """`locate` for an array whose type is not in `LOCATORS` yet."""
+    return _family(array).locate(array, stream)
 
 
 def elements(info: ArrayInfo) -> np.ndarray[Any, np.dtype[np.void]]:
@@ -123,12 +127,29 @@ def _end(info: ArrayInfo) -> int:
     return info.pointer + (0 if 0 in info.shape else last + 1) * info.dtype.bytes
 
 
-def stream_reader(array: Any) -> Callable[[Any, int], int | None]:
-    """A function (array, device index) -> handle of the stream that the array's framework is using now.
+def watch(array: Any) -> tuple[Callable[[], object], ...]:
+    """Cheap functions whose answers change when this array is moved or resized.
 
-    It serves all arrays of the same type; it gives None where the framework has no streams.
+    Example:
+        >>> a = np.zeros(6)
+        >>> before = [look() for look in watch(a)]
+        >>> a.resize(5000, refcheck=False)
+        >>> before == [look() for look in watch(a)]
+        False
     """
-    return _family(array).stream
+    return _family(array).watch(array)
+
+
+def stream_reader(array: Any, index: int) -> tuple[Callable[[], int | None], bool]:
+    """A function that asks for the handle of the stream that the array's framework is using now.
+
+    It gives None where the framework has no streams.
+
+    Returns:
+        The function, and whether it serves all arrays of the same type on device ``index``.
+    """
+    family = _family(array)
+    return family.stream(array, index), family.one_stream
 
 
 def current_stream(device: Device, arrays: Iterable[Any]) -> int:
@@ -141,7 +162,7 @@ def current_stream(device: Device, arrays: Iterable[Any]) -> int:
     if device == "cpu":
         return 0
     for array in arrays:
-        stream = stream_reader(array)(array, device[1])
+        stream = stream_reader(array, device[1])[0]()
         if stream is not None:
             return stream
     return 0
@@ -176,7 +197,7 @@ def _family(array: Any) -> Family:
     found = _FAMILIES.get(cls)
     if found is None:
         found = _FAMILIES[cls] = _classify(array)
-        _LOCATORS[cls] = found.locate
+        LOCATORS[cls] = found.locate
     return found
 
 

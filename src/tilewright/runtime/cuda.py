@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from tilewright.errors import LaunchError, ToolchainError
@@ -154,6 +153,10 @@ class Function:
             call("cuFuncSetAttribute", self.handle, attribute, shared_bytes)
 
 
+STREAMS = 64
+"""For how many streams a launch keeps its call of the driver."""
+
+
 class Launch:
     """A launch whose shape is fixed: argument values are written into one buffer, then the driver is called.
 
@@ -180,55 +183,56 @@ class Launch:
     ) -> None:
         self._index = function.index
         self._several_devices = device_count() > 1
-        self._streams: dict[int, Any] = {}
         self.buffer = ctypes.create_string_buffer(max(size, 1))
         start = ctypes.addressof(self.buffer)
         self._pointers = (ctypes.c_void_p * max(len(offsets), 1))(*(start + offset for offset in offsets))
         self._arguments = ctypes.addressof(self._pointers)
-        bindings = driver()
-        self._success = bindings.CUresult.CUDA_SUCCESS
         for blocks, most, axis in zip(grid, MOST_BLOCKS, "xyz", strict=False):
             if blocks > most:
                 raise LaunchError(f"{blocks} blocks along grid axis {axis}; a GPU launches at most {most}")
         x, y, z = (*grid, 1, 1)[:3]
         self._shape = (x, y, z, threads, 1, 1, function.shared_bytes)
         self._handle = function.handle
-        self._launch = bindings.cuLaunchKernel
-        self._config = self._configure(bindings, attributes) if attributes else None
-        self.lock = threading.Lock()
-
-    def _configure(self, bindings: Any, attributes: Sequence[Any]) -> Any:
-        config = bindings.CUlaunchConfig()
-        config.gridDimX, config.gridDimY, config.gridDimZ = self._shape[:3]
-        config.blockDimX, config.blockDimY, config.blockDimZ = self._shape[3:6]
-        config.sharedMemBytes = self._shape[6]
-        config.attrs, config.numAttrs = list(attributes), len(attributes)
-        return config
+        self._attributes = list(attributes)
+        self._success = driver().CUresult.CUDA_SUCCESS
+        self._starts: dict[int, Callable[[], tuple[Any]]] = {}
 
     def run(self, stream: int) -> None:
         """Launch with what the buffer holds; the driver copies it before the call returns."""
         if self._several_devices:
             activate(self._index)
-        handle = self._streams.get(stream)
-        if handle is None:
-            # The bindings take an object of theirs faster than an integer.
-            handle = self._streams[stream] = driver().CUstream(stream)
-        if self._config is not None:
-            status = self._submit(handle)
-        else:
-            (status,) = self._launch(self._handle, *self._shape, handle, self._arguments, 0)
-        if status != self._success:
+        start = self._starts.get(stream) or self._start_on(stream)
+        (status,) = start()
+        if status is not self._success:
             # A thread that has not used CUDA yet has no current context.
             activate(self._index)
-            status = self._submit(handle)
+            (status,) = start()
             if status != self._success:
                 raise failure("the launch", status)
 
-    def _submit(self, stream: Any) -> Any:
-        if self._config is None:
-            return self._launch(self._handle, *self._shape, stream, self._arguments, 0)[0]
-        self._config.hStream = stream
-        return driver().cuLaunchKernelEx(self._config, self._handle, self._arguments, 0)[0]
+    def _start_on(self, stream: int) -> Callable[[], tuple[Any]]:
+        """The driver's call for a stream with all arguments in place, remembered."""
+        if len(self._starts) >= STREAMS:
+            self._starts.clear()
+        bindings = driver()
+        handle = bindings.CUstream(stream)
+        if self._attributes:
+            config = self._configure(handle)
+            made = partial(bindings.cuLaunchKernelEx, config, self._handle, self._arguments, 0)
+        else:
+            shape = self._shape
+            made = partial(bindings.cuLaunchKernel, self._handle, *shape, handle, self._arguments, 0)
+        self._starts[stream] = made
+        return made
+
+    def _configure(self, stream: Any) -> Any:
+        config = driver().CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = self._shape[:3]
+        config.blockDimX, config.blockDimY, config.blockDimZ = self._shape[3:6]
+        config.sharedMemBytes = self._shape[6]
+        config.hStream = stream
+        config.attrs, config.numAttrs = self._attributes, len(self._attributes)
+        return config
 
 
 class Memory:

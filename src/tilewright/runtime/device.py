@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tilewright.errors import LaunchError, Violation
@@ -14,12 +15,14 @@ from tilewright.ir.printer import print_kernel
 from tilewright.lang.program import Parameter
 from tilewright.runtime import cuda as driver
 from tilewright.runtime import nvrtc
+from tilewright.runtime.arguments import NumberWriter
 from tilewright.runtime.arrays import ArrayInfo, stream_handle, stream_reader
 from tilewright.runtime.binding import Binding
 from tilewright.runtime.cache import Cache, key, package_hash
 from tilewright.runtime.executable import MAP_BYTES, Executable, argument_layout
 from tilewright.runtime.launch_attributes import launch_attributes
 from tilewright.runtime.tensor_maps import TensorMaps
+from tilewright.runtime.workspaces import Workspaces
 from tilewright.targets import cuda
 
 DEFAULT_ARCH = "sm_90a"
@@ -126,10 +129,10 @@ class PreparedCuda:
             layout.size,
             launch_attributes(kernel, driver.driver()),
         )
-        self._memory: list[driver.Memory] = []
-        self._zeroed: list[driver.Memory] = []
         buffer = self._launch.buffer
+        self._lock = threading.Lock()
         self._bytes = memoryview(buffer).cast("B")
+        workspaces = []
         for param, code, offset in zip(
             passed_params(kernel), layout.packing.codes, layout.packing.offsets, strict=True
         ):
@@ -137,50 +140,53 @@ class PreparedCuda:
                 struct.pack_into("@" + code, buffer, offset, binding.sizes[param.sym.name])
             elif isinstance(param, Workspace):
                 size = binding.workspaces[param.value.name] * param.value.dtype.bytes
-                memory = driver.Memory(size, index)
-                (self._zeroed if param.zeroed else self._memory).append(memory)
-                struct.pack_into("@P", buffer, offset, memory.address)
-        self._numbers = layout.numbers
-        # All arrays come first in the buffer when no number stands between them: one pack writes them.
-        self._tensors = layout.tensors
-        self._dense = layout.tensors == tuple((at, 8 * at) for at in range(len(arrays)))
+                workspaces.append((offset, size, param.zeroed))
+        self._workspaces = Workspaces(workspaces, index) if workspaces else None
+        self._numbers = tuple(NumberWriter(number) for number in layout.numbers)
+        self._more = bool(self._numbers or workspaces)
         names = [parameter.name for parameter in parameters if parameter.kind == "tensor"]
         self._maps = tuple(
             (at, offset, TensorMaps(tensor_map, arrays[names[at]]))
             for (at, offset), tensor_map in zip(layout.maps, kernel.tensor_maps, strict=True)
         )
-        self._mapped: Sequence[int] = ()
-        self._pack = struct.Struct("@" + "P" * len(layout.tensors)).pack_into
+        self._write_addresses = layout.address_writer(buffer, len(arrays))
+        self._written: Sequence[int] = ()
 
     def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
         """Launch on these arguments; returns before they are done."""
         if self._empty:
             return
-        launch = self._launch
-        if stream is not None:
-            handle = stream_handle(stream)
-        else:
+        if stream is None:
             array = arguments[self._first]
-            known, read = self._reader
-            handle = (read if type(array) is known else self._find_reader(array))(array, self._index) or 0
-        with launch.lock:
-            if self._dense:
-                self._pack(launch.buffer, 0, *pointers)
-            else:
-                for at, offset in self._tensors:
-                    struct.pack_into("@P", launch.buffer, offset, pointers[at])
-            if self._maps and pointers != self._mapped:
+            known, current = self._reader
+            handle = (current if type(array) is known else self._find_reader(array))() or 0
+        else:
+            handle = stream_handle(stream)
+        launch = self._launch
+        if pointers is self._written and not self._more:
+            # The same ones come again only from a prepared launch, whose buffer no other call writes.
+            launch.run(handle)
+            return
+        with self._lock:
+            if pointers is not self._written:
+                self._write_addresses(*pointers)
                 for at, offset, tensor_maps in self._maps:
                     self._bytes[offset : offset + MAP_BYTES] = tensor_maps.at(pointers[at])
-                self._mapped = pointers
-            for number in self._numbers:
-                number.write(launch.buffer, arguments)
-            for memory in self._zeroed:
-                memory.clear(handle)
+                self._written = pointers
+            if self._more:
+                self._write_more(arguments, handle)
             launch.run(handle)
 
-    def _find_reader(self, array: Any) -> Any:
-        """How the array's framework tells its current stream; remembered for arrays of the same type."""
-        read = stream_reader(array)
-        self._reader = (type(array), read)
-        return read
+    def _write_more(self, arguments: Sequence[Any], stream: int) -> None:
+        """Write what not every kernel has: numbers and the addresses of workspaces."""
+        for number in self._numbers:
+            number.write(self._launch.buffer, arguments)
+        if self._workspaces is not None:
+            self._workspaces.prepare(self._launch.buffer, stream)
+
+    def _find_reader(self, array: Any) -> Callable[[], int | None]:
+        """How the array's framework tells its current stream; remembered if it serves all of the type."""
+        current, shared = stream_reader(array, self._index)
+        if shared:
+            self._reader = (type(array), current)
+        return current

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -120,6 +121,18 @@ class ArgumentLayout:
     numbers: tuple[Number, ...]
     maps: tuple[tuple[int, int], ...]
     size: int
+
+    def address_writer(self, buffer: Any, arrays: int) -> Callable[..., None]:
+        """A function that takes the addresses of all arrays and writes those that are passed."""
+        if self.tensors == tuple((at, 8 * at) for at in range(arrays)):
+            # All arrays come first in the buffer when no number stands between them: one pack writes them.
+            return partial(struct.Struct("@" + "P" * arrays).pack_into, buffer, 0)
+
+        def write(*addresses: int) -> None:
+            for at, offset in self.tensors:
+                struct.pack_into("@P", buffer, offset, addresses[at])
+
+        return write
 
 
 def argument_layout(kernel: Kernel, parameters: Sequence[Parameter]) -> ArgumentLayout:

@@ -7,6 +7,7 @@ through DLPack or the CUDA array interface.
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
@@ -47,11 +48,21 @@ class ArrayInfo:
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """How the arrays of one framework are read."""
+    """How the arrays of one framework are read.
+
+    Args:
+        describe: everything about an array.
+        locate: a key of what does not change when the array lies elsewhere, and its address.
+        watch: for an array, cheap functions whose answers change when it is moved or resized.
+        stream: for an array and a device's index, a function that asks for the framework's current stream.
+        one_stream: whether that function serves all arrays of a type on that device.
+    """
 
     describe: Callable[[Any, int], ArrayInfo]
     locate: Callable[[Any, int], tuple[Hashable, int]]
-    stream: Callable[[Any, int], int | None]
+    watch: Callable[[Any], tuple[Callable[[], object], ...]]
+    stream: Callable[[Any, int], Callable[[], int | None]]
+    one_stream: bool = True
 
 
 def _finish(
@@ -99,8 +110,12 @@ def _in_elements(shape: tuple[int, ...], strides: Sequence[int], unit: int, empt
     return tuple(steps)
 
 
-def _no_stream(array: Any, index: int) -> None:
+def _none() -> None:
     return None
+
+
+def _no_stream(array: Any, index: int) -> Callable[[], int | None]:
+    return _none
 
 
 def _locate_described(info: ArrayInfo) -> tuple[Hashable, int]:
@@ -163,7 +178,14 @@ def _locate_numpy(array: Any, stream: int) -> tuple[Hashable, int]:
     return (array.shape, array.strides, array.dtype, pointer & 15, array.flags.writeable), pointer
 
 
-NUMPY = Family(_describe_numpy, _locate_numpy, _no_stream)
+def _watch_numpy(array: Any) -> tuple[Callable[[], object], ...]:
+    def address() -> int | None:
+        return _read_address(_struct_address(array.__array_struct__, None) + _DATA).value
+
+    return address, lambda: array.shape
+
+
+NUMPY = Family(_describe_numpy, _locate_numpy, _watch_numpy, _no_stream)
 
 
 # PyTorch.
@@ -216,12 +238,18 @@ def _locate_torch_subclass(tensor: Any, stream: int) -> tuple[Hashable, int]:
     return _locate_described(_describe_torch(tensor, stream))
 
 
-def _torch_stream(tensor: Any, index: int) -> int | None:
-    return int(sys.modules["torch"]._C._cuda_getCurrentRawStream(index)) if tensor.is_cuda else None
+def _watch_torch(tensor: Any) -> tuple[Callable[[], object], ...]:
+    return tensor.data_ptr, tensor.size
 
 
-TORCH = Family(_describe_torch, _locate_torch, _torch_stream)
-TORCH_SUBCLASS = Family(_describe_torch, _locate_torch_subclass, _torch_stream)
+def _torch_stream(tensor: Any, index: int) -> Callable[[], int | None]:
+    if not tensor.is_cuda:
+        return _none
+    return functools.partial(sys.modules["torch"]._C._cuda_getCurrentRawStream, index)
+
+
+TORCH = Family(_describe_torch, _locate_torch, _watch_torch, _torch_stream)
+TORCH_SUBCLASS = Family(_describe_torch, _locate_torch_subclass, _watch_torch, _torch_stream)
 
 
 # CuPy.
@@ -239,11 +267,16 @@ def _locate_cupy(array: Any, stream: int) -> tuple[Hashable, int]:
     return (array.shape, array.strides, array.dtype, pointer & 15, ("cuda", memory.device_id)), pointer
 
 
-def _cupy_stream(array: Any, index: int) -> int:
-    return int(sys.modules["cupy"].cuda.get_current_stream().ptr)
+def _watch_cupy(array: Any) -> tuple[Callable[[], object], ...]:
+    return lambda: array.data.ptr, lambda: array.shape
 
 
-CUPY = Family(_describe_cupy, _locate_cupy, _cupy_stream)
+def _cupy_stream(array: Any, index: int) -> Callable[[], int | None]:
+    current = sys.modules["cupy"].cuda.get_current_stream
+    return lambda: int(current().ptr)
+
+
+CUPY = Family(_describe_cupy, _locate_cupy, _watch_cupy, _cupy_stream)
 
 
 # DLPack.
@@ -274,7 +307,11 @@ def _locate_dlpack(array: Any, stream: int) -> tuple[Hashable, int]:
     return _locate_described(_describe_dlpack(array, stream))
 
 
-DLPACK = Family(_describe_dlpack, _locate_dlpack, _no_stream)
+def _watch_dlpack(array: Any) -> tuple[Callable[[], object], ...]:
+    return (lambda: _locate_dlpack(array, 0),)
+
+
+DLPACK = Family(_describe_dlpack, _locate_dlpack, _watch_dlpack, _no_stream)
 
 
 # The CUDA array interface.
@@ -298,9 +335,20 @@ def _locate_cuda(array: Any, stream: int) -> tuple[Hashable, int]:
     return _locate_described(_describe_cuda(array, stream))
 
 
-def _cuda_stream(array: Any, index: int) -> int | None:
-    stream = array.__cuda_array_interface__.get("stream")
-    return None if stream is None else int(stream)
+def _watch_cuda(array: Any) -> tuple[Callable[[], object], ...]:
+    def face() -> object:
+        now = array.__cuda_array_interface__
+        return now["data"], now["shape"], now.get("strides")
+
+    return (face,)
+
+
+def _cuda_stream(array: Any, index: int) -> Callable[[], int | None]:
+    def ask() -> int | None:
+        stream = array.__cuda_array_interface__.get("stream")
+        return None if stream is None else int(stream)
+
+    return ask
 
 
 def _ordinal(pointer: int) -> int:
@@ -315,4 +363,4 @@ def _ordinal(pointer: int) -> int:
     return int(index) if int(status) == 0 else 0
 
 
-CUDA = Family(_describe_cuda, _locate_cuda, _cuda_stream)
+CUDA = Family(_describe_cuda, _locate_cuda, _watch_cuda, _cuda_stream, one_stream=False)

@@ -13,10 +13,11 @@ from tilewright.errors import LaunchError, Violation
 from tilewright.ir.kernel import Kernel, SizeParam, Workspace
 from tilewright.ir.printer import print_kernel
 from tilewright.lang.program import Parameter
+from tilewright.runtime.arguments import NumberWriter
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import Binding
 from tilewright.runtime.cache import Cache, key, package_hash
-from tilewright.runtime.executable import ArgumentLayout, Executable, argument_layout
+from tilewright.runtime.executable import Executable, argument_layout
 from tilewright.runtime.native import compile_library, host_arch, toolchain_id
 from tilewright.runtime.workers import Launcher, Library, Scratch
 from tilewright.targets import cpu
@@ -72,14 +73,18 @@ class PreparedCpu:
         self.executable = executable
         self._blocks = binding.blocks
         self._launcher: Launcher = executable.handle[1]
-        self._layout: ArgumentLayout = argument_layout(kernel, parameters)
-        self._buffer = ctypes.create_string_buffer(max(self._layout.size, 1))
+        layout = argument_layout(kernel, parameters)
+        self._buffer = ctypes.create_string_buffer(max(layout.size, 1))
         self._address = ctypes.addressof(self._buffer)
+        self._numbers = tuple(NumberWriter(number) for number in layout.numbers)
+        arrays = sum(parameter.kind == "tensor" for parameter in parameters)
+        self._write_addresses = layout.address_writer(self._buffer, arrays)
+        self._written: Sequence[int] = ()
         self._lock = threading.Lock()
         self._zeroed: list[Scratch] = []
         self._workspaces: list[Scratch] = []
         for param, code, offset in zip(
-            kernel.params, self._layout.packing.codes, self._layout.packing.offsets, strict=True
+            kernel.params, layout.packing.codes, layout.packing.offsets, strict=True
         ):
             if isinstance(param, SizeParam):
                 struct.pack_into("@" + code, self._buffer, offset, binding.sizes[param.sym.name])
@@ -93,11 +98,11 @@ class PreparedCpu:
         """Run on these arguments and return when they are done."""
         if stream is not None:
             raise LaunchError("stream= is for the cuda target; the cpu target runs before it returns")
-        layout = self._layout
         with self._lock:
-            for at, offset in layout.tensors:
-                struct.pack_into("@P", self._buffer, offset, pointers[at])
-            for number in layout.numbers:
+            if pointers is not self._written:  # a prepared launch brings the same ones again
+                self._write_addresses(*pointers)
+                self._written = pointers
+            for number in self._numbers:
                 number.write(self._buffer, arguments)
             for memory in self._zeroed:
                 ctypes.memset(memory.address, 0, memory.size_bytes)

@@ -16,9 +16,10 @@ from tilewright.ir import verify
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
-from tilewright.runtime.arrays import ArrayInfo, describe, locate
+from tilewright.runtime.arrays import LOCATORS, ArrayInfo, describe, locate_new
 from tilewright.runtime.backends import Backend, Executable, Prepared, backend_for, backend_named
 from tilewright.runtime.binding import bind
+from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.reference import PreparedReference
 from tilewright.runtime.specialise import spec_of
 from tilewright.targets.reference.report import Report
@@ -106,6 +107,7 @@ class Bound:
         self.constants = dict(constants)
         self._lock = threading.Lock()
         self._prepared: dict[Any, Prepared] = {}
+        self._last: tuple[list[Any] | None, Any] = (None, None)
         self._executables: dict[Any, Executable] = {}
         self._traces: dict[Any, IrKernel] = {}
         self._kinds = tuple(parameter.kind for parameter in program.parameters)
@@ -127,31 +129,72 @@ class Bound:
             LaunchError: the arguments do not fit the kernel.
             LegalityError: the kernel breaks rules for these arguments; lists all of them.
         """
-        # The metadata of every array is the key; a prepared launch needs only their addresses besides.
-        tensors = arguments
+        prepared, pointers = self.launcher(arguments, target)
+        prepared.launch(arguments, pointers, stream)
+        return prepared.executable
+
+    def launcher(self, arguments: tuple[Any, ...], target: str | None) -> tuple[Prepared, list[int]]:
+        """What launches on arguments of this exact shape, and the addresses of the arrays.
+
+        Raises:
+            LaunchError: the arguments do not fit the kernel.
+            LegalityError: the kernel breaks rules for these arguments; lists all of them.
+        """
+        # The metadata of every array is the key; a launch needs only their addresses besides.
         key: list[Any] = [target]
+        tensors = arguments
         if not self._only_tensors:
             tensors = tuple(a for a, kind in zip(arguments, self._kinds, strict=False) if kind == "tensor")
             indices = [a for a, kind in zip(arguments, self._kinds, strict=False) if kind == "index"]
             key += [len(arguments), *indices]
         pointers = []
         for tensor in tensors:
-            exact, pointer = locate(tensor)
+            exact, pointer = LOCATORS.get(type(tensor), locate_new)(tensor, 0)
             key.append(exact)
             pointers.append(pointer)
-        exact_key = tuple(key)
-        prepared = self._prepared.get(exact_key)
-        if prepared is None:
-            prepared = self._prepare(arguments, target)
-            self._keep(exact_key, prepared)
-        prepared.launch(arguments, pointers, stream)
-        return prepared.executable
+        last_key, prepared = self._last
+        if key != last_key:  # less than a look-up, which compares too, after computing a hash
+            prepared = self._prepared.get(tuple(key)) or self._prepare_and_keep(key, arguments, target)
+            self._last = (key, prepared)
+        return prepared, pointers
 
-    def _keep(self, exact_key: Any, prepared: Prepared) -> None:
+    def prepare(self, *arguments: Any, target: str | None = None) -> PreparedLaunch:
+        """A launch for these very arrays: all is checked now, and calling it only starts the kernel.
+
+        Args:
+            arguments: as for a launch.
+            target: likewise.
+
+        Returns:
+            A `PreparedLaunch`; it keeps the arrays alive.
+
+        Raises:
+            LaunchError: the arguments do not fit the kernel.
+            LegalityError: the kernel breaks rules for these arguments; lists all of them.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="N", by=tw.f32)
+            ... def scale(X, by):
+            ...     part = X.tile((64,), (tw.block_index(tw.ceil_div(X.shape[0], 64)),))
+            ...     tw.copy(tw.load(part.partition((32,))) * by, part)
+            >>> x = np.ones(100, np.float32)
+            >>> double = scale.bind().prepare(x, 2.0, target="reference")
+            >>> _ = double(), double(), double(by=3.0)
+            >>> float(x[0]), float(x[-1])
+            (12.0, 12.0)
+        """
+        prepared = self._prepare(arguments, target)
+        return PreparedLaunch(self.program.name, prepared, self.program.parameters, arguments)
+
+    def _prepare_and_keep(self, key: list[Any], arguments: tuple[Any, ...], target: str | None) -> Prepared:
+        prepared = self._prepare(arguments, target)
         with self._lock:
             while len(self._prepared) >= KEPT:
                 del self._prepared[next(iter(self._prepared))]
-            self._prepared[exact_key] = prepared
+            self._prepared[tuple(key)] = prepared
+        return prepared
 
     def trace(self, *arguments: Any) -> IrKernel:
         """The traced kernel for arrays or `TensorSpec` values."""

@@ -1,0 +1,85 @@
+"""A launch for one set of arrays: everything is checked and bound once, calls only start it again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.errors import LaunchError
+from tilewright.lang.program import Parameter
+from tilewright.runtime.arrays import locate, watch
+from tilewright.runtime.executable import Executable, Prepared
+
+
+class PreparedLaunch:
+    """A kernel bound to arrays; calling it launches on them again.  Made by `Bound.prepare`.
+
+    It keeps the arrays alive.  Each call checks that every array still lies at the address and has the
+    extents that it had, and raises otherwise.  What it does not look at again: strides and dtypes changed in
+    place, a NumPy array made read-only, and memory that was given back and taken again at the same address.
+    Calls from several threads take turns; launches on different streams have workspaces of their own.
+    """
+
+    def __init__(
+        self, kernel: str, prepared: Prepared, parameters: Sequence[Parameter], arguments: Sequence[Any]
+    ) -> None:
+        self._kernel = kernel
+        self._executable = prepared.executable
+        self._launch = prepared.launch
+        self._parameters = tuple(parameters)
+        self._arguments = tuple(arguments)
+        self._scalars = {p.name: at for at, p in enumerate(self._parameters) if p.kind == "scalar"}
+        self._arrays = {
+            p.name: a for a, p in zip(self._arguments, self._parameters, strict=True) if p.kind == "tensor"
+        }
+        self._pointers = tuple(locate(array)[1] for array in self._arrays.values())
+        self._looks = tuple(look for array in self._arrays.values() for look in watch(array))
+        self._seen = [look() for look in self._looks]
+
+    @property
+    def executable(self) -> Executable:
+        """What is launched."""
+        return self._executable
+
+    def __call__(self, *, stream: Any = None, **numbers: Any) -> Executable:
+        """Launch on the same arrays; on a GPU this returns before the kernel is done.
+
+        Args:
+            stream: the CUDA stream; default: the current stream of the arrays' framework, at each call.
+            numbers: values for numbers of the kernel, by name, for this call alone; others keep the value
+                that they were prepared with.
+
+        Returns:
+            The executable that ran.
+
+        Raises:
+            LaunchError: an array was moved or resized, or a name is not that of a number.
+        """
+        if [look() for look in self._looks] != self._seen:
+            raise self._moved()
+        self._launch(self._with(numbers) if numbers else self._arguments, self._pointers, stream)
+        return self._executable
+
+    def _with(self, numbers: dict[str, Any]) -> Sequence[Any]:
+        given = list(self._arguments)
+        for name, value in numbers.items():
+            if name not in self._scalars:
+                raise LaunchError(
+                    f"kernel {self._kernel}: {name}= is none of the numbers that may be given anew "
+                    f"({', '.join(self._scalars) or 'it has none'}); arrays, integers and constants need a "
+                    "launch prepared for them"
+                )
+            given[self._scalars[name]] = value
+        return given
+
+    def _moved(self) -> LaunchError:
+        moved = [
+            name
+            for name, array, pointer in zip(self._arrays, self._arrays.values(), self._pointers, strict=True)
+            if locate(array)[1] != pointer
+        ]
+        what = f"{' and '.join(moved)} moved" if moved else "an array was resized"
+        return LaunchError(f"kernel {self._kernel}: {what} since the launch was prepared; prepare it again")
+
+    def __repr__(self) -> str:
+        return f"<prepared launch of {self._executable!r}>"

@@ -1,0 +1,47 @@
+"""Workspaces of a kernel on a GPU: one set for each stream, as launches on two streams may run together."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Hashable, Sequence
+from typing import Any
+
+from tilewright.runtime.cuda import Memory
+
+STREAMS = 16
+"""For how many streams a launch keeps workspaces; the oldest are freed first."""
+
+_PER_THREAD = 2
+"""The handle of the default stream that each thread has for itself."""
+
+
+class Workspaces:
+    """The workspaces of one launch.
+
+    Args:
+        wanted: for each workspace the offset of its address in the argument buffer, its bytes, and whether
+            it holds zeros at the start of every launch.
+        index: the device.
+    """
+
+    def __init__(self, wanted: Sequence[tuple[int, int, bool]], index: int) -> None:
+        self._wanted = tuple(wanted)
+        self._index = index
+        self._sets: dict[Hashable, list[Memory]] = {}
+        self._written: list[Memory] | None = None
+
+    def prepare(self, buffer: Any, stream: int) -> None:
+        """Write the addresses of the stream's set, and clear what must hold zeros, in order with it."""
+        key = (stream, threading.get_ident()) if stream == _PER_THREAD else stream
+        found = self._sets.get(key)
+        if found is None:
+            if len(self._sets) >= STREAMS:
+                del self._sets[next(iter(self._sets))]
+            found = self._sets[key] = [Memory(size, self._index) for _, size, _ in self._wanted]
+        for memory, (offset, _, zeroed) in zip(found, self._wanted, strict=True):
+            if found is not self._written:
+                struct.pack_into("@P", buffer, offset, memory.address)
+            if zeroed:
+                memory.clear(stream)
+        self._written = found

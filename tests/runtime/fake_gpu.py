@@ -1,0 +1,126 @@
+"""A driver without a GPU: memory is the host's; launches are written down with their arguments."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from cuda.bindings import driver as bindings
+
+from tilewright.runtime import cuda
+
+
+@dataclass
+class Launched:
+    """One launch: which call of the driver, the stream, the grid, the attributes, the first arguments."""
+
+    function: str
+    stream: int
+    shape: tuple[int, ...]
+    attributes: dict[str, Any]
+    words: tuple[int, ...]
+
+
+def said(attributes: list[Any]) -> dict[str, Any]:
+    """Launch attributes by name."""
+    found: dict[str, Any] = {}
+    for attribute in attributes:
+        name = attribute.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_").lower()
+        dims, value = attribute.value.clusterDim, attribute.value.programmaticStreamSerializationAllowed
+        found[name] = (dims.x, dims.y, dims.z) if name == "cluster_dimension" else value
+    return found
+
+
+@dataclass
+class Driver:
+    """The bindings' own classes, and functions that write down what they are asked."""
+
+    arguments: int = 1
+    launched: list[Launched] = field(default_factory=list)
+    cleared: list[tuple[int, int, int]] = field(default_factory=list)
+    freed: list[int] = field(default_factory=list)
+    maps: list[int] = field(default_factory=list)
+    memory: dict[int, Any] = field(default_factory=dict)
+    status: Any = bindings.CUresult.CUDA_SUCCESS
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(bindings, name)
+
+    def cuLaunchKernel(self, handle: Any, *rest: Any) -> tuple[Any]:  # noqa: N802
+        return self._launch("cuLaunchKernel", int(rest[7]), rest[:7], [], rest[8])
+
+    def cuLaunchKernelEx(self, config: Any, handle: Any, arguments: int, _: Any) -> tuple[Any]:  # noqa: N802
+        shape = (config.gridDimX, config.gridDimY, config.gridDimZ)
+        shape += (config.blockDimX, config.blockDimY, config.blockDimZ, config.sharedMemBytes)
+        return self._launch("cuLaunchKernelEx", int(config.hStream), shape, config.attrs, arguments)
+
+    def _launch(
+        self, name: str, stream: int, shape: Any, attributes: list[Any], arguments: int
+    ) -> tuple[Any]:
+        pointers = struct.unpack(f"{self.arguments}P", ctypes.string_at(arguments, 8 * self.arguments))
+        words = tuple(ctypes.c_uint64.from_address(pointer).value for pointer in pointers)
+        self.launched.append(Launched(name, stream, tuple(shape), said(attributes), words))
+        return (self.status,)
+
+    def cuGetErrorString(self, status: Any) -> tuple[Any, bytes]:  # noqa: N802
+        return status, b"as the test asked"
+
+    def cuMemFree(self, address: int) -> None:  # noqa: N802
+        self.freed.append(address)
+        del self.memory[address]
+
+    def call(self, name: str, *arguments: Any) -> Any:
+        if name == "cuMemAlloc":
+            kept = ctypes.create_string_buffer(arguments[0] + 256)
+            address = -(-ctypes.addressof(kept) // 256) * 256
+            self.memory[address] = kept
+            return address
+        if name == "cuMemsetD8Async":
+            self.cleared.append((arguments[0], arguments[2], int(arguments[3])))
+            return None
+        if name == "cuTensorMapEncodeTiled":
+            self.maps.append(arguments[2])
+            return SimpleNamespace(getPtr=lambda: self._map(arguments[2]))
+        assert name in ("cuModuleLoadData", "cuModuleGetFunction", "cuFuncSetAttribute"), name
+        return bindings.CUfunction(4096)
+
+    def _map(self, address: int) -> int:
+        self.memory[-address] = made = ctypes.create_string_buffer(struct.pack("P", address) * 16, 128)
+        return ctypes.addressof(made)
+
+
+class OnGpu:
+    """A NumPy array that says it lies on GPU 0."""
+
+    def __init__(self, array: np.ndarray[Any, Any], stream: int | None = None) -> None:
+        self.array = array
+        self.stream = stream
+
+    @property
+    def address(self) -> int:
+        return int(self.array.ctypes.data)
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        face = dict(self.array.__array_interface__)
+        del face["descr"]
+        return {**face, "version": 3, "stream": self.stream}
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """The driver, in the place of the real one."""
+    made = Driver()
+    device = cuda.Device(0, "none", (9, 0), 132, 232448, 50 << 20)
+    monkeypatch.setattr(cuda, "driver", lambda: made)
+    monkeypatch.setattr(cuda, "call", made.call)
+    monkeypatch.setattr(cuda, "device", lambda index=0: device)
+    monkeypatch.setattr(cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(cuda, "activate", lambda index: None)
+    monkeypatch.setattr("tilewright.runtime.frameworks._ordinal", lambda pointer: 0)
+    return made
