@@ -10,6 +10,7 @@ import pytest
 import tilewright as tw
 from tilewright.ops.config import SUPPORTED, default_config
 from tilewright.ops.gemm import output_dtype
+from tilewright.ops.plans import Plans
 from tilewright.ops.sample import operands
 from tilewright.runtime.compare import Accumulation, compare_gemm
 
@@ -72,3 +73,81 @@ def test_an_output_that_cannot_hold_the_product() -> None:
         tw.matmul(x, x, np.zeros((4, 4), np.int32))
     with pytest.raises(tw.LaunchError, match=r"out: builtins.list is not an array"):
         tw.matmul(x, x, [1.0])
+
+
+def test_a_known_problem_is_one_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(3)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((70, 33), (33, 50)))
+    out = np.empty((70, 50), np.float32)
+    tw.matmul(a, b, out)
+    monkeypatch.setattr("tilewright.ops.gemm._checked", None)
+    for _ in range(2):
+        x, y, found = a.copy(), b.copy(), np.full_like(out, np.nan)
+        assert tw.matmul(x, y, out=found) is found
+        assert (found == out).all()
+
+
+def test_other_arrays_get_plans_of_their_own() -> None:
+    rng = np.random.default_rng(4)
+
+    def draw(shape: tuple[int, int], dtype: Any = np.float32) -> Any:
+        return rng.standard_normal(shape).astype(dtype)
+
+    a, b = draw((70, 33)), draw((33, 50))
+    wide, off = draw((140, 66)), np.frombuffer(draw((1, 70 * 33 + 1)).tobytes()[4:], np.float32)
+    for x, y, dtype in (
+        (a, b, np.float32),
+        (wide[::2, ::2], b, np.float32),
+        (a, np.asfortranarray(b), np.float32),
+        (off.reshape(70, 33), b, np.float32),
+        (a[:69], b, np.float32),
+        (a, b[:, :49], np.float32),
+        (a, b, np.float64),
+        (a.astype(np.float64), b.astype(np.float64), np.float64),
+        (a.astype(np.float16), b.astype(np.float16), np.float32),
+        (a, b, np.float32),
+    ):
+        for out in (
+            np.full((len(x), y.shape[1]), np.nan, dtype),
+            np.full((y.shape[1], len(x)), np.nan, dtype).T,
+        ):
+            for _ in range(2):
+                out[:] = np.nan
+                tw.matmul(x, y, out=out)
+                atom = default_config("cpu", tw.dtype(x.dtype), (*out.shape, x.shape[1])).mma.atom
+                compare_gemm(x, y, out, Accumulation.of(atom)).raise_if_wrong()
+
+
+def test_a_known_problem_still_refuses_an_output_that_shares_memory() -> None:
+    x = np.random.default_rng(5).standard_normal((64, 256)).astype(np.float32)
+    b, whole = np.ones((64, 64), np.float32), x.copy()
+    tw.matmul(x[:, :64], b, out=x[:, 64:128])  # apart, though their rows interleave
+    with pytest.raises(tw.LaunchError, match="out and a share memory"):
+        tw.matmul(x[:, :64], b, out=x[:, 32:96])
+    with pytest.raises(tw.LaunchError, match="out and b share memory"):
+        tw.matmul(whole[:, :64], x[:, 128:192], out=x[:, 160:224])
+    assert (x[:, :64] == whole[:, :64]).all()
+    assert (x[:, 128:] == whole[:, 128:]).all()
+
+
+def test_what_a_call_refuses_is_refused_when_the_problem_is_known() -> None:
+    a, out = np.ones((8, 8), np.float32), np.empty((8, 8), np.float32)
+    tw.matmul(a, a, out)
+    with pytest.raises(tw.LaunchError, match="math='fast'"):
+        tw.matmul(a, a, out, math="fast")
+    with pytest.raises(tw.LaunchError, match="cannot reach arrays in host memory"):
+        tw.matmul(a, a, out, target="cuda")
+    with pytest.raises(tw.LaunchError, match="stream= is for"):
+        tw.matmul(a, a, out, stream=3)
+    out.flags.writeable = False
+    with pytest.raises(tw.LaunchError, match="read-only"):
+        tw.matmul(a, a, out)
+
+
+def test_plans_that_come_and_go_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tilewright.ops.plans.KEPT", 3)
+    monkeypatch.setattr("tilewright.ops.gemm._PLANS", plans := Plans())
+    for n in range(1, 8):
+        a = np.ones((n, n), np.float32)
+        assert (tw.matmul(a, a, np.empty_like(a)) == n).all()
+    assert len(plans) == 3

@@ -18,6 +18,7 @@ __all__ = [
     "current_stream",
     "describe",
     "elements",
+    "end",
     "exact_key",
     "locate",
     "locate_new",
@@ -113,7 +114,7 @@ def overlap(one: ArrayInfo, other: ArrayInfo) -> bool:
         >>> overlap(describe(x[:, :4]), describe(x[:, 4:])), overlap(describe(x[:, :5]), describe(x[:, 4:]))
         (False, True)
     """
-    if one.device != other.device or _end(one) <= other.pointer or _end(other) <= one.pointer:
+    if one.device != other.device or end(one) <= other.pointer or end(other) <= one.pointer:
         return False
     try:
         return bool(np.shares_memory(elements(one), elements(other), max_work=_WORK))  # type: ignore[arg-type]
@@ -121,7 +122,7 @@ def overlap(one: ArrayInfo, other: ArrayInfo) -> bool:
         return False
 
 
-def _end(info: ArrayInfo) -> int:
+def end(info: ArrayInfo) -> int:
     """The address behind the last element."""
     last = sum((extent - 1) * stride for extent, stride in zip(info.shape, info.strides, strict=True))
     return info.pointer + (0 if 0 in info.shape else last + 1) * info.dtype.bytes
