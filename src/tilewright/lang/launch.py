@@ -1,4 +1,4 @@
-"""What the launcher knows: the grid and its indices, clusters, workspaces, derived integers."""
+"""What the launcher knows: the grid and its indices, clusters, workspaces, derived integers, requirements."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from tilewright.dtypes import DType
 from tilewright.errors import TraceError
 from tilewright.ir.indices import grid_index
-from tilewright.ir.kernel import ClusterAxis, Derived, GridAxis, SizeParam, Workspace
+from tilewright.ir.kernel import ClusterAxis, Derived, GridAxis, Guard, SizeParam, Workspace
 from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.lang.fragments import element_type
-from tilewright.lang.scalars import Index, Scalar, as_tuple, unwrap
+from tilewright.lang.scalars import Condition, Index, Scalar, as_tuple, unwrap, unwrap_condition
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor, static
 from tilewright.lang.tracer import current
 from tilewright.layout.expr import mul
-from tilewright.layout.nodes import Int, Sym
+from tilewright.layout.nodes import Cond, Constant, Int, Sym
 from tilewright.layout.ranges import bits, bounds, divisor
 from tilewright.layout.view import View
 from tilewright.layout.walk import symbols
@@ -58,14 +58,18 @@ def _grid(extents: Any, defaults: tuple[str, ...], kind: str) -> Any:
 def _at_launch(what: str, value: Index) -> Int:
     """An integer that the launcher must be able to compute."""
     known = unwrap(value)
-    inside = sorted(sym.name for sym in symbols(known) - current().sizes)
+    _check_known(what, known, symbols(known))
+    return known
+
+
+def _check_known(what: str, known: Int | Cond, named: set[Sym]) -> None:
+    inside = sorted(sym.name for sym in named - current().sizes)
     if inside:
         raise TraceError(
             f"{what} {known} depends on {', '.join(inside)}, which only the running kernel knows; "
             "it may depend on sizes and constants",
             here(),
         )
-    return known
 
 
 def cluster_index(shape: int | Sequence[int]) -> Any:
@@ -122,6 +126,39 @@ def derived(value: Index) -> Index:
     tracer.derived.append(SizeParam(sym, Derived(known), bits(known)))
     tracer.sizes.add(sym)
     return Scalar(sym)
+
+
+def require(condition: Condition | bool, message: str) -> None:
+    """The launcher raises `LaunchError` with ``message`` unless ``condition`` holds for the launch's sizes.
+
+    It is checked for every launch before the kernel starts, wherever the call stands, and costs the kernel
+    nothing: calls on arrays of known metadata do not check it again.
+
+    Args:
+        condition: over extents, strides, integer arguments, derived integers and constants.
+        message: what the caller did wrong, and what to do instead.
+
+    Raises:
+        TraceError: the condition depends on what only the running kernel knows.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def double(X, *, tile):
+        ...     tw.require(X.shape[0] % tile == 0, f"N must be a multiple of {tile}")
+        ...     part = X.tile((tile,), (tw.block_index(X.shape[0] // tile),)).partition((32,))
+        ...     x = tw.load(part)
+        ...     tw.copy(x + x, part)
+        >>> double(np.ones(96, np.float32), tile=64, target="reference")
+        Traceback (most recent call last):
+        tilewright.errors.LaunchError: kernel double: N must be a multiple of 64
+    """
+    tracer = current()
+    known = unwrap_condition(condition)
+    _check_known("a requirement", known, symbols(known))
+    if known != Constant(True):
+        tracer.guards.append(Guard(known, message))
 
 
 def packed(extents: Sequence[Int]) -> tuple[Int, ...]:

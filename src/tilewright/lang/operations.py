@@ -21,7 +21,15 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.ops import Fragment as FragmentOp
 from tilewright.lang.fragments import element_type, number
-from tilewright.lang.launch import batch_index, block_index, cluster_index, derived, packed, workspace
+from tilewright.lang.launch import (
+    batch_index,
+    block_index,
+    cluster_index,
+    derived,
+    packed,
+    require,
+    workspace,
+)
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Fragment, Number, Operand, Tensor, constant, elementwise, static
 from tilewright.lang.threads import thread_map
@@ -52,6 +60,7 @@ __all__ = [
     "mma",
     "operand_a",
     "operand_b",
+    "require",
     "rsqrt",
     "shared",
     "smaller",

@@ -227,6 +227,7 @@ def _finish(program: Program, tracer: Tracer, params: list[Param], sizes: dict[s
         body,
         tuple(tracer.cluster),
         lanes,
+        guards=tuple(tracer.guards),
         violations=tuple(tracer.violations),
     )
     used = used_symbols(kernel)

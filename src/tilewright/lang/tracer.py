@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 
 from tilewright.errors import LocatedError, Location, TilewrightError, TraceError, Violation
 from tilewright.ir.builder import Builder
-from tilewright.ir.kernel import ClusterAxis, GridAxis, SizeParam, Workspace
+from tilewright.ir.kernel import ClusterAxis, GridAxis, Guard, SizeParam, Workspace
 from tilewright.ir.ops import Block, Op
 from tilewright.ir.types import Value
 from tilewright.lang.source import assigned_names, here
@@ -39,6 +39,7 @@ class Tracer:
         self.cluster_shape: tuple[int, ...] = ()
         self.derived: list[SizeParam] = []
         self.workspaces: list[Workspace] = []
+        self.guards: list[Guard] = []
         self.violations: list[Violation] = []
         self.warps = [0]  # taken by roles: of the block, and of each role that is open
         self.sizes: set[Sym] = set()
