@@ -47,50 +47,6 @@ def spec_of(info: ArrayInfo, name: str = "array") -> TensorSpec:
     )
 
 
-def check_fits(spec: TensorSpec, info: ArrayInfo, name: str = "array") -> None:
-    """Check that a kernel made for a class of arrays may run on this one.
-
-    Args:
-        spec: the class.
-        info: the array.
-        name: what messages call it.
-
-    Raises:
-        LaunchError: the array is not of the class; names what is needed.
-
-    Example:
-        >>> import numpy as np
-        >>> from tilewright.runtime.arrays import describe
-        >>> check_fits(spec_of(describe(np.empty((64, 64)))), describe(np.empty((65, 64))), "A")
-        Traceback (most recent call last):
-        tilewright.errors.LaunchError: A: extent 65 of dimension 0 must be a multiple of 64
-    """
-    if info.dtype != spec.dtype:
-        raise LaunchError(f"{name}: elements are {info.dtype}, must be {spec.dtype}")
-    if len(info.shape) != spec.rank:
-        raise LaunchError(f"{name}: has {len(info.shape)} dimensions {info.shape}, must have {spec.rank}")
-    _check_extents(info, name)
-    empty = 0 in info.shape
-    for dim, (extent, stride) in enumerate(zip(info.shape, info.strides, strict=True)):
-        factor = spec.extent_divisors[dim]
-        if extent % factor:
-            raise LaunchError(f"{name}: extent {extent} of dimension {dim} must be a multiple of {factor}")
-        if empty:
-            continue  # whose strides are of no consequence
-        if dim == spec.unit_dim and stride != 1:
-            raise LaunchError(f"{name}: stride {stride} of dimension {dim} must be 1")
-        factor = spec.stride_divisors[dim]
-        if stride % factor:
-            raise LaunchError(f"{name}: stride {stride} of dimension {dim} must be a multiple of {factor}")
-    if not empty and info.pointer % spec.align:
-        raise LaunchError(f"{name}: address {info.pointer:#x} must be a multiple of {spec.align} bytes")
-    if _reach(info) > MAX_EXTENT and not spec.wide:
-        raise LaunchError(
-            f"{name}: shape {info.shape} with strides {info.strides} reaches past element {MAX_EXTENT}; "
-            "the kernel was made for 32-bit offsets"
-        )
-
-
 def _check_extents(info: ArrayInfo, name: str) -> None:
     for dim, extent in enumerate(info.shape):
         if extent > MAX_EXTENT:
