@@ -25,26 +25,42 @@ import numpy
 numpy_done = time.perf_counter()
 import tilewright
 imported = time.perf_counter()
-from tilewright.dtypes import f16, f32
+import runpy
+from tilewright.dtypes import bf16
 from tilewright.inspect.subject import library_gemm
+from tilewright.runtime import nvrtc
 from tilewright.runtime.cuda import device_count
-target = sys.argv[1]
-subject = library_gemm(target, "f16" if target == "cuda" else "f32", "1024x1024x1024", "nt", "exact")
-specs = subject.specs()
+target, kernel = sys.argv[1:]
+compiler_seconds = []
+def compile_text(*arguments, inner=nvrtc.compile_text):
+    begin = time.perf_counter()
+    binary = inner(*arguments)
+    compiler_seconds.append(time.perf_counter() - begin)
+    return binary
+nvrtc.compile_text = compile_text
+if kernel == "matmul":
+    subject = library_gemm(target, "f16" if target == "cuda" else "f32", "1024x1024x1024", "nt", "exact")
+    bound, specs, chosen = subject.bound, subject.specs(), {}
+else:
+    bound, chosen = runpy.run_path(kernel)["bind"](bf16), {"arch": "sm_90a"}
+    specs = [tilewright.TensorSpec(bf16, 2, 1, (256, 256), (16, 1), 16, False)] * 3
 start = time.perf_counter()
-subject.bound.trace(*specs)
+bound.trace(*specs)
 traced = time.perf_counter()
-made = subject.compile(target)
+made = bound.compile(*specs, target=target, **chosen)
 compiled = time.perf_counter()
 found = {
     "import numpy": numpy_done - begin,
     "import tilewright": imported - begin,
     "trace": traced - start,
     "compile" if not made.cached else "from the cache": compiled - traced,
+    **({"of it in NVRTC": compiler_seconds[0]} if compiler_seconds else {}),
     "device": device_count() > 0,
 }
 print(json.dumps(found))
 """
+
+HOPPER = ROOT / "examples" / "03_hopper_gemm.py"
 
 IMPORT = "import time; b = time.perf_counter(); import {}; print(time.perf_counter() - b)"
 
@@ -57,7 +73,9 @@ def main() -> None:
     rows = [imports(count)]
     for target in asked.targets:
         try:
-            rows.append(target_row(target, count))
+            rows.append(kernel_row(target, target, "matmul", count))
+            if target == "cuda":
+                rows.append(kernel_row("cuda, example 03", target, str(HOPPER), count))
         except subprocess.CalledProcessError as error:
             rows.append({"what": target, "failed": error.stderr.strip(), "seconds": {}})
     lines = [
@@ -80,18 +98,25 @@ def imports(count: int) -> dict[str, Any]:
     return {"what": "import alone", "seconds": summary(samples)}
 
 
-def target_row(target: str, count: int) -> dict[str, Any]:
-    """First process with an empty cache, then a second one with what the first left."""
+def kernel_row(what: str, target: str, kernel: str, count: int) -> dict[str, Any]:
+    """First process with an empty cache, then a second one with what the first left.
+
+    Args:
+        what: how the row is called.
+        target: the target.
+        kernel: ``"matmul"``, or the path of an example with a function ``bind``.
+        count: how many times.
+    """
     samples: dict[str, list[float]] = {}
     device = False
     for _ in range(count):
         with tempfile.TemporaryDirectory() as cache:
             for process in ("first", "second"):
-                found = json.loads(run(["-c", PROCESS, target], {"TILEWRIGHT_CACHE_DIR": cache}))
+                found = json.loads(run(["-c", PROCESS, target, kernel], {"TILEWRIGHT_CACHE_DIR": cache}))
                 device = found.pop("device")
                 for name, seconds in found.items():
                     samples.setdefault(f"{process} process: {name}", []).append(seconds)
-    return {"what": target, "device": device, "seconds": summary(samples)}
+    return {"what": what, "device": device, "seconds": summary(samples)}
 
 
 def run(arguments: list[str], environment: dict[str, str]) -> str:

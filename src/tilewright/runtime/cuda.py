@@ -201,7 +201,7 @@ class Launch:
         """Launch with what the buffer holds; the driver copies it before the call returns."""
         if self._several_devices:
             activate(self._index)
-        start = self._starts.get(stream) or self._start_on(stream)
+        start = self._starts.get(stream) or self.start_on(stream)
         (status,) = start()
         if status is not self._success:
             # A thread that has not used CUDA yet has no current context.
@@ -210,7 +210,7 @@ class Launch:
             if status != self._success:
                 raise failure("the launch", status)
 
-    def _start_on(self, stream: int) -> Callable[[], tuple[Any]]:
+    def start_on(self, stream: int) -> Callable[[], tuple[Any]]:
         """The driver's call for a stream with all arguments in place, remembered."""
         if len(self._starts) >= STREAMS:
             self._starts.clear()

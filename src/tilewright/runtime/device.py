@@ -177,6 +177,10 @@ class PreparedCuda:
                 self._write_more(arguments, handle)
             launch.run(handle)
 
+    def driver_call(self, stream: int) -> Callable[[], object]:
+        """The driver's call alone, on the arguments of the last launch: what a launch costs at the least."""
+        return self._launch.start_on(stream)
+
     def _write_more(self, arguments: Sequence[Any], stream: int) -> None:
         """Write what not every kernel has: numbers and the addresses of workspaces."""
         for number in self._numbers:

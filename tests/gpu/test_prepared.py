@@ -1,0 +1,126 @@
+"""Prepared launches and remembered products on a GPU: tensors that move, streams, threads."""
+
+from __future__ import annotations
+
+import threading
+from importlib import import_module
+from typing import Any
+
+import pytest
+
+import tilewright as tw
+
+pytestmark = pytest.mark.gpu
+
+
+@tw.kernel(X="N", Y="N", alpha=tw.f32)
+def scale(X, Y, alpha):
+    n = tw.block_index(tw.ceil_div(X.shape[0], 64))
+    x = tw.load(X.tile((64,), (n,)).partition((32,)))
+    tw.copy(x * alpha, Y.tile((64,), (n,)))
+
+
+@tw.kernel(X="N", turns=int)
+def count(X, turns):
+    """Each element gets the number of turns, through counters that start at 0."""
+    n = tw.block_index(tw.ceil_div(X.shape[0], 64))
+    counters = tw.workspace((tw.ceil_div(X.shape[0], 64), 64), tw.f32, zeroed=True)
+    mine = counters[n]
+    for _ in tw.range(turns):
+        tw.copy(tw.load(mine.partition((32,))) + 1.0, mine)
+    tw.copy(tw.load(mine.partition((32,))), X.tile((64,), (n,)))
+
+
+def vectors(torch: Any, n: int = 5000) -> tuple[Any, Any]:
+    torch.manual_seed(n)
+    return torch.randn(n, device="cuda"), torch.full((n,), float("nan"), device="cuda")
+
+
+def test_it_launches_again_with_numbers_given_anew() -> None:
+    torch = import_module("torch")
+    x, y = vectors(torch)
+    again = scale.bind().prepare(x, y, 2.0)
+    for given, alpha in (({}, 2.0), ({"alpha": 3.0}, 3.0), ({}, 2.0)):
+        x.normal_()
+        assert again(**given).target == "cuda"
+        assert torch.equal(y, alpha * x)
+
+
+def test_tensors_that_moved_or_were_resized_are_noticed() -> None:
+    torch = import_module("torch")
+    changes = (
+        lambda x: x.set_(torch.randn_like(x)),
+        lambda x: setattr(x, "data", torch.randn_like(x)),
+        lambda x: x.resize_(4000),
+        lambda x: x.resize_(1 << 22),
+        lambda x: x.untyped_storage().resize_(0),
+    )
+    for change in changes:
+        x, y = vectors(torch)
+        again = scale.bind().prepare(x, y, 2.0)
+        change(x)
+        with pytest.raises(tw.LaunchError):
+            again()
+        assert bool(y.isnan().all())
+
+
+def test_streams_that_run_together_have_counters_of_their_own() -> None:
+    torch = import_module("torch")
+    x = torch.zeros(64 * 500, device="cuda")
+    launches = []
+    for turns in (40, 60):
+        made = torch.zeros_like(x)
+        launches.append((count.bind().prepare(made, turns), made, turns, torch.cuda.Stream()))
+    shared = count.bind().prepare(x, 50)
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    torch.cuda.synchronize()
+    for _ in range(50):
+        for again, _, _, stream in launches:
+            with torch.cuda.stream(stream):
+                again()
+        for stream in streams:
+            shared(stream=stream)
+    torch.cuda.synchronize()
+    assert bool((x == 50).all())
+    for _, made, turns, _ in launches:
+        assert bool((made == turns).all())
+
+
+def test_threads_take_turns() -> None:
+    torch = import_module("torch")
+    x, y = vectors(torch)
+    again = scale.bind().prepare(x, y, 2.0)
+    finished: list[bool] = []
+
+    def work() -> None:
+        for _ in range(500):
+            again()
+        finished.append(True)
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    torch.cuda.synchronize()
+    assert len(finished) == len(threads)
+    assert torch.equal(y, 2 * x)
+
+
+def test_remembered_products_are_those_of_their_own_arrays() -> None:
+    torch = import_module("torch")
+    torch.manual_seed(0)
+    base = torch.randint(-4, 5, (200, 200), device="cuda").half()
+    for _ in range(2):
+        for a, b in (
+            (base[:70, :33], base[:33, :50]),
+            (base[:70, 1:34], base[:33, :50]),
+            (base[:33, :70].T, base[:50, :33].T),
+            (base[:70, :33], base[1:34, 1:51]),
+            (base[:71, :33], base[:33, :50]),
+        ):
+            out = torch.full((len(a), b.shape[1]), float("nan"), device="cuda", dtype=torch.float16)
+            assert tw.matmul(a, b, out=out) is out
+            assert torch.equal(out.float(), a.float() @ b.float())
+    with pytest.raises(tw.LaunchError, match="out and a share memory"):
+        tw.matmul(base[:50, :50], base[100:150, :50], out=base[:50, 25:75])
