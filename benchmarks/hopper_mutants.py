@@ -1,113 +1,222 @@
 """Mutants of the Hopper GEMM on a GPU: what the checker found without one is wrong there too, or hangs.
 
-    python benchmarks/hopper_mutants.py [--json results/hopper_mutants.json]
+    python benchmarks/hopper_mutants.py [--json results/hopper_mutants.json] [--only NAME ...] [--compile]
 
-Each mutant runs in a process of its own with a time limit, many times on random data; the unchanged kernel
-runs first, and must be right.  The checker's own findings are in tests/hazards/golden/hopper_mutants.txt.
+A race shows itself where one side is late.  So a mutant runs as it is, and once more with some warps of every
+block held up at one place of the generated text.  The unchanged kernel runs first, with the same delay, and
+must be right: a delay alone makes nothing wrong.  Each row has a process of its own with a time limit, since
+a kernel that hangs or fails takes its process with it.  ``--compile`` compiles every text and launches none.
 """
 
 from __future__ import annotations
 
 import json
+import queue
 import runpy
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import ml_dtypes
+import numpy as np
+from delays import Case, delayed, rows
 from reporting import ROOT, arguments, keep, table
 
 from tilewright import dtypes
+from tilewright.errors import CompileError
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.mma import TiledMma
+from tilewright.ops.device_array import DeviceArray
+from tilewright.runtime import cuda as driver
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.backends import BACKENDS
 from tilewright.runtime.binding import bind
+from tilewright.runtime.executable import Executable
+from tilewright.runtime.nvrtc import compile_text
+from tilewright.targets import atoms, cuda
 
-LIMIT_S = 25
-LAUNCHES = 200
-SHAPE = (1000, 1096, 1048)
-UNCHANGED = "unchanged"
-
-MUTANTS = (
-    "wait 0: removed",
-    "wait 1: removed",
-    "wait 1: other parity",
-    "arrive 0: bytes -32768",
-    "arrive 1: removed",
-    "mbarrier 1: arrivals +1",
-    "mbarrier 1: arrivals -1",
-    "mma_wait 0: one more pending",
-    "mma_wait 1: removed",
-    "fence_async 0: removed",
-    "role_barrier 0: removed",
-    "role_barrier 1: removed",
-    "bulk_wait 0: removed",
-    "tma_load 1: coordinate 1 +8",
-)
+ARCH = "sm_90a"
+LIMIT_S = 6.0
+"""Seconds that the launches of one variant may take; a variant that is right needs less than one."""
+START_S = 60.0
+"""Seconds to import, trace and compile before the first launch; several processes do so at once."""
+AT_ONCE = 4
+LAUNCHES, DELAYED_LAUNCHES = 100, 10
+CORRECT, PLAIN, LATE = "correct, with the delay", "as it is", "with the delay"
+WELL = ("right", "compiles")
+FOUND = ROOT / "tests" / "hazards" / "golden" / "hopper_mutants.txt"
+EXAMPLE = ROOT / "examples" / "03_hopper_gemm.py"
 
 
 def main() -> None:
     asked = arguments(__doc__)
+    asked.add_argument("--only", action="append", help="run this mutant; may be repeated")
+    asked.add_argument("--compile", action="store_true", help="compile only: needs no GPU")
     asked.add_argument("--one", help="run this mutant in this process")
     chosen = asked.parse_args()
     if chosen.one:
-        print(json.dumps(run(chosen.one)))
+        run(chosen.one)
         return
-    rows = []
-    for name in (UNCHANGED, *MUTANTS):
-        rows.append({"mutant": name, "outcome": outcome(name)})
-        print(rows[-1], flush=True)
-        keep(chosen, "hopper_mutants", "cuda", rows)
-    print(table(("mutant", "on the GPU"), [[row["mutant"], row["outcome"]] for row in rows]))
-    right = [row["mutant"] for row in rows if row["outcome"].startswith("right")]
-    sys.exit(0 if right[:1] == [UNCHANGED] else "the unchanged kernel is wrong")
+    names = chosen.only or list(rows())
+    tried = compiled if chosen.compile else outcomes
+    kept: list[dict[str, Any]] = []
+    with ThreadPoolExecutor(1 if chosen.compile else AT_ONCE) as pool:
+        for name, outcome in zip(names, pool.map(tried, names), strict=True):
+            kept.append({"mutant": name, "checker": found(name), **rows()[name].record(), "outcome": outcome})
+            print(json.dumps(kept[-1]), flush=True)
+            keep(chosen, "hopper_mutants", "cuda", kept)
+    print(table(("mutant", PLAIN, LATE, CORRECT), [line(row) for row in kept]))
+    wrong = [row["mutant"] for row in kept if not row["outcome"].get(CORRECT, "").startswith(WELL)]
+    sys.exit(f"the correct kernel is wrong under the delay of: {', '.join(wrong)}" if wrong else 0)
 
 
-def outcome(name: str) -> str:
-    """What a mutant does, from a process of its own."""
-    command = (sys.executable, __file__, "--one", name)
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=False)
-    except subprocess.TimeoutExpired:
-        return f"hangs: not done after {LIMIT_S} s"
-    if done.returncode:
-        return "fails: " + done.stderr.strip().splitlines()[-1][:200]
-    found: dict[str, Any] = json.loads(done.stdout.strip().splitlines()[-1])
-    if found["wrong_launches"]:
-        return (
-            f"wrong: {found['wrong_launches']} of {found['launches']} launches, "
-            f"up to {found['wrong_elements']} elements"
-        )
-    return f"right: {found['launches']} launches"
+def line(row: dict[str, Any]) -> list[str]:
+    return [row["mutant"], *(row["outcome"].get(variant, "-") for variant in (PLAIN, LATE, CORRECT))]
 
 
-def run(name: str) -> dict[str, int]:
-    """Launch a mutant many times and count the wrong results."""
+def found(name: str) -> str:
+    """What the checker found without a GPU, from the table that the tests keep."""
+    for text in FOUND.read_text(encoding="utf-8").splitlines():
+        if text.startswith(f"{name}  "):
+            return text.removeprefix(name).strip()
+    raise KeyError(name)
+
+
+# ---------------------------------------------------------------- in the process that watches
+
+
+def outcomes(name: str) -> dict[str, str]:
+    """What each variant of a row does, from a process of its own."""
+    return watched((sys.executable, __file__, "--one", name), LIMIT_S)
+
+
+def watched(command: Sequence[str], limit_s: float) -> dict[str, str]:
+    """What a process says of each variant, when it begins and ends one; too long a one ends it."""
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    said: queue.Queue[str] = queue.Queue()
+    threading.Thread(target=_listen, args=(process, said), daemon=True).start()
+    told: dict[str, str] = {}
+    begun, patience_s = "", START_S
+    while True:
+        try:
+            message = json.loads(said.get(timeout=patience_s))
+        except queue.Empty:
+            process.kill()
+            process.wait()
+            return {**told, begun or "start": f"hangs: not done after {patience_s:g} s"}
+        if "ended" in message:
+            process.wait()
+            if process.returncode:
+                assert process.stderr is not None
+                last = (process.stderr.read().strip().splitlines() or [""])[-1]
+                told[begun or "start"] = f"fails: {last[:200]}"
+            return told
+        if "begins" in message:
+            begun, patience_s = message["begins"], limit_s
+        else:
+            told[begun], patience_s = message["outcome"], START_S
+
+
+def _listen(process: subprocess.Popen[str], said: queue.Queue[str]) -> None:
+    assert process.stdout is not None
+    for text in process.stdout:
+        if text.startswith("{"):
+            said.put(text)
+    said.put('{"ended": true}')
+
+
+# ---------------------------------------------------------------- the variants of a row
+
+
+def variants(name: str, inputs: Sequence[Any]) -> Iterator[tuple[str, Kernel, str]]:
+    """Name, kernel and text of what a row runs: the correct kernel first."""
     sys.path.insert(0, str(ROOT))
-    import torch
     from tests.hazards.mutate import mutants
 
-    m, n, k = SHAPE
-    a = torch.randn(m, k, dtype=torch.bfloat16, device="cuda")
-    b = torch.randn(n, k, dtype=torch.bfloat16, device="cuda")
-    example = runpy.run_path(str(ROOT / "examples" / "03_hopper_gemm.py"))
-    bound = example["bind"](dtypes.bf16, columns=128, stages=3, blocks=40)
-    out = torch.empty(m, n, dtype=torch.bfloat16, device="cuda")
-    kernel = bound.trace(a, b, out)
-    if name != UNCHANGED:
-        kernel = next(mutant.kernel for mutant in mutants(kernel) if mutant.name == name)
-    backend = BACKENDS["cuda"]
-    executable = backend.compile(kernel, None)
-    infos = {"A": describe(a), "B": describe(b), "C": describe(out)}
-    parameters = bound.program.parameters
-    prepared = backend.prepare(executable, bind(kernel, infos, {}), parameters, infos)
-    exact = a.double() @ b.double().T
-    bound_on_error = 2.0**-8 * exact.abs() + 1e-2
+    case = rows()[name]
+    kernel = bound(case).trace(*inputs)
+    wrong = next(mutant.kernel for mutant in mutants(kernel) if mutant.name == name)
+    assert wrong is not None
+    texts = {which: cuda.emit(each, ARCH).text for which, each in (("", kernel), (name, wrong))}
+    yield CORRECT, kernel, delayed(texts[""], case.delay)
+    yield PLAIN, wrong, texts[name]
+    if case.delay is not None:
+        yield LATE, wrong, delayed(texts[name], case.delay)
+
+
+def bound(case: Case) -> Any:
+    mma = TiledMma(atoms.wgmma(dtypes.bf16, case.columns))
+    kernel = runpy.run_path(str(EXAMPLE))["hopper_gemm"]
+    return kernel.bind(mma=mma, stages=case.stages, buffers=case.buffers, blocks=case.blocks, group=8)
+
+
+def compiled(name: str) -> dict[str, str]:
+    """What the compiler says of each variant."""
+    m, n, k = rows()[name].shape
+    inputs = [np.zeros(shape, ml_dtypes.bfloat16) for shape in ((m, k), (n, k), (m, n))]
+    return {variant: _compile(text)[1] for variant, _, text in variants(name, inputs)}
+
+
+def _compile(text: str) -> tuple[bytes, str]:
+    try:
+        return compile_text(text, ARCH).cubin, "compiles"
+    except CompileError as error:
+        codes = [part for part in str(error).split() if part.startswith("(C7")]
+        return b"", f"refused by the compiler {' '.join(codes)}".strip()
+
+
+# ---------------------------------------------------------------- in the process that launches
+
+
+class Loaded:
+    """Machine code in the form in which launches ask for it."""
+
+    def __init__(self, cubin: bytes, entry: str, shared_bytes: int) -> None:
+        self._function = driver.Function(cubin, entry, 0, shared_bytes)
+
+    def on(self, index: int) -> driver.Function:
+        return self._function
+
+
+def run(name: str) -> None:
+    """Launch each variant many times on random data and count the wrong results."""
+    m, n, k = rows()[name].shape
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal(shape, np.float32).astype(ml_dtypes.bfloat16) for shape in ((m, k), (n, k)))
+    exact = a.astype(np.float32) @ b.astype(np.float32).T
+    on_device = [DeviceArray.of(array) for array in (a, b, np.empty((m, n), ml_dtypes.bfloat16))]
+    for variant, kernel, text in variants(name, on_device):
+        cubin, told = _compile(text)
+        print(json.dumps({"begins": variant}), flush=True)
+        if cubin:
+            times = LAUNCHES if variant is PLAIN else DELAYED_LAUNCHES
+            told = _launched(kernel, cubin, rows()[name], on_device, exact, times)
+        print(json.dumps({"outcome": told}), flush=True)
+
+
+def _launched(
+    kernel: Kernel, cubin: bytes, case: Case, on_device: list[DeviceArray], exact: Any, times: int
+) -> str:
+    listing = cuda.emit(kernel, ARCH)
+    loaded = Loaded(cubin, listing.entry, listing.shared_bytes)
+    executable = Executable("cuda", ARCH, kernel, listing, handle=loaded)
+    infos = {name: describe(array) for name, array in zip("ABC", on_device, strict=True)}
+    parameters = bound(case).program.parameters
+    prepared = BACKENDS["cuda"].prepare(executable, bind(kernel, infos, {}), parameters, infos)
+    out = on_device[2]
+    bound_on_error = 2.0**-8 * np.abs(exact) + 1e-2
     worst = wrong = 0
-    for _ in range(LAUNCHES):
-        out.fill_(float("nan"))
-        prepared.launch((a, b, out), [a.data_ptr(), b.data_ptr(), out.data_ptr()], None)
-        missed = int((~((out.double() - exact).abs() <= bound_on_error)).sum())
+    for _ in range(times):
+        driver.call("cuMemsetD8Async", out.memory.address, 0xFF, out.memory.size_bytes, 0)  # NaN
+        prepared.launch(on_device, [array.memory.address for array in on_device], None)
+        missed = int((~(np.abs(out.host().astype(np.float32) - exact) <= bound_on_error)).sum())
         wrong, worst = wrong + (missed > 0), max(worst, missed)
-    return {"launches": LAUNCHES, "wrong_launches": wrong, "wrong_elements": worst}
+    if wrong:
+        return f"wrong: {wrong} of {times} launches, up to {worst} elements"
+    return f"right: {times} launches"
 
 
 if __name__ == "__main__":

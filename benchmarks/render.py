@@ -161,8 +161,13 @@ def device_run(rows: Sequence[dict[str, Any]]) -> str:
 
 def hopper_mutants(rows: Sequence[dict[str, Any]]) -> str:
     """What each mutant did."""
+    variants = ("as it is", "with the delay", "correct, with the delay")
     return markdown(
-        ["mutant of examples/03", "on the GPU"], [[row["mutant"], row["outcome"]] for row in rows]
+        ["mutant of examples/03", "the checker finds", *variants],
+        [
+            [row["mutant"], row["checker"], *(row["outcome"].get(each, "–") for each in variants)]
+            for row in rows
+        ],
     )
 
 

@@ -83,6 +83,7 @@ def asynchronous_changes(op: Op) -> Iterator[tuple[str, Change]]:
             yield "removed", lambda op: ()
             yield "one warp fewer", lambda op: (replace(op, count=op.count - 1),)
             yield "one warp later", lambda op: (replace(op, first=op.first + 1),)
+            yield "for all warps around it", lambda op: op.body.ops
         case ops.BulkCommit() | ops.FenceAsync() | ops.MmaFence() | ops.MmaAsync() | ops.MmaCommit():
             yield "removed", lambda op: ()
             if isinstance(op, ops.MmaCommit | ops.MmaAsync):

@@ -30,7 +30,10 @@ SAME_ELEMENTS = "copy -> fence_async -> role_barrier -> tma_store: the same thre
 REGISTERS_ONLY = "fragment -> mma_fence -> mma_async stands, and so does tma_load -> wait(full) -> mma_async"
 ONE_WARP = "wait(empty) -> arrive(full) -> tma_load: by one warp of the loading warpgroup, whichever it is"
 
+REGISTERS_KEPT = "role(warps=1) inside stands: the same warp loads, and no warp gives registers away"
+
 EQUIVALENT = {
+    "role 0: for all warps around it": REGISTERS_KEPT,
     "role 1: one warp later": ONE_WARP,
     "arrive 0: each warp": ONE_WARP,
     **dict.fromkeys((f"mma_commit {i}: twice" for i in (0, 1)), EMPTY_GROUP),
