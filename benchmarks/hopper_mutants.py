@@ -95,37 +95,35 @@ def outcomes(name: str) -> dict[str, str]:
 
 def watched(command: Sequence[str], limit_s: float) -> dict[str, str]:
     """What a process says of each variant, when it begins and ends one; too long a one ends it."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    said: queue.Queue[str] = queue.Queue()
-    threading.Thread(target=_listen, args=(process, said), daemon=True).start()
     told: dict[str, str] = {}
-    begun, patience_s = "", START_S
-    while True:
+    begun, patience_s = "start", START_S
+    said: queue.Queue[dict[str, str]] = queue.Queue()
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        listener = threading.Thread(target=_listen, args=(process, said))
+        listener.start()
         try:
-            message = json.loads(said.get(timeout=patience_s))
+            while "ended" not in (message := said.get(timeout=patience_s)):
+                if "begins" in message:
+                    begun, patience_s = message["begins"], limit_s
+                else:
+                    told[begun], patience_s = message["outcome"], START_S
+            assert process.stderr is not None
+            errors = process.stderr.read().strip().splitlines() or [""]
+            if process.wait():
+                told[begun] = f"fails: {errors[-1][:200]}"
         except queue.Empty:
+            told[begun] = f"hangs: not done after {patience_s:g} s"
             process.kill()
-            process.wait()
-            return {**told, begun or "start": f"hangs: not done after {patience_s:g} s"}
-        if "ended" in message:
-            process.wait()
-            if process.returncode:
-                assert process.stderr is not None
-                last = (process.stderr.read().strip().splitlines() or [""])[-1]
-                told[begun or "start"] = f"fails: {last[:200]}"
-            return told
-        if "begins" in message:
-            begun, patience_s = message["begins"], limit_s
-        else:
-            told[begun], patience_s = message["outcome"], START_S
+        listener.join()
+    return told
 
 
-def _listen(process: subprocess.Popen[str], said: queue.Queue[str]) -> None:
+def _listen(process: subprocess.Popen[str], said: queue.Queue[dict[str, str]]) -> None:
     assert process.stdout is not None
     for text in process.stdout:
         if text.startswith("{"):
-            said.put(text)
-    said.put('{"ended": true}')
+            said.put(json.loads(text))
+    said.put({"ended": ""})
 
 
 # ---------------------------------------------------------------- the variants of a row

@@ -12,7 +12,7 @@ from tilewright.targets.reference import run
 from .hopper import operands
 from .mutate import Mutant, mutants
 from .test_clusters import bind
-from .test_hopper_mutants import EMPTY_GROUP, REGISTERS_ONLY, WAITS_FOR_ALL, summary
+from .test_hopper_mutants import EMPTY_GROUP, REGISTERS_KEPT, REGISTERS_ONLY, WAITS_FOR_ALL, summary
 
 BOUND = bind((2, 1), stages=2, blocks=4, group=1)
 
@@ -27,6 +27,7 @@ ANY_ORDER = "tma_load -> wait(full): both count for one phase, whose bytes may c
 TWO_BARRIERS = "mma_wait -> arrive -> wait(empty), for each of two blocks: neither waits for the other"
 
 EQUIVALENT = {
+    "role 0: for all warps around it": REGISTERS_KEPT,
     "role 1: one warp later": ONE_WARP,
     "arrive 0: each warp": ONE_WARP,
     "mma_commit 0: twice": EMPTY_GROUP,
