@@ -28,6 +28,7 @@ ROOT = Path(__file__).parents[1]
 HERE = Path(__file__).parent
 PYTHON = sys.executable
 HOPPER = ROOT / "examples" / "03_hopper_gemm.py"
+IM2COL = ROOT / "examples" / "05_im2col.py"
 OPTIMIZED = ROOT / "examples" / "04_optimized_gemm.py"
 
 NEEDED = ("numpy", "ml_dtypes", "platformdirs", "filelock", "cuda.bindings", "typer", "rich")
@@ -131,6 +132,7 @@ def parts(quick: bool) -> list[Part]:
         Part("example-cuda", (*example, "--target", "cuda"), 60),
         Part("example-cuda-small", (*example, "--target", "cuda", "--small"), 60),
         Part("example-optimized", (PYTHON, str(OPTIMIZED), "--target", "cuda"), 60),
+        Part("example-im2col", (PYTHON, str(IM2COL), "--target", "cuda"), 60),
         Part("example-hopper", (PYTHON, str(HOPPER), "--small"), 60),
         Part("example-cpu", (*example, "--target", "cpu"), 60),
         Part("cli-cuda", (PYTHON, "-m", "tilewright", "gemm", "--target", "cuda", "--dtype", "f16"), 90),
@@ -148,6 +150,12 @@ def parts(quick: bool) -> list[Part]:
             _clean,
         ),
         Part(
+            "memcheck-im2col",
+            _sanitizer("memcheck", "--small", "--target", "cuda", script=IM2COL),
+            90,
+            _clean,
+        ),
+        Part(
             "racecheck-optimized",
             _sanitizer("racecheck", "--small", "--target", "cuda", script=OPTIMIZED),
             90,
@@ -160,6 +168,7 @@ def parts(quick: bool) -> list[Part]:
         _benchmark("launch_overhead", 60, *hurry),
         _benchmark("startup", 120, *hurry),
         _benchmark("gemm_cuda", 240, *hurry),
+        _benchmark("im2col", 60, *hurry),
         _benchmark("hopper_mutants", 240),
         _benchmark("gemm_cpu", 120, *hurry),
     ]

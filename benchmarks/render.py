@@ -171,7 +171,24 @@ def hopper_mutants(rows: Sequence[dict[str, Any]]) -> str:
     )
 
 
+def im2col(rows: Sequence[dict[str, Any]]) -> str:
+    """Bandwidths, and the part of the faster copy's."""
+    lines = [
+        [
+            "×".join(map(str, row["shape"])),
+            name,
+            f"{timing['median_us']:.1f}",
+            f"{row['gbytes'][name]:.1f}",
+            f"{row['of_copy'][name]:.3f}",
+        ]
+        for row in rows
+        for name, timing in row["timings"].items()
+    ]
+    return markdown(["image", "call", "us", "GB/s", "of the faster copy"], lines)
+
+
 TABLES = {
+    "im2col": im2col,
     "hopper_mutants": hopper_mutants,
     "gemm_cpu": gemm,
     "gemm_cuda": gemm,

@@ -37,6 +37,17 @@ def test_gemm_cpu_and_its_rendering(tmp_path: Path) -> None:
     assert "source 0123456789ab." in page
 
 
+def test_im2col_and_its_rendering(tmp_path: Path) -> None:
+    kept = tmp_path / "im2col.json"
+    output = run("im2col.py", "--quick", "--target", "cpu", "--json", kept)
+    assert "of the faster copy" in output
+    (row,) = json.loads(kept.read_text())["rows"]
+    assert set(row["of_copy"]) == {"tilewright", "our copy", "NumPy windows", "NumPy copy"}
+    assert row["bytes"] == 4 * (2 * 5 * 4 * 6 * 2 * 8 + 2 * 48 * 216)
+    run("render.py", kept, "--out", tmp_path / "page.md")
+    assert "| 2×5×4×6×2×8 | tilewright |" in (tmp_path / "page.md").read_text()
+
+
 def test_startup(tmp_path: Path) -> None:
     kept = tmp_path / "startup.json"
     run("startup.py", "--quick", "--targets", "cpu", "--json", kept)
@@ -110,7 +121,7 @@ def has_gpu() -> bool:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("script", ["gemm_cuda.py", "launch_overhead.py"])
+@pytest.mark.parametrize("script", ["gemm_cuda.py", "im2col.py", "launch_overhead.py"])
 def test_benchmarks_of_the_gpu(script: str, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
     run(script, "--quick", "--json", kept)

@@ -20,7 +20,10 @@ def example(file: str) -> dict[str, Any]:
     return runpy.run_path(str(EXAMPLES / file))
 
 
-LADDER = {"optimized_gemm": example("04_optimized_gemm.py")["optimized_gemm"].program}
+LADDER = {
+    "optimized_gemm": example("04_optimized_gemm.py")["optimized_gemm"].program,
+    "im2col": example("05_im2col.py")["im2col"].program,
+}
 
 
 def traced(name: str, arrays: dict[str, np.ndarray], **constants: Any) -> Kernel:

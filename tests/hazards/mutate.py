@@ -12,7 +12,7 @@ from tilewright.ir.ops import Op
 from tilewright.ir.rules import widest_vector
 from tilewright.layout.distribution import Distribution, Mode
 from tilewright.layout.expr import add, mod
-from tilewright.layout.transforms import Slice, Tile
+from tilewright.layout.transforms import Embed, Slice, Tile
 from tilewright.passes.rewrite import rewrite_kernel
 
 from .mutate_async import Change, asynchronous_changes, remade, swaps
@@ -88,6 +88,11 @@ def _changes(op: Op) -> Iterator[tuple[str, Change]]:
                     for by in (1, -1):
                         yield f"slice {dim} {by:+}", _shifted_slice(dim, by)
                     yield f"slice {dim} one around", _turned_slice(dim)
+        case ops.Reshape(transform=Embed() as window):
+            yield "window one later", _rewindowed(replace(window, offset=add(window.offset, -1)))
+            for dim, stride in enumerate(window.strides):
+                strides = tuple(add(s, int(d == dim)) for d, s in enumerate(window.strides))
+                yield f"window stride {dim}: {add(stride, 1)}", _rewindowed(replace(window, strides=strides))
         case ops.Let():
             yield "one more", lambda op: (replace(op, value=add(op.value, 1)),)
         case ops.For():
@@ -141,6 +146,10 @@ def _shifted_tile(dim: int, by: int) -> Change:
         return (remade(op, transform=replace(op.transform, at=at)),)
 
     return change
+
+
+def _rewindowed(window: Embed) -> Change:
+    return lambda op: (remade(op, transform=window),)
 
 
 def _shifted_slice(dim: int, by: int) -> Change:

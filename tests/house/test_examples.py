@@ -31,6 +31,22 @@ def test_the_wrappers_gemm_on(target: str, name: str, tmp_path: Path) -> None:
     assert any("the same bits as the basic GEMM" in line for line in lines) == name.startswith("04")
 
 
+@pytest.mark.parametrize("target", LARGE)
+def test_im2col_on(target: str, tmp_path: Path) -> None:
+    """On the CPU at its full size."""
+    [example] = [path for path in EXAMPLES if path.stem == "05_im2col"]
+    command = [sys.executable, example, "--target", target]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert result.returncode == 0, result.stdout + result.stderr
+    shape, matrix = {
+        "cpu": ("32x9x9x7x4x64", "54190080 elements of (4, 7840, 1728)"),
+        "reference": ("2x5x4x6x2x8", "20736 elements of (2, 48, 216)"),
+    }[target]
+    assert f"im2col<{target}, f32, {shape}>" in result.stdout
+    assert f"all {matrix} are right" in result.stdout
+    assert result.stdout.count("are right") == 2
+
+
 @pytest.mark.parametrize(
     ("numbers", "status", "lines"),
     [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import runpy
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -92,3 +94,73 @@ def test_dimensions_that_are_not_all_named() -> None:
         tw.TraceError, match=r"do not name each of the 4 dimensions once\n  at test_im2col.py"
     ):
         convolution(x, w, y, taps=(3,), stride=1, dilation=1, padding=0, target="reference")
+
+
+EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "05_im2col.py"))
+
+
+def naive(image: Any, taps: Any, stride: Any, dilation: Any, padding: Any) -> Any:
+    """Element by element, from the definition."""
+    images, *extents, groups, channels = image.shape
+    pairs = list(zip(extents, taps, stride, dilation, padding, strict=True))
+    outputs = [(n + sum(pad) - gap * (tap - 1) - 1) // step + 1 for n, tap, step, gap, pad in pairs]
+    matrix = np.zeros((groups, images, *outputs, *taps, channels), image.dtype)
+    for group, n, *at in itertools.product(range(groups), range(images), *map(range, (*outputs, *taps))):
+        out, tap = at[:3], at[3:]
+        where = [o * p[2] + t * p[3] - p[4][0] for o, t, p in zip(out, tap, pairs, strict=True)]
+        if all(0 <= w < extent for w, extent in zip(where, extents, strict=True)):
+            matrix[(group, n, *at)] = image[(n, *where, group)]
+    rows = images * int(np.prod(outputs))
+    return matrix.reshape(groups, rows, int(np.prod(taps)) * channels)
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize(
+    ("shape", "taps", "stride", "dilation", "padding", "vector"),
+    [
+        ((1, 3, 3, 3, 1, 4), (3, 3, 3), (1, 1, 1), (1, 1, 1), ((0, 0),) * 3, 4),
+        ((2, 5, 4, 6, 2, 8), (3, 2, 3), (2, 1, 3), (1, 3, 1), ((1, 1), (0, 2), (3, 0)), 4),
+        ((3, 4, 6, 5, 3, 5), (2, 3, 1), (1, 2, 2), (2, 1, 4), ((0, 1), (2, 2), (1, 0)), 1),
+        ((1, 1, 1, 9, 2, 3), (1, 1, 4), (1, 1, 2), (1, 1, 2), ((0, 0), (0, 0), (2, 3)), None),
+        ((2, 7, 1, 1, 1, 12), (4, 1, 1), (3, 1, 1), (1, 1, 1), ((2, 1), (0, 0), (0, 0)), 4),
+    ],
+)
+def test_the_example_against_the_definition(
+    shape: Any, taps: Any, stride: Any, dilation: Any, padding: Any, vector: Any, target: str
+) -> None:
+    image = np.random.default_rng(3).standard_normal(shape).astype(np.float32)
+    expected = naive(image, taps, stride, dilation, padding)
+    matrix = np.full(expected.shape, np.nan, np.float32)
+    bound = EXAMPLE["im2col"].bind(
+        taps=taps,
+        tile=(32, 64),
+        threads=(8, 16),
+        vector=vector,
+        stride=stride,
+        dilation=dilation,
+        padding=padding,
+    )
+    assert bound(image, matrix, target=target).target == target
+    np.testing.assert_array_equal(matrix, expected)
+
+
+@pytest.mark.parametrize(
+    ("choices", "channels", "rule", "nearest"),
+    [
+        ({"vector": 4}, 6, "vector width", "vector=2"),
+        ({"vector": 8}, 64, "vector width", "vector=4"),
+        ({"threads": (8, 5)}, 64, "threads x slice = tile", "threads=(8, 4)"),
+        ({"tile": (30, 64)}, 64, "threads x slice = tile", "threads=(6, 16)"),
+    ],
+)
+def test_an_illegal_im2col_is_refused_with_the_nearest_legal_choice(
+    choices: Any, channels: int, rule: str, nearest: str
+) -> None:
+    image = np.zeros((1, 3, 3, 3, 1, channels), np.float32)
+    matrix = np.zeros((1, 1, 27 * channels), np.float32)
+    bound = EXAMPLE["im2col"].bind(**{**EXAMPLE["LARGE"].constants, **choices})
+    with pytest.raises(tw.LegalityError) as caught:
+        bound(image, matrix, target="cpu")
+    assert rule in str(caught.value)
+    assert f"nearest legal choice: {nearest}" in str(caught.value)
+    assert "05_im2col.py:" in str(caught.value)

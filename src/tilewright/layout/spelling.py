@@ -62,7 +62,7 @@ class Speller:
                 return self.select(self.cond(value.cond), self.int(value.left), self.int(value.right))
             case _:
                 return str(value)
-        return f"({text})" if tight else text
+        return f"({text})" if tight and not _is_call(text) else text
 
     def _sum(self, value: Add) -> str:
         parts: list[str] = []
@@ -98,6 +98,19 @@ class Speller:
     def _operand(self, part: Cond) -> str:
         text = self.cond(part)
         return f"({text})" if isinstance(part, And | Or) else text
+
+
+def _is_call(text: str) -> bool:
+    """Whether a text is one call of a function, which needs no parentheses around it."""
+    name, _, inner = text.partition("(")
+    if not name.isidentifier() or not inner.endswith(")"):
+        return False
+    depth = 1
+    for letter in inner[:-1]:
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0:
+            return False
+    return True
 
 
 PYTHON = Speller()

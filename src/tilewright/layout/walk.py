@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 from functools import lru_cache
 from typing import Any
@@ -119,6 +119,24 @@ def _symbols(value: Int | Cond) -> frozenset[Sym]:
             return _union(_operands(value))
         case _:
             return frozenset()
+
+
+def parts(value: Any) -> Iterator[Any]:
+    """An expression or condition and everything that it is made of, outer before inner."""
+    yield value
+    match value:
+        case Add():
+            inner: Iterable[Any] = (term for term, _ in value.terms)
+        case Mul():
+            inner = value.factors
+        case And() | Or():
+            inner = value.parts
+        case Expr() | Cond() if not isinstance(value, Sym | Constant):
+            inner = _operands(value)
+        case _:
+            return
+    for part in inner:
+        yield from parts(part)
 
 
 def _union(values: Iterable[Int | Cond]) -> frozenset[Sym]:

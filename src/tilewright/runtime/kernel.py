@@ -285,7 +285,9 @@ class Bound:
         kernel = executable.kernel
         for name in kernel.written_params:
             _check_output(kernel.name, name, arrays[name])
-        return backend.prepare(executable, bind(kernel, arrays, numbers), self.program.parameters, arrays)
+        # A target may derive sizes of its own.
+        launched = kernel if executable.listing is None else executable.listing.kernel
+        return backend.prepare(executable, bind(launched, arrays, numbers), self.program.parameters, arrays)
 
 
 def _check_output(kernel: str, name: str, info: ArrayInfo) -> None:

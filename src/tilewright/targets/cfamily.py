@@ -19,6 +19,7 @@ from tilewright.layout.nodes import Cond, FloorDiv, Int, Mod, Sym
 from tilewright.layout.ranges import bounds
 from tilewright.layout.spelling import Speller
 from tilewright.layout.walk import symbols
+from tilewright.passes.quotients import inverses
 from tilewright.passes.rewrite import defined_names
 from tilewright.targets.rules import RuleTable
 
@@ -105,7 +106,8 @@ class Emitter:
         for word in sorted(self._taken):
             self.names.unique(word)
         self._spelled = {name: self.identifier(name) for name in defined_names(kernel)}
-        self.speller = replace(C_SPELLER, name=self.name)
+        self.inverses = inverses(kernel)
+        self.speller = replace(C_SPELLER, name=self.name, floordiv=self._quotient, mod=self._remainder)
 
     def identifier(self, name: str) -> str:
         """A name that C takes, close to the author's, and that nothing else will get."""
@@ -159,6 +161,25 @@ class Emitter:
     def spell_cond(self, value: Cond) -> str:
         """Spell a condition."""
         return self.speller.cond(value)
+
+    def _quotient(self, left: str, right: str, node: FloorDiv) -> str:
+        inverse = self._inverse(node)
+        if inverse is None:
+            return C_SPELLER.floordiv(left, right, node)
+        return f"quotient({self.spell(node.left)}, {inverse})"
+
+    def _remainder(self, left: str, right: str, node: Mod) -> str:
+        inverse = self._inverse(node)
+        if inverse is None:
+            return C_SPELLER.mod(left, right, node)
+        return f"remainder({self.spell(node.left)}, {self.spell(node.right)}, {inverse})"
+
+    def _inverse(self, node: FloorDiv | Mod) -> str | None:
+        """The name of the divisor's inverse, if the launcher passes it and the dividend has 32 bits."""
+        sym = self.inverses.get(node.right)
+        if sym is None or bounds(node.left)[0] < 0 or self.int_type(node.left) != "int":
+            return None
+        return self.name(sym)
 
     def int_type(self, *values: Int) -> str:
         """``int``, or ``long long`` if one of the integers involves a 64-bit size."""

@@ -225,7 +225,23 @@ def simt(dtype: DType, each: tuple[int, int] = (4, 4)) -> tw.TiledMma:
     return tw.TiledMma(atoms.fma(dtype, each=each), (2, 2))
 
 
+@tw.kernel(X="B M N K", Y="P T")
+def im2col(X, Y, *, stride, dilation, padding):
+    """A matrix of windows; the addresses divide by sizes that only the launcher knows."""
+    matrix = X.im2col((1, 2), (3, 2), stride=stride, dilation=dilation, padding=padding)
+    i, j = tw.block_index(tw.ceil_div(Y.shape, (16, 32)))
+    tw.copy(matrix.tile((16, 32), (i, j)), Y.tile((16, 32), (i, j)), threads=(8, 8))
+
+
+def _im2col(divisor: int, stride: Any = 1, dilation: Any = 1, padding: Any = 0) -> Kernel:
+    image = TensorSpec(tw.f32, 4, 3, (1, 1, 1, divisor), (divisor, divisor, divisor, 1), 16, False)
+    bound = im2col.bind(stride=stride, dilation=dilation, padding=padding)
+    return bound.trace(image, matrix(tw.f32, (1, divisor), divisor))
+
+
 CASES: dict[str, Callable[[], Kernel]] = {
+    "im2col": lambda: _im2col(16),
+    "im2col_ragged": lambda: _im2col(1, stride=(2, 1), dilation=(1, 2), padding=((1, 0), 2)),
     "basic_gemm_f16": lambda: _gemm(tw.f16, tw.f16, MMA_F16, (256, 128, 32), (64, 4), 8, True),
     "ragged_gemm_f16": lambda: _gemm(tw.f16, tw.f16, SMALL["f16"], (64, 64, 32), (32, 4), None, False),
     "padded_gemm_f32": lambda: _gemm(tw.f32, tw.f32, simt(tw.f32), (32, 64, 16), (32, 4), None, False),

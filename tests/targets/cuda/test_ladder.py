@@ -17,6 +17,7 @@ from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
+IM2COL = runpy.run_path(str(EXAMPLES / "05_im2col.py"))
 OPTIMIZED = runpy.run_path(str(EXAMPLES / "04_optimized_gemm.py"))
 LARGE = OPTIMIZED["LARGE"]
 
@@ -99,3 +100,27 @@ def test_conflicts_of_the_spared_layout(name: str, written: int) -> None:
     )
     tile = Tile((16, 16), (0, 0)).apply(rows(shared))
     assert bank_conflicts(tile, whole, 8, 2) == 1
+
+
+def im2col() -> Kernel:
+    """For the arrays of the seed's problem: channels a multiple of 64, tiles that divide the matrix."""
+    image = tw.TensorSpec(tw.f32, 6, 5, (32, 1, 1, 1, 4, 64), (16, 16, 16, 16, 16, 1), 16, False)
+    return IM2COL["LARGE"].trace(image, tw.TensorSpec(tw.f32, 3, 2, (4, 32, 64), (16, 16, 1), 16, False))
+
+
+def test_golden_of_im2col(golden: Any) -> None:
+    golden(cuda.emit(im2col(), "sm_90a").text, "im2col_f32.cu")
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_im2col_moves_16_bytes_on_both_sides_in_few_registers(arch: str) -> None:
+    kernel = im2col()
+    assert [*verify.violations(kernel), *cuda.violations(kernel, arch)] == []
+    listing = cuda.emit(kernel, arch)
+    [copy] = [op for op in listing.kernel.walk() if isinstance(op, ops.Copy)]
+    assert copy.vector == 4
+    assert "load_if<uint4>" in listing.text
+    assert "*(uint4*)(to" in listing.text
+    binary = compile_text(listing.text, arch)
+    assert binary.resources["spill_store_bytes"] == binary.resources["stack_bytes"] == 0
+    assert binary.resources["registers"] <= 40, "12 blocks of 128 threads fill a multiprocessor"

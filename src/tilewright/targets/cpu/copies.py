@@ -107,10 +107,11 @@ class _Copying:
             self._loops(loops, taken, body, self.target.is_scratch)
 
     def _is_independent(self) -> bool:
-        """Whether no element of one side can be an element of the other."""
-        return self.source.is_scratch != self.target.is_scratch or (
-            self.source.is_scratch and self.source.name != self.target.name
-        )
+        """Whether a copy of one element reads nothing that the copy of another writes.
+
+        Threads copy their elements in no order, so two arrays of the caller's that overlap race anyway.
+        """
+        return self.source.name != self.target.name
 
     def _element(self, loops: Nest) -> str:
         """The statement that copies one element."""
@@ -133,12 +134,14 @@ class _Copying:
             for axis in outer:
                 stack.enter_context(self.emitter.indented(self._head(axis, limits)))
             run = self._run(inner, limits)
-            if run is None or not inner.outer:
+            if run is None or not outer:
                 self._inner(inner, str(inner.extent) if run is None else run, body, independent)
                 return
             # Whole runs have a constant length, for which the compiler unrolls; the last one may be shorter.
-            name = self.emitter.local("run")
-            self.emitter.line(f"const Index {name} = {run};")
+            name = run
+            if not run.isidentifier():
+                name = self.emitter.local("run")
+                self.emitter.line(f"const Index {name} = {run};")
             with self.emitter.indented(f"if ({name} == {inner.extent})"):
                 self._inner(inner, str(inner.extent), body, independent)
             with self.emitter.indented("else"):

@@ -24,10 +24,14 @@ typedef long long Index;
 """CONTRACTED functions may fuse a product with the sum it goes into; INDEPENDENT loops carry no element."""
 
 INTEGERS: dict[str, tuple[tuple[str, ...], str]] = {
-    name: ((), f"static inline {text}")
+    name: (("quotient",) if name == "remainder" else (), f"static inline {text}")
     for name, text in {
         "floor_div": ("Index floor_div(Index a, Index b) { return a / b - (a % b != 0 && a < 0); }"),
         "floor_mod": "Index floor_mod(Index a, Index b) { return (a % b + b) % b; }",
+        "quotient": "Index quotient(Index n, Index inverse) "  # n / d, with inverse = (2^63 - 1) / d
+        "{ return (Index)((unsigned __int128)(2 * n + 2) * (unsigned __int128)inverse >> 64); }",
+        "remainder": "Index remainder(Index n, Index d, Index inverse) "
+        "{ return n - quotient(n, inverse) * d; }",
         "min_int": "Index min_int(Index a, Index b) { return a < b ? a : b; }",
         "max_int": "Index max_int(Index a, Index b) { return a > b ? a : b; }",
         "within": ("Index within(Index x, Index most) { return x < 0 ? 0 : x < most ? x : most; }"),

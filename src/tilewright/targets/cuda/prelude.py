@@ -32,6 +32,16 @@ template <class A, class B>
 DEVICE auto floor_mod(A a, B b) {
   return (a % b + b) % b;
 }""",
+    "quotient": """
+DEVICE int quotient(int n, long long inverse) {
+  // n / d, with inverse = (2^63 - 1) / d
+  const unsigned long long twice = 2u * (unsigned)n + 2u;
+  return (twice * (unsigned)(inverse >> 32) + (twice * (unsigned)inverse >> 32)) >> 32;
+}""",
+    "remainder": """
+DEVICE int remainder(int n, int d, long long inverse) {
+  return n - quotient(n, inverse) * d;
+}""",
     "min_int": """
 template <class A, class B>
 DEVICE decltype(A() + B()) min_int(A a, B b) {

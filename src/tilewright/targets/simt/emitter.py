@@ -159,9 +159,19 @@ def _head(loop: Sym) -> str:
 
 
 def _broken(text: str, room: int) -> list[str]:
-    """A long statement in lines: cut where the fewest parentheses are open, as far right as possible."""
+    """A long statement in lines, all but the first a step further in."""
+    first, rest = _cut(text, room)
+    lines = [first]
+    while rest:
+        piece, rest = _cut(rest, room - 4)
+        lines.append(f"    {piece}")
+    return lines
+
+
+def _cut(text: str, room: int) -> tuple[str, str]:
+    """Cut a text where the fewest parentheses are open, as far right as there is room."""
     if len(text) <= room or text.startswith(("//", "#")):
-        return [text]
+        return text, ""
     depth = 0
     cuts: list[tuple[int, int]] = []
     for at, letter in enumerate(text[:room]):
@@ -170,11 +180,10 @@ def _broken(text: str, room: int) -> list[str]:
         if letter == " " and (before.endswith((" =", ",")) or after.startswith((" && ", " + ", " ^ "))):
             cuts.append((depth, at))
     if not cuts:
-        return [text]
+        return text, ""
     least = min(depth for depth, _ in cuts)
     at = max(at for depth, at in cuts if depth == least)
-    rest = _broken(text[at + 1 :], room - 4)
-    return [text[:at], *(f"    {line}" for line in rest)]
+    return text[:at], text[at + 1 :]
 
 
 def access_bytes(kernel: Kernel) -> dict[Value, int]:

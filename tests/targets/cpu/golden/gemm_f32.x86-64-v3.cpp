@@ -117,8 +117,14 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
         }
       }
       for (Index i0 = 0; i0 < inside0; ++i0) {
-        INDEPENDENT
-        for (Index i1 = 0; i1 < inside1; ++i1) sA[32*i0 + i1] = A[48*A_stride0*m + 32*k + A_stride0*i0 + i1];
+        if (inside1 == 32) {
+          INDEPENDENT
+          for (Index i1 = 0; i1 < 32; ++i1) sA[32*i0 + i1] = A[48*A_stride0*m + 32*k + A_stride0*i0 + i1];
+        }
+        else {
+          INDEPENDENT
+          for (Index i1 = 0; i1 < inside1; ++i1) sA[32*i0 + i1] = A[48*A_stride0*m + 32*k + A_stride0*i0 + i1];
+        }
       }
     }
     // test_text.py:43: sB = B_tile

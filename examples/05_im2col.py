@@ -1,0 +1,99 @@
+"""im2col: the matrix of a convolution's input, a view of the image that is copied out tile by tile.
+
+    python examples/05_im2col.py [--small] [--target cuda|cpu|reference]
+
+An image of 32 x 9 x 9 x 7 positions with 4 groups of 64 channels in f32 (NDHWGC) and a filter of 3 x 3 x 3
+give a matrix of 4 x 7840 rows and 1728 columns, written in tiles of 32 x 64 by 8 x 16 threads, 4 elements at
+once.  Every element is compared with NumPy's windows.  Then strides, dilations and padding, on an image that
+no tile divides.
+"""
+
+from __future__ import annotations
+
+import argparse
+
+import numpy as np
+
+import tilewright as tw
+from tilewright.ops.device_array import DeviceArray
+from tilewright.runtime.cuda import device_count
+from tilewright.tune.measure import QUICK, measure
+
+SPATIAL = (1, 2, 3)  # of an image (N, D, H, W, G, C)
+
+
+@tw.kernel(X="N D H W G C", Y="G P T")
+def im2col(X, Y, *, taps, tile, threads, vector, stride=1, dilation=1, padding=0):
+    """Y (groups, positions, taps x channels); each position of the filter in each image is a row."""
+    rows, columns = tile
+    matrix = X.im2col(SPATIAL, taps, stride=stride, dilation=dilation, padding=padding, group=4)
+    # Neighbouring blocks write neighbouring columns.
+    j, i = tw.block_index((tw.ceil_div(Y.shape[2], columns), tw.ceil_div(Y.shape[1], rows)))
+    group = tw.batch_index(Y.shape[0])
+    tw.copy(matrix[group].tile(tile, (i, j)), Y[group].tile(tile, (i, j)), threads=threads, vector=vector)
+
+
+LARGE = im2col.bind(taps=(3, 3, 3), tile=(32, 64), threads=(8, 16), vector=4)
+SHAPE = (32, 9, 9, 7, 4, 64)
+SMALL = (2, 5, 4, 6, 2, 8)
+
+RAGGED = im2col.bind(
+    taps=(3, 2, 3),
+    tile=(32, 64),
+    threads=(8, 16),
+    vector=1,
+    stride=(2, 1, 2),
+    dilation=(1, 2, 1),
+    padding=((1, 0), 1, (2, 1)),
+)
+RAGGED_SHAPE = (3, 6, 7, 5, 3, 5)
+
+
+def windows(image, taps, stride=1, dilation=1, padding=0):
+    """What the kernel writes, as a view or copy by NumPy."""
+    steps, gaps, pads = ([v] * 3 if isinstance(v, int) else v for v in (stride, dilation, padding))
+    pads = [(0, 0), *((pad, pad) if isinstance(pad, int) else pad for pad in pads), (0, 0), (0, 0)]
+    reach = [gap * (tap - 1) + 1 for tap, gap in zip(taps, gaps, strict=True)]
+    found = np.lib.stride_tricks.sliding_window_view(np.pad(image, pads), reach, axis=SPATIAL)
+    found = found[
+        :, *(slice(None, None, step) for step in steps), :, :, *(slice(None, None, g) for g in gaps)
+    ]
+    return found.transpose(4, 0, 1, 2, 3, 6, 7, 8, 5)  # (G, N, D, H, W, taps, C)
+
+
+def matrix_of(turned):
+    """The windows as a matrix for each group; copies."""
+    groups, *places = turned.shape
+    return turned.reshape(groups, int(np.prod(places[:4])), int(np.prod(places[4:])))
+
+
+def attempt(bound, shape, target):
+    """Run the kernel, compare every element, and print the time of a call."""
+    geometry = {name: bound.constants[name] for name in ("taps", "stride", "dilation", "padding")}
+    image = np.random.default_rng(0).standard_normal(shape, np.float32)
+    expected = matrix_of(windows(image, **geometry))
+    blank = np.full(expected.shape, np.nan, np.float32)  # an element that is not written is found
+    x, y = (DeviceArray.of(a) for a in (image, blank)) if target == "cuda" else (image, blank)
+    executable = bound(x, y, target=target)
+    assert executable.target == target, f"{executable.target} ran instead of {target}"
+    np.testing.assert_array_equal(y.host() if target == "cuda" else y, expected)
+    name = f"im2col<{target}, f32, {'x'.join(map(str, shape))}>"
+    print(f"{name} on {executable.arch}: all {expected.size} elements of {expected.shape} are right")
+    if target != "reference":  # which looks for hazards, thread by thread; nobody needs its time
+        us = measure({name: lambda: bound(x, y, target=target)}, target, effort=QUICK)[name].us.median
+        print(f"Perf: {us / 1e3:.4g} ms, {(image.nbytes + expected.nbytes) / us / 1e3:.4g} GB/s, {name}")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--small", action="store_true", help="a small image")
+    default = "cuda" if device_count() else "cpu"
+    targets = ("cuda", "cpu", "reference")
+    parser.add_argument("--target", choices=targets, default=default, help=f"default here: {default}")
+    asked = parser.parse_args()
+    attempt(LARGE, SMALL if asked.small or asked.target == "reference" else SHAPE, asked.target)
+    attempt(RAGGED, RAGGED_SHAPE, asked.target)
+
+
+if __name__ == "__main__":
+    main()

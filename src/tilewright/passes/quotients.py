@@ -1,0 +1,76 @@
+"""Division by sizes in the addresses of copies, as a multiplication by a number that the launcher computes.
+
+Integers are divided in some twenty instructions, and a view such as im2col's asks for several divisions per
+access.  With ``inverse = (2**63 - 1) // d``,
+
+    n // d == 2*(n + 1) * inverse >> 64        for 0 <= n < 2**31 - 1 and 1 <= d < 2**31
+
+Proof: let ``n = q*d + s`` and ``inverse*d = 2**63 - 1 - r`` with ``s`` and ``r`` in ``[0, d)``.  The right
+side is the floor of ``q + (s + 1)/d - e`` with ``e = (n + 1)*(1 + r) / (d * 2**63)``, and ``0 < e < 1/d``.
+
+Source: D. Lemire, O. Kaser, N. Kurz, "Faster remainder by direct computation", 2019; here rounded down, so
+that ``d = 1`` needs no case of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tilewright.ir.kernel import Derived, Kernel, SizeParam
+from tilewright.ir.ops import Copy
+from tilewright.layout.expr import floordiv, maximum
+from tilewright.layout.nodes import FloorDiv, Int, Mod, Sym
+from tilewright.layout.ranges import bounds
+from tilewright.layout.walk import parts, symbols
+from tilewright.passes.rewrite import names_of
+
+LARGEST = 2**63 - 1
+"""What is divided to make an inverse."""
+
+
+def derive_inverses(kernel: Kernel) -> Kernel:
+    """Add a derived size for every divisor of a copy's views that only the launcher knows.
+
+    The operations stay as they are: whoever spells a division finds the inverse by `inverses`.
+    """
+    if kernel.tensor_maps:  # only sizes that an operation names are passed beside them
+        return kernel
+    sizes = {param.sym for param in kernel.sizes if param.bits == 32}
+    known = inverses(kernel)
+    names = names_of(kernel)
+    added: dict[Int, SizeParam] = {}
+    for division in _divisions(kernel):
+        divisor = division.right
+        asked = not isinstance(divisor, int) and symbols(divisor) <= sizes
+        if asked and bounds(division.left)[0] >= 0 and divisor not in known and divisor not in added:
+            sym = Sym(names.unique("inverse"), 0, LARGEST)
+            added[divisor] = SizeParam(sym, Derived(_inverse(divisor)), 64)
+    return replace(kernel, params=(*kernel.params, *added.values())) if added else kernel
+
+
+def inverses(kernel: Kernel) -> dict[Int, Sym]:
+    """The inverse of each divisor that a kernel has one of."""
+    derived = [param for param in kernel.sizes if isinstance(param.source, Derived) and param.bits == 64]
+    found = {param.source.value: param.sym for param in derived if isinstance(param.source, Derived)}
+    if not found:
+        return {}
+    divisors = {division.right for division in _divisions(kernel)}
+    return {divisor: found[_inverse(divisor)] for divisor in divisors if _inverse(divisor) in found}
+
+
+def _inverse(divisor: Int) -> Int:
+    # An empty array may make a divisor of 0 or less; then nothing is divided.
+    return floordiv(LARGEST, maximum(divisor, 1))
+
+
+def _divisions(kernel: Kernel) -> Iterator[FloorDiv | Mod]:
+    """The divisions in the views that copies access, in program order."""
+    for op in kernel.walk():
+        if not isinstance(op, Copy):
+            continue
+        for value in (op.source, op.target):
+            if value.is_tensor:
+                view = value.tensor.view
+                for what in (view.offset, view.valid):
+                    yield from (part for part in parts(what) if isinstance(part, FloorDiv | Mod))
