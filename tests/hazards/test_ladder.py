@@ -10,6 +10,8 @@ from tilewright.ir import ops, verify
 from tilewright.ir.kernel import Kernel
 from tilewright.layout.transforms import Slice
 from tilewright.passes.rewrite import rewrite_kernel
+from tilewright.targets import cuda
+from tilewright.targets.cuda.registers import held_at_multiplies, registers_of
 from tilewright.targets.reference import Kind, run
 
 from .kernels import gemm_arrays
@@ -115,3 +117,39 @@ def test_what_no_tile_can_be_cut_into_is_refused_at_its_line(choices: dict[str, 
     with pytest.raises(tw.TraceError, match=said) as caught:
         optimized(arrays(), **choices)
     assert "04_optimized_gemm.py:" in str(caught.value)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize(
+    ("choices", "rule", "said", "nearest"),
+    [
+        (
+            {"mma": tw.TiledMma(tw.atoms.MMA_F16, (2, 2), (8, 8)), "threads": (4, 32, 1)},
+            "registers",
+            "registers per thread hold fragments here (acc 256, rA 32, rB 16); with 128 threads",
+            "repeats=(4, 8), which is a tile of 128 x 128",
+        ),
+        (
+            {"tile": (256, 128, 256)},
+            "shared bytes",
+            "bytes of shared memory (sA 131568, sB 66032, sC 65536)",
+            "sA of ",
+        ),
+    ],
+)
+def test_what_an_architecture_cannot_hold_is_refused(
+    choices: dict[str, object], rule: str, said: str, nearest: str, arch: str
+) -> None:
+    found = cuda.violations(optimized(arrays(k=512), **choices), arch)
+    [violation] = [violation for violation in found if violation.rule == rule]
+    assert said in violation.message
+    assert arch in violation.message
+    assert violation.nearest.startswith(nearest)
+    assert violation.location is not None
+
+
+def test_what_is_held_in_registers_is_counted_over_loops() -> None:
+    kernel = optimized(arrays())
+    held = [{value.name: registers_of(value) for value in alive} for _, alive in held_at_multiplies(kernel)]
+    # In the loop the next tile is on its way; behind the loop only the sum is left.
+    assert held == [{"acc": 128, "rA": 16, "rB": 8}, {"acc": 128}]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import tilewright as tw
 from tilewright.inspect.report import movements, resources
-from tilewright.inspect.subject import Subject, library_gemm, read_shape
+from tilewright.inspect.subject import Subject, from_file, library_gemm, read_shape
 from tilewright.runtime.executable import Executable
 
 
@@ -100,3 +102,78 @@ def test_arrays_are_described_and_never_filled() -> None:
     ir = library_gemm("cuda", "f16", "1000000x1000000x1000", "nn", "exact").trace()
     assert "gemm" in ir
     assert np.dtype(np.float16).itemsize == 2
+
+
+LADDER = Path(__file__).parents[2] / "examples"
+GEMM = {"M": 3840, "N": 4096, "K": 4096}
+IMAGE = {"N": 32, "D": 9, "H": 9, "W": 7, "G": 4, "C": 64, "P": 7840, "T": 1728}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "dtype", "extents", "said"),
+    [
+        (
+            "02_basic_gemm.py:LARGE",
+            "f16",
+            GEMM,
+            [
+                "copy A (global) -> sA (shared): 8 elements (16 bytes) per access, no bank conflict",
+                "copy sA (shared) -> sA_frag (registers): 4 matrices (16 bytes of each lane) per access, no",
+                "copy acc (registers) -> C (global): 2 elements (4 bytes) per access, 02_",
+            ],
+        ),
+        (
+            "04_optimized_gemm.py:LARGE",
+            "f16",
+            GEMM,
+            [
+                "copy A (global) -> rA (registers): 8 elements (16 bytes) per access, 04_",
+                "copy rA (registers) -> sA (shared): 8 elements (16 bytes) per access, no bank conflict",
+                "copy rB (registers) -> sB (shared): 8 elements (16 bytes) per access, 2.00 passes over",
+                "copy sB (shared) -> sB_frag (registers): 4 matrices (16 bytes of each lane) per access, no",
+                "copy acc (registers) -> sC (shared): 2 elements (4 bytes) per access, no bank conflict",
+                "copy sC (shared) -> C (global): 8 elements (16 bytes) per access, no bank conflict",
+            ],
+        ),
+        (
+            "05_im2col.py:LARGE",
+            "f32",
+            IMAGE,
+            ["copy X (global) -> Y (global): 4 elements (16 bytes) per access, 05_"],
+        ),
+    ],
+)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_what_is_said_of_the_ladder(
+    kernel: str, dtype: str, extents: dict[str, int], said: list[str], arch: str
+) -> None:
+    shape = ",".join(f"{name}={extent}" for name, extent in extents.items())
+    subject = from_file(str(LADDER / kernel), dtype, shape, ())
+    text = resources(subject.compile("cuda", arch))
+    rows = dict(line.split("  ", 1) for line in text.splitlines() if "  " in line)
+    assert int(rows["spill store bytes"]) == int(rows["spill load bytes"]) == 0
+    assert 0 < int(rows["registers per thread"]) <= 255
+    assert int(rows["shared bytes"]) >= 0
+    assert rows["bank conflicts"].strip().startswith("predicted for each copy; not measured")
+    for part in said:
+        assert part in text
+
+
+def test_predicted_passes_are_those_that_the_reference_counts() -> None:
+    """Where the lowered layout is the author's."""
+    subject = from_file(str(LADDER / "04_optimized_gemm.py:LARGE"), "f16", "256x128x64", ())
+    executable = subject.compile("cuda", "sm_90a")
+    assert executable.listing is not None
+    predicted = {
+        m.target: m.passes for m in movements(executable.listing.kernel) if "rA" in m.source + m.target
+    }
+    predicted |= {
+        m.target: m.passes for m in movements(executable.listing.kernel) if m.source.startswith("rB")
+    }
+    counted = {
+        f"{count.site.value} (shared)": count.average
+        for count in subject.on_reference().counters.banks
+        if count.site.action == "write" and str(count.site.value) in ("sA", "sB")
+    }
+    assert counted == {name: predicted[name] for name in ("sA (shared)", "sB (shared)")}
+    assert counted == {"sA (shared)": 1.0, "sB (shared)": 2.0}

@@ -10,6 +10,8 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Copy, CopyAsync
 from tilewright.ir.types import Value
 from tilewright.runtime.executable import Executable
+from tilewright.targets.cuda.banks import passes_per_access
+from tilewright.targets.cuda.rules import loads_by_matrix, stores_by_matrix
 from tilewright.targets.reference.report import Report
 
 _UNITS = {"registers": "registers per thread"}
@@ -23,9 +25,12 @@ class Movement:
         source: name and memory of the source.
         target: name and memory of the target.
         elems: elements per access; None where the target has not chosen.
-        bytes: bytes per access.
+        bytes: bytes per access of the memory.
         asynchronous: whether it goes on while the kernel does other things.
         line: the author's line.
+        matrices: that one ``ldmatrix`` or ``stmatrix`` moves; 0 for other accesses.
+        passes: predicted passes over the banks per access of shared memory, 1.0 without conflicts; None where
+            nothing is predicted.
     """
 
     source: str
@@ -34,26 +39,43 @@ class Movement:
     bytes: int | None
     asynchronous: bool
     line: str
+    matrices: int = 0
+    passes: float | None = None
 
     def __str__(self) -> str:
         kind = "asynchronous copy" if self.asynchronous else "copy"
         width = "width not chosen"
         if self.elems is not None:
             width = f"{self.elems} element{'s' * (self.elems > 1)} ({self.bytes} bytes) per access"
+        if self.matrices:
+            width = f"{self.matrices} matrices (16 bytes of each lane) per access"
+        if self.passes is not None:
+            conflicts = "no bank conflict" if self.passes == 1 else f"{self.passes:.2f} passes over the banks"
+            width += f", {conflicts} predicted"
         where = f", {self.line}" if self.line else ""
         return f"{kind} {self.source} -> {self.target}: {width}{where}"
 
 
-def movements(kernel: Kernel) -> tuple[Movement, ...]:
-    """How each copy of a kernel moves its tile, in program order; the same copy of several stages once."""
+def movements(kernel: Kernel, target: str = "cuda") -> tuple[Movement, ...]:
+    """How each copy of a kernel moves its tile, in program order; the same copy of several stages once.
+
+    Args:
+        kernel: lowered for the target.
+        target: which; how its banks are met is predicted for ``cuda``.
+    """
     found: dict[Movement, None] = {}
     for op in kernel.walk():
         if isinstance(op, Copy):
             elems = op.vector
-            size = None if elems is None else elems * op.source.dtype.bytes
+            memory = op.target if op.source.is_fragment else op.source
+            size = None if elems is None else elems * memory.dtype.bytes
             line = str(op.location.frame) if op.location else ""
             names = (_place(op.source), _place(op.target))
-            found[Movement(*names, elems, size, isinstance(op, CopyAsync), line)] = None
+            predicted: tuple[int, float | None] = (0, None)
+            if target == "cuda" and elems is not None:
+                how = loads_by_matrix(op) or stores_by_matrix(op, kernel)
+                predicted = (how.count if how else 0, passes_per_access(op, how))
+            found[Movement(*names, elems, size, isinstance(op, CopyAsync), line, *predicted)] = None
     return tuple(found)
 
 
@@ -85,7 +107,10 @@ def resources(executable: Executable) -> str:
     ]
     if executable.path is not None:
         rows.append(("machine code bytes", executable.path.stat().st_size))
-    moved = [str(movement) for movement in movements(kernel)]
+    if executable.target == "cuda":
+        # The counters of the hardware are read by Nsight Compute, not by a program that launches a kernel.
+        rows.append(("bank conflicts", "predicted for each copy; not measured: that takes Nsight Compute"))
+    moved = [str(movement) for movement in movements(kernel, executable.target)]
     return "\n".join([*_table(rows), "", *moved])
 
 

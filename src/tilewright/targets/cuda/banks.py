@@ -17,13 +17,13 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.ir.ops import Copy, Mma, Op, Partition, Reshape, Shared
 from tilewright.ir.rules import widest_vector
-from tilewright.ir.types import FragmentType
+from tilewright.ir.types import FragmentType, Memory
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.nodes import Int, Sym
 from tilewright.layout.transforms import Swizzle
 from tilewright.layout.view import View
 from tilewright.layout.walk import evaluate, symbols
-from tilewright.targets.cuda.matrices import matrix_load
+from tilewright.targets.cuda.matrices import MatrixLoad, matrix_load
 
 Offsets = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -160,6 +160,34 @@ def _loaded(view: View, spread: Distribution, dtype: DType) -> WarpAccess:
     dim, run = spread.vector()
     vector = view.vector_width(dim, min(run & -run, CHUNK_BYTES // dtype.bytes))
     return WarpAccess(_offsets(view, spread, vector), vector * dtype.bytes)
+
+
+def passes_per_access(op: Copy, how: MatrixLoad | None = None) -> float | None:
+    """The predicted passes over the banks of one access of a warp, 1.0 without conflicts.
+
+    Accesses wider than 4 bytes, and ``ldmatrix``, go in parts; a part's passes are counted.
+
+    Args:
+        op: a copy of a lowered kernel.
+        how: if it goes by ``ldmatrix`` or ``stmatrix``.
+
+    Returns:
+        That of the worse side, or None if neither lies in shared memory.
+    """
+    found: list[float] = []
+    for value in (op.source, op.target):
+        if not value.is_tensor or value.tensor.memory is not Memory.SHARED:
+            continue
+        view = value.tensor.view
+        if how is not None:
+            rows = Distribution(op.spread.shape, how.lanes, how.values)
+            access = WarpAccess(_offsets(view, rows, 1), CHUNK_BYTES)
+        else:
+            vector = op.vector or widest_vector(op)
+            access = WarpAccess(_offsets(view, op.spread, vector), vector * value.dtype.bytes)
+        least = len(access.offsets) * max(access.bytes // BANK_BYTES, 1)
+        found.append(passes(access.offsets, access.bytes, value.dtype.bytes) / least)
+    return max(found, default=None)
 
 
 def _offsets(view: View, spread: Distribution, vector: int) -> Offsets:

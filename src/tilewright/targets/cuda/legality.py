@@ -14,6 +14,7 @@ from tilewright.ir.types import Value
 from tilewright.targets.arch import Arch, architecture
 from tilewright.targets.atoms import TENSOR_CORE
 from tilewright.targets.cuda.prelude import MMA_FUNCTIONS
+from tilewright.targets.cuda.registers import too_many_registers
 from tilewright.targets.simt.mma import MULTIPLY_ADD
 
 _SINCE_SM_90 = {*ASYNC_OPS} - {Role, RoleBarrier}
@@ -29,6 +30,7 @@ def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
     """
     chosen = architecture(arch)
     found = [*_launch(kernel, chosen), *_clusters(kernel, chosen), *_shared(kernel, chosen)]
+    found += too_many_registers(kernel, chosen)
     for op in kernel.walk():
         found.extend(_operation(op, chosen))
     return found
