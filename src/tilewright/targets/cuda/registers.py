@@ -21,9 +21,9 @@ UNIT = 8
 def too_many_registers(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
     """The first matrix multiply whose fragments no thread can hold; what an atom loads is not even counted.
 
-    Kernels with roles say themselves how many registers each role has.
+    Kernels with roles say themselves how many registers each role has; too many threads are refused as such.
     """
-    if any(isinstance(op, Role) for op in kernel.walk()):
+    if kernel.threads > arch.threads or any(isinstance(op, Role) for op in kernel.walk()):
         return
     limit = min(MOST, arch.registers // max(kernel.threads, 1) // UNIT * UNIT)
     for op, alive in held_at_multiplies(kernel):

@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(128) register_gemm(
         for (int i = 0; i < 2; ++i) {
           *(unsigned*)&a[4*j + 2*i] =
               load_if<unsigned>(64*m + 8*i + row < M && 64*k + 8*j + col < K, from + 8*A_stride0*i
-                  + 8*j);
+              + 8*j);
         }
       }
     }
