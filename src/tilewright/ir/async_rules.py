@@ -22,6 +22,10 @@ SPAN_BYTES = 128
 """The swizzle that bulk copies and asynchronous MMA share: 8 rows of 128 bytes, 16-byte chunks exchanged."""
 
 
+MOST_DIMENSIONS = 5
+"""Of a tensor that TMA copies."""
+
+
 @dataclass(frozen=True)
 class Panels:
     """How a tile lies in shared memory: panels of 128-byte rows under the 128-byte swizzle.
@@ -134,8 +138,9 @@ def _strides(view: View) -> list[int]:
 
 def _verify_box(op: TmaLoad | TmaStore, tensor: Value, tile: Value) -> Iterator[Violation]:
     view = tile.tensor.view
-    if view.rank != tensor.tensor.view.rank:
-        yield op.violation("tma", f"box of rank {view.rank} for {tensor} of rank {tensor.tensor.view.rank}")
+    rank = tensor.tensor.view.rank
+    if view.rank > rank or rank > MOST_DIMENSIONS:
+        yield op.violation("tma", f"box of rank {view.rank} for {tensor} of rank {rank}", "a box of rank 2")
         return
     for dim, extent in enumerate(view.shape):
         if not isinstance(extent, int) or extent > 256:

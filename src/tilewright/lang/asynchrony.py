@@ -136,7 +136,8 @@ def tma_load(
     Args:
         source: a tensor parameter.
         at: the box's first element.
-        target: a swizzled tile in shared memory.
+        target: a swizzled tile in shared memory; of fewer dimensions, if the box has extent 1 in the leading
+            ones of the source.
         barrier: one stage of `mbarrier`.
         multicast: axes of the cluster; all blocks that differ from this one only along them get the box too,
             at the same place of their shared memory, and its bytes count at their own barriers.

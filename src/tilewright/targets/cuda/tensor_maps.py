@@ -16,7 +16,7 @@ def derive_tensor_maps(kernel: Kernel) -> Kernel:
         if not isinstance(op, TmaLoad | TmaStore):
             continue
         tensor, tile = (op.source, op.target) if isinstance(op, TmaLoad) else (op.target, op.source)
-        key = (tensor.name, box_of(tile))
+        key = (tensor.name, box_of(tensor, tile))
         if key not in maps:
             same = sum(1 for name, _ in maps if name == tensor.name)
             name = f"{tensor.name}_map" + (f"_{same}" if same else "")
@@ -24,12 +24,13 @@ def derive_tensor_maps(kernel: Kernel) -> Kernel:
     return replace(kernel, tensor_maps=tuple(maps.values())) if maps else kernel
 
 
-def box_of(tile: Value) -> tuple[int, ...]:
-    """The box that a shared tile takes."""
-    return tuple(int(extent) for extent in tile.tensor.shape if isinstance(extent, int))
+def box_of(tensor: Value, tile: Value) -> tuple[int, ...]:
+    """The box of a tensor that a shared tile takes: 1 in the leading dimensions that the tile lacks."""
+    shape = tuple(int(extent) for extent in tile.tensor.shape if isinstance(extent, int))
+    return (1,) * (tensor.tensor.view.rank - len(shape)) + shape
 
 
 def map_of(kernel: Kernel, tensor: Value, tile: Value) -> TensorMap:
     """The map of a tensor and a box."""
-    box = box_of(tile)
+    box = box_of(tensor, tile)
     return next(m for m in kernel.tensor_maps if (m.tensor, m.box) == (tensor.name, box))

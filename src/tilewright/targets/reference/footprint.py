@@ -155,15 +155,16 @@ def box_at(
     Args:
         value: the tensor.
         at: coordinates of the box's first element; may lie outside, also before the tensor.
-        shape: extents of the box.
+        shape: extents of the box; 1 in the leading dimensions that it lacks.
         env: the value of every symbol.
     """
-    grids = [start + grid for start, grid in zip(at, np.indices(shape, sparse=True), strict=True)]
+    box = (1,) * (len(at) - len(shape)) + tuple(shape)
+    grids = [start + grid for start, grid in zip(at, np.indices(box, sparse=True), strict=True)]
     extents = [int(evaluate(extent, env)) for extent in value.tensor.view.shape]
-    exists = np.ones(shape, bool)
+    exists = np.ones(box, bool)
     for grid, extent in zip(grids, extents, strict=True):
         exists &= (grid >= 0) & (grid < extent)
-    return _offsets(value, env, grids), exists
+    return _offsets(value, env, grids).reshape(shape), exists.reshape(shape)
 
 
 def _offsets(value: Value, env: Mapping[Sym, int], grids: Sequence[Array]) -> Array:
