@@ -78,13 +78,15 @@ def main() -> None:
 
 
 def driver_call(bound: Bound, *arrays: Any) -> Any:
-    """The driver's call for these arrays; ``bound`` launches nothing else, so the arguments stay."""
+    """The driver's call for these arrays; ``bound`` launches nothing else, so its arguments stay."""
     launcher, pointers = bound.launcher(arrays, None)
     assert isinstance(launcher, PreparedCuda)
     launcher.launch(arrays, pointers, None)
     for array in arrays[2:]:
         array.fill_(float("nan"))
-    return launcher.driver_call(torch.cuda.current_stream().cuda_stream)
+    call: Any = launcher.driver_call(torch.cuda.current_stream().cuda_stream)
+    call.holds = bound, launcher  # whose memory the arguments lie in
+    return call
 
 
 if __name__ == "__main__":
