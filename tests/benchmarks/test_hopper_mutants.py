@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import ctypes
+import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 from tilewright import dtypes
+from tilewright.runtime import cuda
 from tilewright.runtime.nvrtc import FATAL, compile_text
 
+sys.path.insert(0, str(Path(__file__).parents[2]))
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
 import delays
 import hopper_mutants as mutants
+from tests.runtime.fake_gpu import Driver
+from tests.runtime.fake_gpu import gpu as gpu  # a fixture
 
 TEXT = """prelude
 extern "C" __global__ void f() {
@@ -87,3 +94,28 @@ say(begins="two")
 def test_a_process_that_hangs_or_fails_keeps_what_it_said(rest: str, limit_s: float, outcome: str) -> None:
     told = mutants.watched((sys.executable, "-c", CHILD.format(rest=rest)), limit_s)
     assert told == {"one": "right: 3 launches", "two": outcome}
+
+
+def copying(driver: Driver) -> Any:
+    """The driver's functions, and those that copy memory."""
+
+    def call(name: str, *arguments: Any) -> Any:
+        if name.startswith("cuMemcpy"):
+            return ctypes.memmove(*arguments)
+        if name == "cuMemsetD8Async":
+            return ctypes.memset(*arguments[:3])
+        return None if name == "cuCtxSynchronize" else driver.call(name, *arguments)
+
+    return call
+
+
+def test_every_variant_is_launched_and_a_result_that_nobody_writes_is_wrong(gpu, monkeypatch, capsys) -> None:
+    monkeypatch.setattr(cuda, "call", copying(gpu))
+    mutants.run("role 1: for all warps around it")
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert [message["begins"] for message in told[::2]] == [mutants.CORRECT, mutants.PLAIN, mutants.LATE]
+    times = [mutants.DELAYED_LAUNCHES, mutants.LAUNCHES, mutants.DELAYED_LAUNCHES]
+    wrong = [f"wrong: {n} of {n} launches, up to {128 * 128} elements" for n in times]
+    assert [message["outcome"] for message in told[1::2]] == wrong
+    assert len(gpu.launched) == sum(times)
+    assert {launched.shape[:4] for launched in gpu.launched} == {(1, 1, 1, 384)}
