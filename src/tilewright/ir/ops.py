@@ -16,6 +16,7 @@ from typing import ClassVar
 from tilewright.dtypes import DType
 from tilewright.errors import Violation
 from tilewright.ir import rules
+from tilewright.ir.async_ops import ASYNC_OPS
 from tilewright.ir.elementwise import FUNCTIONS, result_dtype
 from tilewright.ir.fragment_ops import Redistribute
 from tilewright.ir.mma import TiledMma
@@ -387,4 +388,5 @@ class If(Op):
 OPS: tuple[type[Op], ...] = (
     *(Shared, Fragment, Reshape, Partition, Copy, CopyAsync, AsyncCommit, AsyncWait, Fill),
     *(Elementwise, Redistribute, Mma, Barrier, WarpBarrier, Variable, SetVariable, GetVariable, Let, For, If),
+    *ASYNC_OPS,
 )

@@ -9,7 +9,7 @@ from typing import Any
 from tilewright import dtypes
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.ir import kernel as k
-from tilewright.ir.async_ops import ASYNC_OPS, Role
+from tilewright.ir.async_ops import Role
 from tilewright.ir.builder import make
 from tilewright.ir.indices import grid_index, loop_index, named_integer
 from tilewright.ir.mma import MmaAtom, TiledMma
@@ -31,7 +31,7 @@ _MISFITS = (
     TypeError,
     ValueError,
 )
-_OPS = {op.name: op for op in (*OPS, *ASYNC_OPS)}
+_OPS = {op.name: op for op in OPS}
 _TRANSFORMS = {transform.__name__: transform for transform in TRANSFORMS}
 _SOURCES = {source.__name__: source for source in (k.Extent, k.Stride, k.Argument, k.Derived)}
 _BINARY: dict[type, Callable[[Int, Int], Int]] = {
