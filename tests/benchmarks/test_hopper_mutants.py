@@ -113,9 +113,12 @@ def test_every_variant_is_launched_and_a_result_that_nobody_writes_is_wrong(gpu,
     monkeypatch.setattr(cuda, "call", copying(gpu))
     mutants.run("role 1: for all warps around it")
     told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
-    assert [message["begins"] for message in told[::2]] == [mutants.CORRECT, mutants.PLAIN, mutants.LATE]
     times = [mutants.DELAYED_LAUNCHES, mutants.LAUNCHES, mutants.DELAYED_LAUNCHES]
-    wrong = [f"wrong: {n} of {n} launches, up to {128 * 128} elements" for n in times]
-    assert [message["outcome"] for message in told[1::2]] == wrong
+    names = (mutants.CORRECT, mutants.PLAIN, mutants.LATE)
+    expected: list[dict[str, str]] = []
+    for name, count in zip(names, times, strict=True):  # a message before each launch, and one before all
+        expected += [{"begins": name}] * (count + 1)
+        expected.append({"outcome": f"wrong: {count} of {count} launches, up to {128 * 128} elements"})
+    assert told == expected
     assert len(gpu.launched) == sum(times)
     assert {launched.shape[:4] for launched in gpu.launched} == {(1, 1, 1, 384)}
