@@ -100,6 +100,7 @@ def buffered(A, B, C, *, tile, mma):
 @tw.kernel(A="M K", B="N K", C="M N")
 def prefetched(A, B, C, *, tile, mma, stages):
     out, a, b, acc, count, slices = begin(A, B, C, tile, mma, stages)
+    assert slices % 2 == 0, "two sets of registers take turns: a tile has an even number of slices"
     rA = [tw.fragment(a.part, A.dtype, name="rA") for _ in range(2)]
     rB = [tw.fragment(b.part, B.dtype, name="rB") for _ in range(2)]
     for k in tw.unroll(stages - 1):

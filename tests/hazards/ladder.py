@@ -20,10 +20,15 @@ def example(file: str) -> dict[str, Any]:
     return runpy.run_path(str(EXAMPLES / file))
 
 
-LADDER = {
-    "optimized_gemm": example("04_optimized_gemm.py")["optimized_gemm"].program,
-    "im2col": example("05_im2col.py")["im2col"].program,
+PLACES = {
+    "optimized_gemm": "04_optimized_gemm.py",
+    "im2col": "05_im2col.py",
+    "warp_tiles_gemm": "06_warp_tiles_gemm.py",
+    "serial": "07_three_levels_gemm.py",
+    "buffered": "07_three_levels_gemm.py",
+    "prefetched": "07_three_levels_gemm.py",
 }
+LADDER = {name: example(file)[name].program for name, file in PLACES.items()}
 
 
 def traced(name: str, arrays: dict[str, np.ndarray], **constants: Any) -> Kernel:

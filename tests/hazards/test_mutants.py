@@ -55,6 +55,15 @@ CASES = {
             "dilation": (1, 2, 1),
         },
     ),
+    **{
+        name: (gemm_arrays(45, 29, k, "f16"), {"tile": (32, 32, 32), "mma": TENSOR, **more})
+        for name, k, more in (
+            ("warp_tiles_gemm", 90, {}),
+            ("serial", 90, {}),
+            ("buffered", 154, {}),
+            ("prefetched", 218, {"stages": 3}),
+        )
+    },
 }
 
 PAST_THE_EDGE = "a tile past the edge is invalid: it reads as zeros, which add nothing"
@@ -70,6 +79,9 @@ ONE_TAP = "a filter of one tap along a dimension has no second one for its dista
 THROUGH_SHARED = "copy -> barrier -> copy: the barrier orders the accumulator's way through sC"
 NARROWER_LAST = "barrier -> copy: the barrier orders all of sC, whichever thread takes it to C"
 WAITS_FOR_MORE = "copy_async -> async_wait(0) -> barrier -> mma: it only waits for the next stage as well"
+NARROWER_REGISTERS = "the thread that loads its part of an operand is the one that multiplies it"
+ONE_STAGE = "there is one stage: the one before it, and the one after it, is itself"
+WAITS_LONGER = "copy_async -> async_wait -> barrier -> copy: it only waits for later stages as well"
 
 EQUIVALENT = {
     "basic_gemm": {
@@ -95,12 +107,36 @@ EQUIVALENT = {
         "copy 0: vector halved": ONE_COPY,
         "copy 0: threads in another order": ONE_COPY,
     },
+    "warp_tiles_gemm": {
+        "for 0: stops one later": PAST_THE_EDGE,
+        **{f"copy {number}: vector halved": NARROWER_REGISTERS for number in (0, 1)},
+    },
+    "serial": {
+        "for 0: stops one later": PAST_THE_EDGE,
+        **{f"copy {number}: threads in another order": OTHER_THREADS for number in (0, 1)},
+        **{f"copy {number}: vector halved": NARROWER for number in (0, 1)},
+        **{f"copy {number}: vector halved": NARROWER_REGISTERS for number in (2, 3, 4, 5)},
+        **{
+            f"view {n}: slice 0 {how}": ONE_STAGE for n in (2, 4, 5, 7, 9, 11) for how in ("-1", "one around")
+        },
+    },
+    "buffered": {
+        "for 0: stops one later": PAST_THE_EDGE,
+        **{f"copy_async {number}: threads in another order": OTHER_ISSUERS for number in range(4)},
+        **{f"copy {number}: vector halved": NARROWER_REGISTERS for number in range(4)},
+    },
+    "prefetched": {
+        "for 0: stops one later": PAST_THE_EDGE,
+        **{f"async_wait {number}: one fewer pending": WAITS_LONGER for number in (0, 1)},
+        **{f"copy_async {number}: threads in another order": OTHER_ISSUERS for number in range(6)},
+        **{f"copy {number}: vector halved": NARROWER_REGISTERS for number in range(6)},
+    },
 }
 """Mutants that compute the same without a hazard, and the happens-before edge or the zeros behind it."""
 
 
 RESULT = {"im2col": "Y"}
-LEAST = {"im2col": 15}
+LEAST = {"im2col": 15, "warp_tiles_gemm": 26}
 """Mutants at least; a copy alone has fewer."""
 
 RACES = {Kind.READ_WRITE, Kind.WRITE_READ, Kind.IN_FLIGHT, Kind.UNWRITTEN}
@@ -167,7 +203,14 @@ def test_every_mutant_is_found_or_equivalent_for_a_named_reason(name) -> None:
     assert {mutant for mutant, found in outcomes.items() if found == "survived"} == set(EQUIVALENT[name])
 
 
-BARRIERS = {"basic_gemm": 2, "pipelined_gemm": 2, "optimized_gemm": 4}
+BARRIERS = {
+    "basic_gemm": 2,
+    "pipelined_gemm": 2,
+    "optimized_gemm": 4,
+    "serial": 2,
+    "buffered": 1,
+    "prefetched": 2,
+}
 
 
 @pytest.mark.parametrize(
@@ -194,3 +237,16 @@ def test_a_missing_wait_is_an_access_in_flight(change) -> None:
     report = executed("pipelined_gemm", change)
     assert report.findings[0].kind is Kind.IN_FLIGHT
     assert "has not waited for its copy" in str(report.findings[0])
+
+
+def test_the_published_pipelines_missing_barrier_is_named_with_both_lines() -> None:
+    """Between the multiplications of a tile and the next asynchronous copy over it: a race of warps."""
+    races = [f for f in executed("buffered", "barrier 0: removed").findings if f.kind is Kind.READ_WRITE]
+    assert {finding.tensor for finding in races} == {"sA", "sB"}
+    for finding in races:
+        assert finding.earlier is not None
+        assert (finding.earlier.op.name, finding.access.op.name) == ("copy", "copy_async")
+        text = str(finding)
+        assert "tw.load(" in text
+        assert "tw.copy_async(self.tiles[k]" in text
+        assert "no barrier" in text
