@@ -196,8 +196,12 @@ class CopyAsync(Copy):
             yield self.violation(
                 "copy_async",
                 f"vector {self.vector} of {self.source.dtype} is {size} bytes; copy_async moves 4, 8 or 16",
-                f"vector={max(4 // self.source.dtype.bytes, 1)}",
+                self._nearest(max(4 // self.source.dtype.bytes, 1)),
             )
+
+    def _nearest(self, least: int) -> str:
+        """The narrowest vector that is moved in the background, if it is legal here."""
+        return f"vector={least}" if rules.widest_vector(self) >= least else "no vector: it is copied at once"
 
 
 @dataclass(frozen=True)

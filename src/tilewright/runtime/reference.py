@@ -69,10 +69,22 @@ class PreparedReference:
         for parameter, argument in zip(self.parameters, arguments, strict=True):
             if parameter.kind == "tensor":
                 array = host_array(describe(argument))
-                arrays[parameter.name] = array.copy(order="K") if copy else array
+                arrays[parameter.name] = copied(array) if copy else array
             elif parameter.kind == "scalar":
                 numbers[parameter.name] = number(parameter.name, parameter.dtype, argument)
         return run(self.executable.kernel, arrays, self.binding.sizes, numbers, lanes=lanes)
+
+
+def copied(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
+    """A copy with the same strides: the kernel's offsets hold for it too."""
+    if array.size == 0:
+        return array.copy()
+    span = 1 + sum((n - 1) * s // array.itemsize for n, s in zip(array.shape, array.strides, strict=True))
+    made: np.ndarray[Any, np.dtype[Any]] = np.ndarray(
+        array.shape, array.dtype, np.empty(span, array.dtype), strides=array.strides
+    )
+    made[...] = array
+    return made
 
 
 def host_array(info: ArrayInfo) -> np.ndarray[Any, np.dtype[Any]]:

@@ -40,6 +40,12 @@ static void copy_async(void* to, const void* from, bool exists = true) {
         for t in ("", "_trans")
     },
     **{
+        f"stmatrix_x{n}{t}": f"static void stmatrix_x{n}{t}(void* to, const void* from) "
+        f"{{ stmatrix<{n}, {'true' if t else 'false'}>(to, from); }}"
+        for n in (1, 2, 4)
+        for t in ("", "_trans")
+    },
+    **{
         f"mma_{name}": f"static void mma_{name}({total}* c, const void* a, const void* b) "
         f"{{ mma<{kind}, {parts}>(c, a, b); }}"
         for name, total, kind, parts in (

@@ -27,7 +27,7 @@ struct Index { int x, y, z; };
 static const int MOST_THREADS = 1024, STACK_BYTES = 1 << 16, SHARED_BYTES = 1 << 18;
 
 struct Meeting { int arrived, generation; };
-struct Warp { Meeting meeting; const void* address[32]; unsigned a[32][4], b[32][2]; };
+struct Warp { Meeting meeting; void* address[32]; unsigned a[32][4], b[32][2]; };
 
 static Index threadIdx, blockIdx;
 static int cluster_index[3];
@@ -144,7 +144,7 @@ static float to_tf32(float x) { return __uint_as_float((__float_as_uint(x) + 0x1
 template <int count, bool transposed> static void ldmatrix(void* to, const void* from) {
   Warp& warp = warps[thread / 32];
   const int lane = thread % 32;
-  warp.address[lane] = from;
+  warp.address[lane] = (void*)from;
   __syncwarp();
   for (int q = 0; q < count; ++q) {
     unsigned word;
@@ -159,6 +159,26 @@ template <int count, bool transposed> static void ldmatrix(void* to, const void*
     }
     if ((uintptr_t)warp.address[8 * q + lane % 8] % 16) abort();
     ((unsigned*)to)[q] = word;
+  }
+  __syncwarp();
+}
+
+template <int count, bool transposed> static void stmatrix(void* to, const void* from) {
+  Warp& warp = warps[thread / 32];
+  const int lane = thread % 32;
+  warp.address[lane] = to;
+  __syncwarp();
+  for (int q = 0; q < count; ++q) {
+    const unsigned word = ((const unsigned*)from)[q];
+    if ((uintptr_t)warp.address[8 * q + lane % 8] % 16) abort();
+    if (transposed) {
+      for (int e = 0; e < 2; ++e) {
+        const unsigned short half = (unsigned short)(word >> 16 * e);
+        memcpy((char*)warp.address[8 * q + 2 * (lane % 4) + e] + 2 * (lane / 4), &half, 2);
+      }
+    } else {
+      memcpy((char*)warp.address[8 * q + lane / 4] + 4 * (lane % 4), &word, 4);
+    }
   }
   __syncwarp();
 }

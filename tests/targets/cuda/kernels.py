@@ -163,6 +163,16 @@ def transpose(X, Y, *, tile, threads):
     tw.copy(staged.permute(1, 0), Y.tile((tile[1], tile[0]), (n, m)), threads=threads)
 
 
+@tw.kernel(X="M N", Y="M N")
+def through_matrices(X, Y, *, tile, mma, columns):
+    m, n = tw.block_index(tw.ceil_div(X.shape, tile))
+    strides = (1, tile[0]) if columns else (tile[1], 1)
+    staged = tw.shared(tile, Y.dtype, layout=tw.Layout(tile, strides))
+    tw.copy(tw.load(X.tile(tile, (m, n)), mma.c()), staged)
+    tw.barrier()
+    tw.copy(staged, Y.tile(tile, (m, n)), threads=(32, 4))
+
+
 def _gemm(
     dtype: DType, out: DType, mma: tw.TiledMma, tile: Any, threads: Any, vector: Any, whole: bool
 ) -> Kernel:
@@ -330,6 +340,19 @@ CASES: dict[str, Callable[[], Kernel]] = {
     "copy_large": lambda: through_shared.trace(
         matrix(tw.f32, (1, 1), 1), matrix(tw.f64, (1, 1), 1), tile=(128, 128), threads=(2, 16), back=(4, 16)
     ),
+    **{
+        f"matrices_{source}_{target}{'_trans' * columns}": (
+            lambda source=source, target=target, columns=columns: through_matrices.trace(
+                matrix(source, (1, 1)),
+                matrix(target, (1, 1)),
+                tile=(64, 64),
+                mma=SMALL["f16"],
+                columns=columns,
+            )
+        )
+        for source, target in ((tw.f32, tw.f16), (tw.f32, tw.bf16), (tw.f16, tw.f16))
+        for columns in (False, True)
+    },
     "through_everything": lambda: through_everything.trace(
         matrix(tw.f16, (1, 8), 8), matrix(tw.bf16, (1, 8), 8), tile=(32, 64), threads=(16, 8)
     ),

@@ -123,3 +123,14 @@ def test_strides_of_64_bits_make_offsets_of_64_bits(cases: Cases) -> None:
     text = cuda.emit(cases["pipelined_gemm_f16_tt"](), "sm_90a").text
     assert "long long A_stride1" in text
     assert "A_stride1*" in text or "*A_stride1" in text
+
+
+@pytest.mark.parametrize("form", ["", "_trans"])
+@pytest.mark.parametrize("pair", ["f32_f16", "f32_bf16", "f16_f16"])
+def test_fragments_are_stored_as_matrices_or_packed(pair: str, form: str, cases: Cases) -> None:
+    kernel = cases[f"matrices_{pair}{form}"]()
+    hopper, ampere = (cuda.emit(kernel, arch).text for arch in ("sm_90a", "sm_80"))
+    assert f"stmatrix.sync.aligned.m8n8.x4{form.replace('_', '.')}.shared.b16" in hopper
+    assert "stmatrix" not in ampere
+    if not form:
+        assert "*(unsigned*)(to" in ampere, "two 16-bit elements in one store of 32 bits"

@@ -63,7 +63,11 @@ def passes(offsets: Offsets, width: int, element_bytes: int) -> int:
         4
     """
     groups = max(width // BANK_BYTES, 1)
-    words = (offsets * element_bytes // BANK_BYTES).reshape(offsets.shape[0] * groups, -1)
+    accesses, lanes = offsets.shape
+    together = min(BANKS // groups, lanes)
+    while lanes % together:
+        together -= 1
+    words = (offsets * element_bytes // BANK_BYTES).reshape(accesses * lanes // together, together)
     touched = np.sort((words[:, :, None] + np.arange(groups)).reshape(len(words), -1))
     first = np.ones(touched.shape, dtype=bool)
     first[:, 1:] = touched[:, 1:] != touched[:, :-1]

@@ -29,8 +29,9 @@ def emit(kernel: Kernel, arch: Arch | str) -> Listing:
     Returns:
         The text, with the lowered kernel that it spells.
     """
-    lowered, notes = lower(kernel, architecture(arch))
-    emitter = SimtEmitter(lowered, CUDA_RULES, DIALECT)
+    chosen = architecture(arch)
+    lowered, notes = lower(kernel, chosen)
+    emitter = SimtEmitter(lowered, CUDA_RULES, DIALECT, chosen.features)
     entry = emitter.identifier(kernel.name)
     emitter.block(lowered.body)
     body = [*_start(emitter), *emitter.lines]

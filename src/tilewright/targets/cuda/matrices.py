@@ -1,6 +1,7 @@
-"""Loading MMA operands from shared memory by ``ldmatrix``: when the maps fit, and which lane names which row.
+"""Moving fragments by ``ldmatrix`` and ``stmatrix``: when the maps fit, and which lane names which row.
 
-Source: PTX ISA, "Warp-level matrix load instruction: ldmatrix".  A matrix is 8 rows of 16 bytes; lane
+Source: PTX ISA, "Warp-level matrix load instruction: ldmatrix", "Warp-level matrix store instruction:
+stmatrix", which is the same the other way round.  A matrix is 8 rows of 16 bytes; lane
 ``8*q + r`` gives the address of row ``r`` of matrix ``q``, and lane ``4*g + t`` receives the four bytes at
 ``4*t`` of row ``g`` of every matrix.  With ``.trans``, for 2-byte elements, it receives elements ``2*t`` and
 ``2*t + 1`` of column ``g``.
@@ -19,7 +20,7 @@ from tilewright.targets.simt.walk import merge, take
 
 @dataclass(frozen=True)
 class MatrixLoad:
-    """How a fragment is loaded by ``ldmatrix``.
+    """How a fragment is loaded by ``ldmatrix``, or stored by ``stmatrix``.
 
     Args:
         count: matrices of one instruction.
@@ -36,9 +37,9 @@ class MatrixLoad:
     word: int
 
     @property
-    def function(self) -> str:
-        """The prelude's function."""
-        return f"ldmatrix_x{self.count}{'_trans' if self.transposed else ''}"
+    def matrices(self) -> str:
+        """The name of the prelude's function, less the ``ld`` or ``st`` that it begins with."""
+        return f"matrix_x{self.count}{'_trans' if self.transposed else ''}"
 
 
 def matrix_load(view: View, spread: Distribution, dtype: DType) -> MatrixLoad | None:

@@ -210,8 +210,24 @@ DEVICE void {name}(void* to, const void* from) {{
 }}"""
 
 
+def _stmatrix(count: int, transposed: bool) -> str:
+    """Source: PTX ISA, "Warp-level matrix store instruction: stmatrix"."""
+    name = f"stmatrix_x{count}{'_trans' if transposed else ''}"
+    form = f"stmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.shared.b16"
+    inputs = ", ".join(f'"r"(r[{i}])' for i in range(count))
+    names = ", ".join(f"%{i + 1}" for i in range(count))
+    return f"""
+DEVICE void {name}(void* to, const void* from) {{
+  const unsigned* r = (const unsigned*)from;
+  const unsigned shared = __cvta_generic_to_shared(to);
+  asm volatile("{form} [%0], {{{names}}};"
+               ::"r"(shared), {inputs} : "memory");
+}}"""
+
+
 _MATRICES = {
-    f"ldmatrix_x{count}{'_trans' if transposed else ''}": _ldmatrix(count, transposed)
+    f"{way}matrix_x{count}{'_trans' if transposed else ''}": write(count, transposed)
+    for way, write in (("ld", _ldmatrix), ("st", _stmatrix))
     for count in (1, 2, 4)
     for transposed in (False, True)
 }

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from tilewright.ir.async_ops import Role
-from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import (
     AsyncCommit,
     AsyncWait,
@@ -48,8 +46,8 @@ def shared(emitter: SimtEmitter, op: Shared) -> None:
 
 @CUDA_RULES.rule(Copy)
 def copy(emitter: SimtEmitter, op: Copy) -> None:
-    """By ``ldmatrix`` where it fits, else by loads and stores."""
-    if (stored := stores_by_matrix(op, emitter.kernel)) is not None:
+    """By ``ldmatrix`` or ``stmatrix`` where they fit, else by loads and stores."""
+    if (stored := stores_by_matrix(op, emitter.features)) is not None:
         _store_matrices(emitter, op, stored)
         return
     how = loads_by_matrix(op)
@@ -66,7 +64,7 @@ def copy(emitter: SimtEmitter, op: Copy) -> None:
         pointer = scope.pointer("from", op.source, base, const=True)
         source = emitter.plus(pointer, step)
         register = emitter.spell(mul(path.register, how.count * how.word))
-        emitter.one_line(path.loops, f"{how.function}(&{emitter.name(op.target)}[{register}], {source});")
+        emitter.one_line(path.loops, f"ld{how.matrices}(&{emitter.name(op.target)}[{register}], {source});")
 
 
 def loads_by_matrix(op: Copy) -> MatrixLoad | None:
@@ -79,15 +77,15 @@ def loads_by_matrix(op: Copy) -> MatrixLoad | None:
     return matrix_load(source.tensor.view, target.fragment.distribution, source.dtype)
 
 
-def stores_by_matrix(op: Copy, kernel: Kernel) -> MatrixLoad | None:
-    """How a copy is done by ``stmatrix``, if it can be: in kernels that have roles, for sm_90 and later."""
+def stores_by_matrix(op: Copy, features: frozenset[str]) -> MatrixLoad | None:
+    """How a copy is done by ``stmatrix``, if it can be, on an architecture of these features."""
     source, target = op.source, op.target
-    if not source.is_fragment or not target.is_tensor or target.dtype.bytes != 2:
+    if "sm_90" not in features or not source.is_fragment or not target.is_tensor:
         return None
-    if target.tensor.memory is not Memory.SHARED or not any(isinstance(o, Role) for o in kernel.walk()):
+    spread = source.fragment.distribution
+    if target.tensor.memory is not Memory.SHARED or spread.copies > 1:
         return None
-    how = matrix_load(target.tensor.view, source.fragment.distribution, target.dtype)
-    return None if how is None or how.transposed else how
+    return matrix_load(target.tensor.view, spread, target.dtype)
 
 
 def _store_matrices(emitter: SimtEmitter, op: Copy, how: MatrixLoad) -> None:
@@ -111,7 +109,7 @@ def _store_matrices(emitter: SimtEmitter, op: Copy, how: MatrixLoad) -> None:
                 emitter.dialect.types,
             )
             emitter.one_line((e,), f"{packed}[{e.name}] = {value};")
-            emitter.line(f"stmatrix_x{how.count}({emitter.plus(pointer, step)}, {packed});")
+            emitter.line(f"st{how.matrices}({emitter.plus(pointer, step)}, {packed});")
 
 
 @CUDA_RULES.rule(CopyAsync)

@@ -178,17 +178,6 @@ DEVICE void mma_wait() {
 }
 
 
-def _stmatrix(count: int) -> str:
-    inputs = ", ".join(f'"r"(r[{i}])' for i in range(count))
-    names = ", ".join(f"%{i + 1}" for i in range(count))
-    return f"""
-DEVICE void stmatrix_x{count}(void* to, const void* from) {{
-  const unsigned* r = (const unsigned*)from;
-  asm volatile("stmatrix.sync.aligned.m8n8.x{count}.shared.b16 [%0], {{{names}}};"
-               ::"r"({_SHARED}(to)), {inputs} : "memory");
-}}"""
-
-
 _CONTROL = {
     **{
         f"set_registers_{way}": f"""
@@ -216,7 +205,6 @@ DEVICE void prior_grid_wait() {
 DEVICE void launch_dependents() {
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }""",
-    **{f"stmatrix_x{count}": _stmatrix(count) for count in (1, 2, 4)},
 }
 
 PIECES: dict[str, str] = {**_BARRIERS, **_COPIES, **_MMA, **_CONTROL}

@@ -43,8 +43,11 @@ LOOPS = ("i", "j", "u", "v", "w", "x", "y", "z")
 class SimtEmitter(Emitter):
     """Collects the lines of the program that each thread runs."""
 
-    def __init__(self, kernel: Kernel, rules: RuleTable, dialect: Dialect) -> None:
+    def __init__(
+        self, kernel: Kernel, rules: RuleTable, dialect: Dialect, features: frozenset[str] = frozenset()
+    ) -> None:
         super().__init__(kernel, rules, dialect)
+        self.features = features  # of the architecture
         self.sizes = {param.sym for param in kernel.sizes}
         self.access_bytes = access_bytes(kernel)
         self._spelled[_THREAD_SYMBOL] = THREAD

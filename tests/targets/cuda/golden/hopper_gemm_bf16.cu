@@ -11,6 +11,13 @@ __device__ __forceinline__ bf16_t float_to_bf16(float x) {
   return y;
 }
 
+__device__ __forceinline__ void stmatrix_x4(void* to, const void* from) {
+  const unsigned* r = (const unsigned*)from;
+  const unsigned shared = __cvta_generic_to_shared(to);
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+               ::"r"(shared), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+}
+
 typedef unsigned long long mbarrier_t;
 
 __device__ __forceinline__ void mbarrier_init(mbarrier_t* barrier, int stages, int arrivals) {
@@ -100,12 +107,6 @@ __device__ __forceinline__ void set_registers_down() {
 template <int number, int threads>
 __device__ __forceinline__ void role_barrier() {
   asm volatile("bar.sync %0, %1;" ::"n"(number), "n"(threads) : "memory");
-}
-
-__device__ __forceinline__ void stmatrix_x4(void* to, const void* from) {
-  const unsigned* r = (const unsigned*)from;
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-               ::"r"((unsigned)__cvta_generic_to_shared(to)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
 }
 
 __device__ __forceinline__ void wgmma_m64n256k16_bf16(float* d, descriptor_t a, descriptor_t b) {

@@ -20,6 +20,13 @@ __device__ __forceinline__ void ldmatrix_x4(void* to, const void* from) {
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared) : "memory");
 }
 
+__device__ __forceinline__ void stmatrix_x4(void* to, const void* from) {
+  const unsigned* r = (const unsigned*)from;
+  const unsigned shared = __cvta_generic_to_shared(to);
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+               ::"r"(shared), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+}
+
 __device__ __forceinline__ void mma_m16n8k16_f16(float* c, const void* a, const void* b) {
   const unsigned* x = (const unsigned*)a;
   const unsigned* y = (const unsigned*)b;
@@ -185,19 +192,19 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
       }
     }
   }
-  // 04_optimized_gemm.py:63: acc -> sC, 4 bytes at a time
+  // 04_optimized_gemm.py:63: acc -> sC, 4 matrices at a time
   {
-    const int row = 64*((tid / 32) % 4) + ((tid / 4) % 8);
-    const int col = 64*(tid / 128) + 2*(tid % 4);
-    half_t* to = sC + 128*row;
+    const int row = 64*((tid / 32) % 4) + (tid % 32);
+    const int col = 64*(tid / 128);
+    half_t* to = sC + 128*row + col;
     #pragma unroll
     for (int j = 0; j < 8; ++j) {
       #pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        __align__(4) half_t packed[2];
+      for (int i = 0; i < 2; ++i) {
+        __align__(4) half_t packed[8];
         #pragma unroll
-        for (int e = 0; e < 2; ++e) packed[e] = float_to_half(acc[16*j + 2*i + e]);
-        *(unsigned*)(to + 1024*i + ((8*(row % 8)) ^ (8*j + col))) = *(const unsigned*)packed;
+        for (int e = 0; e < 8; ++e) packed[e] = float_to_half(acc[16*j + 8*i + e]);
+        stmatrix_x4(to + 4096*i + ((8*(row % 8)) ^ (8*j)), packed);
       }
     }
   }

@@ -1,0 +1,250 @@
+"""Movers drawn at random: the memories, who moves what, how wide; arrays of any shape, stride and start."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+import tilewright as tw
+from tilewright.ir.ops import Copy
+from tilewright.ir.rules import widest_vector
+
+COUNT = 300
+"""How many movers there are."""
+
+POISON = 0xA5
+GUARD_BYTES = 256
+REGISTER_BYTES = 256
+"""Of one fragment in one thread."""
+
+DTYPES = ("f16", "f16", "bf16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2", "i8", "i32", "c32", "c64")
+PATHS = (
+    "global-global",
+    "global-register-global",
+    "global-register-register-global",
+    "global-shared-global",
+    "global-async-shared-global",
+    "global-shared-shared-global",
+    "global-shared-register-global",
+    "global-register-shared-global",
+    "global-shared-register-shared-global",
+)
+LAYOUTS = ("rows", "columns", "padded rows", "padded columns", "swizzled")
+TILES = ((16, 16), (32, 32), (64, 32), (32, 64), (64, 64), (48, 32), (16, 128), (128, 16))
+
+
+def held(layout: str, tile: tuple[int, int], dtype: Any) -> Any:
+    """A tile in shared memory, laid out by the author."""
+    rows, columns = tile
+    if layout == "swizzled":
+        return tw.shared(tile, dtype, swizzle=tw.Swizzle(2, max(4 - dtype.bytes.bit_length() + 1, 0), 3))
+    pad = 16 // dtype.bytes if layout.startswith("padded") else 0
+    strides = (columns + pad, 1) if layout.endswith("rows") else (1, rows + pad)
+    return tw.shared(tile, dtype, layout=tw.Layout(tile, strides))
+
+
+@tw.kernel(X="M N", Y="M N")
+def mover(X, Y, *, tile, path, spread, back, vector, layout):
+    """``Y = X``, by a path through the memories."""
+    m, n = tw.block_index(tw.ceil_div(X.shape, tile))
+    source, target = X.tile(tile, (m, n)), Y.tile(tile, (m, n))
+    _, *between, _ = path.split("-")
+    if not between:
+        tw.copy(source, target, threads=spread, vector=vector)
+        return
+    if between[0] == "register":
+        here = tw.load(source, spread, vector=vector)
+    else:
+        here = held(layout, tile, X.dtype)
+        if between.pop(0) == "async":
+            tw.copy_async(source, here, threads=spread, vector=vector)
+            tw.async_commit()
+            tw.async_wait(0)
+        else:
+            between.insert(0, "shared")
+            tw.copy(source, here, threads=spread, vector=vector)
+        tw.barrier()
+    for was, memory in pairwise(between):
+        there = held(layout, tile, X.dtype) if memory == "shared" else tw.fragment(spread, X.dtype)
+        tw.copy(here, there, threads=back if (was, memory) == ("shared", "shared") else None)
+        if memory == "shared":
+            tw.barrier()
+        here = there
+    tw.copy(here, target, threads=back if between[-1] == "shared" else None)
+
+
+@dataclass(frozen=True)
+class Placed:
+    """Where an array lies: strides and start in elements."""
+
+    strides: tuple[int, int]
+    start: int
+
+
+@dataclass(frozen=True)
+class Mover:
+    """One mover."""
+
+    number: int
+    dtype: str
+    shape: tuple[int, int]
+    x: Placed
+    y: Placed
+    tile: tuple[int, int]
+    path: str
+    spread: tw.Distribution
+    back: tw.Distribution
+    vector: int | None
+    layout: str
+
+    @property
+    def bound(self) -> Any:
+        """The kernel."""
+        names = ("tile", "path", "spread", "back", "vector", "layout")
+        return mover.bind(**{name: getattr(self, name) for name in names})
+
+    def arrays(self) -> tuple[Array, Array]:
+        """X with random bits, Y with poison, each with more poison around it."""
+        made = [Array(self.shape, placed, tw.dtype(self.dtype)) for placed in (self.x, self.y)]
+        bits = np.random.default_rng(self.number).integers(0, 256, made[0].array.nbytes, np.uint8)
+        made[0].array[...] = np.frombuffer(bits.tobytes(), made[0].array.dtype).reshape(self.shape)
+        return made[0], made[1]
+
+
+class Array:
+    """An array inside of a buffer of poison whose address is a multiple of 256 bytes."""
+
+    def __init__(self, shape: tuple[int, int], placed: Placed, dtype: Any) -> None:
+        size = dtype.bytes
+        reach = 1 + sum((n - 1) * s for n, s in zip(shape, placed.strides, strict=True))
+        bytes_ = GUARD_BYTES + (placed.start + reach) * size + GUARD_BYTES
+        raw = np.full(bytes_ + 256, POISON, np.uint8)
+        self.buffer = raw[-raw.ctypes.data % 256 :][:bytes_]
+        self.offset = GUARD_BYTES + placed.start * size
+        self.strides = tuple(s * size for s in placed.strides)
+        self.array = np.ndarray(shape, dtype.numpy, self.buffer, self.offset, self.strides)
+
+    def same_bits(self, other: Array) -> bool:
+        """Whether both hold the same bits, and around this one all is still poison."""
+        return self._bits() == other._bits() and bool((self._around() == POISON).all())
+
+    def _bits(self) -> bytes:
+        return np.ascontiguousarray(self.array).tobytes()
+
+    def _around(self) -> Any:
+        rest = self.buffer.copy()
+        size = self.array.itemsize
+        inside = np.ndarray((*self.array.shape, size), np.uint8, rest, self.offset, (*self.strides, 1))
+        inside[...] = POISON
+        return rest
+
+
+def movers(count: int = COUNT) -> list[Mover]:
+    """The first movers, always the same."""
+    return [_drawn(number) for number in range(count)]
+
+
+def _drawn(number: int) -> Mover:
+    draw = random.Random(number)
+    dtype, tile = draw.choice(DTYPES), draw.choice(TILES)
+    easy = draw.random() < 0.4  # for wide accesses
+    whole = easy or draw.random() < 0.3
+    major = draw.choice((0, 1))
+    shape = tuple(draw.randint(1, 3) * side if whole else draw.randint(1, 3 * side) for side in tile)
+    made = Mover(
+        number,
+        dtype,
+        (shape[0], shape[1]),
+        _placed(draw, (shape[0], shape[1]), major, easy),
+        _placed(draw, (shape[0], shape[1]), major if easy else draw.choice((0, 1)), easy),
+        tile,
+        draw.choice(PATHS),
+        *(_spread(draw, tile, tw.dtype(dtype), major if easy else draw.choice((0, 1))) for _ in range(2)),
+        None,
+        draw.choice(LAYOUTS),
+    )
+    least = 4 // tw.dtype(dtype).bytes if "async" in made.path else 1
+    widths = [1 << n for n in range(widest_of(made).bit_length()) if 1 << n >= least]
+    return replace(made, vector=draw.choice([None, *widths, *widths[-1:], *widths[-1:]]))
+
+
+def widest_of(made: Mover) -> int:
+    """The widest access that the copy out of X may use."""
+    x, y = made.arrays()
+    kernel = made.bound.trace(x.array, y.array)
+    return widest_vector(next(op for op in kernel.walk() if isinstance(op, Copy)))
+
+
+def _placed(draw: random.Random, shape: tuple[int, int], major: int, easy: bool) -> Placed:
+    """Contiguous along ``major``, or along neither; strides and start with any divisor."""
+    if easy:
+        other = -(-shape[major] // 16) * 16 + draw.choice((0, 16))
+        return Placed((other, 1) if major == 1 else (1, other), draw.choice((0, 16)))
+    unit = draw.choice((1, 1, 1, 1, 1, 2))
+    least = shape[major] * unit
+    multiple = draw.choice((1, 2, 8, 16, 16))
+    other = -(-(least + draw.choice((0, 0, 3))) // multiple) * multiple
+    strides = (other, unit) if major == 1 else (unit, other)
+    return Placed(strides, draw.choice((0, 0, 0, 16, 16, 1, 2, 3, 8)))
+
+
+def _spread(draw: random.Random, tile: tuple[int, int], dtype: Any, along: int) -> tw.Distribution:
+    """A distribution that leaves each thread as much as its registers hold."""
+    while True:
+        made = _any_spread(draw, tile, dtype, along)
+        if made.size_values * dtype.bytes <= REGISTER_BYTES:
+            return made
+
+
+def _any_spread(draw: random.Random, tile: tuple[int, int], dtype: Any, along: int) -> tw.Distribution:
+    """Chunks, vectors in turn, warps with base tiles, or the operands of an atom."""
+    kind = draw.choice(("blocked", "raked", "base tiles", "atom", "atom"))
+    if kind == "atom" and dtype.name in tw.atoms.TENSOR_CORE:
+        atom = tw.atoms.TENSOR_CORE[dtype.name]
+        base = draw.choice((atom.a, atom.b, atom.c))
+        if all(side % unit == 0 for side, unit in zip(tile, base.shape, strict=True)):
+            return _warped(draw, tile, base)
+    if kind == "base tiles":
+        try:
+            return _warped(draw, tile, tw.base_tile(tile, dtype, contiguous=along))
+        except tw.LayoutError:
+            kind = "raked"
+    if kind == "raked":
+        vector = draw.choice([n for n in (1, 2, 4, 8, 16) if n * dtype.bytes <= 16])
+        units = [vector if dim == along else 1 for dim in (0, 1)]
+        threads = [_count(draw, side // unit) for side, unit in zip(tile, units, strict=True)]
+        return tw.raked(tile, threads, vector, along)
+    threads = [_count(draw, side) for side in tile]
+    order = draw.choice(((0, 1), (1, 0)))
+    if draw.random() < 0.5:
+        return tw.blocked(tile, threads, order, along)
+    chunk = tile[along] // threads[along]
+    vector = draw.choice([n for n in (1, 2, 4, 8) if chunk % n == 0])
+    return tw.blocked(tile, threads, order, along, draw.choice(((0, 1), (1, 0))), vector)
+
+
+def _warped(draw: random.Random, tile: tuple[int, int], base: tw.Distribution) -> tw.Distribution:
+    fits = [
+        (grid, reuse, along)
+        for grid in ((1, 1), (2, 1), (1, 2), (2, 2), (4, 1))
+        for reuse, along in ((None, None), ("row", 0), ("row", 1), ("column", 0), ("column", 1))
+        if _divides(tile, base, grid, reuse, along)
+    ]
+    grid, reuse, along = draw.choice(fits)
+    return tw.by_warps(tile, base, grid, reuse=reuse, along=along)
+
+
+def _divides(tile: Any, base: Any, grid: Any, reuse: str | None, along: int | None) -> bool:
+    try:
+        tw.by_warps(tile, base, grid, reuse=reuse, along=along)
+    except tw.LayoutError:
+        return False
+    return True
+
+
+def _count(draw: random.Random, most: int) -> int:
+    return draw.choice([n for n in (1, 2, 4, 8, 16) if most % n == 0])

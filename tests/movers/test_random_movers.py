@@ -1,0 +1,149 @@
+"""Random movers: every bit arrives and nothing else is written, on every target; widths are legal."""
+
+from __future__ import annotations
+
+import ctypes
+import runpy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import LegalityError
+from tilewright.ir import verify
+from tilewright.ir.kernel import SizeParam, TensorParam
+from tilewright.layout.walk import evaluate
+from tilewright.runtime.native import find_toolchains
+from tilewright.runtime.nvrtc import compile_text
+from tilewright.targets import cuda, reference
+
+from .random_movers import Array, Mover, movers, widest_of
+
+MOVERS = movers()
+
+
+def sample(count: int, start: int = 0) -> list[Mover]:
+    """Some of them, evenly spaced; the whole number is asked for by the GPU test."""
+    return MOVERS[start :: len(MOVERS) // count][:count]
+
+
+def identity(made: Mover) -> str:
+    return f"{made.number}-{made.dtype}-{made.path}"
+
+
+@pytest.mark.parametrize("made", sample(100), ids=identity)
+def test_on_the_reference(made: Mover) -> None:
+    x, y = made.arrays()
+    assert made.bound(x.array, y.array, target="reference").target == "reference"
+    assert y.same_bits(x)
+
+
+@pytest.mark.parametrize("made", sample(15, start=3), ids=identity)
+def test_on_the_cpu(made: Mover) -> None:
+    x, y = made.arrays()
+    assert made.bound(x.array, y.array, target="cpu").target == "cpu"
+    assert y.same_bits(x)
+
+
+@pytest.mark.parametrize("made", sample(15, start=5), ids=identity)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_the_text_compiles(made: Mover, arch: str) -> None:
+    x, y = made.arrays()
+    kernel = made.bound.trace(x.array, y.array)
+    assert cuda.violations(kernel, arch) == []
+    assert "warning" not in compile_text(cuda.emit(kernel, arch).text, arch, identity(made)).log
+
+
+EMULATED = {identity(made): made for made in sample(30, start=7)}
+
+
+def emitted(made: Mover) -> Any:
+    x, y = made.arrays()
+    return cuda.emit(made.bound.trace(x.array, y.array), "sm_90a")
+
+
+@pytest.fixture(scope="module")
+def emulator(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    emulation = runpy.run_path(str(Path(__file__).parents[1] / "targets" / "cuda" / "emulation.py"))
+    listings = {name: emitted(made) for name, made in EMULATED.items()}
+    return emulation["Emulator"](listings, find_toolchains()[0], tmp_path_factory.mktemp("movers")), listings
+
+
+def address_of(array: Array) -> int:
+    return array.array.__array_interface__["data"][0]
+
+
+def test_the_text_moves_every_bit_on_the_host(emulator: Any) -> None:
+    machine, listings = emulator
+    for name, made in EMULATED.items():
+        x, y = made.arrays()
+        lowered = listings[name].kernel
+        env = reference.bind_sizes(lowered, {"X": x.array, "Y": y.array}, {})
+        packed: list[Any] = []
+        for param in lowered.params:
+            if isinstance(param, TensorParam):
+                packed.append(ctypes.c_void_p(address_of({"X": x, "Y": y}[param.value.name])))
+            elif isinstance(param, SizeParam):
+                packed.append((ctypes.c_longlong if param.bits == 64 else ctypes.c_int)(env[param.sym]))
+        grid = [int(evaluate(axis.extent, env)) for axis in lowered.grid]
+        machine.run(name, grid, lowered.threads, packed)
+        assert y.same_bits(x), made
+
+
+# ---------------------------------------------------------------- widths
+
+
+def is_legal(made: Mover, array: Array, width: int) -> bool:
+    """Whether every vector of a thread is contiguous, aligned, and inside as a whole or not at all."""
+    at = made.spread.table.reshape(made.spread.size_threads, -1, width, 2)
+    size = array.array.itemsize
+    for m in range(-(-made.shape[0] // made.tile[0])):
+        for n in range(-(-made.shape[1] // made.tile[1])):
+            row, column = at[..., 0] + m * made.tile[0], at[..., 1] + n * made.tile[1]
+            inside = (row < made.shape[0]) & (column < made.shape[1])
+            address = address_of(array) + row * array.strides[0] + column * array.strides[1]
+            some = inside.any(axis=-1)
+            if (some != inside.all(axis=-1)).any():
+                return False
+            steps = address[some] - address[some][:, :1]
+            if (steps != np.arange(width) * size).any() or (address[some][:, 0] % (width * size)).any():
+                return False
+    return True
+
+
+@pytest.mark.parametrize("made", sample(100, start=1), ids=identity)
+def test_no_width_is_more_than_legal(made: Mover) -> None:
+    widest = widest_of(made)
+    x, y = made.arrays()
+    assert widest * x.array.itemsize <= 16
+    assert is_legal(made, x, widest)
+    if made.path in ("global-global", "global-register-global"):
+        assert made.path == "global-register-global" or is_legal(made, y, widest)
+
+
+@pytest.mark.parametrize(
+    "made", [made for made in sample(100, start=2) if "async" not in made.path], ids=identity
+)
+def test_a_refused_width_names_the_widest_legal_one(made: Mover) -> None:
+    widest = widest_of(made)
+    x, y = made.arrays()
+    wide = Mover(**{**vars(made), "vector": 2 * widest})
+    broken = [
+        v
+        for v in verify.violations(wide.bound.trace(x.array, y.array))
+        if v.rule in ("vector width", "alignment")
+    ]
+    assert broken
+    assert f"vector={widest}" in str(broken[0])
+
+
+def test_a_width_that_is_refused_does_not_run() -> None:
+    x = np.zeros((32, 33), np.float32)
+    spread = tw.blocked((32, 32), (32, 1), (0, 1))
+    made = next(made for made in MOVERS if made.path == "global-global")
+    wide = Mover(**{**vars(made), "vector": 4, "spread": spread, "tile": (32, 32)})
+    for target in ("reference", "cpu"):
+        with pytest.raises(LegalityError, match="nearest legal choice: vector=1"):
+            wide.bound(x, x.copy(), target=target)
