@@ -73,7 +73,10 @@ def test_operands_in_registers() -> None:
 
     [(rule, message, nearest)] = said(author)
     assert (rule, nearest) == ("distribution", "tw.load(..., tw.operand_a(mma, 32))")
-    assert message == "fragment plain is not distributed as operand A of mma.m16n8k16.f32.f16"
+    assert message == (
+        "fragment plain is not distributed as operand A of mma.m16n8k16.f32.f16: the warps of a row of the "
+        "2x2 grid hold the same rows"
+    )
 
 
 def test_inconsistent_fragments_are_told_the_right_shapes() -> None:

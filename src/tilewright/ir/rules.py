@@ -262,7 +262,9 @@ def _verify_operand(op: Mma, axis: int, label: str, value: Value) -> Iterator[Vi
         if value.type.distribution != want:
             yield op.violation(
                 "distribution",
-                f"fragment {value} is not distributed as operand {label} of {mma.atom}",
+                f"fragment {value} is not distributed as operand {label} of {mma.atom}: the warps of "
+                f"a {'row' if label == 'A' else 'column'} of the {mma.warps[0]}x{mma.warps[1]} grid hold the "
+                "same rows",
                 f"tw.load(..., tw.operand_{label.lower()}(mma, {shape[1]}))",
             )
     elif value.tensor.memory is not Memory.SHARED:

@@ -25,6 +25,7 @@ def _mma_sync(a_dtype: DType, c_dtype: DType, k: int, name: str, precision: int 
 
 
 MMA_F16 = _mma_sync(f16, f32, 16, "f32.f16")
+MMA_F16_F16 = _mma_sync(f16, f16, 16, "f16.f16")
 MMA_BF16 = _mma_sync(bf16, f32, 16, "f32.bf16")
 MMA_TF32 = _mma_sync(f32, f32, 8, "f32.tf32", precision=10)
 MMA_I8 = _mma_sync(i8, i32, 32, "i32.s8")

@@ -55,6 +55,12 @@ static void copy_async(void* to, const void* from, bool exists = true) {
             ("m16n8k32_s8", "int", "S8", 4),
         )
     },
+    "mma_m16n8k16_f16_f16": """static void mma_m16n8k16_f16_f16(half_t* c, const void* a, const void* b) {
+  double sums[4];
+  for (int i = 0; i < 4; ++i) sums[i] = from_half(c[i]);
+  mma<F16, 2>(sums, a, b);
+  for (int i = 0; i < 4; ++i) c[i] = to_half<half_t>(sums[i]);
+}""",
     **{
         f"cluster_block_{axis}": f"static int cluster_block_{axis}() {{ return cluster_index[{at}]; }}"
         for at, axis in enumerate("xyz")

@@ -222,6 +222,7 @@ SMALL = {
     name: tw.TiledMma(atom, (2, 2), (2, 4))
     for name, atom in {
         "f16": atoms.MMA_F16,
+        "f16_f16": atoms.MMA_F16_F16,
         "bf16": atoms.MMA_BF16,
         "tf32": atoms.MMA_TF32,
         "i8": atoms.MMA_I8,
@@ -263,6 +264,7 @@ CASES: dict[str, Callable[[], Kernel]] = {
     "gemm_i8_fma": lambda: _gemm(tw.i8, tw.i32, simt(tw.i8), (32, 64, 16), (32, 4), None, False),
     "gemm_i8": lambda: _gemm(tw.i8, tw.i32, SMALL["i8"], (64, 64, 64), (32, 4), 16, True),
     "gemm_tf32": lambda: _gemm(tw.f32, tw.f32, SMALL["tf32"], (64, 64, 16), (32, 4), 4, True),
+    "gemm_f16_f16": lambda: _gemm(tw.f16, tw.f16, SMALL["f16_f16"], (64, 64, 32), (32, 4), 8, True),
     "gemm_bf16": lambda: _gemm(tw.bf16, tw.bf16, SMALL["bf16"], (64, 64, 32), (32, 4), 8, True),
     "pipelined_gemm_f16": lambda: _pipelined(
         tw.f16, tw.f16, tw.TiledMma(atoms.MMA_F16, (2, 4), (4, 4)), (128, 128, 32), 4

@@ -13,7 +13,7 @@ from tilewright.errors import LegalityError
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.compare import Accumulation, compare_gemm
-from tilewright.targets.atoms import MMA_BF16, MMA_F16, MMA_I8, MMA_TF32, fma
+from tilewright.targets.atoms import MMA_BF16, MMA_F16, MMA_F16_F16, MMA_I8, MMA_TF32, fma
 from tilewright.targets.reference import run
 
 
@@ -73,6 +73,7 @@ def multiply(function, a, b, out, *, lanes=None, check=True, **constants):
 ATOMS = {
     "f32": (fma(tw.f32, each=(2, 2)), fma(tw.f32, lanes=(8, 8), each=(2, 2))),
     "f16": (MMA_F16, fma(tw.f16, lanes=(8, 8), each=(2, 2))),
+    "f16 in f16": (MMA_F16_F16, fma(tw.f16, tw.f16, lanes=(8, 8), each=(2, 2))),
     "bf16": (MMA_BF16, fma(tw.bf16, lanes=(8, 8), each=(2, 2))),
     "tf32": (MMA_TF32, None),
     "i8": (MMA_I8, fma(tw.i8, lanes=(8, 8), each=(2, 2))),

@@ -236,14 +236,18 @@ _MATRICES = {
 def _mma_sync(name: str, shape: str, types: str, c_type: str, a_count: int, b_count: int) -> str:
     """Source: PTX ISA, "Multiply-and-accumulate instruction: mma"."""
     constraint = "+f" if c_type == "float" else "+r"
-    c = ", ".join(f'"{constraint}"(c[{i}])' for i in range(4))
+    packed = c_type == "half_t"  # two in a register
+    c_count, sums = (2, "sums") if packed else (4, "c")
+    cast = "\n  unsigned* sums = (unsigned*)c;" if packed else ""
+    c = ", ".join(f'"{constraint}"({sums}[{i}])' for i in range(c_count))
     a = ", ".join(f'"r"(x[{i}])' for i in range(a_count))
     b = ", ".join(f'"r"(y[{i}])' for i in range(b_count))
-    operands = [f"%{i}" for i in range(4 + a_count + b_count)]
-    groups = (operands[:4], operands[4 : 4 + a_count], operands[4 + a_count :], operands[:4])
+    operands = [f"%{i}" for i in range(c_count + a_count + b_count)]
+    first_b = c_count + a_count
+    groups = (operands[:c_count], operands[c_count:first_b], operands[first_b:], operands[:c_count])
     listed = ", ".join("{" + ", ".join(group) + "}" for group in groups)
     return f"""
-DEVICE void {name}({c_type}* c, const void* a, const void* b) {{
+DEVICE void {name}({c_type}* c, const void* a, const void* b) {{{cast}
   const unsigned* x = (const unsigned*)a;
   const unsigned* y = (const unsigned*)b;
   asm volatile("mma.sync.aligned.{shape}.row.col.{types} "
@@ -256,6 +260,7 @@ DEVICE void {name}({c_type}* c, const void* a, const void* b) {{
 
 MMA_FUNCTIONS: dict[str, str] = {
     "mma.m16n8k16.f32.f16": "mma_m16n8k16_f16",
+    "mma.m16n8k16.f16.f16": "mma_m16n8k16_f16_f16",
     "mma.m16n8k16.f32.bf16": "mma_m16n8k16_bf16",
     "mma.m16n8k8.f32.tf32": "mma_m16n8k8_tf32",
     "mma.m16n8k32.i32.s8": "mma_m16n8k32_s8",
@@ -266,6 +271,7 @@ _INSTRUCTIONS = {
     name: _mma_sync(name, *parts)
     for name, parts in {
         "mma_m16n8k16_f16": ("m16n8k16", "f32.f16.f16.f32", "float", 4, 2),
+        "mma_m16n8k16_f16_f16": ("m16n8k16", "f16.f16.f16.f16", "half_t", 4, 2),
         "mma_m16n8k16_bf16": ("m16n8k16", "f32.bf16.bf16.f32", "float", 4, 2),
         "mma_m16n8k8_tf32": ("m16n8k8", "f32.tf32.tf32.f32", "float", 4, 2),
         "mma_m16n8k32_s8": ("m16n8k32", "s32.s8.s8.s32", "int", 4, 2),

@@ -194,7 +194,7 @@ def access_bytes(kernel: Kernel) -> dict[Value, int]:
     found: dict[Value, int] = {}
     for op in kernel.walk():
         if isinstance(op, Mma):
-            widths = {value: 4 for value in (op.a, op.b) if value.is_fragment}
+            widths = {value: 4 for value in (op.a, op.b, op.c) if value.is_fragment}
         elif isinstance(op, Copy) and op.source.dtype == op.target.dtype and not _in_registers(op):
             width = (op.vector or 1) * op.source.dtype.bytes
             widths = {v: width for v in (op.source, op.target) if v.is_fragment}
