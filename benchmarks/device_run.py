@@ -30,6 +30,8 @@ PYTHON = sys.executable
 HOPPER = ROOT / "examples" / "03_hopper_gemm.py"
 IM2COL = ROOT / "examples" / "05_im2col.py"
 OPTIMIZED = ROOT / "examples" / "04_optimized_gemm.py"
+WARP_TILES = ROOT / "examples" / "06_warp_tiles_gemm.py"
+LEVELS = ROOT / "examples" / "07_three_levels_gemm.py"
 
 NEEDED = ("numpy", "ml_dtypes", "platformdirs", "filelock", "cuda.bindings", "typer", "rich")
 FOR_TESTS = ("pytest", "pytest_timeout", "xdist", "hypothesis", "torch", "cupy", "jax")
@@ -133,6 +135,8 @@ def parts(quick: bool) -> list[Part]:
         Part("example-cuda-small", (*example, "--target", "cuda", "--small"), 60),
         Part("example-optimized", (PYTHON, str(OPTIMIZED), "--target", "cuda"), 60),
         Part("example-im2col", (PYTHON, str(IM2COL), "--target", "cuda"), 60),
+        Part("example-warp-tiles", (PYTHON, str(WARP_TILES), "--small", "--target", "cuda"), 60),
+        Part("example-levels", (PYTHON, str(LEVELS), "--small", "--target", "cuda"), 60),
         Part("example-hopper", (PYTHON, str(HOPPER), "--small"), 60),
         Part("example-cpu", (*example, "--target", "cpu"), 60),
         Part("cli-cuda", (PYTHON, "-m", "tilewright", "gemm", "--target", "cuda", "--dtype", "f16"), 90),
@@ -161,6 +165,15 @@ def parts(quick: bool) -> list[Part]:
             90,
             _clean,
         ),
+        *(
+            Part(
+                f"{tool}-levels",
+                _sanitizer(tool, "--small", "--target", "cuda", "1", "2", "0", script=LEVELS),
+                90,
+                _clean,
+            )
+            for tool in ("memcheck", "racecheck")
+        ),
         Part("racecheck", _sanitizer("racecheck"), 150, _clean),
         Part("initcheck", _sanitizer("initcheck"), 120, _clean),
         Part("synccheck", _sanitizer("synccheck"), 120, _clean),
@@ -169,6 +182,7 @@ def parts(quick: bool) -> list[Part]:
         _benchmark("startup", 120, *hurry),
         _benchmark("gemm_cuda", 240, *hurry),
         _benchmark("im2col", 60, *hurry),
+        _benchmark("levels", 90, *hurry),
         _benchmark("hopper_mutants", 240),
         _benchmark("gemm_cpu", 120, *hurry),
     ]

@@ -187,8 +187,28 @@ def im2col(rows: Sequence[dict[str, Any]]) -> str:
     return markdown(["image", "call", "us", "GB/s", "of the faster copy"], lines)
 
 
+def levels(rows: Sequence[dict[str, Any]]) -> str:
+    """The levels of examples/06 and 07: each beside the one before, and beside the other library."""
+    lines = [
+        [
+            f"{'×'.join(map(str, row['shape']))} {name}",
+            f"{gflops / 1e3:.4g}",
+            *(
+                interval(found[name]) if name in found else "–"
+                for found in (row["over_the_one_before"], row["over_the_rival"])
+            ),
+            row["resources"].get(name, {}).get("registers", "–"),
+        ]
+        for row in rows
+        for name, gflops in row["gflops"].items()
+    ]
+    rival = next((row["rival"] for row in rows if row["rival"]), "a library")
+    return markdown(["level", "TFlops", "over the one before", f"over {rival}", "registers"], lines)
+
+
 TABLES = {
     "im2col": im2col,
+    "levels": levels,
     "hopper_mutants": hopper_mutants,
     "gemm_cpu": gemm,
     "gemm_cuda": gemm,

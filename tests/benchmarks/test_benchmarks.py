@@ -48,6 +48,17 @@ def test_im2col_and_its_rendering(tmp_path: Path) -> None:
     assert "| 2×5×4×6×2×8 | tilewright |" in (tmp_path / "page.md").read_text()
 
 
+def test_levels_and_their_rendering(tmp_path: Path) -> None:
+    kept = tmp_path / "levels.json"
+    output = run("levels.py", "--quick", "--target", "cpu", "--json", kept)
+    assert "256x384x320 prefetched" in output
+    (row,) = json.loads(kept.read_text())["rows"]
+    assert max(row["error_of_bound"].values()) <= 1
+    assert set(row["over_the_one_before"]) == {"serial", "buffered", "prefetched", "prefetched, wide"}
+    run("render.py", kept, "--out", tmp_path / "page.md")
+    assert "| 256×384×320 buffered |" in (tmp_path / "page.md").read_text()
+
+
 def test_startup(tmp_path: Path) -> None:
     kept = tmp_path / "startup.json"
     run("startup.py", "--quick", "--targets", "cpu", "--json", kept)

@@ -1,0 +1,76 @@
+"""The text of examples 06 and 07: what each level keeps in flight, and that the CPU multiplies in vectors."""
+
+from __future__ import annotations
+
+import re
+import runpy
+from pathlib import Path
+
+import pytest
+
+import tilewright as tw
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+WARP_TILES = runpy.run_path(str(EXAMPLES / "06_warp_tiles_gemm.py"))
+LEVELS = runpy.run_path(str(EXAMPLES / "07_three_levels_gemm.py"))
+BOUND = {
+    "warp_tiles_gemm": WARP_TILES["BOUND"][tw.f16],
+    **{level.name: LEVELS["bind"](level) for level in LEVELS["LEVELS"]},
+    "wide": LEVELS["bind"](LEVELS["prefetched"], tile=(128, 256, 32), warps=(2, 4)),
+}
+RAGGED = tw.TensorSpec(tw.f16, 2, 1, (1, 8), (8, 1), 16, False)
+
+
+def compiled(name: str, target: str, arch: str | None = None):
+    return BOUND[name].compile(RAGGED, RAGGED, RAGGED, target=target, arch=arch)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("name", BOUND)
+def test_registers_suffice_and_shared_memory_fits_twice(name, arch) -> None:
+    """Two blocks of 128 threads, or one of 256, on a multiprocessor of 65536 registers."""
+    found = compiled(name, "cuda", arch).resources
+    threads = BOUND[name].constants["mma"].threads
+    assert (found["spill_store_bytes"], found["stack_bytes"]) == (0, 0)
+    assert found["registers"] * threads * (256 // threads) <= 65536
+    assert found["shared_bytes"] * (256 // threads) <= 163840
+
+
+def kernel_text(name: str) -> str:
+    source = compiled(name, "cuda", "sm_90a").source
+    return source[source.index('extern "C"') :]
+
+
+def test_the_first_uses_no_shared_memory() -> None:
+    text = kernel_text("warp_tiles_gemm")
+    assert "shared" not in text
+    assert "__syncthreads" not in text
+
+
+def test_operands_come_by_matrices_without_conflicts() -> None:
+    for name in ("serial", "buffered", "prefetched"):
+        listing = compiled(name, "cuda", "sm_90a").listing
+        assert [note for note in listing.notes if "swizzle" in note], "rows of 64 bytes would meet in banks"
+        assert kernel_text(name).count("ldmatrix_x4(") >= 4
+
+
+def test_the_next_slice_is_loaded_before_this_one_is_multiplied() -> None:
+    body = kernel_text("prefetched")
+    body = body[body.index("for (int k = 0") :]
+    steps = re.findall(r"ldmatrix_x4\(&(\w+)\[|mma_m16n8k16_f16\(&acc\[[^]]*\], &(\w+)\[", body)
+    assert [loaded or f"*{multiplied}" for loaded, multiplied in steps] == [
+        *("rA_1", "rB_1", "*rA"),
+        *("rA", "rB", "*rA_1"),
+    ]
+    assert body.count("__syncthreads") == 1
+    assert "copy_async<16>" in body
+
+
+@pytest.mark.parametrize("name", BOUND)
+def test_the_cpu_multiplies_in_vectors(name) -> None:
+    """By the micro-kernel of `tw.mma`, whose sums stay in vector registers over the depth of a step."""
+    source = compiled(name, "cpu").source
+    [micro] = re.findall(r"CONTRACTED static void (multiply_\d+x\d+_f32)\w*\(", source)
+    assert "sum[i][j] += left * right[j];" in source
+    assert "vector_size" in source
+    assert len(re.findall(rf"\b{micro}\w*\(", source)) >= 2
