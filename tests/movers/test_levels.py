@@ -74,3 +74,9 @@ def test_the_cpu_multiplies_in_vectors(name) -> None:
     assert "sum[i][j] += left * right[j];" in source
     assert "vector_size" in source
     assert len(re.findall(rf"\b{micro}\w*\(", source)) >= 2
+
+
+@pytest.mark.parametrize("name", ["warp_tiles_gemm", "prefetched"])
+def test_golden(name, golden) -> None:
+    listing = compiled(name, "cuda", "sm_90a").listing
+    golden("".join(f"// {note}\n" for note in listing.notes) + listing.text, f"{name}_f16.cu")

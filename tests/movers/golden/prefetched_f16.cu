@@ -1,0 +1,265 @@
+// sA re-laid out: swizzle<2, 3, 3>
+// sB re-laid out: swizzle<2, 3, 3>
+struct half_t { unsigned short bits; };
+
+__device__ __forceinline__ half_t float_to_half(float x) {
+  half_t y;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+  return y;
+}
+
+template <int bytes>
+__device__ __forceinline__ void copy_async(void* to, const void* from, bool exists = true) {
+  // Reads no byte and writes zeros where the source does not exist.
+  const unsigned shared = __cvta_generic_to_shared(to);
+  const unsigned long long global = __cvta_generic_to_global(from);
+  const int read = exists ? bytes : 0;
+  if (bytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 ::"r"(shared), "l"(global), "r"(read) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 ::"r"(shared), "l"(global), "n"(bytes), "r"(read) : "memory");
+  }
+}
+
+__device__ __forceinline__ void async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int pending>
+__device__ __forceinline__ void async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
+__device__ __forceinline__ void ldmatrix_x4(void* to, const void* from) {
+  unsigned* r = (unsigned*)to;
+  const unsigned shared = __cvta_generic_to_shared(from);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared) : "memory");
+}
+
+__device__ __forceinline__ void mma_m16n8k16_f16(float* c, const void* a, const void* b) {
+  const unsigned* x = (const unsigned*)a;
+  const unsigned* y = (const unsigned*)b;
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]),
+                 "r"(y[0]), "r"(y[1]));
+}
+
+extern "C" __global__ void __launch_bounds__(128) prefetched(
+    const half_t* A, const half_t* B, half_t* C, int M, int A_stride0, int K, int N, int B_stride0,
+    int C_stride0) {
+  const int tid = threadIdx.x;
+  const int m = blockIdx.x;  // of (M + 127) / 128
+  const int n = blockIdx.y;  // of (N + 120) / 128
+  extern __shared__ __align__(128) unsigned char shared_memory[];
+  // 07_three_levels_gemm.py:37: sA: f16 4x128x32
+  half_t* const sA = (half_t*)shared_memory;
+  // 07_three_levels_gemm.py:37: sB: f16 4x128x32
+  half_t* const sB = (half_t*)(shared_memory + 32768);
+  // 07_three_levels_gemm.py:61: acc: f32 128x128, 128 per thread
+  float acc[128] = {};
+  // 07_three_levels_gemm.py:104: rA: f16 128x16, 32 per thread
+  __align__(4) half_t rA[32];
+  // 07_three_levels_gemm.py:104: rA_1: f16 128x16, 32 per thread
+  __align__(4) half_t rA_1[32];
+  // 07_three_levels_gemm.py:105: rB: f16 128x16, 32 per thread
+  __align__(4) half_t rB[32];
+  // 07_three_levels_gemm.py:105: rB_1: f16 128x16, 32 per thread
+  __align__(4) half_t rB_1[32];
+  // 07_three_levels_gemm.py:47: A_tile -> sA_slice, 16 bytes at a time, in the background
+  {
+    const int row = 32*(tid / 32) + ((tid / 4) % 8);
+    const int col = 8*(tid % 4);
+    const half_t* from = A + (128*m + row)*A_stride0 + col;
+    const bool inside = col < K;
+    half_t* to = sA + 32*row + ((8*((row / 2) % 4)) ^ col);
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      copy_async<16>(to + 256*i, from + 8*A_stride0*i, inside && 128*m + 8*i + row < M);
+    }
+  }
+  // 07_three_levels_gemm.py:47: B_tile -> sB_slice, 16 bytes at a time, in the background
+  {
+    const int row = 32*(tid / 32) + ((tid / 4) % 8);
+    const int col = 8*(tid % 4);
+    const half_t* from = B + (128*n + row)*B_stride0 + col;
+    const bool inside = col < K;
+    half_t* to = sB + 32*row + ((8*((row / 2) % 4)) ^ col);
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      copy_async<16>(to + 256*i, from + 8*B_stride0*i, inside && 128*n + 8*i + row < N);
+    }
+  }
+  // 07_three_levels_gemm.py:109: close the group of copies
+  async_commit();
+  // 07_three_levels_gemm.py:47: A_tile_1 -> sA_slice_1, 16 bytes at a time, in the background
+  {
+    const int row = 32*(tid / 32) + ((tid / 4) % 8);
+    const int col = 8*(tid % 4);
+    const half_t* from = A + (128*m + row)*A_stride0 + col + 32;
+    const bool inside = col + 32 < K;
+    half_t* to = sA + 32*row + ((8*((row / 2) % 4)) ^ col) + 4096;
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      copy_async<16>(to + 256*i, from + 8*A_stride0*i, inside && 128*m + 8*i + row < M);
+    }
+  }
+  // 07_three_levels_gemm.py:47: B_tile_1 -> sB_slice_1, 16 bytes at a time, in the background
+  {
+    const int row = 32*(tid / 32) + ((tid / 4) % 8);
+    const int col = 8*(tid % 4);
+    const half_t* from = B + (128*n + row)*B_stride0 + col + 32;
+    const bool inside = col + 32 < K;
+    half_t* to = sB + 32*row + ((8*((row / 2) % 4)) ^ col) + 4096;
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      copy_async<16>(to + 256*i, from + 8*B_stride0*i, inside && 128*n + 8*i + row < N);
+    }
+  }
+  // 07_three_levels_gemm.py:109: close the group of copies
+  async_commit();
+  // 07_three_levels_gemm.py:47: A_tile_2 -> sA_slice_2, 16 bytes at a time, in the background
+  {
+    const int row = 32*(tid / 32) + ((tid / 4) % 8);
+    const int col = 8*(tid % 4);
+    const half_t* from = A + (128*m + row)*A_stride0 + col + 64;
+    const bool inside = col + 64 < K;
+    half_t* to = sA + 32*row + ((8*((row / 2) % 4)) ^ col) + 8192;
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      copy_async<16>(to + 256*i, from + 8*A_stride0*i, inside && 128*m + 8*i + row < M);
+    }
+  }
+  // 07_three_levels_gemm.py:47: B_tile_2 -> sB_slice_2, 16 bytes at a time, in the background
+  {
+    const int row = 32*(tid / 32) + ((tid / 4) % 8);
+    const int col = 8*(tid % 4);
+    const half_t* from = B + (128*n + row)*B_stride0 + col + 64;
+    const bool inside = col + 64 < K;
+    half_t* to = sB + 32*row + ((8*((row / 2) % 4)) ^ col) + 8192;
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      copy_async<16>(to + 256*i, from + 8*B_stride0*i, inside && 128*n + 8*i + row < N);
+    }
+  }
+  // 07_three_levels_gemm.py:109: close the group of copies
+  async_commit();
+  // 07_three_levels_gemm.py:110: wait until at most 2 groups are unfinished
+  async_wait<2>();
+  // 07_three_levels_gemm.py:111: barrier
+  __syncthreads();
+  // 07_three_levels_gemm.py:112: sA_tile -> rA, 4 matrices at a time
+  {
+    const int row = 64*((tid / 32) % 2) + (tid % 16);
+    const int col = 8*((tid / 16) % 2);
+    const half_t* from = sA + 32*row + ((8*((row / 2) % 4)) ^ col);
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) ldmatrix_x4(&rA[8*i], from + 512*i);
+  }
+  // 07_three_levels_gemm.py:113: sB_tile -> rB, 4 matrices at a time
+  {
+    const int row = 64*(tid / 64) + 8*((tid / 16) % 2) + (tid % 8);
+    const int col = 8*((tid / 8) % 2);
+    const half_t* from = sB + 32*row + ((8*((row / 2) % 4)) ^ col);
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) ldmatrix_x4(&rB[8*i], from + 512*i);
+  }
+  for (int k = 0; k < (K + 24) / 32; ++k) {
+    // 07_three_levels_gemm.py:120: sA_tile_1 -> rA_1, 4 matrices at a time
+    {
+      const int row = 64*((tid / 32) % 2) + (tid % 16);
+      const int col = 8*((tid / 16) % 2);
+      const half_t* from = sA + 4096*(k % 4) + 32*row + ((8*((row / 2) % 4)) ^ (col + 16));
+      #pragma unroll
+      for (int i = 0; i < 4; ++i) ldmatrix_x4(&rA_1[8*i], from + 512*i);
+    }
+    // 07_three_levels_gemm.py:121: sB_tile_1 -> rB_1, 4 matrices at a time
+    {
+      const int row = 64*(tid / 64) + 8*((tid / 16) % 2) + (tid % 8);
+      const int col = 8*((tid / 8) % 2);
+      const half_t* from = sB + 4096*(k % 4) + 32*row + ((8*((row / 2) % 4)) ^ (col + 16));
+      #pragma unroll
+      for (int i = 0; i < 4; ++i) ldmatrix_x4(&rB_1[8*i], from + 512*i);
+    }
+    // 07_three_levels_gemm.py:47: A_tile_3 -> sA_slice_5, 16 bytes at a time, in the background
+    {
+      const int row = 32*(tid / 32) + ((tid / 4) % 8);
+      const int col = 8*(tid % 4);
+      const half_t* from = A + 32*k + (128*m + row)*A_stride0 + col + 96;
+      const bool inside = 32*k + col + 96 < K;
+      half_t* to = sA + 4096*((k + 3) % 4) + 32*row + ((8*((row / 2) % 4)) ^ col);
+      #pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        copy_async<16>(to + 256*i, from + 8*A_stride0*i, inside && 128*m + 8*i + row < M);
+      }
+    }
+    // 07_three_levels_gemm.py:47: B_tile_3 -> sB_slice_5, 16 bytes at a time, in the background
+    {
+      const int row = 32*(tid / 32) + ((tid / 4) % 8);
+      const int col = 8*(tid % 4);
+      const half_t* from = B + 32*k + (128*n + row)*B_stride0 + col + 96;
+      const bool inside = 32*k + col + 96 < K;
+      half_t* to = sB + 4096*((k + 3) % 4) + 32*row + ((8*((row / 2) % 4)) ^ col);
+      #pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        copy_async<16>(to + 256*i, from + 8*B_stride0*i, inside && 128*n + 8*i + row < N);
+      }
+    }
+    // 07_three_levels_gemm.py:125: close the group of copies
+    async_commit();
+    // 07_three_levels_gemm.py:126: acc += rA * rB, by mma.m16n8k16.f32.f16
+    #pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      #pragma unroll
+      for (int i = 0; i < 4; ++i) mma_m16n8k16_f16(&acc[16*j + 4*i], &rA[8*i], &rB[4*j]);
+    }
+    // 07_three_levels_gemm.py:117: wait until at most 2 groups are unfinished
+    async_wait<2>();
+    // 07_three_levels_gemm.py:118: barrier
+    __syncthreads();
+    // 07_three_levels_gemm.py:120: sA_tile_2 -> rA, 4 matrices at a time
+    {
+      const int row = 64*((tid / 32) % 2) + (tid % 16);
+      const int col = 8*((tid / 16) % 2);
+      const half_t* from = sA + 4096*((k + 1) % 4) + 32*row + ((8*((row / 2) % 4)) ^ col);
+      #pragma unroll
+      for (int i = 0; i < 4; ++i) ldmatrix_x4(&rA[8*i], from + 512*i);
+    }
+    // 07_three_levels_gemm.py:121: sB_tile_2 -> rB, 4 matrices at a time
+    {
+      const int row = 64*(tid / 64) + 8*((tid / 16) % 2) + (tid % 8);
+      const int col = 8*((tid / 8) % 2);
+      const half_t* from = sB + 4096*((k + 1) % 4) + 32*row + ((8*((row / 2) % 4)) ^ col);
+      #pragma unroll
+      for (int i = 0; i < 4; ++i) ldmatrix_x4(&rB[8*i], from + 512*i);
+    }
+    // 07_three_levels_gemm.py:126: acc += rA_1 * rB_1, by mma.m16n8k16.f32.f16
+    #pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      #pragma unroll
+      for (int i = 0; i < 4; ++i) mma_m16n8k16_f16(&acc[16*j + 4*i], &rA_1[8*i], &rB_1[4*j]);
+    }
+  }
+  // 07_three_levels_gemm.py:127: acc -> C_tile, 4 bytes at a time
+  {
+    const int row = 64*((tid / 32) % 2) + ((tid / 4) % 8);
+    const int col = 64*(tid / 64) + 2*(tid % 4);
+    half_t* to = C + 128*n + (128*m + row)*C_stride0 + col;
+    #pragma unroll
+    for (int j = 0; j < 8; ++j) {
+      #pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        __align__(4) half_t packed[2];
+        #pragma unroll
+        for (int e = 0; e < 2; ++e) packed[e] = float_to_half(acc[16*j + 2*i + e]);
+        if (128*m + 8*i + row < M && 128*n + 8*j + col < N) {
+          *(unsigned*)(to + 8*C_stride0*i + 8*j) = *(const unsigned*)packed;
+        }
+      }
+    }
+  }
+}
