@@ -182,7 +182,7 @@ def parts(quick: bool) -> list[Part]:
         _benchmark("startup", 120, *hurry),
         _benchmark("gemm_cuda", 240, *hurry),
         _benchmark("im2col", 60, *hurry),
-        _benchmark("levels", 90, *hurry),
+        _benchmark("levels", 150, *hurry),
         _benchmark("hopper_mutants", 240),
         _benchmark("gemm_cpu", 120, *hurry),
     ]

@@ -49,7 +49,7 @@ extern "C" __global__ void __launch_bounds__(128) warp_tiles_gemm(
             for (int i = 0; i < 2; ++i) {
               *(unsigned*)&rA[32*v + 8*u + 4*j + 2*i] =
                   load_if<unsigned>(128*m + 16*u + 8*i + row < M && 32*k + 16*v + 8*j + col < K,
-                      from + 16*v + 8*(2*u + i)*A_stride0 + 8*j);
+                  from + 16*v + 8*(2*u + i)*A_stride0 + 8*j);
             }
           }
         }
@@ -70,7 +70,7 @@ extern "C" __global__ void __launch_bounds__(128) warp_tiles_gemm(
           for (int i = 0; i < 2; ++i) {
             *(unsigned*)&rB[16*u + 4*j + 2*i] =
                 load_if<unsigned>(64*n + 8*j + row < N && 32*k + 16*u + 8*i + col < K, from + 16*u
-                    + 8*B_stride0*j + 8*i);
+                + 8*B_stride0*j + 8*i);
           }
         }
       }

@@ -11,6 +11,13 @@ __device__ __forceinline__ bf16_t float_to_bf16(float x) {
   return y;
 }
 
+__device__ __forceinline__ void stmatrix_x4(void* to, const void* from) {
+  const unsigned* r = (const unsigned*)from;
+  const unsigned shared = __cvta_generic_to_shared(to);
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+               ::"r"(shared), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
+}
+
 __device__ __forceinline__ int cluster_block_x() {
   int index;
   asm("mov.u32 %0, %%cluster_ctaid.x;" : "=r"(index));
@@ -127,12 +134,6 @@ __device__ __forceinline__ void role_barrier() {
 __device__ __forceinline__ void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release.aligned;\n"
                "barrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
-
-__device__ __forceinline__ void stmatrix_x4(void* to, const void* from) {
-  const unsigned* r = (const unsigned*)from;
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-               ::"r"((unsigned)__cvta_generic_to_shared(to)), "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3]) : "memory");
 }
 
 __device__ __forceinline__ void wgmma_m64n256k16_bf16(float* d, descriptor_t a, descriptor_t b) {
