@@ -10,6 +10,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Copy, CopyAsync
 from tilewright.ir.types import Value
 from tilewright.runtime.executable import Executable
+from tilewright.targets.arch import architecture
 from tilewright.targets.cuda.banks import passes_per_access
 from tilewright.targets.cuda.rules import loads_by_matrix, stores_by_matrix
 from tilewright.targets.reference.report import Report
@@ -56,13 +57,15 @@ class Movement:
         return f"{kind} {self.source} -> {self.target}: {width}{where}"
 
 
-def movements(kernel: Kernel, target: str = "cuda") -> tuple[Movement, ...]:
+def movements(kernel: Kernel, target: str = "cuda", arch: str = "sm_90a") -> tuple[Movement, ...]:
     """How each copy of a kernel moves its tile, in program order; the same copy of several stages once.
 
     Args:
         kernel: lowered for the target.
         target: which; how its banks are met is predicted for ``cuda``.
+        arch: the target's architecture.
     """
+    features = architecture(arch).features if target == "cuda" else frozenset()
     found: dict[Movement, None] = {}
     for op in kernel.walk():
         if isinstance(op, Copy):
@@ -73,7 +76,7 @@ def movements(kernel: Kernel, target: str = "cuda") -> tuple[Movement, ...]:
             names = (_place(op.source), _place(op.target))
             predicted: tuple[int, float | None] = (0, None)
             if target == "cuda" and elems is not None:
-                how = loads_by_matrix(op) or stores_by_matrix(op, kernel)
+                how = loads_by_matrix(op) or stores_by_matrix(op, features)
                 predicted = (how.count if how else 0, passes_per_access(op, how))
             found[Movement(*names, elems, size, isinstance(op, CopyAsync), line, *predicted)] = None
     return tuple(found)
@@ -110,7 +113,7 @@ def resources(executable: Executable) -> str:
     if executable.target == "cuda":
         # The counters of the hardware are read by Nsight Compute, not by a program that launches a kernel.
         rows.append(("bank conflicts", "predicted for each copy; not measured: that takes Nsight Compute"))
-    moved = [str(movement) for movement in movements(kernel, executable.target)]
+    moved = [str(movement) for movement in movements(kernel, executable.target, executable.arch)]
     return "\n".join([*_table(rows), "", *moved])
 
 
