@@ -74,6 +74,7 @@ from tilewright.lang.operations import (
     copy_async,
     derived,
     exp,
+    exp2,
     fill,
     fragment,
     larger,
@@ -94,6 +95,14 @@ from tilewright.lang.operations import (
 )
 from tilewright.lang.scalars import ceil_div, maximum, minimum
 from tilewright.lang.specs import TensorSpec
+from tilewright.lang.tile_arithmetic import (
+    causal_mask,
+    coordinates,
+    redistribute,
+    reduce_max,
+    reduce_min,
+    reduce_sum,
+)
 from tilewright.layout.algebra import (
     blocked_product,
     coalesce,
@@ -164,6 +173,7 @@ __all__ = [
     "c32",
     "c64",
     "c128",
+    "causal_mask",
     "ceil_div",
     "cluster_barrier",
     "cluster_index",
@@ -171,11 +181,13 @@ __all__ = [
     "column_major",
     "complement",
     "composition",
+    "coordinates",
     "copy",
     "copy_async",
     "derived",
     "dtype",
     "exp",
+    "exp2",
     "f8e4m3",
     "f8e5m2",
     "f16",
@@ -217,6 +229,10 @@ __all__ = [
     "raked",
     "raked_product",
     "range",
+    "redistribute",
+    "reduce_max",
+    "reduce_min",
+    "reduce_sum",
     "require",
     "right_inverse",
     "role",

@@ -136,6 +136,20 @@ _ALIASES = {
 _BY_NUMPY = {numpy_dtype: ALL[name] for name, numpy_dtype in _NUMPY.items()}
 
 
+def limits(kind: DType) -> tuple[float, float]:
+    """The least and the largest finite number of an integer or real dtype.
+
+    Example:
+        >>> limits(f8e4m3), limits(i8)
+        ((-448.0, 448.0), (-128, 127))
+    """
+    if kind.is_float:
+        most = float(ml_dtypes.finfo(kind.numpy).max)  # type: ignore[no-untyped-call]
+        return -most, most
+    ends = np.iinfo(kind.numpy)
+    return int(ends.min), int(ends.max)
+
+
 def dtype(value: object) -> DType:
     """The `DType` that a name, a NumPy dtype, a framework's dtype or a `DType` stands for.
 

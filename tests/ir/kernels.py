@@ -86,9 +86,28 @@ def elementwise(A, C, n, alpha):
     y.to(tw.f16)
 
 
+def reduce(A, C, n, alpha):
+    x = tw.fragment(ROWS, tw.f16, 0)
+    tw.reduce_sum(x, 1)
+    tw.reduce_max(x, 0, block=8)
+    tw.reduce_min(x, -1, per_thread=True)
+    wide = tw.fragment(tw.raked((16, 32), (2, 32), 1, 1), tw.f16, 0)
+    wide - tw.reduce_sum(wide, 0, scratch=tw.shared((2, 32), tw.f32))
+
+
 def redistribute(A, C, n, alpha):
+    x = tw.fragment(ROWS, tw.f32, 0)
+    tw.redistribute(x, tw.Distribution(ROWS.shape, ROWS.threads, ROWS.values[::-1]))
+    tw.redistribute(x, tw.blocked((16, 8), (8, 4), (1, 0)), scratch=tw.shared((16, 8), tw.f32))
     acc = tw.accumulator(MMA)
     tw.copy(acc[:, 8:16], C.tile((16, 8), (0, n)))
+
+
+def coordinates(A, C, n, alpha):
+    x = tw.fragment(ROWS, tw.f32, 0)
+    rows, columns = tw.coordinates(x, 0) + n, 3 * n - tw.coordinates(ROWS, -1)
+    tw.where(rows < columns, x, tw.causal_mask(x, 2 * n, 0))
+    rows.to(tw.i8, saturate=True)
 
 
 def mma(A, C, n, alpha):
@@ -157,7 +176,9 @@ EACH: dict[str, Callable[..., Any]] = {
     "async_wait": async_wait,
     "fill": fill,
     "elementwise": elementwise,
+    "reduce": reduce,
     "redistribute": redistribute,
+    "coordinates": coordinates,
     "mma": mma,
     "barrier": barrier,
     "warp_barrier": warp_barrier,
@@ -281,7 +302,7 @@ def _viewed(draw: Any, tensor: Any, integers: list[Any]) -> Any:
 def _fragment(draw: Any, known: list[Any], numbers: list[Any]) -> Any:
     x, y = _pick(draw, known), _pick(draw, [*known, *numbers])
     literal = draw(st.floats(width=32, allow_nan=False) | st.integers(-1000, 1000))
-    operation = draw(st.integers(0, 6))
+    operation = draw(st.integers(0, 9))
     changes: list[Callable[[], Any]] = [
         lambda: x + y,
         lambda: literal - x,
@@ -290,5 +311,8 @@ def _fragment(draw: Any, known: list[Any], numbers: list[Any]) -> Any:
         lambda: tw.smaller(x, literal),
         lambda: x.to("f16").to(tw.f32),
         lambda: x.assign(tw.tanh(x)),
+        lambda: x - tw.reduce_max(x, draw(st.integers(0, 1))),
+        lambda: tw.where(tw.coordinates(x, 0) < literal // 1 % 99, x, y),
+        lambda: tw.redistribute(x, ROWS) * tw.exp2(x.to("f8e4m3", saturate=True).to(tw.f32)),
     ]
     return changes[operation]()

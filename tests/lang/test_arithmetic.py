@@ -45,6 +45,7 @@ def recorded(function: Callable[..., Any], dtype: tw.DType = tw.f32) -> list[tup
         (lambda x, alpha: abs(x), "abs"),
         (lambda x, alpha: tw.absolute(x), "abs"),
         (lambda x, alpha: tw.exp(x), "exp"),
+        (lambda x, alpha: tw.exp2(x), "exp2"),
         (lambda x, alpha: tw.log(x), "log"),
         (lambda x, alpha: tw.sqrt(x), "sqrt"),
         (lambda x, alpha: tw.rsqrt(x), "rsqrt"),

@@ -30,8 +30,8 @@ def tensor_and_fragment(A, n, alpha):
     tw.fragment(ROWS, tw.f32, 0) + A  # tw.fragment(ROWS, tw.f32, 0) + A
 
 
-def index_in_arithmetic(A, n, alpha):
-    tw.fragment(ROWS, tw.f32, 0) * n  # tw.fragment(ROWS, tw.f32, 0) * n
+def index_as_a_number(A, n, alpha):
+    tw.fill(tw.fragment(ROWS, tw.f32), n)  # tw.fill(tw.fragment(ROWS, tw.f32), n)
 
 
 def mixed_dtypes(A, n, alpha):

@@ -9,7 +9,19 @@ import pytest
 
 from tilewright.errors import Frame, Location
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Barrier, Block, Copy, CopyAsync, For, Fragment, Mma, Op, Reshape, Shared
+from tilewright.ir.ops import (
+    Barrier,
+    Block,
+    Copy,
+    CopyAsync,
+    For,
+    Fragment,
+    Mma,
+    Op,
+    Redistribute,
+    Reshape,
+    Shared,
+)
 from tilewright.ir.parser import parse_kernel
 from tilewright.ir.printer import print_kernel
 from tilewright.layout.transforms import Swizzle
@@ -169,7 +181,7 @@ def test_mma_one_atom_deep_needs_no_loop(gemm: Kernel) -> None:
     assert len(of(expanded, Fragment)) == 3
 
 
-def test_a_fragment_operand_takes_the_other_one_whole(gemm: Kernel) -> None:
+def test_a_fragment_operand_gives_a_part_of_its_registers_to_each_step(gemm: Kernel) -> None:
     expanded = expand_mma(gemm)
     kinds = [op.mma for op in of(expanded, Mma) if isinstance(op, Mma)]
     spread = kinds[0].a(32)
@@ -182,9 +194,12 @@ def test_a_fragment_operand_takes_the_other_one_whole(gemm: Kernel) -> None:
 
     mixed = expand_mma(rewrite_kernel(gemm, load))
     sound(mixed)
-    assert len(of(mixed, For)) == 1
+    assert len(of(mixed, For)) == 2
     [mma] = of(mixed, Mma)
-    assert [v.fragment.shape for v in mma.operands[:2]] == [(256, 32), (128, 32)]
+    assert [v.fragment.shape for v in mma.operands[:2]] == [(256, 16), (128, 16)]
+    [part] = of(mixed, Redistribute)
+    assert isinstance(part, Redistribute)
+    assert str(part.start) == "(0, 16*k_step)"
 
 
 def test_names_of_new_values_keep_clear_of_the_authors(gemm: Kernel) -> None:

@@ -4,29 +4,52 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.dtypes import DType, boolean, f32
+from tilewright.dtypes import DType, boolean, f32, limits
 from tilewright.errors import DTypeError
 
 ARITHMETIC = {"add": 2, "sub": 2, "mul": 2, "div": 2, "min": 2, "max": 2, "neg": 1, "abs": 1}
-TRANSCENDENTAL = {"exp": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "tanh": 1}
+TRANSCENDENTAL = {"exp": 1, "exp2": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "tanh": 1}
 COMPARISON = {"less": 2, "less_equal": 2, "equal": 2}
-OTHER = {"convert": 1, "select": 3}
+CONVERSION = {"convert": 1, "saturate": 1}
+OTHER = {"select": 3}
 
-FUNCTIONS: dict[str, int] = {**ARITHMETIC, **TRANSCENDENTAL, **COMPARISON, **OTHER}
+FUNCTIONS: dict[str, int] = {**ARITHMETIC, **TRANSCENDENTAL, **COMPARISON, **CONVERSION, **OTHER}
 """Arity of every elementwise function."""
 
 
+def saturation(computed: DType, target: DType) -> tuple[float, float] | None:
+    """The least and largest number of a saturating conversion, where it clamps; None where it need not.
+
+    Args:
+        computed: the dtype in which the source computes.
+        target: the dtype to convert to.
+
+    Example:
+        >>> from tilewright.dtypes import f8e4m3, i8, i32, u8
+        >>> saturation(f32, f8e4m3), saturation(i8, u8), saturation(i32, f8e4m3), saturation(f32, i8)
+        ((-448.0, 448.0), (0, 127), (-448, 448), None)
+    """
+    if {"bool"} & {computed.kind, target.kind} or max(target.components, computed.components) > 1:
+        return None
+    low, high = limits(target)
+    if computed.is_float:
+        return (low, high) if target.is_float else None
+    least, most = limits(computed)
+    ends = int(max(low, least)), int(min(high, most))
+    return None if low <= least and most <= high else ends
+
+
 def result_dtype(function: str, operands: Sequence[DType], asked: DType | None) -> DType:
-    """The dtype of ``function(operands)``: ``asked`` for convert, boolean for comparisons, or as operands.
+    """The dtype of ``function(operands)``: ``asked`` of conversions, boolean of comparisons, else theirs.
 
     Raises:
         DTypeError: operands of different dtypes, an unknown function, or one that needs floats.
     """
     if function not in FUNCTIONS:
         raise DTypeError(f"unknown elementwise function {function!r}; known: {', '.join(FUNCTIONS)}")
-    if function == "convert":
+    if function in CONVERSION:
         if asked is None:
-            raise DTypeError("convert needs the dtype to convert to")
+            raise DTypeError(f"{function} needs the dtype to convert to")
         return asked
     values = list(operands[1:]) if function == "select" else list(operands)
     if len(set(values)) > 1:

@@ -1,4 +1,4 @@
-"""Operations between fragments of different maps."""
+"""Operations on fragments as wholes: reductions, parts and other maps, coordinates."""
 
 from __future__ import annotations
 
@@ -6,48 +6,158 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from tilewright.errors import Violation
+from tilewright.dtypes import i32
+from tilewright.errors import LayoutError, Violation
 from tilewright.ir.op import Op
 from tilewright.ir.types import FragmentType, Type, Value
-from tilewright.layout.distribution import Distribution, registers
+from tilewright.layout.distribution import Distribution
+from tilewright.layout.nodes import Int
+from tilewright.layout.ranges import bounds
+from tilewright.layout.registers import Keep, Reduction, is_local, reduction, spelled
+
+__all__ = ["FRAGMENT_OPS", "REDUCTIONS", "Coordinates", "Redistribute", "Reduce"]
+
+REDUCTIONS = ("sum", "max", "min")
+"""What `Reduce` can do."""
+
+
+@dataclass(frozen=True)
+class Reduce(Op):
+    """``result[..., g, ...] = function(source[..., c, ...] for all c whose kept digits are g)``.
+
+    The result has extent 1 along ``dim``, or as many as ``keep`` has digits' values.  Threads that held
+    different coordinates along ``dim`` then hold copies; values along it fall away.
+
+    A sum is computed in f32 for narrower floats and rounded once at the end; integers wrap.  Its order: each
+    thread adds its values by rising register number, then pairs of lanes add what they have, neighbours in
+    the thread index first.  A target without threads may use any other order, so a sum of n numbers is
+    within ``(n - 1) u sum(|x|)`` of the exact one (u the unit roundoff; second-order terms and the rounding
+    of the result to its dtype apart).  A maximum or minimum of numbers with a NaN among them is NaN.
+
+    Args:
+        source: the fragment.
+        function: one of `REDUCTIONS`.
+        dim: the dimension.
+        keep: digits of its coordinate that are not reduced, finest first: ``(extent, step)`` is
+            ``coordinate // step % extent``.
+    """
+
+    name = "reduce"
+    roles: ClassVar = {"result": "defines", "source": "reads"}
+    result: Value
+    source: Value
+    function: str
+    dim: int
+    keep: Keep = ()
+
+    @staticmethod
+    def infer(source: Value, function: str, dim: int, keep: Keep = ()) -> Type:
+        """Type of the result."""
+        if function not in REDUCTIONS:
+            raise LayoutError(f"no reduction {function!r}; known: {', '.join(REDUCTIONS)}")
+        made = reduction(source.fragment.distribution, dim, keep)
+        return FragmentType(source.dtype, made.result)
+
+    @property
+    def plan(self) -> Reduction:
+        """Which registers and lanes are combined."""
+        return reduction(self.source.fragment.distribution, self.dim, self.keep)
+
+    def verify(self) -> Iterator[Violation]:
+        """Numbers only; lanes are combined in pairs."""
+        dtype = self.source.dtype
+        if dtype.components > 1 or dtype.kind == "bool":
+            yield self.violation("dtype", f"{self.function} of {dtype} {self.source}", "i32, or a real float")
+        for digit in self.plan.lanes:
+            if digit.extent & (digit.extent - 1) or digit.weight & (digit.weight - 1):
+                yield self.violation(
+                    "reduce",
+                    f"{self.function} over {digit.extent} threads, {digit.weight} apart: lanes pair up",
+                    f"{1 << digit.extent.bit_length() - 1} threads, a power of two apart",
+                )
+
+    def outside_warps(self, lanes: int) -> Iterator[Violation]:
+        """Whether what is reduced to one value lies in several warps of ``lanes`` threads."""
+        plan = self.plan
+        if plan.span <= lanes:
+            return
+        warps = 1
+        for digit in plan.lanes:
+            inside = min(max(lanes // digit.weight, 1), digit.extent)
+            warps *= digit.extent // inside
+        shape = list(plan.result.shape)
+        shape[self.dim] *= warps
+        kind = "f32" if self.source.dtype.is_float and self.source.dtype.bits < 32 else self.source.dtype
+        yield self.violation(
+            "reduce",
+            f"{self.function} of {self.source} along dimension {self.dim}: each result needs values of "
+            f"{warps} warps, and lanes exchange values within one warp only",
+            f"scratch=tw.shared({tuple(shape)}, tw.{kind})",
+        )
 
 
 @dataclass(frozen=True)
 class Redistribute(Op):
-    """``result[i] = source[start + i]``: a part of a fragment, or all of it in another order of registers.
+    """``result[i] = source[start + i]``: a part of a fragment, or all of it, by another map.
 
     Every thread must hold in ``source`` what it holds in the result.
+
+    Args:
+        source: the fragment.
+        start: coordinates of the result's first element; of at most one bounded symbol.
+        distribution: the result's.
     """
 
     name = "redistribute"
     roles: ClassVar = {"result": "defines", "source": "reads"}
     result: Value
     source: Value
-    start: tuple[int, ...]
+    start: tuple[Int, ...]
     distribution: Distribution
 
     @staticmethod
-    def infer(source: Value, start: tuple[int, ...], distribution: Distribution) -> Type:
+    def infer(source: Value, start: tuple[Int, ...], distribution: Distribution) -> Type:
         """Type of the result."""
         return FragmentType(source.dtype, distribution)
 
     def verify(self) -> Iterator[Violation]:
         """The box lies in the source, and no value must change its thread."""
-        held = self.source.fragment.distribution
-        shape = self.distribution.shape
+        held, shape = self.source.fragment.distribution, self.distribution.shape
         if len(shape) != held.rank or len(self.start) != held.rank:
             yield self.violation("redistribute", f"box of {shape} at {self.start} in a tile of {held.shape}")
-        elif any(
-            at < 0 or at + extent > whole
+        elif not all(
+            int(bounds(at)[0]) >= 0 and bounds(at)[1] + extent <= whole
             for at, extent, whole in zip(self.start, shape, held.shape, strict=True)
         ):
             yield self.violation(
                 "redistribute",
                 f"box of {shape} at {self.start} is not inside {self.source}: {held.shape}",
             )
-        elif held.size_threads > 1 and registers(held, self.distribution, self.start) is None:
+        elif held.size_threads > 1 and not is_local(held, self.distribution, self.start):
             yield self.violation(
                 "redistribute",
-                f"a thread does not hold in {self.source} what it must hold in {self.result}",
-                "copy through shared memory",
+                f"a thread does not hold in {self.source} what it must hold in {self.result}: there are "
+                f"{spelled(held)}, wanted are {spelled(self.distribution)}",
+                f"through shared memory: scratch=tw.shared({held.shape}, tw.{self.source.dtype})",
             )
+
+
+@dataclass(frozen=True)
+class Coordinates(Op):
+    """``result[i0, i1, ...] = i_dim``, in i32: where each element of a tile lies in it."""
+
+    name = "coordinates"
+    roles: ClassVar = {"result": "defines"}
+    result: Value
+    distribution: Distribution
+    dim: int
+
+    @staticmethod
+    def infer(distribution: Distribution, dim: int) -> Type:
+        """Type of the result."""
+        if not 0 <= dim < distribution.rank:
+            raise LayoutError(f"dimension {dim} of a tile of rank {distribution.rank}")
+        return FragmentType(i32, distribution)
+
+
+FRAGMENT_OPS: tuple[type[Op], ...] = (Reduce, Redistribute, Coordinates)

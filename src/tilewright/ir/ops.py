@@ -18,7 +18,7 @@ from tilewright.errors import Violation
 from tilewright.ir import rules
 from tilewright.ir.async_ops import ASYNC_OPS
 from tilewright.ir.elementwise import FUNCTIONS, result_dtype
-from tilewright.ir.fragment_ops import Redistribute
+from tilewright.ir.fragment_ops import FRAGMENT_OPS, Redistribute
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.op import EMPTY, Block, Op
 from tilewright.ir.types import FragmentType, Memory, ScalarType, TensorType, Type, Value, VariableType
@@ -243,28 +243,28 @@ class Fill(Op):
 class Elementwise(Op):
     """``result = function(operands...)``, element by element over fragments of one distribution.
 
-    Scalars and numbers apply to every element.  Types narrower than f32 compute in f32 and round once.
+    A fragment of extent 1 along some dimensions is broadcast along them, if its map is the projection of the
+    others'.  Scalars, numbers and integers apply to every element.  Types narrower than f32 compute in f32
+    and round once.
     """
 
     name = "elementwise"
     roles: ClassVar = {"result": "defines", "operands_": "reads"}
     result: Value
     function: str
-    operands_: tuple[Value | float | int, ...]
+    operands_: tuple[Value | float | Int, ...]
     dtype: DType | None = None
 
     @staticmethod
-    def infer(function: str, operands_: tuple[Value | float | int, ...], dtype: DType | None = None) -> Type:
-        """Type of the result: a fragment if any operand is one."""
+    def infer(function: str, operands_: tuple[Value | float | Int, ...], dtype: DType | None = None) -> Type:
+        """Type of the result: a fragment if any operand is one, of the map that no other broadcasts to."""
         values = [v for v in operands_ if isinstance(v, Value)]
         chosen = result_dtype(function, [v.dtype for v in values], dtype)
-        for value in values:
-            if isinstance(value.type, FragmentType):
-                return FragmentType(chosen, value.type.distribution)
-        return ScalarType(chosen)
+        maps = [v.type.distribution for v in values if isinstance(v.type, FragmentType)]
+        return FragmentType(chosen, rules.widest_map(maps)) if maps else ScalarType(chosen)
 
     def verify(self) -> Iterator[Violation]:
-        """The function exists, with this many operands, over equal distributions."""
+        """The function exists, with this many operands, over distributions that fit together."""
         arity = FUNCTIONS[self.function]
         if len(self.operands_) != arity:
             yield self.violation(
@@ -391,6 +391,8 @@ class If(Op):
 
 OPS: tuple[type[Op], ...] = (
     *(Shared, Fragment, Reshape, Partition, Copy, CopyAsync, AsyncCommit, AsyncWait, Fill),
-    *(Elementwise, Redistribute, Mma, Barrier, WarpBarrier, Variable, SetVariable, GetVariable, Let, For, If),
+    Elementwise,
+    *FRAGMENT_OPS,
+    *(Mma, Barrier, WarpBarrier, Variable, SetVariable, GetVariable, Let, For, If),
     *ASYNC_OPS,
 )

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from tilewright.dtypes import DType
 from tilewright.errors import Violation
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
-from tilewright.layout.distribution import Distribution
+from tilewright.layout.distribution import Distribution, registers
 from tilewright.layout.expr import add, expand, mul
-from tilewright.layout.nodes import And, Int, Sym
+from tilewright.layout.nodes import And, Expr, Int, Sym
+from tilewright.layout.registers import broadcast, spelled
 from tilewright.layout.view import View
 from tilewright.layout.walk import substitute, symbols
 
@@ -58,15 +59,45 @@ def verify_elementwise(op: Elementwise) -> Iterator[Violation]:
     for value in values:
         if value.is_fragment:
             maps.setdefault(value.fragment.distribution, value)
-    if len(maps) > 1:
-        shapes = " and ".join(f"{v} {_spelled(v.fragment.shape)}" for v in maps.values())
-        yield op.violation(
-            "elementwise",
-            f"{op.function} of {shapes}, whose elements lie in the threads in different ways",
-            "load both through one distribution: tw.load(tensor, like=fragment)",
-        )
-    if op.function != "convert" and values:
+    if maps:
+        widest = widest_map(list(maps))
+        for spread, value in maps.items():
+            if broadcast(widest, spread) is None:
+                yield _unequal(op, maps[widest], value)
+                break
+    if op.function not in ("convert", "saturate") and values:
         yield from verify_literals(op, values[-1].dtype, op.operands_)
+        for index in (o for o in op.operands_ if isinstance(o, Expr)):
+            if values[-1].dtype.name not in ("i32", "i64"):
+                yield op.violation(
+                    "dtype", f"the integer {index} is no {values[-1].dtype}", "an i32 fragment"
+                )
+
+
+def widest_map(maps: Sequence[Distribution]) -> Distribution:
+    """The map that the others are broadcast to, if they fit: the first of the most elements."""
+    return max(maps, key=lambda spread: math.prod(spread.shape))
+
+
+def _unequal(op: Elementwise, full: Value, part: Value) -> Violation:
+    """A violation for two maps that do not fit together."""
+    shapes = " and ".join(f"{v} {_spelled(v.fragment.shape)}" for v in (full, part))
+    maps = "; ".join(f"{v}: {spelled(v.fragment.distribution)}" for v in (full, part))
+    wanted, given = full.fragment.shape, part.fragment.shape
+    local = registers(part.fragment.distribution, full.fragment.distribution, (0,) * len(given))
+    scratch = "" if local is not None else f", scratch=tw.shared({part.fragment.shape}, tw.{part.dtype})"
+    nearest = f"tw.redistribute({part}, like={full}{scratch})"
+    if len(wanted) != len(given) or any(g not in (1, w) for g, w in zip(given, wanted, strict=True)):
+        nearest = f"fragments of shape {_spelled(wanted)}, or 1 where they are to be broadcast"
+    elif wanted != given:
+        nearest = (
+            f"what a reduction of {full} gives, or tw.load(tensor, {full}.distribution.projected({given}))"
+        )
+    return op.violation(
+        "elementwise",
+        f"{op.function} of {shapes}, whose elements lie in the threads in different ways ({maps})",
+        nearest,
+    )
 
 
 # ---------------------------------------------------------------- copies

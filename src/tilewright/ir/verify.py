@@ -9,6 +9,7 @@ from typing import Any
 from tilewright.errors import Violation
 from tilewright.ir import clusters, prior_grid
 from tilewright.ir.async_ops import Role, TmaLoad, TmaStore
+from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Derived, Kernel, SizeParam
 from tilewright.ir.ops import Block, For, Mma, Op
 from tilewright.ir.types import TensorType, Value
@@ -67,6 +68,8 @@ def _out_of_scope(op: Op, name: Any, defined: dict[Any, Op]) -> Violation:
 
 def _warps(kernel: Kernel) -> Iterator[Violation]:
     for op in kernel.walk():
+        if isinstance(op, Reduce):
+            yield from op.outside_warps(kernel.lanes)
         if isinstance(op, Mma) and op.mma.atom.lanes != kernel.lanes:
             yield op.violation(
                 "warp size", f"{op.mma.atom} has {op.mma.atom.lanes} lanes, the kernel {kernel.lanes}"

@@ -11,13 +11,13 @@ from tilewright.errors import TraceError
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.ops import Copy, Elementwise, Redistribute
 from tilewright.ir.types import Value
-from tilewright.lang.scalars import Scalar, as_tuple, undecided
+from tilewright.lang.scalars import Collective, Index, Scalar, as_tuple, undecided, unwrap
 from tilewright.lang.source import here
 from tilewright.lang.tracer import current, located, open_region
 from tilewright.layout.distribution import Distribution
 
 
-class _Arithmetic:
+class _Arithmetic(Collective):
     """Operators that record elementwise functions; comparisons give masks for `where`."""
 
     __array_ufunc__ = None
@@ -73,9 +73,16 @@ class _Arithmetic:
 
     __hash__ = object.__hash__
 
-    def to(self, element: DType | str) -> Any:
-        """The same values in another dtype, rounded to nearest even."""
-        return elementwise("convert", self, dtype=element_type(element))
+    def to(self, element: DType | str, *, saturate: bool = False) -> Any:
+        """The same values in another dtype, rounded once: to nearest even, towards 0 from float to integer.
+
+        Args:
+            element: the dtype to convert to.
+            saturate: clamp to the finite range of the dtype first, infinities too: f8e4m3 gives 448 for 1000
+                instead of NaN, f16 65504 instead of infinity, an i32 of 300 becomes 127 in i8 instead of 44.
+                NaN stays NaN.  Floats that become integers are clamped in any case, and NaN becomes 0.
+        """
+        return elementwise("saturate" if saturate else "convert", self, dtype=element_type(element))
 
 
 class Number(_Arithmetic):
@@ -173,12 +180,12 @@ class Fragment(_Arithmetic):
         return f"{self.value.name}: {self.dtype} fragment {self.shape}"
 
 
-Operand: TypeAlias = Fragment | Number | float | int
+Operand: TypeAlias = Fragment | Number | float | Index
 
 
 def elementwise(function: str, *operands: object, dtype: DType | None = None) -> Any:
     """Record an elementwise function of fragments and numbers."""
-    values = tuple(o.value if isinstance(o, Fragment | Number) else number(o) for o in operands)
+    values = tuple(operand(o) for o in operands)
     result = current().define(Elementwise, function, function=function, operands_=values, dtype=dtype)
     return Fragment(result) if result.is_fragment else Number(result)
 
@@ -203,8 +210,15 @@ def element_type(element: DType | str) -> DType:
         return dtype(element)
 
 
+def operand(value: Any) -> Any:
+    """What an elementwise function takes: a value, a plain number, or a symbolic integer."""
+    if isinstance(value, Fragment | Number):
+        return value.value
+    return unwrap(value) if isinstance(value, Scalar) else number(value)
+
+
 def number(value: Any) -> float | int:
-    """A plain number that the author wrote as an operand.
+    """A plain number that the author wrote.
 
     Raises:
         TraceError: it is none.
@@ -214,7 +228,9 @@ def number(value: Any) -> float | int:
     if isinstance(value, int | np.integer) and not isinstance(value, bool):
         return int(value)
     if isinstance(value, Scalar):
-        raise TraceError(f"the index {value} cannot be an operand of fragment arithmetic", here())
+        raise TraceError(
+            f"the integer {value} is known only when the kernel runs; a number is needed here", here()
+        )
     kind = type(value).__name__
     hint = "; bring it to registers with `tw.load`" if kind == "Tensor" else ""
     raise TraceError(f"{value!r} of type {kind} is no operand of fragment arithmetic{hint}", here())

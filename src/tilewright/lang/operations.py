@@ -52,6 +52,7 @@ __all__ = [
     "copy_async",
     "derived",
     "exp",
+    "exp2",
     "fill",
     "fragment",
     "larger",
@@ -266,6 +267,7 @@ def mma(a: Tensor | Fragment, b: Tensor | Fragment, acc: Fragment, tiled: TiledM
     chosen = tiled or acc.mma
     if chosen is None:
         raise TraceError("mma needs the tiled MMA: make acc with tw.accumulator(mma), or pass it", here())
+    current().lanes = chosen.atom.lanes
     current().emit(Mma, a=a.value, b=b.value, c=acc.value, mma=chosen)
 
 
@@ -284,6 +286,11 @@ def operand_b(mma: TiledMma, k: int) -> Distribution:
 def exp(x: Fragment) -> Fragment:
     """``e ** x``."""
     return _fragment("exp", x)
+
+
+def exp2(x: Fragment) -> Fragment:
+    """``2 ** x``; results below the least normal number may be 0."""
+    return _fragment("exp2", x)
 
 
 def log(x: Fragment) -> Fragment:

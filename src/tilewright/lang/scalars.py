@@ -19,6 +19,10 @@ from tilewright.layout.nodes import Cond, Constant, Expr, Int
 Index: TypeAlias = Union[int, "Scalar"]
 
 
+class Collective:
+    """Base of what has arithmetic of its own, in which integers take part: fragments and numbers."""
+
+
 class _UnhashableError(TraceError, TypeError):
     """What Python expects from an object without a hash, at the author's line."""
 
@@ -34,11 +38,15 @@ class Scalar:
         self.region = open_region()
 
     def __add__(self, other: Index) -> Index:
+        if isinstance(other, Collective):
+            return NotImplemented
         return wrap(expr.add(self.expr, unwrap(other)))
 
     __radd__ = __add__
 
     def __sub__(self, other: Index) -> Index:
+        if isinstance(other, Collective):
+            return NotImplemented
         return wrap(expr.add(self.expr, expr.mul(unwrap(other), -1)))
 
     def __rsub__(self, other: Index) -> Index:
@@ -48,6 +56,8 @@ class Scalar:
         return wrap(expr.mul(self.expr, -1))
 
     def __mul__(self, other: Index) -> Index:
+        if isinstance(other, Collective):
+            return NotImplemented
         return wrap(expr.mul(self.expr, unwrap(other)))
 
     __rmul__ = __mul__
@@ -88,18 +98,28 @@ class Scalar:
     __rand__ = __and__
 
     def __lt__(self, other: Index) -> Condition:
+        if isinstance(other, Collective):
+            return NotImplemented
         return Condition(expr.less(self.expr, unwrap(other)))
 
     def __le__(self, other: Index) -> Condition:
+        if isinstance(other, Collective):
+            return NotImplemented
         return Condition(expr.less_equal(self.expr, unwrap(other)))
 
     def __gt__(self, other: Index) -> Condition:
+        if isinstance(other, Collective):
+            return NotImplemented
         return Condition(expr.less(unwrap(other), self.expr))
 
     def __ge__(self, other: Index) -> Condition:
+        if isinstance(other, Collective):
+            return NotImplemented
         return Condition(expr.less_equal(unwrap(other), self.expr))
 
     def __eq__(self, other: object) -> Condition:  # type: ignore[override]
+        if isinstance(other, Collective):
+            return NotImplemented
         return Condition(expr.equal(self.expr, unwrap(other)))
 
     def __ne__(self, other: object) -> Condition:  # type: ignore[override]

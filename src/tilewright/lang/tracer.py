@@ -42,6 +42,7 @@ class Tracer:
         self.guards: list[Guard] = []
         self.violations: list[Violation] = []
         self.warps = [0]  # taken by roles: of the block, and of each role that is open
+        self.lanes = 32  # of a warp, as far as is known
         self.sizes: set[Sym] = set()
         self.region_ids: list[int] = [0]
         self._regions = 0

@@ -9,7 +9,7 @@ that no linear index must be taken apart again.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -25,6 +25,26 @@ class Mode(NamedTuple):
     extent: int
     dim: int | None
     step: int
+
+
+def merge(modes: Iterable[Mode]) -> tuple[Mode, ...]:
+    """The same walk in as few modes as possible: neighbours that continue each other become one.
+
+    Example:
+        >>> merge([Mode(8, 0, 1), Mode(2, 0, 8), Mode(1, 1, 4), Mode(2, 1, 8)])
+        (Mode(extent=16, dim=0, step=1), Mode(extent=2, dim=1, step=8))
+    """
+    merged: list[Mode] = []
+    for mode in modes:
+        if mode.extent == 1:
+            continue
+        last = merged[-1] if merged else None
+        continues = last is not None and last.dim == mode.dim
+        if last is not None and continues and (mode.dim is None or mode.step == last.step * last.extent):
+            merged[-1] = Mode(last.extent * mode.extent, last.dim, last.step)
+        else:
+            merged.append(mode)
+    return tuple(merged)
 
 
 @dataclass(frozen=True)
@@ -149,6 +169,25 @@ class Distribution:
                 return extent
         return self.shape[dim]
 
+    @cached_property
+    def canonical(self) -> Distribution:
+        """The same map in as few modes as possible; equal for any two ways to write one map."""
+        return Distribution(self.shape, merge(self.threads), merge(self.values))
+
+    def projected(self, shape: Sequence[int]) -> Distribution:
+        """The map of what a tile of this shape, 1 along some dimensions, is broadcast from.
+
+        Threads along those dimensions hold copies, values along them fall away.
+
+        Example:
+            >>> tile = Distribution((4, 8), (Mode(4, 0, 1), Mode(2, 1, 4)), (Mode(4, 1, 1),))
+            >>> tile.projected((4, 1)).threads
+            (Mode(extent=4, dim=0, step=1), Mode(extent=2, dim=None, step=0))
+        """
+        gone = {d for d, (new, old) in enumerate(zip(shape, self.shape, strict=True)) if new == 1 != old}
+        threads = tuple(Mode(m.extent, None, 0) if m.dim in gone else m for m in self.threads)
+        return Distribution(tuple(shape), threads, tuple(m for m in self.values if m.dim not in gone))
+
     def vector(self) -> tuple[int, int]:
         """``(dim, width)`` of the run of neighbours that consecutive values of one thread form.
 
@@ -171,23 +210,24 @@ def registers(source: Distribution, target: Distribution, start: Sequence[int]) 
     """Which value of ``source`` is each value of ``target``, whose tile begins at ``start`` of the source's.
 
     Returns:
-        The same for all threads; None if a thread lacks what it needs, or keeps it in another register than
-        other threads do.
+        The same for all threads; None if the tile does not lie within the source's, if a thread lacks what it
+        needs, or if it keeps it in another register than other threads do.
 
     Example:
         >>> rows = Distribution((4, 8), (Mode(4, 0, 1),), (Mode(8, 1, 1),))
         >>> registers(rows, rows.slice((0, 4), (4, 2)), (0, 4))
         (4, 5)
     """
-    if source.size_threads != target.size_threads:
+    if target.size_threads > source.size_threads or target.rank != source.rank:
         return None
-    held = {tuple(at): value for value, at in reversed(list(enumerate(source.table[0].tolist())))}
-    wanted = target.table + np.array(start)
-    found = [held.get(tuple(at)) for at in wanted[0].tolist()]
-    values = [value for value in found if value is not None]
-    if len(values) < len(found) or not (source.table[:, values] == wanted).all():
+    if any(at < 0 or at + t > s for at, t, s in zip(start, target.shape, source.shape, strict=True)):
         return None
-    return tuple(values)
+    weights = np.cumprod([1, *reversed(source.shape)])[-2::-1]
+    wanted = (target.table + np.array(start)) @ weights
+    held = source.table[: target.size_threads] @ weights
+    order = np.argsort(held[0], kind="stable")
+    found = order[np.searchsorted(held[0], wanted[0], sorter=order).clip(max=len(order) - 1)]
+    return tuple(found.tolist()) if (held[:, found] == wanted).all() else None
 
 
 def blocked(

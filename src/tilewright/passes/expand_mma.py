@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from tilewright.ir.fragment_ops import Redistribute
 from tilewright.ir.indices import loop_index
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, Copy, For, Fragment, Mma, Op, Reshape
 from tilewright.ir.rules import widest_vector
 from tilewright.ir.types import Value
+from tilewright.layout.expr import mul
 from tilewright.layout.nodes import Int
 from tilewright.layout.transforms import Tile
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
@@ -18,8 +20,8 @@ from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 def expand_mma(kernel: Kernel, *, unroll: int = 64) -> Kernel:
     """Every `Mma` with an operand in shared memory: fragments, copies into them, and an `Mma` of fragments.
 
-    Two shared operands become a loop over K, one atom's depth per turn.  Beside an operand that is a fragment
-    already, the other one is loaded whole.
+    They become a loop over K, one atom's depth per turn; an operand that is a fragment already gives the part
+    of its registers that belongs to the turn.
 
     Args:
         kernel: the kernel.
@@ -31,7 +33,7 @@ def expand_mma(kernel: Kernel, *, unroll: int = 64) -> Kernel:
             return None
         depth = op.mma.tile[2]
         extent = _depth(op.a)
-        if extent == depth or op.a.is_fragment or op.b.is_fragment:
+        if extent == depth:
             return _step(op, rewriter, extent, None)
         index = loop_index(rewriter.names.unique("k_step"), 0, extent // depth, 1)
         body = Block(tuple(_step(op, rewriter, depth, index)))
@@ -51,19 +53,25 @@ def _step(op: Mma, rewriter: Rewriter, depth: int, at: Int | None) -> list[Op]:
     ops: list[Op] = []
     loaded: list[Value] = []
     for operand, spread in ((op.a, op.mma.a(depth)), (op.b, op.mma.b(depth))):
+        name = f"{operand.buffer.name}_frag"
         if operand.is_fragment:
+            if at is not None:
+                start = (0, mul(at, depth))
+                part = rewriter.define(
+                    Redistribute, name, op.location, source=operand, start=start, distribution=spread
+                )
+                ops.append(part)
+                operand = part.result
             loaded.append(operand)
             continue
         source = operand
         if at is not None:
             tile = Tile((spread.shape[0], depth), (0, at))
-            name = f"{operand.buffer.name}_step"
-            view = rewriter.define(Reshape, name, op.location, source=operand, transform=tile)
+            step = f"{operand.buffer.name}_step"
+            view = rewriter.define(Reshape, step, op.location, source=operand, transform=tile)
             ops.append(view)
             source = view.result
-        fragment = rewriter.define(
-            *(Fragment, f"{operand.buffer.name}_frag", op.location), dtype=operand.dtype, distribution=spread
-        )
+        fragment = rewriter.define(Fragment, name, op.location, dtype=operand.dtype, distribution=spread)
         copy = Copy(source, fragment.result, location=op.location)
         ops += [fragment, replace(copy, vector=widest_vector(copy))]
         loaded.append(fragment.result)

@@ -24,6 +24,12 @@ OVERRIDES = {
     "float_to_half": "static half_t float_to_half(float x) { return to_half<half_t>(x); }",
     "double_to_half": "static half_t double_to_half(double x) { return to_half<half_t>(x); }",
     "float_to_bf16": "static bf16_t float_to_bf16(float x) { return to_bf16<bf16_t>(x); }",
+    "fast_exp2": "static float fast_exp2(float x) { return exp2f(x); }",
+    **{
+        f"{name}_or_nan": f"template <class T> static T {name}_or_nan(T a, T b) "
+        f"{{ return a {sign} b || a != a ? a : b; }}"
+        for name, sign in (("max", ">"), ("min", "<"))
+    },
     "round_to_tf32": "static float round_to_tf32(float x) { return to_tf32(x); }",
     "copy_async": """template <int bytes>
 static void copy_async(void* to, const void* from, bool exists = true) {

@@ -183,6 +183,16 @@ template <int count, bool transposed> static void stmatrix(void* to, const void*
   __syncwarp();
 }
 
+template <class T> static T __shfl_xor_sync(unsigned, T value, int mask) {
+  static char values[MOST_THREADS][16];
+  memcpy(values[thread], &value, sizeof value);
+  __syncwarp();
+  T other;
+  memcpy(&other, values[thread / 32 * 32 + (thread % 32 ^ mask)], sizeof other);
+  __syncwarp();
+  return other;
+}
+
 struct F16 { static double value(unsigned word, int part) {
   const unsigned short bits = (unsigned short)(word >> 16 * part);
   _Float16 x;

@@ -217,6 +217,60 @@ def _arithmetic(dtype: DType) -> tuple[Callable[[Any], Any], ...]:
     return (*every, *floats) if dtype.is_float else every
 
 
+@tw.kernel(X="M N", Y="M N")
+def tiles(X, Y, *, spread):
+    """Reductions within and across warps, broadcasts, coordinates, saturation."""
+    m, n = tw.block_index(tw.ceil_div(X.shape, spread.shape))
+    x = tw.load(X.tile(spread.shape, (m, n)), like=spread)
+    rows = tw.reduce_max(x, 1, scratch=_scratch(x, 1))
+    columns = tw.reduce_sum(x, 0, scratch=_scratch(x, 0))
+    y = tw.where(tw.coordinates(x, 0) + 64 * m <= tw.coordinates(x, 1) + n, rows - x + columns, columns)
+    tw.copy(y.to(Y.dtype, saturate=True), Y.tile(spread.shape, (m, n)))
+
+
+@tw.kernel(X="M N", Y="M N")
+def maps(X, Y, *, spread):
+    """One result for each thread, and registers in another order."""
+    m, n = tw.block_index(tw.ceil_div(X.shape, spread.shape))
+    x = tw.load(X.tile(spread.shape, (m, n)), like=spread)
+    least = tw.reduce_min(tw.reduce_min(x, 1, per_thread=True), 1, scratch=_scratch(x, 1))
+    moved = tw.redistribute(x, tw.Distribution(spread.shape, spread.threads, spread.values[::-1]))
+    tw.copy((tw.redistribute(moved + moved, spread) + least).to(Y.dtype), Y.tile(spread.shape, (m, n)))
+
+
+def _scratch(x: Any, dim: int) -> Any:
+    """Shared memory for a reduction, if several warps share the tile along a dimension."""
+    warps, weight = 1, 1
+    for mode in x.distribution.threads:
+        warps *= mode.extent // min(max(32 // weight, 1), mode.extent) if mode.dim == dim else 1
+        weight *= mode.extent
+    wide = tw.f32 if x.dtype.is_float and x.dtype.bits < 32 else x.dtype
+    shape = tuple(warps if d == dim else extent for d, extent in enumerate(x.shape))
+    return tw.shared(shape, wide, name=f"scratch{dim}") if warps > 1 else None
+
+
+@tw.kernel(A="M K", W="N K", C="B N", D="M B")
+def fused(A, W, C, D, *, first, second):
+    """Two products, the first of which stays in registers."""
+    (m, n, _), p = first.tile, second.tile[1]
+    i, j = tw.block_index(tw.ceil_div(D.shape, (m, p)))
+    sA, sB, sC = tw.shared((m, 32), A.dtype), tw.shared((n, 32), A.dtype), tw.shared((p, n), A.dtype)
+    acc = tw.accumulator(second)
+    for step in tw.range(tw.ceil_div(W.shape[0], n)):
+        product = tw.accumulator(first)
+        for k in tw.range(tw.ceil_div(A.shape[1], 32)):
+            tw.copy(A.tile((m, 32), (i, k)), sA, threads=(16, 4))
+            tw.copy(W.tile((n, 32), (step, k)), sB, threads=(16, 4))
+            tw.barrier()
+            tw.mma(sA, sB, product)
+            tw.barrier()
+        tw.copy(C.tile((p, n), (j, step)), sC, threads=(16, 4))
+        tw.barrier()
+        tw.mma(tw.redistribute(product.to(A.dtype), tw.operand_a(second, n)), sC, acc)
+        tw.barrier()
+    tw.copy(acc, D.tile((m, p), (i, j)))
+
+
 MMA_F16 = tw.TiledMma(atoms.MMA_F16, (4, 2), (4, 8))
 SMALL = {
     name: tw.TiledMma(atom, (2, 2), (2, 4))
@@ -376,6 +430,23 @@ CASES: dict[str, Callable[[], Kernel]] = {
     ),
     "slices": lambda: in_slices.trace(
         matrix(tw.f32, (1, 1), 1), matrix(tw.f32, (1, 1), 1), mma=tw.TiledMma(atoms.MMA_F16, repeats=(1, 4))
+    ),
+    **{
+        f"{name}_{x}": lambda case=case, x=x, y=y, spread=spread: case.trace(
+            matrix(x, (1, 1), 1), matrix(y, (1, 1), 1), spread=spread
+        )
+        for name, case in (("tiles", tiles), ("maps", maps))
+        for x, y, spread in (
+            (tw.f32, tw.f16 if name == "tiles" else tw.f32, SMALL["f16"].c()),
+            (tw.f64, tw.i16 if name == "tiles" else tw.f64, tw.raked((64, 64), (32, 4), 2, 1)),
+            (tw.i8, tw.u8 if name == "tiles" else tw.i8, tw.blocked((64, 64), (4, 16), (0, 1))),
+            (tw.bf16, tw.f8e4m3 if name == "tiles" else tw.f32, tw.blocked((64, 64), (1, 64), (0, 1))),
+        )
+    },
+    "fused_f16": lambda: fused.trace(
+        *(matrix(tw.f16, (16, 16), 8) for _ in range(4)),
+        first=tw.TiledMma(atoms.MMA_F16, (2, 1), (2, 4)),
+        second=tw.TiledMma(atoms.MMA_F16, (2, 1), (2, 6)),
     ),
     "transpose": lambda: transpose.trace(
         matrix(tw.f32, (1, 4), 4), matrix(tw.f32, (1, 4), 4), tile=(32, 32), threads=(8, 8)

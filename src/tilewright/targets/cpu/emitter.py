@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tilewright.dtypes import DType
+from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Op, Redistribute, Shared
 from tilewright.ir.types import FragmentType, Memory, Value
@@ -64,6 +65,11 @@ class CpuEmitter(Emitter):
 
     def __init__(self, kernel: Kernel, rules: RuleTable, arch: Arch, extents: Mapping[Op, Extents]) -> None:
         super().__init__(kernel, rules, DIALECT)
+        for op in kernel.walk():
+            for one in op.ops if isinstance(op, Pointwise) else ():
+                for value in one.results:
+                    if value.name not in self._spelled:
+                        self._spelled[value.name] = self.identifier(value.name)
         self.arch = arch
         self.extents = extents
         self.calls: dict[str, None] = {}
@@ -125,7 +131,7 @@ def arrays(kernel: Kernel) -> Iterator[tuple[Value, int]]:
             named += op.stored
         else:
             named += op.operands
-            named += op.results if isinstance(op, Redistribute) else ()
+            named += op.results if isinstance(op, Reduce | Redistribute) else ()
         for value in named:
             if value.is_fragment:
                 elems.setdefault(value, value.fragment.distribution.size_values)

@@ -1,7 +1,7 @@
-"""Elementwise functions as C++ expressions, and exp, log and tanh without a mathematics library.
+"""Elementwise functions as C++ expressions, and exp, exp2, log and tanh without a mathematics library.
 
-Largest errors, in units in the last place of the result (tests hold them): exp and log 1.1, tanh 2.5, in f32
-and in f64.  sqrt is correctly rounded; rsqrt is a division by it.
+Largest errors, in units in the last place of the result (tests hold them): exp, exp2 and log 1.1, tanh 2.5,
+in f32 and in f64.  sqrt is correctly rounded; rsqrt is a division by it.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class _Format:
         exp_low: exp gives 0 below.
         exp_high: exp gives infinity above.
         tanh_one: tanh rounds to 1 above.
+        exp2_low: exp2 gives 0 below.
+        exp2_high: exp2 gives infinity above.
     """
 
     name: str
@@ -46,6 +48,8 @@ class _Format:
     exp_low: str
     exp_high: str
     tanh_one: str
+    exp2_low: str
+    exp2_high: str
 
     def literal(self, value: Fraction | float) -> str:
         return f"{float(value)!r}{self.suffix}"
@@ -54,10 +58,12 @@ class _Format:
 _F32 = _Format(
     *("f32", "float", "int", "f", 23, 127, 7, 4),
     *("0.693359375f", "-2.12194440054691e-4f", "-104.0f", "89.0f", "9.1f"),
+    *("-151.0f", "129.0f"),
 )
 _F64 = _Format(
     *("f64", "double", "long long", "", 52, 1023, 14, 11),
     *("0.6931471803691238", "1.9082149292705877e-10", "-746.0", "710.0", "19.1"),
+    *("-1077.0", "1025.0"),
 )
 
 _F64_BITS = """\
@@ -93,19 +99,37 @@ def _reduction(form: _Format) -> str:
 
 
 def _exp(form: _Format) -> str:
-    tail = _polynomial(form, "r", _factorials(form.exp_terms + 1)[2:])
-    shift = form.literal(1.5 * 2**form.fraction)
     return f"""\
 static inline {form.real} exp_{form.name}({form.real} x) {{
   x = x < {form.exp_low} ? {form.exp_low} : x > {form.exp_high} ? {form.exp_high} : x;
 {_reduction(form)}
+{_scaled(form)}
+}}"""
+
+
+def _exp2(form: _Format) -> str:
+    shift = form.literal(1.5 * 2**form.fraction)
+    return f"""\
+static inline {form.real} exp2_{form.name}({form.real} x) {{
+  x = x < {form.exp2_low} ? {form.exp2_low} : x > {form.exp2_high} ? {form.exp2_high} : x;
+  // x = n + r / ln 2; what adding 1.5 * 2**fraction leaves in the last bits is round(x).
+  const {form.real} shifted = x + {shift}, n = shifted - {shift};
+  const {form.real} r = (x - n) * {form.literal(0.6931471805599453)};
+{_scaled(form)}
+}}"""
+
+
+def _scaled(form: _Format) -> str:
+    """``e**r * 2**n``."""
+    tail = _polynomial(form, "r", _factorials(form.exp_terms + 1)[2:])
+    shift = form.literal(1.5 * 2**form.fraction)
+    return f"""\
   const {form.real} near = {form.literal(1.0)} + (r + r * r * ({tail}));
   // Two factors: 2**n alone may be no normal number.
   const {form.integer} whole = bits_of_{form.name}(shifted) - bits_of_{form.name}({shift});
   const {form.integer} half = whole >> 1, rest = whole - half;
   return near * {form.name}_of_bits((half + {form.bias}) << {form.fraction}) *
-         {form.name}_of_bits((rest + {form.bias}) << {form.fraction});
-}}"""
+         {form.name}_of_bits((rest + {form.bias}) << {form.fraction});"""
 
 
 def _log(form: _Format) -> str:
@@ -152,7 +176,10 @@ static inline {form.real} tanh_{form.name}({form.real} y) {{
 def _table() -> dict[str, tuple[tuple[str, ...], str]]:
     found: dict[str, tuple[tuple[str, ...], str]] = {"f64_bits": ((), _F64_BITS)}
     for form, bits in ((_F32, "bits"), (_F64, "f64_bits")):
-        for name, text in (("exp", _exp(form)), ("log", _log(form)), ("tanh", _tanh(form))):
+        for name, text in (
+            *(("exp", _exp(form)), ("exp2", _exp2(form))),
+            *(("log", _log(form)), ("tanh", _tanh(form))),
+        ):
             found[f"{name}_{form.name}"] = ((bits,), text)
     # As the reference divides: by 0 gives 0, and the least number by -1 itself.
     for real, name in (("long long", "i64"), ("int", "i32")):
@@ -210,7 +237,7 @@ def spell(function: str, dtype: DType, operands: Sequence[str]) -> tuple[str, tu
         case "div":
             name = f"div_{dtype.name if dtype.bits == 64 or dtype.name == 'u32' else 'i32'}"
             return f"{name}({', '.join(operands)})", (name,)
-        case "exp" | "log" | "tanh":
+        case "exp" | "exp2" | "log" | "tanh":
             return f"{function}_{dtype.name}({operands[0]})", (f"{function}_{dtype.name}",)
         case _:
             return _PLAIN[function].format(*operands), ()

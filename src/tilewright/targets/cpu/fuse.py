@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.ops import Block, Copy, Elementwise, Fill, For, Fragment, If, Op
 from tilewright.ir.types import FragmentType, Value
 from tilewright.layout.distribution import Distribution
@@ -31,8 +32,10 @@ class Pointwise(Op):
 
 def _distribution(op: Op) -> Distribution | None:
     """The distribution of all fragments of an operation on single elements; None for other operations."""
-    if not isinstance(op, Elementwise | Fill | Copy | Fragment):
+    if not isinstance(op, Elementwise | Coordinates | Fill | Copy | Fragment):
         return None
+    if isinstance(op, Elementwise):  # whose operands may be broadcast
+        return op.result.type.distribution if isinstance(op.result.type, FragmentType) else None
     values = [v for v in (*op.operands, *op.results) if isinstance(v, Value)]
     if any(v.is_tensor for v in values) or (isinstance(op, Fragment) and op.fill is None):
         return None
@@ -63,7 +66,7 @@ def _fused(block: Block, readers: Counter[Value]) -> Block:
             continue
         inside = Counter(value for op in group for value in set(op.read))
         made = dict.fromkeys(made_by(op) for op in group)
-        own = {op.results[0] for op in group if isinstance(op, Elementwise)}
+        own = {op.results[0] for op in group if isinstance(op, Elementwise | Coordinates)}
         # What the group does not define itself may be read before it is written, in the next turn of a loop.
         stored = tuple(v for v in made if v not in own or readers[v] > inside[v])
         ops.append(Pointwise(group, spread, stored, location=group[0].location))

@@ -7,11 +7,14 @@ import math
 import numpy as np
 
 from tilewright.dtypes import DType, f32, f64
-from tilewright.ir.elementwise import COMPARISON
+from tilewright.ir.elementwise import COMPARISON, CONVERSION, saturation
+from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.ops import Copy, Elementwise, Fill, Fragment, Op
 from tilewright.ir.types import Value
+from tilewright.layout.nodes import Expr, Int
 from tilewright.targets.cpu import functions
 from tilewright.targets.cpu.conversions import STORAGE, computes_in
+from tilewright.targets.cpu.elements import Loops
 from tilewright.targets.cpu.emitter import CpuEmitter
 from tilewright.targets.cpu.fuse import Pointwise, made_by
 
@@ -33,25 +36,24 @@ def emit_pointwise(emitter: CpuEmitter, op: Pointwise) -> None:
     """One loop over the elements; what is only used inside it stays in registers."""
     for one in op.ops:
         emitter.comment(one, describe(one))
-    size = op.distribution.size_values
-    emitter.line("INDEPENDENT")
-    with emitter.indented(f"for (Index e = 0; e < {size}; ++e)"):
+    loops = Loops(emitter, op)
+    with loops.open():
         present: dict[Value, str] = {}
         for at, one in enumerate(op.ops):
             target = made_by(one)
-            text = _value(emitter, one, present)
+            text = _value(emitter, one, present, loops)
             again = f"_{at}" if target in present else ""
             present[target] = emitter.local(f"{emitter.name(target)}_e{again}")
             emitter.line(f"const {STORAGE[target.dtype.name]} {present[target]} = {text};")
         for value in op.stored:
-            emitter.line(f"{emitter.name(value)}[e] = {present[value]};")
+            emitter.line(f"{loops.element(value)} = {present[value]};")
 
 
 def emit_scalar(emitter: CpuEmitter, op: Elementwise) -> None:
     """A function of the kernel's numbers, computed once."""
     emitter.comment(op, describe(op))
     kind = STORAGE[op.result.dtype.name]
-    emitter.line(f"const {kind} {emitter.name(op.result)} = {_value(emitter, op, {})};")
+    emitter.line(f"const {kind} {emitter.name(op.result)} = {_value(emitter, op, {}, None)};")
 
 
 def describe(op: Op) -> str:
@@ -61,6 +63,8 @@ def describe(op: Op) -> str:
             operands = ", ".join(str(operand) for operand in op.operands_)
             dtype = f", {op.dtype}" if op.dtype is not None else ""
             return f"{op.result} = {op.function}({operands}{dtype})"
+        case Coordinates():
+            return f"{op.result} = coordinates along {op.dim}"
         case Fill():
             return f"{op.target} = {op.value}"
         case Fragment():
@@ -69,7 +73,7 @@ def describe(op: Op) -> str:
             return f"{op.written[0]} = {op.read[0]}"
 
 
-def _value(emitter: CpuEmitter, op: Op, present: dict[Value, str]) -> str:
+def _value(emitter: CpuEmitter, op: Op, present: dict[Value, str], loops: Loops | None) -> str:
     """C++ for what an operation makes of one element."""
     match op:
         case Fragment():
@@ -79,30 +83,45 @@ def _value(emitter: CpuEmitter, op: Op, present: dict[Value, str]) -> str:
                 return literal(emitter, op.value, op.target.dtype)
             return emitter.convert(emitter.name(op.value), op.value.dtype, op.target.dtype)
         case Copy():
-            return emitter.convert(_element(emitter, op.source, present), op.source.dtype, op.target.dtype)
+            read = _element(emitter, op.source, present, loops)
+            return emitter.convert(read, op.source.dtype, op.target.dtype)
+        case Coordinates():
+            assert loops is not None
+            return f"(int)({loops.coordinate(op.dim)})"
         case Elementwise():
-            return _function(emitter, op, present)
+            return _function(emitter, op, present, loops)
         case _:
             raise TypeError(f"{op.name} is no operation on single elements")
 
 
-def _element(emitter: CpuEmitter, value: Value, present: dict[Value, str]) -> str:
-    return present.get(value) or emitter.name(value) + ("[e]" if value.is_fragment else "")
+def _element(emitter: CpuEmitter, value: Value, present: dict[Value, str], loops: Loops | None) -> str:
+    if value in present:
+        return present[value]
+    return loops.element(value) if loops is not None and value.is_fragment else emitter.name(value)
 
 
-def _function(emitter: CpuEmitter, op: Elementwise, present: dict[Value, str]) -> str:
-    def operand(value: Value | float | int, dtype: DType) -> str:
+def _function(emitter: CpuEmitter, op: Elementwise, present: dict[Value, str], loops: Loops | None) -> str:
+    def operand(value: Value | float | Int, dtype: DType) -> str:
         if isinstance(value, Value):
-            return emitter.convert(_element(emitter, value, present), value.dtype, dtype)
+            return emitter.convert(_element(emitter, value, present, loops), value.dtype, dtype)
+        if isinstance(value, Expr):
+            return f"({STORAGE[dtype.name]})({emitter.spell(value)})"
         return literal(emitter, value, dtype)
 
     result = op.result.dtype
-    if op.function == "convert":
+    if op.function == "saturate" and isinstance(source := op.operands_[0], Value):
+        kind = computes_in(source.dtype)
+        if (ends := saturation(kind, result)) is not None:
+            emitter.call("clamp")
+            low, high = (literal(emitter, end, kind) for end in ends)
+            clamped = f"clamp<{STORAGE[kind.name]}>({operand(source, kind)}, {low}, {high})"
+            return emitter.convert(clamped, kind, result)
+    if op.function in CONVERSION:
         return operand(op.operands_[0], result)
     if op.function == "select":
         condition, left, right = op.operands_
         asked = condition if isinstance(condition, Value) else None
-        test = _element(emitter, asked, present) if asked is not None else str(int(bool(condition)))
+        test = _element(emitter, asked, present, loops) if asked is not None else str(int(bool(condition)))
         if asked is not None and computes_in(asked.dtype) != asked.dtype:
             test = operand(asked, f32)
         return f"{test} ? {operand(left, result)} : {operand(right, result)}"

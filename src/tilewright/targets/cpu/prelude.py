@@ -48,15 +48,33 @@ static inline Real keep(Real x, int drop) {
   return __builtin_bit_cast(Real, (kept & finite) | (bits & ~finite));
 }"""
 
+_CLAMP = """\
+template <typename Real>
+static inline Real clamp(Real x, Real low, Real high) {
+  return x < low ? low : x > high ? high : x;  // NaN stays
+}"""
+
 SNIPPETS: Mapping[str, tuple[tuple[str, ...], str]] = {
     **conversions.SNIPPETS,
     **functions.SNIPPETS,
     **INTEGERS,
     "keep": ((), _KEEP),
+    "clamp": ((), _CLAMP),
 }
 """Every helper function by name, with the names of those that it calls; in an order that C++ accepts."""
 
-OWN_NAMES = ("Index", "given", "next_block", "scratch", "block", "blocks", "arguments", "keep", "bits_of_f32")
+OWN_NAMES = (
+    "Index",
+    "given",
+    "next_block",
+    "scratch",
+    "block",
+    "blocks",
+    "arguments",
+    "keep",
+    "clamp",
+    "bits_of_f32",
+)
 """Other names that the text uses."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.ir.fragment_ops import Coordinates, Reduce
 from tilewright.ir.ops import (
     AsyncCommit,
     AsyncWait,
@@ -23,6 +24,7 @@ from tilewright.targets.cpu.emitter import CpuEmitter
 from tilewright.targets.cpu.fuse import Pointwise
 from tilewright.targets.cpu.micro import emit_mma
 from tilewright.targets.cpu.pointwise import emit_pointwise, emit_scalar
+from tilewright.targets.cpu.reductions import emit_reduce
 from tilewright.targets.rules import RuleTable
 
 CPU_RULES = RuleTable("cpu", C_RULES)
@@ -33,11 +35,12 @@ CPU_RULES.rule(Redistribute)(emit_redistribute)
 CPU_RULES.rule(Mma)(emit_mma)
 CPU_RULES.rule(Pointwise)(emit_pointwise)
 CPU_RULES.rule(Elementwise)(emit_scalar)
+CPU_RULES.rule(Reduce)(emit_reduce)
 
 
-@CPU_RULES.rule(Shared, Fragment, Fill)
+@CPU_RULES.rule(Shared, Fragment, Fill, Coordinates)
 def _placed(emitter: CpuEmitter, op: Op) -> None:
-    """The array is declared at the start of the function; fills come as `Pointwise`."""
+    """The array is declared at the start of the function; fills and coordinates come as `Pointwise`."""
 
 
 @CPU_RULES.rule(Barrier, WarpBarrier, AsyncCommit, AsyncWait)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from tilewright.dtypes import DType, f32
 from tilewright.ir.builder import make
+from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.ops import (
@@ -53,13 +54,14 @@ class _Sequence:
     arch: Arch
     tiles: dict[Distribution, MicroTile] = field(default_factory=dict)
     accumulators: dict[Distribution, Distribution] = field(default_factory=dict)
+    operands: frozenset[str] = frozenset()
 
     def add(self, op: Mma) -> None:
         spread = op.mma.c()
         if spread not in self.tiles:
             rows, columns = spread.shape
             self.tiles[spread] = micro_tile(self.arch, rows, columns, compute_dtype(op).bytes)
-            self.accumulators[spread] = self.mma(op).c()
+            self.accumulators[spread.canonical] = self.mma(op).c()
 
     def mma(self, op: Mma) -> TiledMma:
         rows, columns, _ = op.mma.tile
@@ -68,7 +70,17 @@ class _Sequence:
         return TiledMma(atom, repeats=(rows // tile.rows, columns // tile.columns))
 
     def of(self, spread: Distribution) -> Distribution:
-        return self.accumulators.get(spread) or whole(spread.shape)
+        return self.accumulators.get(spread.canonical) or whole(spread.shape)
+
+    def redistributed(self, op: Redistribute) -> tuple[Op, ...]:
+        """A copy in the order that is wanted; what is only multiplied is packed anyway, from any order."""
+        name, source = op.result.name, op.source
+        if name not in self.operands or any(op.start) or op.distribution.shape != source.fragment.shape:
+            taken = {"source": source, "start": op.start, "distribution": self.of(op.distribution)}
+            return (make(Redistribute, name, op.location, **taken),)
+        spread = source.fragment.distribution
+        made = make(Fragment, name, op.location, dtype=source.dtype, distribution=spread)
+        return (made, Copy(source, made.result, location=op.location))
 
     def change(self, op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
         match op:
@@ -82,14 +94,25 @@ class _Sequence:
             case Partition():
                 spread = self.of(op.distribution)
                 return (make(Partition, op.result.name, op.location, source=op.source, distribution=spread),)
+            case Coordinates():
+                spread, name = self.of(op.distribution), op.result.name
+                return (make(Coordinates, name, op.location, distribution=spread, dim=op.dim),)
             case Redistribute():
-                spread = self.of(op.distribution)
-                name = op.result.name
-                taken = {"source": op.source, "start": op.start, "distribution": spread}
-                return (make(Redistribute, name, op.location, **taken),)
+                return self.redistributed(op)
             case Mma():
                 return (replace(op, mma=self.mma(op)),)
         return () if isinstance(op, SYNCHRONISATION) else None
+
+
+def _operands(kernel: Kernel) -> frozenset[str]:
+    """The fragments that multiplies read and nothing else names but what defines them."""
+    multiplied: set[str] = set()
+    named: set[str] = set()
+    for op in kernel.walk():
+        factors = (op.a, op.b) if isinstance(op, Mma) else ()
+        multiplied.update(value.name for value in factors if value.is_fragment)
+        named.update(value.name for value in op.operands if value not in factors)
+    return frozenset(multiplied - named)
 
 
 def drop_threads(kernel: Kernel, arch: Arch) -> tuple[Kernel, tuple[str, ...]]:
@@ -98,7 +121,7 @@ def drop_threads(kernel: Kernel, arch: Arch) -> tuple[Kernel, tuple[str, ...]]:
     Returns:
         The kernel, and a note on what fell away.
     """
-    sequence = _Sequence(arch)
+    sequence = _Sequence(arch, operands=_operands(kernel))
     for op in kernel.walk():
         if isinstance(op, Mma):
             sequence.add(op)

@@ -6,8 +6,9 @@ from tilewright.targets.cuda.emit import emit
 from tilewright.targets.cuda.legality import violations
 from tilewright.targets.cuda.lowering import lower
 from tilewright.targets.cuda.rules import CUDA_RULES
+from tilewright.targets.simt import tiles
 
-ASYNCHRONOUS = asynchronous
-"""The rules of roles and what runs beside them; importing them adds them to `CUDA_RULES`."""
+FURTHER = asynchronous, tiles
+"""The rules of roles, of what runs beside them, and of whole tiles; importing them adds them to tables."""
 
-__all__ = ["ASYNCHRONOUS", "CUDA_RULES", "architecture", "emit", "lower", "violations"]
+__all__ = ["CUDA_RULES", "FURTHER", "architecture", "emit", "lower", "violations"]

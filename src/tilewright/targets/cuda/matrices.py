@@ -12,10 +12,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.dtypes import DType
-from tilewright.layout.distribution import Distribution, Mode
+from tilewright.layout.distribution import Distribution, Mode, merge
 from tilewright.layout.nodes import TRUE
 from tilewright.layout.view import View
-from tilewright.targets.simt.walk import merge, take
+from tilewright.targets.simt.walk import take
 
 
 @dataclass(frozen=True)

@@ -152,6 +152,38 @@ DEVICE unsigned double_to_uint(double x) {
 DEVICE long long double_to_ll(double x) {
   return x == x ? __double2ll_rz(x) : 0;
 }""",
+    "fast_exp2": """
+DEVICE float fast_exp2(float x) {
+  // Within 2 units in the last place; results below the least normal number become 0.
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}""",
+    "clamp": """
+template <class T>
+DEVICE T clamp(T x, T low, T high) {
+  return x < low ? low : x > high ? high : x;  // NaN stays
+}""",
+    "max_or_nan": """
+template <class T>
+DEVICE T max_or_nan(T a, T b) {
+  return a > b || a != a ? a : b;
+}
+DEVICE float max_or_nan(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}""",
+    "min_or_nan": """
+template <class T>
+DEVICE T min_or_nan(T a, T b) {
+  return a < b || a != a ? a : b;
+}
+DEVICE float min_or_nan(float a, float b) {
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}""",
     "round_to_tf32": """
 DEVICE float round_to_tf32(float x) {
   unsigned y;

@@ -11,8 +11,8 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tilewright.dtypes import DType
-from tilewright.ir.elementwise import COMPARISON
+from tilewright.dtypes import DType, f32
+from tilewright.ir.elementwise import COMPARISON, CONVERSION, saturation
 from tilewright.ir.mma import MmaAtom
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -92,7 +92,7 @@ def _odd_f32(wide: Array) -> Array:
 def _saturated(wide: Array, target: np.dtype[Any]) -> Array:
     ends = np.iinfo(target)
     inside = np.nan_to_num(wide, nan=0.0, posinf=np.inf, neginf=-np.inf)
-    result: Array = np.clip(inside, float(ends.min), float(ends.max)).astype(target)
+    result: Array = np.array(np.clip(inside, float(ends.min), float(ends.max)), target)
     # The largest 64-bit integer is no float: what reaches the next power of two is set by hand.
     result[inside >= float(ends.max)] = ends.max
     return result
@@ -133,6 +133,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "neg": np.negative,
     "abs": np.abs,
     "exp": np.exp,
+    "exp2": np.exp2,
     "log": np.log,
     "sqrt": np.sqrt,
     "rsqrt": lambda x: (1 / np.sqrt(x)).astype(x.dtype),
@@ -141,6 +142,40 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "less_equal": np.less_equal,
     "equal": np.equal,
 }
+
+
+REDUCTIONS: dict[str, Callable[[Array, Array], Array]] = {
+    "sum": np.add,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+"""How a reduction combines two numbers; a maximum or minimum with NaN is NaN."""
+
+
+def narrowed(wide: Array, target: DType) -> Array:
+    """Numbers in the dtype in which ``target`` computes, rounded once to it."""
+    return wide if wide.dtype == target.numpy else _rounded(wide, target)
+
+
+def saturated(values: Array, source: DType, target: DType) -> Array:
+    """``target(values)`` clamped to its finite range first; NaN stays NaN where the target has one.
+
+    Example:
+        >>> from tilewright.dtypes import f8e4m3, f32, i8, i32
+        >>> saturated(np.float32([1000.0, -np.inf, 1.0]), f32, f8e4m3).tolist()
+        [448, -448, 1]
+        >>> saturated(np.int32([300, -300]), i32, i8).tolist()
+        [127, -128]
+    """
+    computed = f32 if source.is_float and source.bits < 32 else source
+    ends = saturation(computed, target)
+    if ends is None:
+        return convert(values, source, target)
+    wide = widen(values, source)
+    low, high = (wide.dtype.type(end) for end in ends)
+    wide = np.where(wide > high, high, np.where(wide < low, low, wide))
+    with np.errstate(all="ignore"):
+        return _rounded(wide, target)
 
 
 def elementwise(
@@ -160,11 +195,12 @@ def elementwise(
         [1.0, 1.5]
     """
     known = [dtype for dtype in dtypes if dtype is not None]
-    if function == "convert":
+    if function in CONVERSION:
         value = operands[0]
         if dtypes[0] is None:
             return _rounded(np.asarray(value, np.float64), result)
-        return convert(np.asarray(value), dtypes[0], result)
+        change = saturated if function == "saturate" else convert
+        return change(np.asarray(value), dtypes[0], result)
     if function == "select":
         condition, *arms = operands
         left, right = (

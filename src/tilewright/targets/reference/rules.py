@@ -12,7 +12,9 @@ from tilewright.ir import ops
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.rules import widest_vector
 from tilewright.ir.types import Value
-from tilewright.layout.distribution import Distribution, registers
+from tilewright.layout.distribution import Distribution
+from tilewright.layout.nodes import Expr
+from tilewright.layout.registers import broadcast, registers_of
 from tilewright.targets.reference.agents import Agent, join
 from tilewright.targets.reference.fragments import define, read, touch
 from tilewright.targets.reference.machine import Machine
@@ -94,10 +96,10 @@ def _elementwise(machine: Machine, warp: Warp, op: ops.Elementwise) -> None:
     for operand in op.operands_:
         if isinstance(operand, Value):
             is_fragment = operand.is_fragment
-            operands.append(read(machine, warp, op, operand) if is_fragment else warp.scalars[operand])
+            operands.append(_broadcast(machine, warp, op, operand) if is_fragment else warp.scalars[operand])
             dtypes.append(operand.dtype)
         else:
-            operands.append(operand)
+            operands.append(_wrapped(warp.int(operand), op) if isinstance(operand, Expr) else operand)
             dtypes.append(None)
     values = elementwise(op.function, operands, dtypes, op.result.dtype)
     if op.result.is_fragment:
@@ -107,11 +109,19 @@ def _elementwise(machine: Machine, warp: Warp, op: ops.Elementwise) -> None:
         warp.scalars[op.result] = values
 
 
-@REFERENCE.rule(ops.Redistribute)
-def _redistribute(machine: Machine, warp: Warp, op: ops.Redistribute) -> None:
-    chosen = registers(op.source.fragment.distribution, op.distribution, op.start)
-    assert chosen is not None, "the verifier refuses what threads do not hold"
-    define(machine, warp, op, op.result, read(machine, warp, op, op.source)[:, list(chosen)])
+def _broadcast(machine: Machine, warp: Warp, op: ops.Elementwise, operand: Value) -> Array:
+    """An operand's value for each register of the result."""
+    values = read(machine, warp, op, operand)
+    spread = op.result.fragment.distribution
+    digits = broadcast(spread, operand.fragment.distribution)
+    assert digits is not None, "verified"
+    return values if len(digits) == 1 else values[:, registers_of(digits, spread.size_values)]
+
+
+def _wrapped(number: int, op: ops.Elementwise) -> int:
+    """An integer as the fragments beside it hold it."""
+    bits = next(v.dtype.bits for v in op.operands_ if isinstance(v, Value) and v.dtype.kind == "int")
+    return (number + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
 
 
 @REFERENCE.rule(ops.Mma)

@@ -11,17 +11,18 @@ import numpy as np
 from tilewright.errors import LaunchError, LegalityError, Violation
 from tilewright.ir import clusters
 from tilewright.ir.async_ops import MmaAsync, Role
+from tilewright.ir.fragment_ops import Coordinates, Redistribute, Reduce
 from tilewright.ir.kernel import Argument, Derived, Extent, Kernel, ScalarParam, Stride
 from tilewright.ir.ops import Block, Copy, Fragment, Mma, Op
 from tilewright.ir.types import Value
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.nodes import Sym
 from tilewright.layout.walk import evaluate, symbols
-from tilewright.targets.reference.asynchronous import REFERENCE
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.memory import Buffer, array_buffer, workspace_buffer
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.report import Report
+from tilewright.targets.reference.rules import REFERENCE
 from tilewright.targets.rules import RuleTable
 
 
@@ -228,7 +229,9 @@ def _violations(op: Op, threads: int, lanes: int, first: int, place: str) -> Ite
     match op:
         case Copy():
             spreads.append(op.spread)
-        case Fragment():
+        case Reduce():
+            yield from op.outside_warps(lanes)
+        case Fragment() | Coordinates() | Redistribute():
             spreads.append(op.distribution)
         case Mma():
             spreads.append(op.mma.c())

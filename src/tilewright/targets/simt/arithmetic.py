@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from tilewright.dtypes import DType, f32, f64
-from tilewright.ir.elementwise import COMPARISON
-from tilewright.ir.ops import Elementwise, Fill, Fragment, Redistribute
+from tilewright.ir.elementwise import COMPARISON, CONVERSION, saturation
+from tilewright.ir.ops import Elementwise, Fill, Fragment
 from tilewright.ir.types import FragmentType, Value
-from tilewright.layout.distribution import registers
-from tilewright.layout.expr import add, mul
-from tilewright.layout.nodes import Int, Sym
+from tilewright.layout.nodes import Expr, Int, Sym
+from tilewright.layout.registers import broadcast, indexed
 from tilewright.targets.simt.conversion import compute_dtype, converted, widened
-from tilewright.targets.simt.emitter import LOOPS, SIMT_RULES, SimtEmitter
+from tilewright.targets.simt.emitter import SIMT_RULES, SimtEmitter
 
 _INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "less": "<", "less_equal": "<=", "equal": "=="}
 _CALLS = {
@@ -24,6 +21,8 @@ _CALLS = {
     ("abs", "f64"): "fabs",
     ("exp", "f32"): "expf",
     ("exp", "f64"): "exp",
+    ("exp2", "f32"): "fast_exp2",
+    ("exp2", "f64"): "exp2",
     ("log", "f32"): "logf",
     ("log", "f64"): "log",
     ("sqrt", "f32"): "sqrtf",
@@ -59,7 +58,7 @@ def literal(value: float | int, dtype: DType) -> str:
     return f"(double){text}" if kind == f64 else text
 
 
-def stored(value: float | int, dtype: DType, types: dict[str, str]) -> str:
+def rounded(value: float | int, dtype: DType, types: dict[str, str]) -> str:
     """A number rounded to a dtype."""
     if dtype.components > 1:
         return f"{types[dtype.name]}{{{literal(value, dtype.component)}, {literal(0, dtype.component)}}}"
@@ -80,7 +79,7 @@ def fragment(emitter: SimtEmitter, op: Fragment) -> None:
     else:
         emitter.line(f"{declared};")
         i = Sym(emitter.local("i"), 0, count - 1)
-        emitter.one_line((i,), f"{name}[{i.name}] = {stored(op.fill, op.dtype, emitter.dialect.types)};")
+        emitter.one_line((i,), f"{name}[{i.name}] = {rounded(op.fill, op.dtype, emitter.dialect.types)};")
 
 
 @SIMT_RULES.rule(Fill)
@@ -91,7 +90,7 @@ def fill(emitter: SimtEmitter, op: Fill) -> None:
     if isinstance(op.value, Value):
         value = converted(emitter.name(op.value), op.value.dtype, kind.dtype, emitter.dialect.types)
     else:
-        value = stored(op.value, kind.dtype, emitter.dialect.types)
+        value = rounded(op.value, kind.dtype, emitter.dialect.types)
     emitter.comment(op, f"{op.target.name} = {op.value}")
     emitter.one_line((i,), f"{emitter.name(op.target)}[{i.name}] = {value};")
 
@@ -104,74 +103,42 @@ def elementwise(emitter: SimtEmitter, op: Elementwise) -> None:
     kind = op.result.type
     name = emitter.name(op.result)
     if not isinstance(kind, FragmentType):
-        emitter.line(f"const {emitter.type(op.result.dtype)} {name} = {expression(emitter, op, '')};")
+        emitter.line(f"const {emitter.type(op.result.dtype)} {name} = {expression(emitter, op, None)};")
         return
     i = Sym(emitter.local("i"), 0, kind.distribution.size_values - 1)
     emitter.line(f"{emitter.registers(op.result)};")
-    emitter.one_line((i,), f"{name}[{i.name}] = {expression(emitter, op, i.name)};")
+    emitter.one_line((i,), f"{name}[{i.name}] = {expression(emitter, op, i)};")
 
 
-@SIMT_RULES.rule(Redistribute)
-def redistribute(emitter: SimtEmitter, op: Redistribute) -> None:
-    """Registers in another order."""
-    chosen = registers(op.source.fragment.distribution, op.distribution, op.start)
-    assert chosen is not None, "the verifier refuses what threads do not hold"
-    box = ", ".join(f"{a}:{a + n}" for a, n in zip(op.start, op.distribution.shape, strict=True))
-    emitter.comment(op, f"{op.result.name} = {op.source.name}[{box}]")
-    emitter.line(f"{emitter.registers(op.result)};")
-    loops = []
-    to: Int = 0
-    at: Int = chosen[0]
-    weight = 1
-    for name, (extent, step) in zip(LOOPS, _modes(chosen), strict=False):
-        loops.append(Sym(emitter.local(name), 0, extent - 1))
-        to, at = add(to, mul(loops[-1], weight)), add(at, mul(loops[-1], step))
-        weight *= extent
-    text = f"{emitter.name(op.result)}[{emitter.spell(to)}] = {emitter.name(op.source)}[{emitter.spell(at)}];"
-    emitter.one_line(tuple(reversed(loops)), text)
-
-
-def _modes(numbers: Sequence[int]) -> list[tuple[int, int]]:
-    """Extents and steps, fastest first, of the nested loops that run through some numbers.
-
-    Example:
-        >>> _modes([4, 5, 8, 9])
-        [(2, 1), (2, 4)]
-    """
-    count = len(numbers)
-    if count == 1:
-        return []
-    step = numbers[1] - numbers[0]
-    for run in range(count, 1, -1):
-        if count % run == 0 and all(
-            numbers[i] == numbers[i - i % run] + i % run * step for i in range(count)
-        ):
-            return [(run, step), *_modes(numbers[::run])]
-    raise ValueError(f"no loops run through {numbers}")
-
-
-def expression(emitter: SimtEmitter, op: Elementwise, index: str) -> str:
+def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> str:
     """The function of element ``index`` of its operands, in the result's storage type."""
     types = emitter.dialect.types
     result = op.result.dtype
     known = [v.dtype for v in op.operands_ if isinstance(v, Value)]
-    if op.function == "convert":
+    if op.function in CONVERSION:
         [operand] = op.operands_
-        if isinstance(operand, Value):
-            return converted(_spelled(emitter, operand, index), operand.dtype, result, types)
-        return stored(operand, result, types)
+        if not isinstance(operand, Value):
+            return _number(emitter, operand, result, stored=True)
+        text, source = _spelled(emitter, op, operand, index), operand.dtype
+        if op.function == "saturate" and (ends := saturation(compute_dtype(source), result)) is not None:
+            text, source = widened(text, source), compute_dtype(source)
+            low, high = (literal(end, source) for end in ends)
+            text = f"clamp<{types[source.name]}>({text}, {low}, {high})"
+        return converted(text, source, result, types)
     if op.function == "select":
         condition, *arms = op.operands_
-        texts = [_arm(emitter, arm, index, result) for arm in arms]
+        texts = [_arm(emitter, op, arm, index) for arm in arms]
         test = (
-            _spelled(emitter, condition, index)
+            _spelled(emitter, op, condition, index)
             if isinstance(condition, Value)
-            else literal(condition, result)
+            else _number(emitter, condition, result)
         )
         return f"{test} ? {texts[0]} : {texts[1]}"
     common = known[0] if known else result
     texts = [
-        widened(_spelled(emitter, v, index), common) if isinstance(v, Value) else literal(v, common)
+        widened(_spelled(emitter, op, v, index), common)
+        if isinstance(v, Value)
+        else _number(emitter, v, common)
         for v in op.operands_
     ]
     kind = compute_dtype(common)
@@ -185,14 +152,28 @@ def _rounded(value: str, kind: DType, result: DType, types: dict[str, str]) -> s
     return converted(value, kind, result, types)
 
 
-def _spelled(emitter: SimtEmitter, value: Value, index: str) -> str:
-    return f"{emitter.name(value)}[{index}]" if value.is_fragment else emitter.name(value)
+def _spelled(emitter: SimtEmitter, op: Elementwise, value: Value, index: Sym | None) -> str:
+    """A number, or the register of a fragment, which may be broadcast."""
+    if not value.is_fragment:
+        return emitter.name(value)
+    digits = broadcast(op.result.fragment.distribution, value.fragment.distribution)
+    assert digits is not None, "verified"
+    assert index is not None, "a fragment's function is a fragment"
+    return f"{emitter.name(value)}[{emitter.spell(indexed(digits, index))}]"
 
 
-def _arm(emitter: SimtEmitter, arm: Value | float | int, index: str, result: DType) -> str:
+def _arm(emitter: SimtEmitter, op: Elementwise, arm: Value | float | Int, index: Sym | None) -> str:
     if not isinstance(arm, Value):
-        return stored(arm, result, emitter.dialect.types)
-    return converted(_spelled(emitter, arm, index), arm.dtype, result, emitter.dialect.types)
+        return _number(emitter, arm, op.result.dtype, stored=True)
+    return converted(_spelled(emitter, op, arm, index), arm.dtype, op.result.dtype, emitter.dialect.types)
+
+
+def _number(emitter: SimtEmitter, value: float | Int, dtype: DType, *, stored: bool = False) -> str:
+    """A plain number or an integer of the kernel, in the dtype in which ``dtype`` computes, or stored."""
+    if not isinstance(value, Expr):
+        return rounded(value, dtype, emitter.dialect.types) if stored else literal(value, dtype)
+    text = emitter.spell(value, tight=True)
+    return text if emitter.int_type(value) == emitter.type(dtype) else f"({emitter.type(dtype)}){text}"
 
 
 def _applied(function: str, operands: list[str], kind: DType) -> str:

@@ -7,30 +7,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from tilewright.layout.arithmetic import parts_of, product
-from tilewright.layout.distribution import Distribution, Mode
+from tilewright.layout.distribution import Distribution, Mode, merge
 from tilewright.layout.expr import add, all_of, equal, expand, floordiv, mod, mul
 from tilewright.layout.nodes import TRUE, And, Cond, Int, Mul, Sym
 from tilewright.layout.walk import symbols
-
-
-def merge(modes: Iterable[Mode]) -> tuple[Mode, ...]:
-    """The same walk in as few modes as possible: neighbours that continue each other become one.
-
-    Example:
-        >>> merge([Mode(8, 0, 1), Mode(2, 0, 8), Mode(1, 1, 4), Mode(2, 1, 8)])
-        (Mode(extent=16, dim=0, step=1), Mode(extent=2, dim=1, step=8))
-    """
-    merged: list[Mode] = []
-    for mode in modes:
-        if mode.extent == 1:
-            continue
-        last = merged[-1] if merged else None
-        continues = last is not None and last.dim == mode.dim
-        if last is not None and continues and (mode.dim is None or mode.step == last.step * last.extent):
-            merged[-1] = Mode(last.extent * mode.extent, last.dim, last.step)
-        else:
-            merged.append(mode)
-    return tuple(merged)
 
 
 def take(modes: Sequence[Mode], count: int) -> tuple[tuple[Mode, ...], tuple[Mode, ...]] | None:

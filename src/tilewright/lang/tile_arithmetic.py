@@ -1,0 +1,235 @@
+"""What authors call on whole tiles in registers: reductions, other maps, coordinates, masks."""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.errors import TraceError
+from tilewright.ir.fragment_ops import Coordinates, Redistribute, Reduce
+from tilewright.ir.ops import Barrier, Copy
+from tilewright.ir.ops import Fragment as FragmentOp
+from tilewright.ir.types import Memory
+from tilewright.lang.fragments import Fragment, elementwise
+from tilewright.lang.scalars import Index
+from tilewright.lang.source import here
+from tilewright.lang.tensors import Tensor, constant
+from tilewright.lang.tracer import current, located
+from tilewright.layout.distribution import Distribution, Mode
+from tilewright.layout.registers import Keep, reduction, thread_digits
+
+__all__ = ["causal_mask", "coordinates", "redistribute", "reduce_max", "reduce_min", "reduce_sum"]
+
+
+def reduce_sum(
+    x: Fragment,
+    dim: int,
+    *,
+    block: int | None = None,
+    per_thread: bool = False,
+    scratch: Tensor | None = None,
+) -> Fragment:
+    """``y[i, 0] = sum_j x[i, j]`` for ``dim=1``; computed in f32 for narrower floats, rounded once.
+
+    The order is that of registers, then of lanes in pairs, then of warps; a target without threads may use
+    another one.  Any order is within ``(n - 1) u sum(|x|)`` of the exact sum, u the unit roundoff.
+
+    Args:
+        x: the tile.
+        dim: the dimension; it stays, with extent 1, so that the result is broadcast in ``x - y``.
+        block: one result for each run of so many neighbours, instead of one.
+        per_thread: one result for each thread that holds a part, instead of one; reduce that later.
+        scratch: shared memory that carries the values of several warps, of one element for each result and
+            warp, e.g. ``tw.shared((64, 2), tw.f32)``.  All threads of the block then meet at two barriers.
+
+    Returns:
+        The sums, in the dtype of ``x``; threads that held different coordinates along ``dim`` hold copies.
+
+    Raises:
+        TraceError: no such dimension; ``block`` does not divide it.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N", Y="M N")
+        ... def normalise(X, Y):
+        ...     x = tw.load(X.tile((8, 16), (0, 0)).partition((8, 4)))
+        ...     tw.copy(x / tw.reduce_sum(x, dim=1), Y.tile((8, 16), (0, 0)))
+        >>> x, y = np.ones((8, 16), np.float32), np.empty((8, 16), np.float32)
+        >>> normalise(x, y, target="reference").target
+        'reference'
+        >>> float(y[3, 5])
+        0.0625
+    """
+    return _reduce("sum", x, dim, block, per_thread, scratch)
+
+
+def reduce_max(
+    x: Fragment,
+    dim: int,
+    *,
+    block: int | None = None,
+    per_thread: bool = False,
+    scratch: Tensor | None = None,
+) -> Fragment:
+    """``y[i, 0] = max_j x[i, j]`` for ``dim=1``; NaN if there is one among them.  See `reduce_sum`."""
+    return _reduce("max", x, dim, block, per_thread, scratch)
+
+
+def reduce_min(
+    x: Fragment,
+    dim: int,
+    *,
+    block: int | None = None,
+    per_thread: bool = False,
+    scratch: Tensor | None = None,
+) -> Fragment:
+    """``y[i, 0] = min_j x[i, j]`` for ``dim=1``; NaN if there is one among them.  See `reduce_sum`."""
+    return _reduce("min", x, dim, block, per_thread, scratch)
+
+
+def _reduce(
+    function: str, x: Fragment, dim: int, block: int | None, per_thread: bool, scratch: Tensor | None
+) -> Fragment:
+    along = _dimension(x.distribution, dim)
+    keep = _kept(x, along, block, per_thread)
+    with located():
+        plan = reduction(x.distribution, along, keep)
+    lanes = current().lanes
+    if scratch is None or plan.span <= lanes:
+        return _reduced(function, x, along, keep)
+    return _across_warps(function, x, along, keep, scratch, lanes)
+
+
+def _kept(x: Fragment, dim: int, block: int | None, per_thread: bool) -> Keep:
+    if block is not None and per_thread:
+        raise TraceError("block and per_thread exclude each other: which results are meant?", here())
+    if per_thread:
+        return thread_digits(x.distribution, dim)
+    if block is None:
+        return ()
+    size, extent = constant("block", block), x.shape[dim]
+    if size < 1 or extent % size:
+        nearest = max(n for n in range(1, extent + 1) if extent % n == 0 and n <= max(size, 1))
+        raise TraceError(
+            f"block={size} does not divide the extent {extent} of dimension {dim}; nearest legal choice: "
+            f"block={nearest}",
+            here(),
+        )
+    return ((extent // size, size),) if extent > size else ()
+
+
+def _reduced(function: str, x: Fragment, dim: int, keep: Keep) -> Fragment:
+    name = f"{x.value.name}_{function}"
+    return Fragment(current().define(Reduce, name, source=x.value, function=function, dim=dim, keep=keep))
+
+
+def _across_warps(function: str, x: Fragment, dim: int, keep: Keep, scratch: Tensor, lanes: int) -> Fragment:
+    """What each warp holds, side by side in shared memory; every thread then reduces what it reads there."""
+    if keep:
+        raise TraceError("scratch: reductions of blocks or threads do not cross warps", here())
+    tracer = current()
+    wide = x.to("f32") if x.dtype.is_float and x.dtype.bits < 32 else x
+    per_warp = thread_digits(x.distribution, dim, lanes)
+    count = math.prod(extent for extent, _ in per_warp)
+    wanted = tuple(count if d == dim else extent for d, extent in enumerate(x.shape))
+    kind = scratch.value.tensor
+    if (kind.memory, kind.dtype, kind.shape) != (Memory.SHARED, wide.dtype, wanted):
+        raise TraceError(
+            f"scratch is {scratch!r}; nearest legal choice: tw.shared({wanted}, tw.{wide.dtype})", here()
+        )
+    name = f"{x.value.name}_{function}"
+    partial = Fragment(
+        tracer.builder.define(
+            *(Reduce, f"{name}_of_warp", here()), source=wide.value, function=function, dim=dim, keep=per_warp
+        )
+    )
+    tracer.emit(Copy, source=partial.value, target=scratch.value)
+    tracer.emit(Barrier)
+    spread = _whole_along(partial.distribution, dim)
+    gathered = Fragment(
+        tracer.builder.define(FragmentOp, f"{name}_of_warps", here(), dtype=wide.dtype, distribution=spread)
+    )
+    tracer.emit(Copy, source=scratch.value, target=gathered.value)
+    tracer.emit(Barrier)
+    made = _reduced(function, gathered, dim, ())
+    return made if wide is x else made.to(x.dtype)
+
+
+def _whole_along(spread: Distribution, dim: int) -> Distribution:
+    """The map in which every thread holds all coordinates along a dimension."""
+    one = tuple(1 if d == dim else extent for d, extent in enumerate(spread.shape))
+    made = spread.projected(one)
+    return Distribution(spread.shape, made.threads, (Mode(spread.shape[dim], dim, 1), *made.values))
+
+
+def redistribute(x: Fragment, like: Fragment | Distribution, *, scratch: Tensor | None = None) -> Fragment:
+    """``y[i, j] = x[i, j]``, by another map: which thread holds which element in which register.
+
+    An accumulator of one MMA becomes operand A of the next: ``tw.redistribute(acc.to(tw.f16),
+    tw.operand_a(mma, k))``; each thread holds its elements already, and only registers are renamed.
+
+    Args:
+        x: the tile.
+        like: the map, or a fragment that has it.
+        scratch: shared memory of the tile's shape and dtype, through which elements pass between threads; all
+            threads of the block then meet at two barriers.  Default: no element may leave its thread.
+    """
+    wanted = like if isinstance(like, Distribution) else like.distribution
+    tracer = current()
+    if scratch is None:
+        start = (0,) * len(x.shape)
+        return Fragment(
+            tracer.define(Redistribute, "moved", source=x.value, start=start, distribution=wanted)
+        )
+    tracer.emit(Copy, source=x.value, target=scratch.value)
+    tracer.emit(Barrier)
+    made = Fragment(tracer.define(FragmentOp, "moved", dtype=x.dtype, distribution=wanted))
+    tracer.emit(Copy, source=scratch.value, target=made.value)
+    tracer.emit(Barrier)
+    return made
+
+
+def coordinates(like: Fragment | Distribution, dim: int) -> Fragment:
+    """``y[i, j] = i`` for ``dim=0``, ``j`` for ``dim=1``, in i32: for masks, with a tile's origin added.
+
+    Args:
+        like: a fragment, or a distribution.
+        dim: the dimension.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(Y="M N")
+        ... def lower(Y):
+        ...     m = tw.block_index(tw.ceil_div(Y.shape[0], 4))
+        ...     y = tw.fragment(tw.blocked((4, 8), (4, 8), (1, 0)), tw.f32, 1)
+        ...     rows, columns = tw.coordinates(y, 0) + 4 * m, tw.coordinates(y, 1)
+        ...     tw.copy(tw.where(columns <= rows, y, 0.0), Y.tile((4, 8), (m, 0)))
+        >>> y = np.empty((8, 8), np.float32)
+        >>> lower(y, target="reference").target
+        'reference'
+        >>> bool((y == np.tril(np.ones((8, 8)))).all())
+        True
+    """
+    spread = like if isinstance(like, Distribution) else like.distribution
+    return Fragment(current().define(Coordinates, "at", distribution=spread, dim=_dimension(spread, dim)))
+
+
+def causal_mask(scores: Fragment, row: Index, column: Index) -> Fragment:
+    """``scores[i, j]`` where ``column + j <= row + i``, else minus infinity.
+
+    Args:
+        scores: a tile of scores, a row for each query and a column for each key.
+        row: the last key that the tile's first query sees; its own position, if positions are aligned.
+        column: the position of the tile's first key.
+    """
+    seen = coordinates(scores, 1) + column <= coordinates(scores, 0) + row
+    made: Fragment = elementwise("select", seen, scores, -math.inf)
+    return made
+
+
+def _dimension(spread: Distribution, dim: int) -> int:
+    asked = constant("dim", dim)
+    if not -spread.rank <= asked < spread.rank:
+        raise TraceError(f"dim={asked} of a tile of shape {spread.shape}", here())
+    return asked % spread.rank

@@ -1,0 +1,95 @@
+"""Loops over the elements of a fragment, in which operands may be broadcast and coordinates be asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+from tilewright.ir.fragment_ops import Coordinates
+from tilewright.ir.types import Value
+from tilewright.layout.distribution import Distribution
+from tilewright.layout.registers import Digit, broadcast
+from tilewright.targets.cpu.emitter import CpuEmitter
+from tilewright.targets.cpu.fuse import Pointwise
+
+
+class Loops:
+    """One loop over all elements if all operands have one map, else one for each stretch of them.
+
+    Args:
+        emitter: where the text goes.
+        op: the operations on single elements.
+    """
+
+    def __init__(self, emitter: CpuEmitter, op: Pointwise) -> None:
+        self.emitter = emitter
+        self.spread = op.distribution
+        spread = op.distribution
+        self.steps: dict[Distribution | int, list[int]] = {spread: _weights(spread)}
+        for one in op.ops:
+            for value in one.read:
+                if value.is_fragment:
+                    self.steps.setdefault(value.fragment.distribution, self._broadcast(value))
+            if isinstance(one, Coordinates):
+                along = [mode.step if mode.dim == one.dim else 0 for mode in spread.values]
+                self.steps.setdefault(one.dim, along)
+        self.counts = [mode.extent for mode in spread.values]
+        self._merge()
+        self.names = [emitter.local("e" if not depth else f"e{depth}") for depth in range(len(self.counts))]
+
+    def _broadcast(self, value: Value) -> list[int]:
+        digits = broadcast(self.spread, value.fragment.distribution)
+        assert digits is not None, "verified"
+        if digits == (Digit(self.spread.size_values, 1),):
+            return _weights(self.spread)
+        return [digit.weight for digit in digits]
+
+    def _merge(self) -> None:
+        """Join loops that continue each other on every side."""
+        kept: list[int] = []
+        counts: list[int] = []
+        for at, count in enumerate(self.counts):
+            if count == 1:
+                continue
+            if kept and all(steps[at] == steps[kept[-1]] * counts[-1] for steps in self.steps.values()):
+                counts[-1] *= count
+            else:
+                kept.append(at)
+                counts.append(count)
+        self.counts = counts
+        self.steps = {side: [steps[at] for at in kept] for side, steps in self.steps.items()}
+
+    @contextmanager
+    def open(self) -> Iterator[None]:
+        """The heads of the loops, the slowest first; the innermost one carries no element."""
+        with ExitStack() as stack:
+            for depth in reversed(range(len(self.counts))):
+                name = self.names[depth]
+                if depth == 0:
+                    self.emitter.line("INDEPENDENT")
+                head = f"for (Index {name} = 0; {name} < {self.counts[depth]}; ++{name})"
+                stack.enter_context(self.emitter.indented(head))
+            if not self.counts:
+                stack.enter_context(self.emitter.indented(""))
+            yield
+
+    def element(self, value: Value) -> str:
+        """The element of a fragment that belongs to this turn."""
+        return f"{self.emitter.name(value)}[{self._sum(value.fragment.distribution)}]"
+
+    def coordinate(self, dim: int) -> str:
+        """The coordinate along a dimension."""
+        return self._sum(dim)
+
+    def _sum(self, side: Distribution | int) -> str:
+        steps = self.steps.get(side, self.steps[self.spread])
+        parts = [n if s == 1 else f"{n} * {s}" for n, s in zip(self.names, steps, strict=True) if s]
+        return " + ".join(reversed(parts)) or "0"
+
+
+def _weights(spread: Distribution) -> list[int]:
+    found, weight = [], 1
+    for mode in spread.values:
+        found.append(weight)
+        weight *= mode.extent
+    return found

@@ -1,0 +1,132 @@
+"""The rule of reductions on one thread, in the lanes of vectors.
+
+A reduction along neighbours keeps one total for each lane of a vector and folds them at the end, so that its
+inner loop is an operation on vectors; along other directions, neighbours have totals of their own anyway.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tilewright.dtypes import DType, limits
+from tilewright.ir.fragment_ops import Reduce
+from tilewright.layout.registers import Digit
+from tilewright.targets.cpu.conversions import STORAGE, computes_in
+from tilewright.targets.cpu.emitter import CpuEmitter
+from tilewright.targets.cpu.pointwise import literal
+
+COMBINE = {
+    "sum": "{0} + {1}",
+    # A NaN wins against a number.
+    "max": "{0} > {1} || {0} != {0} ? {0} : {1}",
+    "min": "{0} < {1} || {0} != {0} ? {0} : {1}",
+}
+"""How two numbers become one."""
+
+
+def emit_reduce(emitter: CpuEmitter, op: Reduce) -> None:
+    """Totals in the dtype in which the source computes: one for each result, or each lane of each result."""
+    plan, dtype = op.plan, op.source.dtype
+    kind = computes_in(dtype)
+    size = plan.result.size_values
+    lanes = _lanes(plan.reduced, emitter.arch.vector_bytes // kind.bytes)
+    total, at = emitter.local("total"), emitter.local("at")
+    emitter.comment(op, f"{op.result} = {op.function} of {op.source} along {op.dim}")
+    with emitter.indented(""):
+        start = literal(emitter, _start(op.function, kind), kind)
+        emitter.line(f"{STORAGE[kind.name]} {total}[{size * lanes}];")
+        emitter.line(f"for (Index {at} = 0; {at} < {size * lanes}; ++{at}) {total}[{at}] = {start};")
+        loops = _loops(plan.kept, plan.reduced, lanes)
+        names = [emitter.local("e" if not depth else f"e{depth}") for depth in range(len(loops))]
+        read = _sum(names, [loop[1] for loop in loops])
+        place = f"{total}[{_sum(names, [loop[2] for loop in loops])}]"
+        value = emitter.convert(f"{emitter.name(op.source)}[{read}]", dtype, kind)
+        body = f"{place} = {_combined(emitter, op.function, kind, place, value)};"
+        _nested(emitter, [(name, loop[0]) for name, loop in zip(names, loops, strict=True)], body)
+        _folded(emitter, op, total, size, lanes, kind)
+
+
+def _lanes(reduced: tuple[Digit, ...], most: int) -> int:
+    """How many totals each result has: neighbours that are reduced, up to a vector."""
+    run = next((digit.extent for digit in reduced if digit.weight == 1), 1)
+    return math.gcd(run, most)
+
+
+def _loops(kept: tuple[Digit, ...], reduced: tuple[Digit, ...], lanes: int) -> list[tuple[int, int, int]]:
+    """Innermost first: turns, step in the source, step in the totals."""
+    found: list[tuple[int, int, int]] = []
+    weight = lanes
+    for digit in kept:
+        found.append((digit.extent, digit.weight, weight))
+        weight *= digit.extent
+    for digit in reduced:
+        if digit.weight == 1 and lanes > 1:
+            found += [(lanes, 1, 1), (digit.extent // lanes, lanes, 0)]
+        else:
+            found.append((digit.extent, digit.weight, 0))
+    loops = sorted((loop for loop in found if loop[0] > 1), key=lambda loop: loop[1])
+    merged: list[tuple[int, int, int]] = []
+    for count, step, along in loops:
+        if merged and (merged[-1][1] * merged[-1][0], merged[-1][2] * merged[-1][0]) == (step, along):
+            merged[-1] = (merged[-1][0] * count, *merged[-1][1:])
+        else:
+            merged.append((count, step, along))
+    return merged
+
+
+def _nested(emitter: CpuEmitter, loops: list[tuple[str, int]], body: str) -> None:
+    if not loops:
+        emitter.line(body)
+        return
+    *inner, (name, count) = loops
+    head = f"for (Index {name} = 0; {name} < {count}; ++{name})"
+    if not inner:
+        emitter.line("INDEPENDENT")
+        emitter.line(f"{head} {body}")
+        return
+    with emitter.indented(head):
+        _nested(emitter, inner, body)
+
+
+def _folded(emitter: CpuEmitter, op: Reduce, total: str, size: int, lanes: int, kind: DType) -> None:
+    """The lanes of each result, halves first; then the result, rounded once."""
+    at, half, lane = emitter.local("at"), emitter.local("half"), emitter.local("lane")
+    result = f"{emitter.name(op.result)}[{at}]"
+    first = f"{total}[{at}]" if lanes == 1 else f"{total}[{at} * {lanes}]"
+    made = emitter.convert(first, kind, op.result.dtype)
+    with emitter.indented(f"for (Index {at} = 0; {at} < {size}; ++{at})"):
+        if lanes > 1:
+            left = f"{total}[{at} * {lanes} + {lane}]"
+            right = f"{total}[{at} * {lanes} + {lane} + {half}]"
+            both = _combined(emitter, op.function, kind, left, right)
+            emitter.line(f"for (Index {half} = {lanes // 2}; {half} > 0; {half} /= 2)")
+            emitter.line(f"  for (Index {lane} = 0; {lane} < {half}; ++{lane}) {left} = {both};")
+        emitter.line(f"{result} = {made};")
+
+
+def _combined(emitter: CpuEmitter, function: str, kind: DType, left: str, right: str) -> str:
+    if function == "sum":
+        return COMBINE[function].format(left, right)
+    name = emitter.function(
+        f"{function}_or_nan",
+        f"static inline {STORAGE[kind.name]} THIS_FUNCTION({STORAGE[kind.name]} a, {STORAGE[kind.name]} b) "
+        f"{{ return {COMBINE[function].format('a', 'b')}; }}",
+    )
+    return f"{name}({left}, {right})"
+
+
+def _start(function: str, kind: DType) -> float | int:
+    """What changes no number that it is combined with."""
+    if function == "sum":
+        return 0
+    if kind.is_float:
+        return -math.inf if function == "max" else math.inf
+    return limits(kind)[0 if function == "max" else 1]
+
+
+def _sum(names: list[str], steps: list[int]) -> str:
+    """``name * step + ...`` with the largest step first."""
+    parts = [
+        name if step == 1 else f"{name} * {step}" for name, step in zip(names, steps, strict=True) if step
+    ]
+    return " + ".join(reversed(parts)) or "0"
