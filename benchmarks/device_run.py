@@ -32,7 +32,10 @@ IM2COL = ROOT / "examples" / "05_im2col.py"
 OPTIMIZED = ROOT / "examples" / "04_optimized_gemm.py"
 WARP_TILES = ROOT / "examples" / "06_warp_tiles_gemm.py"
 LEVELS = ROOT / "examples" / "07_three_levels_gemm.py"
+FUSED = ROOT / "examples" / "08_fused_gemms.py"
+ATTENTION = ROOT / "examples" / "09_attention.py"
 
+TILE_TESTS = ("tests/targets/test_tiles.py", "tests/targets/test_attention.py")
 NEEDED = ("numpy", "ml_dtypes", "platformdirs", "filelock", "cuda.bindings", "typer", "rich")
 FOR_TESTS = ("pytest", "pytest_timeout", "xdist", "hypothesis", "torch", "cupy", "jax")
 PROGRAMS = ("nvidia-smi", "compute-sanitizer", "c++")
@@ -123,7 +126,7 @@ def _benchmark(name: str, limit_s: float, *arguments: str) -> Part:
 
 def parts(quick: bool) -> list[Part]:
     """All parts, the most telling first."""
-    pytest = (PYTHON, "-m", "pytest", "-m", "gpu", "tests/gpu", "-n", "4", "-q")
+    pytest = (PYTHON, "-m", "pytest", "-m", "gpu", "tests/gpu", *TILE_TESTS, "-n", "4", "-q")
     pytest += ("-p", "no:cacheprovider", "-p", "no:benchmark")
     example = (PYTHON, str(ROOT / "examples" / "02_basic_gemm.py"))
     hurry = ("--quick",) if quick else ()
@@ -138,6 +141,8 @@ def parts(quick: bool) -> list[Part]:
         Part("example-warp-tiles", (PYTHON, str(WARP_TILES), "--small", "--target", "cuda"), 60),
         Part("example-levels", (PYTHON, str(LEVELS), "--small", "--target", "cuda"), 60),
         Part("example-hopper", (PYTHON, str(HOPPER), "--small"), 60),
+        Part("example-fused", (PYTHON, str(FUSED), "--target", "cuda"), 60),
+        Part("example-attention", (PYTHON, str(ATTENTION), "--target", "cuda"), 60),
         Part("example-cpu", (*example, "--target", "cpu"), 60),
         Part("cli-cuda", (PYTHON, "-m", "tilewright", "gemm", "--target", "cuda", "--dtype", "f16"), 90),
         Part(
@@ -174,6 +179,18 @@ def parts(quick: bool) -> list[Part]:
             )
             for tool in ("memcheck", "racecheck")
         ),
+        Part(
+            "memcheck-attention",
+            _sanitizer("memcheck", "--small", "--target", "cuda", script=ATTENTION),
+            90,
+            _clean,
+        ),
+        Part(
+            "racecheck-attention",
+            _sanitizer("racecheck", "--small", "--target", "cuda", script=ATTENTION),
+            120,
+            _clean,
+        ),
         Part("racecheck", _sanitizer("racecheck"), 150, _clean),
         Part("initcheck", _sanitizer("initcheck"), 120, _clean),
         Part("synccheck", _sanitizer("synccheck"), 120, _clean),
@@ -183,6 +200,7 @@ def parts(quick: bool) -> list[Part]:
         _benchmark("gemm_cuda", 240, *hurry),
         _benchmark("im2col", 60, *hurry),
         _benchmark("levels", 150, *hurry),
+        _benchmark("attention", 150, *hurry),
         _benchmark("hopper_mutants", 240),
         _benchmark("gemm_cpu", 120, *hurry),
     ]

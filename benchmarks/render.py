@@ -212,6 +212,8 @@ TABLES = {
     "hopper_mutants": hopper_mutants,
     "gemm_cpu": gemm,
     "gemm_cuda": gemm,
+    "attention_cpu": gemm,
+    "attention_cuda": gemm,
     "launch_overhead": launch_overhead,
     "startup": startup,
     "device_run": device_run,

@@ -59,6 +59,17 @@ def test_levels_and_their_rendering(tmp_path: Path) -> None:
     assert "| 256×384×320 buffered |" in (tmp_path / "page.md").read_text()
 
 
+def test_attention_on_the_cpu(tmp_path: Path) -> None:
+    kept = tmp_path / "attention.json"
+    run("attention.py", "--quick", "--target", "cpu", "--json", kept)
+    found = json.loads(kept.read_text())
+    assert found["benchmark"] == "attention_cpu"
+    assert [row["layout"] for row in found["rows"]] == ["full", "causal"] * 2
+    assert all(row["error_of_bound"] <= 1 and "failed" not in row for row in found["rows"])
+    run("render.py", kept, "--out", tmp_path / "page.md")
+    assert "| f16 1×2×130×200×64 causal |" in (tmp_path / "page.md").read_text()
+
+
 def test_startup(tmp_path: Path) -> None:
     kept = tmp_path / "startup.json"
     run("startup.py", "--quick", "--targets", "cpu", "--json", kept)
@@ -132,7 +143,7 @@ def has_gpu() -> bool:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("script", ["gemm_cuda.py", "im2col.py", "launch_overhead.py"])
+@pytest.mark.parametrize("script", ["gemm_cuda.py", "im2col.py", "attention.py", "launch_overhead.py"])
 def test_benchmarks_of_the_gpu(script: str, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
     run(script, "--quick", "--json", kept)

@@ -17,10 +17,18 @@ Machine = Callable[..., Listing]
 pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 
 TILE = 1024
-BOUNDS = {"exp": 1.1, "log": 1.1, "tanh": 2.5, "sqrt": 0.5, "rsqrt": 1.5}
-RANGES = {"exp": (-104, 89.5), "log": (0, 1e3), "tanh": (-12, 12), "sqrt": (0, 1e6), "rsqrt": (1e-6, 1e6)}
+BOUNDS = {"exp": 1.1, "exp2": 1.1, "log": 1.1, "tanh": 2.5, "sqrt": 0.5, "rsqrt": 1.5}
+RANGES = {
+    "exp": (-104, 89.5),
+    "exp2": (-151, 128.5),
+    "log": (0, 1e3),
+    "tanh": (-12, 12),
+    "sqrt": (0, 1e6),
+    "rsqrt": (1e-6, 1e6),
+}
 UNARY = {
     "exp": tw.exp,
+    "exp2": tw.exp2,
     "log": tw.log,
     "tanh": tw.tanh,
     "sqrt": tw.sqrt,
@@ -29,17 +37,17 @@ UNARY = {
 }
 
 
-@tw.kernel(X="N", E="N", L="N", T="N", S="N", R="N", A="N")
-def unary(X, E, L, T, S, R, A):
+@tw.kernel(X="N", E="N", P="N", L="N", T="N", S="N", R="N", A="N")
+def unary(X, E, P, L, T, S, R, A):
     n = tw.block_index(tw.ceil_div(X.shape[0], TILE))
     x = tw.load(X.tile((TILE,), (n,)).partition((32,)))
-    for function, Y in zip(UNARY.values(), (E, L, T, S, R, A), strict=True):
+    for function, Y in zip(UNARY.values(), (E, P, L, T, S, R, A), strict=True):
         tw.copy(function(x), Y.tile((TILE,), (n,)))
 
 
 def applied(machine: Machine, x: np.ndarray, **options: object) -> dict[str, np.ndarray]:
     """Every unary function of an array."""
-    made = {name: np.full_like(x, 7) for name in "ELTSRA"}
+    made = {name: np.full_like(x, 7) for name in "EPLTSRA"}
     machine(unary.trace(x, *made.values()), {"X": x, **made}, **options)
     return dict(zip(UNARY, made.values(), strict=True))
 
@@ -77,8 +85,8 @@ def hard(dtype: DType, function: str) -> np.ndarray:
     """Random numbers of the function's range, all magnitudes, neighbours of 0, 1 and powers of two."""
     drawn = np.random.default_rng(5)
     low, high = RANGES[function]
-    if dtype == tw.f64 and function == "exp":
-        low, high = -746, 710
+    if dtype == tw.f64 and function in ("exp", "exp2"):
+        low, high = (-746, 710) if function == "exp" else (-1077, 1025)
     wide = np.exp2(drawn.uniform(-140, 127, 50_000)) * np.where(low < 0, drawn.choice([-1, 1], 50_000), 1)
     points = np.concatenate(
         [drawn.uniform(low, high, 100_000), wide, np.exp2(np.arange(-149, 128.0)), [0.0, 1.0]]
@@ -108,7 +116,7 @@ def test_special_values(machine: Machine, dtype: DType) -> None:
     x = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, -1.0], dtype.numpy)
     for function, y in applied(machine, x).items():
         expected = 1 / np.sqrt(x) if function == "rsqrt" else getattr(np, function)(x)
-        if function in ("exp", "tanh"):
+        if function in ("exp", "exp2", "tanh"):
             expected[5] = y[5]  # a number, of which `test_accuracy` speaks
         assert np.array_equal(y, expected, equal_nan=True), function
         assert np.array_equal(np.signbit(y[3:5]), np.signbit(expected[3:5])), function

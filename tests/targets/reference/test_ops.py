@@ -181,7 +181,8 @@ def compute(function, operands, result=None):
 
 
 NUMPY = {
-    **{name: getattr(np, name) for name in ("exp", "log", "sqrt", "tanh", "less", "less_equal", "equal")},
+    **{name: getattr(np, name) for name in ("exp", "exp2", "log", "sqrt", "tanh")},
+    **{name: getattr(np, name) for name in ("less", "less_equal", "equal")},
     **dict(zip(("add", "sub", "mul"), (np.add, np.subtract, np.multiply), strict=True)),
     **dict(zip(("min", "max", "neg", "abs"), (np.fmin, np.fmax, np.negative, np.abs), strict=True)),
     "rsqrt": lambda x: 1 / np.sqrt(x),

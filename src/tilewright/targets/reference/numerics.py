@@ -163,7 +163,7 @@ def saturated(values: Array, source: DType, target: DType) -> Array:
     Example:
         >>> from tilewright.dtypes import f8e4m3, f32, i8, i32
         >>> saturated(np.float32([1000.0, -np.inf, 1.0]), f32, f8e4m3).tolist()
-        [448, -448, 1]
+        [448.0, -448.0, 1.0]
         >>> saturated(np.int32([300, -300]), i32, i8).tolist()
         [127, -128]
     """

@@ -39,7 +39,12 @@ def reduce(emitter: SimtEmitter, op: Reduce) -> None:
                 j = Sym(scope.name("j"), 1, plan.count - 1)
                 emitter.line(emitter.dialect.unroll)
                 head = f"for (int {j.name} = 1; {j.name} < {plan.count}; ++{j.name})"
-                emitter.line(f"{head} {total} = {COMBINE[op.function].format(total, register(j))};")
+                statement = f"{total} = {COMBINE[op.function].format(total, register(j))};"
+                if emitter.fits(f"{head} {statement}"):
+                    emitter.line(f"{head} {statement}")
+                else:
+                    with emitter.indented(head):
+                        emitter.line(statement)
             for apart in _distances(plan.lanes):
                 other = f"__shfl_xor_sync(0xffffffff, {total}, {apart})"
                 emitter.line(f"{total} = {COMBINE[op.function].format(total, other)};")

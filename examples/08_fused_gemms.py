@@ -1,0 +1,104 @@
+"""Two fused GEMMs, D = (A Bᵀ) Cᵀ: the first product stays in registers and is operand A of the second.
+
+    python examples/08_fused_gemms.py [--small] [--target cuda|cpu|reference]
+
+A (M, K), B (N, K), C (P, N), D (M, P).  A block walks over N in steps: it multiplies a tile of A Bᵀ in full
+depth, rounds it to the inputs' dtype, and multiplies it by the tile of C that belongs to the step.  Ragged
+extents are zeros past the edge.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+import ml_dtypes
+import numpy as np
+
+import tilewright as tw
+from tilewright.ops.device_array import DeviceArray
+from tilewright.runtime.cuda import device_count
+
+
+@tw.kernel(A="M K", B="N K", C="P N", D="M P")
+def fused_gemms(A, B, C, D, *, tile, atom, warps):
+    tile_m, tile_n, tile_k, tile_p = tile
+    first, second = (tw.TiledMma(atom, (warps, 1), (tile_m // 16 // warps, n // 8)) for n in (tile_n, tile_p))
+    m, p = tw.block_index(tw.ceil_div(D.shape, (tile_m, tile_p)))
+    sA = tw.shared((2, tile_m, tile_k), A.dtype)
+    sB = tw.shared((2, tile_n, tile_k), B.dtype)
+    sC = tw.shared((tile_p, tile_n), C.dtype)
+    steps = tw.ceil_div(A.shape[1], tile_k)
+
+    def fetch(source, target, at):
+        rows = 32 * warps * 8 // target.shape[1]
+        threads = tw.raked(target.shape, (rows, target.shape[1] // 8), vector=8, vector_dim=1)
+        tw.copy_async(source.tile(target.shape, at), target, threads=threads)
+
+    acc = tw.accumulator(second)
+    for n in tw.range(tw.ceil_div(B.shape[0], tile_n), provenance="mainloop"):
+        fetch(C, sC, (p, n))
+        fetch(A, sA[0], (m, 0))
+        fetch(B, sB[0], (n, 0))
+        tw.async_commit()
+        product = tw.accumulator(first)
+        for k in tw.range(steps):
+            tw.async_wait(0)
+            tw.barrier()  # tile k is there for all threads, and all have read tile k - 1
+            with tw.when(k + 1 < steps):
+                fetch(A, sA[(k + 1) % 2], (m, k + 1))
+                fetch(B, sB[(k + 1) % 2], (n, k + 1))
+            tw.async_commit()
+            tw.mma(sA[k % 2], sB[k % 2], product)
+        tw.mma(tw.redistribute(product.to(A.dtype), tw.operand_a(second, tile_n)), sC, acc)
+        tw.barrier()  # the tiles have been read, before the next step overwrites them
+    tw.copy(acc, D.tile((tile_m, tile_p), (m, p)))
+
+
+ATOMS = {"f16": tw.atoms.MMA_F16, "bf16": tw.atoms.MMA_BF16}
+
+
+def bound(dtype):
+    """The kernel for an element type."""
+    return fused_gemms.bind(tile=(64, 64, 32, 128), atom=ATOMS[str(tw.dtype(dtype))], warps=4)
+
+
+SHAPES = {"cuda": (4096, 512, 512, 512), "cpu": (1024, 256, 256, 256), "reference": (130, 72, 56, 136)}
+SMALL = {"cuda": (500, 200, 136, 264), "cpu": (150, 72, 56, 136), "reference": (70, 72, 40, 130)}
+
+
+def attempt(target, shape, dtype):
+    """Run one case on small integers, for which every sum is exact, verify every element, print the time."""
+    m, n, k, p = shape
+    rng = np.random.default_rng(0)
+    a, b, c = (rng.integers(-2, 3, extents).astype(dtype) for extents in ((m, k), (n, k), (p, n)))
+    d = np.full((m, p), np.nan, np.float32)
+    arrays = [DeviceArray.of(x) if target == "cuda" else x for x in (a, b, c, d)]
+    kernel = bound(dtype)
+    ran = kernel(*arrays, target=target).target
+    assert ran == target, f"{ran} ran instead of {target}"
+    start = time.perf_counter()
+    kernel(*arrays, target=target)
+    found = arrays[3].host() if target == "cuda" else d
+    seconds = time.perf_counter() - start
+    product = (a.astype(np.float64) @ b.astype(np.float64).T).astype(np.float32).astype(dtype)
+    wrong = found != product.astype(np.float64) @ c.astype(np.float64).T
+    assert not wrong.any(), f"{wrong.sum()} elements are wrong"
+    speed = 2 * m * n * (k + p) / seconds / 1e9
+    name = f"{np.dtype(dtype).name} {'x'.join(map(str, shape))}"
+    print(f"fused_gemms<{target}, {name}>: correct; {speed:.0f} Gflop/s")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--small", action="store_true", help="small matrices")
+    default = "cuda" if device_count() else "cpu"
+    parser.add_argument("--target", choices=SHAPES, default=default, help=f"default here: {default}")
+    asked = parser.parse_args()
+    shape = (SMALL if asked.small else SHAPES)[asked.target]
+    for dtype in (np.float16, ml_dtypes.bfloat16):
+        attempt(asked.target, shape, dtype)
+
+
+if __name__ == "__main__":
+    main()

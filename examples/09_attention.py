@@ -1,0 +1,153 @@
+"""Attention forward, O = softmax(scale Q Kᵀ) V for every batch and head, in one pass over the keys.
+
+    python examples/09_attention.py [--small] [--target cuda|cpu|reference]
+
+A block takes 128 queries and walks over the keys, 64 at a time.  It keeps the largest score and the sum of
+each row, and scales what it has summed whenever a larger score comes.  Keys and values are copied in the
+background, two tiles in flight; scores never leave registers: their exponentials are operand A of the second
+product.
+
+Causal: query i sees the keys up to i + shift.  A query that sees no key gives zeros.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import time
+
+import ml_dtypes
+import numpy as np
+
+import tilewright as tw
+from tilewright.ops.device_array import DeviceArray
+from tilewright.runtime.cuda import device_count
+
+
+@tw.kernel(Q="B H M D", K="B H N D", V="B H N D", O="B H M D", scale=tw.f32, shift=int)
+def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
+    rows, keys, depth = tile
+    by_keys, by_depth = (tw.TiledMma(atom, (warps, 1), (rows // 16 // warps, n // 8)) for n in (keys, depth))
+    m, h, b = tw.block_index((tw.ceil_div(Q.shape[2], rows), Q.shape[1], Q.shape[0]))
+    sQ = tw.shared((rows, depth), Q.dtype)
+    sK = tw.shared((2, keys, depth), K.dtype)
+    sV = tw.shared((2, keys, depth), V.dtype)
+
+    seen = K.shape[2]  # keys that the block's last query sees
+    if causal:
+        m = tw.let(tw.ceil_div(Q.shape[2], rows) - 1 - m)  # those with the most keys begin first
+        seen = tw.minimum(seen, tw.maximum((m + 1) * rows + shift, 0))
+    count = tw.let(tw.ceil_div(seen, keys))
+
+    def fetch(source, target, at):
+        threads = tw.raked(target.shape, (32 * warps * 8 // depth, depth // 8), vector=8, vector_dim=1)
+        tw.copy_async(source[b, h].tile(target.shape, (at, 0)), target, threads=threads)
+
+    fetch(Q, sQ, m)
+    fetch(K, sK[0], 0)
+    fetch(V, sV[0], 0)
+    tw.async_commit()
+
+    exponent = scale * math.log2(math.e)
+    acc = tw.accumulator(by_depth)
+    largest = tw.fragment(by_keys.c().projected((rows, 1)), tw.f32, -math.inf)
+    total = tw.fragment(largest, fill=0)
+    for j in tw.range(count, provenance="mainloop"):
+        tw.async_wait(0)
+        tw.barrier()  # tile j is there for all threads, and all have read tile j - 1
+        with tw.when(j + 1 < count):
+            fetch(K, sK[(j + 1) % 2], j + 1)
+            fetch(V, sV[(j + 1) % 2], j + 1)
+        tw.async_commit()
+
+        scores = tw.accumulator(by_keys)
+        tw.mma(sQ, sK[j % 2], scores)
+        with tw.when((j + 1) * keys > K.shape[2]):
+            there = tw.coordinates(scores, 1) < K.shape[2] - j * keys
+            scores.assign(tw.where(there, scores, -math.inf))
+        if causal:
+            with tw.when((j + 1) * keys > m * rows + shift + 1):
+                scores.assign(tw.causal_mask(scores, m * rows + shift, j * keys))
+
+        highest = tw.larger(largest, tw.reduce_max(scores, 1))
+        base = tw.where(highest == -math.inf, 0.0, highest)  # of a row without keys so far
+        weights = tw.exp2((scores - base) * exponent)
+        decay = tw.exp2((largest - base) * exponent)
+        total.assign(total * decay + tw.reduce_sum(weights, 1))
+        largest.assign(highest)
+        acc *= decay
+        tw.mma(
+            tw.redistribute(weights.to(V.dtype), tw.operand_a(by_depth, keys)), sV[j % 2].permute(1, 0), acc
+        )
+    tw.copy(tw.where(total == 0, 0.0, acc / total), O[b, h].tile((rows, depth), (m, 0)))
+
+
+# For each head dimension: queries, keys and depth of a tile, and warps; as many registers as there are.
+TILES = {64: ((128, 64, 64), 4), 128: ((128, 64, 128), 8)}
+ATOMS = {"f16": tw.atoms.MMA_F16, "bf16": tw.atoms.MMA_BF16}
+
+
+def bound(dtype, depth, *, causal):
+    """The kernel for an element type and a head dimension."""
+    tile, warps = TILES[depth]
+    return attention.bind(causal=causal, tile=tile, atom=ATOMS[str(tw.dtype(dtype))], warps=warps)
+
+
+def softmax_attention(q, k, v, scale, shift=None):
+    """The same in float64; ``shift`` None means that every query sees every key."""
+    q, k, v = (x.astype(np.float64) for x in (q, k, v))
+    scores = scale * q @ k.swapaxes(-1, -2)
+    if shift is not None:
+        i, j = np.indices(scores.shape[-2:])
+        scores = np.where(j <= i + shift, scores, -np.inf)
+    largest = scores.max(axis=-1, keepdims=True, initial=-np.inf)
+    weights = np.exp(scores - np.where(np.isinf(largest), 0, largest))
+    return weights @ v / np.maximum(weights.sum(axis=-1, keepdims=True), np.finfo(float).tiny)
+
+
+SHAPES = {"cuda": (4, 16, 4096, 4096), "cpu": (1, 4, 1024, 1024), "reference": (1, 2, 150, 200)}
+SMALL = {"cuda": (2, 4, 500, 700), "cpu": (1, 2, 300, 500), "reference": (1, 1, 130, 150)}
+
+
+def attempt(target, shape, depth, dtype, *, causal):
+    """Run one case on random data, verify every element, and print the time of a call."""
+    batch, heads, queries, keys = shape
+    rng = np.random.default_rng(0)
+    q, k, v = (
+        rng.standard_normal((batch, heads, length, depth)).astype(dtype) for length in (queries, keys, keys)
+    )
+    o, scale, shift = np.full_like(q, np.nan), 1 / math.sqrt(depth), keys - queries
+    arrays = [DeviceArray.of(x) if target == "cuda" else x for x in (q, k, v, o)]
+    kernel = bound(dtype, depth, causal=causal)
+    ran = kernel(*arrays, scale, shift, target=target).target
+    assert ran == target, f"{ran} ran instead of {target}"
+    start = time.perf_counter()
+    kernel(*arrays, scale, shift, target=target)
+    found = arrays[3].host() if target == "cuda" else o
+    seconds = time.perf_counter() - start
+    # One head is enough to see that all are right: they differ in their data alone.
+    at = (batch - 1, heads - 1)
+    expected = softmax_attention(q[at], k[at], v[at], scale, shift if causal else None)
+    error = np.abs(found[at].astype(np.float64) - expected).max()
+    most = 4 * float(ml_dtypes.finfo(dtype).eps) * np.abs(expected).max()
+    assert error <= most, f"{error} is more than {most}"
+    flops = 4 * batch * heads * queries * keys * depth * (0.5 if causal else 1)
+    speed = flops / seconds / 1e9
+    name = f"{'causal ' * causal}{np.dtype(dtype).name} {batch}x{heads}x{queries}x{keys}x{depth}"
+    print(f"attention<{target}, {name}>: correct, largest error {error:.1e}; {speed:.0f} Gflop/s")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--small", action="store_true", help="short sequences")
+    default = "cuda" if device_count() else "cpu"
+    parser.add_argument("--target", choices=SHAPES, default=default, help=f"default here: {default}")
+    asked = parser.parse_args()
+    shape = (SMALL if asked.small else SHAPES)[asked.target]
+    for depth, dtype in ((64, np.float16), (128, ml_dtypes.bfloat16)):
+        for causal in (False, True):
+            attempt(asked.target, shape, depth, dtype, causal=causal)
+
+
+if __name__ == "__main__":
+    main()

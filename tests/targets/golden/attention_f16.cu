@@ -1,0 +1,413 @@
+struct half_t { unsigned short bits; };
+
+template <class A, class B>
+__device__ __forceinline__ decltype(A() + B()) min_int(A a, B b) {
+  return a < b ? a : b;
+}
+
+template <class A, class B>
+__device__ __forceinline__ decltype(A() + B()) max_int(A a, B b) {
+  return a > b ? a : b;
+}
+
+__device__ __forceinline__ half_t float_to_half(float x) {
+  half_t y;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+  return y;
+}
+
+__device__ __forceinline__ float fast_exp2(float x) {
+  // Within 2 units in the last place; results below the least normal number become 0.
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+template <class T>
+__device__ __forceinline__ T max_or_nan(T a, T b) {
+  return a > b || a != a ? a : b;
+}
+__device__ __forceinline__ float max_or_nan(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+
+template <int bytes>
+__device__ __forceinline__ void copy_async(void* to, const void* from, bool exists = true) {
+  // Reads no byte and writes zeros where the source does not exist.
+  const unsigned shared = __cvta_generic_to_shared(to);
+  const unsigned long long global = __cvta_generic_to_global(from);
+  const int read = exists ? bytes : 0;
+  if (bytes == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;"
+                 ::"r"(shared), "l"(global), "r"(read) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;"
+                 ::"r"(shared), "l"(global), "n"(bytes), "r"(read) : "memory");
+  }
+}
+
+__device__ __forceinline__ void async_commit() {
+  asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+template <int pending>
+__device__ __forceinline__ void async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+}
+
+__device__ __forceinline__ void ldmatrix_x4(void* to, const void* from) {
+  unsigned* r = (unsigned*)to;
+  const unsigned shared = __cvta_generic_to_shared(from);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared) : "memory");
+}
+
+__device__ __forceinline__ void ldmatrix_x4_trans(void* to, const void* from) {
+  unsigned* r = (unsigned*)to;
+  const unsigned shared = __cvta_generic_to_shared(from);
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(shared) : "memory");
+}
+
+__device__ __forceinline__ void mma_m16n8k16_f16(float* c, const void* a, const void* b) {
+  const unsigned* x = (const unsigned*)a;
+  const unsigned* y = (const unsigned*)b;
+  asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 "
+               "{%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
+               : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+               : "r"(x[0]), "r"(x[1]), "r"(x[2]), "r"(x[3]),
+                 "r"(y[0]), "r"(y[1]));
+}
+
+extern "C" __global__ void __launch_bounds__(128) attention(
+    const half_t* Q, const half_t* K, const half_t* V, half_t* O, float scale, int B, int Q_stride0,
+    int H, int Q_stride1, int M, int Q_stride2, int D, int K_stride0, int K_stride1, int N,
+    int K_stride2, int V_stride0, int V_stride1, int V_stride2, int O_stride0, int O_stride1,
+    int O_stride2, int shift) {
+  const int tid = threadIdx.x;
+  const int m = blockIdx.x;  // of (M + 112) / 128
+  const int h = blockIdx.y;  // of H
+  const int b = blockIdx.z;  // of B
+  extern __shared__ __align__(128) unsigned char shared_memory[];
+  // 09_attention.py:32: sQ: f16 128x64
+  half_t* const sQ = (half_t*)shared_memory;
+  // 09_attention.py:33: sK: f16 2x64x64
+  half_t* const sK = (half_t*)(shared_memory + 16384);
+  // 09_attention.py:34: sV: f16 2x64x64
+  half_t* const sV = (half_t*)(shared_memory + 32768);
+  const int m_1 = ((M + 112) / 128) - m - 1;
+  const int count = (min_int(N, max_int(128*m_1 + shift + 128, 0)) + 63) / 64;
+  // 09_attention.py:44: Q_tile -> sQ, 16 bytes at a time, in the background
+  {
+    const int row = tid / 8;
+    const int col = 8*(tid % 8);
+    const half_t* from = Q + (128*m_1 + row)*Q_stride2 + Q_stride0*b + Q_stride1*h + col;
+    const bool inside = col < D;
+    half_t* to = sQ + 64*row + ((8*(row % 8)) ^ col);
+    #pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      copy_async<16>(to + 1024*i, from + 16*Q_stride2*i, inside && 128*m_1 + 16*i + row < M);
+    }
+  }
+  // 09_attention.py:44: K_tile -> sK_slice, 16 bytes at a time, in the background
+  {
+    const int row = tid / 8;
+    const int col = 8*(tid % 8);
+    const half_t* from = K + K_stride0*b + K_stride1*h + K_stride2*row + col;
+    const bool inside = col < D;
+    half_t* to = sK + 64*row + ((8*(row % 8)) ^ col);
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      copy_async<16>(to + 1024*i, from + 16*K_stride2*i, inside && 16*i + row < N);
+    }
+  }
+  // 09_attention.py:44: V_tile -> sV_slice, 16 bytes at a time, in the background
+  {
+    const int row = tid / 8;
+    const int col = 8*(tid % 8);
+    const half_t* from = V + V_stride0*b + V_stride1*h + V_stride2*row + col;
+    const bool inside = col < D;
+    half_t* to = sV + 64*row + ((8*(row % 8)) ^ col);
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      copy_async<16>(to + 1024*i, from + 16*V_stride2*i, inside && 16*i + row < N);
+    }
+  }
+  // 09_attention.py:49: close the group of copies
+  async_commit();
+  // 09_attention.py:51: exponent = mul(scale, 1.4426950408889634)
+  const float exponent = scale * 1.4426950408889634f;
+  // 09_attention.py:52: acc: f32 128x64, 64 per thread
+  float acc[64] = {};
+  // 09_attention.py:53: largest: f32 128x1, 4 per thread
+  float largest[4];
+  #pragma unroll
+  for (int i = 0; i < 4; ++i) largest[i] = -__int_as_float(0x7f800000);
+  // 09_attention.py:54: total: f32 128x1, 4 per thread
+  float total[4] = {};
+  for (int j = 0; j < count; ++j) {
+    // 09_attention.py:56: wait until at most 0 groups are unfinished
+    async_wait<0>();
+    // 09_attention.py:57: barrier
+    __syncthreads();
+    if (j + 1 < count) {
+      // 09_attention.py:44: K_tile_1 -> sK_slice_1, 16 bytes at a time, in the background
+      {
+        const int row = tid / 8;
+        const int col = 8*(tid % 8);
+        const half_t* from = K + (64*j + row + 64)*K_stride2 + K_stride0*b + K_stride1*h + col;
+        const bool inside = col < D;
+        half_t* to = sK + 4096*((j + 1) % 2) + 64*row + ((8*(row % 8)) ^ col);
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          copy_async<16>(to + 1024*i, from + 16*K_stride2*i, inside && 64*j + 16*i + row + 64 < N);
+        }
+      }
+      // 09_attention.py:44: V_tile_1 -> sV_slice_1, 16 bytes at a time, in the background
+      {
+        const int row = tid / 8;
+        const int col = 8*(tid % 8);
+        const half_t* from = V + (64*j + row + 64)*V_stride2 + V_stride0*b + V_stride1*h + col;
+        const bool inside = col < D;
+        half_t* to = sV + 4096*((j + 1) % 2) + 64*row + ((8*(row % 8)) ^ col);
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          copy_async<16>(to + 1024*i, from + 16*V_stride2*i, inside && 64*j + 16*i + row + 64 < N);
+        }
+      }
+    }
+    // 09_attention.py:61: close the group of copies
+    async_commit();
+    // 09_attention.py:63: scores: f32 128x64, 64 per thread
+    float scores[64] = {};
+    #pragma unroll
+    for (int k_step = 0; k_step < 4; ++k_step) {
+      // 09_attention.py:64: sQ_frag: f16 128x16, 16 per thread
+      __align__(4) half_t sQ_frag[16];
+      // 09_attention.py:64: sQ_step -> sQ_frag, 4 matrices at a time
+      {
+        const int row = 32*(tid / 32) + (tid % 16);
+        const int col = 8*((tid / 16) % 2);
+        const half_t* from = sQ + 64*row + ((16*k_step + col) ^ (8*(row % 8)));
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) ldmatrix_x4(&sQ_frag[8*i], from + 1024*i);
+      }
+      // 09_attention.py:64: sK_frag: f16 64x16, 32 per thread
+      __align__(4) half_t sK_frag[32];
+      // 09_attention.py:64: sK_step -> sK_frag, 4 matrices at a time
+      {
+        const int row = 8*((tid / 16) % 2) + (tid % 8);
+        const int col = 8*((tid / 8) % 2);
+        const half_t* from = sK + 4096*(j % 2) + 64*row + ((16*k_step + col) ^ (8*(row % 8)));
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) ldmatrix_x4(&sK_frag[8*i], from + 1024*i);
+      }
+      // 09_attention.py:64: scores += sQ_frag * sK_frag, by mma.m16n8k16.f32.f16
+      #pragma unroll
+      for (int j_1 = 0; j_1 < 8; ++j_1) {
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          mma_m16n8k16_f16(&scores[8*j_1 + 4*i], &sQ_frag[8*i], &sK_frag[4*j_1]);
+        }
+      }
+    }
+    if (N < 64*j + 64) {
+      // 09_attention.py:66: at = coordinates along 1
+      int at[64];
+      #pragma unroll
+      for (int i = 0; i < 64; ++i) at[i] = 8*(i / 8) + 2*(tid % 4) + (i % 2);
+      // 09_attention.py:66: there = less(at, -64*j + N)
+      bool there[64];
+      #pragma unroll
+      for (int i = 0; i < 64; ++i) there[i] = at[i] < (-64*j + N);
+      // 09_attention.py:67: select = select(there, scores, -inf)
+      float select[64];
+      #pragma unroll
+      for (int i = 0; i < 64; ++i) select[i] = there[i] ? scores[i] : -__int_as_float(0x7f800000);
+      // 09_attention.py:67: select -> scores
+      #pragma unroll
+      for (int i = 0; i < 64; ++i) scores[i] = select[i];
+    }
+    if (128*m_1 + shift + 1 < 64*j + 64) {
+      // 09_attention.py:70: at_1 = coordinates along 1
+      int at_1[64];
+      #pragma unroll
+      for (int i = 0; i < 64; ++i) at_1[i] = 8*(i / 8) + 2*(tid % 4) + (i % 2);
+      // 09_attention.py:70: add = add(at_1, 64*j)
+      int add[64];
+      #pragma unroll
+      for (int i = 0; i < 64; ++i) add[i] = at_1[i] + (64*j);
+      // 09_attention.py:70: at_2 = coordinates along 0
+      int at_2[64];
+      #pragma unroll
+      for (int i = 0; i < 64; ++i) at_2[i] = 32*(tid / 32) + 8*((i / 2) % 4) + ((tid / 4) % 8);
+      // 09_attention.py:70: add_1 = add(at_2, 128*m_1 + shift)
+      int add_1[64];
+      #pragma unroll
+      for (int i = 0; i < 64; ++i) add_1[i] = at_2[i] + (128*m_1 + shift);
+      // 09_attention.py:70: less_equal = less_equal(add, add_1)
+      bool less_equal[64];
+      #pragma unroll
+      for (int i = 0; i < 64; ++i) less_equal[i] = add[i] <= add_1[i];
+      // 09_attention.py:70: select_1 = select(less_equal, scores, -inf)
+      float select_1[64];
+      #pragma unroll
+      for (int i = 0; i < 64; ++i) {
+        select_1[i] = less_equal[i] ? scores[i] : -__int_as_float(0x7f800000);
+      }
+      // 09_attention.py:70: select_1 -> scores
+      #pragma unroll
+      for (int i = 0; i < 64; ++i) scores[i] = select_1[i];
+    }
+    // 09_attention.py:72: scores_max = max of scores along 1
+    float scores_max[4];
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float total_1 = scores[2*i];
+      #pragma unroll
+      for (int j_1 = 1; j_1 < 16; ++j_1) {
+        total_1 = max_or_nan(total_1, scores[8*(j_1 / 2) + 2*i + (j_1 % 2)]);
+      }
+      total_1 = max_or_nan(total_1, __shfl_xor_sync(0xffffffff, total_1, 1));
+      total_1 = max_or_nan(total_1, __shfl_xor_sync(0xffffffff, total_1, 2));
+      scores_max[i] = total_1;
+    }
+    // 09_attention.py:72: highest = max(largest, scores_max)
+    float highest[4];
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) highest[i] = fmaxf(largest[i], scores_max[i]);
+    // 09_attention.py:73: equal = equal(highest, -inf)
+    bool equal[4];
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) equal[i] = highest[i] == -__int_as_float(0x7f800000);
+    // 09_attention.py:73: base = select(equal, 0.0, highest)
+    float base[4];
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) base[i] = equal[i] ? 0.0f : highest[i];
+    // 09_attention.py:74: sub = sub(scores, base)
+    float sub[64];
+    #pragma unroll
+    for (int i = 0; i < 64; ++i) sub[i] = scores[i] - base[(i / 2) % 4];
+    // 09_attention.py:74: mul = mul(sub, exponent)
+    float mul[64];
+    #pragma unroll
+    for (int i = 0; i < 64; ++i) mul[i] = sub[i] * exponent;
+    // 09_attention.py:74: weights = exp2(mul)
+    float weights[64];
+    #pragma unroll
+    for (int i = 0; i < 64; ++i) weights[i] = fast_exp2(mul[i]);
+    // 09_attention.py:75: sub_1 = sub(largest, base)
+    float sub_1[4];
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) sub_1[i] = largest[i] - base[i];
+    // 09_attention.py:75: mul_1 = mul(sub_1, exponent)
+    float mul_1[4];
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) mul_1[i] = sub_1[i] * exponent;
+    // 09_attention.py:75: decay = exp2(mul_1)
+    float decay[4];
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) decay[i] = fast_exp2(mul_1[i]);
+    // 09_attention.py:76: mul_2 = mul(total, decay)
+    float mul_2[4];
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) mul_2[i] = total[i] * decay[i];
+    // 09_attention.py:76: weights_sum = sum of weights along 1
+    float weights_sum[4];
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      float total_1 = weights[2*i];
+      #pragma unroll
+      for (int j_1 = 1; j_1 < 16; ++j_1) total_1 = total_1 + weights[8*(j_1 / 2) + 2*i + (j_1 % 2)];
+      total_1 = total_1 + __shfl_xor_sync(0xffffffff, total_1, 1);
+      total_1 = total_1 + __shfl_xor_sync(0xffffffff, total_1, 2);
+      weights_sum[i] = total_1;
+    }
+    // 09_attention.py:76: add_2 = add(mul_2, weights_sum)
+    float add_2[4];
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) add_2[i] = mul_2[i] + weights_sum[i];
+    // 09_attention.py:76: add_2 -> total
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) total[i] = add_2[i];
+    // 09_attention.py:77: highest -> largest
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) largest[i] = highest[i];
+    // 09_attention.py:78: mul_3 = mul(acc, decay)
+    float mul_3[64];
+    #pragma unroll
+    for (int i = 0; i < 64; ++i) mul_3[i] = acc[i] * decay[(i / 2) % 4];
+    // 09_attention.py:78: mul_3 -> acc
+    #pragma unroll
+    for (int i = 0; i < 64; ++i) acc[i] = mul_3[i];
+    // 09_attention.py:80: convert = convert(weights)
+    half_t convert[64];
+    #pragma unroll
+    for (int i = 0; i < 64; ++i) convert[i] = float_to_half(weights[i]);
+    // 09_attention.py:80: moved = convert[0:128, 0:64]
+    half_t moved[64];
+    #pragma unroll
+    for (int i = 0; i < 64; ++i) {
+      moved[i] = convert[16*(i / 16) + 8*((i / 4) % 2) + 4*((i / 8) % 2) + (i % 4)];
+    }
+    #pragma unroll
+    for (int k_step_1 = 0; k_step_1 < 4; ++k_step_1) {
+      // 09_attention.py:79: moved_frag = moved[0:128, 16*k_step_1:16*k_step_1 + 16]
+      __align__(4) half_t moved_frag[16];
+      #pragma unroll
+      for (int i = 0; i < 16; ++i) moved_frag[i] = moved[16*k_step_1 + i];
+      // 09_attention.py:79: sV_frag: f16 64x16, 32 per thread
+      __align__(4) half_t sV_frag[32];
+      // 09_attention.py:79: sV_step -> sV_frag, 4 matrices at a time
+      {
+        const int row = 8*((tid / 16) % 2);
+        const int col = tid % 16;
+        const half_t* from = sV + 4096*(j % 2) + 1024*k_step_1 + 64*col;
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          ldmatrix_x4_trans(&sV_frag[8*i], from + ((16*i + row) ^ (8*(col % 8))));
+        }
+      }
+      // 09_attention.py:79: acc += moved_frag * sV_frag, by mma.m16n8k16.f32.f16
+      #pragma unroll
+      for (int j_1 = 0; j_1 < 8; ++j_1) {
+        #pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          mma_m16n8k16_f16(&acc[8*j_1 + 4*i], &moved_frag[8*i], &sV_frag[4*j_1]);
+        }
+      }
+    }
+  }
+  // 09_attention.py:82: equal_1 = equal(total, 0)
+  bool equal_1[4];
+  #pragma unroll
+  for (int i = 0; i < 4; ++i) equal_1[i] = total[i] == 0.0f;
+  // 09_attention.py:82: div = div(acc, total)
+  float div[64];
+  #pragma unroll
+  for (int i = 0; i < 64; ++i) div[i] = acc[i] / total[(i / 2) % 4];
+  // 09_attention.py:82: select_2 = select(equal_1, 0.0, div)
+  float select_2[64];
+  #pragma unroll
+  for (int i = 0; i < 64; ++i) select_2[i] = equal_1[(i / 2) % 4] ? 0.0f : div[i];
+  // 09_attention.py:82: select_2 -> O_tile, 4 bytes at a time
+  {
+    const int row = 32*(tid / 32) + ((tid / 4) % 8);
+    const int col = 2*(tid % 4);
+    half_t* to = O + (128*m_1 + row)*O_stride2 + O_stride0*b + O_stride1*h + col;
+    #pragma unroll
+    for (int j_1 = 0; j_1 < 8; ++j_1) {
+      #pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        __align__(4) half_t packed[2];
+        #pragma unroll
+        for (int e = 0; e < 2; ++e) packed[e] = float_to_half(select_2[8*j_1 + 2*i + e]);
+        if (128*m_1 + 8*i + row < M && 8*j_1 + col < D) {
+          *(unsigned*)(to + 8*O_stride2*i + 8*j_1) = *(const unsigned*)packed;
+        }
+      }
+    }
+  }
+}
