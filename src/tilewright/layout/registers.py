@@ -38,8 +38,9 @@ def indexed(digits: Sequence[Digit], index: Int) -> Int:
     """What the digits of ``index``, fastest first, add up to.
 
     Example:
+        >>> from tilewright.layout.nodes import Sym
         >>> str(indexed([Digit(2, 0), Digit(2, 1), Digit(4, 2)], Sym("i", 0, 15)))
-        'i//2'
+        'i // 2'
     """
     merged: list[Digit] = []
     for digit in digits:
