@@ -103,23 +103,27 @@ def _wait(machine: Machine, warp: Warp, op: ops.Wait) -> Steps:
         machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason)
     parity %= 2
 
+    # What the warp learns is of the moment at which it may pass; others may go on before it does.
+    heard, phase = barrier.heard, barrier.phase
+
     def ready() -> bool:
-        if barrier.is_ready and barrier.phase % 2 != parity:
-            return True
-        if barrier.is_complete:
+        nonlocal heard, phase
+        if not (barrier.is_ready and barrier.phase % 2 != parity):
+            if not barrier.is_complete:
+                return False
             _complete(machine, barrier)
-            return True
-        return False
+        heard, phase = barrier.heard, barrier.phase
+        return True
 
     yield Wait(op, ready, barrier.state)
-    if machine.check and not warp.agent.has_seen(barrier.slot, barrier.phase - 1):
+    if machine.check and not warp.agent.has_seen(barrier.slot, phase - 1):
         reason = (
-            f"passes when phase {barrier.phase - 1} is over without knowing that phase {barrier.phase - 2} "
+            f"passes when phase {phase - 1} is over without knowing that phase {phase - 2} "
             f"was: two phases earlier it would have passed as well"
         )
         machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason)
-    barrier.has_passed(warp.agent, op)
-    barrier.hear(warp.agent)
+    barrier.has_passed(warp.agent, op, phase)
+    heard.hear(warp.agent)
 
 
 def _block(machine: Machine, warp: Warp, op: ops.Arrive) -> BlockState | None:

@@ -127,9 +127,9 @@ class TransactionBarrier:
         """Note that the present phase cannot be over before an agent has come here."""
         self.seen = np.maximum(self.seen, agent.seen)
 
-    def has_passed(self, agent: Agent, op: Op) -> None:
-        """Note that a warp has passed a wait for the phase before the present one."""
-        self.passed[agent.slot] = Passed(agent, op, self.phase - 1, agent.time)
+    def has_passed(self, agent: Agent, op: Op, phase: int) -> None:
+        """Note that a warp has passed a wait for the phase before ``phase``."""
+        self.passed[agent.slot] = Passed(agent, op, phase - 1, agent.time)
 
     def overtaken(self) -> list[Passed]:
         """The waits for the phase before the present one that nothing lets pass before the present one ends.
