@@ -1,4 +1,4 @@
-"""Attention forward (examples/09) beside PyTorch on the GPU or NumPy on the CPU, in turns, correctness first.
+"""Attention forward (examples/09, 10) beside PyTorch on the GPU or NumPy on the CPU, in turns.
 
     python benchmarks/attention.py [--target cuda|cpu] [--quick] [--json results/attention.json]
 
@@ -27,6 +27,8 @@ from tilewright.tune.measure import measure
 from tilewright.tune.trial import OURS
 
 EXAMPLE = runpy.run_path(str(ROOT / "examples" / "09_attention.py"))
+HOPPER = "examples/10"
+ON_HOPPER = runpy.run_path(str(ROOT / "examples" / "10_hopper_attention.py"))
 SHAPES = {
     "cuda": [(4, 16, 1024, 1024), (4, 16, 4096, 4096), (1, 16, 16384, 16384)],
     "cpu": [(1, 8, 512, 512), (1, 8, 2048, 2048)],
@@ -54,7 +56,7 @@ def main() -> None:
             # What is done is kept, also when a limit ends this process.
             keep(asked, f"attention_{asked.target}", asked.target, [*rows, *failed])
     print()
-    print(table(HEAD, [columns(found) for found in rows]))
+    print(table((*HEAD, HOPPER), [[*columns(found), hand(found)] for found in rows]))
     sys.exit(f"{len(failed)} problems failed" if failed else 0)
 
 
@@ -69,6 +71,12 @@ def problem(asked: Any, name: str, shape: tuple[int, ...], *, causal: bool) -> d
     assert call().target == asked.target
     of_bound = check()
     calls: dict[str, Callable[[], object]] = {OURS: call, AGAIN: call, RIVAL[asked.target]: rival}
+    if asked.target == "cuda":
+        arrays[3].fill_(math.nan)
+        hopper = ON_HOPPER["bound"](element, depth, causal=causal)
+        calls[HOPPER] = functools.partial(hopper, *arrays, scale, 0, target="cuda")
+        calls[HOPPER]()
+        of_bound = max(of_bound, check())
     taken = measure(calls, asked.target, effort=effort(asked))
     flops = 4 * batch * heads * queries * keys * depth * (0.5 if causal else 1)
     return {
@@ -79,9 +87,15 @@ def problem(asked: Any, name: str, shape: tuple[int, ...], *, causal: bool) -> d
         "target": asked.target,
         "error_of_bound": of_bound,
         "gflops": {timing.name: flops / timing.us.median / 1e3 for timing in taken.timings},
-        "speed": {label: speed(taken, OURS, label) for label in calls if label != OURS},
+        "by_hand": {HOPPER: speed(taken, HOPPER, RIVAL["cuda"])} if HOPPER in calls else {},
+        "speed": {label: speed(taken, OURS, label) for label in calls if label not in (OURS, HOPPER)},
         **taken.record(),
     }
+
+
+def hand(found: dict[str, Any]) -> str:
+    """Speed of the kernel with Hopper's operations over PyTorch's."""
+    return f"{found['by_hand'][HOPPER][0]:.3f}" if found["by_hand"] else "-"
 
 
 def relative(element: DType, keys: int) -> float:

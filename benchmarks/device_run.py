@@ -34,8 +34,9 @@ WARP_TILES = ROOT / "examples" / "06_warp_tiles_gemm.py"
 LEVELS = ROOT / "examples" / "07_three_levels_gemm.py"
 FUSED = ROOT / "examples" / "08_fused_gemms.py"
 ATTENTION = ROOT / "examples" / "09_attention.py"
+HOPPER_ATTENTION = ROOT / "examples" / "10_hopper_attention.py"
 
-TILE_TESTS = ("tests/targets/test_tiles.py", "tests/targets/test_attention.py")
+TILE_TESTS = tuple(f"tests/targets/test_{name}.py" for name in ("tiles", "attention", "hopper_attention"))
 NEEDED = ("numpy", "ml_dtypes", "platformdirs", "filelock", "cuda.bindings", "typer", "rich")
 FOR_TESTS = ("pytest", "pytest_timeout", "xdist", "hypothesis", "torch", "cupy", "jax")
 PROGRAMS = ("nvidia-smi", "compute-sanitizer", "c++")
@@ -143,6 +144,7 @@ def parts(quick: bool) -> list[Part]:
         Part("example-hopper", (PYTHON, str(HOPPER), "--small"), 60),
         Part("example-fused", (PYTHON, str(FUSED), "--target", "cuda"), 60),
         Part("example-attention", (PYTHON, str(ATTENTION), "--target", "cuda"), 60),
+        Part("example-hopper-attention", (PYTHON, str(HOPPER_ATTENTION)), 60),
         Part("example-cpu", (*example, "--target", "cpu"), 60),
         Part("cli-cuda", (PYTHON, "-m", "tilewright", "gemm", "--target", "cuda", "--dtype", "f16"), 90),
         Part(
@@ -152,6 +154,12 @@ def parts(quick: bool) -> list[Part]:
         ),
         Part("memcheck", _sanitizer("memcheck"), 150, _clean),
         Part("memcheck-hopper", _sanitizer("memcheck", "--small", script=HOPPER), 90, _clean),
+        Part(
+            "memcheck-hopper-attention",
+            _sanitizer("memcheck", "--small", script=HOPPER_ATTENTION),
+            90,
+            _clean,
+        ),
         Part(
             "memcheck-optimized",
             _sanitizer("memcheck", "--small", "--target", "cuda", script=OPTIMIZED),

@@ -88,12 +88,12 @@ def interval(values: Sequence[float]) -> str:
     return f"{values[0]:.3f} [{values[1]:.3f}, {values[2]:.3f}]"
 
 
-BY_HAND = ("examples/02", "examples/03", "examples/04")
 """The kernels written by hand that stand beside the library's; their columns give the speed over cuBLAS."""
 
 
 def gemm(rows: Sequence[dict[str, Any]]) -> str:
     """Speed beside the other library."""
+    by_hand = sorted({name for row in rows for name in row.get("by_hand") or ()})
     lines = []
     for row in rows:
         problem = f"{row['dtype']} {'×'.join(map(str, row['shape']))} {row['layout']}"
@@ -112,10 +112,10 @@ def gemm(rows: Sequence[dict[str, Any]]) -> str:
                 f"{row['gflops']['tilewright'] / 1e3:.4g}",
                 *(theirs[0] if theirs else ["–"] * 3),
                 interval(again) if again else "–",
-                *(interval(hand[name]) if name in hand else "–" for name in BY_HAND),
+                *(interval(hand[name]) if name in hand else "–" for name in by_hand),
             ]
         )
-    head = ["problem", "us", "TFlops", "beside", "TFlops", "speed", "ours again", *BY_HAND]
+    head = ["problem", "us", "TFlops", "beside", "TFlops", "speed", "ours again", *by_hand]
     return markdown(head, lines)
 
 

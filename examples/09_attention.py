@@ -109,7 +109,7 @@ SHAPES = {"cuda": (4, 16, 4096, 4096), "cpu": (1, 4, 1024, 1024), "reference": (
 SMALL = {"cuda": (2, 4, 500, 700), "cpu": (1, 2, 300, 500), "reference": (1, 1, 130, 150)}
 
 
-def attempt(target, shape, depth, dtype, *, causal):
+def attempt(target, shape, depth, dtype, *, causal, bound=bound):
     """Run one case on random data, verify every element, and print the time of a call."""
     batch, heads, queries, keys = shape
     rng = np.random.default_rng(0)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import runpy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,7 @@ class Case:
         seed: int = 0,
         factor: float = 1.0,
         offset: float = 0.0,
+        bound: Callable[..., Any] = ATTENTION["bound"],
     ) -> None:
         batch, heads, queries, keys, depth = shape
         rng = np.random.default_rng(seed)
@@ -61,12 +63,12 @@ class Case:
         self.q[...] = (self.q.astype(np.float64) * factor).astype(element.numpy)
         if offset:  # all scores far from 0, and close to each other
             self.q[..., 0], self.k[..., 0] = abs(offset) ** 0.5, math.copysign(abs(offset) ** 0.5, offset)
-        self.element, self.shift, self.scale = element, shift, 1 / math.sqrt(depth)
+        self.element, self.shift, self.scale, self.bound = element, shift, 1 / math.sqrt(depth), bound
         self.o = np.full((batch, heads, queries, depth), np.nan, element.numpy)
 
     @property
     def kernel(self) -> Any:
-        return ATTENTION["bound"](self.element, self.q.shape[-1], causal=self.shift is not None)
+        return self.bound(self.element, self.q.shape[-1], causal=self.shift is not None)
 
     def run(self, target: str) -> np.ndarray:
         arrays = [self.q, self.k, self.v, self.o]

@@ -1,0 +1,166 @@
+"""Attention forward on Hopper, O = softmax(scale Q Kᵀ) V: warp roles, TMA, and wgmma with P from registers.
+
+    python examples/10_hopper_attention.py [--small]
+
+One warp loads keys and values into two rings; each of two or three warpgroups takes 64 queries.  A warpgroup
+issues the products of the next keys and of the last values together, and computes exponentials under the
+latter.  Scores never leave registers: their exponentials are operand A of the second product.
+
+Causal: query i sees the keys up to i + shift.  A query that sees no key gives zeros.  Without a GPU it
+is compiled for sm_90a all the same.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import runpy
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+
+import tilewright as tw
+from tilewright.runtime.cuda import device_count
+
+SIMPLE = runpy.run_path(str(Path(__file__).with_name("09_attention.py")))
+"""The same without roles: its data, its reference and its bound."""
+
+WARPS, ROWS, WIDTH = 4, 64, 64
+
+
+@tw.kernel(Q="B H M D", K="B H N D", V="B H N D", O="B H M D", scale=tw.f32, shift=int)
+def hopper_attention(Q, K, V, O, scale, shift, *, causal, keys, depth, stages, groups, atom):
+    by_keys, by_depth = (tw.TiledMma(atom(Q.dtype, n)) for n in (keys, depth))
+    panels = depth // WIDTH
+    tiles = tw.ceil_div(Q.shape[2], groups * ROWS)
+    block, h, b = tw.block_index((tiles, Q.shape[1], Q.shape[0]))
+    m = tw.let((tiles - 1 - block if causal else block) * groups * ROWS)  # the longest first
+    seen = tw.let(tw.minimum(K.shape[2], tw.maximum(m + groups * ROWS + shift, 0))) if causal else K.shape[2]
+    count = tw.ceil_div(seen, keys)
+
+    sQ = tw.shared((groups, panels, ROWS, WIDTH), Q.dtype, swizzle=128)
+    sK = tw.shared((stages, panels, keys, WIDTH), K.dtype, swizzle=128)
+    sV = tw.shared((stages, panels, keys, WIDTH), V.dtype, swizzle=128)
+    full_q = tw.mbarrier(1, arrivals=1)
+    full_k, full_v = tw.mbarrier(stages, arrivals=1), tw.mbarrier(stages, arrivals=1)
+    empty_k, empty_v = (tw.mbarrier(stages, arrivals=groups * WARPS) for _ in range(2))
+    tw.barrier()
+
+    with tw.role(warps=WARPS, registers={2: 24, 3: 32}[groups]), tw.role(warps=1):
+        tw.arrive(full_q[0], expect_bytes=groups * ROWS * depth * Q.dtype.bytes)
+        for g in tw.unroll(groups):
+            for p in tw.unroll(panels):
+                tw.tma_load(Q, (b, h, m + g * ROWS, p * WIDTH), sQ[g, p], full_q[0])
+        for j in tw.range(count):
+            stage, parity = tw.let(j % stages), tw.let(j // stages % 2)
+            for X, held, full, empty in ((K, sK, full_k, empty_k), (V, sV, full_v, empty_v)):
+                tw.wait(empty[stage], 1 - parity)
+                tw.arrive(full[stage], expect_bytes=keys * depth * X.dtype.bytes)
+                for p in tw.unroll(panels):
+                    tw.tma_load(X, (b, h, j * keys, p * WIDTH), held[stage, p], full[stage])
+
+    def attend(g):
+        """What one warpgroup does with its 64 queries."""
+        first = m + g * ROWS
+        q = sQ[g].permute(1, 0, 2).merge(1)
+        acc, scores = tw.accumulator(by_depth), tw.accumulator(by_keys)
+        largest = tw.fragment(by_keys.c().projected((ROWS, 1)), tw.f32, -math.inf)
+        total, decay = tw.fragment(largest, fill=0), tw.fragment(largest, fill=1)
+        weights = tw.fragment(tw.operand_a(by_depth, keys), Q.dtype)
+        exponent = scale * math.log2(math.e)
+
+        def multiply_keys(j):
+            tw.fill(scores, 0)
+            tw.wait(full_k[j % stages], j // stages % 2)
+            tw.mma_fence()
+            tw.mma_async(q, sK[j % stages].permute(1, 0, 2).merge(1), scores)
+            tw.mma_commit()
+
+        def multiply_values(j):
+            tw.wait(full_v[j % stages], j // stages % 2)
+            tw.mma_fence()
+            tw.mma_async(weights, sV[j % stages].permute(0, 2, 1).merge(0), acc)
+            tw.mma_commit()
+
+        def exponentials(j):
+            """The weights of a tile of scores, and by how much the sums so far shrink."""
+            with tw.when((j + 1) * keys > K.shape[2]):
+                there = tw.coordinates(scores, 1) < K.shape[2] - j * keys
+                scores.assign(tw.where(there, scores, -math.inf))
+            if causal:
+                with tw.when((j + 1) * keys > first + shift + 1):
+                    scores.assign(tw.causal_mask(scores, first + shift, j * keys))
+            highest = tw.larger(largest, tw.reduce_max(scores, 1))
+            base = tw.where(highest == -math.inf, 0.0, highest) * exponent  # of a row without keys so far
+            scores.assign(tw.exp2(scores * exponent - base))
+            decay.assign(tw.exp2(largest * exponent - base))
+            total.assign(total * decay + tw.reduce_sum(scores, 1))
+            largest.assign(highest)
+
+        tw.wait(full_q[0], 0)
+        with tw.when(count > 0):
+            multiply_keys(0)
+            tw.mma_wait(0)
+            tw.arrive(empty_k[0], each="warp")
+            exponentials(0)
+            weights.assign(tw.redistribute(scores.to(Q.dtype), weights))
+        for j in tw.range(1, count, provenance="mainloop"):
+            multiply_keys(j)
+            multiply_values(j - 1)
+            tw.mma_wait(1)
+            tw.arrive(empty_k[j % stages], each="warp")
+            exponentials(j)
+            tw.mma_wait(0)
+            tw.arrive(empty_v[(j - 1) % stages], each="warp")
+            acc.assign(acc * decay)
+            weights.assign(tw.redistribute(scores.to(Q.dtype), weights))
+        with tw.when(count > 0):
+            multiply_values(count - 1)
+            tw.mma_wait(0)
+
+        tw.role_barrier(1 + g, threads=128)  # all warps have multiplied with Q: its place takes O
+        tw.copy(tw.where(total == 0, 0.0, acc / total), q)
+        tw.fence_async()
+        tw.role_barrier(1 + g, threads=128)
+        for p in tw.unroll(panels):
+            tw.tma_store(sQ[g, p], O, (b, h, first, p * WIDTH))
+        tw.bulk_commit()
+        tw.bulk_wait(0)
+
+    for g in tw.unroll(groups):
+        with tw.role(warps=WARPS, registers={2: 240, 3: 160}[groups]):
+            attend(g)
+
+
+CHOICES = {64: (128, 2, 3), 128: (128, 2, 2)}
+"""Head dimension -> keys of a tile, stages of each ring, warpgroups: what registers and memory hold."""
+
+
+def bound(dtype, depth, *, causal, **chosen):
+    """The kernel for an element type and a head dimension of 64 or 128."""
+    keys, stages, groups = CHOICES[depth]
+    if causal:
+        groups = 2  # the mask takes the registers of a third
+    choice = {"keys": keys, "stages": stages, "groups": groups, **chosen}
+    return hopper_attention.bind(causal=causal, depth=depth, atom=tw.atoms.wgmma, **choice)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--small", action="store_true", help="short sequences")
+    asked = parser.parse_args()
+    if not device_count():
+        spec = tw.TensorSpec(tw.bf16, 4, 3, (8, 8, 8, 8), (8, 8, 8, 1), 16, False)
+        kernel = bound(tw.bf16, 128, causal=False)
+        compiled = kernel.compile(*[spec] * 4, 1.0, 0, target="cuda", arch="sm_90a")
+        print(f"no GPU here; compiled for {compiled.arch}: {dict(compiled.resources)}")
+        return
+    for depth, dtype in ((64, np.float16), (128, ml_dtypes.bfloat16)):
+        for causal in (False, True):
+            shape = SIMPLE["SMALL" if asked.small else "SHAPES"]["cuda"]
+            SIMPLE["attempt"]("cuda", shape, depth, dtype, causal=causal, bound=bound)
+
+
+if __name__ == "__main__":
+    main()
