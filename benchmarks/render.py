@@ -88,11 +88,9 @@ def interval(values: Sequence[float]) -> str:
     return f"{values[0]:.3f} [{values[1]:.3f}, {values[2]:.3f}]"
 
 
-"""The kernels written by hand that stand beside the library's; their columns give the speed over cuBLAS."""
-
-
 def gemm(rows: Sequence[dict[str, Any]]) -> str:
     """Speed beside the other library."""
+    # Kernels written by hand, in columns of their own: their speed over the other library.
     by_hand = sorted({name for row in rows for name in row.get("by_hand") or ()})
     lines = []
     for row in rows:
