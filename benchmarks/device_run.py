@@ -127,7 +127,7 @@ def _benchmark(name: str, limit_s: float, *arguments: str) -> Part:
 
 def parts(quick: bool) -> list[Part]:
     """All parts, the most telling first."""
-    pytest = (PYTHON, "-m", "pytest", "-m", "gpu", "tests/gpu", *TILE_TESTS, "-n", "4", "-q")
+    pytest = (PYTHON, "-m", "pytest", "-m", "gpu", "tests/gpu", *TILE_TESTS, "-n", "8", "-q")
     pytest += ("-p", "no:cacheprovider", "-p", "no:benchmark")
     example = (PYTHON, str(ROOT / "examples" / "02_basic_gemm.py"))
     hurry = ("--quick",) if quick else ()

@@ -46,6 +46,21 @@ def relay(X, Y, *, wrong=""):
                 tw.arrive(empty[s], each="role" if wrong == "first thread alone" else "warp")
 
 
+def two_readers(X, Y, *, wrong=""):
+    """TMA fills a tile once; each of two warps copies half of it out, the first of them perhaps too early."""
+    held = tw.shared((8, 64), X.dtype, swizzle=128)
+    full = tw.mbarrier(1, arrivals=1)
+    tw.barrier()
+    with tw.role(warps=1):
+        tw.arrive(full[0], expect_bytes=BOX_BYTES)
+        tw.tma_load(X, (0, 0), held, full[0])
+    for half in tw.unroll(2):
+        with tw.role(warps=1):
+            tw.wait(full[0], 1 if wrong == "the other parity" and half == 0 else 0)
+            part = held[:, half * 32 : half * 32 + 32]
+            tw.copy(part, Y.tile((8, 32), (0, half)), threads=(8, 4))
+
+
 def staged_store(X, Y, *, wrong=""):
     """Two warps write a tile to shared memory, TMA stores it."""
     held = tw.shared((8, 64), X.dtype, swizzle=128)
@@ -119,6 +134,7 @@ def crooked_box(X, Y, *, row, column):
 MOVE, GEMM = {"X": "M N", "Y": "P Q"}, {"A": "M K", "B": "N K", "C": "M N"}
 PROGRAMS = {
     "relay": Program(relay, MOVE),
+    "two_readers": Program(two_readers, MOVE),
     "staged_store": Program(staged_store, MOVE),
     "multiply": Program(multiply, GEMM),
     "crooked_box": Program(crooked_box, MOVE),

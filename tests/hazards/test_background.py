@@ -45,6 +45,15 @@ def test_the_kernels_themselves_are_clean(name, rows) -> None:
     assert right
 
 
+def test_who_did_not_wait_does_not_learn_from_who_did() -> None:
+    """A wait that passes at once teaches nothing, though another warp ends the phase at the same time."""
+    report, right = moved("two_readers", rows=8)
+    report.raise_if_any()
+    assert right
+    report, _ = moved("two_readers", "the other parity", rows=8)
+    assert "held" in {finding.tensor for finding in report.findings}
+
+
 def test_the_product_itself_is_clean() -> None:
     report, right = multiplied()
     report.raise_if_any()
