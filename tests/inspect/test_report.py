@@ -154,7 +154,7 @@ def test_what_is_said_of_the_ladder(
     assert int(rows["spill store bytes"]) == int(rows["spill load bytes"]) == 0
     assert 0 < int(rows["registers per thread"]) <= 255
     assert int(rows["shared bytes"]) >= 0
-    assert rows["bank conflicts"].strip().startswith("predicted for each copy; not measured")
+    assert rows["bank conflicts"].strip().startswith("predicted for each copy; --measure")
     stored = {"sm_80": "2 elements (4 bytes)", "sm_90a": "4 matrices (16 bytes of each lane)"}[arch]
     for part in said:
         assert part.format(stored=stored) in text

@@ -45,6 +45,7 @@ class Driver:
     cleared: list[tuple[int, int, int]] = field(default_factory=list)
     freed: list[int] = field(default_factory=list)
     maps: list[int] = field(default_factory=list)
+    waits: int = 0
     memory: dict[int, Any] = field(default_factory=dict)
     status: Any = bindings.CUresult.CUDA_SUCCESS
 
@@ -82,6 +83,12 @@ class Driver:
             return address
         if name == "cuMemsetD8Async":
             self.cleared.append((arguments[0], arguments[2], int(arguments[3])))
+            return None
+        if name == "cuMemcpyHtoD":
+            ctypes.memmove(*arguments)
+            return None
+        if name == "cuCtxSynchronize":
+            self.waits += 1
             return None
         if name == "cuTensorMapEncodeTiled":
             self.maps.append(arguments[2])

@@ -1,12 +1,15 @@
-"""`tilewright inspect`: a kernel's IR, generated source, resources and notes; needs no GPU."""
+"""`tilewright inspect`: a kernel's IR, generated source, resources, notes; a GPU only to measure."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated
 
 import typer
 
-from tilewright.cli.console import choose, duration, reports, working
+from tilewright.cli.console import UsageError, choose, duration, reports, working
+from tilewright.inspect.measured import compared, measured, predicted_figures, require_gpu
+from tilewright.inspect.predicted import predicted_traffic
 from tilewright.inspect.report import counters, resources
 from tilewright.inspect.subject import Subject, from_file, library_gemm
 from tilewright.runtime.backends import BACKENDS
@@ -52,22 +55,46 @@ def inspect(
             "--counters", help="Bank conflicts and sectors, counted by the reference on a few blocks."
         ),
     ] = False,
+    measure: Annotated[
+        bool,
+        typer.Option(
+            "--measure",
+            help="Bank conflicts, sectors and time of one launch on random data, by Nsight Compute, beside "
+            "what was predicted. Needs a GPU and `ncu`.",
+        ),
+    ] = False,
+    launch: Annotated[bool, typer.Option("--launch", hidden=True)] = False,
 ) -> None:
     """Show what becomes of a kernel; without options its resources and notes.
 
-    Compiles for GPUs that are not there.
+    Compiles for GPUs that are not there; only --measure runs the kernel.
     """
     choose("target", target, tuple(BACKENDS))
+    if (measure or launch) and target != "cuda":
+        raise UsageError(
+            f"--measure reads the counters of a GPU, and target {target} has none; "
+            "nearest: --target cuda, or --counters"
+        )
+    ncu = require_gpu(arch) if measure else ""
     if kernel == "gemm":
         subject = library_gemm(target, dtype, shape, layout, math)
     else:
         subject = from_file(kernel, dtype, shape, constant or [])
-    if not (ir or source or resource or notes or count):
+    if launch:
+        subject.launch()
+        return
+    if measure:
+        subject.require_arrays("measurements are")
+    if not (ir or source or resource or notes or count or measure):
         resource = notes = True
     parts = _parts(subject, target, arch, ir, source, resource, notes)
     if count:
         with working("running on the reference"):
             parts.append(counters(subject.on_reference()))
+    if measure:
+        given = [word for text in constant or () for word in ("--set", text)]
+        again = ("--dtype", dtype, "--shape", shape, "--layout", layout, "--math", math, *given)
+        parts.append(_measured(subject, ncu, [kernel, "--target", target, *again]))
     typer.echo("\n\n".join(part.rstrip() for part in parts if part))
 
 
@@ -86,3 +113,17 @@ def _parts(
         if notes:
             parts.append("\n".join(f"note: {note}" for note in made.notes))
     return parts
+
+
+def _measured(subject: Subject, ncu: str, arguments: Sequence[str]) -> str:
+    """What Nsight Compute measures of this very command when it launches, beside what was predicted."""
+    with working("compiling for cuda"):
+        made = subject.compile("cuda")
+    assert made.listing is not None
+    lowered = made.listing.kernel
+    traffic = predicted_traffic(lowered, subject.binding(lowered), made.arch)
+    predicted = predicted_figures(traffic, made.resources.get("registers"))
+    with working("measuring with Nsight Compute"):
+        found = measured(ncu, made.listing.entry, ["inspect", *arguments, "--launch"])
+    head = f"{made.kernel.name} on {made.arch}, one launch on random data, measured by Nsight Compute"
+    return f"{head}\n{compared(predicted, found)}"

@@ -111,8 +111,7 @@ def resources(executable: Executable) -> str:
     if executable.path is not None:
         rows.append(("machine code bytes", executable.path.stat().st_size))
     if executable.target == "cuda":
-        # The counters of the hardware are read by Nsight Compute, not by a program that launches a kernel.
-        rows.append(("bank conflicts", "predicted for each copy; not measured: that takes Nsight Compute"))
+        rows.append(("bank conflicts", "predicted for each copy; --measure reads the GPU's counters"))
     moved = [str(movement) for movement in movements(kernel, executable.target, executable.arch)]
     return "\n".join([*_table(rows), "", *moved])
 

@@ -19,15 +19,19 @@ import numpy.typing as npt
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError
 from tilewright.inspect.timeline import Timeline, timeline
+from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.ir.printer import print_kernel
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.layout.walk import evaluate
 from tilewright.ops.config import default_config
+from tilewright.ops.device_array import DeviceArray
 from tilewright.ops.gemm import gemm, output_dtype
+from tilewright.ops.sample import normal
+from tilewright.runtime import cuda
 from tilewright.runtime.arrays import ArrayInfo, describe
 from tilewright.runtime.backends import backend_named
-from tilewright.runtime.binding import bind
+from tilewright.runtime.binding import Binding, bind
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.runtime.reference import PreparedReference
@@ -72,6 +76,38 @@ class Subject:
         prepared, arguments = self._few()
         return prepared.run(arguments)
 
+    def require_arrays(self, what: str) -> None:
+        """Check that all that the kernel takes can be made up.
+
+        Raises:
+            LaunchError: a parameter is a number; ``what`` says what it was wanted for.
+        """
+        for parameter in self.bound.program.parameters:
+            if parameter.kind != "tensor":
+                raise LaunchError(f"{parameter.name} is a number; {what} for kernels of arrays alone")
+
+    def binding(self, kernel: IrKernel) -> Binding:
+        """The integers of a launch of the kernel, traced or lowered, on these arrays."""
+        names = [p.name for p in self.bound.program.parameters if p.kind == "tensor"]
+        return bind(kernel, {name: self._info(name) for name in names}, {})
+
+    def launch(self) -> Executable:
+        """Run the kernel once on the GPU, on normal random numbers, to its end.
+
+        Raises:
+            LaunchError: it takes a number, or the driver refuses; among others, the memory.
+        """
+        self.require_arrays("random arrays are")
+        rng = np.random.default_rng(0)
+        arrays = []
+        for parameter in self.bound.program.parameters:
+            array = self._array(parameter.name, self.extents)
+            array[...] = normal(rng, array.shape, self.dtypes[parameter.name])
+            arrays.append(DeviceArray.of(array))
+        executable = self.bound(*arrays, target="cuda")
+        cuda.synchronize()
+        return executable
+
     def timeline(self, block: tuple[int, ...] | None = None) -> Timeline:
         """When each agent of a block does what, on arrays of at most `FEW` along each dimension.
 
@@ -103,12 +139,11 @@ class Subject:
 
     def _few(self) -> tuple[PreparedReference, list[Array]]:
         """The kernel for the reference, and its arrays."""
+        self.require_arrays("counters are")
         few = {name: min(extent, FEW) for name, extent in self.extents.items()}
         rng = np.random.default_rng(0)
         arguments: list[Array] = []
         for parameter in self.bound.program.parameters:
-            if parameter.kind != "tensor":
-                raise LaunchError(f"{parameter.name} is a number; counters are for kernels of arrays alone")
             array = self._array(parameter.name, few)
             array[...] = rng.integers(-4, 5, array.shape).astype(array.dtype)
             arguments.append(array)
@@ -136,11 +171,14 @@ class Subject:
         ]
 
     def _spec(self, name: str) -> TensorSpec:
+        return spec_of(self._info(name), name)
+
+    def _info(self, name: str) -> ArrayInfo:
         shape = self._shape(name, self.extents)
         strides = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
         if name in self.transposed:
             strides = [math.prod(shape[:dim]) for dim in range(len(shape))]
-        return spec_of(ArrayInfo(0, shape, tuple(strides), self.dtypes[name], "cpu", False, None), name)
+        return ArrayInfo(0, shape, tuple(strides), self.dtypes[name], "cpu", False, None)
 
 
 def library_gemm(target: str, dtype_name: str, shape: str, layout: str, math: str) -> Subject:

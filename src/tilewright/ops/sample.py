@@ -88,7 +88,7 @@ def operands(
         raise LaunchError(f"init {init!r} needs the extents M N K")
     m, n, k = shape
     rng = np.random.default_rng(seed)
-    fill = _random if init == "random" else _integers
+    fill = normal if init == "random" else _integers
     words = "normal random numbers" if init == "random" else f"integers from -{_LARGEST} to {_LARGEST}"
     made = Operands(fill(rng, (m, k), dtype), fill(rng, (k, n), dtype), f"{words}, seed {seed}")
     return made.stored(layout or "nn")
@@ -122,6 +122,31 @@ def elevation(dtype: DType) -> Operands:
     return Operands(heights, heights.T, about)
 
 
+def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:
+    """Normal numbers of mean 0 and deviation 1; integers of deviation 20; as truth values, whether positive.
+
+    Args:
+        rng: where they come from.
+        shape: of the array.
+        dtype: element type.
+
+    Example:
+        >>> from tilewright.dtypes import i8
+        >>> normal(np.random.default_rng(0), (2, 3), i8).dtype
+        dtype('int8')
+    """
+    if dtype.components > 1:
+        wide = rng.standard_normal((*shape, 2)).view(np.complex128)[..., 0]
+        return wide.astype(dtype.numpy)
+    numbers = rng.standard_normal(shape)
+    if dtype.kind == "bool":
+        return numbers > 0
+    if dtype.is_float:
+        return numbers.astype(dtype.numpy)
+    limits = np.iinfo(dtype.numpy)
+    return np.clip(np.rint(20 * numbers), limits.min, limits.max).astype(dtype.numpy)
+
+
 def laid_out(array: Array, letter: str) -> Array:
     """The same matrix, stored row after row (``"n"``) or column after column (``"t"``).
 
@@ -130,17 +155,6 @@ def laid_out(array: Array, letter: str) -> Array:
         (8, 16)
     """
     return np.asarray(array, order="C" if letter == "n" else "F")
-
-
-def _random(rng: np.random.Generator, shape: tuple[int, int], dtype: DType) -> Array:
-    if dtype.components > 1:
-        wide = rng.standard_normal((*shape, 2)).view(np.complex128)[..., 0]
-        return wide.astype(dtype.numpy)
-    normal = rng.standard_normal(shape)
-    if dtype.is_float:
-        return normal.astype(dtype.numpy)
-    limits = np.iinfo(dtype.numpy)
-    return np.clip(np.rint(20 * normal), limits.min, limits.max).astype(dtype.numpy)
 
 
 def _integers(rng: np.random.Generator, shape: tuple[int, int], dtype: DType) -> Array:

@@ -17,7 +17,7 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.ir.ops import Copy, Mma, Op, Partition, Reshape, Shared
 from tilewright.ir.rules import widest_vector
-from tilewright.ir.types import FragmentType, Memory
+from tilewright.ir.types import FragmentType, Memory, Value
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.nodes import Int, Sym
 from tilewright.layout.transforms import Swizzle
@@ -166,6 +166,47 @@ def _loaded(view: View, spread: Distribution, dtype: DType) -> WarpAccess:
     return WarpAccess(_offsets(view, spread, vector), vector * dtype.bytes)
 
 
+@dataclass(frozen=True)
+class Requests:
+    """What one warp asks of shared memory in one copy.
+
+    Args:
+        instructions: of the warp.
+        passes: predicted, over the banks.
+        fewest: passes without a conflict; accesses wider than 4 bytes, and ``ldmatrix``, go in parts.
+    """
+
+    instructions: int
+    passes: int
+    fewest: int
+
+
+def requests(op: Copy, value: Value, how: MatrixLoad | None = None) -> Requests:
+    """What the first warp asks of shared memory in a copy.
+
+    Args:
+        op: a copy of a lowered kernel.
+        value: its side that lies in shared memory.
+        how: if it goes by ``ldmatrix`` or ``stmatrix``.
+    """
+    view = value.tensor.view
+    if how is not None:
+        offsets = _offsets(view, Distribution(op.spread.shape, how.lanes, how.values), 1)
+        found = passes(offsets, CHUNK_BYTES, value.dtype.bytes)
+        # With fewer than four matrices the other lanes repeat addresses, which are not asked for.
+        return Requests(len(offsets), found * how.count // 4, len(offsets) * how.count)
+    vector = op.vector or widest_vector(op)
+    offsets, width = _offsets(view, op.spread, vector), vector * value.dtype.bytes
+    found = passes(offsets, width, value.dtype.bytes)
+    parts = max(offsets.shape[1] * max(width // BANK_BYTES, 1) // BANKS, 1)
+    return Requests(len(offsets), found, len(offsets) * parts)
+
+
+def in_shared(value: Value) -> bool:
+    """Whether a value is a tensor in shared memory."""
+    return value.is_tensor and value.tensor.memory is Memory.SHARED
+
+
 def passes_per_access(op: Copy, how: MatrixLoad | None = None) -> float | None:
     """The predicted passes over the banks of one access of a warp, 1.0 without conflicts.
 
@@ -178,20 +219,8 @@ def passes_per_access(op: Copy, how: MatrixLoad | None = None) -> float | None:
     Returns:
         That of the worse side, or None if neither lies in shared memory.
     """
-    found: list[float] = []
-    for value in (op.source, op.target):
-        if not value.is_tensor or value.tensor.memory is not Memory.SHARED:
-            continue
-        view = value.tensor.view
-        if how is not None:
-            rows = Distribution(op.spread.shape, how.lanes, how.values)
-            access = WarpAccess(_offsets(view, rows, 1), CHUNK_BYTES)
-        else:
-            vector = op.vector or widest_vector(op)
-            access = WarpAccess(_offsets(view, op.spread, vector), vector * value.dtype.bytes)
-        least = len(access.offsets) * max(access.bytes // BANK_BYTES, 1)
-        found.append(passes(access.offsets, access.bytes, value.dtype.bytes) / least)
-    return max(found, default=None)
+    sides = [requests(op, value, how) for value in (op.source, op.target) if in_shared(value)]
+    return max((side.passes / side.fewest for side in sides), default=None)
 
 
 def _offsets(view: View, spread: Distribution, vector: int) -> Offsets:

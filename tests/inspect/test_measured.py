@@ -1,0 +1,344 @@
+"""What Nsight Compute measured, beside what was predicted; a program of the same name stands in for it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.runtime.fake_gpu import Driver
+from tests.runtime.fake_gpu import gpu as gpu  # a fixture
+from typer.testing import CliRunner, Result
+
+import tilewright as tw
+from tilewright.cli import app
+from tilewright.inspect.measured import (
+    LOADS,
+    METRICS,
+    SHOWN,
+    STORES,
+    command,
+    compared,
+    measured,
+    parse,
+    predicted_figures,
+    with_ratios,
+)
+from tilewright.inspect.predicted import Traffic, predicted_traffic
+from tilewright.inspect.subject import Subject, from_file
+from tilewright.runtime import cuda
+
+Golden = Callable[[str, str], None]
+StandIn = Callable[..., Path]
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+OPTIMIZED = f"{EXAMPLES / '04_optimized_gemm.py'}:LARGE"
+SHAPE = "3840x4096x4096"
+CSV = (Path(__file__).parent / "ncu.csv").read_text()
+"""What ncu printed of the kernels of examples 02 and 04 on an H200, with the stores that sm_80 has too."""
+
+MEASURE = ("inspect", OPTIMIZED, "--target", "cuda", "--dtype", "f16", "--shape", SHAPE, "--measure")
+
+
+@tw.kernel(X="N", by=tw.f32)
+def scale(X, by):
+    n = tw.block_index(tw.ceil_div(X.shape[0], 64))
+    part = X.tile((64,), (n,))
+    tw.copy(tw.load(part.partition((32,))) * by, part)
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(app, list(arguments))
+
+
+def traffic(kernel: str, shape: str, *constants: str, arch: str = "sm_80") -> Traffic | None:
+    subject = from_file(str(EXAMPLES / kernel), "f16", shape, constants)
+    listing = subject.compile("cuda", arch).listing
+    assert listing is not None
+    return predicted_traffic(listing.kernel, subject.binding(listing.kernel), arch)
+
+
+@pytest.fixture
+def ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    """A program that keeps its arguments, one in a line, and prints what it is told; the only one on PATH."""
+
+    def make(prints: str = CSV, status: int = 0) -> Path:
+        kept, program = tmp_path / "arguments", tmp_path / "bin" / "ncu"
+        program.parent.mkdir()
+        program.write_text(
+            f"#!{sys.executable}\n"
+            "import pathlib, sys\n"
+            f"pathlib.Path({str(kept)!r}).write_text('\\n'.join(sys.argv[1:]))\n"
+            f"sys.stdout.write({prints!r})\n"
+            f"sys.exit({status})\n"
+        )
+        program.chmod(0o755)
+        monkeypatch.setenv("PATH", str(program.parent))
+        return kept
+
+    return make
+
+
+# ---------------------------------------------------------------- prediction
+
+
+def test_instructions_that_were_predicted_are_those_that_an_h200_counted() -> None:
+    for kernel, entry in (("02_basic_gemm.py", "basic_gemm"), ("04_optimized_gemm.py", "optimized_gemm")):
+        found = with_ratios(parse(CSV, entry))
+        predicted = with_ratios(predicted_figures(traffic(f"{kernel}:LARGE", SHAPE), None))
+        for name in (LOADS, "ldmatrix", STORES):
+            assert predicted[name] == found[name], (entry, name)
+        assert predicted["wavefronts per load"] == pytest.approx(found["wavefronts per load"], rel=1e-3)
+        assert predicted["wavefronts per store"] == pytest.approx(found["wavefronts per store"], rel=0.1)
+
+
+def test_conflicts_of_the_optimised_gemm_are_predicted() -> None:
+    """A block stores 24 KiB per step of K; that of B meets twice in each bank."""
+    blocks, steps = 15 * 32, 128
+    found = traffic("04_optimized_gemm.py:LARGE", SHAPE)
+    assert found is not None
+    assert found.store_conflicts == blocks * steps * 16 * 4
+    assert found.load_conflicts == 0
+    assert found.stores == blocks * (steps * (32 + 16) + 512)
+
+
+def test_matrix_stores_are_counted_apart() -> None:
+    """What `stmatrix` stores of C takes a fourth of the instructions, and no other figure changes."""
+    plain = traffic("04_optimized_gemm.py:LARGE", SHAPE)
+    matrices = traffic("04_optimized_gemm.py:LARGE", SHAPE, arch="sm_90a")
+    assert plain is not None
+    assert matrices is not None
+    assert plain.stores - matrices.stores == 4 * matrices.matrix_stores == 15 * 32 * 512
+    assert plain.store_conflicts == matrices.store_conflicts
+    assert matrices.matrix_store_conflicts == plain.matrix_stores == 0
+    assert matrices.load_passes == plain.load_passes
+    assert STORES not in predicted_figures(matrices, None)
+    assert STORES in predicted_figures(plain, None)
+
+
+def test_asynchronous_copies_are_no_stores() -> None:
+    constants = ("tile=(128,128,32)", "mma=tw.TiledMma(tw.atoms.MMA_F16,(2,2),(4,8))")
+    serial = traffic("07_three_levels_gemm.py:serial", "256x256x64", *constants)
+    buffered = traffic("07_three_levels_gemm.py:buffered", "256x256x64", *constants)
+    assert serial is not None
+    assert buffered is not None
+    assert serial.stores == 4 * 2 * 2 * 16
+    assert buffered == Traffic(matrix_loads=serial.matrix_loads, load_passes=serial.load_passes)
+
+
+def test_narrow_matrix_loads_take_fewer_passes() -> None:
+    """A is four matrices, B two: that ``ldmatrix.x2`` takes two passes."""
+    mma = "mma=tw.TiledMma(tw.atoms.MMA_F16, warps=(1, 1), repeats=(1, 1))"
+    constants = ("tile=(16, 8, 16)", "threads=(8, 2)", mma, "vector=8")
+    found = traffic("02_basic_gemm.py:basic_gemm", "16x8x16", *constants)
+    assert found is not None
+    assert found.matrix_loads == 2
+    assert found.load_passes - found.load_conflicts == 4 + 2
+
+
+def test_what_depends_on_the_block_is_not_predicted() -> None:
+    constants = (
+        "stages=3",
+        "buffers=1",
+        "blocks=1",
+        "group=1",
+        "mma=tw.TiledMma(tw.atoms.wgmma(tw.bf16, 64))",
+    )
+    subject = from_file(
+        str(EXAMPLES / "03_hopper_gemm.py:hopper_gemm"), "bf16", "M=256,N=64,K=256", constants
+    )
+    listing = subject.compile("cuda", "sm_90a").listing
+    assert listing is not None
+    assert predicted_traffic(listing.kernel, subject.binding(listing.kernel), "sm_90a") is None
+    assert predicted_figures(None, 168) == {"registers per thread": 168}
+
+
+# ---------------------------------------------------------------- what ncu prints
+
+
+def test_the_table(golden: Golden) -> None:
+    predicted = predicted_figures(traffic("04_optimized_gemm.py:LARGE", SHAPE), 235)
+    golden(compared(predicted, parse(CSV, "optimized_gemm")) + "\n", "measured.txt")
+
+
+def test_every_figure_is_shown_or_divides_one_that_is() -> None:
+    hidden = {"global load sectors", "global store sectors"}
+    assert set(METRICS.values()) - set(SHOWN) == hidden
+    assert set(parse(CSV, "basic_gemm")) == set(METRICS.values())
+
+
+def test_units_and_separators() -> None:
+    found = parse(CSV, "basic_gemm")
+    assert found["DRAM bytes"] == 200_448_768
+    assert found["duration (us)"] == pytest.approx(792.96)
+    scaled = CSV.replace('"ns","792,960"', '"usecond","792.96"')
+    scaled = scaled.replace('"byte","200,448,768"', '"Mbyte","200.45"')
+    found = parse(scaled, "basic_gemm")
+    assert found["DRAM bytes"] == pytest.approx(200.45e6)
+    assert found["duration (us)"] == pytest.approx(792.96)
+
+
+def test_of_several_launches_the_first_counts() -> None:
+    again = CSV.splitlines()[4].replace('"0","1000"', '"7","1000"').replace("200,448,768", "1")
+    assert parse(f"{CSV}{again}\n", "basic_gemm")["DRAM bytes"] == 200_448_768
+
+
+def test_what_ncu_does_not_have_is_left_out() -> None:
+    found = parse(CSV.replace('"200,448,768"', '"no data"').replace('"792,960"', '"n/a"'), "basic_gemm")
+    assert "DRAM bytes" not in found
+    table = compared({}, found)
+    assert [line.split()[-2:] for line in table.splitlines() if "DRAM" in line] == [["-", "-"]]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "no figure of kernel basic_gemm"),
+        ("==PROF== Connected\n==WARNING== No kernels were profiled.\n", "no figure of kernel"),
+        (CSV.replace('"basic_gemm"', '"other"'), "no figure of kernel basic_gemm"),
+        ("\n".join(CSV.splitlines()[:4]), "no figure of kernel basic_gemm"),
+        (CSV[: CSV.index("200,448")], "damaged"),
+        (CSV[: CSV.index(',"byte"')], "damaged: 13 of 15 columns"),
+        (CSV.replace("200,448,768", "a lot"), "dram__bytes.sum as 'a lot', which is no number"),
+        (CSV.replace('"Metric Value"', '"Figure"'), "no column Metric Value"),
+    ],
+)
+def test_what_is_damaged_is_refused(text: str, message: str) -> None:
+    with pytest.raises(tw.ToolchainError, match=message):
+        parse(text, "basic_gemm")
+
+
+# ---------------------------------------------------------------- the command
+
+
+def test_measuring_shows_what_was_predicted_beside_it(gpu: Driver, ncu: StandIn) -> None:
+    kept = ncu()
+    result = run(*MEASURE)
+    assert result.exit_code == 0, result.output
+    assert "optimized_gemm on sm_90a, one launch on random data, measured by Nsight Compute" in result.stdout
+    rows = {line[:26].strip(): line[26:].split() for line in result.stdout.splitlines()}
+    assert rows["bank conflicts of stores"] == ["-", "4,289,631"]  # the GPU has stmatrix
+    assert rows["wavefronts of loads"] == ["31,703,040", "31,712,526"]
+    assert rows["DRAM bytes"] == ["-", "190,857,472"]
+    assert not gpu.launched  # that is for the process which ncu starts
+
+    given = kept.read_text().splitlines()
+    assert given == command("ncu", "optimized_gemm", ["inspect", *MEASURE[1:4], *given[-9:]])[1:]
+    assert given[given.index("--kernel-name") + 1] == "optimized_gemm"
+    assert given[given.index("--metrics") + 1].split(",") == list(METRICS)
+    assert given[given.index(sys.executable) :][:4] == [sys.executable, "-m", "tilewright", "inspect"]
+    assert given[-1] == "--launch"
+
+
+def test_the_process_that_ncu_starts_launches_once_on_random_data(gpu: Driver, ncu: StandIn) -> None:
+    constants = ("tile=(64, 64, 32)", "threads=(32, 4)", "vector=1")
+    mma = "mma=tw.TiledMma(tw.atoms.MMA_I8, warps=(2, 2), repeats=(2, 4))"
+    given = [word for text in (*constants, mma) for word in ("--set", text)]
+    kernel = f"{EXAMPLES / '02_basic_gemm.py'}:basic_gemm"
+    problem = ("--target", "cuda", "--dtype", "A=i8,B=i8,C=i32", "--shape", "M=129,N=130,K=67")
+    kept = ncu()
+    first = run("inspect", kernel, *problem, *given, "--measure")
+    assert first.exit_code == 0, first.output
+
+    gpu.arguments = 3
+    seen: list[np.ndarray] = []
+    launch = gpu.cuLaunchKernel
+
+    def look(*arguments: object) -> tuple[object]:
+        status = launch(*arguments)
+        for word, size in zip(gpu.launched[-1].words, (129 * 67, 130 * 67), strict=False):
+            seen.append(np.frombuffer(gpu.memory[word], np.int8)[-size - 256 :].copy())
+        return status
+
+    gpu.cuLaunchKernel = look  # type: ignore[method-assign]
+    words = kept.read_text().splitlines()
+    second = run(*words[words.index("tilewright") + 1 :])
+    assert second.exit_code == 0, second.output
+    assert second.stdout == ""
+    (launched,) = gpu.launched
+    assert launched.shape[:4] == (3, 3, 1, 128)
+    assert gpu.waits == 1
+    assert all(len(np.unique(bytes_)) > 50 for bytes_ in seen)
+    assert not gpu.memory  # all is freed
+
+
+def test_without_a_gpu_nothing_is_compiled(ncu: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+    ncu()
+    monkeypatch.setattr(cuda, "device_count", lambda: 0)
+    refused(MEASURE, "no GPU here to measure on; without one, --counters", monkeypatch)
+
+
+def test_without_ncu_nothing_is_compiled(
+    gpu: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    refused(MEASURE, "no `ncu` on PATH; it comes with the CUDA toolkit", monkeypatch)
+
+
+@pytest.mark.parametrize("target", ["cpu", "reference"])
+def test_only_a_gpu_is_measured(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    refused(
+        ("inspect", "--target", target, "--measure"), f"target {target} has none; nearest: --t", monkeypatch
+    )
+    refused(("inspect", "--target", target, "--launch"), f"target {target} has none", monkeypatch)
+
+
+def test_another_architecture_cannot_be_measured(
+    gpu: Driver, ncu: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ncu()
+    refused(
+        (*MEASURE, "--arch", "sm_80"), "cannot measure for sm_80: this machine's GPU is sm_90a", monkeypatch
+    )
+
+
+def test_a_kernel_that_takes_numbers_is_not_measured(
+    gpu: Driver, ncu: StandIn, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = ncu()
+    path = tmp_path / "scaled.py"
+    path.write_text(
+        'import tilewright as tw\n\n\n@tw.kernel(X="N", by=tw.f32)\ndef scale(X, by):\n    raise SystemExit\n'
+    )
+    asked = ("inspect", f"{path}:scale", "--target", "cuda", "--shape", "N=64", "--measure")
+    refused(asked, "by is a number; measurements are for kernels of arrays alone", monkeypatch)
+    assert not kept.exists()
+    with pytest.raises(tw.LaunchError, match="by is a number; random arrays are"):
+        Subject(scale.bind(), {"X": tw.f32}, {"N": 64}).launch()
+
+
+def refused(asked: tuple[str, ...], message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compile_nothing(self: Subject, *_: object) -> object:
+        raise AssertionError("compiled")
+
+    monkeypatch.setattr(Subject, "compile", compile_nothing)
+    result = run(*asked)
+    assert result.exit_code == 2, result.output
+    assert message in result.stderr
+
+
+def test_counters_that_may_not_be_read(gpu: Driver, ncu: StandIn) -> None:
+    said = "==PROF== Connected to process 7\n==ERROR== ERR_NVGPUCTRPERM - The user does not have permission\n"
+    ncu(said, 1)
+    result = run(*MEASURE)
+    assert result.exit_code == 2
+    assert "may not read the GPU's counters (ERR_NVGPUCTRPERM)" in result.stderr
+    assert "NVreg_RestrictProfilingToAdminUsers=0" in result.stderr
+    assert "--counters needs no such right" in result.stderr
+
+
+@pytest.mark.parametrize("status", [0, 2])
+def test_what_ncu_says_when_it_fails_is_shown(status: int, ncu: StandIn) -> None:
+    ncu("tilewright: out of memory\n==ERROR== The application returned an error code (2).\n", status)
+    with pytest.raises(tw.ToolchainError) as caught:
+        measured("ncu", "basic_gemm", [])
+    assert "tilewright: out of memory\n==ERROR== The application" in str(caught.value)
+    assert ("failed with status 2" if status else "no figure of kernel basic_gemm") in str(caught.value)
+
+
+def test_the_hidden_option_is_not_in_the_help() -> None:
+    help_text = run("inspect", "--help").stdout
+    assert "--measure" in help_text
+    assert "--launch" not in help_text
