@@ -39,7 +39,7 @@ HOPPER_ATTENTION = ROOT / "examples" / "10_hopper_attention.py"
 TILE_TESTS = tuple(f"tests/targets/test_{name}.py" for name in ("tiles", "attention", "hopper_attention"))
 NEEDED = ("numpy", "ml_dtypes", "platformdirs", "filelock", "cuda.bindings", "typer", "rich")
 FOR_TESTS = ("pytest", "pytest_timeout", "xdist", "hypothesis", "torch", "cupy", "jax")
-PROGRAMS = ("nvidia-smi", "compute-sanitizer", "c++")
+PROGRAMS = ("nvidia-smi", "compute-sanitizer", "ncu", "c++")
 
 PROBE = f"""
 import importlib, json, shutil, sys
@@ -203,6 +203,7 @@ def parts(quick: bool) -> list[Part]:
         Part("initcheck", _sanitizer("initcheck"), 120, _clean),
         Part("synccheck", _sanitizer("synccheck"), 120, _clean),
         Part("racecheck-planted", _sanitizer("racecheck", "--planted"), 60, _found),
+        Part("conflicts", (PYTHON, str(HERE / "conflicts.py"), *hurry), 120),
         _benchmark("launch_overhead", 60, *hurry),
         _benchmark("startup", 120, *hurry),
         _benchmark("gemm_cuda", 240, *hurry),

@@ -136,6 +136,19 @@ print(_found(0, "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 w
     assert done.stdout.split() == ["True", "False", "False", "False", "True", "True", "False"], done.stderr
 
 
+def test_conflicts_names_each_kernel_and_fails_if_one_does(tmp_path: Path) -> None:
+    if has_gpu():
+        output = run("conflicts.py", "--quick")
+        assert output.count("measured by Nsight Compute") == 5
+        return
+    output = run("conflicts.py", "--quick", status=1)
+    for kernel in ("02_basic_gemm.py:LARGE", "04_optimized_gemm.py:LARGE"):
+        assert f"examples/{kernel} 512x384x320" in output
+    for level in ("serial", "buffered", "prefetched"):
+        assert f"examples/07_three_levels_gemm.py:{level} 512x384x320" in output
+    assert "5 of 5 kernels were not measured" in output
+
+
 def has_gpu() -> bool:
     program = "from tilewright.runtime.cuda import device_count; print(device_count())"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
