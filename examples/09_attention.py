@@ -62,6 +62,7 @@ def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
 
         scores = tw.accumulator(by_keys)
         tw.mma(sQ, sK[j % 2], scores)
+        scores *= exponent
         with tw.when((j + 1) * keys > K.shape[2]):
             there = tw.coordinates(scores, 1) < K.shape[2] - j * keys
             scores.assign(tw.where(there, scores, -math.inf))
@@ -71,8 +72,8 @@ def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
 
         highest = tw.larger(largest, tw.reduce_max(scores, 1))
         base = tw.where(highest == -math.inf, 0.0, highest)  # of a row without keys so far
-        weights = tw.exp2((scores - base) * exponent)
-        decay = tw.exp2((largest - base) * exponent)
+        weights = tw.exp2(scores - base)
+        decay = tw.exp2(largest - base)
         total.assign(total * decay + tw.reduce_sum(weights, 1))
         largest.assign(highest)
         acc *= decay

@@ -85,6 +85,7 @@ def hopper_attention(Q, K, V, O, scale, shift, *, causal, keys, depth, stages, g
 
         def exponentials(j):
             """The weights of a tile of scores, and by how much the sums so far shrink."""
+            scores.assign(scores * exponent)
             with tw.when((j + 1) * keys > K.shape[2]):
                 there = tw.coordinates(scores, 1) < K.shape[2] - j * keys
                 scores.assign(tw.where(there, scores, -math.inf))
@@ -92,9 +93,9 @@ def hopper_attention(Q, K, V, O, scale, shift, *, causal, keys, depth, stages, g
                 with tw.when((j + 1) * keys > first + shift + 1):
                     scores.assign(tw.causal_mask(scores, first + shift, j * keys))
             highest = tw.larger(largest, tw.reduce_max(scores, 1))
-            base = tw.where(highest == -math.inf, 0.0, highest) * exponent  # of a row without keys so far
-            scores.assign(tw.exp2(scores * exponent - base))
-            decay.assign(tw.exp2(largest * exponent - base))
+            base = tw.where(highest == -math.inf, 0.0, highest)  # of a row without keys so far
+            scores.assign(tw.exp2(scores - base))
+            decay.assign(tw.exp2(largest - base))
             total.assign(total * decay + tw.reduce_sum(scores, 1))
             largest.assign(highest)
 

@@ -53,6 +53,7 @@ class Case:
         factor: float = 1.0,
         offset: float = 0.0,
         bound: Callable[..., Any] = ATTENTION["bound"],
+        scale: float | None = None,
     ) -> None:
         batch, heads, queries, keys, depth = shape
         rng = np.random.default_rng(seed)
@@ -63,7 +64,8 @@ class Case:
         self.q[...] = (self.q.astype(np.float64) * factor).astype(element.numpy)
         if offset:  # all scores far from 0, and close to each other
             self.q[..., 0], self.k[..., 0] = abs(offset) ** 0.5, math.copysign(abs(offset) ** 0.5, offset)
-        self.element, self.shift, self.scale, self.bound = element, shift, 1 / math.sqrt(depth), bound
+        self.element, self.shift, self.bound = element, shift, bound
+        self.scale = 1 / math.sqrt(depth) if scale is None else scale
         self.o = np.full((batch, heads, queries, depth), np.nan, element.numpy)
 
     @property
@@ -85,7 +87,7 @@ class Case:
         q, k, v = (np.abs(x.astype(np.float64)) for x in (self.q, self.k, self.v))
         depth, keys = q.shape[-1], k.shape[-2]
         magnitude = (q @ k.swapaxes(-1, -2)).max(axis=-1, keepdims=True, initial=0)
-        of_scores = self.scale * (depth + 1) * 2 * U * magnitude
+        of_scores = abs(self.scale) * (depth + 1) * 2 * U * magnitude
         of_weights = of_scores + 4 * U + 3 * U * 40 + self.element.unit_roundoff + 2 * keys * U
         averages = ATTENTION["softmax_attention"](self.q, self.k, v, self.scale, self.shift)
         tiny = float(ml_dtypes.finfo(self.element.numpy).smallest_subnormal)
@@ -143,6 +145,15 @@ def test_huge_scores(huge: dict[str, float], shift: int | None, target: str) -> 
     case.check(found)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("scale", [0.0, -0.2])
+@pytest.mark.parametrize("shift", [None, 30])
+def test_any_scale(scale: float, shift: int | None, target: str) -> None:
+    """With scale 0 every key weighs the same; with a negative one, what is least alike weighs most."""
+    case = Case((1, 2, 70, 170, 64), tw.bf16, shift=shift, scale=scale)
+    case.check(case.run(target))
+
+
 def traced(case: Case) -> Any:
     return case.kernel.trace(case.q, case.k, case.v, case.o, case.scale, case.shift or 0)
 
@@ -155,9 +166,9 @@ def on_reference(text: str, case: Case) -> Any:
 
 MUTANTS = {
     "the running maximum starts at 0": ("fill=-inf", "fill=0.0"),
-    "the sums are not scaled": ("copy(mul_3, acc)", "copy(acc, acc)"),
+    "the sums are not scaled": ("copy(mul_2, acc)", "copy(acc, acc)"),
     "the sum of weights is not scaled": (
-        "elementwise((mul_2, weights_sum,)",
+        "elementwise((mul_1, weights_sum,)",
         "elementwise((total, weights_sum,)",
     ),
     "the ragged tile is not masked": (

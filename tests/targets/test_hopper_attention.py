@@ -74,6 +74,13 @@ def test_huge_scores(huge: dict[str, float], target: str) -> None:
     made.check(found)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("scale", [0.0, -0.2])
+def test_any_scale(scale: float, target: str) -> None:
+    made = case((1, 2, 70, 170, 64), shift=30, scale=scale)
+    made.check(made.run(target))
+
+
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("depth", [64, 128])
 def test_it_compiles_without_warnings_and_nearly_without_spills(depth: int, causal: bool) -> None:

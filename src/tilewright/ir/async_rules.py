@@ -22,6 +22,9 @@ SPAN_BYTES = 128
 """The swizzle that bulk copies and asynchronous MMA share: 8 rows of 128 bytes, 16-byte chunks exchanged."""
 
 
+TMA_DTYPES = ("f16", "bf16", "f32", "f64", "i32")
+"""Types of more than 8 bits that TMA copies."""
+
 MOST_DIMENSIONS = 5
 """Of a tensor that TMA copies."""
 
@@ -109,6 +112,8 @@ def verify_tma(op: TmaLoad | TmaStore, tensor: Value, tile: Value) -> Iterator[V
         yield op.violation(
             "dtype", f"{tensor} is {kind}, {tile} is {tile.dtype}; TMA converts nothing", str(kind)
         )
+    if kind.bytes > 1 and kind.name not in TMA_DTYPES:
+        yield op.violation("dtype", f"TMA moves no {kind}", f"{', '.join(TMA_DTYPES)}, or types of 8 bits")
     if len(op.at) != view.rank:
         yield op.violation("tma", f"{len(op.at)} coordinates for {tensor} of rank {view.rank}")
         return
@@ -119,7 +124,9 @@ def verify_tma(op: TmaLoad | TmaStore, tensor: Value, tile: Value) -> Iterator[V
         if inner != 1:
             yield op.violation("tma", f"the last dimension of {tensor} has stride {inner}", "a unit stride")
         for dim, stride in enumerate(outer):
-            if divisor(stride) % unit:
+            if stride == 0:
+                yield op.violation("tma", f"stride 0 of dimension {dim} of {tensor}", "tw.copy")
+            elif divisor(stride) % unit:
                 yield op.violation(
                     "tma",
                     f"stride {stride} of dimension {dim} of {tensor} is a multiple of {divisor(stride)} "
@@ -139,8 +146,12 @@ def _strides(view: View) -> list[int]:
 def _verify_box(op: TmaLoad | TmaStore, tensor: Value, tile: Value) -> Iterator[Violation]:
     view = tile.tensor.view
     rank = tensor.tensor.view.rank
-    if view.rank > rank or rank > MOST_DIMENSIONS:
+    if view.rank > rank:
         yield op.violation("tma", f"box of rank {view.rank} for {tensor} of rank {rank}", "a box of rank 2")
+        return
+    if rank > MOST_DIMENSIONS:
+        most = f"{MOST_DIMENSIONS} dimensions"
+        yield op.violation("tma", f"{tensor} has {rank} dimensions; TMA copies of at most {most}", most)
         return
     for dim, extent in enumerate(view.shape):
         if not isinstance(extent, int) or extent > 256:

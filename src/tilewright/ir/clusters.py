@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from tilewright.errors import Violation
 from tilewright.ir.async_ops import Arrive, ClusterBarrier, MmaAsync, TmaLoad, TmaStore
 from tilewright.ir.op import Op
-from tilewright.ir.types import Memory, Value
+from tilewright.ir.types import Memory
 from tilewright.layout.expr import add, mul
 from tilewright.layout.nodes import Int
 from tilewright.layout.ranges import bounds
@@ -55,22 +55,18 @@ def sharing(cluster: Sequence[ClusterAxis], axes: Sequence[int]) -> tuple[int, I
 def needs_cluster_scope(kernel: Kernel) -> bool:
     """Whether barriers must order accesses of threads to memory that threads of another block access too.
 
-    That is so for global memory that the kernel both writes and reads, and for shared memory that another
-    block's multicast writes. Bulk copies and asynchronous MMA have other ways of completing.
+    That is so where threads write global memory, which may be any array's, and where they access shared
+    memory that another block's multicast writes. Bulk copies and asynchronous MMA have other ways of
+    completing.
     """
     if not kernel.cluster:
         return False
     ops = list(kernel.walk())
     sent = {op.target.buffer for op in ops if isinstance(op, TmaLoad) and op.multicast}
     own = [op for op in ops if not isinstance(op, TmaLoad | TmaStore | MmaAsync)]
-    if any(value.buffer in sent for op in own for value in (*op.read, *op.written) if value.is_tensor):
-        return True
-    written = {value.buffer for op in ops for value in op.written if _is_global(value)}
-    return any(value.buffer in written for op in ops for value in op.read if _is_global(value))
-
-
-def _is_global(value: Value) -> bool:
-    return value.is_tensor and value.tensor.memory is Memory.GLOBAL
+    return any(value.buffer in sent for op in own for value in (*op.read, *op.written)) or any(
+        value.is_tensor and value.tensor.memory is Memory.GLOBAL for op in own for value in op.written
+    )
 
 
 def violations(kernel: Kernel) -> Iterator[Violation]:

@@ -39,8 +39,9 @@ class Workspaces:
             if len(self._sets) >= STREAMS:
                 del self._sets[next(iter(self._sets))]
             found = self._sets[key] = [Memory(size, self._index) for _, size, _ in self._wanted]
+        written, self._written = self._written, None  # of an error in between nothing is remembered
         for memory, (offset, _, zeroed) in zip(found, self._wanted, strict=True):
-            if found is not self._written:
+            if found is not written:
                 struct.pack_into("@P", buffer, offset, memory.address)
             if zeroed:
                 memory.clear(stream)

@@ -11,6 +11,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.ir import verify
+from tilewright.ir.clusters import needs_cluster_scope
 from tilewright.runtime.nvrtc import FATAL, compile_text
 from tilewright.targets import cuda
 
@@ -86,3 +87,31 @@ def test_blocks_exchange_data_through_global_memory() -> None:
     for _ in range(8):
         wanted += np.float32(1)
     np.testing.assert_array_equal(y, wanted)
+
+
+@tw.kernel(Y="M N")
+def one_after_the_other(Y):
+    """Block 0 writes, then block 1 writes the same: only the barrier between them says who is last."""
+    tw.block_index((2, 1))
+    rank = tw.cluster_index((2, 1))[0]
+    written = tw.mbarrier(1, arrivals=4)
+    tw.cluster_barrier()
+    ours = tw.fragment(tw.raked((32, 128), (4, 32), 4, 1), tw.f32, 1)
+    with tw.when(rank == 0):
+        tw.copy(ours, Y.tile((32, 128), (0, 0)))
+        tw.arrive(written[0], each="warp", block=1)
+    with tw.when(rank == 1):
+        tw.wait(written[0], 0)
+        tw.copy(ours + 1.0, Y.tile((32, 128), (0, 0)))
+    tw.cluster_barrier()
+
+
+def test_a_write_after_another_blocks_needs_the_order_too() -> None:
+    y = np.full((32, 128), np.nan, np.float32)
+    kernel = one_after_the_other.trace(y)
+    assert needs_cluster_scope(kernel)
+    assert "mbarrier_arrive_at_cluster(written" in cuda.emit(kernel, "sm_90a").text
+    one_after_the_other.check(y).raise_if_any()
+    assert one_after_the_other(y, target="reference").target == "reference"
+    assert (y == 2).all()
+    assert not needs_cluster_scope(trace())

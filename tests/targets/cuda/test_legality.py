@@ -7,11 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+import tilewright as tw
 from tilewright.errors import LaunchError
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.parser import parse_kernel
 from tilewright.ir.printer import print_kernel
 from tilewright.layout.transforms import Swizzle
+from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
 from tilewright.targets.arch import architecture, of_capability
 from tilewright.targets.cuda.banks import passes
@@ -100,3 +102,37 @@ def test_a_swizzle_takes_the_passes_that_the_bytes_need() -> None:
     swizzled = rows ^ (rows >> 6 & 3) << 3
     assert [swizzle.offset(int(row)) for row in rows] == swizzled.tolist()
     assert passes(swizzled.reshape(1, 32), 16, 2) == 4
+
+
+@tw.kernel(X="M N", Y="M N")
+def sums(X, Y, *, threads):
+    part = X.tile((8, 16), (0, 0)).partition(threads)
+    tw.copy(tw.load(part) / tw.reduce_sum(tw.load(part), dim=1), Y.tile((8, 16), (0, 0)))
+
+
+def test_lanes_exchange_values_in_whole_warps() -> None:
+    spec = tw.TensorSpec(tw.f32, 2, 1, (4, 4), (4, 1), 16, False)
+    found = cuda.violations(sums.trace(spec, spec, threads=(4, 4)), "sm_80")
+    assert [(v.rule, v.nearest) for v in found] == [("reduce", "32")]
+    assert cuda.violations(sums.trace(spec, spec, threads=(8, 4)), "sm_80") == []
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def with_rows(A, B, C, *, mma):
+    m, n = tw.block_index(tw.ceil_div(C.shape, mma.tile[:2]))
+    acc = tw.accumulator(mma)
+    rows = tw.coordinates(acc, 0)  # as many values as the accumulator, but computed where they are used
+    for k in tw.range(tw.ceil_div(A.shape[1], 16)):
+        a = tw.load(A.tile((mma.tile[0], 16), (m, k)), like=mma.a(16))
+        tw.mma(a, tw.load(B.tile((mma.tile[1], 16), (n, k)), like=mma.b(16)), acc)
+    tw.copy(tw.where(rows < 3, 0.0, acc), C.tile(mma.tile[:2], (m, n)))
+
+
+def test_what_can_be_computed_again_takes_no_registers() -> None:
+    mma = tw.TiledMma(tw.atoms.MMA_F16, warps=(2, 2), repeats=(4, 8))
+    spec = tw.TensorSpec(tw.f16, 2, 1, (8, 8), (8, 1), 16, False)
+    out = tw.TensorSpec(tw.f32, 2, 1, (8, 8), (8, 1), 16, False)
+    kernel = with_rows.trace(spec, spec, out, mma=mma)
+    assert cuda.violations(kernel, "sm_80") == []
+    binary = compile_text(cuda.emit(kernel, "sm_80").text, "sm_80")
+    assert binary.resources["spill_store_bytes"] == 0

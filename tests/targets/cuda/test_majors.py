@@ -71,3 +71,29 @@ def test_atoms_that_end_inside_of_a_row_are_refused() -> None:
     [broken] = verify.violations(kernel)
     assert "runs along N in rows of 64, of which wgmma.m64n32k16.f32.bf16 takes 32" in broken.message
     assert broken.nearest == "an atom of 64"
+
+
+@tw.kernel(A="B1 B2 B3 B4 B5 B6")
+def a_box_of_six(A):
+    full = tw.mbarrier(1, arrivals=1)
+    tw.tma_load(A, (0,) * 6, tw.shared((64, 64), A.dtype, swizzle=128), full[0])
+
+
+@tw.kernel(A="P M K")
+def a_box_of_three(A):
+    full = tw.mbarrier(1, arrivals=1)
+    columns = 128 // A.dtype.bytes
+    tw.tma_load(A, (0, 0, 0), tw.shared((64, columns), A.dtype, swizzle=128), full[0])
+
+
+def test_what_tma_copies() -> None:
+    six = tw.TensorSpec(tw.bf16, 6, 5, (8,) * 6, (8,) * 5 + (1,), 16, False)
+    [broken] = verify.violations(a_box_of_six.trace(six))
+    assert (broken.message, broken.nearest) == (
+        "A has 6 dimensions; TMA copies of at most 5 dimensions",
+        "5 dimensions",
+    )
+    for element, refused in ((tw.bf16, False), (tw.i64, True), (tw.c64, True), (tw.i8, False)):
+        spec = tw.TensorSpec(element, 3, 2, (16,) * 3, (16, 16, 1), 16, False)
+        found = [violation.message for violation in verify.violations(a_box_of_three.trace(spec))]
+        assert found == ([f"TMA moves no {element}"] if refused else [])

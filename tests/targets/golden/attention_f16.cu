@@ -213,55 +213,62 @@ extern "C" __global__ void __launch_bounds__(128) attention(
         }
       }
     }
+    // 09_attention.py:65: mul = mul(scores, exponent)
+    float mul[64];
+    #pragma unroll
+    for (int i = 0; i < 64; ++i) mul[i] = scores[i] * exponent;
+    // 09_attention.py:65: mul -> scores
+    #pragma unroll
+    for (int i = 0; i < 64; ++i) scores[i] = mul[i];
     if (N < 64*j + 64) {
-      // 09_attention.py:66: at = coordinates along 1
+      // 09_attention.py:67: at = coordinates along 1
       int at[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) at[i] = 8*(i / 8) + 2*(tid % 4) + (i % 2);
-      // 09_attention.py:66: there = less(at, -64*j + N)
+      // 09_attention.py:67: there = less(at, -64*j + N)
       bool there[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) there[i] = at[i] < (-64*j + N);
-      // 09_attention.py:67: select = select(there, scores, -inf)
+      // 09_attention.py:68: select = select(there, scores, -inf)
       float select[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) select[i] = there[i] ? scores[i] : -__int_as_float(0x7f800000);
-      // 09_attention.py:67: select -> scores
+      // 09_attention.py:68: select -> scores
       #pragma unroll
       for (int i = 0; i < 64; ++i) scores[i] = select[i];
     }
     if (128*m_1 + shift + 1 < 64*j + 64) {
-      // 09_attention.py:70: at_1 = coordinates along 1
+      // 09_attention.py:71: at_1 = coordinates along 1
       int at_1[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) at_1[i] = 8*(i / 8) + 2*(tid % 4) + (i % 2);
-      // 09_attention.py:70: add = add(at_1, 64*j)
+      // 09_attention.py:71: add = add(at_1, 64*j)
       int add[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) add[i] = at_1[i] + (64*j);
-      // 09_attention.py:70: at_2 = coordinates along 0
+      // 09_attention.py:71: at_2 = coordinates along 0
       int at_2[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) at_2[i] = 32*(tid / 32) + 8*((i / 2) % 4) + ((tid / 4) % 8);
-      // 09_attention.py:70: add_1 = add(at_2, 128*m_1 + shift)
+      // 09_attention.py:71: add_1 = add(at_2, 128*m_1 + shift)
       int add_1[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) add_1[i] = at_2[i] + (128*m_1 + shift);
-      // 09_attention.py:70: less_equal = less_equal(add, add_1)
+      // 09_attention.py:71: less_equal = less_equal(add, add_1)
       bool less_equal[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) less_equal[i] = add[i] <= add_1[i];
-      // 09_attention.py:70: select_1 = select(less_equal, scores, -inf)
+      // 09_attention.py:71: select_1 = select(less_equal, scores, -inf)
       float select_1[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) {
         select_1[i] = less_equal[i] ? scores[i] : -__int_as_float(0x7f800000);
       }
-      // 09_attention.py:70: select_1 -> scores
+      // 09_attention.py:71: select_1 -> scores
       #pragma unroll
       for (int i = 0; i < 64; ++i) scores[i] = select_1[i];
     }
-    // 09_attention.py:72: scores_max = max of scores along 1
+    // 09_attention.py:73: scores_max = max of scores along 1
     float scores_max[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -274,47 +281,39 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       total_1 = max_or_nan(total_1, __shfl_xor_sync(0xffffffff, total_1, 2));
       scores_max[i] = total_1;
     }
-    // 09_attention.py:72: highest = max(largest, scores_max)
+    // 09_attention.py:73: highest = max(largest, scores_max)
     float highest[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) highest[i] = fmaxf(largest[i], scores_max[i]);
-    // 09_attention.py:73: equal = equal(highest, -inf)
+    // 09_attention.py:74: equal = equal(highest, -inf)
     bool equal[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) equal[i] = highest[i] == -__int_as_float(0x7f800000);
-    // 09_attention.py:73: base = select(equal, 0.0, highest)
+    // 09_attention.py:74: base = select(equal, 0.0, highest)
     float base[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) base[i] = equal[i] ? 0.0f : highest[i];
-    // 09_attention.py:74: sub = sub(scores, base)
+    // 09_attention.py:75: sub = sub(scores, base)
     float sub[64];
     #pragma unroll
     for (int i = 0; i < 64; ++i) sub[i] = scores[i] - base[(i / 2) % 4];
-    // 09_attention.py:74: mul = mul(sub, exponent)
-    float mul[64];
-    #pragma unroll
-    for (int i = 0; i < 64; ++i) mul[i] = sub[i] * exponent;
-    // 09_attention.py:74: weights = exp2(mul)
+    // 09_attention.py:75: weights = exp2(sub)
     float weights[64];
     #pragma unroll
-    for (int i = 0; i < 64; ++i) weights[i] = fast_exp2(mul[i]);
-    // 09_attention.py:75: sub_1 = sub(largest, base)
+    for (int i = 0; i < 64; ++i) weights[i] = fast_exp2(sub[i]);
+    // 09_attention.py:76: sub_1 = sub(largest, base)
     float sub_1[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) sub_1[i] = largest[i] - base[i];
-    // 09_attention.py:75: mul_1 = mul(sub_1, exponent)
-    float mul_1[4];
-    #pragma unroll
-    for (int i = 0; i < 4; ++i) mul_1[i] = sub_1[i] * exponent;
-    // 09_attention.py:75: decay = exp2(mul_1)
+    // 09_attention.py:76: decay = exp2(sub_1)
     float decay[4];
     #pragma unroll
-    for (int i = 0; i < 4; ++i) decay[i] = fast_exp2(mul_1[i]);
-    // 09_attention.py:76: mul_2 = mul(total, decay)
-    float mul_2[4];
+    for (int i = 0; i < 4; ++i) decay[i] = fast_exp2(sub_1[i]);
+    // 09_attention.py:77: mul_1 = mul(total, decay)
+    float mul_1[4];
     #pragma unroll
-    for (int i = 0; i < 4; ++i) mul_2[i] = total[i] * decay[i];
-    // 09_attention.py:76: weights_sum = sum of weights along 1
+    for (int i = 0; i < 4; ++i) mul_1[i] = total[i] * decay[i];
+    // 09_attention.py:77: weights_sum = sum of weights along 1
     float weights_sum[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -325,28 +324,28 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       total_1 = total_1 + __shfl_xor_sync(0xffffffff, total_1, 2);
       weights_sum[i] = total_1;
     }
-    // 09_attention.py:76: add_2 = add(mul_2, weights_sum)
+    // 09_attention.py:77: add_2 = add(mul_1, weights_sum)
     float add_2[4];
     #pragma unroll
-    for (int i = 0; i < 4; ++i) add_2[i] = mul_2[i] + weights_sum[i];
-    // 09_attention.py:76: add_2 -> total
+    for (int i = 0; i < 4; ++i) add_2[i] = mul_1[i] + weights_sum[i];
+    // 09_attention.py:77: add_2 -> total
     #pragma unroll
     for (int i = 0; i < 4; ++i) total[i] = add_2[i];
-    // 09_attention.py:77: highest -> largest
+    // 09_attention.py:78: highest -> largest
     #pragma unroll
     for (int i = 0; i < 4; ++i) largest[i] = highest[i];
-    // 09_attention.py:78: mul_3 = mul(acc, decay)
-    float mul_3[64];
+    // 09_attention.py:79: mul_2 = mul(acc, decay)
+    float mul_2[64];
     #pragma unroll
-    for (int i = 0; i < 64; ++i) mul_3[i] = acc[i] * decay[(i / 2) % 4];
-    // 09_attention.py:78: mul_3 -> acc
+    for (int i = 0; i < 64; ++i) mul_2[i] = acc[i] * decay[(i / 2) % 4];
+    // 09_attention.py:79: mul_2 -> acc
     #pragma unroll
-    for (int i = 0; i < 64; ++i) acc[i] = mul_3[i];
-    // 09_attention.py:80: convert = convert(weights)
+    for (int i = 0; i < 64; ++i) acc[i] = mul_2[i];
+    // 09_attention.py:81: convert = convert(weights)
     half_t convert[64];
     #pragma unroll
     for (int i = 0; i < 64; ++i) convert[i] = float_to_half(weights[i]);
-    // 09_attention.py:80: moved = convert[0:128, 0:64]
+    // 09_attention.py:81: moved = convert[0:128, 0:64]
     half_t moved[64];
     #pragma unroll
     for (int i = 0; i < 64; ++i) {
@@ -354,13 +353,13 @@ extern "C" __global__ void __launch_bounds__(128) attention(
     }
     #pragma unroll
     for (int k_step_1 = 0; k_step_1 < 4; ++k_step_1) {
-      // 09_attention.py:79: moved_frag = moved[0:128, 16*k_step_1:16*k_step_1 + 16]
+      // 09_attention.py:80: moved_frag = moved[0:128, 16*k_step_1:16*k_step_1 + 16]
       __align__(4) half_t moved_frag[16];
       #pragma unroll
       for (int i = 0; i < 16; ++i) moved_frag[i] = moved[16*k_step_1 + i];
-      // 09_attention.py:79: sV_frag: f16 64x16, 32 per thread
+      // 09_attention.py:80: sV_frag: f16 64x16, 32 per thread
       __align__(4) half_t sV_frag[32];
-      // 09_attention.py:79: sV_step -> sV_frag, 4 matrices at a time
+      // 09_attention.py:80: sV_step -> sV_frag, 4 matrices at a time
       {
         const int row = 8*((tid / 16) % 2);
         const int col = tid % 16;
@@ -370,7 +369,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
           ldmatrix_x4_trans(&sV_frag[8*i], from + ((16*i + row) ^ (8*(col % 8))));
         }
       }
-      // 09_attention.py:79: acc += moved_frag * sV_frag, by mma.m16n8k16.f32.f16
+      // 09_attention.py:80: acc += moved_frag * sV_frag, by mma.m16n8k16.f32.f16
       #pragma unroll
       for (int j_1 = 0; j_1 < 8; ++j_1) {
         #pragma unroll
@@ -380,19 +379,19 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       }
     }
   }
-  // 09_attention.py:82: equal_1 = equal(total, 0)
+  // 09_attention.py:83: equal_1 = equal(total, 0)
   bool equal_1[4];
   #pragma unroll
   for (int i = 0; i < 4; ++i) equal_1[i] = total[i] == 0.0f;
-  // 09_attention.py:82: div = div(acc, total)
+  // 09_attention.py:83: div = div(acc, total)
   float div[64];
   #pragma unroll
   for (int i = 0; i < 64; ++i) div[i] = acc[i] / total[(i / 2) % 4];
-  // 09_attention.py:82: select_2 = select(equal_1, 0.0, div)
+  // 09_attention.py:83: select_2 = select(equal_1, 0.0, div)
   float select_2[64];
   #pragma unroll
   for (int i = 0; i < 64; ++i) select_2[i] = equal_1[(i / 2) % 4] ? 0.0f : div[i];
-  // 09_attention.py:82: select_2 -> O_tile, 4 bytes at a time
+  // 09_attention.py:83: select_2 -> O_tile, 4 bytes at a time
   {
     const int row = 32*(tid / 32) + ((tid / 4) % 8);
     const int col = 2*(tid % 4);

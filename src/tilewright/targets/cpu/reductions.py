@@ -42,7 +42,8 @@ def emit_reduce(emitter: CpuEmitter, op: Reduce) -> None:
         place = f"{total}[{_sum(names, [loop[2] for loop in loops])}]"
         value = emitter.convert(f"{emitter.name(op.source)}[{read}]", dtype, kind)
         body = f"{place} = {_combined(emitter, op.function, kind, place, value)};"
-        _nested(emitter, [(name, loop[0]) for name, loop in zip(names, loops, strict=True)], body)
+        nest = [(name, loop[0]) for name, loop in zip(names, loops, strict=True)]
+        _nested(emitter, nest, body, independent=bool(loops and loops[0][2]))
         _folded(emitter, op, total, size, lanes, kind)
 
 
@@ -74,18 +75,20 @@ def _loops(kept: tuple[Digit, ...], reduced: tuple[Digit, ...], lanes: int) -> l
     return merged
 
 
-def _nested(emitter: CpuEmitter, loops: list[tuple[str, int]], body: str) -> None:
+def _nested(emitter: CpuEmitter, loops: list[tuple[str, int]], body: str, *, independent: bool) -> None:
+    """Loops around a statement, the first one innermost; whether each of its turns has a total of its own."""
     if not loops:
         emitter.line(body)
         return
     *inner, (name, count) = loops
     head = f"for (Index {name} = 0; {name} < {count}; ++{name})"
     if not inner:
-        emitter.line("INDEPENDENT")
+        if independent:
+            emitter.line("INDEPENDENT")
         emitter.line(f"{head} {body}")
         return
     with emitter.indented(head):
-        _nested(emitter, inner, body)
+        _nested(emitter, inner, body, independent=independent)
 
 
 def _folded(emitter: CpuEmitter, op: Reduce, total: str, size: int, lanes: int, kind: DType) -> None:

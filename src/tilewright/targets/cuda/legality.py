@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from tilewright.dtypes import DType
 from tilewright.errors import Violation
 from tilewright.ir.async_ops import ASYNC_OPS, Role, RoleBarrier
+from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Copy, CopyAsync, Elementwise, Mma, Op, Shared
 from tilewright.ir.types import Value
@@ -33,6 +34,10 @@ def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
     found += too_many_registers(kernel, chosen)
     for op in kernel.walk():
         found.extend(_operation(op, chosen))
+        if isinstance(op, Reduce) and kernel.threads % chosen.lanes and op.plan.lanes:
+            whole = -(-kernel.threads // chosen.lanes) * chosen.lanes
+            text = f"lanes exchange values in whole warps; the block has {kernel.threads} threads"
+            found.append(op.violation("reduce", text, f"{whole}"))
     return found
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tilewright.errors import Violation
 from tilewright.ir.async_ops import Role
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import For, Mma, Op
+from tilewright.ir.ops import For, Fragment, Mma, Op
 from tilewright.ir.types import Value
 from tilewright.targets.arch import Arch
 
@@ -45,7 +45,7 @@ def registers_of(fragment: Value) -> int:
 
 
 def held_at_multiplies(kernel: Kernel) -> Iterator[tuple[Mma, list[Value]]]:
-    """Each matrix multiply with the fragments that are made before it and used by it or later."""
+    """Each matrix multiply with the fragments, declared before it, that it or something later uses."""
     made: dict[Value, int] = {}
     used: dict[Value, int] = {}
     loops: list[tuple[int, int]] = []
@@ -53,10 +53,10 @@ def held_at_multiplies(kernel: Kernel) -> Iterator[tuple[Mma, list[Value]]]:
     for at, op in enumerate(ops):
         if isinstance(op, For):
             loops.append((at, at + sum(1 for _ in op.body.walk())))
-        for value in (*op.results, *op.operands):
-            if isinstance(value, Value) and value.is_fragment:
-                made.setdefault(value, at)
-                used[value] = at
+        # The rest, coordinates and what is computed of others, a compiler may compute again where it is used.
+        for value in op.results if isinstance(op, Fragment) else ():
+            made[value] = used[value] = at
+        used.update((value, at) for value in op.operands if value in made)
     for value, last in used.items():
         # What a loop uses and something before it made stays until the loop's last turn.
         ends = [stop for start, stop in loops if made[value] < start <= last <= stop]

@@ -56,11 +56,6 @@ class Clocks:
         if scope is Scope.BLOCK:
             self.learn(Scope.LANE, times)
 
-    def learn_all(self, other: Clocks) -> None:
-        """Join all that other clocks know."""
-        for scope, times in other.known.items():
-            self.learn(scope, times)
-
     def learn_time(self, scope: Scope, slot: int, time: int) -> None:
         """Learn of one agent's time."""
         for wider in (scope, Scope.LANE) if scope is Scope.BLOCK else (scope,):
