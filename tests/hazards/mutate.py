@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from tilewright.errors import LayoutError
-from tilewright.ir import ops
+from tilewright.errors import LayoutError, LegalityError
+from tilewright.ir import ops, verify
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Op
 from tilewright.ir.rules import widest_vector
@@ -14,6 +14,7 @@ from tilewright.layout.distribution import Distribution, Mode
 from tilewright.layout.expr import add, mod
 from tilewright.layout.transforms import Embed, Slice, Tile
 from tilewright.passes.rewrite import rewrite_kernel
+from tilewright.targets.reference import Report
 
 from .mutate_async import Change, asynchronous_changes, remade, swaps
 
@@ -24,6 +25,21 @@ class Mutant:
 
     name: str
     kernel: Kernel | None
+
+
+def outcome(mutant: Mutant, execute: Callable[[Kernel], Report], is_right: Callable[[], bool]) -> str:
+    """``"refused"``, ``"legality"``, ``"finding"``, ``"wrong result"`` or ``"survived"``."""
+    if mutant.kernel is None:
+        return "refused"
+    if verify.violations(mutant.kernel):
+        return "legality"
+    try:
+        report = execute(mutant.kernel)
+    except LegalityError:
+        return "legality"
+    if report.findings:
+        return "finding"
+    return "survived" if is_right() else "wrong result"
 
 
 def mutants(kernel: Kernel) -> Iterator[Mutant]:

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.errors import LegalityError
 from tilewright.ir import verify
 from tilewright.runtime.compare import Accumulation, compare_gemm
 from tilewright.targets.atoms import MMA_F16, fma
 from tilewright.targets.reference import Kind, Report, run
 
+from . import mutate
 from .kernels import gemm_arrays
 from .ladder import example, traced
 from .mutate import Mutant, mutants
@@ -143,19 +143,9 @@ RACES = {Kind.READ_WRITE, Kind.WRITE_READ, Kind.IN_FLIGHT, Kind.UNWRITTEN}
 
 
 def outcome(name: str, mutant: Mutant) -> str:
-    """``"refused"``, ``"legality"``, ``"finding"``, ``"wrong result"`` or ``"survived"``."""
-    if mutant.kernel is None:
-        return "refused"
-    if verify.violations(mutant.kernel):
-        return "legality"
+    """What shows that a mutant is wrong; ``"survived"`` if nothing does."""
     arrays = fresh(name)
-    try:
-        report = run(mutant.kernel, arrays)
-    except LegalityError:
-        return "legality"
-    if report.findings:
-        return "finding"
-    return "survived" if is_right(name, arrays) else "wrong result"
+    return mutate.outcome(mutant, lambda kernel: run(kernel, arrays), lambda: is_right(name, arrays))
 
 
 def is_right(name: str, arrays: dict[str, np.ndarray]) -> bool:
