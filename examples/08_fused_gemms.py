@@ -22,6 +22,7 @@ from tilewright.runtime.cuda import device_count
 
 @tw.kernel(A="M K", B="N K", C="P N", D="M P")
 def fused_gemms(A, B, C, D, *, tile, atom, warps):
+    tw.require(A.shape[1] > 0, "K is 0, and so is D")
     tile_m, tile_n, tile_k, tile_p = tile
     first, second = (tw.TiledMma(atom, (warps, 1), (tile_m // 16 // warps, n // 8)) for n in (tile_n, tile_p))
     m, p = tw.block_index(tw.ceil_div(D.shape, (tile_m, tile_p)))

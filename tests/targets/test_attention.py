@@ -291,3 +291,10 @@ def test_fused_gemms(shape: tuple[int, int, int, int], element: tw.DType, target
     if shape[1] > 64:
         lost = case.product[:, 64:] @ case.wide[2].T[64:]
         assert (np.abs(lost) > case.room()).mean() > 0.5
+
+
+def test_no_depth_is_refused() -> None:
+    a, b, c = (np.zeros(shape, np.float16) for shape in ((8, 0), (16, 0), (8, 16)))
+    d = np.zeros((8, 8), np.float32)
+    with pytest.raises(tw.LaunchError, match="K is 0"):
+        FUSED["bound"](tw.f16)(a, b, c, d, target="reference")
