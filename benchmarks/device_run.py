@@ -127,7 +127,8 @@ def _benchmark(name: str, limit_s: float, *arguments: str) -> Part:
 
 def parts(quick: bool) -> list[Part]:
     """All parts, the most telling first."""
-    pytest = (PYTHON, "-m", "pytest", "-m", "gpu", "tests/gpu", *TILE_TESTS, "-n", "8", "-q")
+    pytest = (PYTHON, "-m", "pytest", "-m", "gpu", "tests/gpu", *TILE_TESTS, "-n", "8")
+    pytest += ("-v",)  # names as they come: a run may be cut
     pytest += ("-p", "no:cacheprovider", "-p", "no:benchmark")
     example = (PYTHON, str(ROOT / "examples" / "02_basic_gemm.py"))
     hurry = ("--quick",) if quick else ()
@@ -177,6 +178,13 @@ def parts(quick: bool) -> list[Part]:
             _sanitizer("racecheck", "--small", "--target", "cuda", script=OPTIMIZED),
             90,
             _clean,
+        ),
+        *(
+            Part(f"memcheck-{name}", _sanitizer("memcheck", "--small", *on, script=script), 90, _clean)
+            for name, script, on in (
+                ("warp-tiles", WARP_TILES, ("--target", "cuda")),
+                ("fused", FUSED, ("--target", "cuda")),
+            )
         ),
         *(
             Part(
