@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -67,8 +68,11 @@ def ncu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
     def make(prints: str = CSV, status: int = 0) -> Path:
         kept, program = tmp_path / "arguments", tmp_path / "bin" / "ncu"
         program.parent.mkdir()
+        # The path of Python may hold a space, which a script's first line cannot say.
         program.write_text(
-            f"#!{sys.executable}\n"
+            f'#!/bin/sh\nexec {shlex.quote(sys.executable)} {shlex.quote(f"{program}.py")} "$@"\n'
+        )
+        program.with_suffix(".py").write_text(
             "import pathlib, sys\n"
             f"pathlib.Path({str(kept)!r}).write_text('\\n'.join(sys.argv[1:]))\n"
             f"sys.stdout.write({prints!r})\n"
