@@ -1,19 +1,35 @@
-"""Small GEMMs of every kind on the GPU, for `compute-sanitizer python benchmarks/sanitize.py`.
+"""Kernels of every kind on the GPU, small, for `compute-sanitizer python benchmarks/sanitize.py [KERNELS]`.
 
-    --planted leaves out the barrier after the multiply, so that the tool has something to find
+    gemms      the library's GEMM: every dtype, layout and number of stages
+    movers     the first random movers: every memory, width and layout
+    clusters   the Hopper GEMM in every shape of cluster, and blocks that exchange data
+    planted    a GEMM without the barrier after the multiply, so that the tool has something to find
 
-No framework is loaded: the tool sees our kernels and nothing else.
+Every result is compared. No framework is loaded: the tool sees our kernels and nothing else. ``--compile``
+compiles every text and launches none; ``--target`` runs them where there is no GPU.
 """
 
 from __future__ import annotations
 
 import argparse
+import runpy
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import tilewright as tw
+from tilewright.ir.kernel import Kernel
 from tilewright.ops.config import Config
 from tilewright.ops.sample import operands
+from tilewright.runtime.nvrtc import compile_text
+from tilewright.targets import cuda
 from tilewright.targets.atoms import MMA_F16
 from tilewright.tune.trial import Trial, gemm_trial
+
+TESTS = Path(__file__).parents[1] / "tests"
+ARCH = "sm_90a"
 
 SHAPES = ((128, 128, 64), (129, 129, 67))
 CASES = (
@@ -24,6 +40,20 @@ CASES = (
     ("bf16", "exact"),
     ("i8", "exact"),
 )
+MOVERS = 60
+"""How many of the random movers."""
+CLUSTER_SHAPE = (300, 392, 200)
+"""More than a tile along M and N, ragged along all three."""
+EXCHANGE_SHAPE = (64 * 3 - 5, 100)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One kernel on one problem: ``run`` says whether every element is right, if anybody compared."""
+
+    name: str
+    trace: Callable[[], Kernel]
+    run: Callable[[], bool | None]
 
 
 @tw.kernel(A="M K", B="N K", C="M N")
@@ -41,27 +71,77 @@ def racy_gemm(A, B, C, *, tile, threads, mma):
     tw.copy(acc, C.tile((tile_m, tile_n), (m, n)))
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--planted", action="store_true")
-    if parser.parse_args().planted:
-        mma = tw.TiledMma(MMA_F16, warps=(2, 2), repeats=(2, 4))
-        bound = racy_gemm.bind(tile=(64, 64, 32), threads=(32, 4), mma=mma)
-        Trial(bound, operands("random", tw.f16, (64, 64, 256), layout="nt"), "cuda", MMA_F16, "racy").run()
-        return
+def planted(target: str) -> Iterator[Case]:
+    mma = tw.TiledMma(MMA_F16, warps=(2, 2), repeats=(2, 4))
+    bound = racy_gemm.bind(tile=(64, 64, 32), threads=(32, 4), mma=mma)
+    trial = Trial(bound, operands("random", tw.f16, (64, 64, 256), layout="nt"), target, MMA_F16, "racy")
+
+    def run() -> None:
+        trial.run()  # its result may be wrong
+
+    yield Case(trial.name, trial.trace, run)
+
+
+def gemms(target: str) -> Iterator[Case]:
     for name, math in CASES:
         for shape in SHAPES:
             for layout in ("nn", "nt", "tn", "tt"):
-                attempt(gemm_trial(operands("random", tw.dtype(name), shape, layout=layout), "cuda", math))
+                made = operands("random", tw.dtype(name), shape, layout=layout)
+                yield tried(gemm_trial(made, target, math))
     for stages in (1, 2, 3):
         config = Config.of(MMA_F16, (64, 64, 32), (2, 2), stages)
-        attempt(gemm_trial(operands("random", tw.f16, (192, 160, 224)), "cuda", config=config))
+        yield tried(gemm_trial(operands("random", tw.f16, (192, 160, 224)), target, config=config))
 
 
-def attempt(trial: Trial) -> None:
-    trial.run()
-    trial.verify().raise_if_wrong()
-    print(trial.name, trial.operands.shape, "verified", flush=True)
+def movers(target: str) -> Iterator[Case]:
+    for made in runpy.run_path(str(TESTS / "movers" / "random_movers.py"))["movers"](MOVERS):
+        name = f"mover {made.number} {made.dtype} {made.path}"
+        yield Case(name, made.trace, partial(made.moves_every_bit, target))
+
+
+def clusters(target: str) -> Iterator[Case]:
+    kernels = runpy.run_path(str(TESTS / "gpu" / "clusters.py"))
+    choices = kernels["CHOICES"]
+    for number, cluster in enumerate(kernels["CLUSTERS"]):
+        choice = choices[number % len(choices)]
+        yield tried(kernels["gemm"](cluster, choice, CLUSTER_SHAPE, target))
+    exchange = kernels["Exchange"](EXCHANGE_SHAPE, target)
+    yield Case(f"mailbox {EXCHANGE_SHAPE}", exchange.trace, exchange.right)
+
+
+def tried(trial: Trial) -> Case:
+    def run() -> bool:
+        trial.run()
+        comparison = trial.verify()
+        print(comparison, end="; ")
+        return comparison.ok
+
+    return Case(f"{trial.name} {trial.operands.shape}", trial.trace, run)
+
+
+KERNELS: dict[str, Callable[[str], Iterator[Case]]] = {
+    "gemms": gemms,
+    "movers": movers,
+    "clusters": clusters,
+    "planted": planted,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("kernels", nargs="?", choices=KERNELS, default="gemms")
+    parser.add_argument("--target", default="cuda")
+    parser.add_argument("--compile", action="store_true", help=f"only compile, for {ARCH}; needs no GPU")
+    asked: Any = parser.parse_args()
+    for case in KERNELS[asked.kernels]("reference" if asked.compile else asked.target):
+        if asked.compile:
+            compile_text(cuda.emit(case.trace(), ARCH).text, ARCH)
+            print(case.name, "compiled", flush=True)
+            continue
+        right = case.run()
+        print(case.name, {None: "ran", True: "verified", False: "WRONG"}[right], flush=True)
+        if right is False:
+            raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -136,6 +136,37 @@ print(_found(0, "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 w
     assert done.stdout.split() == ["True", "False", "False", "False", "True", "True", "False"], done.stderr
 
 
+@pytest.mark.parametrize(("kernels", "count"), [("gemms", 51), ("movers", 60), ("clusters", 7)])
+def test_what_the_sanitizers_watch_compiles_and_is_right(kernels: str, count: int) -> None:
+    assert run("sanitize.py", kernels, "--compile").count(" compiled\n") == count
+    target = "cpu" if kernels == "gemms" else "reference"
+    assert run("sanitize.py", kernels, "--target", target).count(" verified\n") == count
+
+
+def test_the_planted_race_compiles_and_the_reference_finds_it() -> None:
+    assert " compiled\n" in run("sanitize.py", "planted", "--compile")
+    command = [sys.executable, HERE / "sanitize.py", "planted", "--target", "reference"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=ROOT)
+    assert done.returncode == 1
+    assert "read-write race on shared sA" in done.stderr
+
+
+def test_the_sanitizers_watch_no_framework() -> None:
+    program = f"""
+import runpy, sys
+made = runpy.run_path({str(HERE / "sanitize.py")!r})
+for kernels in made["KERNELS"].values():
+    next(kernels("reference")).trace()
+print(*sys.modules)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, cwd=ROOT
+    )
+    loaded = {name.partition(".")[0] for name in done.stdout.split()}
+    assert "tilewright" in loaded, done.stderr
+    assert not loaded & {"torch", "cupy", "jax", "pytest", "hypothesis"}
+
+
 def test_conflicts_names_each_kernel_and_fails_if_one_does(tmp_path: Path) -> None:
     if has_gpu():
         output = run("conflicts.py", "--quick")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import numpy as np
 import tilewright as tw
 from tilewright.ir.ops import Copy
 from tilewright.ir.rules import widest_vector
+from tilewright.ops.device_array import DeviceArray
 
 COUNT = 300
 """How many movers there are."""
@@ -114,6 +116,25 @@ class Mover:
         made[0].array[...] = np.frombuffer(bits.tobytes(), made[0].array.dtype).reshape(self.shape)
         return made[0], made[1]
 
+    def trace(self) -> Any:
+        """The kernel as recorded."""
+        x, y = self.arrays()
+        return self.bound.trace(x.array, y.array)
+
+    def moves_every_bit(self, target: str) -> bool:
+        """Whether Y gets X's bits on a target, and what lies around Y stays as it was."""
+        x, y = self.arrays()
+        if target == "cuda":
+            kept, source = x.on_gpu()
+            buffer, result = y.on_gpu()
+            ran = self.bound(source, result)
+            y.buffer[...] = buffer.host()
+            del kept  # X's memory is needed until the kernel has ended
+        else:
+            ran = self.bound(x.array, y.array, target=target)
+        assert ran.target == target
+        return y.same_bits(x)
+
 
 class Array:
     """An array inside of a buffer of poison whose address is a multiple of 256 bytes."""
@@ -127,6 +148,12 @@ class Array:
         self.offset = GUARD_BYTES + placed.start * size
         self.strides = tuple(s * size for s in placed.strides)
         self.array = np.ndarray(shape, dtype.numpy, self.buffer, self.offset, self.strides)
+
+    def on_gpu(self) -> tuple[DeviceArray, DeviceArray]:
+        """A copy of the whole buffer on the GPU, and the array in it."""
+        buffer = DeviceArray.of(self.buffer)
+        memory = SimpleNamespace(address=buffer.memory.address + self.offset)
+        return buffer, DeviceArray(memory, self.array.shape, self.strides, tw.dtype(self.array.dtype))
 
     def same_bits(self, other: Array) -> bool:
         """Whether both hold the same bits, and around this one all is still poison."""
@@ -174,9 +201,7 @@ def _drawn(number: int) -> Mover:
 
 def widest_of(made: Mover) -> int:
     """The widest access that the copy out of X may use."""
-    x, y = made.arrays()
-    kernel = made.bound.trace(x.array, y.array)
-    return widest_vector(next(op for op in kernel.walk() if isinstance(op, Copy)))
+    return widest_vector(next(op for op in made.trace().walk() if isinstance(op, Copy)))
 
 
 def _placed(draw: random.Random, shape: tuple[int, int], major: int, easy: bool) -> Placed:

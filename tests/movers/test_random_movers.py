@@ -35,23 +35,18 @@ def identity(made: Mover) -> str:
 
 @pytest.mark.parametrize("made", sample(100), ids=identity)
 def test_on_the_reference(made: Mover) -> None:
-    x, y = made.arrays()
-    assert made.bound(x.array, y.array, target="reference").target == "reference"
-    assert y.same_bits(x)
+    assert made.moves_every_bit("reference")
 
 
 @pytest.mark.parametrize("made", sample(15, start=3), ids=identity)
 def test_on_the_cpu(made: Mover) -> None:
-    x, y = made.arrays()
-    assert made.bound(x.array, y.array, target="cpu").target == "cpu"
-    assert y.same_bits(x)
+    assert made.moves_every_bit("cpu")
 
 
 @pytest.mark.parametrize("made", sample(15, start=5), ids=identity)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_the_text_compiles(made: Mover, arch: str) -> None:
-    x, y = made.arrays()
-    kernel = made.bound.trace(x.array, y.array)
+    kernel = made.trace()
     assert cuda.violations(kernel, arch) == []
     assert "warning" not in compile_text(cuda.emit(kernel, arch).text, arch, identity(made)).log
 
@@ -60,8 +55,7 @@ EMULATED = {identity(made): made for made in sample(30, start=7)}
 
 
 def emitted(made: Mover) -> Any:
-    x, y = made.arrays()
-    return cuda.emit(made.bound.trace(x.array, y.array), "sm_90a")
+    return cuda.emit(made.trace(), "sm_90a")
 
 
 @pytest.fixture(scope="module")
