@@ -6,29 +6,44 @@
 from __future__ import annotations
 
 import csv
+import operator
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from tilewright.errors import LaunchError, ToolchainError
 from tilewright.inspect.predicted import Traffic
 from tilewright.runtime import cuda
 
-LOADS, MATRIX_LOADS, STORES = "shared loads", "ldmatrix", "shared stores"
-LOAD_PASSES, STORE_PASSES = "wavefronts of loads", "wavefronts of stores"
-LOAD_CONFLICTS, STORE_CONFLICTS = "bank conflicts of loads", "bank conflicts of stores"
+LOADS, LOAD_PASSES = "shared loads", "wavefronts of loads"
+MATRIX_LOADS, MATRIX_LOAD_PASSES = "ldmatrix", "wavefronts of ldmatrix"
+STORES, STORE_PASSES = "shared stores", "wavefronts of stores"
+MATRIX_STORES, MATRIX_STORE_PASSES = "stmatrix", "wavefronts of stmatrix"
+ASYNC_PASSES = "wavefronts of cp.async"
+PASSES, FEWEST, CONFLICTS = "all wavefronts", "fewest wavefronts", "bank conflicts"
+LOAD_WAITS, STORE_WAITS, WAITS = "delays of loads", "delays of stores", "conflicts and waits for other warps"
 DURATION, REGISTERS = "duration (us)", "registers per thread"
 
+_INSTRUCTIONS = "smsp__sass_inst_executed_op"
+_WAVEFRONTS = "smsp__sass_l1tex_data_pipe_lsu_wavefronts_mem_shared_op"
+_DELAYS = "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op"
+
 METRICS: Mapping[str, str] = {
-    "smsp__inst_executed_op_shared_ld.sum": LOADS,
-    "smsp__inst_executed_op_ldsm.sum": MATRIX_LOADS,
-    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_ld.sum": LOAD_PASSES,
-    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_ld.sum": LOAD_CONFLICTS,
-    "smsp__inst_executed_op_shared_st.sum": STORES,
-    "l1tex__data_pipe_lsu_wavefronts_mem_shared_op_st.sum": STORE_PASSES,
-    "l1tex__data_bank_conflicts_pipe_lsu_mem_shared_op_st.sum": STORE_CONFLICTS,
+    f"{_INSTRUCTIONS}_shared_ld.sum": LOADS,
+    f"{_WAVEFRONTS}_ld.sum": LOAD_PASSES,
+    f"{_INSTRUCTIONS}_ldsm.sum": MATRIX_LOADS,
+    f"{_WAVEFRONTS}_ldsm.sum": MATRIX_LOAD_PASSES,
+    f"{_INSTRUCTIONS}_shared_st.sum": STORES,
+    f"{_WAVEFRONTS}_st.sum": STORE_PASSES,
+    f"{_INSTRUCTIONS}_shared_stsm.sum": MATRIX_STORES,
+    f"{_WAVEFRONTS}_stsm.sum": MATRIX_STORE_PASSES,
+    f"{_WAVEFRONTS}_ldgsts.sum": ASYNC_PASSES,
+    "memory_l1_wavefronts_shared": PASSES,
+    "memory_l1_wavefronts_shared_ideal": FEWEST,
+    f"{_DELAYS}_ld.sum": LOAD_WAITS,
+    f"{_DELAYS}_st.sum": STORE_WAITS,
     "l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": "global load requests",
     "l1tex__t_sectors_pipe_lsu_mem_global_op_ld.sum": "global load sectors",
     "l1tex__t_requests_pipe_lsu_mem_global_op_st.sum": "global store requests",
@@ -37,19 +52,26 @@ METRICS: Mapping[str, str] = {
     "gpu__time_duration.sum": DURATION,
     "launch__registers_per_thread": REGISTERS,
 }
-"""Nsight Compute's name of each figure, and ours."""
+"""Nsight Compute's name of each figure, and ours.
 
-RATIOS: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    "wavefronts per load": (LOAD_PASSES, (LOADS, MATRIX_LOADS)),
-    "wavefronts per store": (STORE_PASSES, (STORES,)),
-    "sectors per global load": ("global load sectors", ("global load requests",)),
-    "sectors per global store": ("global store sectors", ("global store requests",)),
+Wavefronts are counted by instruction, each for itself: a property of the kernel, the same in every run.  The
+hardware's counters of bank conflicts, `LOAD_WAITS` and `STORE_WAITS`, also count what a warp waits because
+another warp is served, and differ from run to run: on an H200 about 1900 for the stores of example 02 at
+512 x 384 x 320, although no two lanes of a warp meet in a bank.
+"""
+
+DERIVED: Mapping[str, tuple[Callable[[float, float], float], str, str]] = {
+    CONFLICTS: (operator.sub, PASSES, FEWEST),
+    WAITS: (operator.add, LOAD_WAITS, STORE_WAITS),
+    "sectors per global load": (operator.truediv, "global load sectors", "global load requests"),
+    "sectors per global store": (operator.truediv, "global store sectors", "global store requests"),
 }
-"""Figures that are quotients of others: the dividend, and what adds up to the divisor."""
+"""Figures that follow from two others."""
 
 SHOWN = (
-    *(LOADS, MATRIX_LOADS, LOAD_PASSES, LOAD_CONFLICTS, "wavefronts per load"),
-    *(STORES, STORE_PASSES, STORE_CONFLICTS, "wavefronts per store"),
+    *(LOADS, LOAD_PASSES, MATRIX_LOADS, MATRIX_LOAD_PASSES),
+    *(STORES, STORE_PASSES, MATRIX_STORES, MATRIX_STORE_PASSES, ASYNC_PASSES),
+    *(PASSES, CONFLICTS, WAITS),
     *("global load requests", "sectors per global load", "global store requests", "sectors per global store"),
     *("DRAM bytes", DURATION, REGISTERS),
 )
@@ -184,40 +206,36 @@ def _rows(text: str) -> Iterator[dict[str, str]]:
 def predicted_figures(traffic: Traffic | None, registers: int | None) -> dict[str, float]:
     """What was predicted, by the names of what is measured."""
     found: dict[str, float] = {} if registers is None else {REGISTERS: registers}
-    if traffic is not None:
-        found |= {
-            LOADS: traffic.loads,
-            MATRIX_LOADS: traffic.matrix_loads,
-            LOAD_PASSES: traffic.load_passes,
-            LOAD_CONFLICTS: traffic.load_conflicts,
-        }
-    # Which of the counters of stores count `stmatrix` is not documented.
-    if traffic is not None and not traffic.matrix_stores:
-        found |= {
-            STORES: traffic.stores,
-            STORE_PASSES: traffic.store_passes,
-            STORE_CONFLICTS: traffic.store_conflicts,
-        }
-    return found
+    if traffic is None:
+        return found
+    for asked, instructions, passes in (
+        (traffic.loads, LOADS, LOAD_PASSES),
+        (traffic.matrix_loads, MATRIX_LOADS, MATRIX_LOAD_PASSES),
+        (traffic.stores, STORES, STORE_PASSES),
+        (traffic.matrix_stores, MATRIX_STORES, MATRIX_STORE_PASSES),
+    ):
+        found |= {instructions: asked.instructions, passes: asked.passes}
+    found[ASYNC_PASSES] = traffic.async_copies.passes
+    return found | {PASSES: traffic.all.passes, FEWEST: traffic.all.fewest}
 
 
-def with_ratios(figures: Mapping[str, float]) -> dict[str, float]:
-    """The figures, and the quotients of them that can be formed.
+def with_derived(figures: Mapping[str, float]) -> dict[str, float]:
+    """The figures, and those that follow from them.
 
     Example:
-        >>> with_ratios({"wavefronts of stores": 10, "shared stores": 2})["wavefronts per store"]
-        5.0
+        >>> with_derived({"all wavefronts": 10, "fewest wavefronts": 8})["bank conflicts"]
+        2
     """
     found = dict(figures)
-    for name, (dividend, parts) in RATIOS.items():
-        if {dividend, *parts} <= figures.keys() and (divisor := sum(figures[part] for part in parts)):
-            found[name] = figures[dividend] / divisor
+    for name, (combine, left, right) in DERIVED.items():
+        if {left, right} <= figures.keys() and (figures[right] or combine is not operator.truediv):
+            found[name] = combine(figures[left], figures[right])
     return found
 
 
 def compared(predicted: Mapping[str, float], found: Mapping[str, float]) -> str:
     """A table of what was predicted beside what was measured; ``-`` where there is nothing to say."""
-    left, right = with_ratios(predicted), with_ratios(found)
+    left, right = with_derived(predicted), with_derived(found)
     rows = [("", "predicted", "measured")]
     rows += [(name, _spelled(name, left), _spelled(name, right)) for name in SHOWN]
     name, *widths = (max(len(row[column]) for row in rows) for column in range(3))
@@ -227,4 +245,5 @@ def compared(predicted: Mapping[str, float], found: Mapping[str, float]) -> str:
 def _spelled(name: str, figures: Mapping[str, float]) -> str:
     if name not in figures:
         return "-"
-    return f"{figures[name]:,.{2 if name in (*RATIOS, DURATION) else 0}f}"
+    whole = name != DURATION and DERIVED.get(name, (None,))[0] is not operator.truediv
+    return f"{figures[name]:,.{0 if whole else 2}f}"

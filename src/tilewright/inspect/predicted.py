@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, Copy, CopyAsync, For, If, Let
@@ -16,6 +16,7 @@ from tilewright.targets.cuda.banks import Requests, in_shared, requests
 from tilewright.targets.cuda.rules import loads_by_matrix, stores_by_matrix
 
 LANES = 32
+NONE = Requests()
 
 
 @dataclass(frozen=True)
@@ -23,35 +24,30 @@ class Traffic:
     """What all warps of a launch ask of shared memory.
 
     Args:
-        loads: instructions that load, without ``ldmatrix``.
-        matrix_loads: ``ldmatrix`` instructions.
-        load_passes: passes over the banks of both.
-        load_conflicts: those of them that conflicts cause.
-        stores: instructions that store from registers.
-        store_passes: their passes.
-        store_conflicts: those of them that conflicts cause.
-        matrix_stores: ``stmatrix`` instructions, whose passes are not among those of stores.
-        matrix_store_passes: their passes.
-        matrix_store_conflicts: those of them that conflicts cause.
+        loads: by loads into registers, without ``ldmatrix``.
+        matrix_loads: by ``ldmatrix``.
+        stores: by stores from registers, without ``stmatrix``.
+        matrix_stores: by ``stmatrix``.
+        async_copies: by ``cp.async``, which writes what comes from global memory.
     """
 
-    loads: int = 0
-    matrix_loads: int = 0
-    load_passes: int = 0
-    load_conflicts: int = 0
-    stores: int = 0
-    store_passes: int = 0
-    store_conflicts: int = 0
-    matrix_stores: int = 0
-    matrix_store_passes: int = 0
-    matrix_store_conflicts: int = 0
+    loads: Requests = NONE
+    matrix_loads: Requests = NONE
+    stores: Requests = NONE
+    matrix_stores: Requests = NONE
+    async_copies: Requests = NONE
+
+    @property
+    def all(self) -> Requests:
+        """By all of them."""
+        return sum((getattr(self, part.name) for part in fields(self)), NONE)
 
 
 def predicted_traffic(kernel: Kernel, binding: Binding, arch: str) -> Traffic | None:
     """What a launch will ask of shared memory, every tile counted as whole; None where that is not known.
 
     It is not known where the sizes of the launch do not say how often a copy runs: in roles, in loops and
-    branches that depend on the block.  Asynchronous copies are left out, as they store no register.
+    branches that depend on the block.  What TMA writes and ``wgmma`` reads is left out: no warp asks for it.
 
     Args:
         kernel: lowered for CUDA.
@@ -60,19 +56,19 @@ def predicted_traffic(kernel: Kernel, binding: Binding, arch: str) -> Traffic | 
     """
     env = {param.sym: binding.sizes[param.sym.name] for param in kernel.sizes}
     features = architecture(arch).features
-    totals = dict.fromkeys(Traffic.__dataclass_fields__, 0)
+    totals = {part.name: NONE for part in fields(Traffic)}
     try:
         for op, times in _executed(kernel.body, env):
             warps = math.ceil(min(op.spread.size_threads, kernel.threads) / LANES)
-            for name, count in _asked(op, features):
-                totals[name] += count * times * warps * binding.blocks
+            for name, asked in _asked(op, features):
+                totals[name] += asked * (times * warps * binding.blocks)
     except KeyError:
         return None
     return Traffic(**totals)
 
 
 def _executed(block: Block, env: dict[Sym, int], times: int = 1) -> Iterator[tuple[Copy, int]]:
-    """Each copy through registers to or from shared memory, with how often a block executes it.
+    """Each copy to or from shared memory, with how often a block executes it.
 
     Raises:
         KeyError: that depends on more than the environment.
@@ -100,7 +96,7 @@ def _executed(block: Block, env: dict[Sym, int], times: int = 1) -> Iterator[tup
 
 
 def _counts(op: Copy) -> bool:
-    return not isinstance(op, CopyAsync) and (in_shared(op.source) or in_shared(op.target))
+    return in_shared(op.source) or in_shared(op.target)
 
 
 def _known(op: Let, env: dict[Sym, int]) -> int | None:
@@ -110,21 +106,13 @@ def _known(op: Let, env: dict[Sym, int]) -> int | None:
         return None
 
 
-def _asked(op: Copy, features: frozenset[str]) -> Iterator[tuple[str, int]]:
+def _asked(op: Copy, features: frozenset[str]) -> Iterator[tuple[str, Requests]]:
     """What one warp asks in one execution, by the fields of `Traffic`."""
     if in_shared(op.source):
         how = loads_by_matrix(op)
-        found = requests(op, op.source, how)
-        yield ("loads" if how is None else "matrix_loads"), found.instructions
-        yield from _passes("load", found)
-    if in_shared(op.target):
+        yield ("loads" if how is None else "matrix_loads"), requests(op, op.source, how)
+    if isinstance(op, CopyAsync):
+        yield "async_copies", requests(op, op.target)
+    elif in_shared(op.target):
         how = stores_by_matrix(op, features)
-        found = requests(op, op.target, how)
-        what = "store" if how is None else "matrix_store"
-        yield f"{what}s", found.instructions
-        yield from _passes(what, found)
-
-
-def _passes(what: str, found: Requests) -> Iterator[tuple[str, int]]:
-    yield f"{what}_passes", found.passes
-    yield f"{what}_conflicts", found.passes - found.fewest
+        yield ("stores" if how is None else "matrix_stores"), requests(op, op.target, how)

@@ -168,17 +168,25 @@ def _loaded(view: View, spread: Distribution, dtype: DType) -> WarpAccess:
 
 @dataclass(frozen=True)
 class Requests:
-    """What one warp asks of shared memory in one copy.
+    """What warps ask of shared memory.
 
     Args:
-        instructions: of the warp.
+        instructions: of the warps.
         passes: predicted, over the banks.
         fewest: passes without a conflict; accesses wider than 4 bytes, and ``ldmatrix``, go in parts.
     """
 
-    instructions: int
-    passes: int
-    fewest: int
+    instructions: int = 0
+    passes: int = 0
+    fewest: int = 0
+
+    def __add__(self, other: Requests) -> Requests:
+        return Requests(
+            self.instructions + other.instructions, self.passes + other.passes, self.fewest + other.fewest
+        )
+
+    def __mul__(self, times: int) -> Requests:
+        return Requests(self.instructions * times, self.passes * times, self.fewest * times)
 
 
 def requests(op: Copy, value: Value, how: MatrixLoad | None = None) -> Requests:
