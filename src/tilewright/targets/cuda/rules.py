@@ -20,11 +20,11 @@ from tilewright.targets.cuda.prelude import MMA_FUNCTIONS
 from tilewright.targets.rules import RuleTable
 from tilewright.targets.simt import arithmetic
 from tilewright.targets.simt.conversion import converted
-from tilewright.targets.simt.copies import access, plan, title
+from tilewright.targets.simt.copies import access, place, plan, title
 from tilewright.targets.simt.copies import copy as plain_copy
 from tilewright.targets.simt.emitter import LOOPS, SIMT_RULES, Scope, SimtEmitter, walk_of
 from tilewright.targets.simt.mma import MULTIPLY_ADD, atom_loops, multiply_add
-from tilewright.targets.simt.walk import split_offset, thread_coordinate, walk
+from tilewright.targets.simt.walk import thread_coordinate, walk
 
 CUDA_RULES = RuleTable("cuda", SIMT_RULES)
 """The rules of the CUDA target."""
@@ -60,8 +60,7 @@ def copy(emitter: SimtEmitter, op: Copy) -> None:
         path = walk(how.values, rank, 1, scope.names(LOOPS))
         start = thread_coordinate(how.lanes, rank, emitter.thread(op.spread.size_threads))
         at = walk_of(path, scope.coordinate(start))
-        base, step = split_offset(op.source.tensor.view.at(at), path.loops, emitter.sizes)
-        pointer = scope.pointer("from", op.source, base, const=True)
+        pointer, step = place(scope, "from", op.source, at, path.loops, const=True)
         source = emitter.plus(pointer, step)
         register = emitter.spell(mul(path.register, how.count * how.word))
         emitter.one_line(path.loops, f"ld{how.matrices}(&{emitter.name(op.target)}[{register}], {source});")
@@ -96,8 +95,7 @@ def _store_matrices(emitter: SimtEmitter, op: Copy, how: MatrixLoad) -> None:
         path = walk(how.values, rank, 1, scope.names(LOOPS))
         start = thread_coordinate(how.lanes, rank, emitter.thread(op.spread.size_threads))
         at = walk_of(path, scope.coordinate(start))
-        base, step = split_offset(op.target.tensor.view.at(at), path.loops, emitter.sizes)
-        pointer = scope.pointer("to", op.target, base, const=False)
+        pointer, step = place(scope, "to", op.target, at, path.loops, const=False)
         packed, e = scope.name("packed"), Sym(scope.name("e"), 0, each - 1)
         with emitter.loops(path.loops):
             emitter.line(f"{emitter.array(op.target.dtype, packed, each, 4)};")

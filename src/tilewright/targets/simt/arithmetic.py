@@ -29,6 +29,8 @@ _CALLS = {
     ("sqrt", "f64"): "sqrt",
     ("tanh", "f32"): "tanhf",
     ("tanh", "f64"): "tanh",
+    ("fma", "f32"): "fmaf",
+    ("fma", "f64"): "fma",
 }
 
 MATH = frozenset({*_CALLS.values(), "min", "max", "abs", "fma", "fmaf"})

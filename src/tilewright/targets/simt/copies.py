@@ -13,12 +13,14 @@ from dataclasses import dataclass
 
 from tilewright.dtypes import DType
 from tilewright.ir.ops import Copy
-from tilewright.ir.types import Value
+from tilewright.ir.types import Memory, Value
 from tilewright.layout.distribution import Distribution
-from tilewright.layout.expr import add, mul
+from tilewright.layout.expr import add, mul, xor
 from tilewright.layout.nodes import TRUE, Cond, Int, Sym
+from tilewright.layout.walk import symbols
 from tilewright.targets.simt.conversion import converted
 from tilewright.targets.simt.emitter import LOOPS, SIMT_RULES, Scope, SimtEmitter, walk_of
+from tilewright.targets.simt.swizzled import split_flips
 from tilewright.targets.simt.walk import Walk, extent, split_offset, split_valid, thread_coordinate, walk
 
 STAGED_ACCESSES = {16: 8, 8: 8}
@@ -76,6 +78,23 @@ class Access:
         return f"if ({condition}) {place} = {value};" if condition else f"{place} = {value};"
 
 
+def place(
+    scope: Scope, wanted: str, tensor: Value, at: Sequence[Int], loops: Sequence[Sym], *, const: bool
+) -> tuple[str, Int]:
+    """Declare where a thread starts in a tensor: the name of a pointer, and what the loops add to it."""
+    sizes = scope.emitter.sizes
+    offset = tensor.tensor.view.at(tuple(at))
+    flipped = split_flips(offset, scope.own) if tensor.tensor.memory is Memory.SHARED else None
+    if flipped is None:
+        base, step = split_offset(offset, loops, sizes)
+        return scope.pointer(wanted, tensor, base, const=const), step
+    base, step = split_offset(flipped[0], loops, sizes)
+    start = xor(scope.constant("start", base), flipped[1])
+    if symbols(flipped[1]) & set(loops):
+        return scope.pointer(wanted, tensor, 0, const=const), add(start, step)
+    return scope.pointer(wanted, tensor, start, const=const), step
+
+
 def access(
     scope: Scope,
     wanted: str,
@@ -89,9 +108,8 @@ def access(
     """Declare what one side of a copy needs before its loops."""
     emitter = scope.emitter
     view = tensor.tensor.view
-    base, step = split_offset(view.at(tuple(at)), loops, emitter.sizes)
     outer, inner = split_valid(view.valid_at(tuple(at)), loops)
-    pointer = scope.pointer(wanted, tensor, base, const=const)
+    pointer, step = place(scope, wanted, tensor, at, loops, const=const)
     if not loops:
         return Access(pointer, step, "", outer, tensor.dtype, emitter.word(tensor.dtype, vector), vector)
     inside = scope.condition("inside", outer)

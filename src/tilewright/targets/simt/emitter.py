@@ -14,6 +14,7 @@ from tilewright.layout.distribution import Distribution
 from tilewright.layout.expr import all_of, less
 from tilewright.layout.nodes import TRUE, Cond, Int, Sym, Xor
 from tilewright.layout.ranges import bounds, divisor
+from tilewright.layout.walk import symbols
 from tilewright.targets.cfamily import C_RULES, Dialect, Emitter
 from tilewright.targets.rules import RuleTable
 from tilewright.targets.simt.walk import Walk, extent, first_copy
@@ -214,6 +215,8 @@ class Scope:
 
     def __init__(self, emitter: SimtEmitter) -> None:
         self.emitter = emitter
+        self.own: set[Sym] = set()
+        """Symbols that depend on the thread."""
         self._used: set[str] = set()
         self._declared: list[tuple[int, int, str]] = []
 
@@ -243,7 +246,9 @@ class Scope:
     def coordinate(self, values: Sequence[Int]) -> tuple[Int, ...]:
         """Declare where the thread starts."""
         names = COORDINATES.get(len(values), tuple(f"x{dim}" for dim in range(len(values))))
-        return tuple(self.constant(name, value) for name, value in zip(names, values, strict=True))
+        found = tuple(self.constant(name, value) for name, value in zip(names, values, strict=True))
+        self.own |= {sym for value in (*values, *found) for sym in symbols(value)}
+        return found
 
     def pointer(self, wanted: str, tensor: Value, offset: Int, *, const: bool) -> str:
         """Declare a pointer into a tensor's buffer; the buffer's own name if the offset is 0."""

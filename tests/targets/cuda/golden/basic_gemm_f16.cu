@@ -75,8 +75,8 @@ extern "C" __global__ void __launch_bounds__(256) basic_gemm(
       {
         const int row = 64*((tid / 32) % 4) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
-        const half_t* from = sA + ((16*k_step + col) ^ (8*((row / 2) % 4)))
-            + ((32*((row / 4) % 2)) ^ (32*row));
+        const int start = ((32*((row / 4) % 2)) ^ (32*row)) + ((8*((row / 2) % 4)) ^ col);
+        const half_t* from = sA + ((16*k_step) ^ start);
         #pragma unroll
         for (int i = 0; i < 4; ++i) ldmatrix_x4(&sA_frag[8*i], from + 512*i);
       }
@@ -86,8 +86,8 @@ extern "C" __global__ void __launch_bounds__(256) basic_gemm(
       {
         const int row = 64*(tid / 128) + 8*((tid / 16) % 2) + (tid % 8);
         const int col = 8*((tid / 8) % 2);
-        const half_t* from = sB + ((16*k_step + col) ^ (8*((row / 2) % 4)))
-            + ((32*((row / 2) % 2)) ^ (32*row));
+        const int start = ((32*((row / 2) % 2)) ^ (32*row)) + ((8*((row / 2) % 4)) ^ col);
+        const half_t* from = sB + ((16*k_step) ^ start);
         #pragma unroll
         for (int i = 0; i < 4; ++i) ldmatrix_x4(&sB_frag[8*i], from + 512*i);
       }

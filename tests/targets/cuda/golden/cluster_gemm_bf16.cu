@@ -270,13 +270,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
-        bf16_t* to = sC + 64*row_1;
+        const int start = 64*row_1 + ((8*(row_1 % 8)) ^ col);
         #pragma unroll
         for (int i = 0; i < 4; ++i) {
           __align__(4) bf16_t packed[8];
           #pragma unroll
           for (int e = 0; e < 8; ++e) packed[e] = float_to_bf16(part[8*i + e]);
-          stmatrix_x4(to + ((16*i + col) ^ (8*(row_1 % 8))), packed);
+          stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
       // clusters.py:94: let TMA and the tensor cores see shared memory
@@ -299,13 +299,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
-        bf16_t* to = sC + 64*row_1 + 4096;
+        const int start = 64*row_1 + ((8*(row_1 % 8)) ^ col) + 4096;
         #pragma unroll
         for (int i = 0; i < 4; ++i) {
           __align__(4) bf16_t packed[8];
           #pragma unroll
           for (int e = 0; e < 8; ++e) packed[e] = float_to_bf16(part_1[8*i + e]);
-          stmatrix_x4(to + ((16*i + col) ^ (8*(row_1 % 8))), packed);
+          stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
       // clusters.py:94: let TMA and the tensor cores see shared memory
@@ -328,13 +328,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
-        bf16_t* to = sC + 64*row_1;
+        const int start = 64*row_1 + ((8*(row_1 % 8)) ^ col);
         #pragma unroll
         for (int i = 0; i < 4; ++i) {
           __align__(4) bf16_t packed[8];
           #pragma unroll
           for (int e = 0; e < 8; ++e) packed[e] = float_to_bf16(part_2[8*i + e]);
-          stmatrix_x4(to + ((16*i + col) ^ (8*(row_1 % 8))), packed);
+          stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
       // clusters.py:94: let TMA and the tensor cores see shared memory
@@ -357,13 +357,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
-        bf16_t* to = sC + 64*row_1 + 4096;
+        const int start = 64*row_1 + ((8*(row_1 % 8)) ^ col) + 4096;
         #pragma unroll
         for (int i = 0; i < 4; ++i) {
           __align__(4) bf16_t packed[8];
           #pragma unroll
           for (int e = 0; e < 8; ++e) packed[e] = float_to_bf16(part_3[8*i + e]);
-          stmatrix_x4(to + ((16*i + col) ^ (8*(row_1 % 8))), packed);
+          stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
       // clusters.py:94: let TMA and the tensor cores see shared memory
@@ -438,13 +438,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
-        bf16_t* to = sC + 64*row_1 + 8192;
+        const int start = 64*row_1 + ((8*(row_1 % 8)) ^ col) + 8192;
         #pragma unroll
         for (int i = 0; i < 4; ++i) {
           __align__(4) bf16_t packed[8];
           #pragma unroll
           for (int e = 0; e < 8; ++e) packed[e] = float_to_bf16(part_4[8*i + e]);
-          stmatrix_x4(to + ((16*i + col) ^ (8*(row_1 % 8))), packed);
+          stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
       // clusters.py:94: let TMA and the tensor cores see shared memory
@@ -467,13 +467,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
-        bf16_t* to = sC + 64*row_1 + 12288;
+        const int start = 64*row_1 + ((8*(row_1 % 8)) ^ col) + 12288;
         #pragma unroll
         for (int i = 0; i < 4; ++i) {
           __align__(4) bf16_t packed[8];
           #pragma unroll
           for (int e = 0; e < 8; ++e) packed[e] = float_to_bf16(part_5[8*i + e]);
-          stmatrix_x4(to + ((16*i + col) ^ (8*(row_1 % 8))), packed);
+          stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
       // clusters.py:94: let TMA and the tensor cores see shared memory
@@ -496,13 +496,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
-        bf16_t* to = sC + 64*row_1 + 8192;
+        const int start = 64*row_1 + ((8*(row_1 % 8)) ^ col) + 8192;
         #pragma unroll
         for (int i = 0; i < 4; ++i) {
           __align__(4) bf16_t packed[8];
           #pragma unroll
           for (int e = 0; e < 8; ++e) packed[e] = float_to_bf16(part_6[8*i + e]);
-          stmatrix_x4(to + ((16*i + col) ^ (8*(row_1 % 8))), packed);
+          stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
       // clusters.py:94: let TMA and the tensor cores see shared memory
@@ -525,13 +525,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
-        bf16_t* to = sC + 64*row_1 + 12288;
+        const int start = 64*row_1 + ((8*(row_1 % 8)) ^ col) + 12288;
         #pragma unroll
         for (int i = 0; i < 4; ++i) {
           __align__(4) bf16_t packed[8];
           #pragma unroll
           for (int e = 0; e < 8; ++e) packed[e] = float_to_bf16(part_7[8*i + e]);
-          stmatrix_x4(to + ((16*i + col) ^ (8*(row_1 % 8))), packed);
+          stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
       // clusters.py:94: let TMA and the tensor cores see shared memory

@@ -65,8 +65,8 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       {
         const int row = 32*((tid / 32) % 2) + (tid % 16);
         const int col = 16*((tid / 16) % 2);
-        const signed char* from = sA + ((16*((row / 2) % 4)) ^ (32*k_step + col))
-            + ((64*((row / 2) % 2)) ^ (64*row));
+        const int start = ((16*((row / 2) % 4)) ^ col) + ((64*((row / 2) % 2)) ^ (64*row));
+        const signed char* from = sA + ((32*k_step) ^ start);
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sA_frag[16*i], from + 1024*i);
       }
@@ -76,8 +76,8 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       {
         const int row = 32*(tid / 64) + 8*((tid / 16) % 2) + (tid % 8);
         const int col = 16*((tid / 8) % 2);
-        const signed char* from = sB + ((16*((row / 2) % 4)) ^ (32*k_step + col))
-            + ((64*((row / 2) % 2)) ^ (64*row));
+        const int start = ((16*((row / 2) % 4)) ^ col) + ((64*((row / 2) % 2)) ^ (64*row));
+        const signed char* from = sB + ((32*k_step) ^ start);
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sB_frag[16*i], from + 1024*i);
       }

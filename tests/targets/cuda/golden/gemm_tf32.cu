@@ -71,8 +71,8 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       {
         const int row = 32*((tid / 32) % 2) + (tid % 16);
         const int col = 4*((tid / 16) % 2);
-        const float* from = sA + ((16*((row / 2) % 2)) ^ (16*row))
-            + ((4*((row / 2) % 4)) ^ (8*k_step + col));
+        const int start = ((16*((row / 2) % 2)) ^ (16*row)) + ((4*((row / 2) % 4)) ^ col);
+        const float* from = sA + ((8*k_step) ^ start);
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sA_frag[4*i], from + 256*i);
       }
@@ -82,8 +82,8 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       {
         const int row = 32*(tid / 64) + 8*((tid / 16) % 2) + (tid % 8);
         const int col = 4*((tid / 8) % 2);
-        const float* from = sB + ((16*((row / 2) % 2)) ^ (16*row))
-            + ((4*((row / 2) % 4)) ^ (8*k_step + col));
+        const int start = ((16*((row / 2) % 2)) ^ (16*row)) + ((4*((row / 2) % 4)) ^ col);
+        const float* from = sB + ((8*k_step) ^ start);
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sB_frag[4*i], from + 256*i);
       }

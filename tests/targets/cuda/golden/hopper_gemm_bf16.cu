@@ -231,13 +231,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
-        bf16_t* to = sC + 64*row;
+        const int start = 64*row + ((8*(row % 8)) ^ col);
         #pragma unroll
         for (int i = 0; i < 4; ++i) {
           __align__(4) bf16_t packed[8];
           #pragma unroll
           for (int e = 0; e < 8; ++e) packed[e] = float_to_bf16(part[8*i + e]);
-          stmatrix_x4(to + ((16*i + col) ^ (8*(row % 8))), packed);
+          stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
       // 03_hopper_gemm.py:85: let TMA and the tensor cores see shared memory
@@ -260,13 +260,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
-        bf16_t* to = sC + 64*row + 4096;
+        const int start = 64*row + ((8*(row % 8)) ^ col) + 4096;
         #pragma unroll
         for (int i = 0; i < 4; ++i) {
           __align__(4) bf16_t packed[8];
           #pragma unroll
           for (int e = 0; e < 8; ++e) packed[e] = float_to_bf16(part_1[8*i + e]);
-          stmatrix_x4(to + ((16*i + col) ^ (8*(row % 8))), packed);
+          stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
       // 03_hopper_gemm.py:85: let TMA and the tensor cores see shared memory
@@ -289,13 +289,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
-        bf16_t* to = sC + 64*row;
+        const int start = 64*row + ((8*(row % 8)) ^ col);
         #pragma unroll
         for (int i = 0; i < 4; ++i) {
           __align__(4) bf16_t packed[8];
           #pragma unroll
           for (int e = 0; e < 8; ++e) packed[e] = float_to_bf16(part_2[8*i + e]);
-          stmatrix_x4(to + ((16*i + col) ^ (8*(row % 8))), packed);
+          stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
       // 03_hopper_gemm.py:85: let TMA and the tensor cores see shared memory
@@ -318,13 +318,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
-        bf16_t* to = sC + 64*row + 4096;
+        const int start = 64*row + ((8*(row % 8)) ^ col) + 4096;
         #pragma unroll
         for (int i = 0; i < 4; ++i) {
           __align__(4) bf16_t packed[8];
           #pragma unroll
           for (int e = 0; e < 8; ++e) packed[e] = float_to_bf16(part_3[8*i + e]);
-          stmatrix_x4(to + ((16*i + col) ^ (8*(row % 8))), packed);
+          stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
       // 03_hopper_gemm.py:85: let TMA and the tensor cores see shared memory
@@ -393,13 +393,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
-        bf16_t* to = sC + 64*row + 8192;
+        const int start = 64*row + ((8*(row % 8)) ^ col) + 8192;
         #pragma unroll
         for (int i = 0; i < 4; ++i) {
           __align__(4) bf16_t packed[8];
           #pragma unroll
           for (int e = 0; e < 8; ++e) packed[e] = float_to_bf16(part_4[8*i + e]);
-          stmatrix_x4(to + ((16*i + col) ^ (8*(row % 8))), packed);
+          stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
       // 03_hopper_gemm.py:85: let TMA and the tensor cores see shared memory
@@ -422,13 +422,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
-        bf16_t* to = sC + 64*row + 12288;
+        const int start = 64*row + ((8*(row % 8)) ^ col) + 12288;
         #pragma unroll
         for (int i = 0; i < 4; ++i) {
           __align__(4) bf16_t packed[8];
           #pragma unroll
           for (int e = 0; e < 8; ++e) packed[e] = float_to_bf16(part_5[8*i + e]);
-          stmatrix_x4(to + ((16*i + col) ^ (8*(row % 8))), packed);
+          stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
       // 03_hopper_gemm.py:85: let TMA and the tensor cores see shared memory
@@ -451,13 +451,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
-        bf16_t* to = sC + 64*row + 8192;
+        const int start = 64*row + ((8*(row % 8)) ^ col) + 8192;
         #pragma unroll
         for (int i = 0; i < 4; ++i) {
           __align__(4) bf16_t packed[8];
           #pragma unroll
           for (int e = 0; e < 8; ++e) packed[e] = float_to_bf16(part_6[8*i + e]);
-          stmatrix_x4(to + ((16*i + col) ^ (8*(row % 8))), packed);
+          stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
       // 03_hopper_gemm.py:85: let TMA and the tensor cores see shared memory
@@ -480,13 +480,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
-        bf16_t* to = sC + 64*row + 12288;
+        const int start = 64*row + ((8*(row % 8)) ^ col) + 12288;
         #pragma unroll
         for (int i = 0; i < 4; ++i) {
           __align__(4) bf16_t packed[8];
           #pragma unroll
           for (int e = 0; e < 8; ++e) packed[e] = float_to_bf16(part_7[8*i + e]);
-          stmatrix_x4(to + ((16*i + col) ^ (8*(row % 8))), packed);
+          stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
       // 03_hopper_gemm.py:85: let TMA and the tensor cores see shared memory

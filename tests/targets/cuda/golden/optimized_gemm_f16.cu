@@ -196,7 +196,7 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
   {
     const int row = 64*((tid / 32) % 4) + (tid % 32);
     const int col = 64*(tid / 128);
-    half_t* to = sC + 128*row + col;
+    const int start = 128*row + 8*(row % 8) + col;
     #pragma unroll
     for (int j = 0; j < 8; ++j) {
       #pragma unroll
@@ -204,7 +204,7 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
         __align__(4) half_t packed[8];
         #pragma unroll
         for (int e = 0; e < 8; ++e) packed[e] = float_to_half(acc[16*j + 8*i + e]);
-        stmatrix_x4(to + 4096*i + ((8*(row % 8)) ^ (8*j)), packed);
+        stmatrix_x4(sC + 4096*i + ((8*j) ^ start), packed);
       }
     }
   }
@@ -214,13 +214,13 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
   {
     const int row = 16*(tid / 16);
     const int col = 8*(tid % 16);
-    const half_t* from = sC + 128*row;
+    const int start = 128*row + col;
     half_t* to = C + 128*n + (256*m + row)*C_stride0 + col;
     #pragma unroll 1
     for (int j = 0; j < 2; ++j) {
       uint4 moved[8];
       #pragma unroll
-      for (int i = 0; i < 8; ++i) moved[i] = *(const uint4*)(from + 1024*j + 128*i + ((8*i) ^ col));
+      for (int i = 0; i < 8; ++i) moved[i] = *(const uint4*)(sC + 1024*j + 128*i + ((8*i) ^ start));
       #pragma unroll
       for (int i = 0; i < 8; ++i) *(uint4*)(to + (8*j + i)*C_stride0) = moved[i];
     }

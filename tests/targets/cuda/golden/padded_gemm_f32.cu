@@ -66,7 +66,8 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       // kernels.py:39: sA_step -> sA_frag, 4 bytes at a time
       {
         const int row = 4*((tid / 8) % 8);
-        const float* from = sA + 16*row + ((row % 16) ^ k_step);
+        const int start = 16*row + (row % 16);
+        const float* from = sA + (k_step ^ start);
         #pragma unroll
         for (int i = 0; i < 4; ++i) sA_frag[i] = from[16*i];
       }

@@ -187,7 +187,8 @@ extern "C" __global__ void __launch_bounds__(256) pipelined_gemm(
       {
         const int row = 64*((tid / 32) % 2) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
-        const half_t* from = sA + 4096*(k % 4) + 32*row + ((16*k_step + col) ^ (8*((row / 2) % 4)));
+        const int start = 4096*(k % 4) + 32*row + ((8*((row / 2) % 4)) ^ col);
+        const half_t* from = sA + ((16*k_step) ^ start);
         #pragma unroll
         for (int i = 0; i < 4; ++i) ldmatrix_x4(&sA_frag[8*i], from + 512*i);
       }
@@ -197,7 +198,8 @@ extern "C" __global__ void __launch_bounds__(256) pipelined_gemm(
       {
         const int row = 32*(tid / 64) + 8*((tid / 16) % 2) + (tid % 8);
         const int col = 8*((tid / 8) % 2);
-        const half_t* from = sB + 4096*(k % 4) + 32*row + ((16*k_step + col) ^ (8*((row / 2) % 4)));
+        const int start = 4096*(k % 4) + 32*row + ((8*((row / 2) % 4)) ^ col);
+        const half_t* from = sB + ((16*k_step) ^ start);
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sB_frag[8*i], from + 512*i);
       }

@@ -52,9 +52,9 @@ extern "C" __global__ void __launch_bounds__(128) register_gemm(
     {
       const int row = 16*(tid / 32) + (tid % 16);
       const int col = 8*((tid / 16) % 2);
-      const bf16_t* from = sA + 64*row;
+      const int start = 64*row + ((8*(row % 8)) ^ col);
       #pragma unroll
-      for (int i = 0; i < 4; ++i) ldmatrix_x4(&a[8*i], from + ((16*i + col) ^ (8*(row % 8))));
+      for (int i = 0; i < 4; ++i) ldmatrix_x4(&a[8*i], sA + ((16*i) ^ start));
     }
     // registers.py:28: registers are ready
     mma_fence();
