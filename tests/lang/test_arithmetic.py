@@ -52,6 +52,8 @@ def recorded(function: Callable[..., Any], dtype: tw.DType = tw.f32) -> list[tup
         (lambda x, alpha: tw.tanh(x), "tanh"),
         (lambda x, alpha: tw.smaller(x, 0.0), "min"),
         (lambda x, alpha: tw.larger(0.0, x), "max"),
+        (lambda x, alpha: tw.fma(x, alpha, 1.5), "fma"),
+        (lambda x, alpha: tw.fma(2.0, x, x), "fma"),
         (lambda x, alpha: alpha * 2.0, "mul"),
         (lambda x, alpha: 1.0 - alpha, "sub"),
     ],

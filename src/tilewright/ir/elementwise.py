@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from tilewright.dtypes import DType, boolean, f32, limits
+from tilewright.dtypes import DType, boolean, f32, f64, limits
 from tilewright.errors import DTypeError
 
 ARITHMETIC = {"add": 2, "sub": 2, "mul": 2, "div": 2, "min": 2, "max": 2, "neg": 1, "abs": 1}
 TRANSCENDENTAL = {"exp": 1, "exp2": 1, "log": 1, "sqrt": 1, "rsqrt": 1, "tanh": 1}
 COMPARISON = {"less": 2, "less_equal": 2, "equal": 2}
 CONVERSION = {"convert": 1, "saturate": 1}
-OTHER = {"select": 3}
+OTHER = {"select": 3, "fma": 3}
 
 FUNCTIONS: dict[str, int] = {**ARITHMETIC, **TRANSCENDENTAL, **COMPARISON, **CONVERSION, **OTHER}
 """Arity of every elementwise function."""
@@ -56,6 +56,8 @@ def result_dtype(function: str, operands: Sequence[DType], asked: DType | None) 
         raise DTypeError(f"{function} of {' and '.join(str(v) for v in values)}: convert one of them first")
     if not values:
         return f32 if asked is None else asked
+    if function == "fma" and values[0] not in (f32, f64):
+        raise DTypeError(f"fma of {values[0]}: needs f32 or f64; convert first")
     if function in TRANSCENDENTAL and not values[0].is_float:
         raise DTypeError(f"{function} of {values[0]}: needs a float; convert it first")
     return boolean if function in COMPARISON else values[0]

@@ -54,6 +54,7 @@ __all__ = [
     "exp",
     "exp2",
     "fill",
+    "fma",
     "fragment",
     "larger",
     "load",
@@ -326,6 +327,14 @@ def smaller(x: Operand, y: Operand) -> Fragment:
 def larger(x: Operand, y: Operand) -> Fragment:
     """The larger of two, element by element."""
     return _fragment("max", x, y)
+
+
+def fma(x: Operand, y: Operand, z: Operand) -> Fragment:
+    """``x * y + z``, rounded once: of f32 or f64.
+
+    ``x * y + z`` in operators rounds twice, and no target fuses it.
+    """
+    return _fragment("fma", x, y, z)
 
 
 def where(condition: Fragment, x: Operand, y: Operand) -> Fragment:

@@ -81,6 +81,16 @@ def binary(X, Y, Z):
         tw.copy(function(x, y), Z[at].tile((TILE,), (n,)))
 
 
+@pytest.mark.parametrize("dtype", [tw.f32, tw.f64], ids=str)
+def test_fma_rounds_once(machine: Machine, dtype: DType) -> None:
+    rng = np.random.default_rng(3)
+    x, y = (rng.standard_normal(TILE + 77).astype(dtype.numpy) for _ in range(2))
+    z = np.full_like(x, 7)
+    machine(arithmetic.bind(function=lambda a, b: tw.fma(a, b, b)).trace(x, y, z), {"X": x, "Y": y, "Z": z})
+    assert np.array_equal(z, numerics.fma(x, y, y))
+    assert (z != x * y + y).any()
+
+
 def hard(dtype: DType, function: str) -> np.ndarray:
     """Random numbers of the function's range, all magnitudes, neighbours of 0, 1 and powers of two."""
     drawn = np.random.default_rng(5)

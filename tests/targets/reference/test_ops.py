@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+
 import numpy as np
 import pytest
 
@@ -16,7 +18,7 @@ from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.layout.distribution import Distribution, Mode
 from tilewright.layout.view import View
-from tilewright.targets.reference import REFERENCE, Kind, run
+from tilewright.targets.reference import REFERENCE, Kind, numerics, run
 
 
 def spec(array):
@@ -216,6 +218,48 @@ def test_functions_compute_wide_and_round_once(function, element) -> None:
     got = compute(function, operands)
     assert got.dtype == want.dtype
     np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("element", ["f32", "f64"])
+def test_fma_rounds_once(element) -> None:
+    kind = ALL[element].numpy
+    rng = np.random.default_rng(7)
+    size, bits = 4096, np.finfo(kind).nmant + 1
+    x, y, z = (
+        (rng.integers(-(2**bits), 2**bits, size) * 2.0 ** rng.integers(-30, 30, size)).astype(kind)
+        for _ in range(3)
+    )
+    z[::3] = -(x * y)[::3]  # what is left is the rounding error of the product
+    x[::5], y[::5], z[::5] = 1 + 2.0 ** -(bits // 2), 1, 2.0**-bits  # ties
+    found = numerics.fma(x, y, z)
+    assert found.dtype == kind
+    for a, b, c, got in zip(x, y, z, found, strict=True):
+        exact = Fraction(float(a)) * Fraction(float(b)) + Fraction(float(c))
+        near = [np.nextafter(got, -np.inf, dtype=kind), got, np.nextafter(got, np.inf, dtype=kind)]
+        off = [abs(Fraction(float(number)) - exact) for number in near]
+        assert off[1] <= min(off)
+        if off.count(off[1]) > 1:  # a tie goes to the even one
+            assert got.view(f"i{got.itemsize}") % 2 == 0
+    assert (found != x * y + z).mean() > 0.3
+
+
+def test_fma_of_special_values() -> None:
+    nan, inf = np.nan, np.inf
+    for kind in (np.float32, np.float64):
+        most = np.finfo(kind).max
+        x, y = kind([inf, 0, nan, most, most, -0.0]), kind([0, inf, 1, 2, 2, 0])
+        z = kind([1, 1, 1, -most, most, -0.0])
+        with np.errstate(all="ignore"):
+            found = numerics.fma(x, y, z)
+        np.testing.assert_array_equal(found, kind([nan, nan, nan, most, inf, -0.0]))
+        assert np.signbit(found[-1])
+
+
+def test_fma_needs_f32_or_f64() -> None:
+    with pytest.raises(tw.DTypeError, match="fma of f16: needs f32 or f64; convert first"):
+        compute("fma", inputs(tw.f16, 3))
+    x, y, z = inputs(tw.f32, 3)
+    np.testing.assert_array_equal(compute("fma", [x, y, z]), numerics.fma(x, y, z))
 
 
 def test_numbers_apply_to_every_element() -> None:

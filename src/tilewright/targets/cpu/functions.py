@@ -224,6 +224,8 @@ def spell(function: str, dtype: DType, operands: Sequence[str]) -> tuple[str, tu
     match function:
         case "sqrt":
             return f"__builtin_sqrt{suffix}({operands[0]})", ()
+        case "fma":
+            return f"__builtin_fma{suffix}({', '.join(operands)})", ()
         case "rsqrt":
             return f"1 / __builtin_sqrt{suffix}({operands[0]})", ()
         case "abs" if dtype.is_float:
