@@ -27,28 +27,31 @@ from tilewright.runtime.cuda import device_count
 @tw.kernel(Q="B H M D", K="B H N D", V="B H N D", O="B H M D", scale=tw.f32, shift=int)
 def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
     rows, keys, depth = tile
+    tw.require(Q.shape[3] <= depth, f"the head dimension exceeds the tile's {depth}")
     by_keys, by_depth = (tw.TiledMma(atom, (warps, 1), (rows // 16 // warps, n // 8)) for n in (keys, depth))
     m, h, b = tw.block_index((tw.ceil_div(Q.shape[2], rows), Q.shape[1], Q.shape[0]))
     sQ = tw.shared((rows, depth), Q.dtype)
     sK = tw.shared((2, keys, depth), K.dtype)
     sV = tw.shared((2, keys, depth), V.dtype)
-
     seen = K.shape[2]  # keys that the block's last query sees
     if causal:
         m = tw.let(tw.ceil_div(Q.shape[2], rows) - 1 - m)  # those with the most keys begin first
         seen = tw.minimum(seen, tw.maximum((m + 1) * rows + shift, 0))
     count = tw.let(tw.ceil_div(seen, keys))
 
-    def fetch(source, target, at):
-        threads = tw.raked(target.shape, (32 * warps * 8 // depth, depth // 8), vector=8, vector_dim=1)
-        tw.copy_async(source[b, h].tile(target.shape, (at, 0)), target, threads=threads)
+    lanes = (32 * warps * 8 // depth, depth // 8)
+    by_query, by_key = (tw.raked((n, depth), lanes, vector=8, vector_dim=1) for n in (rows, keys))
 
-    fetch(Q, sQ, m)
+    def fetch(source, target, at):
+        tw.copy_async(source[b, h].tile((keys, depth), (at, 0)), target, threads=by_key)
+
     fetch(K, sK[0], 0)
     fetch(V, sV[0], 0)
     tw.async_commit()
-
-    exponent = scale * math.log2(math.e)
+    # Scores of -Q by -scale are the same; times a positive number, the largest score stays the largest.
+    query = tw.load(Q[b, h].tile((rows, depth), (m, 0)), by_query)
+    tw.copy(tw.where(scale < 0, -query, query), sQ)
+    exponent = (tw.absolute(scale) + 1e-30) * math.log2(math.e)
     acc = tw.accumulator(by_depth)
     largest = tw.fragment(by_keys.c().projected((rows, 1)), tw.f32, -math.inf)
     total = tw.fragment(largest, fill=0)
@@ -62,7 +65,6 @@ def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
 
         scores = tw.accumulator(by_keys)
         tw.mma(sQ, sK[j % 2], scores)
-        scores *= exponent
         with tw.when((j + 1) * keys > K.shape[2]):
             there = tw.coordinates(scores, 1) < K.shape[2] - j * keys
             scores.assign(tw.where(there, scores, -math.inf))
@@ -71,26 +73,28 @@ def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
                 scores.assign(tw.causal_mask(scores, m * rows + shift, j * keys))
 
         highest = tw.larger(largest, tw.reduce_max(scores, 1))
-        base = tw.where(highest == -math.inf, 0.0, highest)  # of a row without keys so far
-        weights = tw.exp2(scores - base)
-        decay = tw.exp2(largest - base)
-        total.assign(total * decay + tw.reduce_sum(weights, 1))
+        base = exponent * tw.where(highest == -math.inf, 0.0, highest)  # 0 of a row without keys so far
+        weights = tw.exp2(tw.fma(scores, exponent, -base))
+        decay = tw.exp2(tw.fma(largest, exponent, -base))
+        total.assign(tw.fma(total, decay, tw.reduce_sum(weights, 1)))
         largest.assign(highest)
         acc *= decay
-        tw.mma(
-            tw.redistribute(weights.to(V.dtype), tw.operand_a(by_depth, keys)), sV[j % 2].permute(1, 0), acc
-        )
+        weights = tw.redistribute(weights.to(V.dtype), tw.operand_a(by_depth, keys))
+        tw.mma(weights, sV[j % 2].permute(1, 0), acc)
     tw.copy(tw.where(total == 0, 0.0, acc / total), O[b, h].tile((rows, depth), (m, 0)))
 
 
-# For each head dimension: queries, keys and depth of a tile, and warps; as many registers as there are.
-TILES = {64: ((128, 64, 64), 4), 128: ((128, 64, 128), 8)}
+# For each depth of a tile: queries, keys and depth, and warps; as many registers as there are.
+TILES = {64: ((128, 64, 64), 4), 128: ((128, 64, 128), 4)}
 ATOMS = {"f16": tw.atoms.MMA_F16, "bf16": tw.atoms.MMA_BF16}
 
 
 def bound(dtype, depth, *, causal):
     """The kernel for an element type and a head dimension."""
-    tile, warps = TILES[depth]
+    fitting = [most for most in TILES if most >= depth]
+    if not fitting:
+        raise ValueError(f"head dimension {depth}: there are tiles for at most {max(TILES)}")
+    tile, warps = TILES[min(fitting)]
     return attention.bind(causal=causal, tile=tile, atom=ATOMS[str(tw.dtype(dtype))], warps=warps)
 
 

@@ -33,6 +33,7 @@ WARPS, ROWS, WIDTH = 4, 64, 64
 def hopper_attention(Q, K, V, O, scale, shift, *, causal, keys, depth, stages, groups, atom):
     by_keys, by_depth = (tw.TiledMma(atom(Q.dtype, n)) for n in (keys, depth))
     panels = depth // WIDTH
+    tw.require(Q.shape[3] <= depth, f"the head dimension exceeds the tile's {depth}")
     tiles = tw.ceil_div(Q.shape[2], groups * ROWS)
     block, h, b = tw.block_index((tiles, Q.shape[1], Q.shape[0]))
     m = tw.let((tiles - 1 - block if causal else block) * groups * ROWS)  # the longest first
@@ -139,7 +140,10 @@ CHOICES = {64: (128, 2, 3), 128: (128, 2, 2)}
 
 
 def bound(dtype, depth, *, causal, **chosen):
-    """The kernel for an element type and a head dimension of 64 or 128."""
+    """The kernel for an element type and a head dimension of at most 128."""
+    if depth > max(CHOICES):
+        raise ValueError(f"head dimension {depth}: there are tiles for at most {max(CHOICES)}")
+    depth = min(most for most in CHOICES if most >= depth)
     keys, stages, groups = CHOICES[depth]
     if causal:
         groups = 2  # the mask takes the registers of a third

@@ -72,6 +72,8 @@ OTHER_ISSUERS = (
 NARROWER = (
     "copy_async -> async_wait -> barrier -> mma: the wait covers the copy, however many accesses it makes"
 )
+NARROWER_LOAD = "a thread loads the elements that it stores itself, in however many accesses"
+NARROWER_STORE = "copy -> barrier -> mma: the barrier covers the store, however many accesses it makes"
 NARROWER_REGISTERS = "both fragments are of one distribution: a thread copies to itself"
 NARROWER_LAST = "the end of the kernel orders its only copy to O, in however many accesses"
 ALL_MASKED = "the masks make every score of the tile -inf, so its weights are 0 and the maximum stays"
@@ -87,12 +89,14 @@ EQUIVALENT = {
         "if 0: always": NEVER_READ,
         "if 1: always": MASKS_NOTHING,
         "if 2: always": MASKS_NOTHING,
-        **dict.fromkeys((f"fragment {i}: filled with one" for i in (0, 2)), FIRST_DECAY),
-        "fragment 3: filled with one": SAME_FOR_ALL,
-        **dict.fromkeys((f"copy_async {i}: threads in another order" for i in range(5)), OTHER_ISSUERS),
-        **dict.fromkeys((f"copy_async {i}: vector halved" for i in range(5)), NARROWER),
-        **dict.fromkeys((f"copy {i}: vector halved" for i in (0, 1, 2, 5)), NARROWER_REGISTERS),
-        "copy 6: vector halved": NARROWER_LAST,
+        **dict.fromkeys((f"fragment {i}: filled with one" for i in (1, 3)), FIRST_DECAY),
+        "fragment 4: filled with one": SAME_FOR_ALL,
+        **dict.fromkeys((f"copy_async {i}: threads in another order" for i in range(4)), OTHER_ISSUERS),
+        **dict.fromkeys((f"copy_async {i}: vector halved" for i in range(4)), NARROWER),
+        "copy 0: vector halved": NARROWER_LOAD,
+        "copy 1: vector halved": NARROWER_STORE,
+        **dict.fromkeys((f"copy {i}: vector halved" for i in (2, 3, 6)), NARROWER_REGISTERS),
+        "copy 7: vector halved": NARROWER_LAST,
     },
     "fused_gemms": {
         "for 0: stops one later": PAST_THE_EDGE,

@@ -10,6 +10,12 @@ __device__ __forceinline__ decltype(A() + B()) max_int(A a, B b) {
   return a > b ? a : b;
 }
 
+__device__ __forceinline__ float half_to_float(half_t x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+}
+
 __device__ __forceinline__ half_t float_to_half(float x) {
   half_t y;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
@@ -31,6 +37,13 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
   float y;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
   return y;
+}
+
+template <class Word>
+__device__ __forceinline__ Word load_if(bool exists, const void* from) {
+  Word word = {};
+  if (exists) word = *(const Word*)from;
+  return word;
 }
 
 template <int bytes>
@@ -91,27 +104,15 @@ extern "C" __global__ void __launch_bounds__(128) attention(
   const int h = blockIdx.y;  // of H
   const int b = blockIdx.z;  // of B
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  // 09_attention.py:32: sQ: f16 128x64
+  // 09_attention.py:33: sQ: f16 128x64
   half_t* const sQ = (half_t*)shared_memory;
-  // 09_attention.py:33: sK: f16 2x64x64
+  // 09_attention.py:34: sK: f16 2x64x64
   half_t* const sK = (half_t*)(shared_memory + 16384);
-  // 09_attention.py:34: sV: f16 2x64x64
+  // 09_attention.py:35: sV: f16 2x64x64
   half_t* const sV = (half_t*)(shared_memory + 32768);
   const int m_1 = ((M + 112) / 128) - m - 1;
   const int count = (min_int(N, max_int(128*m_1 + shift + 128, 0)) + 63) / 64;
-  // 09_attention.py:44: Q_tile -> sQ, 16 bytes at a time, in the background
-  {
-    const int row = tid / 8;
-    const int col = 8*(tid % 8);
-    const half_t* from = Q + (128*m_1 + row)*Q_stride2 + Q_stride0*b + Q_stride1*h + col;
-    const bool inside = col < D;
-    half_t* to = sQ + 64*row + ((8*(row % 8)) ^ col);
-    #pragma unroll
-    for (int i = 0; i < 8; ++i) {
-      copy_async<16>(to + 1024*i, from + 16*Q_stride2*i, inside && 128*m_1 + 16*i + row < M);
-    }
-  }
-  // 09_attention.py:44: K_tile -> sK_slice, 16 bytes at a time, in the background
+  // 09_attention.py:46: K_tile -> sK_slice, 16 bytes at a time, in the background
   {
     const int row = tid / 8;
     const int col = 8*(tid % 8);
@@ -123,7 +124,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       copy_async<16>(to + 1024*i, from + 16*K_stride2*i, inside && 16*i + row < N);
     }
   }
-  // 09_attention.py:44: V_tile -> sV_slice, 16 bytes at a time, in the background
+  // 09_attention.py:46: V_tile -> sV_slice, 16 bytes at a time, in the background
   {
     const int row = tid / 8;
     const int col = 8*(tid % 8);
@@ -135,25 +136,61 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       copy_async<16>(to + 1024*i, from + 16*V_stride2*i, inside && 16*i + row < N);
     }
   }
-  // 09_attention.py:49: close the group of copies
+  // 09_attention.py:50: close the group of copies
   async_commit();
-  // 09_attention.py:51: exponent = mul(scale, 1.4426950408889634)
-  const float exponent = scale * 1.4426950408889634f;
-  // 09_attention.py:52: acc: f32 128x64, 64 per thread
+  // 09_attention.py:52: query: f16 128x64, 64 per thread
+  __align__(16) half_t query[64];
+  // 09_attention.py:52: Q_tile -> query, 16 bytes at a time
+  {
+    const int row = tid / 8;
+    const int col = 8*(tid % 8);
+    const half_t* from = Q + (128*m_1 + row)*Q_stride2 + Q_stride0*b + Q_stride1*h + col;
+    const bool inside = col < D;
+    #pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      *(uint4*)&query[8*i] =
+          load_if<uint4>(inside && 128*m_1 + 16*i + row < M, from + 16*Q_stride2*i);
+    }
+  }
+  // 09_attention.py:53: less = less(scale, 0)
+  const bool less = scale < 0.0f;
+  // 09_attention.py:53: neg = neg(query)
+  half_t neg[64];
+  #pragma unroll
+  for (int i = 0; i < 64; ++i) neg[i] = float_to_half(-half_to_float(query[i]));
+  // 09_attention.py:53: select = select(less, neg, query)
+  __align__(16) half_t select[64];
+  #pragma unroll
+  for (int i = 0; i < 64; ++i) select[i] = less ? neg[i] : query[i];
+  // 09_attention.py:53: select -> sQ, 16 bytes at a time
+  {
+    const int row = tid / 8;
+    const int col = 8*(tid % 8);
+    half_t* to = sQ + 64*row + ((8*(row % 8)) ^ col);
+    #pragma unroll
+    for (int i = 0; i < 8; ++i) *(uint4*)(to + 1024*i) = *(const uint4*)&select[8*i];
+  }
+  // 09_attention.py:54: abs = abs(scale)
+  const float abs_1 = fabsf(scale);
+  // 09_attention.py:54: add = add(abs, 1e-30)
+  const float add = abs_1 + 1e-30f;
+  // 09_attention.py:54: exponent = mul(add, 1.4426950408889634)
+  const float exponent = add * 1.4426950408889634f;
+  // 09_attention.py:55: acc: f32 128x64, 64 per thread
   float acc[64] = {};
-  // 09_attention.py:53: largest: f32 128x1, 4 per thread
+  // 09_attention.py:56: largest: f32 128x1, 4 per thread
   float largest[4];
   #pragma unroll
   for (int i = 0; i < 4; ++i) largest[i] = -__int_as_float(0x7f800000);
-  // 09_attention.py:54: total: f32 128x1, 4 per thread
+  // 09_attention.py:57: total: f32 128x1, 4 per thread
   float total[4] = {};
   for (int j = 0; j < count; ++j) {
-    // 09_attention.py:56: wait until at most 0 groups are unfinished
+    // 09_attention.py:59: wait until at most 0 groups are unfinished
     async_wait<0>();
-    // 09_attention.py:57: barrier
+    // 09_attention.py:60: barrier
     __syncthreads();
     if (j + 1 < count) {
-      // 09_attention.py:44: K_tile_1 -> sK_slice_1, 16 bytes at a time, in the background
+      // 09_attention.py:46: K_tile_1 -> sK_slice_1, 16 bytes at a time, in the background
       {
         const int row = tid / 8;
         const int col = 8*(tid % 8);
@@ -165,7 +202,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
           copy_async<16>(to + 1024*i, from + 16*K_stride2*i, inside && 64*j + 16*i + row + 64 < N);
         }
       }
-      // 09_attention.py:44: V_tile_1 -> sV_slice_1, 16 bytes at a time, in the background
+      // 09_attention.py:46: V_tile_1 -> sV_slice_1, 16 bytes at a time, in the background
       {
         const int row = tid / 8;
         const int col = 8*(tid % 8);
@@ -178,33 +215,35 @@ extern "C" __global__ void __launch_bounds__(128) attention(
         }
       }
     }
-    // 09_attention.py:61: close the group of copies
+    // 09_attention.py:64: close the group of copies
     async_commit();
-    // 09_attention.py:63: scores: f32 128x64, 64 per thread
+    // 09_attention.py:66: scores: f32 128x64, 64 per thread
     float scores[64] = {};
     #pragma unroll
     for (int k_step = 0; k_step < 4; ++k_step) {
-      // 09_attention.py:64: sQ_frag: f16 128x16, 16 per thread
+      // 09_attention.py:67: sQ_frag: f16 128x16, 16 per thread
       __align__(4) half_t sQ_frag[16];
-      // 09_attention.py:64: sQ_step -> sQ_frag, 4 matrices at a time
+      // 09_attention.py:67: sQ_step -> sQ_frag, 4 matrices at a time
       {
         const int row = 32*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
-        const half_t* from = sQ + 64*row + ((16*k_step + col) ^ (8*(row % 8)));
+        const int start = 64*row + ((8*(row % 8)) ^ col);
+        const half_t* from = sQ + ((16*k_step) ^ start);
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sQ_frag[8*i], from + 1024*i);
       }
-      // 09_attention.py:64: sK_frag: f16 64x16, 32 per thread
+      // 09_attention.py:67: sK_frag: f16 64x16, 32 per thread
       __align__(4) half_t sK_frag[32];
-      // 09_attention.py:64: sK_step -> sK_frag, 4 matrices at a time
+      // 09_attention.py:67: sK_step -> sK_frag, 4 matrices at a time
       {
         const int row = 8*((tid / 16) % 2) + (tid % 8);
         const int col = 8*((tid / 8) % 2);
-        const half_t* from = sK + 4096*(j % 2) + 64*row + ((16*k_step + col) ^ (8*(row % 8)));
+        const int start = 4096*(j % 2) + 64*row + ((8*(row % 8)) ^ col);
+        const half_t* from = sK + ((16*k_step) ^ start);
         #pragma unroll
         for (int i = 0; i < 4; ++i) ldmatrix_x4(&sK_frag[8*i], from + 1024*i);
       }
-      // 09_attention.py:64: scores += sQ_frag * sK_frag, by mma.m16n8k16.f32.f16
+      // 09_attention.py:67: scores += sQ_frag * sK_frag, by mma.m16n8k16.f32.f16
       #pragma unroll
       for (int j_1 = 0; j_1 < 8; ++j_1) {
         #pragma unroll
@@ -213,62 +252,55 @@ extern "C" __global__ void __launch_bounds__(128) attention(
         }
       }
     }
-    // 09_attention.py:65: mul = mul(scores, exponent)
-    float mul[64];
-    #pragma unroll
-    for (int i = 0; i < 64; ++i) mul[i] = scores[i] * exponent;
-    // 09_attention.py:65: mul -> scores
-    #pragma unroll
-    for (int i = 0; i < 64; ++i) scores[i] = mul[i];
     if (N < 64*j + 64) {
-      // 09_attention.py:67: at = coordinates along 1
+      // 09_attention.py:69: at = coordinates along 1
       int at[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) at[i] = 8*(i / 8) + 2*(tid % 4) + (i % 2);
-      // 09_attention.py:67: there = less(at, -64*j + N)
+      // 09_attention.py:69: there = less(at, -64*j + N)
       bool there[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) there[i] = at[i] < (-64*j + N);
-      // 09_attention.py:68: select = select(there, scores, -inf)
-      float select[64];
-      #pragma unroll
-      for (int i = 0; i < 64; ++i) select[i] = there[i] ? scores[i] : -__int_as_float(0x7f800000);
-      // 09_attention.py:68: select -> scores
-      #pragma unroll
-      for (int i = 0; i < 64; ++i) scores[i] = select[i];
-    }
-    if (128*m_1 + shift + 1 < 64*j + 64) {
-      // 09_attention.py:71: at_1 = coordinates along 1
-      int at_1[64];
-      #pragma unroll
-      for (int i = 0; i < 64; ++i) at_1[i] = 8*(i / 8) + 2*(tid % 4) + (i % 2);
-      // 09_attention.py:71: add = add(at_1, 64*j)
-      int add[64];
-      #pragma unroll
-      for (int i = 0; i < 64; ++i) add[i] = at_1[i] + (64*j);
-      // 09_attention.py:71: at_2 = coordinates along 0
-      int at_2[64];
-      #pragma unroll
-      for (int i = 0; i < 64; ++i) at_2[i] = 32*(tid / 32) + 8*((i / 2) % 4) + ((tid / 4) % 8);
-      // 09_attention.py:71: add_1 = add(at_2, 128*m_1 + shift)
-      int add_1[64];
-      #pragma unroll
-      for (int i = 0; i < 64; ++i) add_1[i] = at_2[i] + (128*m_1 + shift);
-      // 09_attention.py:71: less_equal = less_equal(add, add_1)
-      bool less_equal[64];
-      #pragma unroll
-      for (int i = 0; i < 64; ++i) less_equal[i] = add[i] <= add_1[i];
-      // 09_attention.py:71: select_1 = select(less_equal, scores, -inf)
+      // 09_attention.py:70: select_1 = select(there, scores, -inf)
       float select_1[64];
       #pragma unroll
-      for (int i = 0; i < 64; ++i) {
-        select_1[i] = less_equal[i] ? scores[i] : -__int_as_float(0x7f800000);
-      }
-      // 09_attention.py:71: select_1 -> scores
+      for (int i = 0; i < 64; ++i) select_1[i] = there[i] ? scores[i] : -__int_as_float(0x7f800000);
+      // 09_attention.py:70: select_1 -> scores
       #pragma unroll
       for (int i = 0; i < 64; ++i) scores[i] = select_1[i];
     }
-    // 09_attention.py:73: scores_max = max of scores along 1
+    if (128*m_1 + shift + 1 < 64*j + 64) {
+      // 09_attention.py:73: at_1 = coordinates along 1
+      int at_1[64];
+      #pragma unroll
+      for (int i = 0; i < 64; ++i) at_1[i] = 8*(i / 8) + 2*(tid % 4) + (i % 2);
+      // 09_attention.py:73: add_1 = add(at_1, 64*j)
+      int add_1[64];
+      #pragma unroll
+      for (int i = 0; i < 64; ++i) add_1[i] = at_1[i] + (64*j);
+      // 09_attention.py:73: at_2 = coordinates along 0
+      int at_2[64];
+      #pragma unroll
+      for (int i = 0; i < 64; ++i) at_2[i] = 32*(tid / 32) + 8*((i / 2) % 4) + ((tid / 4) % 8);
+      // 09_attention.py:73: add_2 = add(at_2, 128*m_1 + shift)
+      int add_2[64];
+      #pragma unroll
+      for (int i = 0; i < 64; ++i) add_2[i] = at_2[i] + (128*m_1 + shift);
+      // 09_attention.py:73: less_equal = less_equal(add_1, add_2)
+      bool less_equal[64];
+      #pragma unroll
+      for (int i = 0; i < 64; ++i) less_equal[i] = add_1[i] <= add_2[i];
+      // 09_attention.py:73: select_2 = select(less_equal, scores, -inf)
+      float select_2[64];
+      #pragma unroll
+      for (int i = 0; i < 64; ++i) {
+        select_2[i] = less_equal[i] ? scores[i] : -__int_as_float(0x7f800000);
+      }
+      // 09_attention.py:73: select_2 -> scores
+      #pragma unroll
+      for (int i = 0; i < 64; ++i) scores[i] = select_2[i];
+    }
+    // 09_attention.py:75: scores_max = max of scores along 1
     float scores_max[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -281,39 +313,47 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       total_1 = max_or_nan(total_1, __shfl_xor_sync(0xffffffff, total_1, 2));
       scores_max[i] = total_1;
     }
-    // 09_attention.py:73: highest = max(largest, scores_max)
+    // 09_attention.py:75: highest = max(largest, scores_max)
     float highest[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) highest[i] = fmaxf(largest[i], scores_max[i]);
-    // 09_attention.py:74: equal = equal(highest, -inf)
+    // 09_attention.py:76: equal = equal(highest, -inf)
     bool equal[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) equal[i] = highest[i] == -__int_as_float(0x7f800000);
-    // 09_attention.py:74: base = select(equal, 0.0, highest)
+    // 09_attention.py:76: select_3 = select(equal, 0.0, highest)
+    float select_3[4];
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) select_3[i] = equal[i] ? 0.0f : highest[i];
+    // 09_attention.py:76: base = mul(exponent, select_3)
     float base[4];
     #pragma unroll
-    for (int i = 0; i < 4; ++i) base[i] = equal[i] ? 0.0f : highest[i];
-    // 09_attention.py:75: sub = sub(scores, base)
-    float sub[64];
+    for (int i = 0; i < 4; ++i) base[i] = exponent * select_3[i];
+    // 09_attention.py:77: neg_1 = neg(base)
+    float neg_1[4];
     #pragma unroll
-    for (int i = 0; i < 64; ++i) sub[i] = scores[i] - base[(i / 2) % 4];
-    // 09_attention.py:75: weights = exp2(sub)
+    for (int i = 0; i < 4; ++i) neg_1[i] = -base[i];
+    // 09_attention.py:77: fma = fma(scores, exponent, neg_1)
+    float fma_1[64];
+    #pragma unroll
+    for (int i = 0; i < 64; ++i) fma_1[i] = fmaf(scores[i], exponent, neg_1[(i / 2) % 4]);
+    // 09_attention.py:77: weights = exp2(fma)
     float weights[64];
     #pragma unroll
-    for (int i = 0; i < 64; ++i) weights[i] = fast_exp2(sub[i]);
-    // 09_attention.py:76: sub_1 = sub(largest, base)
-    float sub_1[4];
+    for (int i = 0; i < 64; ++i) weights[i] = fast_exp2(fma_1[i]);
+    // 09_attention.py:78: neg_2 = neg(base)
+    float neg_2[4];
     #pragma unroll
-    for (int i = 0; i < 4; ++i) sub_1[i] = largest[i] - base[i];
-    // 09_attention.py:76: decay = exp2(sub_1)
+    for (int i = 0; i < 4; ++i) neg_2[i] = -base[i];
+    // 09_attention.py:78: fma_1 = fma(largest, exponent, neg_2)
+    float fma_1_1[4];
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) fma_1_1[i] = fmaf(largest[i], exponent, neg_2[i]);
+    // 09_attention.py:78: decay = exp2(fma_1)
     float decay[4];
     #pragma unroll
-    for (int i = 0; i < 4; ++i) decay[i] = fast_exp2(sub_1[i]);
-    // 09_attention.py:77: mul_1 = mul(total, decay)
-    float mul_1[4];
-    #pragma unroll
-    for (int i = 0; i < 4; ++i) mul_1[i] = total[i] * decay[i];
-    // 09_attention.py:77: weights_sum = sum of weights along 1
+    for (int i = 0; i < 4; ++i) decay[i] = fast_exp2(fma_1_1[i]);
+    // 09_attention.py:79: weights_sum = sum of weights along 1
     float weights_sum[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -324,74 +364,72 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       total_1 = total_1 + __shfl_xor_sync(0xffffffff, total_1, 2);
       weights_sum[i] = total_1;
     }
-    // 09_attention.py:77: add_2 = add(mul_1, weights_sum)
-    float add_2[4];
+    // 09_attention.py:79: fma_2 = fma(total, decay, weights_sum)
+    float fma_2[4];
     #pragma unroll
-    for (int i = 0; i < 4; ++i) add_2[i] = mul_1[i] + weights_sum[i];
-    // 09_attention.py:77: add_2 -> total
+    for (int i = 0; i < 4; ++i) fma_2[i] = fmaf(total[i], decay[i], weights_sum[i]);
+    // 09_attention.py:79: fma_2 -> total
     #pragma unroll
-    for (int i = 0; i < 4; ++i) total[i] = add_2[i];
-    // 09_attention.py:78: highest -> largest
+    for (int i = 0; i < 4; ++i) total[i] = fma_2[i];
+    // 09_attention.py:80: highest -> largest
     #pragma unroll
     for (int i = 0; i < 4; ++i) largest[i] = highest[i];
-    // 09_attention.py:79: mul_2 = mul(acc, decay)
-    float mul_2[64];
+    // 09_attention.py:81: mul = mul(acc, decay)
+    float mul[64];
     #pragma unroll
-    for (int i = 0; i < 64; ++i) mul_2[i] = acc[i] * decay[(i / 2) % 4];
-    // 09_attention.py:79: mul_2 -> acc
+    for (int i = 0; i < 64; ++i) mul[i] = acc[i] * decay[(i / 2) % 4];
+    // 09_attention.py:81: mul -> acc
     #pragma unroll
-    for (int i = 0; i < 64; ++i) acc[i] = mul_2[i];
-    // 09_attention.py:81: convert = convert(weights)
+    for (int i = 0; i < 64; ++i) acc[i] = mul[i];
+    // 09_attention.py:82: convert = convert(weights)
     half_t convert[64];
     #pragma unroll
     for (int i = 0; i < 64; ++i) convert[i] = float_to_half(weights[i]);
-    // 09_attention.py:81: moved = convert[0:128, 0:64]
-    half_t moved[64];
+    // 09_attention.py:82: weights_1 = convert[0:128, 0:64]
+    half_t weights_1[64];
     #pragma unroll
     for (int i = 0; i < 64; ++i) {
-      moved[i] = convert[16*(i / 16) + 8*((i / 4) % 2) + 4*((i / 8) % 2) + (i % 4)];
+      weights_1[i] = convert[16*(i / 16) + 8*((i / 4) % 2) + 4*((i / 8) % 2) + (i % 4)];
     }
     #pragma unroll
     for (int k_step_1 = 0; k_step_1 < 4; ++k_step_1) {
-      // 09_attention.py:80: moved_frag = moved[0:128, 16*k_step_1:16*k_step_1 + 16]
-      __align__(4) half_t moved_frag[16];
+      // 09_attention.py:83: weights_1_frag = weights_1[0:128, 16*k_step_1:16*k_step_1 + 16]
+      __align__(4) half_t weights_1_frag[16];
       #pragma unroll
-      for (int i = 0; i < 16; ++i) moved_frag[i] = moved[16*k_step_1 + i];
-      // 09_attention.py:80: sV_frag: f16 64x16, 32 per thread
+      for (int i = 0; i < 16; ++i) weights_1_frag[i] = weights_1[16*k_step_1 + i];
+      // 09_attention.py:83: sV_frag: f16 64x16, 32 per thread
       __align__(4) half_t sV_frag[32];
-      // 09_attention.py:80: sV_step -> sV_frag, 4 matrices at a time
+      // 09_attention.py:83: sV_step -> sV_frag, 4 matrices at a time
       {
         const int row = 8*((tid / 16) % 2);
         const int col = tid % 16;
-        const half_t* from = sV + 4096*(j % 2) + 1024*k_step_1 + 64*col;
+        const int start = 4096*(j % 2) + 1024*k_step_1 + 64*col + ((8*(col % 8)) ^ row);
         #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          ldmatrix_x4_trans(&sV_frag[8*i], from + ((16*i + row) ^ (8*(col % 8))));
-        }
+        for (int i = 0; i < 4; ++i) ldmatrix_x4_trans(&sV_frag[8*i], sV + ((16*i) ^ start));
       }
-      // 09_attention.py:80: acc += moved_frag * sV_frag, by mma.m16n8k16.f32.f16
+      // 09_attention.py:83: acc += weights_1_frag * sV_frag, by mma.m16n8k16.f32.f16
       #pragma unroll
       for (int j_1 = 0; j_1 < 8; ++j_1) {
         #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          mma_m16n8k16_f16(&acc[8*j_1 + 4*i], &moved_frag[8*i], &sV_frag[4*j_1]);
+          mma_m16n8k16_f16(&acc[8*j_1 + 4*i], &weights_1_frag[8*i], &sV_frag[4*j_1]);
         }
       }
     }
   }
-  // 09_attention.py:83: equal_1 = equal(total, 0)
+  // 09_attention.py:84: equal_1 = equal(total, 0)
   bool equal_1[4];
   #pragma unroll
   for (int i = 0; i < 4; ++i) equal_1[i] = total[i] == 0.0f;
-  // 09_attention.py:83: div = div(acc, total)
+  // 09_attention.py:84: div = div(acc, total)
   float div[64];
   #pragma unroll
   for (int i = 0; i < 64; ++i) div[i] = acc[i] / total[(i / 2) % 4];
-  // 09_attention.py:83: select_2 = select(equal_1, 0.0, div)
-  float select_2[64];
+  // 09_attention.py:84: select_4 = select(equal_1, 0.0, div)
+  float select_4[64];
   #pragma unroll
-  for (int i = 0; i < 64; ++i) select_2[i] = equal_1[(i / 2) % 4] ? 0.0f : div[i];
-  // 09_attention.py:83: select_2 -> O_tile, 4 bytes at a time
+  for (int i = 0; i < 64; ++i) select_4[i] = equal_1[(i / 2) % 4] ? 0.0f : div[i];
+  // 09_attention.py:84: select_4 -> O_tile, 4 bytes at a time
   {
     const int row = 32*(tid / 32) + ((tid / 4) % 8);
     const int col = 2*(tid % 4);
@@ -402,7 +440,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       for (int i = 0; i < 4; ++i) {
         __align__(4) half_t packed[2];
         #pragma unroll
-        for (int e = 0; e < 2; ++e) packed[e] = float_to_half(select_2[8*j_1 + 2*i + e]);
+        for (int e = 0; e < 2; ++e) packed[e] = float_to_half(select_4[8*j_1 + 2*i + e]);
         if (128*m_1 + 8*i + row < M && 8*j_1 + col < D) {
           *(unsigned*)(to + 8*O_stride2*i + 8*j_1) = *(const unsigned*)packed;
         }
