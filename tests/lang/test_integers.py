@@ -15,7 +15,7 @@ from tilewright.layout.ranges import bits, bounds, divisor
 
 from .kernels import DIMS, broken, names, ops, spec, trace, traced_gemm
 
-LARGEST = 2**31 - 1
+LEAST, LARGEST = -(2**31), 2**31 - 1
 
 
 def sizes(kernel) -> dict[str, SizeParam]:
@@ -76,7 +76,7 @@ def test_arguments_may_be_negative() -> None:
 
     seen: list[Sym] = []
     trace(kernel, {"n": int})
-    assert bounds(seen[0]) == (-LARGEST, LARGEST)
+    assert bounds(seen[0]) == (LEAST, LARGEST)
 
 
 def test_loop_indices_know_their_span() -> None:
@@ -90,7 +90,7 @@ def test_loop_indices_know_their_span() -> None:
     trace(kernel, {"n": int})
     static, dynamic = seen
     assert (bounds(static), divisor(static)) == ((16, 112), 16)
-    assert dynamic.stop == Sym("n", -LARGEST, LARGEST)
+    assert dynamic.stop == Sym("n", LEAST, LARGEST)
 
 
 def test_block_batch_and_cluster_indices() -> None:

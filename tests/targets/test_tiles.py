@@ -379,6 +379,7 @@ def saturating(X, A, B, C, D, E, F, G):
         tw.copy(x.to(element, saturate=True), Y.tile((1024,), (n,)))
 
 
+@np.errstate(over="ignore")
 def patterns(element: DType) -> np.ndarray:
     """Every number of a dtype, or of wider ones those around every place where something could go wrong."""
     if element.bits <= 16:
@@ -402,13 +403,13 @@ def patterns(element: DType) -> np.ndarray:
 @pytest.mark.parametrize(
     "element", [tw.f32, tw.f16, tw.bf16, tw.f8e4m3, tw.f8e5m2, tw.i32, tw.i16, tw.i8, tw.u8], ids=str
 )
-@pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 def test_saturating_conversions_of_every_number(element: DType, target: str) -> None:
     x = patterns(element)
     arguments = [Poisoned(x.shape, kind) for kind in (element, *NARROW)]
     arguments[0].array[...] = x
     attempt(target, saturating.bind(), arguments)
-    wide = x.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # among the patterns are signalling NaNs
+        wide = np.where(np.isnan(x), np.nan, x.astype(np.float64))
     for kind, p in zip(NARROW, arguments[1:], strict=True):
         low, high = limits(kind)
         if kind.is_float:
@@ -420,6 +421,57 @@ def test_saturating_conversions_of_every_number(element: DType, target: str) -> 
         np.testing.assert_array_equal(
             p.array.astype(np.float64), wanted.astype(np.float64), err_msg=str(kind)
         )
+
+
+@tw.kernel(X="N", Y="N")
+def widened(X, Y):
+    x = tw.load(X.tile((256,), (tw.block_index(1),)).partition((32,)))
+    tw.copy(x.to(Y.dtype, saturate=True), Y.tile((256,), (0,)))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("element", [tw.f32, tw.f16, tw.bf16, tw.f8e5m2], ids=str)
+@pytest.mark.parametrize("wider", [tw.f32, tw.f64], ids=str)
+def test_infinities_are_clamped_in_wider_floats_too(element: DType, wider: DType, target: str) -> None:
+    x, y = Poisoned((256,), element), Poisoned((256,), wider)
+    x.array[...] = patterns(element)[-256:]
+    x.array[:3] = np.array([np.inf, -np.inf, np.nan]).astype(element.numpy)
+    attempt(target, widened.bind(), [x, y])
+    low, high = limits(wider)
+    with np.errstate(invalid="ignore"):  # among the patterns are signalling NaNs
+        wanted = np.clip(x.array.astype(wider.numpy), low, high)
+    np.testing.assert_array_equal(y.array, wanted)
+    assert (y.array[:2] == [high, low]).all()
+
+
+@tw.kernel(X="N", Y="N")
+def added(X, Y, *, number):
+    x = tw.load(X.tile((32,), (tw.block_index(1),)).partition((32,)))
+    made = tw.fragment(x, fill=number)
+    tw.fill(made, number)
+    tw.copy(tw.where(x < 3, x + number, number) + made, Y.tile((32,), (0,)))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("element", [tw.f32, tw.f16, tw.bf16, tw.f64], ids=str)
+@pytest.mark.parametrize("number", [1e300, -1e300, 1e-300])
+def test_numbers_that_a_dtype_does_not_reach(number: float, element: DType, target: str) -> None:
+    """They become infinite or 0 as any other number is rounded, without a word from NumPy or a compiler."""
+    x, y = Poisoned((32,), element), Poisoned((32,), element)
+    x.array[...] = np.arange(32) - 16
+    attempt(target, added.bind(number=number), [x, y])
+    rounded = np.float64(number)
+    if element != tw.f64:
+        rounded = np.copysign(np.inf if abs(number) > 1 else 0.0, number)
+    wide = x.array.astype(np.float64)
+    wanted = np.where(wide < 3, wide + rounded, rounded) + rounded
+    np.testing.assert_array_equal(y.array.astype(np.float64), wanted)
+
+
+def test_cuda_spells_numbers_that_compile() -> None:
+    kind = tw.TensorSpec(tw.f32, 1, 0, (32,), (1,), 16, False)
+    for number in (1e300, -1e300, 1e-300):
+        assert "e+300f" not in added.compile(kind, kind, number=number, target="cuda", arch="sm_80").source
 
 
 def test_without_saturation_nothing_is_clamped() -> None:
@@ -457,3 +509,40 @@ def test_the_causal_mask(row: int, column: int, target: str) -> None:
         assert y.is_intact()
     i, j = np.indices((35, 70))
     np.testing.assert_array_equal(y.array, np.where(column + j <= row + i, 2.5, -math.inf).astype(np.float32))
+
+
+@tw.kernel(Y="M N", row=int, column=int)
+def masked_once(Y, row, column):
+    tw.block_index(1)
+    x = tw.fragment(tw.raked((16, 32), (4, 8), 4, 1), tw.f32, 2.5)
+    tw.copy(tw.causal_mask(x, row, column), Y.tile((16, 32), (0, 0)))
+
+
+LEAST, LARGEST = -(2**31), 2**31 - 1
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("row", "column"),
+    [
+        *((LARGEST, 0), (LARGEST - 9, 5), (LARGEST, LEAST), (LEAST, 0), (LEAST, LARGEST), (LEAST, LEAST)),
+        *((0, LARGEST - 4), (LARGEST, LARGEST - 7), (LEAST + 40, LEAST + 33), (-1, LARGEST), (LARGEST, -1)),
+        *((7, 23), (8, 23), (-15, 0), (-16, 0), (31, 0), (30, 0), (-17, 1), (3, -29)),
+    ],
+)
+def test_the_causal_mask_of_any_32_bit_integers(row: int, column: int, target: str) -> None:
+    y = Poisoned((16, 32), tw.f32)
+    if target == "cuda":
+        attempt(target, masked_once.bind(), [y, row, column])
+    else:
+        assert masked_once(y.array, row, column, target=target).target == target
+        assert y.is_intact()
+    i, j = np.indices((16, 32))
+    np.testing.assert_array_equal(y.array, np.where(column + j <= row + i, 2.5, -math.inf).astype(np.float32))
+
+
+@pytest.mark.parametrize("number", [2**31, -(2**31) - 1])
+def test_integers_of_more_than_32_bits_are_refused(number: int) -> None:
+    nearest = LARGEST if number > 0 else LEAST
+    with pytest.raises(tw.LaunchError, match=f"row={number} does not fit 32 bits; nearest: {nearest}$"):
+        masked_once(np.zeros((16, 32), np.float32), number, 0, target="cpu")

@@ -17,11 +17,27 @@ FUNCTIONS: dict[str, int] = {**ARITHMETIC, **TRANSCENDENTAL, **COMPARISON, **CON
 """Arity of every elementwise function."""
 
 
+def clamped_in(computed: DType, target: DType) -> DType:
+    """The dtype in which a saturating conversion clamps: the wider of two floats, which holds both's numbers.
+
+    Args:
+        computed: the dtype in which the source computes.
+        target: the dtype to convert to.
+
+    Example:
+        >>> from tilewright.dtypes import f16, f64, i8
+        >>> clamped_in(f32, f64), clamped_in(f32, f16), clamped_in(i8, f64)
+        (f64, f32, i8)
+    """
+    widens = computed.is_float and target.is_float and target.bits > computed.bits
+    return target if widens else computed
+
+
 def saturation(computed: DType, target: DType) -> tuple[float, float] | None:
     """The least and largest number of a saturating conversion, where it clamps; None where it need not.
 
     Args:
-        computed: the dtype in which the source computes.
+        computed: the dtype in which it clamps, of `clamped_in`.
         target: the dtype to convert to.
 
     Example:

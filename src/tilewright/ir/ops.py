@@ -21,6 +21,7 @@ from tilewright.ir.elementwise import FUNCTIONS, result_dtype
 from tilewright.ir.fragment_ops import FRAGMENT_OPS, Redistribute
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.op import EMPTY, Block, Op
+from tilewright.ir.shared_rules import verify_shared
 from tilewright.ir.types import FragmentType, Memory, ScalarType, TensorType, Type, Value, VariableType
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.nodes import Cond, Int, Sym
@@ -74,14 +75,8 @@ class Shared(Op):
         return TensorType(Memory.SHARED, dtype, view, align)
 
     def verify(self) -> Iterator[Violation]:
-        """The layout must lie within the allocation."""
-        if isinstance(self.view.elems, int) and self.view.elems > self.elems:
-            yield self.violation(
-                "shared allocation",
-                f"{self.result} reaches {self.view.elems} elements (the cosize of its layout) "
-                f"but allocates {self.elems}",
-                f"elems={self.view.elems}",
-            )
+        """The layout lies within the allocation and gives each coordinate an element of its own."""
+        yield from verify_shared(self)
 
 
 @dataclass(frozen=True)
@@ -234,6 +229,8 @@ class Fill(Op):
     def verify(self) -> Iterator[Violation]:
         """The dtype must be able to hold the value."""
         yield from rules.verify_literals(self, self.target.dtype, (self.value,))
+        if isinstance(self.value, Value):
+            yield from rules.verify_conversion(self, self.value, self.target)
 
 
 # ---------------------------------------------------------------- arithmetic

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.dtypes import DType
 from tilewright.errors import Violation
+from tilewright.ir.elementwise import CONVERSION
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
 from tilewright.layout.distribution import Distribution, registers
 from tilewright.layout.expr import add, expand, mul
@@ -65,7 +66,10 @@ def verify_elementwise(op: Elementwise) -> Iterator[Violation]:
             if broadcast(widest, spread) is None:
                 yield _unequal(op, maps[widest], value)
                 break
-    if op.function not in ("convert", "saturate") and values:
+    if op.function in CONVERSION:
+        for value in values:
+            yield from verify_conversion(op, value, op.result)
+    elif values:
         yield from verify_literals(op, values[-1].dtype, op.operands_)
         for index in (o for o in op.operands_ if isinstance(o, Expr)):
             if values[-1].dtype.name not in ("i32", "i64"):
@@ -100,11 +104,24 @@ def _unequal(op: Elementwise, full: Value, part: Value) -> Violation:
     )
 
 
+def verify_conversion(op: Op, source: Value, target: Value) -> Iterator[Violation]:
+    """Complex numbers are moved as they are: no dtype is converted to or from them."""
+    kinds = source.dtype, target.dtype
+    if kinds[0] != kinds[1] and any(kind.components > 1 for kind in kinds):
+        yield op.violation(
+            "dtype",
+            f"{op.name} of {source} to {target} converts {kinds[0]} to {kinds[1]}; complex numbers are not "
+            "converted",
+            f"{kinds[0]} on both sides",
+        )
+
+
 # ---------------------------------------------------------------- copies
 
 
 def verify_copy(op: Copy) -> Iterator[Violation]:
     """The rules of `Copy` that a copy breaks."""
+    yield from verify_conversion(op, op.source, op.target)
     source, target = _shape(op.source), _shape(op.target)
     if source != target:
         yield op.violation(

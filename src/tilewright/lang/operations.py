@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from tilewright.dtypes import DType
@@ -90,8 +91,8 @@ def shared(
     Args:
         shape: static extents.
         element: element type.
-        layout: where each element lies; default: the last dimension contiguous.
-        elems: elements to allocate; default: the cosize of the layout.
+        layout: where each element lies, no two in one place; default: the last dimension contiguous.
+        elems: elements to allocate, among which a swizzle exchanges; default: the cosize of the layout.
         swizzle: 128 for rows of 128 bytes whose 16-byte chunks are exchanged as bulk copies and asynchronous
             MMA take them; the last dimension is one such row.  Or a `Swizzle` of the layout's offsets.
         name: what it is called in generated text, if it is not assigned to a variable.
@@ -103,12 +104,14 @@ def shared(
     if view.shape != extents:
         raise TraceError(f"layout of shape {view.shape} for a tensor of shape {extents}", here())
     kind, align = element_type(element), 128
+    count = constant("elems", view.elems if elems is None else elems)  # type: ignore[arg-type]
+    if isinstance(view.elems, int) and count > view.elems:
+        view = replace(view, elems=count)
     if isinstance(swizzle, Swizzle):
         with located():
             view = swizzle.apply(view)
     elif swizzle is not None:
         view, align = _swizzled(view, swizzle, kind), 1024
-    count = constant("elems", view.elems if elems is None else elems)  # type: ignore[arg-type]
     return Tensor(current().define(Shared, name, dtype=kind, view=view, elems=count, align=align))
 
 

@@ -32,7 +32,7 @@ from tilewright.lang.tracer import Tracer, tracing
 from tilewright.layout.nodes import Int, Sym
 from tilewright.layout.view import View
 
-LARGEST = 2**31 - 1
+LEAST, LARGEST = -(2**31), 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Program:
                     params.append(ScalarParam(value))
                     arguments.append(Number(value))
                 else:
-                    sym = Sym(parameter.name, -LARGEST, LARGEST)
+                    sym = Sym(parameter.name, LEAST, LARGEST)
                     sizes[parameter.name] = SizeParam(sym, Argument(parameter.name))
                     arguments.append(Scalar(sym))
             tracer.sizes.update(size.sym for size in sizes.values())

@@ -10,11 +10,12 @@ from tilewright.ir.ops import Barrier, Copy
 from tilewright.ir.ops import Fragment as FragmentOp
 from tilewright.ir.types import Memory
 from tilewright.lang.fragments import Fragment, elementwise
-from tilewright.lang.scalars import Index
+from tilewright.lang.scalars import Index, maximum, minimum, unwrap
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor, constant
 from tilewright.lang.tracer import current, located
 from tilewright.layout.distribution import Distribution, Mode
+from tilewright.layout.ranges import bits
 from tilewright.layout.registers import Keep, reduction, thread_digits
 
 __all__ = ["causal_mask", "coordinates", "redistribute", "reduce_max", "reduce_min", "reduce_sum"]
@@ -220,12 +221,24 @@ def causal_mask(scores: Fragment, row: Index, column: Index) -> Fragment:
 
     Args:
         scores: a tile of scores, a row for each query and a column for each key.
-        row: the last key that the tile's first query sees; its own position, if positions are aligned.
-        column: the position of the tile's first key.
+        row: the last key that the tile's first query sees; its own position, if positions are aligned.  Any
+            integer of 32 bits: the largest lets every query see every key.
+        column: the position of the tile's first key; likewise.
     """
-    seen = coordinates(scores, 1) + column <= coordinates(scores, 0) + row
+    rows, columns = scores.shape
+    ahead = _difference(row, column, -rows, columns)
+    seen = coordinates(scores, 1) - coordinates(scores, 0) <= ahead
     made: Fragment = elementwise("select", seen, scores, -math.inf)
     return made
+
+
+def _difference(left: Index, right: Index, low: int, high: int) -> Index:
+    """``left - right``, exact from ``low`` to ``high``, else some number beyond; no step leaves 32 bits."""
+    exact = left - right
+    if bits(unwrap(exact)) == 32:
+        return exact
+    halves = minimum(maximum(left // 2 - right // 2, low // 2 - 1), high // 2 + 1)
+    return 2 * halves + left % 2 - right % 2
 
 
 def _dimension(spread: Distribution, dim: int) -> int:

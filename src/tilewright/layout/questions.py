@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from typing import NamedTuple
+
+import numpy as np
 
 from tilewright.layout.expr import add, expand, less, mul, prove
 from tilewright.layout.nodes import And, Cond, Int, Less, Sym
@@ -67,6 +70,48 @@ def alignment(view: View, element_bytes: int, base: int = 256) -> int:
     first = substitute(view.offset, dict.fromkeys(view.coords, 0))
     address = math.gcd(divisor(first) * element_bytes, base)
     return address & -address
+
+
+class Footprint(NamedTuple):
+    """The elements of its buffer that a view reaches: the first, the last, and two coordinates of one."""
+
+    first: int
+    last: int
+    twice: tuple[tuple[int, ...], tuple[int, ...]] | None
+
+
+MOST_COORDINATES = 1 << 24
+"""Of a view whose elements are counted one by one."""
+
+
+@lru_cache(maxsize=1024)
+def footprint(view: View) -> Footprint | None:
+    """What a view reaches, element by element; None if it is not static, empty, or too large to be counted.
+
+    Example:
+        >>> footprint(View.strided((4, 8), (4, 1)))
+        Footprint(first=0, last=19, twice=((0, 4), (1, 0)))
+        >>> footprint(View.strided((4, 8), (1, 4))).twice is None
+        True
+    """
+    shape = tuple(extent for extent in view.shape if isinstance(extent, int) and extent > 0)
+    unknown = (symbols(view.offset) | symbols(view.valid)) - set(view.coords)
+    if len(shape) != view.rank or unknown or math.prod(shape) > MOST_COORDINATES:
+        return None
+    index = np.indices(shape, sparse=True)
+    exists = np.broadcast_to(view.valid_at(index), shape)
+    reached = np.broadcast_to(view.at(index), shape)[exists]
+    if not reached.size:
+        return None
+    first, last = int(reached.min()), int(reached.max())
+    taken = np.zeros(last - first + 1, bool)
+    taken[reached - first] = True
+    if np.count_nonzero(taken) == reached.size:
+        return Footprint(first, last, None)
+    order = np.argsort(reached, kind="stable")
+    again = order[1:][np.diff(reached[order]) == 0].min()
+    places = np.argwhere(exists)[[np.flatnonzero(reached == reached[again])[0], again]].tolist()
+    return Footprint(first, last, (tuple(places[0]), tuple(places[1])))
 
 
 class TmaDims(NamedTuple):

@@ -364,7 +364,8 @@ class Swizzle:
         if divisor(view.elems) % block:
             raise LayoutError(
                 f"swizzle<{self.bits}, {self.base}, {self.shift}> permutes blocks of {block} elements; the "
-                f"buffer's {view.elems} are no known multiple; nearest: {nearest}"
+                f"buffer's {view.elems} are no known multiple; nearest: {nearest} "
+                f"(elems={nearest} where it is allocated)"
             )
         return View(view.shape, self.offset(view.offset), view.elems, view.valid)
 

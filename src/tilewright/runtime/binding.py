@@ -90,8 +90,9 @@ def _integer(kernel: Kernel, name: str, value: Any) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise LaunchError(f"kernel {kernel.name}: {name}={value!r} must be an integer")
     number = int(value.__index__())
-    if not -(2**31) < number < 2**31:
-        raise LaunchError(f"kernel {kernel.name}: {name}={number} does not fit 32 bits")
+    if not -(2**31) <= number < 2**31:
+        nearest = min(max(number, -(2**31)), 2**31 - 1)
+        raise LaunchError(f"kernel {kernel.name}: {name}={number} does not fit 32 bits; nearest: {nearest}")
     return number
 
 

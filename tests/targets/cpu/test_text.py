@@ -248,12 +248,10 @@ def moved(X, Y):
 
 
 def test_complex_arithmetic_is_refused_at_its_line() -> None:
-    x, y = np.zeros(32, np.complex64), np.zeros(32, np.complex128)
-    for kernel in (doubled.trace(x, x), moved.trace(x, y)):
-        [broken] = cpu.violations(kernel, "x86-64-v3")
-        assert broken.rule == "dtype"
-        assert broken.nearest == "two f32"
-        assert broken.location is not None
+    x = np.zeros(32, np.complex64)
+    [broken] = cpu.violations(doubled.trace(x, x), "x86-64-v3")
+    assert (broken.rule, broken.nearest) == ("dtype", "two f32")
+    assert broken.location is not None
     assert cpu.violations(moved.trace(x, x), "x86-64-v3") == []
 
 

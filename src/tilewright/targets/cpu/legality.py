@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from tilewright.errors import Violation
 from tilewright.ir import async_ops
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Copy, Elementwise, Fill, Fragment, Mma, Op
+from tilewright.ir.ops import Elementwise, Mma, Op
 from tilewright.ir.types import ScalarType, Value
 from tilewright.targets.cpu.arch import Arch
 from tilewright.targets.cpu.lowering import architecture
@@ -69,9 +69,7 @@ def _operation(op: Op) -> Iterator[Violation]:
             )
     if complex_dtype is None:
         return
-    converts = isinstance(op, Copy) and op.source.dtype != op.target.dtype
-    fills = isinstance(op, Fill) or (isinstance(op, Fragment) and op.fill is not None)
-    if converts or fills or isinstance(op, Mma | Elementwise):
+    if isinstance(op, Mma | Elementwise):
         yield op.violation(
             "dtype",
             f"the cpu target moves {complex_dtype} but does not compute with it",

@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from tilewright.dtypes import DType, f32, f64
-from tilewright.ir.elementwise import COMPARISON, CONVERSION, saturation
+from tilewright.ir.elementwise import COMPARISON, CONVERSION, clamped_in, saturation
 from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.ops import Copy, Elementwise, Fill, Fragment, Op
 from tilewright.ir.types import Value
@@ -24,8 +24,12 @@ def literal(emitter: CpuEmitter, value: float | int, dtype: DType) -> str:
     if not dtype.is_float and isinstance(value, int):
         suffix = "ll" if dtype.bits == 64 else "u" if dtype.name == "u32" else ""
         return f"({STORAGE[dtype.name]}){value}{suffix}" if value < 0 else f"{value}{suffix}"
-    if dtype == f32 and math.isfinite(np.float32(value)):
-        return f"{float(np.float32(value))!r}f"
+    with np.errstate(over="ignore"):
+        near = dtype.component.numpy.type(value)
+    if dtype.components > 1:  # the real part lies in the low bits, the imaginary one is 0
+        return f"({STORAGE[dtype.name]})0x{int.from_bytes(near.tobytes(), 'little'):x}ull"
+    if dtype == f32 and math.isfinite(near):
+        return f"{float(near)!r}f"
     wide = f"{float(value)!r}"
     if not math.isfinite(value):
         wide = '__builtin_nan("")' if value != value else f"{'-' if value < 0 else ''}__builtin_inf()"
@@ -110,7 +114,7 @@ def _function(emitter: CpuEmitter, op: Elementwise, present: dict[Value, str], l
 
     result = op.result.dtype
     if op.function == "saturate" and isinstance(source := op.operands_[0], Value):
-        kind = computes_in(source.dtype)
+        kind = clamped_in(computes_in(source.dtype), result)
         if (ends := saturation(kind, result)) is not None:
             emitter.call("clamp")
             low, high = (literal(emitter, end, kind) for end in ends)

@@ -10,7 +10,7 @@ from tilewright.errors import Violation
 from tilewright.ir.async_ops import ASYNC_OPS, Role, RoleBarrier
 from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Copy, CopyAsync, Elementwise, Mma, Op, Shared
+from tilewright.ir.ops import CopyAsync, Elementwise, Mma, Op, Shared
 from tilewright.ir.types import Value
 from tilewright.targets.arch import Arch, architecture
 from tilewright.targets.atoms import TENSOR_CORE
@@ -119,10 +119,6 @@ def _operation(op: Op, arch: Arch) -> Iterator[Violation]:
             yield op.violation(
                 "dtype", f"{op.function} of {bad[0]} is not available", f"two {bad[0].component}"
             )
-    elif isinstance(op, Copy):
-        pair = (op.source.dtype, op.target.dtype)
-        if pair[0] != pair[1] and any(dtype.components > 1 for dtype in pair):
-            yield op.violation("dtype", f"a copy cannot convert {pair[0]} to {pair[1]}", f"{pair[0]}")
 
 
 def _atom(op: Mma, arch: Arch) -> Iterator[Violation]:

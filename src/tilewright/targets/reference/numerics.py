@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tilewright.dtypes import DType, f32
-from tilewright.ir.elementwise import COMPARISON, CONVERSION, saturation
+from tilewright.ir.elementwise import COMPARISON, CONVERSION, clamped_in, saturation
 from tilewright.ir.mma import MmaAtom
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -33,6 +33,7 @@ def compute_dtype(dtype: DType) -> np.dtype[Any]:
     return np.dtype(np.float32) if dtype.is_float and dtype.bits < 32 else dtype.numpy
 
 
+@np.errstate(all="ignore")
 def widen(values: Array, dtype: DType) -> Array:
     """The values of a ``dtype`` array in the dtype in which it computes; exact."""
     if dtype.name == "c32":
@@ -59,10 +60,10 @@ def convert(values: Array, source: DType, target: DType) -> Array:
     """
     if source == target:
         return values
-    with np.errstate(all="ignore"):
-        return _rounded(widen(values, source), target)
+    return _rounded(widen(values, source), target)
 
 
+@np.errstate(all="ignore")
 def _rounded(wide: Array, target: DType) -> Array:
     if target.components == 2:
         if target.name != "c32":
@@ -79,6 +80,19 @@ def _rounded(wide: Array, target: DType) -> Array:
         through = target.bits < 32 and target.name != "f16" and wide.dtype.itemsize > 2
         return (_odd_f32(wide.astype(np.float64)) if through else wide).astype(target.numpy)
     return _saturated(wide, target.numpy) if wide.dtype.kind == "f" else np.asarray(wide, target.numpy)
+
+
+def number(value: float | int, target: DType) -> Array:
+    """A plain number as a ``target``, rounded once; a complex one gets the imaginary part 0.
+
+    Example:
+        >>> from tilewright.dtypes import c32, f32
+        >>> number(1e300, f32).item(), number(2, c32).item()
+        (inf, (2.0, 0.0))
+    """
+    if not target.is_float:
+        return np.asarray(value, target.numpy)
+    return _rounded(np.asarray(value, np.float64), target)
 
 
 def _odd_f32(wide: Array) -> Array:
@@ -192,6 +206,7 @@ def narrowed(wide: Array, target: DType) -> Array:
     return wide if wide.dtype == target.numpy else _rounded(wide, target)
 
 
+@np.errstate(all="ignore")
 def saturated(values: Array, source: DType, target: DType) -> Array:
     """``target(values)`` clamped to its finite range first; NaN stays NaN where the target has one.
 
@@ -202,15 +217,13 @@ def saturated(values: Array, source: DType, target: DType) -> Array:
         >>> saturated(np.int32([300, -300]), i32, i8).tolist()
         [127, -128]
     """
-    computed = f32 if source.is_float and source.bits < 32 else source
-    ends = saturation(computed, target)
+    kind = clamped_in(f32 if source.is_float and source.bits < 32 else source, target)
+    ends = saturation(kind, target)
     if ends is None:
         return convert(values, source, target)
-    wide = widen(values, source)
+    wide = widen(values, source).astype(kind.numpy)
     low, high = (wide.dtype.type(end) for end in ends)
-    wide = np.where(wide > high, high, np.where(wide < low, low, wide))
-    with np.errstate(all="ignore"):
-        return _rounded(wide, target)
+    return _rounded(np.where(wide > high, high, np.where(wide < low, low, wide)), target)
 
 
 def elementwise(
@@ -247,11 +260,11 @@ def elementwise(
         return np.where(np.asarray(condition), left, right)
     common = known[0] if known else result
     wide = compute_dtype(common)
-    inputs = [
-        np.asarray(value, wide) if dtype is None else widen(np.asarray(value), dtype)
-        for value, dtype in zip(operands, dtypes, strict=True)
-    ]
     with np.errstate(all="ignore"):
+        inputs = [
+            np.asarray(value, wide) if dtype is None else widen(np.asarray(value), dtype)
+            for value, dtype in zip(operands, dtypes, strict=True)
+        ]
         computed = np.asarray(_FUNCTIONS[function](*inputs))
         if function in COMPARISON:
             return computed

@@ -18,7 +18,7 @@ from tilewright.layout.registers import broadcast, registers_of
 from tilewright.targets.reference.agents import Agent, join
 from tilewright.targets.reference.fragments import define, read, touch
 from tilewright.targets.reference.machine import Machine
-from tilewright.targets.reference.numerics import Array, accumulate, convert, elementwise
+from tilewright.targets.reference.numerics import Array, accumulate, convert, elementwise, number
 from tilewright.targets.reference.state import Registers, Steps, Warp
 from tilewright.targets.rules import RuleTable
 
@@ -38,7 +38,7 @@ def _nothing(machine: Machine, warp: Warp, op: ops.Op) -> None:
 def _fragment(machine: Machine, warp: Warp, op: ops.Fragment) -> None:
     registers = Registers.blank(op.dtype, machine.shape(warp, op.distribution))
     if op.fill is not None:
-        registers.values[...] = op.fill
+        registers.values[...] = number(op.fill, op.dtype)
         registers.written[...] = True
     touch(machine, warp, op, op.result, "write")
     warp.registers[op.result] = registers
@@ -81,9 +81,13 @@ def _async_wait(machine: Machine, warp: Warp, op: ops.AsyncWait) -> None:
 
 @REFERENCE.rule(ops.Fill)
 def _fill(machine: Machine, warp: Warp, op: ops.Fill) -> None:
-    values = np.empty(machine.shape(warp, op.target.fragment.distribution), op.target.dtype.numpy)
-    values[...] = warp.scalars[op.value] if isinstance(op.value, Value) else op.value
-    define(machine, warp, op, op.target, values)
+    kind, value = op.target.dtype, op.value
+    if isinstance(value, Value):
+        made = convert(np.asarray(warp.scalars[value]), value.dtype, kind)
+    else:
+        made = number(value, kind)
+    shape = machine.shape(warp, op.target.fragment.distribution)
+    define(machine, warp, op, op.target, np.full(shape, made))
 
 
 # ---------------------------------------------------------------- arithmetic

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+
+import numpy as np
+
 from tilewright.dtypes import DType, f32, f64
-from tilewright.ir.elementwise import COMPARISON, CONVERSION, saturation
+from tilewright.ir.elementwise import COMPARISON, CONVERSION, clamped_in, saturation
 from tilewright.ir.ops import Elementwise, Fill, Fragment
 from tilewright.ir.types import FragmentType, Value
 from tilewright.layout.nodes import Expr, Int, Sym
@@ -46,7 +50,7 @@ def literal(value: float | int, dtype: DType) -> str:
         number = int(value)
         text = {"i64": f"{number}ll", "u32": f"{number}u"}.get(kind.name, str(number))
         return f"({text})" if number < 0 else text
-    number_ = float(value)
+    number_ = _in_range(float(value), kind)
     if number_ != number_:
         text = "__int_as_float(0x7fc00000)"
     elif number_ in (float("inf"), -float("inf")):
@@ -58,6 +62,13 @@ def literal(value: float | int, dtype: DType) -> str:
             else f"({number_!r}{'f' * (kind == f32)})"
         )
     return f"(double){text}" if kind == f64 else text
+
+
+def _in_range(value: float, kind: DType) -> float:
+    """The number, or the infinity or zero that it rounds to: a constant out of range is an error in C."""
+    with np.errstate(over="ignore", under="ignore"):
+        near = float(kind.numpy.type(value))
+    return near if value and (near == 0 or math.isinf(near)) else value
 
 
 def rounded(value: float | int, dtype: DType, types: dict[str, str]) -> str:
@@ -122,8 +133,9 @@ def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> str:
         if not isinstance(operand, Value):
             return _number(emitter, operand, result, stored=True)
         text, source = _spelled(emitter, op, operand, index), operand.dtype
-        if op.function == "saturate" and (ends := saturation(compute_dtype(source), result)) is not None:
-            text, source = widened(text, source), compute_dtype(source)
+        kind = clamped_in(compute_dtype(source), result)
+        if op.function == "saturate" and (ends := saturation(kind, result)) is not None:
+            text, source = converted(text, source, kind, types), kind
             low, high = (literal(end, source) for end in ends)
             text = f"clamp<{types[source.name]}>({text}, {low}, {high})"
         return converted(text, source, result, types)
