@@ -10,6 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import LegalityError
+from tilewright.inspect.report import resources
 from tilewright.ops.sample import operands
 from tilewright.tune.trial import Trial
 
@@ -138,3 +139,43 @@ def test_an_f16_accumulator_stays_within_its_fragment() -> None:
     source = bound.compile(spec, spec, spec, target="cuda", arch="sm_80").source
     assert "mma.sync.aligned.m16n8k16.row.col.f16.f16.f16.f16" in source
     assert "half_t acc[32]" in source
+
+
+@tw.kernel(X="M N", Y="M N")
+def too_narrow(X, Y, *, columns):
+    tw.block_index(1)
+    strides = (1, 64) if columns else (32, 1)
+    held = tw.shared((64, 32), X.dtype, layout=tw.Layout((64, 32), strides))
+    tw.copy_async(X.tile((64, 32), (0, 0)), held, threads=(32, 1))
+    tw.async_commit()
+    tw.async_wait(0)
+    tw.barrier()
+    tw.copy(held, Y.tile((64, 32), (0, 0)), threads=(32, 1))
+
+
+@pytest.mark.parametrize(("dtype", "bytes_"), [("f16", 2), ("i8", 1)])
+def test_a_copy_too_narrow_for_the_background_says_that_it_is_done_at_once(dtype, bytes_) -> None:
+    element = tw.dtype(dtype)
+    spec = tw.TensorSpec(element, 2, 1, (64, 32), (32, 1), 16, False)
+    texts = {
+        columns: too_narrow.compile(spec, spec, columns=columns, target="cuda", arch="sm_80")
+        for columns in (True, False)
+    }
+    said = (
+        f"X -> held is copied at once: {bytes_} byte{'s' * (bytes_ > 1)} at a time are too few for a copy "
+        "in the background"
+    )
+    assert said in texts[True].notes
+    assert f"\n// - {said}\n" in texts[True].source
+    [line] = [line for line in resources(texts[True]).splitlines() if "X (global) -> held" in line]
+    assert line.startswith("copy X")
+    assert ", at once: copies in the background move 4, 8 or 16 bytes, test_refusals.py:" in line
+    assert "copy_async<" not in texts[True].source
+    assert "at once" not in texts[False].source + resources(texts[False])
+    assert "copy_async<16>" in texts[False].source
+    bits = np.random.default_rng(2).integers(0, 256, 64 * 32 * element.bytes, np.uint8)
+    x = np.frombuffer(bits.tobytes(), element.numpy).reshape(64, 32)
+    for target in ("reference", "cpu"):
+        y = np.zeros_like(x)
+        assert too_narrow(x, y, columns=True, target=target).target == target
+        assert y.tobytes() == x.tobytes()

@@ -28,6 +28,7 @@ class Movement:
         elems: elements per access; None where the target has not chosen.
         bytes: bytes per access of the memory.
         asynchronous: whether it goes on while the kernel does other things.
+        at_once: whether the author asked for that, but its accesses are too narrow.
         line: the author's line.
         matrices: that one ``ldmatrix`` or ``stmatrix`` moves; 0 for other accesses.
         passes: predicted passes over the banks per access of shared memory, 1.0 without conflicts; None where
@@ -42,6 +43,7 @@ class Movement:
     line: str
     matrices: int = 0
     passes: float | None = None
+    at_once: bool = False
 
     def __str__(self) -> str:
         kind = "asynchronous copy" if self.asynchronous else "copy"
@@ -53,18 +55,24 @@ class Movement:
         if self.passes is not None:
             conflicts = "no bank conflict" if self.passes == 1 else f"{self.passes:.2f} passes over the banks"
             width += f", {conflicts} predicted"
+        if self.at_once:
+            width += ", at once: copies in the background move 4, 8 or 16 bytes"
         where = f", {self.line}" if self.line else ""
         return f"{kind} {self.source} -> {self.target}: {width}{where}"
 
 
-def movements(kernel: Kernel, target: str = "cuda", arch: str = "sm_90a") -> tuple[Movement, ...]:
+def movements(
+    kernel: Kernel, target: str = "cuda", arch: str = "sm_90a", traced: Kernel | None = None
+) -> tuple[Movement, ...]:
     """How each copy of a kernel moves its tile, in program order; the same copy of several stages once.
 
     Args:
         kernel: lowered for the target.
         target: which; how its banks are met is predicted for ``cuda``.
         arch: the target's architecture.
+        traced: the kernel before it was lowered, which tells the copies that were to go on in the background.
     """
+    background = {op.location for op in traced.walk() if isinstance(op, CopyAsync)} if traced else set()
     features = architecture(arch).features if target == "cuda" else frozenset()
     found: dict[Movement, None] = {}
     for op in kernel.walk():
@@ -78,7 +86,9 @@ def movements(kernel: Kernel, target: str = "cuda", arch: str = "sm_90a") -> tup
             if target == "cuda" and elems is not None:
                 how = loads_by_matrix(op) or stores_by_matrix(op, features)
                 predicted = (how.count if how else 0, passes_per_access(op, how))
-            found[Movement(*names, elems, size, isinstance(op, CopyAsync), line, *predicted)] = None
+            asynchronous = isinstance(op, CopyAsync)
+            at_once = target == "cuda" and not asynchronous and op.location in background
+            found[Movement(*names, elems, size, asynchronous, line, *predicted, at_once)] = None
     return tuple(found)
 
 
@@ -112,7 +122,9 @@ def resources(executable: Executable) -> str:
         rows.append(("machine code bytes", executable.path.stat().st_size))
     if executable.target == "cuda":
         rows.append(("bank conflicts", "predicted for each copy; --measure reads the GPU's counters"))
-    moved = [str(movement) for movement in movements(kernel, executable.target, executable.arch)]
+    moved = [
+        str(movement) for movement in movements(kernel, executable.target, executable.arch, executable.kernel)
+    ]
     return "\n".join([*_table(rows), "", *moved])
 
 

@@ -37,7 +37,8 @@ def emit(kernel: Kernel, arch: Arch | str) -> Listing:
     body = [*_start(emitter), *emitter.lines]
     head = _head(emitter, entry)
     pieces = prelude("\n".join([*head, *body]))
-    text = "\n".join([*(f"{piece}\n" for piece in pieces), *head, *body, "}"]) + "\n"
+    chosen_for = [f"// - {note}" for note in notes]
+    text = "\n".join([*(f"{piece}\n" for piece in pieces), *chosen_for, *head, *body, "}"]) + "\n"
     return Listing(text, entry, lowered, emitter.shared_bytes, notes)
 
 

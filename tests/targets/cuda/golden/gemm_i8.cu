@@ -17,6 +17,8 @@ __device__ __forceinline__ void mma_m16n8k32_s8(int* c, const void* a, const voi
                  "r"(y[0]), "r"(y[1]));
 }
 
+// - sA re-laid out: swizzle<2, 4, 3> then swizzle<1, 6, 1>
+// - sB re-laid out: swizzle<2, 4, 3> then swizzle<1, 6, 1>
 extern "C" __global__ void __launch_bounds__(128) basic_gemm(
     const signed char* A, const signed char* B, int* C, int M, int A_stride0, int K, int N,
     int B_stride0, int C_stride0) {

@@ -23,6 +23,8 @@ __device__ __forceinline__ void mma_m16n8k8_tf32(float* c, const void* a, const 
                  "r"(y[0]), "r"(y[1]));
 }
 
+// - sA re-laid out: swizzle<2, 2, 3> then swizzle<1, 4, 1>
+// - sB re-laid out: swizzle<2, 2, 3> then swizzle<1, 4, 1>
 extern "C" __global__ void __launch_bounds__(128) basic_gemm(
     const float* A, const float* B, float* C, int M, int A_stride0, int K, int N, int B_stride0,
     int C_stride0) {

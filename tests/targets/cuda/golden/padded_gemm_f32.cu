@@ -7,6 +7,8 @@ __device__ __forceinline__ Word load_if(bool exists, const void* from) {
   return word;
 }
 
+// - sA re-laid out: swizzle<2, 2, 4>
+// - sB re-laid out: swizzle<3, 2, 4> then swizzle<1, 4, 1>
 extern "C" __global__ void __launch_bounds__(128) basic_gemm(
     const float* A, const float* B, float* C, int M, int A_stride0, int K, int N, int B_stride0,
     int C_stride0) {

@@ -56,6 +56,8 @@ __device__ __forceinline__ void mma_m16n8k16_f16(float* c, const void* a, const 
                  "r"(y[0]), "r"(y[1]));
 }
 
+// - sA re-laid out: swizzle<2, 3, 3>
+// - sB re-laid out: swizzle<3, 3, 3>
 extern "C" __global__ void __launch_bounds__(128) pipelined_gemm(
     const half_t* A, const half_t* B, half_t* C, int M, int A_stride0, int K, int N, int B_stride1,
     int C_stride0) {
