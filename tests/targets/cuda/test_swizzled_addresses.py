@@ -13,17 +13,21 @@ from tilewright.layout.nodes import Int, Sym
 from tilewright.layout.view import View
 from tilewright.layout.walk import evaluate, symbols
 from tilewright.targets.simt.swizzled import split_flips
+from tilewright.targets.simt.walk import split_offset
 
 ROW, COL = Sym("row", 0, 15), Sym("col", 0, 8, 8)
 STEP, STAGE = Sym("step", 0, 3), Sym("stage", 0, 1)
 
 
 def same(offset: Int, start: Int, flips: Int) -> None:
-    """Compare the two forms at every point, and see that the flipped bits know nothing of the thread."""
+    """Compare the two forms at every point; what steps add may be added after bits are flipped."""
     assert not symbols(flips) & {ROW, COL}
+    still, steps = split_offset(start, (STEP, STAGE), set())
+    assert symbols(still) <= {ROW, COL}
     for row, col, step, stage in itertools.product(range(16), (0, 8), range(4), range(2)):
         env = {ROW: row, COL: col, STEP: step, STAGE: stage}
         assert evaluate(start, env) ^ evaluate(flips, env) == evaluate(offset, env)
+        assert (evaluate(still, env) ^ evaluate(flips, env)) + evaluate(steps, env) == evaluate(offset, env)
 
 
 @pytest.mark.parametrize("columns", [64, 128])
@@ -46,6 +50,11 @@ def test_whatever_is_split_is_equal(data: st.DataObject) -> None:
     offset = tw.Swizzle(bits, base, shift + bits).apply(view).at((STAGE, ROW, along * STEP + COL))
     if (found := split_flips(offset, {ROW, COL})) is not None:
         same(offset, *found)
+
+
+def test_what_a_step_changes_below_the_flipped_bits_is_left_alone() -> None:
+    below = (16 * (((STEP + ROW) // 2) % 4)) ^ (8 * STAGE + COL)
+    assert split_flips(64 * ROW + ((16 * (ROW // 8)) ^ (64 * STEP + below)), {ROW, COL}) is None
 
 
 def test_overlapping_bits_are_left_alone() -> None:

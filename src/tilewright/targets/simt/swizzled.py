@@ -19,8 +19,8 @@ from tilewright.layout.walk import symbols
 def split_flips(offset: Int, own: Collection[Sym]) -> tuple[Int, Int] | None:
     """``(start, flips)`` with ``offset == start ^ flips``, where ``flips`` does not depend on the thread.
 
-    The sum of ``start`` may have terms that do not depend on the thread either: they lie above all bits that
-    are flipped, so that they may be added afterwards.  None if the offset has no such form.
+    Terms of ``start`` that do not depend on the thread alone lie above all bits that are flipped: they may as
+    well be added afterwards.  None if the offset has no such form.
 
     Args:
         offset: not negative.
@@ -38,7 +38,7 @@ def split_flips(offset: Int, own: Collection[Sym]) -> tuple[Int, Int] | None:
             continue
         for value, other in ((term.left, term.right), (term.right, term.left)):
             still, flips = _split(value, own)
-            if flips == 0 or not symbols(other) <= set(own):
+            if flips == 0 or not symbols(other) | symbols(still) <= set(own):
                 continue
             kept = xor(still, other)
             rest = add(constant, *(mul(t, f) for t, f in parts if t is not term))
