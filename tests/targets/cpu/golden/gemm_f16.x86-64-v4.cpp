@@ -26,11 +26,11 @@ static inline unsigned bits_of_f32(float x) { return __builtin_bit_cast(unsigned
 static inline float f32_of_bits(unsigned x) { return __builtin_bit_cast(float, x); }
 
 static inline float f32_of_f16(f16 x) {
-  const unsigned size = x & 0x7fff, sign = (unsigned)(x & 0x8000) << 16;
-  const unsigned normal = (size << 13) + 0x38000000;
-  const unsigned tiny = bits_of_f32(f32_of_bits((size << 13) + 0x38800000) - f32_of_bits(0x38800000));
-  const unsigned finite = size < 0x400 ? tiny : normal;
-  return f32_of_bits(sign | (size >= 0x7c00 ? 0x7f800000u | (size & 0x3ff) << 13 : finite));
+  const unsigned wide = (unsigned)(int)(short)x << 13;  // the sign is in its place
+  const unsigned normal = (wide & 0xfffe000) + 0x38000000;
+  const unsigned tiny = bits_of_f32(f32_of_bits(normal + 0x800000) - f32_of_bits(0x38800000));
+  const unsigned finite = (x & 0x7c00) == 0 ? tiny : normal;
+  return f32_of_bits((wide & 0x80000000) | ((x & 0x7fff) >= 0x7c00 ? finite + 0x38000000 : finite));
 }
 
 static inline Index within(Index x, Index most) { return x < 0 ? 0 : x < most ? x : most; }
