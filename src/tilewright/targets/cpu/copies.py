@@ -12,7 +12,7 @@ from tilewright.layout.nodes import TRUE, Int
 from tilewright.layout.transforms import Slice
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import CpuEmitter, Side
-from tilewright.targets.cpu.loops import Axis, Edges, Nest, edges, nest, transposed
+from tilewright.targets.cpu.loops import Axis, Edges, Nest, coalesced, edges, nest, transposed
 from tilewright.targets.cpu.transpose import transposition
 
 LEAST_LANES = 4
@@ -21,10 +21,9 @@ LEAST_LANES = 4
 def emit_copy(emitter: CpuEmitter, op: Copy) -> None:
     """``target = source`` where both exist; 0 where only the target does."""
     source, target = emitter.side(op.source), emitter.side(op.target)
-    shape = tuple(extent for extent in target.view.shape if isinstance(extent, int))
     emitter.comment(op, f"{op.target} = {op.source}")
     with emitter.indented(""):
-        _Copying(emitter, shape, source, target).emit()
+        _Copying(emitter, source, target).emit()
 
 
 def emit_redistribute(emitter: CpuEmitter, op: Redistribute) -> None:
@@ -34,7 +33,7 @@ def emit_redistribute(emitter: CpuEmitter, op: Redistribute) -> None:
     emitter.comment(op, f"{op.result} = {op.source}[{', '.join(f'{a}:{b}' for a, b in box)}]")
     with emitter.indented(""):
         part = replace(source, view=Slice(box).apply(source.view))
-        _Copying(emitter, op.distribution.shape, part, target).emit()
+        _Copying(emitter, part, target).emit()
 
 
 @dataclass
@@ -46,13 +45,15 @@ class _Limit:
 
 
 class _Copying:
-    def __init__(self, emitter: CpuEmitter, shape: tuple[int, ...], source: Side, target: Side) -> None:
+    def __init__(self, emitter: CpuEmitter, source: Side, target: Side) -> None:
         self.emitter = emitter
-        self.shape = shape
-        self.source = source
-        self.target = target
-        self.given: Edges = edges(source.view)
-        self.taken: Edges = edges(target.view)
+        views = coalesced((source.view, target.view))
+        self.source, self.target = (
+            replace(side, view=view) for side, view in zip((source, target), views, strict=True)
+        )
+        self.shape = tuple(extent for extent in views[1].shape if isinstance(extent, int))
+        self.given: Edges = edges(self.source.view)
+        self.taken: Edges = edges(self.target.view)
 
     def emit(self) -> None:
         """The zeros past the source's edge, then the elements."""
@@ -182,13 +183,15 @@ class _Copying:
         """Copy by square blocks that are transposed in registers, if neighbours lie along different axes."""
         found = transposed(loops)
         lanes = self.emitter.arch.vector_bytes // self.target.dtype.bytes
+        while found is not None and any(axis.extent % lanes for axis in found):
+            lanes //= 2
         if found is None or loops.conditions != (TRUE, TRUE) or not self._is_independent():
             return False
         along, across = found
         from_row, to_row = loops.stride(0, along), loops.stride(1, across)
         if from_row is None or to_row is None or lanes < LEAST_LANES or self.target.dtype.bytes < 4:
             return False
-        if along.extent % lanes or across.extent % lanes or along.scale != 1 or across.scale != 1:
+        if along.scale != 1 or across.scale != 1:
             return False
         name = transposition(self.emitter, self.source.dtype, self.target.dtype, lanes)
         with ExitStack() as stack:

@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.layout.expr import add, expand, mul
 from tilewright.layout.nodes import TRUE, Cond, Expr, FloorDiv, Int, Mod, Sym
 from tilewright.layout.view import View, coordinates
-from tilewright.layout.walk import substitute, symbols
+from tilewright.layout.walk import evaluate, substitute, symbols
 
 
 def stride(offset: Int, sym: Sym) -> Int | None:
@@ -17,6 +17,29 @@ def stride(offset: Int, sym: Sym) -> Int | None:
     grown = substitute(offset, {sym: add(sym, 1)})
     step = expand(add(grown, mul(offset, -1)))
     return None if sym in symbols(step) else step
+
+
+# A stride known only at run time is taken for a large one.
+_LARGE = 4096
+
+
+def size(step: Int) -> int:
+    """A stride as a number to compare."""
+    return abs(int(evaluate(step, dict.fromkeys(symbols(step), _LARGE))))
+
+
+def slowest_first(view: View) -> tuple[int, ...] | None:
+    """The dimensions of a view by descending stride; None if a stride varies, or is 0.
+
+    Example:
+        >>> slowest_first(View.strided((4, 64, 8), (8, 32, 1)))
+        (1, 0, 2)
+    """
+    steps = [stride(view.offset, coord) for coord in view.coords]
+    sizes = [size(step) for step in steps if step is not None]
+    return (
+        None if None in steps or 0 in sizes else tuple(sorted(range(view.rank), key=lambda dim: -sizes[dim]))
+    )
 
 
 def split_points(

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import permutations
 
 from tilewright.layout.expr import add, all_of, ceil_div, expand, minimum, mul
 from tilewright.layout.nodes import TRUE, And, Cond, Int, Less, Sym
+from tilewright.layout.transforms import Merge, Permute
 from tilewright.layout.view import View
-from tilewright.layout.walk import evaluate, substitute, symbols
-from tilewright.targets.cpu.linear import split_points, stride
-
-# A stride known only at run time is taken for a large one.
-_LARGE = 4096
+from tilewright.layout.walk import substitute, symbols
+from tilewright.targets.cpu.linear import size, split_points, stride
 
 
 @dataclass(frozen=True)
@@ -54,6 +53,31 @@ def edges(view: View) -> Edges:
             dim = inner[0]
             upper[dim] = minimum(upper[dim], bound) if dim in upper else bound
     return Edges(upper, all_of(*uniform), all_of(*rest))
+
+
+def coalesced(views: tuple[View, ...]) -> tuple[View, ...]:
+    """Views of one shape with every two dimensions joined that are one run in all of them, and have no edge.
+
+    Example:
+        >>> whole, rows = View.strided((4, 8, 8), (64, 8, 1)), View.strided((4, 8, 8), (100, 8, 1))
+        >>> [str(view) for view in coalesced((whole, rows))]
+        ['(4, 64) -> 64*i0 + i1', '(4, 64) -> 100*i0 + i1']
+    """
+    for outer, inner in permutations(range(views[0].rank), 2):
+        if all(_one_run(view, outer, inner) for view in views):
+            rest = [dim for dim in range(views[0].rank) if dim not in (outer, inner)]
+            at = sum(dim < inner for dim in rest)
+            order = Permute((*rest[:at], outer, inner, *rest[at:]))
+            return coalesced(tuple(Merge(at, 2).apply(order.apply(view)) for view in views))
+    return views
+
+
+def _one_run(view: View, outer: int, inner: int) -> bool:
+    """Whether a dimension goes on where another one ends."""
+    along, across = (stride(view.offset, view.coords[dim]) for dim in (inner, outer))
+    if along is None or across is None or {outer, inner} & edges(view).upper.keys():
+        return False
+    return across == mul(along, view.shape[inner])
 
 
 def _upper_bound(part: Cond, coord: Sym) -> Int | None:
@@ -112,9 +136,7 @@ class Nest:
     def size(self, side: int, axis: Axis) -> float:
         """The stride as a number to compare; strides that vary are larger than all others."""
         step = self.stride(side, axis)
-        if step is None:
-            return float("inf")
-        return float(abs(evaluate(step, dict.fromkeys(symbols(step), _LARGE))))
+        return float("inf") if step is None else float(size(step))
 
 
 def nest(

@@ -7,7 +7,7 @@ asynchronous copy that is complete at once is complete when it is waited for.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilewright.dtypes import DType, f32
@@ -28,9 +28,11 @@ from tilewright.ir.ops import (
     Redistribute,
     WarpBarrier,
 )
+from tilewright.ir.types import Memory, TensorType
 from tilewright.layout.distribution import Distribution, Mode
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.targets.cpu.arch import Arch, MicroTile, micro_atom, micro_tile
+from tilewright.targets.cpu.linear import slowest_first
 
 SYNCHRONISATION = (Barrier, WarpBarrier, AsyncCommit, AsyncWait)
 
@@ -41,10 +43,26 @@ def compute_dtype(op: Mma) -> DType:
     return f32 if acc.is_float and acc.bits < 32 else acc
 
 
-def whole(shape: tuple[int, ...]) -> Distribution:
-    """One thread that holds a tile with its last dimension fastest."""
-    dims = reversed(range(len(shape)))
+def whole(shape: tuple[int, ...], order: Sequence[int] | None = None) -> Distribution:
+    """One thread that holds a tile, with the last of its dimensions in some order fastest."""
+    dims = reversed(range(len(shape)) if order is None else order)
     return Distribution(shape, (), tuple(Mode(shape[dim], dim, 1) for dim in dims))
+
+
+def _memory_orders(kernel: Kernel) -> dict[Distribution, tuple[int, ...]]:
+    """For the distributions of fragments: the dimensions as the first global tensor they exchange has them.
+
+    What is copied between the two is then one run, or few.
+    """
+    found: dict[Distribution, tuple[int, ...]] = {}
+    for op in kernel.walk():
+        if isinstance(op, Copy):
+            for value, other in ((op.source, op.target), (op.target, op.source)):
+                if value.is_fragment and isinstance(other.type, TensorType):
+                    order = slowest_first(other.type.view)
+                    if order is not None and other.type.memory is Memory.GLOBAL:
+                        found.setdefault(value.fragment.distribution.canonical, order)
+    return found
 
 
 @dataclass
@@ -55,6 +73,7 @@ class _Sequence:
     tiles: dict[Distribution, MicroTile] = field(default_factory=dict)
     accumulators: dict[Distribution, Distribution] = field(default_factory=dict)
     operands: frozenset[str] = frozenset()
+    orders: Mapping[Distribution, tuple[int, ...]] = field(default_factory=dict)
 
     def add(self, op: Mma) -> None:
         spread = op.mma.c()
@@ -70,7 +89,8 @@ class _Sequence:
         return TiledMma(atom, repeats=(rows // tile.rows, columns // tile.columns))
 
     def of(self, spread: Distribution) -> Distribution:
-        return self.accumulators.get(spread.canonical) or whole(spread.shape)
+        found = self.accumulators.get(spread.canonical)
+        return found or whole(spread.shape, self.orders.get(spread.canonical))
 
     def redistributed(self, op: Redistribute) -> tuple[Op, ...]:
         """A copy in the order that is wanted; what is only multiplied is packed anyway, from any order."""
@@ -121,7 +141,7 @@ def drop_threads(kernel: Kernel, arch: Arch) -> tuple[Kernel, tuple[str, ...]]:
     Returns:
         The kernel, and a note on what fell away.
     """
-    sequence = _Sequence(arch, operands=_operands(kernel))
+    sequence = _Sequence(arch, operands=_operands(kernel), orders=_memory_orders(kernel))
     for op in kernel.walk():
         if isinstance(op, Mma):
             sequence.add(op)

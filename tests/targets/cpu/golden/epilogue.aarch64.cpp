@@ -28,11 +28,11 @@ static inline bf16 bf16_of_f32(float x) {
 }
 
 static inline float f32_of_f16(f16 x) {
-  const unsigned size = x & 0x7fff, sign = (unsigned)(x & 0x8000) << 16;
-  const unsigned normal = (size << 13) + 0x38000000;
-  const unsigned tiny = bits_of_f32(f32_of_bits((size << 13) + 0x38800000) - f32_of_bits(0x38800000));
-  const unsigned finite = size < 0x400 ? tiny : normal;
-  return f32_of_bits(sign | (size >= 0x7c00 ? 0x7f800000u | (size & 0x3ff) << 13 : finite));
+  const unsigned wide = (unsigned)(int)(short)x << 13;  // the sign is in its place
+  const unsigned normal = (wide & 0xfffe000) + 0x38000000;
+  const unsigned tiny = bits_of_f32(f32_of_bits(normal + 0x800000) - f32_of_bits(0x38800000));
+  const unsigned finite = (x & 0x7c00) == 0 ? tiny : normal;
+  return f32_of_bits((wide & 0x80000000) | ((x & 0x7fff) >= 0x7c00 ? finite + 0x38000000 : finite));
 }
 
 static inline float exp_f32(float x) {
@@ -137,10 +137,8 @@ static void epilogue_block(const epilogue_arguments& given, long long block, cha
   }
   // test_text.py:61: staged = active
   {
-    for (Index i0 = 0; i0 < 32; ++i0) {
-      INDEPENDENT
-      for (Index i1 = 0; i1 < 32; ++i1) staged[32*i0 + i1] = bf16_of_f32(active[32*i0 + i1]);
-    }
+    INDEPENDENT
+    for (Index i0 = 0; i0 < 1024; ++i0) staged[i0] = bf16_of_f32(active[i0]);
   }
   // test_text.py:63: Y_tile = staged_permuted
   {
