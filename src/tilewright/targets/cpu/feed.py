@@ -1,7 +1,8 @@
 """Feeding the micro-kernels: operands in shared memory, widened, as rows of A and panels of B.
 
-A shared tensor that a matrix multiply reads is re-laid out where nobody observes its addresses.  What
-cannot be re-laid out, and every operand in a fragment, is copied to a tensor of its own before the multiply.
+A fragment that is copied into and multiplied becomes a shared tensor: there are no registers to hold it.  A
+shared tensor that a matrix multiply reads is re-laid out where nobody observes its addresses.  What cannot be
+re-laid out is copied to a tensor of its own before the multiply.
 """
 
 from __future__ import annotations
@@ -12,11 +13,15 @@ from dataclasses import replace
 from tilewright.dtypes import DType
 from tilewright.ir.builder import make
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Copy, Mma, Op, Shared
+from tilewright.ir.ops import Copy, Fragment, Mma, Op, Shared
 from tilewright.ir.types import TensorType, Value
+from tilewright.layout.distribution import Distribution
+from tilewright.layout.expr import expand
 from tilewright.layout.view import View
+from tilewright.layout.walk import substitute
 from tilewright.passes.relayout import relayout_shared, uses
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
+from tilewright.targets.cpu.axes import operand_axes
 from tilewright.targets.cpu.linear import panel_view, panels, row_view, stride
 from tilewright.targets.cpu.sequential import compute_dtype, whole
 
@@ -31,10 +36,52 @@ def feed_micro_kernels(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
     Returns:
         The kernel, and a note for each tensor that changed.
     """
+    kernel, placed = _place(kernel)
     kernel, widened = _widen(kernel)
     kernel, moved = relayout_shared(kernel, _layout)
     kernel, packed = _pack(kernel)
-    return kernel, (*widened, *moved, *packed)
+    return kernel, (*placed, *widened, *moved, *packed)
+
+
+# ---------------------------------------------------------------- fragments
+
+
+def _only_multiplied(kernel: Kernel) -> dict[str, Fragment]:
+    """The fragments that are filled by copies alone and read by multiplies alone, by name."""
+    found = {op.result.name: op for op in kernel.walk() if isinstance(op, Fragment) and op.fill is None}
+    multiplied: set[str] = set()
+    for op in kernel.walk():
+        fine = {op.target} if isinstance(op, Copy) and op.source.dtype == op.target.dtype else set()
+        if isinstance(op, Mma):
+            fine = {op.a, op.b} - {op.c}
+            multiplied.update(value.name for value in fine)
+        for value in set(op.operands) - fine:
+            found.pop(value.name, None)
+    return {name: op for name, op in found.items() if name in multiplied}
+
+
+def _place(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
+    """Operands in fragments become shared tensors: what fills them writes what multiplies read."""
+    chosen = _only_multiplied(kernel)
+
+    def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
+        if isinstance(op, Fragment) and op.result.name in chosen:
+            shape = op.distribution.shape
+            view = View.strided(shape, (shape[1], 1))
+            name = op.result.name
+            return (make(Shared, name, op.location, dtype=op.dtype, view=view, elems=view.elems, align=128),)
+        if isinstance(op, Copy) and op.target.name in chosen:
+            return (replace(op, distribution=_spread(op.source, chosen[op.target.name].distribution.shape)),)
+        return None
+
+    notes = tuple(f"{name} lies as its multiplies read it" for name in chosen)
+    return (rewrite_kernel(kernel, change) if chosen else kernel), notes
+
+
+def _spread(source: Value, shape: tuple[int, ...]) -> Distribution | None:
+    """What says which thread copies what; a source that is shared out says it itself."""
+    kind = source.type
+    return whole(shape) if isinstance(kind, TensorType) and kind.distribution is None else None
 
 
 # ---------------------------------------------------------------- widening
@@ -76,9 +123,8 @@ def _widen(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
 
 def _layout(op: Shared, using: tuple[Op, ...]) -> View | None:
     """The layout that the multiplies using a shared tensor want; None if they want none or disagree."""
-    shape = tuple(extent for extent in op.view.shape if isinstance(extent, int))
     wanted = {
-        _operand_layout(shape, op.dtype, mma, is_a, _runs_along_rows(op.result, using))
+        _operand_layout(op, mma, is_a, using)
         for mma in _multiplies(using)
         for is_a, operand in ((True, mma.a), (False, mma.b))
         if operand.buffer is op.result
@@ -86,16 +132,22 @@ def _layout(op: Shared, using: tuple[Op, ...]) -> View | None:
     return wanted.pop() if len(wanted) == 1 else None
 
 
-def _operand_layout(
-    shape: tuple[int, ...], dtype: DType, mma: Mma, is_a: bool, along_rows: bool
-) -> View | None:
+def _operand_layout(op: Shared, mma: Mma, is_a: bool, using: tuple[Op, ...]) -> View | None:
     rows, columns, _ = mma.mma.atom.shape
-    operand = mma.a if is_a else mma.b
-    if len(shape) < 2 or operand.tensor.shape != shape[-2:]:
+    axes = operand_axes(op, mma.a if is_a else mma.b, using)
+    if axes is None:
         return None
-    if is_a and not along_rows:
-        return row_view(shape, _pitch(shape[-1], dtype))
-    return panel_view(shape, rows if is_a else columns)
+    ordered = (*axes.lead, axes.row, axes.depth)
+    shape, depth = tuple(axis.extent for axis in ordered), axes.depth.extent
+    if is_a and not _runs_along_rows(op.result, axes.row_dimension(op), using):
+        target = row_view(shape, _pitch(depth, op.dtype))
+    elif axes.row.extent % (rows if is_a else columns):
+        return None
+    else:
+        target = panel_view(shape, rows if is_a else columns)
+    # From the order that multiplies want back to the tensor's own coordinates.
+    old = dict(zip(target.coords, (axis.value for axis in ordered), strict=True))
+    return View(op.view.shape, expand(substitute(target.offset, old)), target.elems)
 
 
 def _pitch(depth: int, dtype: DType) -> int:
@@ -105,11 +157,19 @@ def _pitch(depth: int, dtype: DType) -> int:
     return depth + CACHE_LINE_BYTES // dtype.bytes
 
 
-def _runs_along_rows(shared: Value, using: tuple[Op, ...]) -> bool:
-    """Whether what is copied into a tensor is contiguous along its rows, not along k."""
+def _runs_along_rows(shared: Value, row: int | None, using: tuple[Op, ...]) -> bool:
+    """Whether what is copied into a tensor is contiguous along its rows, not along k.
+
+    Args:
+        shared: the tensor.
+        row: the dimension of its rows, from the end.
+        using: the operations that name it.
+    """
     sources = [op.source for op in using if isinstance(op, Copy) and op.target.buffer is shared]
     views = [value.type.view for value in sources if isinstance(value.type, TensorType)]
-    return bool(views) and all(view.rank >= 2 and stride(view.offset, view.coords[-2]) == 1 for view in views)
+    if row is None or not views:
+        return False
+    return all(view.rank >= -row and stride(view.offset, view.coords[row]) == 1 for view in views)
 
 
 # ---------------------------------------------------------------- packing

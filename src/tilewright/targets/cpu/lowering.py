@@ -27,7 +27,8 @@ def lower(kernel: Kernel, arch: Arch | str) -> tuple[Kernel, tuple[str, ...]]:
     """The kernel that the text spells, and a note for each choice that was made.
 
     1. One thread does the work of the block; accumulators lie in micro-tiles; synchronisation falls away.
-    2. Operands of matrix multiplies lie in shared memory, widened, as rows of A and panels of B.
+    2. Operands of matrix multiplies lie in shared memory, widened, as rows of A and panels of B; those in
+       registers as well.
     3. Sizes that addresses are divided by get an inverse, which the launcher computes.
 
     The text then fuses neighbouring operations on single elements, and leaves out what lies past an edge.

@@ -1,0 +1,110 @@
+"""Where operands of multiplies lie: followed through views, or packed where that fails."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.targets import cpu
+from tilewright.targets.listing import Listing
+
+Machine = Callable[..., Listing]
+
+MMA = tw.TiledMma(tw.atoms.MMA_F16, warps=(2, 1), repeats=(2, 4))
+TILE = (64, 32, 32)
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def split_depth(A, B, C):
+    """Both operands in pieces of 8 along K."""
+    tile_m, tile_n, tile_k = TILE
+    m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
+    acc = tw.accumulator(MMA)
+    sA = tw.shared((tile_k // 8, tile_m, 8), A.dtype)
+    sB = tw.shared((tile_n, tile_k // 8, 8), B.dtype)
+    for k in tw.range(tw.ceil_div(A.shape[1], tile_k)):
+        rows = sA.permute(1, 0, 2).merge(1)
+        tw.copy(A.tile((tile_m, tile_k), (m, k)), rows, threads=(16, 4))
+        tw.copy(B.tile((tile_n, tile_k), (n, k)), sB.merge(1), threads=(16, 4))
+        tw.barrier()
+        tw.mma(rows, sB.merge(1), acc)
+        tw.barrier()
+    tw.copy(acc, C.tile((tile_m, tile_n), (m, n)))
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def slices(A, B, C):
+    """Multiplies of half the depth, of rows that are a box of a larger tensor."""
+    tile_m, tile_n, tile_k = TILE
+    m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
+    acc = tw.accumulator(MMA)
+    both = tw.shared((2, tile_m + tile_n, tile_k), A.dtype)
+    for k in tw.range(tw.ceil_div(A.shape[1], tile_k)):
+        sA, sB = both[k % 2, :tile_m], both[k % 2, tile_m:]
+        tw.copy(A.tile((tile_m, tile_k), (m, k)), sA, threads=(16, 4))
+        tw.copy(B.tile((tile_n, tile_k), (n, k)), sB, threads=(16, 4))
+        tw.barrier()
+        for half in tw.unroll(2):
+            at = slice(16 * half, 16 * (half + 1))
+            tw.mma(sA[:, at], sB[:, at], acc)
+        tw.barrier()
+    tw.copy(acc, C.tile((tile_m, tile_n), (m, n)))
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def also_stored(A, B, C):
+    """An operand in registers that something other than a multiply reads: it stays what the author wrote."""
+    tile_m, tile_n, tile_k = TILE
+    m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
+    acc = tw.accumulator(MMA)
+    for k in tw.range(tw.ceil_div(A.shape[1], tile_k)):
+        rA = tw.load(A.tile((tile_m, tile_k), (m, k)), tw.operand_a(MMA, tile_k))
+        rB = tw.load(B.tile((tile_n, tile_k), (n, k)), tw.operand_b(MMA, tile_k))
+        tw.mma(rA + rA, rB, acc)
+        tw.mma(rA, rB, acc)
+    tw.copy(acc, C.tile((tile_m, tile_n), (m, n)))
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def doubled_depth(A, B, C):
+    """A multiply of twice the depth that is the same tile twice: no order of the tile reads so."""
+    tile_m, tile_n, tile_k = TILE
+    m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
+    acc = tw.accumulator(MMA)
+    sA, sB = tw.shared((tile_m, tile_k), A.dtype), tw.shared((tile_n, tile_k), B.dtype)
+    for k in tw.range(tw.ceil_div(A.shape[1], tile_k)):
+        tw.copy(A.tile((tile_m, tile_k), (m, k)), sA, threads=(16, 4))
+        tw.copy(B.tile((tile_n, tile_k), (n, k)), sB, threads=(16, 4))
+        tw.barrier()
+        tw.mma(sA.broadcast(1, 2).merge(1), sB.broadcast(1, 2).merge(1), acc)
+        tw.barrier()
+    tw.copy(acc, C.tile((tile_m, tile_n), (m, n)))
+
+
+# What each adds up, in products; and how many operands are packed before they are multiplied.
+CASES = {split_depth: (1, 0), slices: (1, 2), also_stored: (3, 2), doubled_depth: (2, 2)}
+
+
+@pytest.mark.parametrize("kernel", CASES, ids=lambda kernel: kernel.name)
+@pytest.mark.parametrize("shape", [(64, 32, 64), (70, 45, 67)], ids=str)
+def test_operands(machine: Machine, kernel: tw.Kernel, shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    drawn = np.random.default_rng(0)
+    A, B = (drawn.uniform(-1, 1, extents).astype(np.float16) for extents in ((m, k), (n, k)))
+    C = np.full((m, n), np.nan, np.float32)
+    listing = machine(kernel.trace(A, B, C), {"A": A, "B": B, "C": C})
+    times, packed = CASES[kernel]
+    a, b = A.astype(np.float64), B.astype(np.float64)
+    error = np.abs(C - times * a @ b.T)
+    assert (error <= (times * k + 1) * 2.0**-24 * times * (np.abs(a) @ np.abs(b).T)).all()
+    assert sum("is packed into" in note for note in listing.notes) == packed
+
+
+def test_a_tensor_in_pieces_gets_the_order_of_the_multiply() -> None:
+    A, B, C = np.zeros((64, 64), np.float16), np.zeros((32, 64), np.float16), np.zeros((64, 32), np.float32)
+    _, notes = cpu.lower(split_depth.trace(A, B, C), "x86-64-v4")
+    assert "sA re-laid out: strides (8, 32, 1)" in notes
+    assert "sB re-laid out: strides (1, 256, 32)" in notes
