@@ -108,3 +108,54 @@ def test_a_tensor_in_pieces_gets_the_order_of_the_multiply() -> None:
     _, notes = cpu.lower(split_depth.trace(A, B, C), "x86-64-v4")
     assert "sA re-laid out: strides (8, 32, 1)" in notes
     assert "sB re-laid out: strides (1, 256, 32)" in notes
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def halves(A, B, C, *, between, sets):
+    """Each tile in two halves of the depth, in one or two sets of registers, with something between."""
+    tile_m, tile_n, tile_k = TILE
+    m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
+    acc = tw.accumulator(MMA)
+    rA = [tw.fragment(tw.operand_a(MMA, 16), A.dtype, name="rA") for _ in range(sets)]
+    rB = [tw.fragment(tw.operand_b(MMA, 16), B.dtype, name="rB") for _ in range(sets)]
+    for k in tw.range(tw.ceil_div(A.shape[1], tile_k)):
+        for half in tw.unroll(2):
+            at = half % sets
+            tw.copy(A.tile((tile_m, 16), (m, 2 * k + half)), rA[at])
+            tw.copy(B.tile((tile_n, 16), (n, 2 * k + half)), rB[at])
+            tw.mma(rA[at], rB[at], acc)
+            if between == "scaled" and half == 0:
+                acc *= 0.5
+            if between == "multiplied again" and half == 1:
+                tw.mma(rA[0], rB[1], acc)
+    tw.copy(acc, C.tile((tile_m, tile_n), (m, n)))
+
+
+@pytest.mark.parametrize(
+    ("between", "sets", "joined"),
+    [("nothing", 2, True), ("nothing", 1, False), ("scaled", 2, False), ("multiplied again", 2, True)],
+)
+def test_slices_are_joined_where_they_can_meet(
+    machine: Machine, between: str, sets: int, joined: bool
+) -> None:
+    m, n, k = 70, 45, 67
+    drawn = np.random.default_rng(0)
+    A, B = (drawn.uniform(-1, 1, extents).astype(np.float16) for extents in ((m, k), (n, k)))
+    C = np.full((m, n), np.nan, np.float32)
+    listing = machine(halves.trace(A, B, C, between=between, sets=sets), {"A": A, "B": B, "C": C})
+    assert any("side by side" in note for note in listing.notes) == joined
+    depth = -(-k // 32) * 32
+    a, b = (np.zeros((rows, depth)) for rows in (m, n))
+    a[:, :k], b[:, :k] = A, B
+    expected, size = np.zeros((m, n)), np.zeros((m, n))
+    for start in range(0, depth, 32):
+        first, second = slice(start, start + 16), slice(start + 16, start + 32)
+        products = [(first, first), (second, second)]
+        if between == "multiplied again":
+            products.append((first, second))
+        for turn, (left, right) in enumerate(products):
+            expected += a[:, left] @ b[:, right].T
+            size += np.abs(a[:, left]) @ np.abs(b[:, right]).T
+            if between == "scaled" and turn == 0:
+                expected *= 0.5
+    assert (np.abs(C - expected) <= 2 * (k + 8) * 2.0**-24 * size).all()

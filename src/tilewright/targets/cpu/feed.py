@@ -7,7 +7,7 @@ re-laid out is copied to a tensor of its own before the multiply.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from tilewright.dtypes import DType
@@ -22,6 +22,7 @@ from tilewright.layout.walk import substitute
 from tilewright.passes.relayout import relayout_shared, uses
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.targets.cpu.axes import operand_axes
+from tilewright.targets.cpu.join import join_multiplies
 from tilewright.targets.cpu.linear import panel_view, panels, row_view, stride
 from tilewright.targets.cpu.sequential import compute_dtype, whole
 
@@ -36,11 +37,13 @@ def feed_micro_kernels(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
     Returns:
         The kernel, and a note for each tensor that changed.
     """
-    kernel, placed = _place(kernel)
+    chosen = _only_multiplied(kernel)
+    kernel, placed = _place(kernel, chosen)
+    kernel, joined = join_multiplies(kernel, chosen)
     kernel, widened = _widen(kernel)
     kernel, moved = relayout_shared(kernel, _layout)
     kernel, packed = _pack(kernel)
-    return kernel, (*placed, *widened, *moved, *packed)
+    return kernel, (*placed, *joined, *widened, *moved, *packed)
 
 
 # ---------------------------------------------------------------- fragments
@@ -60,9 +63,8 @@ def _only_multiplied(kernel: Kernel) -> dict[str, Fragment]:
     return {name: op for name, op in found.items() if name in multiplied}
 
 
-def _place(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
+def _place(kernel: Kernel, chosen: Mapping[str, Fragment]) -> tuple[Kernel, tuple[str, ...]]:
     """Operands in fragments become shared tensors: what fills them writes what multiplies read."""
-    chosen = _only_multiplied(kernel)
 
     def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
         if isinstance(op, Fragment) and op.result.name in chosen:
