@@ -52,11 +52,16 @@ def test_levels_and_their_rendering(tmp_path: Path) -> None:
     kept = tmp_path / "levels.json"
     output = run("levels.py", "--quick", "--target", "cpu", "--json", kept)
     assert "256x384x320 prefetched" in output
-    (row,) = json.loads(kept.read_text())["rows"]
-    assert max(row["error_of_bound"].values()) <= 1
-    assert set(row["over_the_one_before"]) == {"serial", "buffered", "prefetched", "prefetched, wide"}
+    gemms, fused = json.loads(kept.read_text())["rows"]
+    assert max(*gemms["error_of_bound"].values(), *fused["error_of_bound"].values()) <= 1
+    later = {"optimised", "registers only", "serial", "buffered", "prefetched", "prefetched, wide"}
+    assert set(gemms["over_the_one_before"]) == later
+    assert set(gemms["over_the_rival"]) == {*later, "basic", "prefetched again"}
+    assert set(fused["over_the_rival"]) == {"two fused", "two fused again"}
     run("render.py", kept, "--out", tmp_path / "page.md")
-    assert "| 256×384×320 buffered |" in (tmp_path / "page.md").read_text()
+    page = (tmp_path / "page.md").read_text()
+    assert "| 256×384×320 buffered |" in page
+    assert "| 130×72×56×136 two fused |" in page
 
 
 def test_attention_on_the_cpu(tmp_path: Path) -> None:
