@@ -12,16 +12,16 @@ from tilewright.dtypes import DType, limits
 from tilewright.ir.fragment_ops import Reduce
 from tilewright.layout.registers import Digit
 from tilewright.targets.cpu.conversions import STORAGE, computes_in
-from tilewright.targets.cpu.emitter import CpuEmitter
+from tilewright.targets.cpu.emitter import SELF, CpuEmitter
 from tilewright.targets.cpu.pointwise import literal
 
 COMBINE = {
     "sum": "{0} + {1}",
     # A NaN wins against a number.
-    "max": "{0} > {1} || {0} != {0} ? {0} : {1}",
-    "min": "{0} < {1} || {0} != {0} ? {0} : {1}",
+    "max": "({0} > {1}) | ({0} != {0}) ? {0} : {1}",
+    "min": "({0} < {1}) | ({0} != {0}) ? {0} : {1}",
 }
-"""How two numbers become one."""
+"""How two numbers become one, or two vectors."""
 
 
 def emit_reduce(emitter: CpuEmitter, op: Reduce) -> None:
@@ -40,10 +40,18 @@ def emit_reduce(emitter: CpuEmitter, op: Reduce) -> None:
         names = [emitter.local("e" if not depth else f"e{depth}") for depth in range(len(loops))]
         read = _sum(names, [loop[1] for loop in loops])
         place = f"{total}[{_sum(names, [loop[2] for loop in loops])}]"
-        value = emitter.convert(f"{emitter.name(op.source)}[{read}]", dtype, kind)
-        body = f"{place} = {_combined(emitter, op.function, kind, place, value)};"
-        nest = [(name, loop[0]) for name, loop in zip(names, loops, strict=True)]
-        _nested(emitter, nest, body, independent=bool(loops and loops[0][2]))
+        counts = [loop[0] for loop in loops]
+        steps = [1] * len(loops)
+        vectors = lanes > 1 and dtype == kind and loops[0][1:] == (1, 1)
+        if vectors:
+            steps[0] = lanes
+            name = _lanewise(emitter, op.function, kind, lanes)
+            body = f"{name}(&{place}, &{emitter.name(op.source)}[{read}]);"
+        else:
+            value = emitter.convert(f"{emitter.name(op.source)}[{read}]", dtype, kind)
+            body = f"{place} = {_combined(emitter, op.function, kind, place, value)};"
+        nest = list(zip(names, counts, steps, strict=True))
+        _nested(emitter, nest, body, independent=bool(loops and loops[0][2]) and not vectors)
         _folded(emitter, op, total, size, lanes, kind)
 
 
@@ -75,13 +83,14 @@ def _loops(kept: tuple[Digit, ...], reduced: tuple[Digit, ...], lanes: int) -> l
     return merged
 
 
-def _nested(emitter: CpuEmitter, loops: list[tuple[str, int]], body: str, *, independent: bool) -> None:
+def _nested(emitter: CpuEmitter, loops: list[tuple[str, int, int]], body: str, *, independent: bool) -> None:
     """Loops around a statement, the first one innermost; whether each of its turns has a total of its own."""
     if not loops:
         emitter.line(body)
         return
-    *inner, (name, count) = loops
-    head = f"for (Index {name} = 0; {name} < {count}; ++{name})"
+    *inner, (name, count, step) = loops
+    grow = f"++{name}" if step == 1 else f"{name} += {step}"
+    head = f"for (Index {name} = 0; {name} < {count}; {grow})"
     if not inner:
         if independent:
             emitter.line("INDEPENDENT")
@@ -92,19 +101,14 @@ def _nested(emitter: CpuEmitter, loops: list[tuple[str, int]], body: str, *, ind
 
 
 def _folded(emitter: CpuEmitter, op: Reduce, total: str, size: int, lanes: int, kind: DType) -> None:
-    """The lanes of each result, halves first; then the result, rounded once."""
-    at, half, lane = emitter.local("at"), emitter.local("half"), emitter.local("lane")
+    """The lanes of each result; then the result, rounded once."""
+    at = emitter.local("at")
     result = f"{emitter.name(op.result)}[{at}]"
-    first = f"{total}[{at}]" if lanes == 1 else f"{total}[{at} * {lanes}]"
+    first = f"{total}[{at}]"
+    if lanes > 1:
+        first = f"{_across(emitter, op.function, kind, lanes)}({total} + {at} * {lanes})"
     made = emitter.convert(first, kind, op.result.dtype)
-    with emitter.indented(f"for (Index {at} = 0; {at} < {size}; ++{at})"):
-        if lanes > 1:
-            left = f"{total}[{at} * {lanes} + {lane}]"
-            right = f"{total}[{at} * {lanes} + {lane} + {half}]"
-            both = _combined(emitter, op.function, kind, left, right)
-            emitter.line(f"for (Index {half} = {lanes // 2}; {half} > 0; {half} /= 2)")
-            emitter.line(f"  for (Index {lane} = 0; {lane} < {half}; ++{lane}) {left} = {both};")
-        emitter.line(f"{result} = {made};")
+    emitter.line(f"for (Index {at} = 0; {at} < {size}; ++{at}) {result} = {made};")
 
 
 def _combined(emitter: CpuEmitter, function: str, kind: DType, left: str, right: str) -> str:
@@ -112,10 +116,45 @@ def _combined(emitter: CpuEmitter, function: str, kind: DType, left: str, right:
         return COMBINE[function].format(left, right)
     name = emitter.function(
         f"{function}_or_nan",
-        f"static inline {STORAGE[kind.name]} THIS_FUNCTION({STORAGE[kind.name]} a, {STORAGE[kind.name]} b) "
+        f"static inline {STORAGE[kind.name]} {SELF}({STORAGE[kind.name]} a, {STORAGE[kind.name]} b) "
         f"{{ return {COMBINE[function].format('a', 'b')}; }}",
     )
     return f"{name}({left}, {right})"
+
+
+def _vector(kind: DType, lanes: int) -> str:
+    attributes = f"vector_size({lanes * kind.bytes}), aligned({kind.bytes})"
+    return f"typedef {STORAGE[kind.name]} vector __attribute__(({attributes}));"
+
+
+def _lanewise(emitter: CpuEmitter, function: str, kind: DType, lanes: int) -> str:
+    """The function that combines a vector of totals with one of the source."""
+    real = STORAGE[kind.name]
+    text = f"""\
+static inline void {SELF}({real}* total, const {real}* source) {{
+  {_vector(kind, lanes)}
+  const vector a = *(const vector*)total, b = *(const vector*)source;
+  *(vector*)total = {COMBINE[function].format("a", "b")};
+}}"""
+    return emitter.function(f"{function}_of_{lanes}_{kind}", text)
+
+
+def _across(emitter: CpuEmitter, function: str, kind: DType, lanes: int) -> str:
+    """The function that makes one of the lanes of a total, halves first."""
+    real, half = STORAGE[kind.name], lanes // 2
+    combined, steps = COMBINE[function].format("a", "b"), []
+    while half:
+        order = ", ".join(str((lane + half) % lanes) for lane in range(lanes))
+        steps.append(f"  {{ const vector b = __builtin_shufflevector(a, a, {order}); a = {combined}; }}\n")
+        half //= 2
+    text = f"""\
+static inline {real} {SELF}(const {real}* total) {{
+  {_vector(kind, lanes)}
+  vector a = *(const vector*)total;
+{"".join(steps)}\
+  return a[0];
+}}"""
+    return emitter.function(f"{function}_across_{lanes}_{kind}", text)
 
 
 def _start(function: str, kind: DType) -> float | int:
