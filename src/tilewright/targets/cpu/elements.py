@@ -9,6 +9,7 @@ from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.types import Value
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.registers import Digit, broadcast
+from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import CpuEmitter
 from tilewright.targets.cpu.fuse import Pointwise
 
@@ -36,6 +37,13 @@ class Loops:
         self.counts = [mode.extent for mode in spread.values]
         self._merge()
         self.names = [emitter.local("e" if not depth else f"e{depth}") for depth in range(len(self.counts))]
+        self._held: dict[Value, str] = {}
+        self._repeated = [value for one in op.ops for value in one.read if self._is_repeated(value)]
+
+    def _is_repeated(self, value: Value) -> bool:
+        """Whether all turns of the innermost loop read the same element of a fragment."""
+        steps = self.steps.get(value.fragment.distribution) if value.is_fragment else None
+        return steps is not None and steps[:1] == [0]
 
     def _broadcast(self, value: Value) -> list[int]:
         digits = broadcast(self.spread, value.fragment.distribution)
@@ -66,6 +74,7 @@ class Loops:
             for depth in reversed(range(len(self.counts))):
                 name = self.names[depth]
                 if depth == 0:
+                    self._hold()
                     self.emitter.line("INDEPENDENT")
                 head = f"for (Index {name} = 0; {name} < {self.counts[depth]}; ++{name})"
                 stack.enter_context(self.emitter.indented(head))
@@ -73,8 +82,17 @@ class Loops:
                 stack.enter_context(self.emitter.indented(""))
             yield
 
+    def _hold(self) -> None:
+        """Read once what all turns read: no compiler makes vector code of a truth value that is read in each."""
+        for value in dict.fromkeys(self._repeated):
+            name = self.emitter.local(f"{self.emitter.name(value)}_all")
+            self.emitter.line(f"const {STORAGE[value.dtype.name]} {name} = {self.element(value)};")
+            self._held[value] = name
+
     def element(self, value: Value) -> str:
         """The element of a fragment that belongs to this turn."""
+        if value in self._held:
+            return self._held[value]
         return f"{self.emitter.name(value)}[{self._sum(value.fragment.distribution)}]"
 
     def coordinate(self, dim: int) -> str:
