@@ -83,7 +83,7 @@ class Loops:
             yield
 
     def _hold(self) -> None:
-        """Read once what all turns read: no compiler makes vector code of a truth value that is read in each."""
+        """Read once what all turns read: compilers make no vector code of a truth value read in each."""
         for value in dict.fromkeys(self._repeated):
             name = self.emitter.local(f"{self.emitter.name(value)}_all")
             self.emitter.line(f"const {STORAGE[value.dtype.name]} {name} = {self.element(value)};")
