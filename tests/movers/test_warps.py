@@ -167,6 +167,43 @@ def test_base_tiles_repeat_over_warps() -> None:
         assert (columns.min(), columns.max()) == (32 * (warp // 2), 32 * (warp // 2) + 31)
 
 
+MOVED = ["f8e4m3", "u8", "f16", "bf16", "i32", "f32", "c32", "f64", "i64", "c64", "c128"]
+
+
+def moved_by(lane, element_bytes, run_bytes, major):
+    """What a lane moves at once, from the first element of a base tile, and the tile's extents."""
+    columns = run_bytes // element_bytes
+    rows, width = inferred(columns, element_bytes)
+    each = 16 // element_bytes
+    across, start = divmod(lane * each, width)
+    places = [(across, start + e) for e in range(each)]
+    return (places, (rows, width)) if major == 1 else ([at[::-1] for at in places], (width, rows))
+
+
+@pytest.mark.parametrize("run_bytes", [16, 64, 128])
+@pytest.mark.parametrize("major", [0, 1])
+@pytest.mark.parametrize("dtype", MOVED)
+def test_every_movers_index_set(dtype, major, run_bytes) -> None:
+    """Base tiles in every grid and reuse mode: what each lane moves, and in which order."""
+    element = tw.dtype(dtype)
+    lanes = [moved_by(lane, element.bytes, run_bytes, major) for lane in range(LANES)]
+    places, (height, width) = np.array([at for at, _ in lanes]), lanes[0][1]
+    part = (2 * height, width) if major == 1 else (height, 2 * width)
+    base = tw.base_tile(part, element, contiguous=major)
+    for grid, order, (reuse, along) in itertools.product(GRIDS, ("rows first", "columns first"), MODES):
+        times = 6 if grid == (3, 2) else 4  # what rows and columns of the grid both divide
+        tile = (part[0] * times, part[1] * times)
+        warps = grid if order == "rows first" else tw.Layout(grid, (grid[1], 1))
+        spread = tw.by_warps(tile, base, warps, reuse=reuse, along=along)
+        assert (spread.shape, spread.size_threads) == (tile, LANES * grid[0] * grid[1])
+        for warp in range(grid[0] * grid[1]):
+            top, rows, left, columns = expected_part(warp, tile, grid, order, reuse, along)
+            across, down = range(left, left + columns, width), range(top, top + rows, height)
+            corners = np.array([(i, j) for j in across for i in down])  # below each other, then side by side
+            found = spread.table[warp * LANES : (warp + 1) * LANES]
+            assert (found == (places[:, None] + corners[:, None]).reshape(LANES, -1, 2)).all()
+
+
 # ---------------------------------------------------------------- refusals
 
 
