@@ -42,11 +42,11 @@ CASES = {
     ),
     "im2col": (
         {
-            "X": np.random.default_rng(0).standard_normal((2, 3, 4, 4, 2, 4), np.float32),
-            "Y": np.full((2, 2 * 4 * 4 * 2, 3 * 4), np.nan, np.float32),
+            "X": np.random.default_rng(0).standard_normal((2, 3, 4, 6, 2, 4), np.float32),
+            "Y": np.full((2, 2 * 3 * 2 * 4, 12 * 4), np.nan, np.float32),
         },
         {
-            "taps": (1, 1, 3),
+            "taps": (2, 2, 3),
             "tile": (32, 8),
             "threads": (8, 2),
             "vector": 4,
@@ -75,7 +75,6 @@ OTHER_ISSUERS = (
 NARROWER = "copy -> barrier -> mma: the barrier orders the copy, however many accesses it makes"
 NARROWER_FIRST = "the thread that loads a value is the one that stores it, in its own order"
 ONE_COPY = "the end of the kernel orders its only copy, whichever thread makes it in however many accesses"
-ONE_TAP = "a filter of one tap along a dimension has no second one for its distance to lead to"
 THROUGH_SHARED = "copy -> barrier -> copy: the barrier orders the accumulator's way through sC"
 NARROWER_LAST = "barrier -> copy: the barrier orders all of sC, whichever thread takes it to C"
 WAITS_FOR_MORE = "copy_async -> async_wait(0) -> barrier -> mma: it only waits for the next stage as well"
@@ -102,8 +101,6 @@ EQUIVALENT = {
         "copy 9: threads in another order": NARROWER_LAST,
     },
     "im2col": {
-        "view 1: window stride 1: 3": ONE_TAP,
-        "view 2: window stride 1: 2": ONE_TAP,
         "copy 0: vector halved": ONE_COPY,
         "copy 0: threads in another order": ONE_COPY,
     },
