@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.ir.ops import Shared
 from tilewright.layout.banks import bank_conflicts
 from tilewright.layout.distribution import Distribution, Mode
 from tilewright.layout.transforms import Slice
@@ -35,13 +36,13 @@ ROWS_OF_MATRICES = Distribution((32, 8), (Mode(32, 0, 1),), (Mode(8, 1, 1),))
 """ldmatrix.x4: lane l gives the address of 8 halves of row l."""
 
 
-def degree(offset, lanes=32):
+def degree(offset, lanes=32, size=2):
     """The most different words that eight lanes together take from one bank."""
     worst = 0
     for first in range(0, lanes, 8):
         taken = {}
         for lane in range(first, first + 8):
-            for word in range(offset(lane) * 2 // 4, offset(lane) * 2 // 4 + 4):
+            for word in range(offset(lane) * size // 4, offset(lane) * size // 4 + 4):
                 taken.setdefault(word % 32, set()).add(word)
         worst = max(worst, *(len(words) for words in taken.values()))
     return worst
@@ -59,6 +60,40 @@ def test_how_many_rows_of_a_matrix_meet_in_a_bank(columns, parts, conflicts) -> 
     assert degree(lambda lane: int(view.at((lane, 0)))) == conflicts
     slim = Slice(((0, 32), (0, 8))).apply(view)
     assert bank_conflicts(slim, ROWS_OF_MATRICES, vector=8, element_bytes=2) == conflicts
+
+
+@pytest.mark.parametrize(
+    ("columns", "parts", "conflicts"),
+    [(32, None, 8), (32, (3, 2, 3), 1), (16, None, 4), (16, (2, 2, 2), 2), (16, (2, 2, 3), 1)],
+)
+def test_how_many_rows_of_floats_meet_in_a_bank(columns, parts, conflicts) -> None:
+    """As for halves: rows of 128 bytes, and of 64, four floats of each."""
+    view = tw.View.strided((32, columns), (columns, 1))
+    if parts is not None:
+        view = tw.Swizzle(*parts).apply(view)
+    assert degree(lambda lane: int(view.at((lane, 0))), size=4) == conflicts
+    rows = Distribution((32, 4), (Mode(32, 0, 1),), (Mode(4, 1, 1),))
+    assert bank_conflicts(Slice(((0, 32), (0, 4))).apply(view), rows, vector=4, element_bytes=4) == conflicts
+
+
+@tw.kernel(X="M N")
+def hardware(X):
+    tw.block_index(1)
+    held = tw.shared((32, 128 // X.dtype.bytes), X.dtype, swizzle=128)
+    tw.copy(X.tile(held.shape, (0, 0)), held, threads=(32, 1))
+
+
+@pytest.mark.parametrize("dtype", ["i8", "f8e4m3", "f16", "bf16", "f32", "i32", "f64", "c64", "c128"])
+def test_rows_of_any_dtype_under_the_hardwares_swizzle_meet_in_no_bank(dtype) -> None:
+    element = tw.dtype(dtype)
+    kernel = hardware.trace(np.zeros((32, 128 // element.bytes), element.numpy))
+    [held] = [op for op in kernel.walk() if isinstance(op, Shared)]
+    rows, columns = held.view.shape
+    chunk = 16 // element.bytes
+    for at in range(0, columns, chunk):
+        found = [int(held.view.at((row, at))) for row in range(rows)]
+        assert found == [row * columns + (at // chunk ^ row % 8) * chunk for row in range(rows)]
+        assert degree(lambda lane, found=found: found[lane], size=element.bytes) == 1
 
 
 def test_padding_spreads_rows_too() -> None:
