@@ -117,6 +117,12 @@ static float __double2float_rz(double x) {
   if (x != x || __builtin_isinf(x) || fabs((double)y) <= fabs(x)) return y;
   return nextafterf(y, 0.0f);
 }
+static float __ll2float_rz(long long x) {
+  // A float of more than the largest integer is 2^63, which the conversion back would not hold.
+  const float y = (float)x;
+  const bool away = x < 0 ? y < -0x1p63f || (long long)y < x : y >= 0x1p63f || (long long)y > x;
+  return away ? nextafterf(y, 0.0f) : y;
+}
 
 struct half_t;
 struct bf16_t;

@@ -128,6 +128,11 @@ DEVICE float double_to_float_odd(double x) {
   const bool lost = (double)y != x && x == x;
   return __uint_as_float(__float_as_uint(y) | (unsigned)lost);
 }""",
+    "ll_to_float_odd": """
+DEVICE float ll_to_float_odd(long long x) {
+  const float y = __ll2float_rz(x);
+  return __uint_as_float(__float_as_uint(y) | (unsigned)((long long)y != x));
+}""",
     "float_to_int": """
 DEVICE int float_to_int(float x) {
   return __float2int_rz(x);

@@ -78,7 +78,7 @@ def _rounded(wide: Array, target: DType) -> Array:
     if target.is_float:
         # ml_dtypes rounds through f32; an odd last bit there keeps the second rounding from seeing a tie.
         through = target.bits < 32 and target.name != "f16" and wide.dtype.itemsize > 2
-        return (_odd_f32(wide.astype(np.float64)) if through else wide).astype(target.numpy)
+        return (_odd_f32(_f64(wide)) if through else wide).astype(target.numpy)
     return _saturated(wide, target.numpy) if wide.dtype.kind == "f" else np.asarray(wide, target.numpy)
 
 
@@ -93,6 +93,15 @@ def number(value: float | int, target: DType) -> Array:
     if not target.is_float:
         return np.asarray(value, target.numpy)
     return _rounded(np.asarray(value, np.float64), target)
+
+
+def _f64(wide: Array) -> Array:
+    """Numbers as f64; the last of its 53 bits is set where an i64 has more (round to odd)."""
+    if wide.dtype != np.int64:
+        return wide.astype(np.float64)
+    size = np.abs(wide).view(np.uint64)
+    odd = (size & ~np.uint64(0x7FF)) | (((size & np.uint64(0x7FF)) != 0).astype(np.uint64) << np.uint64(11))
+    return np.where(wide < 0, -1.0, 1.0) * np.where(size >> np.uint64(53), odd, size).astype(np.float64)
 
 
 def _odd_f32(wide: Array) -> Array:

@@ -59,7 +59,9 @@ def _narrowed(wide: str, kind: DType, target: DType) -> str:
     name = NARROW[target.name]
     if kind == f64 and target.name == "f16":
         return f"double_to_half({wide})"
-    if kind == f64 or (kind in (i32, i64) and target.name != "f16") or kind.name == "u32":
+    if kind == i64 and target.name != "f16":
+        wide = f"ll_to_float_odd({wide})"
+    elif kind == f64 or (kind == i32 and target.name != "f16") or kind.name == "u32":
         wide = f"double_to_float_odd({wide})"
     elif kind != f32:
         wide = f"(float){_operand(wide)}"
