@@ -15,10 +15,14 @@ from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor, constant
 from tilewright.lang.tracer import current, located
 from tilewright.layout.distribution import Distribution, Mode
-from tilewright.layout.ranges import bits
+from tilewright.layout.ranges import bounds
 from tilewright.layout.registers import Keep, reduction, thread_digits
 
 __all__ = ["causal_mask", "coordinates", "redistribute", "reduce_max", "reduce_min", "reduce_sum"]
+
+
+SMALL = 1 << 30
+"""Integers that may be added to a coordinate: their sum fits 32 bits."""
 
 
 def reduce_sum(
@@ -227,7 +231,8 @@ def causal_mask(scores: Fragment, row: Index, column: Index) -> Fragment:
     """
     rows, columns = scores.shape
     ahead = _difference(row, column, -rows, columns)
-    seen = coordinates(scores, 1) - coordinates(scores, 0) <= ahead
+    # Of the ways to write this comparison the one that keeps the fewest registers alive.
+    seen = coordinates(scores, 1) - ahead <= coordinates(scores, 0)
     made: Fragment = elementwise("select", seen, scores, -math.inf)
     return made
 
@@ -235,7 +240,8 @@ def causal_mask(scores: Fragment, row: Index, column: Index) -> Fragment:
 def _difference(left: Index, right: Index, low: int, high: int) -> Index:
     """``left - right``, exact from ``low`` to ``high``, else some number beyond; no step leaves 32 bits."""
     exact = left - right
-    if bits(unwrap(exact)) == 32:
+    least, most = bounds(unwrap(exact))
+    if least > -SMALL and most < SMALL:
         return exact
     halves = minimum(maximum(left // 2 - right // 2, low // 2 - 1), high // 2 + 1)
     return 2 * halves + left % 2 - right % 2
@@ -244,5 +250,8 @@ def _difference(left: Index, right: Index, low: int, high: int) -> Index:
 def _dimension(spread: Distribution, dim: int) -> int:
     asked = constant("dim", dim)
     if not -spread.rank <= asked < spread.rank:
-        raise TraceError(f"dim={asked} of a tile of shape {spread.shape}", here())
+        nearest = min(max(asked, -spread.rank), spread.rank - 1)
+        raise TraceError(
+            f"dim={asked} of a tile of shape {spread.shape}; nearest legal choice: dim={nearest}", here()
+        )
     return asked % spread.rank

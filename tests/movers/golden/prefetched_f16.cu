@@ -49,6 +49,8 @@ __device__ __forceinline__ void mma_m16n8k16_f16(float* c, const void* a, const 
                  "r"(y[0]), "r"(y[1]));
 }
 
+// - sA re-laid out: swizzle<2, 3, 3>
+// - sB re-laid out: swizzle<2, 3, 3>
 extern "C" __global__ void __launch_bounds__(128) prefetched(
     const half_t* A, const half_t* B, half_t* C, int M, int A_stride0, int K, int N, int B_stride0,
     int C_stride0) {

@@ -1,6 +1,16 @@
 struct half_t { unsigned short bits; };
 
 template <class A, class B>
+__device__ __forceinline__ auto floor_div(A a, B b) {
+  return a / b - (a % b != 0 && a < 0);
+}
+
+template <class A, class B>
+__device__ __forceinline__ auto floor_mod(A a, B b) {
+  return (a % b + b) % b;
+}
+
+template <class A, class B>
 __device__ __forceinline__ decltype(A() + B()) min_int(A a, B b) {
   return a < b ? a : b;
 }
@@ -94,6 +104,9 @@ __device__ __forceinline__ void mma_m16n8k16_f16(float* c, const void* a, const 
                  "r"(y[0]), "r"(y[1]));
 }
 
+// - sQ re-laid out: swizzle<3, 3, 3>
+// - sK re-laid out: swizzle<3, 3, 3>
+// - sV re-laid out: swizzle<3, 3, 3>
 extern "C" __global__ void __launch_bounds__(128) attention(
     const half_t* Q, const half_t* K, const half_t* V, half_t* O, float scale, int B, int Q_stride0,
     int H, int Q_stride1, int M, int Q_stride2, int D, int K_stride0, int K_stride1, int N,
@@ -145,7 +158,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
     const int row = tid / 8;
     const int col = 8*(tid % 8);
     const half_t* from = Q + (128*m_1 + row)*Q_stride2 + Q_stride0*b + Q_stride1*h + col;
-    const bool inside = col < D;
+    const bool inside = 0 < m_1 + 1 && col < D;
     #pragma unroll
     for (int i = 0; i < 8; ++i) {
       *(uint4*)&query[8*i] =
@@ -274,22 +287,22 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       int at_1[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) at_1[i] = 8*(i / 8) + 2*(tid % 4) + (i % 2);
-      // 09_attention.py:73: add_1 = add(at_1, 64*j)
-      int add_1[64];
+      // 09_attention.py:73: sub = sub(at_1, 2*min(max(64*m_1 - 32*j + (shift // 2), -65), 33) + (shift % 2))
+      int sub[64];
       #pragma unroll
-      for (int i = 0; i < 64; ++i) add_1[i] = at_1[i] + (64*j);
+      for (int i = 0; i < 64; ++i) {
+        sub[i] =
+            at_1[i] - (2*min_int(max_int(64*m_1 - 32*j + floor_div(shift, 2), -65), 33)
+            + floor_mod(shift, 2));
+      }
       // 09_attention.py:73: at_2 = coordinates along 0
       int at_2[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) at_2[i] = 32*(tid / 32) + 8*((i / 2) % 4) + ((tid / 4) % 8);
-      // 09_attention.py:73: add_2 = add(at_2, 128*m_1 + shift)
-      int add_2[64];
-      #pragma unroll
-      for (int i = 0; i < 64; ++i) add_2[i] = at_2[i] + (128*m_1 + shift);
-      // 09_attention.py:73: less_equal = less_equal(add_1, add_2)
+      // 09_attention.py:73: less_equal = less_equal(sub, at_2)
       bool less_equal[64];
       #pragma unroll
-      for (int i = 0; i < 64; ++i) less_equal[i] = add_1[i] <= add_2[i];
+      for (int i = 0; i < 64; ++i) less_equal[i] = sub[i] <= at_2[i];
       // 09_attention.py:73: select_2 = select(less_equal, scores, -inf)
       float select_2[64];
       #pragma unroll
@@ -434,6 +447,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
     const int row = 32*(tid / 32) + ((tid / 4) % 8);
     const int col = 2*(tid % 4);
     half_t* to = O + (128*m_1 + row)*O_stride2 + O_stride0*b + O_stride1*h + col;
+    const bool inside = 0 < m_1 + 1;
     #pragma unroll
     for (int j_1 = 0; j_1 < 8; ++j_1) {
       #pragma unroll
@@ -441,7 +455,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
         __align__(4) half_t packed[2];
         #pragma unroll
         for (int e = 0; e < 2; ++e) packed[e] = float_to_half(select_4[8*j_1 + 2*i + e]);
-        if (128*m_1 + 8*i + row < M && 8*j_1 + col < D) {
+        if (inside && 128*m_1 + 8*i + row < M && 8*j_1 + col < D) {
           *(unsigned*)(to + 8*O_stride2*i + 8*j_1) = *(const unsigned*)packed;
         }
       }
