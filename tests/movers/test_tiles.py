@@ -136,3 +136,83 @@ def test_projections_of_a_blocks_tile() -> None:
     c = np.full((64, 48), np.nan, np.float32)
     projected(a, b, c, block=(32, 16, 16), target="reference")
     assert all((c[:, 16 * n : 16 * n + 16] == a).all() for n in range(3))
+
+
+# ---------------------------------------------------------------- from the end, and outside
+
+
+@tw.kernel(X="M N", Y="M N")
+def one_tile(X, Y, *, at, form):
+    tw.block_index(1)
+    source = X.tile((16, 32), at) if form == "tile" else X.tiles((16, 32))[at]
+    tw.copy(source, Y.tile((16, 32), (0, 0)), threads=(16, 2))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("form", ["tile", "tiles"])
+@pytest.mark.parametrize("at", [(-1, 0), (-2, -1), (1, -3), (-5, -3), (-6, 0), (0, -4), (5, 0), (-7, -9)])
+def test_constants_count_from_the_end_and_outside_is_zero(at, form, target) -> None:
+    """An array of 5 x 3 tiles: what no tile of it is reads as 0, before the first as after the last."""
+    x = np.random.default_rng(0).standard_normal((70, 90)).astype(np.float32)
+    tiles = np.zeros((80, 96), np.float32)
+    tiles[:70, :90] = x
+    m, n = (place + count if place < 0 else place for place, count in zip(at, (5, 3), strict=True))
+    inside = 0 <= m < 5 and 0 <= n < 3
+    wanted = tiles[16 * m : 16 * m + 16, 32 * n : 32 * n + 32] if inside else np.zeros((16, 32), np.float32)
+    assert (ran(one_tile, x, np.empty_like(x), target, at=at, form=form)[:16, :32] == wanted).all()
+
+
+@tw.kernel(X="M N", Y="M N")
+def neighbours(X, Y):
+    """Y[16 i:, 0:32] = the tile before, Y[16 i:, 32:64] = the one behind; stores go astray likewise."""
+    tw.block_index(1)
+    for i in tw.range(tw.ceil_div(X.shape[0], 16)):
+        tw.copy(X.tile((16, 32), (i - 1, 0)), Y.tile((16, 32), (i, 0)), threads=(16, 2))
+        tw.copy(X.tile((16, 32), (i + 1, 0)), Y.tile((16, 32), (i, 1)), threads=(16, 2))
+        tw.copy(X.tile((16, 32), (i, 0)), Y.tile((16, 32), (i - 2, 2)), threads=(16, 2))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_tile_before_the_first_reads_as_zero_and_is_not_written(target) -> None:
+    around = np.random.default_rng(1).standard_normal((120, 96)).astype(np.float32)
+    whole = np.full_like(around, np.nan)
+    x, y = around[40:88], whole[40:88]
+    neighbours(x, y, target=target)
+    assert not y[:16, :32].any()
+    assert (y[16:, :32] == x[:-16, :32]).all()
+    assert (y[:-16, 32:64] == x[16:, :32]).all()
+    assert not y[-16:, 32:64].any()
+    assert (y[:16, 64:] == x[32:, :32]).all()
+    assert np.isnan(whole[:40]).all()
+    assert np.isnan(whole[88:]).all()
+
+
+@pytest.mark.parametrize(
+    ("what", "says"),
+    [
+        (lambda s: s.tile((16, 32), (4, 0)), "tile index 4 of dimension 0 is outside [-4, 4)"),
+        (lambda s: s.tile((16, 32), (0, -5)), "tile index -5 of dimension 1 is outside [-4, 4)"),
+        (lambda s: s.tiles((16, 32))[4, 0], "tile index 4 of dimension 0 is outside [-4, 4)"),
+        (lambda s: s.tiles((16, 32))[:, -5][0], "tile index -5 of dimension 1 is outside [-4, 4)"),
+        (lambda s: s[64], "index 64 of dimension 0 is outside [-64, 64)"),
+        (lambda s: s[:, -129], "index -129 of dimension 1 is outside [-128, 128)"),
+        (lambda s: s[-70:], "slice -70: of dimension 0 is outside [-64, 64]"),
+        (lambda s: s[:, 8:129], "slice 8:129 of dimension 1 is outside [-128, 128]"),
+        (lambda s: tw.fragment(MAP, s.dtype, 0)[:, 64:136], "slice 64:136 is outside [-128, 128]"),
+        (lambda s: tw.fragment(MAP, s.dtype, 0)[:, -136:-64], "slice -136:-64 is outside [-128, 128]"),
+    ],
+)
+def test_a_constant_that_is_certainly_outside_is_refused_with_the_range(what, says) -> None:
+    """Before, behind, and what would count from the end twice: s[-70:] of 64 rows is no s[58:]."""
+
+    @tw.kernel(X="M N")
+    def outside(X):
+        tw.block_index(1)
+        what(tw.shared((64, 128), X.dtype))
+
+    with pytest.raises(TraceError) as raised:
+        outside.trace(np.zeros((4, 4), np.float32))
+    assert str(raised.value).startswith(f"{says}\n")
+
+
+MAP = tw.raked((4, 128), (4, 8), 1, 1)

@@ -11,7 +11,16 @@ from tilewright.errors import TraceError
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.ops import Copy, Elementwise, Redistribute
 from tilewright.ir.types import Value
-from tilewright.lang.scalars import Collective, Index, Scalar, as_tuple, undecided, unwrap
+from tilewright.lang.scalars import (
+    Collective,
+    Index,
+    Scalar,
+    as_tuple,
+    from_end,
+    spelled_slice,
+    undecided,
+    unwrap,
+)
 from tilewright.lang.source import here
 from tilewright.lang.tracer import current, located, open_region
 from tilewright.layout.distribution import Distribution
@@ -200,7 +209,13 @@ def _bounds(part: Any, extent: int) -> tuple[int, int]:
             "compiled; use `for i in tw.unroll(n)`",
             here(),
         )
-    start, stop, _ = part.indices(extent)
+    what = f"slice {spelled_slice(part)}"
+    start, stop = (
+        default if end is None else from_end(what, unwrap(end), extent, past=1)
+        for end, default in ((part.start, 0), (part.stop, extent))
+    )
+    assert isinstance(start, int), "a constant"
+    assert isinstance(stop, int), "a constant"
     return start, stop
 
 

@@ -258,6 +258,29 @@ def ceil_div(extents: Any, tiles: Any) -> Any:
         return wrap(expr.ceil_div(unwrap(extents), unwrap(tiles)))
 
 
+def from_end(what: str, index: Int, count: Int, past: int = 0) -> Int:
+    """A place among ``count``; as in Python, a negative constant counts from the end.
+
+    Args:
+        what: the place, as messages call it.
+        index: the place.
+        count: of how many.
+        past: 1 for a place that may lie behind the last.
+
+    Raises:
+        TraceError: a constant that lies outside of a constant count.
+    """
+    if isinstance(index, int) and isinstance(count, int) and not -count <= index < count + past:
+        raise TraceError(f"{what} is outside [{-count}, {count}{']' if past else ')'}", here())
+    return expr.add(count, index) if isinstance(index, int) and index < 0 else index
+
+
+def spelled_slice(part: slice) -> str:
+    """A slice as it is written in brackets."""
+    ends = ("" if end is None else str(end) for end in (part.start, part.stop))
+    return ":".join(ends) + (f":{part.step}" if part.step is not None else "")
+
+
 def minimum(left: Index, right: Index) -> Index:
     """The smaller of two integers."""
     return wrap(expr.minimum(unwrap(left), unwrap(right)))

@@ -10,13 +10,13 @@ from tilewright.errors import TraceError
 from tilewright.ir.ops import Partition, Reshape
 from tilewright.ir.types import Memory, Value
 from tilewright.lang.fragments import Fragment, Number, Operand, elementwise
-from tilewright.lang.scalars import Index, as_tuple, unwrap, wrap
+from tilewright.lang.scalars import Index, as_tuple, from_end, spelled_slice, unwrap, wrap
 from tilewright.lang.source import here
 from tilewright.lang.threads import thread_map
 from tilewright.lang.tiles import Tiles
 from tilewright.lang.tracer import current, located, open_region
 from tilewright.layout import transforms as t
-from tilewright.layout.expr import add, expand, mul
+from tilewright.layout.expr import add, ceil_div, expand, mul
 from tilewright.layout.im2col import im2col_transforms
 from tilewright.layout.layout import Layout
 from tilewright.layout.nodes import Int
@@ -61,11 +61,11 @@ class Tensor:
     ) -> Tensor:
         """Tile ``at`` of the partition into tiles of ``shape``: ``new[i] = old[at*shape + i]``.
 
-        What lies past the edge reads as 0 and is not written.
+        What lies outside of the tensor reads as 0 and is not written.
 
         Args:
             shape: static extents; None, in both ``shape`` and ``at``, takes the whole dimension.
-            at: which tile along each dimension.
+            at: which tile along each dimension; a negative constant counts from the end.
             projection: 1 keeps an entry of ``shape`` and ``at``, None drops it: a block's tile (m, n, k) and
                 its place, as operand A = (m, k) needs them, are ``projection=(1, None, 1)``.
         """
@@ -73,7 +73,21 @@ class Tensor:
             kept("tile shape", as_tuple(shape), projection),
             kept("tile index", as_tuple(at), projection),
         )
-        return self._view(t.Tile(_extents(extents), _places(places)), "tile")
+        return self._view(t.Tile(_extents(extents), self._places(extents, places)), "tile")
+
+    def _places(
+        self, extents: Sequence[int | None], places: Sequence[Index | None]
+    ) -> tuple[Int | None, ...]:
+        """Which tile along each dimension; what does not fit the rank is left to the tile itself."""
+        made = [None if place is None else unwrap(place) for place in places]
+        for dim, (length, place, extent) in enumerate(
+            zip(extents, made, self.value.tensor.shape, strict=False)
+        ):
+            if isinstance(place, int) and isinstance(length, int) and length > 0:
+                made[dim] = from_end(
+                    f"tile index {place} of dimension {dim}", place, ceil_div(extent, length)
+                )
+        return tuple(made)
 
     def tiles(self, shape: Sequence[int | None]) -> Tiles:
         """All tiles of ``shape``, to be counted by their place: ``tiles[i, j]``, or ``tiles[i, :][j]``.
@@ -93,7 +107,8 @@ class Tensor:
         parts += [slice(None)] * (len(self.shape) - len(parts))
         if len(parts) > len(self.shape):
             raise TraceError(f"{len(parts)} indices for a tensor of rank {len(self.shape)}", here())
-        at = tuple(_slice_part(part, e) for part, e in zip(parts, self.value.tensor.shape, strict=True))
+        shape = self.value.tensor.shape
+        at = tuple(_slice_part(part, e, dim) for dim, (part, e) in enumerate(zip(parts, shape, strict=True)))
         return self._view(t.Slice(at), "slice")
 
     def __setitem__(self, index: Any, value: Any) -> NoReturn:
@@ -262,18 +277,15 @@ def _extents(shape: Sequence[int | None]) -> tuple[int | None, ...]:
     return tuple(None if extent is None else constant("tile shape", extent) for extent in shape)
 
 
-def _places(at: Sequence[Index | None]) -> tuple[Int | None, ...]:
-    return tuple(None if place is None else unwrap(place) for place in at)
-
-
-def _slice_part(part: Any, extent: Int) -> Int | tuple[Int, Int]:
+def _slice_part(part: Any, extent: Int, dim: int) -> Int | tuple[Int, Int]:
     if not isinstance(part, slice):
         index = unwrap(part)
-        return extent + index if isinstance(index, int) and index < 0 else index
+        return from_end(f"index {index} of dimension {dim}", index, extent)
     if part.step not in (None, 1):
         raise TraceError(f"slice step {part.step!r}; only 1 is possible", here())
     bounds = []
     for given, default in ((part.start, 0), (part.stop, extent)):
         at: Int = default if given is None else unwrap(given)
-        bounds.append(extent + at if isinstance(at, int) and at < 0 else at)
+        what = f"slice {spelled_slice(part)} of dimension {dim}"
+        bounds.append(from_end(what, at, extent, past=1) if given is not None else at)
     return (bounds[0], bounds[1])

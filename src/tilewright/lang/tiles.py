@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from tilewright.errors import TraceError
-from tilewright.lang.scalars import Index, as_tuple, unwrap, wrap
+from tilewright.lang.scalars import Index, as_tuple, spelled_slice, unwrap, wrap
 from tilewright.lang.source import here
 from tilewright.layout.expr import ceil_div
 
@@ -51,17 +51,17 @@ class Tiles:
         if len(parts) > len(free):
             raise TraceError(f"{len(parts)} indices for tiles along {len(free)} dimensions", here())
         chosen = list(self.at)
-        for dim, count, part in zip(free, self.shape, parts, strict=False):
+        for dim, part in zip(free, parts, strict=False):
             if isinstance(part, slice):
                 if part != slice(None):
                     raise TraceError(
-                        f"tiles {_spelled(part)} of dimension {dim}: an index or ':' chooses tiles; nearest "
-                        "legal choice: slice the tensor before it is cut into tiles",
+                        f"tiles {spelled_slice(part)} of dimension {dim}: an index or ':' chooses tiles; "
+                        "nearest legal choice: slice the tensor before it is cut into tiles",
                         here(),
                     )
                 continue
-            at = unwrap(part)
-            chosen[dim] = count + at if isinstance(at, int) and at < 0 else part
+            unwrap(part)
+            chosen[dim] = part
         made = Tiles(self.source, self.extents, tuple(chosen))
         return made if made.free else self.source.tile(self.extents, made.at)
 
@@ -72,8 +72,3 @@ class Tiles:
 
     def __repr__(self) -> str:
         return f"tiles {self.extents} at {self.at} of {self.source!r}"
-
-
-def _spelled(part: slice) -> str:
-    ends = ("" if end is None else str(end) for end in (part.start, part.stop))
-    return ":".join(ends) + (f":{part.step}" if part.step is not None else "")

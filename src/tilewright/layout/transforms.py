@@ -25,7 +25,7 @@ from tilewright.layout.expr import (
     prove,
     xor,
 )
-from tilewright.layout.nodes import Int
+from tilewright.layout.nodes import Cond, Int
 from tilewright.layout.ranges import divisor
 from tilewright.layout.view import View, coordinates
 
@@ -55,7 +55,7 @@ def _check_dim(dim: int, view: View) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """The tile ``at`` of the partition into tiles of ``shape``; elements past the edge are invalid.
+    """The tile ``at`` of the partition into tiles of ``shape``; elements outside are invalid.
 
     ``new[d] = old[at[d]*shape[d] + i_d]``.  None in ``shape`` and ``at`` takes the whole dimension.
 
@@ -74,6 +74,7 @@ class Tile:
         _check_rank("tile index", self.at, view)
         shape: list[Int] = []
         start: list[Int] = []
+        begins: list[Cond] = []
         for dim, (length, at, extent) in enumerate(zip(self.shape, self.at, view.shape, strict=True)):
             if length is None or at is None:
                 if length is not at:
@@ -90,9 +91,10 @@ class Tile:
                 raise LayoutError(f"tile index {at} of dimension {dim} is outside [0, {count})")
             shape.append(length)
             start.append(mul(at, length))
+            begins.append(less_equal(0, at))
         old = [add(first, i) for first, i in zip(start, coordinates(shape), strict=True)]
         inside = [less(o, extent) for o, extent in zip(old, view.shape, strict=True)]
-        return view.map(shape, old, all_of(*inside))
+        return view.map(shape, old, all_of(*begins, *inside))
 
 
 @dataclass(frozen=True, slots=True)
