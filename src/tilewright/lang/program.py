@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.dtypes import DType, i32
-from tilewright.errors import LaunchError, TraceError
+from tilewright.errors import DTypeError, LaunchError, LayoutError, TraceError
 from tilewright.ir.async_ops import Role
 from tilewright.ir.builder import is_reserved
 from tilewright.ir.kernel import (
@@ -26,6 +26,7 @@ from tilewright.ir.ops import Block, Copy, Mma
 from tilewright.ir.types import FragmentType, Memory, ScalarType, TensorType, Value
 from tilewright.ir.verify import used_symbols
 from tilewright.lang.scalars import Scalar
+from tilewright.lang.source import raised_at
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Number, Tensor
 from tilewright.lang.tracer import Tracer, tracing
@@ -138,7 +139,13 @@ class Program:
                     sizes[parameter.name] = SizeParam(sym, Argument(parameter.name))
                     arguments.append(Scalar(sym))
             tracer.sizes.update(size.sym for size in sizes.values())
-            returned = self.function(*arguments, **given)
+            try:
+                returned = self.function(*arguments, **given)
+            except (
+                LayoutError,
+                DTypeError,
+            ) as error:  # of what knows no lines: layouts, distributions, atoms
+                raise TraceError(str(error), raised_at(error.__traceback__)) from error
         if returned is not None:
             kind = type(returned).__name__
             raise TraceError(
@@ -245,7 +252,8 @@ def _launch_shape(body: Block) -> tuple[int, int]:
             threads = max(threads, (op.first + op.count) * lanes)
         elif isinstance(op, Copy) and op.distribution is not None:
             threads = max(threads, op.distribution.size_threads)
-        for value in op.operands:
-            spread = value.type.distribution if isinstance(value.type, TensorType | FragmentType) else None
+        for value in (*op.operands, *op.results):
+            kind = value.type if isinstance(value, Value) else None
+            spread = kind.distribution if isinstance(kind, TensorType | FragmentType) else None
             threads = max(threads, spread.size_threads if spread is not None else 1)
     return threads, lanes

@@ -10,12 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from types import CodeType, FrameType
+from types import CodeType, FrameType, TracebackType
 
 from tilewright.errors import Frame, Location
 
-# The rooms that run beneath the author's code; `ops` writes kernels as authors do.
-_OURS = tuple(str(Path(__file__).parents[1] / room) + os.sep for room in ("lang", "runtime", "layout", "ir"))
+# What runs beneath the author's code; `ops` writes kernels as authors do.
+_ROOMS = ("lang", "runtime", "layout", "ir", "targets")
+_PACKAGE = Path(__file__).parents[1]
+_OURS = (*(str(_PACKAGE / room) + os.sep for room in _ROOMS), str(_PACKAGE / "dtypes.py"))
 _STORES = ("STORE_FAST", "STORE_NAME", "STORE_DEREF", "STORE_GLOBAL")
 _LOADS = ("LOAD_FAST", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_CLASSDEREF")
 _RESULTS = ("CALL", "BINARY", "COMPARE_OP", "UNARY_NEGATIVE", "FOR_ITER")
@@ -46,12 +48,28 @@ def author_frames() -> list[FrameType]:
 
 
 def _is_ours(frame: FrameType) -> bool:
-    return frame.f_code.co_filename.startswith(_OURS)
+    file = frame.f_code.co_filename
+    # What dataclasses generate has no file, but the module of its class.
+    module = str(frame.f_globals.get("__name__")) if file == "<string>" else ""
+    return file.startswith(_OURS) or module.startswith("tilewright.")
 
 
 def here() -> Location:
     """The author's location: innermost frame first, up to the kernel function."""
     return Location(tuple(_describe(frame, frame.f_lasti) for frame in author_frames()))
+
+
+def raised_at(traceback: TracebackType | None) -> Location | None:
+    """Where an error left the author's code for ours: as `here` would have said there."""
+    found: list[Frame] = []
+    inside = False
+    while traceback is not None:
+        ours = _is_ours(traceback.tb_frame)
+        if not ours:
+            found = [_describe(traceback.tb_frame, traceback.tb_lasti), *(found if inside else ())]
+        inside = not ours
+        traceback = traceback.tb_next
+    return Location(tuple(found)) if found else None
 
 
 def _describe(frame: FrameType, offset: int) -> Frame:

@@ -249,4 +249,6 @@ def _violations(op: Op, threads: int, lanes: int, first: int, place: str) -> Ite
     for spread in spreads:
         if spread.size_threads > threads:
             text = f"{op.name} takes {spread.size_threads} threads; the {place} has {threads}"
-            yield op.violation("threads", text, f"threads={spread.size_threads}")
+            warps = -(-spread.size_threads // lanes)
+            nearest = f"threads={spread.size_threads}" if place == "block" else f"tw.role(warps={warps})"
+            yield op.violation("threads", text, nearest)
