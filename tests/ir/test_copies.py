@@ -75,7 +75,10 @@ def test_distributions_must_cover_the_tile_exactly_once() -> None:
     [(rule, message, _)] = said(author)
     assert (rule, message) == (
         "threads x slice = tile",
-        "the distribution does not move every element of the tile (8, 8) exactly once",
+        (
+            "the distribution does not move every element of the tile (8, 8) exactly once: "
+            "no thread holds (1, 0)"
+        ),
     )
 
 
@@ -244,3 +247,101 @@ def test_asynchronous_copies() -> None:
     assert "vector 1 of f16 is 2 bytes" in rules[0][1]
     assert rules[0][2] == "vector=2"
     assert rules[1][1] == "cannot convert f16 to f32 in the background"
+
+
+# ---------------------------------------------------------------- the nearest legal choice
+
+
+def test_a_distribution_of_another_shape_names_one_of_this_shape() -> None:
+    def author(A):
+        tw.copy(
+            A.tile((64, 32), (0, 0)), tw.shared((64, 32), A.dtype), threads=tw.raked((32, 32), (8, 4), 1, 1)
+        )
+
+    [(rule, message, nearest)] = said(author)
+    assert (rule, message) == (
+        "distribution",
+        "a distribution of shape (32, 32) for a tile of shape (64, 32)",
+    )
+    assert nearest == "tw.blocked((64, 32), (32, 1))"
+
+    def legal(A):
+        made = eval(nearest, {"tw": tw})  # as an author would write it
+        tw.copy(A.tile((64, 32), (0, 0)), tw.shared((64, 32), A.dtype), threads=made)
+
+    assert said(legal) == []
+
+
+@pytest.mark.parametrize(
+    ("threads", "values", "flaw"),
+    [
+        ((tw.Mode(8, 0, 1),), (tw.Mode(4, 1, 1),), "no thread holds (0, 4)"),
+        ((tw.Mode(8, 0, 1),), (tw.Mode(16, 1, 1),), "value 8 of thread 0 is (0, 8), outside of the tile"),
+        ((tw.Mode(8, 0, 1), tw.Mode(2, 1, 2)), (tw.Mode(4, 1, 1),), "2 values are (0, 2)"),
+    ],
+)
+def test_a_map_that_does_not_deal_out_the_tile_says_where(threads, values, flaw) -> None:
+    def author(A):
+        spread = tw.Distribution((8, 8), threads, values)
+        tw.copy(A.tile((8, 8), (0, 0)), tw.shared((8, 8), A.dtype), threads=spread)
+
+    [(rule, message, nearest)] = said(author)
+    assert rule == "threads x slice = tile"
+    assert message == f"the distribution does not move every element of the tile (8, 8) exactly once: {flaw}"
+    assert eval(nearest, {"tw": tw}).is_exact
+
+
+def test_threads_over_a_whole_array_are_told_of_tiles() -> None:
+    def author(A, B):
+        tw.copy(A, B, threads=(8, 4))
+        tw.copy(A.tile((8, 8), (0, 0)), B.tile((8, 8), (0, 0)), threads=(8, 4), vector_dim=2)
+
+    assert [nearest for _, _, nearest in said(author)] == [
+        "a tile of it, .tile(shape, at) with constants in shape",
+        "vector_dim=1",
+    ]
+
+
+def test_fragments_of_two_maps_are_told_of_redistribute() -> None:
+    def author(A):
+        r = tw.load(A.tile((64, 32), (0, 0)), tw.by_warps((64, 32), tw.atoms.MMA_F16.c, (4, 1)))
+        q = tw.fragment(tw.raked((64, 32), (32, 4), 8, 1), A.dtype)
+        tw.copy(r, q)
+
+    [(rule, _, nearest)] = said(author)
+    assert rule == "distribution"
+    assert nearest == "tw.redistribute(r, like=q, scratch=tw.shared((64, 32), tw.f16)), copied to q"
+
+    def legal(A):
+        r = tw.load(A.tile((64, 32), (0, 0)), tw.by_warps((64, 32), tw.atoms.MMA_F16.c, (4, 1)))
+        q = tw.fragment(tw.raked((64, 32), (32, 4), 8, 1), A.dtype)
+        tw.copy(tw.redistribute(r, like=q, scratch=tw.shared((64, 32), tw.f16)), q)
+
+    assert said(legal) == []
+
+
+def test_an_array_that_is_contiguous_nowhere_is_named_with_its_stride() -> None:
+    def author(A):
+        tw.copy(A.tile((8, 8), (0, 0)), tw.shared((8, 8), A.dtype), threads=(8, 1), vector=4)
+
+    apart = TensorSpec(tw.f16, 2, None, (8, 8), (8, 2), 16, False)
+    assert said(author, A=apart) == [
+        (
+            "vector width",
+            "vector 4 on A_tile: A is not contiguous along its dimension 1 (stride A_stride1)",
+            "vector=1, or np.ascontiguousarray(A)",
+        )
+    ]
+    assert said(author, A=spec()) == []
+
+
+def test_im2col_of_channels_apart_names_the_channel() -> None:
+    def author(A):
+        matrix = A.im2col(spatial=(1, 2), filter=(3, 3), batch=0, channel=3)
+        tw.copy(matrix.tile((32, 32), (0, 0)), tw.shared((32, 32), A.dtype), threads=(32, 1), vector=4)
+
+    apart = TensorSpec(tw.f16, 4, None, (8, 8, 8, 8), (8, 8, 8, 4), 16, False)
+    [(rule, message, nearest)] = said(author, A=apart)
+    assert rule == "vector width"
+    assert message.endswith("A is not contiguous along its dimension 3 (stride A_stride3)")
+    assert nearest == "vector=1, or np.ascontiguousarray(A)"

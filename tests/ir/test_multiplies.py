@@ -100,7 +100,8 @@ def test_global_operands() -> None:
         tw.mma(tile, tw.shared((64, 32), tw.f16), tw.accumulator(MMA))
 
     [(rule, message, nearest)] = said(author)
-    assert (rule, nearest) == ("mma operand", "copy it to shared memory")
+    assert rule == "mma operand"
+    assert nearest == "copy it to shared memory, or tw.load(tile, tw.operand_a(mma, 32))"
     assert "A = tile lies in global memory" in message
 
 

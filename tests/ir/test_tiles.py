@@ -39,6 +39,18 @@ def test_threads_combine_in_pairs() -> None:
     ]
 
 
+def test_a_dimension_that_is_none_is_told_the_nearest() -> None:
+    for dim, nearest in ((2, 1), (-3, -2)):
+
+        def author():
+            tw.reduce_sum(tw.fragment(ROWS, tw.f32, 0), dim)  # noqa: B023
+
+        with pytest.raises(
+            tw.TraceError, match=f"dim={dim} of a tile .*; nearest legal choice: dim={nearest}\n"
+        ):
+            said(author)
+
+
 def test_a_reduction_of_masks_is_refused() -> None:
     def author():
         tw.reduce_max(tw.fragment(ROWS, tw.f32, 0) < 1, 1)

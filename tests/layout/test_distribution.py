@@ -175,3 +175,48 @@ def test_registers_of_another_order() -> None:
     assert registers(pair, other, (0, 0)) == (0, 1, 4, 5, 2, 3, 6, 7)
     assert registers(pair, blocked((16, 16), (8, 4), (1, 0)), (0, 0)) is None
     assert registers(pair, blocked((16, 16), (4, 4), (1, 0)), (0, 0)) is None
+
+
+@pytest.mark.parametrize(
+    ("tile", "threads", "vector", "along", "nearest"),
+    [
+        ((64, 60), (8, 4), 8, 1, "vector=1"),
+        ((64, 48), (8, 4), 8, 1, "vector=4"),
+        ((64, 48), (8, 5), 8, 1, "3 threads"),
+        ((60, 64), (8, 4), 8, 1, "6 threads"),
+        ((64, 7), (8, 4), 2, 1, "1 threads with vector=1"),
+    ],
+)
+def test_rakes_that_do_not_fit_name_what_does(tile, threads, vector, along, nearest) -> None:
+    with pytest.raises(LayoutError, match="nearest legal choice") as raised:
+        raked(tile, threads, vector, along)
+    assert str(raised.value).endswith(f"nearest legal choice: {nearest}")
+    dim = int(str(raised.value).split("of dimension ")[1][0])
+    fewer = int(nearest.split()[0]) if "threads" in nearest else threads[dim]
+    narrower = int(nearest.split("=")[1]) if "=" in nearest else vector
+    made = raked(tile, [fewer if d == dim else n for d, n in enumerate(threads)], narrower, along)
+    assert made.is_exact
+
+
+@pytest.mark.parametrize("order", [(1, 1), (0, 2), (-1, 0)])
+def test_an_order_that_is_no_permutation_is_refused(order: tuple[int, int]) -> None:
+    with pytest.raises(
+        LayoutError, match=r"nearest legal choice: order=\(1, 0\), the last dimension fastest"
+    ):
+        blocked((32, 64), (4, 4), order=order)
+
+
+@pytest.mark.parametrize(("shape", "nearest"), [((16, 4), (16, 8)), ((8, 1), (16, 1)), ((2, 2), (16, 8))])
+def test_a_projection_keeps_an_extent_or_makes_it_one(shape, nearest) -> None:
+    atom = Distribution((16, 8), (Mode(4, 1, 2), Mode(8, 0, 1)), (Mode(2, 1, 1), Mode(2, 0, 8)))
+    with pytest.raises(LayoutError, match="is no projection of a tile") as raised:
+        atom.projected(shape)
+    assert str(raised.value).endswith(f"nearest legal choice: {nearest}")
+    assert atom.projected(nearest).is_exact
+
+
+def test_threads_are_numbered_along_the_last_dimension_first_unless_asked_otherwise() -> None:
+    """As a tuple of counts numbers them everywhere else."""
+    assert blocked((8, 12, 6), (2, 3, 6)) == blocked((8, 12, 6), (2, 3, 6), order=(2, 1, 0))
+    assert blocked((8, 12), (2, 3)).coordinate(1, 0) == (0, 4)
+    assert blocked((8, 12), (2, 3), order=(0, 1)).coordinate(1, 0) == (4, 0)

@@ -133,7 +133,10 @@ MESSAGES = [
     (np.zeros(3, ">f4"), r"elements dtype\('>f4'\) have the other byte order; nearest: array.astype\(.*\)"),
     (
         np.zeros((3, 4))[:, ::-1],
-        r"stride -8 of dimension 1 is negative; nearest: np.ascontiguousarray\(array\)",
+        (
+            r"stride -1 element of dimension 1 is negative; nearest: np.ascontiguousarray\(array\) for one "
+            r"that is read; for one that is written, pass a contiguous array and assign it back: .*"
+        ),
     ),
     (
         np.ndarray((4,), np.float32, bytearray(20), 0, (5,)),

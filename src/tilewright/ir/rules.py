@@ -11,7 +11,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import Violation
 from tilewright.ir.elementwise import CONVERSION
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
-from tilewright.layout.distribution import Distribution, registers
+from tilewright.layout.distribution import Distribution, dealt, registers
 from tilewright.layout.expr import add, expand, mul
 from tilewright.layout.nodes import And, Expr, Int, Sym
 from tilewright.layout.registers import broadcast, spelled
@@ -83,14 +83,20 @@ def widest_map(maps: Sequence[Distribution]) -> Distribution:
     return max(maps, key=lambda spread: math.prod(spread.shape))
 
 
+def _moved(source: Value, like: Value) -> str:
+    """The call that gives a fragment another's map."""
+    given, wanted = source.fragment.distribution, like.fragment.distribution
+    local = registers(given, wanted, (0,) * given.rank)
+    scratch = "" if local is not None else f", scratch=tw.shared({given.shape}, tw.{source.dtype})"
+    return f"tw.redistribute({source}, like={like}{scratch})"
+
+
 def _unequal(op: Elementwise, full: Value, part: Value) -> Violation:
     """A violation for two maps that do not fit together."""
     shapes = " and ".join(f"{v} {_spelled(v.fragment.shape)}" for v in (full, part))
     maps = "; ".join(f"{v}: {spelled(v.fragment.distribution)}" for v in (full, part))
     wanted, given = full.fragment.shape, part.fragment.shape
-    local = registers(part.fragment.distribution, full.fragment.distribution, (0,) * len(given))
-    scratch = "" if local is not None else f", scratch=tw.shared({part.fragment.shape}, tw.{part.dtype})"
-    nearest = f"tw.redistribute({part}, like={full}{scratch})"
+    nearest = _moved(part, full)
     if len(wanted) != len(given) or any(g not in (1, w) for g, w in zip(given, wanted, strict=True)):
         nearest = f"fragments of shape {_spelled(wanted)}, or 1 where they are to be broadcast"
     elif wanted != given:
@@ -144,10 +150,20 @@ def verify_copy(op: Copy) -> Iterator[Violation]:
         yield op.violation(
             "distribution",
             f"{' and '.join(maps.values())} share the tile out to the threads in different ways",
-            "the same distribution on both sides",
+            _nearest_map(op),
         )
     else:
         yield from _verify_spread(op, next(iter(maps)), source)
+
+
+def _nearest_map(op: Copy) -> str:
+    """How both sides of a copy get one map."""
+    if op.source.is_fragment and op.target.is_fragment:
+        return f"{_moved(op.source, op.target)}, copied to {op.target}"
+    if op.distribution is not None:
+        own = next(v for v in (op.source, op.target) if getattr(v.type, "distribution", None))
+        return f"no threads=: {own} brings its own"
+    return "the same distribution on both sides"
 
 
 def _verify_spread(op: Copy, spread: Distribution, shape: tuple[Int, ...]) -> Iterator[Violation]:
@@ -155,20 +171,31 @@ def _verify_spread(op: Copy, spread: Distribution, shape: tuple[Int, ...]) -> It
         yield op.violation(
             "distribution",
             f"a distribution of shape {_spelled(spread.shape)} for a tile of shape {_spelled(shape)}",
+            _nearest_spread(spread, shape),
         )
         return
-    if not _covers(spread):
+    if flaw := _flaw(spread):
         yield op.violation(
             "threads x slice = tile",
-            f"the distribution does not move every element of the tile {_spelled(shape)} exactly once",
+            f"the distribution does not move every element of the tile {_spelled(shape)} exactly once: "
+            f"{flaw}",
+            _nearest_spread(spread, shape),
         )
     if op.vector is not None:
         yield from _verify_vector(op, spread, op.vector)
 
 
 @lru_cache(maxsize=1024)
-def _covers(spread: Distribution) -> bool:
-    return spread.is_exact
+def _flaw(spread: Distribution) -> str:
+    return spread.flaw
+
+
+def _nearest_spread(spread: Distribution, shape: tuple[Int, ...]) -> str:
+    """A map of a tile to about as many threads, or the tile that a map is of."""
+    extents = tuple(extent for extent in shape if isinstance(extent, int))
+    if len(extents) < len(shape):
+        return f"a tile of shape {_spelled(spread.shape)}"
+    return f"tw.blocked({_spelled(extents)}, {_spelled(dealt(extents, spread.size_threads))})"
 
 
 def _verify_vector(op: Copy, spread: Distribution, vector: int) -> Iterator[Violation]:
@@ -205,7 +232,13 @@ def _verify_access(op: Copy, value: Value, dim: int, vector: int, nearest: str) 
     if obstacle := kind.view.vector_obstacle(dim, vector):
         units = [d for d in range(kind.view.rank) if _step(kind.view, d) == 1]
         unknown = _unknown(value, dim, vector)
-        if units and dim not in units:
+        if (gap := _gap(value, dim)) is not None:
+            array = value.buffer.tensor.view
+            step = _step(array, gap)
+            obstacle = f"{value.buffer} is not contiguous along its dimension {gap} (stride {step})"
+            packs = value is op.source and gap == array.rank - 1
+            nearest += f", or np.ascontiguousarray({value.buffer})" if packs else ", or an array that is"
+        elif units and dim not in units:
             obstacle = (
                 f"it is contiguous along dimension {units[-1]}, the threads' runs lie along dimension {dim}"
             )
@@ -225,6 +258,16 @@ def _verify_access(op: Copy, value: Value, dim: int, vector: int, nearest: str) 
             f"{value.buffer} starts at a multiple of {kind.align}",
             nearest,
         )
+
+
+def _gap(value: Value, along: int) -> int | None:
+    """The dimension of an array that a tensor's dimension follows, if the array is contiguous along none."""
+    view, array = value.tensor.view, value.buffer.tensor.view
+    strides = [_step(array, dim) for dim in range(array.rank)]
+    moved = symbols(_step(view, along))
+    return (
+        None if 1 in strides else next((d for d in reversed(range(array.rank)) if strides[d] in moved), None)
+    )
 
 
 def _unknown(value: Value, along: int, width: int) -> dict[Sym, str]:
@@ -319,7 +362,7 @@ def _verify_operand(op: Mma, axis: int, label: str, value: Value) -> Iterator[Vi
         yield op.violation(
             "mma operand",
             f"{label} = {value} lies in global memory, a matrix multiply reads shared memory or registers",
-            "copy it to shared memory",
+            f"copy it to shared memory, or tw.load({value}, tw.operand_{label.lower()}(mma, {shape[1]}))",
         )
 
 

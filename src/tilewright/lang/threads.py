@@ -28,11 +28,18 @@ def thread_map(
     """
     counts, order = _thread_counts(threads)
     if not all(isinstance(extent, int) for extent in shape):
-        raise LayoutError(f"threads can be laid over a static tile only, not over shape {tuple(shape)}")
+        raise LayoutError(
+            f"threads can be laid over a static tile only, not over shape {tuple(shape)}; "
+            "nearest legal choice: a tile of it, .tile(shape, at) with constants in shape"
+        )
     tile = [int(extent) for extent in shape if isinstance(extent, int)]
     kept = _kept(tile, counts, projection)
     if vector_dim is not None and not 0 <= vector_dim < len(tile):
-        raise LayoutError(f"vector_dim={vector_dim} of a tile of rank {len(tile)}")
+        nearest = min(max(vector_dim, 0), len(tile) - 1)
+        raise LayoutError(
+            f"vector_dim={vector_dim} of a tile of rank {len(tile)}; "
+            f"nearest legal choice: vector_dim={nearest}"
+        )
     for extent, dim in zip(tile, kept, strict=True):
         if extent % counts[dim]:
             raise LayoutError(_indivisible(tile, counts, kept, extent, dim))

@@ -109,19 +109,35 @@ class Distribution:
         ]
         return np.stack(parts, axis=-1).astype(np.int64)
 
-    @cached_property
+    @property
     def is_exact(self) -> bool:
         """Whether every coordinate is held, and only by copies of one (thread, value) pair.
 
         Copies are threads that differ in replicated modes alone.
         """
-        copies = math.prod(mode.extent for mode in self.threads if mode.dim is None)
+        return not self.flaw
+
+    @cached_property
+    def flaw(self) -> str:
+        """Why the map is not exact, at its first such coordinate; empty if it is.
+
+        Example:
+            >>> Distribution((4, 8), (Mode(4, 0, 1),), (Mode(4, 1, 1),)).flaw
+            'no thread holds (0, 4)'
+        """
         counts = np.zeros(self.shape, dtype=np.int64)
         inside = np.all((self.table >= 0) & (self.table < np.array(self.shape)), axis=-1)
         if not inside.all():
-            return False
+            thread, value = (int(i) for i in np.argwhere(~inside)[0])
+            return (
+                f"value {value} of thread {thread} is {self.coordinate(thread, value)}, outside of the tile"
+            )
         np.add.at(counts, tuple(np.moveaxis(self.table, -1, 0)), 1)
-        return bool((counts == copies).all())
+        wrong = np.argwhere(counts != self.copies)
+        if not len(wrong):
+            return ""
+        at = tuple(wrong[0].tolist())
+        return f"{counts[at]} values are {at}" if counts[at] else f"no thread holds {at}"
 
     @cached_property
     def copies(self) -> int:
@@ -179,11 +195,20 @@ class Distribution:
 
         Threads along those dimensions hold copies, values along them fall away.
 
+        Raises:
+            LayoutError: an extent is neither 1 nor the tile's.
+
         Example:
             >>> tile = Distribution((4, 8), (Mode(4, 0, 1), Mode(2, 1, 4)), (Mode(4, 1, 1),))
             >>> tile.projected((4, 1)).threads
             (Mode(extent=4, dim=0, step=1), Mode(extent=2, dim=None, step=0))
         """
+        if any(new not in (1, old) for new, old in zip(shape, self.shape, strict=True)):
+            nearest = tuple(1 if new == 1 else old for new, old in zip(shape, self.shape, strict=True))
+            raise LayoutError(
+                f"{tuple(shape)} is no projection of a tile of shape {self.shape}: each extent is 1 or "
+                f"stays; nearest legal choice: {nearest}"
+            )
         gone = {d for d, (new, old) in enumerate(zip(shape, self.shape, strict=True)) if new == 1 != old}
         threads = tuple(Mode(m.extent, None, 0) if m.dim in gone else m for m in self.threads)
         return Distribution(tuple(shape), threads, tuple(m for m in self.values if m.dim not in gone))
@@ -233,7 +258,7 @@ def registers(source: Distribution, target: Distribution, start: Sequence[int]) 
 def blocked(
     tile: Sequence[int],
     threads: Sequence[int],
-    order: Sequence[int],
+    order: Sequence[int] | None = None,
     vector_dim: int | None = None,
     access_order: Sequence[int] | None = None,
     vector: int | None = None,
@@ -243,10 +268,11 @@ def blocked(
     Args:
         tile: extents of the tile.
         threads: number of threads along each dimension.
-        order: dimensions of the thread index, fastest first.
+        order: the dimensions in the order in which threads are numbered, fastest first, as modes are listed;
+            default: the last dimension fastest.
         vector_dim: the dimension along which a thread's consecutive values lie; default: the last.
-        access_order: the dimensions in the order in which a thread visits its chunk, slowest first; default:
-            as they come, ``vector_dim`` fastest.
+        access_order: the dimensions in the order in which a thread visits its chunk, slowest first, as loops
+            are nested; default: as they come, ``vector_dim`` fastest.
         vector: how many values a thread takes along ``vector_dim`` before it goes on in ``access_order``;
             default: its chunk.
 
@@ -258,9 +284,15 @@ def blocked(
         >>> blocked((256, 32), (64, 4), order=(1, 0)).coordinate(5, 9)
         (5, 9)
     """
+    order = tuple(reversed(range(len(tile)))) if order is None else order
     if not len(tile) == len(threads) == len(order):
         raise LayoutError(
             f"tile {tuple(tile)}, threads {tuple(threads)} and order {tuple(order)} differ in rank"
+        )
+    if sorted(order) != list(range(len(tile))):
+        raise LayoutError(
+            f"order={tuple(order)} does not name each of {len(tile)} dimensions once; nearest legal choice: "
+            f"order={tuple(reversed(range(len(tile))))}, the last dimension fastest"
         )
     for dim, (extent, count) in enumerate(zip(tile, threads, strict=True)):
         if extent % count:
@@ -302,6 +334,30 @@ def _visited(
     return (Mode(run, first, 1), *steps)
 
 
+def dealt(tile: Sequence[int], threads: int) -> tuple[int, ...]:
+    """Thread counts per dimension that divide a tile, as many of ``threads`` in all as the first dims take.
+
+    Example:
+        >>> dealt((64, 32), 128), dealt((6, 8), 32)
+        ((64, 2), (2, 8))
+    """
+    counts = []
+    for extent in tile:
+        counts.append(math.gcd(extent, threads))
+        threads //= counts[-1]
+    return tuple(counts)
+
+
+def _fitting(extent: int, threads: int, vector: int) -> str:
+    """Threads and vectors, at most as many and as wide, that divide an extent."""
+    if extent % threads == 0:
+        fewer = max(n for n in (1, 2, 4, 8, 16) if n == 1 or (n <= vector and extent % (threads * n) == 0))
+        return f"vector={fewer}"
+    if extent % vector == 0:
+        return f"{max(n for n in range(1, threads) if extent % (n * vector) == 0)} threads"
+    return f"{max(n for n in range(1, threads) if extent % n == 0)} threads with vector=1"
+
+
 def raked(tile: Sequence[int], threads: Sequence[int], vector: int, vector_dim: int) -> Distribution:
     """Neighbouring threads take neighbouring vectors; each thread then steps on by all threads together.
 
@@ -324,7 +380,8 @@ def raked(tile: Sequence[int], threads: Sequence[int], vector: int, vector_dim: 
     for dim, (extent, count, unit) in enumerate(zip(tile, threads, units, strict=True)):
         if extent % (count * unit):
             raise LayoutError(
-                f"{count} threads with vectors of {unit} do not divide the extent {extent} of dimension {dim}"
+                f"{count} threads with vectors of {unit} do not divide the extent {extent} of dimension "
+                f"{dim}; nearest legal choice: {_fitting(extent, count, unit)}"
             )
     order = [vector_dim, *(dim for dim in reversed(range(len(tile))) if dim != vector_dim)]
     thread_modes = tuple(Mode(threads[dim], dim, units[dim]) for dim in order)

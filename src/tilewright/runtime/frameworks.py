@@ -91,19 +91,24 @@ def _finish(
     return ArrayInfo(pointer, extents, steps, element, device, readonly, owner)
 
 
+_CONTIGUOUS = (
+    "nearest: np.ascontiguousarray(array) for one that is read; for one that is written, pass a contiguous "
+    "array and assign it back: array[...] = contiguous"
+)
+
+
 def _in_elements(shape: tuple[int, ...], strides: Sequence[int], unit: int, empty: bool) -> tuple[int, ...]:
     steps = []
     for dim, (extent, stride) in enumerate(zip(shape, strides, strict=True)):
         step, rest = divmod(stride, unit)
         if step < 0 or rest:
             if extent > 1 and not empty and stride < 0:
-                raise LaunchError(
-                    f"stride {stride} of dimension {dim} is negative; nearest: np.ascontiguousarray(array)"
-                )
+                size = f"{stride} bytes" if rest else f"{step} element{'s' * (step < -1)}"
+                raise LaunchError(f"stride {size} of dimension {dim} is negative; {_CONTIGUOUS}")
             if extent > 1 and not empty:
                 raise LaunchError(
                     f"stride {stride} bytes of dimension {dim} is no multiple of the {unit} bytes of an "
-                    "element; nearest: np.ascontiguousarray(array)"
+                    f"element; {_CONTIGUOUS}"
                 )
             step = 0  # never taken
         steps.append(int(step))
