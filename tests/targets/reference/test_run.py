@@ -14,7 +14,7 @@ from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.layout.distribution import Distribution, Mode
 from tilewright.layout.expr import less
 from tilewright.layout.nodes import Sym
-from tilewright.layout.transforms import Tile
+from tilewright.layout.transforms import Slice, Tile
 from tilewright.layout.view import View
 from tilewright.targets.reference import Kind, bind_sizes, run
 
@@ -23,14 +23,14 @@ ROW = Distribution((8,), (Mode(8, 0, 1),), ())
 PAIRS = Distribution((8,), (Mode(4, 0, 2),), (Mode(2, 0, 1),))
 
 
-def doubling(spread=ROW, view=None, element=f32, vector=None, source_at=0):
+def doubling(spread=ROW, view=None, element=f32, vector=None, source=None):
     """``Y = X`` for the first eight elements, each tensor one-dimensional of N elements ``PITCH`` apart."""
     view = view or View.strided((N,), (PITCH,))
     x, y = (Value(name, TensorType(Memory.GLOBAL, element, view)) for name in "XY")
     builder = Builder()
     tiles = [
-        builder.define(ops.Reshape, name, source=value, transform=Tile((8,), (at,)))
-        for name, value, at in (("x", x, source_at), ("y", y, 0))
+        builder.define(ops.Reshape, name, source=value, transform=part or Tile((8,), (0,)))
+        for name, value, part in (("x", x, source), ("y", y, None))
     ]
     builder.append(ops.Copy(*tiles, spread, vector))
     sizes = (
@@ -69,9 +69,18 @@ def test_an_element_between_strides_is_out_of_bounds() -> None:
     assert report.findings[0].count == 4
 
 
-def test_a_negative_tile_index_is_out_of_bounds_and_gives_poison() -> None:
+def test_a_tile_before_the_first_is_zero() -> None:
+    arrays = {"X": np.arange(1, 17, dtype=np.float32), "Y": np.full(16, 7, np.float32)}
+    run(doubling(source=Tile((8,), (COUNT - 2,))), arrays, {"COUNT": 1}).raise_if_any()
+    assert arrays["Y"].tolist() == [0] * 8 + [7] * 8
+
+
+BEFORE = Slice(((8 * COUNT - 16, 8 * COUNT - 8),))
+
+
+def test_a_slice_before_the_first_is_out_of_bounds_and_gives_poison() -> None:
     arrays = vectors(16)
-    report = run(doubling(source_at=COUNT - 2), arrays, {"COUNT": 1})
+    report = run(doubling(source=BEFORE), arrays, {"COUNT": 1})
     [finding] = report.findings
     assert (finding.kind, finding.tensor, finding.offset, finding.element) == (
         Kind.OUT_OF_BOUNDS,
@@ -142,7 +151,7 @@ def test_the_elements_of_a_vector_must_be_neighbours() -> None:
 
 
 def test_findings_are_counted_once_each() -> None:
-    body = doubling(source_at=COUNT - 2)
+    body = doubling(source=BEFORE)
     thrice = Kernel("thrice", body.params, (), 8, type(body.body)(body.body.ops[:2] + body.body.ops[2:] * 3))
     [finding] = run(thrice, vectors(16), {"COUNT": 1}).findings
     assert finding.count == 24
