@@ -184,7 +184,7 @@ def test_registers_of_another_order() -> None:
         ((64, 48), (8, 4), 8, 1, "vector=4"),
         ((64, 48), (8, 5), 8, 1, "3 threads"),
         ((60, 64), (8, 4), 8, 1, "6 threads"),
-        ((64, 7), (8, 4), 2, 1, "1 threads with vector=1"),
+        ((64, 7), (8, 4), 2, 1, "1 thread with vector=1"),
     ],
 )
 def test_rakes_that_do_not_fit_name_what_does(tile, threads, vector, along, nearest) -> None:
@@ -192,7 +192,7 @@ def test_rakes_that_do_not_fit_name_what_does(tile, threads, vector, along, near
         raked(tile, threads, vector, along)
     assert str(raised.value).endswith(f"nearest legal choice: {nearest}")
     dim = int(str(raised.value).split("of dimension ")[1][0])
-    fewer = int(nearest.split()[0]) if "threads" in nearest else threads[dim]
+    fewer = int(nearest.split()[0]) if "thread" in nearest else threads[dim]
     narrower = int(nearest.split("=")[1]) if "=" in nearest else vector
     made = raked(tile, [fewer if d == dim else n for d, n in enumerate(threads)], narrower, along)
     assert made.is_exact

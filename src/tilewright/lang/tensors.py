@@ -92,6 +92,8 @@ class Tensor:
     def tiles(self, shape: Sequence[int | None]) -> Tiles:
         """All tiles of ``shape``, to be counted by their place: ``tiles[i, j]``, or ``tiles[i, :][j]``.
 
+        Places are those of `tile`: what lies outside of the tensor reads as 0 and is not written.
+
         Args:
             shape: static extents; None takes the whole dimension.
         """

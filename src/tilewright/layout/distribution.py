@@ -354,8 +354,10 @@ def _fitting(extent: int, threads: int, vector: int) -> str:
         fewer = max(n for n in (1, 2, 4, 8, 16) if n == 1 or (n <= vector and extent % (threads * n) == 0))
         return f"vector={fewer}"
     if extent % vector == 0:
-        return f"{max(n for n in range(1, threads) if extent % (n * vector) == 0)} threads"
-    return f"{max(n for n in range(1, threads) if extent % n == 0)} threads with vector=1"
+        fewer = max(n for n in range(1, threads) if extent % (n * vector) == 0)
+        return f"{fewer} thread{'s' * (fewer > 1)}"
+    fewer = max(n for n in range(1, threads) if extent % n == 0)
+    return f"{fewer} thread{'s' * (fewer > 1)} with vector=1"
 
 
 def raked(tile: Sequence[int], threads: Sequence[int], vector: int, vector_dim: int) -> Distribution:
