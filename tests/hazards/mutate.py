@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
 from tilewright.errors import LayoutError, LegalityError
 from tilewright.ir import ops, verify
@@ -17,6 +18,7 @@ from tilewright.passes.rewrite import rewrite_kernel
 from tilewright.targets.reference import Report
 
 from .mutate_async import Change, asynchronous_changes, remade, swaps
+from .mutate_maps import map_changes
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,26 @@ def outcome(mutant: Mutant, execute: Callable[[Kernel], Report], is_right: Calla
     return "survived" if is_right() else "wrong result"
 
 
-def mutants(kernel: Kernel) -> Iterator[Mutant]:
-    """Every mutant of a kernel, each named by the operation and its number among those of its kind."""
+def mutants(kernel: Kernel, wanted: Container[str] | None = None) -> Iterator[Mutant]:
+    """Every mutant of a kernel, or those whose names are wanted."""
+    for name, made in _named(kernel):
+        if wanted is None or name in wanted:
+            yield Mutant(name, made())
+
+
+def names(kernel: Kernel) -> list[str]:
+    """The names of all mutants, none of which is built."""
+    return [name for name, _ in _named(kernel)]
+
+
+def _named(kernel: Kernel) -> Iterator[tuple[str, Callable[[], Kernel | None]]]:
+    """Mutants named by the operation and its number among those of its kind, and how to build each."""
     counts: dict[str, int] = {}
     for op in kernel.walk():
         number = counts[op.name] = counts.get(op.name, -1) + 1
         for what, change in _changes(op):
-            yield Mutant(f"{op.name} {number}: {what}", _changed(kernel, op.name, number, change))
-    yield from (Mutant(name, swapped) for name, swapped in swaps(kernel))
+            yield f"{op.name} {number}: {what}", partial(_changed, kernel, op.name, number, change)
+    yield from swaps(kernel)
 
 
 def _changed(kernel: Kernel, name: str, number: int, change: Change) -> Kernel | None:
@@ -79,6 +93,7 @@ def _same_place(op: Op, wanted: Op) -> bool:
 
 def _changes(op: Op) -> Iterator[tuple[str, Change]]:
     yield from asynchronous_changes(op)
+    yield from map_changes(op)
     match op:
         case ops.Barrier() | ops.WarpBarrier() | ops.AsyncCommit() | ops.Mma():
             yield "removed", lambda op: ()
@@ -93,7 +108,8 @@ def _changes(op: Op) -> Iterator[tuple[str, Change]]:
         case ops.Fragment():
             if op.fill is not None:
                 yield "not filled", lambda op: (remade(op, fill=None),)
-                yield "filled with one", lambda op: (remade(op, fill=1),)
+                if op.fill != 1:
+                    yield "filled with one", lambda op: (remade(op, fill=1),)
         case ops.Reshape(transform=Tile() as tile):
             for dim in range(len(tile.at)):
                 for by in (1, -1):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
+from functools import partial
 from itertools import pairwise
 
 from tilewright.ir import async_ops as ops
@@ -43,7 +44,8 @@ def asynchronous_changes(op: Op) -> Iterator[tuple[str, Change]]:
         case ops.Wait():
             yield "removed", lambda op: ()
             yield "other parity", lambda op: (replace(op, parity=add(1, mul(op.parity, -1))),)
-            yield "always parity 0", changed(parity=0)
+            if op.parity != 0:
+                yield "always parity 0", changed(parity=0)
             yield from _other_stages()
         case ops.Arrive():
             yield "removed", lambda op: ()
@@ -92,7 +94,7 @@ def asynchronous_changes(op: Op) -> Iterator[tuple[str, Change]]:
             return
 
 
-def swaps(kernel: Kernel) -> Iterator[tuple[str, Kernel]]:
+def swaps(kernel: Kernel) -> Iterator[tuple[str, Callable[[], Kernel]]]:
     """The kernel with two neighbouring operations in the other order, one of them asynchronous."""
     counts: dict[str, int] = {}
     numbers: dict[int, str] = {}
@@ -106,8 +108,12 @@ def swaps(kernel: Kernel) -> Iterator[tuple[str, Kernel]]:
             apart = not (one.results or other.results or isinstance(one, ops.Role))
             if apart and any(isinstance(op, ops.ASYNC_OPS) for op in (one, other)):
                 swapped = Block((*block.ops[:at], other, one, *block.ops[at + 2 :]))
-                body = _with_block(kernel.body, block, swapped)
-                yield f"{numbers[id(one)]}: after {numbers[id(other)]}", replace(kernel, body=body)
+                name = f"{numbers[id(one)]}: after {numbers[id(other)]}"
+                yield name, partial(_with_body, kernel, block, swapped)
+
+
+def _with_body(kernel: Kernel, old: Block, new: Block) -> Kernel:
+    return replace(kernel, body=_with_block(kernel.body, old, new))
 
 
 def _with_block(block: Block, old: Block, new: Block) -> Block:

@@ -10,7 +10,7 @@ from tilewright.runtime.compare import Accumulation, compare_gemm
 from tilewright.targets.reference import run
 
 from .hopper import operands
-from .mutate import Mutant, mutants
+from .mutate import Mutant, mutants, names
 from .test_clusters import bind
 from .test_hopper_mutants import EMPTY_GROUP, REGISTERS_KEPT, REGISTERS_ONLY, WAITS_FOR_ALL, summary
 
@@ -47,7 +47,7 @@ EQUIVALENT = {
 
 def every_mutant() -> Iterator[Mutant]:
     kernel = BOUND.trace(*operands(*SIZES[0]).values())
-    return (mutant for mutant in mutants(kernel) if mutant.name.split()[0] in KINDS)
+    return mutants(kernel, [name for name in names(kernel) if name.split()[0] in KINDS])
 
 
 def outcome(mutant: Mutant) -> str:

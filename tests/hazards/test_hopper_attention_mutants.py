@@ -1,0 +1,155 @@
+"""Every mutant of attention with Hopper's operations is found, or is equivalent for a reason named here."""
+
+from __future__ import annotations
+
+import functools
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.targets.test_attention import Case
+from tests.targets.test_hopper_attention import EXAMPLE, case
+
+from tilewright.ir.kernel import Kernel
+from tilewright.targets.reference import run
+
+from .mutate import Mutant, mutants, names, outcome
+from .test_fused_mutants import FIRST_DECAY, MASKS_NOTHING, SAME_FOR_ALL
+from .test_hopper_mutants import ONE_WARP, OWN_NUMBER, REGISTERS_KEPT, REGISTERS_ONLY, WAITS_FOR_ALL
+
+PARTS = 6
+TILES = {"one ragged tile": 30, "no keys": 0, "seven tiles, the last one ragged": 6 * 64 + 30}
+"""Keys, in tiles of 64, through rings of two stages: 3 * stages + 1 of them end on a phase of odd parity."""
+
+ONE_STAGE = "there is one stage"
+ONE_PANEL = "there is one panel, which is also the last and the next one, wherever its dimension stands"
+EMPTY_GROUP = "mma_async -> mma_commit -> mma_wait: the group that is added is empty and comes after"
+SAME_GROUP = "mma_async -> mma_commit -> mma_async stands: each product is in the group that it was in"
+LAST_FENCE = "the fence before the product of the keys stands, and since then nothing touched registers"
+OWN_ROWS = "mma_wait(0) -> copy: a warp writes the rows of Q that it alone multiplied, which it waited for"
+SAME_ELEMENTS = "copy -> fence_async -> role_barrier -> tma_store: the same threads write the same elements"
+OTHER_REGISTERS = "mma_async -> mma_wait: the copy touches no register of the product"
+OWN_REGISTERS = "both fragments are of one distribution: a thread copies to itself"
+FREED_BY_VALUES = (
+    "mma_wait(0) -> arrive(empty_v) -> wait(empty_v) -> tma_load(K): before the loading warp overwrites the "
+    "keys it waits for the place of the values of the tile before, which is freed after this product"
+)
+FREED_BEFORE = (
+    "arrive(empty_v) -> wait(empty_v) -> tma_load(K): the values that it now waits for are freed in the turn "
+    "before the one that needs these keys"
+)
+SET_FIRST = "every element is set before it is read"
+NOTHING_SUMMED = "before the first tile the sums are 0, by whatever they shrink"
+
+PER_GROUP = {
+    **dict.fromkeys(("mma_fence", "mma_commit", "mma_wait", "if"), 4),
+    **dict.fromkeys(("view", "copy"), 16),
+    **dict.fromkeys(("fill", "role_barrier"), 2),
+    "wait": 5,
+    "arrive": 3,
+    "fragment": 6,
+}
+"""How many operations of a kind one warpgroup has."""
+
+
+def of_both(equivalent: dict[str, str]) -> dict[str, str]:
+    """The same of the second warpgroup, whose operations have higher numbers."""
+
+    def shifted(found: re.Match[str]) -> str:
+        return f"{found[1]} {int(found[2]) + PER_GROUP.get(found[1], 0)}"
+
+    return {**equivalent, **{re.sub(r"(\w+) (\d+)", shifted, name): why for name, why in equivalent.items()}}
+
+
+LOADING = {
+    "role 0: for all warps around it": REGISTERS_KEPT,
+    "role 1: one warp later": ONE_WARP,
+    **dict.fromkeys((f"arrive {n}: each warp" for n in range(3)), ONE_WARP),
+    **dict.fromkeys(
+        (f"{op}: next stage, around" for op in ("arrive 0", "tma_load 0", "tma_load 1")), ONE_STAGE
+    ),
+    **{f"view {n}: slice 1 {how}": ONE_PANEL for n in range(4) for how in ("-1", "one around")},
+    "tma_load 2: after wait 1": FREED_BEFORE,
+}
+ATTENDING = {
+    "wait 2: next stage, around": ONE_STAGE,
+    **dict.fromkeys((f"fragment {n}: not filled" for n in (1, 4)), SET_FIRST),
+    "fragment 1: filled with one": SET_FIRST,
+    "fragment 2: filled with one": SAME_FOR_ALL,
+    "fragment 3: filled with one": FIRST_DECAY,
+    **dict.fromkeys((f"view {n}: order (1, 2, 0)" for n in (5, 8, 11)), ONE_PANEL),
+    **dict.fromkeys((f"view {n}: order (2, 0, 1)" for n in (14, 17)), ONE_PANEL),
+    **dict.fromkeys((f"view {n}: dimension 0" for n in (6, 9, 12)), ONE_PANEL),
+    **{f"view 19: slice 1 {how}": ONE_PANEL for how in ("-1", "one around")},
+    **dict.fromkeys((f"if {n}: always" for n in (1, 2)), MASKS_NOTHING),
+    "copy 3: removed": NOTHING_SUMMED,
+    **dict.fromkeys((f"copy {n}: vector halved" for n in (0, 1, 2, 6, 7, 8, 9, 13, 14)), OWN_REGISTERS),
+    "copy 15: vector halved": SAME_ELEMENTS,
+    **dict.fromkeys((f"mma_commit {n}: twice" for n in (0, 1, 3)), EMPTY_GROUP),
+    "mma_commit 2: twice": WAITS_FOR_ALL,
+    "mma_wait 1: one fewer pending": WAITS_FOR_ALL,
+    "mma_fence 2: removed": LAST_FENCE,
+    "role_barrier 0: removed": OWN_ROWS,
+    # In another order.
+    **{f"fill {n}: after wait {n + 3}": REGISTERS_ONLY for n in (0, 1)},
+    **{f"wait {n + 3}: after mma_fence {n}": REGISTERS_ONLY for n in range(4)},
+    "mma_commit 1: after wait 5": SAME_GROUP,
+    "mma_wait 1: after arrive 4": FREED_BY_VALUES,
+    "copy 12: after mma_wait 2": OTHER_REGISTERS,
+    "if 3: after role_barrier 0": OWN_ROWS,
+}
+EQUIVALENT = {
+    **LOADING,
+    **of_both(ATTENDING),
+    # The first warpgroup would meet the second at its barrier.
+    **{f"role_barrier {n}: another number": OWN_NUMBER for n in (2, 3)},
+}
+"""Mutants that compute the same without a hazard, and the happens-before edge or the values behind it."""
+
+
+def made(tiles: str) -> Case:
+    """Two warpgroups of 64 queries, 28 of which are not there."""
+    return case((1, 1, 100, TILES[tiles], 64))
+
+
+def traced() -> Kernel:
+    built = made("one ragged tile")
+    bound = functools.partial(EXAMPLE["bound"], keys=64, groups=2)(built.element, 64, causal=False)
+    kernel: Kernel = bound.trace(built.q, built.k, built.v, built.o, built.scale, 0)
+    return kernel
+
+
+def found(mutant: Mutant, cases: list[Case]) -> str:
+    """What shows in any of the cases that a mutant is wrong; ``"survived"`` if nothing does."""
+    for one in cases:
+        arrays: dict[str, Any] = {"Q": one.q, "K": one.k, "V": one.v, "O": one.o}
+        one.o[...] = np.nan
+
+        def is_right(one: Case = one) -> bool:
+            return bool((np.abs(one.o.astype(np.float64) - one.expected()) <= one.room()).all())
+
+        def execute(kernel: Kernel, arrays: Any = arrays, scale: float = one.scale) -> Any:
+            return run(kernel, arrays, {"shift": 0}, {"scale": scale})
+
+        if (told := outcome(mutant, execute, is_right)) != "survived":
+            return told
+    return "survived"
+
+
+def test_the_kernel_itself_is_clean() -> None:
+    for tiles in TILES:
+        assert found(Mutant("none", traced()), [made(tiles)]) == "survived"
+
+
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_mutant_is_found_or_equivalent_for_a_named_reason(part: int) -> None:
+    kernel, cases = traced(), [made(tiles) for tiles in TILES]
+    wanted = set(names(kernel)[part::PARTS])
+    assert len(wanted) * PARTS > 850
+    survived = {mutant.name for mutant in mutants(kernel, wanted) if found(mutant, cases) == "survived"}
+    assert survived == wanted & EQUIVALENT.keys()
+
+
+def test_every_reason_is_of_a_mutant() -> None:
+    assert set(names(traced())) >= EQUIVALENT.keys()
