@@ -1,50 +1,152 @@
-"""Bank conflicts, wavefronts and sectors of the examples' GEMMs: predicted, and measured by Nsight Compute.
+"""Instructions, wavefronts and bank conflicts of shared memory in the examples: predicted and measured.
 
-    python benchmarks/conflicts.py [--quick]
+    python benchmarks/conflicts.py [--quick] [--json results/conflicts.json]
 
-Runs `tilewright inspect --measure` for examples 02, 04 and every level of 07 in f16 and prints the tables.
-Exits with 1 if a kernel could not be measured.
+What `tilewright inspect --measure` shows, for examples 02 to 10. Where nothing can be measured, the tables
+hold what is predicted for `ARCH`. Exits with 1 if a kernel could not be measured, or not predicted.
 """
 
 from __future__ import annotations
 
-import argparse
-import subprocess
 import sys
-from pathlib import Path
+from dataclasses import dataclass
+from typing import Any
 
-ROOT = Path(__file__).parents[1]
+from reporting import ROOT, arguments, keep
 
-LEVEL = ("tile=(128, 128, 32)", "mma=tw.TiledMma(tw.atoms.MMA_F16, warps=(2, 2), repeats=(4, 8))")
-KERNELS: dict[str, tuple[str, ...]] = {
-    "examples/02_basic_gemm.py:LARGE": (),
-    "examples/04_optimized_gemm.py:LARGE": (),
-    "examples/07_three_levels_gemm.py:serial": LEVEL,
-    "examples/07_three_levels_gemm.py:buffered": LEVEL,
-    "examples/07_three_levels_gemm.py:prefetched": (*LEVEL, "stages=4"),
+from tilewright.errors import TilewrightError
+from tilewright.inspect.comparison import Comparison, compare, predict
+from tilewright.inspect.measured import require_gpu
+from tilewright.inspect.subject import Subject, from_file
+from tilewright.runtime import cuda
+
+ARCH = "sm_90a"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel of an example.
+
+    Args:
+        kernel: file and name.
+        few: extents that are whole tiles.
+        many: extents that fill a GPU.
+        constants: what the example gives it, and numbers that it takes.
+        dtypes: of its arrays.
+    """
+
+    kernel: str
+    few: str = "512x384x320"
+    many: str = "3840x4096x4096"
+    constants: tuple[str, ...] = ()
+    dtypes: str = "f16"
+
+    def subject(self, quick: bool) -> Subject:
+        """The kernel, with its arrays."""
+        return from_file(str(ROOT / "examples" / self.kernel), self.dtypes, self.shape(quick), self.constants)
+
+    def shape(self, quick: bool) -> str:
+        """The extents."""
+        return self.few if quick else self.many
+
+    def arguments(self, quick: bool) -> list[str]:
+        """The same as `tilewright inspect` takes it."""
+        given = [word for constant in self.constants for word in ("--set", constant)]
+        asked = ["--target", "cuda", "--dtype", self.dtypes, "--shape", self.shape(quick)]
+        return [str(ROOT / "examples" / self.kernel), *asked, *given]
+
+
+MMA = "mma=tw.TiledMma(tw.atoms.MMA_F16, warps=(2, 2), repeats="
+LEVEL = ("tile=(128, 128, 32)", f"{MMA}(4, 8))")
+WGMMA = ("mma=tw.TiledMma(tw.atoms.wgmma(tw.f16, 256))", "stages=4", "buffers=2", "blocks=132", "group=8")
+FUSED = ("tile=(64, 64, 32, 128)", "atom=tw.atoms.MMA_F16", "warps=4")
+ATTENTION = ("tile=TILES[64][0]", "warps=4", "atom=tw.atoms.MMA_F16", "scale=0.125", "shift=0")
+HOPPER = ("keys=128", "depth=64", "stages=2", "groups=2", "atom=tw.atoms.wgmma", "scale=0.125", "shift=0")
+SOME, ALL = "B=1,H=2,M=512,N=512,D=64", "B=2,H=8,M=4096,N=4096,D=64"
+
+CASES: dict[str, Case] = {
+    "02": Case("02_basic_gemm.py:LARGE"),
+    "03": Case("03_hopper_gemm.py:hopper_gemm", "512x768x320", constants=WGMMA),
+    "04": Case("04_optimized_gemm.py:LARGE"),
+    "05": Case(
+        "05_im2col.py:LARGE",
+        "N=2,D=5,H=4,W=6,G=2,C=64,P=48,T=1728",
+        "N=32,D=9,H=9,W=7,G=4,C=64,P=7840,T=1728",
+    ),
+    "06": Case("06_warp_tiles_gemm.py:warp_tiles_gemm", constants=("tile=(128, 64, 32)", f"{MMA}(4, 4))")),
+    "07 serial": Case("07_three_levels_gemm.py:serial", constants=LEVEL),
+    "07 buffered": Case("07_three_levels_gemm.py:buffered", constants=LEVEL),
+    "07 prefetched": Case("07_three_levels_gemm.py:prefetched", constants=(*LEVEL, "stages=4")),
+    "08": Case(
+        "08_fused_gemms.py:fused_gemms",
+        "M=512,N=192,K=128,P=256",
+        "M=4096,N=512,K=512,P=512",
+        FUSED,
+        "A=f16,B=f16,C=f16,D=f32",
+    ),
+    **{
+        f"{number}{' causal' * causal}": Case(kernel, SOME, ALL, (*given, f"causal={causal}"))
+        for number, kernel, given in (
+            ("09", "09_attention.py:attention", ATTENTION),
+            ("10", "10_hopper_attention.py:hopper_attention", HOPPER),
+        )
+        for causal in (False, True)
+    },
 }
-"""Each kernel, and the constants that the example gives it."""
-
-
-def command(kernel: str, constants: tuple[str, ...], shape: str) -> list[str]:
-    """`tilewright inspect` of a kernel."""
-    given = [word for constant in constants for word in ("--set", constant)]
-    asked = ["--target", "cuda", "--dtype", "f16", "--shape", shape, "--measure"]
-    return [sys.executable, "-m", "tilewright", "inspect", kernel, *given, *asked]
+"""The kernels of the examples, by number."""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--quick", action="store_true", help="small matrices")
-    shape = "512x384x320" if parser.parse_args().quick else "3840x4096x4096"
-    failed = 0
-    for kernel, constants in KERNELS.items():
-        print(f"{kernel} {shape}", flush=True)
-        failed += subprocess.run(command(kernel, constants, shape), cwd=ROOT).returncode != 0
-        print(flush=True)
+    asked = arguments(__doc__).parse_args()
+    ncu, why = None, ""
+    try:
+        ncu = require_gpu()
+    except TilewrightError as error:
+        why = str(error)
+    rows: list[dict[str, Any]] = []
+    for name in CASES:
+        rows.append(row(name, asked.quick, ncu, why))
+        keep(asked, "conflicts", "cuda" if cuda.device_count() else "cpu", rows)
+    failed = sum(bool(found["failed"] or found["unknown"]) for found in rows)
     if failed:
-        print(f"{failed} of {len(KERNELS)} kernels were not measured", flush=True)
+        print(f"{failed} of {len(rows)} kernels were not measured, or not predicted", flush=True)
     return 1 if failed else 0
+
+
+def row(name: str, quick: bool, ncu: str | None, why: str) -> dict[str, Any]:
+    """Predict and measure one kernel, and print it.
+
+    Args:
+        name: of the case.
+        quick: whether few elements will do.
+        ncu: Nsight Compute's program, if there is a GPU.
+        why: why nothing can be measured.
+    """
+    case = CASES[name]
+    print(f"{case.kernel} {case.shape(quick)}", flush=True)
+    found, failed = Comparison(case.kernel, ARCH, {}, {}), why
+    try:
+        subject = case.subject(quick)
+        found = predict(subject, None if ncu else ARCH)
+        if ncu:
+            found = compare(subject, ncu, case.arguments(quick))
+    except TilewrightError as error:
+        failed = str(error)
+    print(f"{found}\n", flush=True)
+    if failed:
+        print(f"not measured: {failed}\n", flush=True)
+    return {
+        "example": name,
+        "kernel": case.kernel,
+        "shape": case.shape(quick),
+        "dtypes": case.dtypes,
+        "constants": list(case.constants),
+        "arch": found.arch,
+        "predicted": dict(found.predicted),
+        "measured": dict(found.measured),
+        "unknown": found.unknown,
+        "failed": failed,
+    }
 
 
 if __name__ == "__main__":

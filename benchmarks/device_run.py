@@ -214,7 +214,7 @@ def parts(quick: bool) -> list[Part]:
         Part("racecheck-movers", _sanitizer("racecheck", "movers"), 150, _clean),
         Part("memcheck-clusters", _sanitizer("memcheck", "clusters"), 120, _clean),
         Part("racecheck-planted", _sanitizer("racecheck", "planted"), 60, _found),
-        Part("conflicts", (PYTHON, str(HERE / "conflicts.py"), *hurry), 120),
+        _benchmark("conflicts", 240, *hurry),
         _benchmark("launch_overhead", 60, *hurry),
         _benchmark("startup", 120, *hurry),
         _benchmark("gemm_cuda", 240, *hurry),

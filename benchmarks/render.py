@@ -204,7 +204,37 @@ def levels(rows: Sequence[dict[str, Any]]) -> str:
     return markdown(["level", "TFlops", "over the one before", f"over {rival}", "registers"], lines)
 
 
+def conflicts(rows: Sequence[dict[str, Any]]) -> str:
+    """Wavefronts of shared memory by kind, bank conflicts, and what the hardware counts as such."""
+    kinds = ("loads", "ldmatrix", "stores", "stmatrix", "cp.async")
+    names = (*(f"wavefronts of {kind}" for kind in kinds), "all wavefronts", "bank conflicts")
+    waits = "conflicts and waits for other warps"
+    lines = [
+        [f"{row['example']} {row['shape']}", *(beside(row, name) for name in names), beside(row, waits)]
+        for row in rows
+    ]
+    said = "Wavefronts of shared memory, predicted; what was measured beside it in bold where it differs.\n\n"
+    failed = [f"\n{row['example']}: {missing(row)}." for row in rows if missing(row)]
+    head = ["example", *kinds, "all", "conflicts", "conflicts and waits"]
+    return said + "\n".join([markdown(head, lines), *failed])
+
+
+def missing(row: dict[str, Any]) -> str:
+    """Why something is not measured or not predicted, in a line; empty if all is."""
+    return (row["failed"] or row["unknown"]).partition("\n")[0]
+
+
+def beside(row: dict[str, Any], name: str) -> str:
+    """A predicted figure; and the measured one, if that is another."""
+    predicted, measured = row["predicted"].get(name), row["measured"].get(name)
+    if measured is None or predicted is None:
+        known = predicted if measured is None else measured
+        return "–" if known is None else f"{known:,.0f}"
+    return f"{predicted:,.0f}" if measured == predicted else f"{predicted:,.0f}, **{measured:,.0f}**"
+
+
 TABLES = {
+    "conflicts": conflicts,
     "im2col": im2col,
     "levels": levels,
     "hopper_mutants": hopper_mutants,

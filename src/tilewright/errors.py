@@ -104,6 +104,10 @@ class MissingRuleError(LocatedError):
     """A target has no rule for an operation; names both."""
 
 
+class UnknownCountError(LocatedError):
+    """The sizes of a launch do not say how often an operation is executed."""
+
+
 @dataclass(frozen=True, slots=True)
 class Violation:
     """One broken rule of the legality report.

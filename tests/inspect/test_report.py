@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -63,11 +64,14 @@ def test_the_reference_has_neither_code_nor_scratch() -> None:
     assert "threads per block" in text
 
 
-def test_a_kernel_with_numbers_is_compiled_but_not_counted() -> None:
+def test_a_kernel_with_numbers_is_compiled_without_and_counted_with_them() -> None:
     subject = of(scaled, tw.f32, 256)
     assert isinstance(subject.compile("cpu"), Executable)
-    with pytest.raises(tw.LaunchError, match="alpha is a number"):
+    with pytest.raises(tw.LaunchError, match="no value for alpha; give --set alpha=…"):
         subject.on_reference()
+    report = dataclasses.replace(subject, numbers={"alpha": 0.5}).on_reference()
+    assert report.is_clean
+    assert report.blocks == 2
 
 
 def test_counters_of_a_small_problem() -> None:

@@ -297,3 +297,12 @@ def test_a_timeline_as_text(golden: Callable[[str, str], None]) -> None:
     picture = draw_timeline(hopper(2, 1, 3))
     golden(picture.svg, "timeline.svg")
     golden(picture.text + "\n", "timeline.txt")
+
+
+def test_a_kernel_that_takes_numbers() -> None:
+    """Causal attention: the last queries see the most keys; their block, the first, multiplies most often."""
+    given = ("causal=True", "keys=64", "depth=64", "stages=2", "groups=2", "atom=tw.atoms.wgmma")
+    kernel, shape = f"{EXAMPLES / '10_hopper_attention.py'}:hopper_attention", "B=1,H=1,M=256,N=256,D=64"
+    subject = from_file(kernel, "bf16", shape, (*given, "scale=0.5", "shift=0"))
+    products = [sum("mma_async" in event.op for event in subject.timeline((m, 0, 0)).events) for m in (0, 1)]
+    assert products[0] > products[1] > 0

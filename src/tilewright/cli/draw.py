@@ -126,7 +126,8 @@ def timeline_(
         typer.Option(
             "--set",
             metavar="NAME=EXPRESSION",
-            help="A constant of a kernel in a file, as Python; tw is tilewright. May be repeated.",
+            help="A constant of a kernel in a file, or a number that it takes, as Python; tw is tilewright. "
+            "May be repeated.",
         ),
     ] = None,
     block: Annotated[

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 from tilewright.cli.console import UsageError, choose, duration, reports, working
-from tilewright.inspect.measured import compared, measured, predicted_figures, require_gpu
-from tilewright.inspect.predicted import predicted_traffic
+from tilewright.inspect.comparison import compare
+from tilewright.inspect.measured import require_gpu
 from tilewright.inspect.report import counters, resources
 from tilewright.inspect.subject import Subject, from_file, library_gemm
 from tilewright.runtime.backends import BACKENDS
@@ -40,7 +40,8 @@ def inspect(
         typer.Option(
             "--set",
             metavar="NAME=EXPRESSION",
-            help="A constant of a kernel in a file, as Python; tw is tilewright. May be repeated.",
+            help="A constant of a kernel in a file, or a number that it takes, as Python; tw is tilewright. "
+            "May be repeated.",
         ),
     ] = None,
     ir: Annotated[bool, typer.Option("--ir", help="The traced kernel.")] = False,
@@ -84,7 +85,7 @@ def inspect(
         subject.launch()
         return
     if measure:
-        subject.require_arrays("measurements are")
+        subject.require_numbers()
     if not (ir or source or resource or notes or count or measure):
         resource = notes = True
     parts = _parts(subject, target, arch, ir, source, resource, notes)
@@ -118,12 +119,7 @@ def _parts(
 def _measured(subject: Subject, ncu: str, arguments: Sequence[str]) -> str:
     """What Nsight Compute measures of this very command when it launches, beside what was predicted."""
     with working("compiling for cuda"):
-        made = subject.compile("cuda")
-    assert made.listing is not None
-    lowered = made.listing.kernel
-    traffic = predicted_traffic(lowered, subject.binding(lowered), made.arch)
-    predicted = predicted_figures(traffic, made.resources.get("registers"))
+        subject.compile("cuda")
     with working("measuring with Nsight Compute"):
-        found = measured(ncu, made.listing.entry, ["inspect", *arguments, "--launch"])
-    head = f"{made.kernel.name} on {made.arch}, one launch on random data, measured by Nsight Compute"
-    return f"{head}\n{compared(predicted, found)}"
+        found = compare(subject, ncu, arguments)
+    return f"{found.kernel} on {found.arch}, one launch on random data, measured by Nsight Compute\n{found}"

@@ -6,15 +6,13 @@
 from __future__ import annotations
 
 import csv
-import operator
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from tilewright.errors import LaunchError, ToolchainError
-from tilewright.inspect.predicted import Traffic
 from tilewright.runtime import cuda
 
 LOADS, LOAD_PASSES = "shared loads", "wavefronts of loads"
@@ -59,22 +57,6 @@ hardware's counters of bank conflicts, `LOAD_WAITS` and `STORE_WAITS`, also coun
 another warp is served, and differ from run to run: on an H200 about 1900 for the stores of example 02 at
 512 x 384 x 320, although no two lanes of a warp meet in a bank.
 """
-
-DERIVED: Mapping[str, tuple[Callable[[float, float], float], str, str]] = {
-    CONFLICTS: (operator.sub, PASSES, FEWEST),
-    WAITS: (operator.add, LOAD_WAITS, STORE_WAITS),
-    "sectors per global load": (operator.truediv, "global load sectors", "global load requests"),
-    "sectors per global store": (operator.truediv, "global store sectors", "global store requests"),
-}
-"""Figures that follow from two others."""
-
-SHOWN = (
-    *(LOADS, LOAD_PASSES, MATRIX_LOADS, MATRIX_LOAD_PASSES),
-    *(STORES, STORE_PASSES, MATRIX_STORES, MATRIX_STORE_PASSES, ASYNC_PASSES),
-    *(PASSES, CONFLICTS, WAITS),
-    *("global load requests", "sectors per global load", "global store requests", "sectors per global store"),
-    *("DRAM bytes", DURATION, REGISTERS),
-)
 
 _KERNEL, _METRIC, _UNIT, _VALUE = "Kernel Name", "Metric Name", "Metric Unit", "Metric Value"
 _UNITS = {"Kbyte": 1e3, "Mbyte": 1e6, "Gbyte": 1e9, "ns": 1e-3, "nsecond": 1e-3}
@@ -201,49 +183,3 @@ def _rows(text: str) -> Iterator[dict[str, str]]:
         if len(row) != len(head):
             raise ToolchainError(f"what `ncu` printed is damaged: {len(row)} of {len(head)} columns in {row}")
         yield dict(zip(head, row, strict=True))
-
-
-def predicted_figures(traffic: Traffic | None, registers: int | None) -> dict[str, float]:
-    """What was predicted, by the names of what is measured."""
-    found: dict[str, float] = {} if registers is None else {REGISTERS: registers}
-    if traffic is None:
-        return found
-    for asked, instructions, passes in (
-        (traffic.loads, LOADS, LOAD_PASSES),
-        (traffic.matrix_loads, MATRIX_LOADS, MATRIX_LOAD_PASSES),
-        (traffic.stores, STORES, STORE_PASSES),
-        (traffic.matrix_stores, MATRIX_STORES, MATRIX_STORE_PASSES),
-    ):
-        found |= {instructions: asked.instructions, passes: asked.passes}
-    found[ASYNC_PASSES] = traffic.async_copies.passes
-    return found | {PASSES: traffic.all.passes, FEWEST: traffic.all.fewest}
-
-
-def with_derived(figures: Mapping[str, float]) -> dict[str, float]:
-    """The figures, and those that follow from them.
-
-    Example:
-        >>> with_derived({"all wavefronts": 10, "fewest wavefronts": 8})["bank conflicts"]
-        2
-    """
-    found = dict(figures)
-    for name, (combine, left, right) in DERIVED.items():
-        if {left, right} <= figures.keys() and (figures[right] or combine is not operator.truediv):
-            found[name] = combine(figures[left], figures[right])
-    return found
-
-
-def compared(predicted: Mapping[str, float], found: Mapping[str, float]) -> str:
-    """A table of what was predicted beside what was measured; ``-`` where there is nothing to say."""
-    left, right = with_derived(predicted), with_derived(found)
-    rows = [("", "predicted", "measured")]
-    rows += [(name, _spelled(name, left), _spelled(name, right)) for name in SHOWN]
-    name, *widths = (max(len(row[column]) for row in rows) for column in range(3))
-    return "\n".join(f"{row[0]:<{name}}  {row[1]:>{widths[0]}}  {row[2]:>{widths[1]}}" for row in rows)
-
-
-def _spelled(name: str, figures: Mapping[str, float]) -> str:
-    if name not in figures:
-        return "-"
-    whole = name != DURATION and DERIVED.get(name, (None,))[0] is not operator.truediv
-    return f"{figures[name]:,.{0 if whole else 2}f}"

@@ -8,7 +8,7 @@ import math
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Literal
@@ -49,19 +49,21 @@ FEW = 256
 
 @dataclass(frozen=True)
 class Subject:
-    """A kernel with its constants, and the arrays that it would be called with.
+    """A kernel with its constants, and the arrays and numbers that it would be called with.
 
     Args:
         bound: the kernel.
         dtypes: the element type of each array, by parameter.
         extents: of each dimension, by name.
         transposed: parameters that are stored column after column.
+        numbers: the value of each number that it takes, by parameter.
     """
 
     bound: Bound
     dtypes: Mapping[str, DType]
     extents: Mapping[str, int]
     transposed: frozenset[str] = frozenset()
+    numbers: Mapping[str, Any] = field(default_factory=dict)
 
     def trace(self) -> str:
         """The traced kernel as text."""
@@ -73,38 +75,40 @@ class Subject:
 
     def on_reference(self) -> Report:
         """What the reference finds and counts on arrays of at most `FEW` along each dimension."""
-        prepared, arguments = self._few()
-        return prepared.run(arguments)
+        prepared, arrays = self._few()
+        return prepared.run(self._arguments(arrays))
 
-    def require_arrays(self, what: str) -> None:
-        """Check that all that the kernel takes can be made up.
+    def require_numbers(self) -> None:
+        """Check that all that the kernel takes is known or can be made up.
 
         Raises:
-            LaunchError: a parameter is a number; ``what`` says what it was wanted for.
+            LaunchError: a number that it takes has no value.
         """
-        for parameter in self.bound.program.parameters:
-            if parameter.kind != "tensor":
-                raise LaunchError(f"{parameter.name} is a number; {what} for kernels of arrays alone")
+        parameters = [p.name for p in self.bound.program.parameters if p.kind != "tensor"]
+        if missing := [name for name in parameters if name not in self.numbers]:
+            raise LaunchError(
+                f"no value for {', '.join(missing)}; give {' '.join(f'--set {name}=…' for name in missing)}"
+            )
 
     def binding(self, kernel: IrKernel) -> Binding:
-        """The integers of a launch of the kernel, traced or lowered, on these arrays."""
-        names = [p.name for p in self.bound.program.parameters if p.kind == "tensor"]
-        return bind(kernel, {name: self._info(name) for name in names}, {})
+        """The integers of a launch of the kernel, traced or lowered, on these arrays and numbers."""
+        self.require_numbers()
+        return bind(kernel, {name: self._info(name) for name in self._tensors()}, self.numbers)
 
     def launch(self) -> Executable:
         """Run the kernel once on the GPU, on normal random numbers, to its end.
 
         Raises:
-            LaunchError: it takes a number, or the driver refuses; among others, the memory.
+            LaunchError: a number that it takes has no value, or the driver refuses; among others, the memory.
         """
-        self.require_arrays("random arrays are")
+        self.require_numbers()
         rng = np.random.default_rng(0)
-        arrays = []
-        for parameter in self.bound.program.parameters:
-            array = self._array(parameter.name, self.extents)
-            array[...] = normal(rng, array.shape, self.dtypes[parameter.name])
-            arrays.append(DeviceArray.of(array))
-        executable = self.bound(*arrays, target="cuda")
+        arrays = {}
+        for name in self._tensors():
+            array = self._array(name, self.extents)
+            array[...] = normal(rng, array.shape, self.dtypes[name])
+            arrays[name] = DeviceArray.of(array)
+        executable = self.bound(*self._arguments(arrays), target="cuda")
         cuda.synchronize()
         return executable
 
@@ -118,13 +122,12 @@ class Subject:
             LaunchError: there is no such block, or blocks run in clusters.
             HazardError: the checker found hazards in that block.
         """
-        prepared, arguments = self._few()
+        prepared, arrays = self._few()
         kernel = prepared.executable.kernel
         if kernel.cluster:
             raise LaunchError(
                 f"kernel {kernel.name} runs in clusters; a timeline shows a block that runs alone"
             )
-        arrays = {p.name: given for p, given in zip(prepared.parameters, arguments, strict=True)}
         env = bind_sizes(kernel, arrays, prepared.binding.sizes)
         grid = [int(evaluate(axis.extent, env)) for axis in kernel.grid]
         place = (0,) * len(grid) if block is None else block
@@ -133,27 +136,33 @@ class Subject:
             legal = ",".join(map(str, nearest[: len(grid)]))
             raise LaunchError(f"block {place} is outside of the grid; nearest legal choice: {legal}")
         recorder = Recorder(REFERENCE)
-        report = run(kernel, arrays, prepared.binding.sizes, rules=recorder, blocks=[place])
+        report = run(kernel, arrays, prepared.binding.sizes, self.numbers, rules=recorder, blocks=[place])
         report.raise_if_any()
         return timeline(kernel.name, recorder.executions, kernel.lanes)
 
-    def _few(self) -> tuple[PreparedReference, list[Array]]:
+    def _few(self) -> tuple[PreparedReference, dict[str, Array]]:
         """The kernel for the reference, and its arrays."""
-        self.require_arrays("counters are")
+        self.require_numbers()
         few = {name: min(extent, FEW) for name, extent in self.extents.items()}
         rng = np.random.default_rng(0)
-        arguments: list[Array] = []
-        for parameter in self.bound.program.parameters:
-            array = self._array(parameter.name, few)
+        arrays: dict[str, Array] = {}
+        for name in self._tensors():
+            array = self._array(name, few)
             array[...] = rng.integers(-4, 5, array.shape).astype(array.dtype)
-            arguments.append(array)
-        kernel = self.bound.trace(*arguments)
-        names = [parameter.name for parameter in self.bound.program.parameters]
-        infos = {name: describe(array, name) for name, array in zip(names, arguments, strict=True)}
-        backend = backend_named("reference")
-        executable = backend.compile(kernel, None)
-        parameters = self.bound.program.parameters
-        return PreparedReference(executable, bind(kernel, infos, {}), parameters), arguments
+            arrays[name] = array
+        kernel = self.bound.trace(*self._arguments(arrays))
+        infos = {name: describe(array, name) for name, array in arrays.items()}
+        executable = backend_named("reference").compile(kernel, None)
+        binding = bind(kernel, infos, self.numbers)
+        return PreparedReference(executable, binding, self.bound.program.parameters), arrays
+
+    def _tensors(self) -> list[str]:
+        return [parameter.name for parameter in self.bound.program.parameters if parameter.kind == "tensor"]
+
+    def _arguments(self, arrays: Mapping[str, Any]) -> list[Any]:
+        """What the kernel is called with, in the order of its parameters."""
+        given = {**self.numbers, **arrays}
+        return [given[parameter.name] for parameter in self.bound.program.parameters]
 
     def _array(self, name: str, extents: Mapping[str, int]) -> Array:
         order: Literal["F", "C"] = "F" if name in self.transposed else "C"
@@ -216,7 +225,8 @@ def from_file(where: str, dtype_names: str, shape: str, constants: Sequence[str]
         where: ``path/to/file.py:name``; the name is a kernel, or what its `bind` gave.
         dtype_names: one element type for all arrays, or ``A=i8,B=i8,C=i32``.
         shape: extents, as `read_shape` takes them.
-        constants: ``NAME=EXPRESSION`` for each constant; Python, evaluated in the file's own namespace.
+        constants: ``NAME=EXPRESSION`` for each constant, and for each number that the kernel takes; Python,
+            evaluated in the file's own namespace.
 
     Raises:
         LaunchError: no such file or kernel, or something is missing; lists what there is.
@@ -230,10 +240,13 @@ def from_file(where: str, dtype_names: str, shape: str, constants: Sequence[str]
         there = [key for key, value in vars(module).items() if isinstance(value, Kernel | Bound)]
         raise LaunchError(f"{path} has no kernel {name!r}; it has {', '.join(there) or 'none'}")
     given = _constants(constants, module)
+    taken = {parameter.name for parameter in found.program.parameters if parameter.kind != "tensor"}
+    numbers = {name: given.pop(name) for name in taken & given.keys()}
     if isinstance(found, Bound) and given:
         raise LaunchError(f"{name} is bound already; leave out --set {', '.join(given)}")
     bound = found if isinstance(found, Bound) else found.bind(**given)
-    return Subject(bound, _dtypes(dtype_names, bound.program), _extents(shape, bound.program))
+    dtypes, extents = _dtypes(dtype_names, bound.program), _extents(shape, bound.program)
+    return Subject(bound, dtypes, extents, numbers=numbers)
 
 
 def read_shape(text: str) -> dict[str, int]:

@@ -24,6 +24,7 @@ from tilewright.layout.transforms import Swizzle
 from tilewright.layout.view import View
 from tilewright.layout.walk import evaluate, symbols
 from tilewright.targets.cuda.matrices import MatrixLoad, matrix_load
+from tilewright.targets.simt.walk import first_copy
 
 Offsets = np.ndarray[Any, np.dtype[np.int64]]
 
@@ -153,17 +154,17 @@ def _copied(op: Copy, view: View, reads: bool) -> WarpAccess:
         return _loaded(view, target.distribution, op.source.dtype)
     vector = op.vector or widest_vector(op)
     value = op.source if reads else op.target
-    return WarpAccess(_offsets(view, op.spread, vector), vector * value.dtype.bytes)
+    return WarpAccess(_of_first_warp(view, op.spread, vector), vector * value.dtype.bytes)
 
 
 def _loaded(view: View, spread: Distribution, dtype: DType) -> WarpAccess:
     """A load into registers: by rows of matrices where it fits."""
     if how := matrix_load(view, spread, dtype):
         rows = Distribution(spread.shape, how.lanes, how.values)
-        return WarpAccess(_offsets(view, rows, 1), CHUNK_BYTES)
+        return WarpAccess(_of_first_warp(view, rows, 1), CHUNK_BYTES)
     dim, run = spread.vector()
     vector = view.vector_width(dim, min(run & -run, CHUNK_BYTES // dtype.bytes))
-    return WarpAccess(_offsets(view, spread, vector), vector * dtype.bytes)
+    return WarpAccess(_of_first_warp(view, spread, vector), vector * dtype.bytes)
 
 
 @dataclass(frozen=True)
@@ -197,17 +198,41 @@ def requests(op: Copy, value: Value, how: MatrixLoad | None = None) -> Requests:
         value: its side that lies in shared memory.
         how: if it goes by ``ldmatrix`` or ``stmatrix``.
     """
-    view = value.tensor.view
+    view, element_bytes = value.tensor.view, value.dtype.bytes
     if how is not None:
-        offsets = _offsets(view, Distribution(op.spread.shape, how.lanes, how.values), 1)
-        found = passes(offsets, CHUNK_BYTES, value.dtype.bytes)
+        table = Distribution(op.spread.shape, how.lanes, how.values).table
+        parts = _parts(_offsets(view, table), np.ones(len(table), dtype=bool), CHUNK_BYTES)
         # With fewer than four matrices the other lanes repeat addresses, which are not asked for.
-        return Requests(len(offsets), found * how.count // 4, len(offsets) * how.count)
+        found = passes(parts, CHUNK_BYTES, element_bytes) * how.count // 4
+        return Requests(len(parts) // 4, found, len(parts) // 4 * how.count)
     vector = op.vector or widest_vector(op)
-    offsets, width = _offsets(view, op.spread, vector), vector * value.dtype.bytes
-    found = passes(offsets, width, value.dtype.bytes)
-    parts = max(offsets.shape[1] * max(width // BANK_BYTES, 1) // BANKS, 1)
-    return Requests(len(offsets), found, len(offsets) * parts)
+    offsets, width = _offsets(view, op.spread.table[:, ::vector]), vector * element_bytes
+    active = np.ones(op.spread.size_threads, dtype=bool)
+    if op.spread.copies > 1 and not op.target.is_fragment:
+        thread = Sym("thread", 0, op.spread.size_threads - 1)
+        active = np.asarray(evaluate(first_copy(op.spread, thread), {thread: np.arange(len(active))}))
+    warps = sum(bool(active[lane : lane + BANKS].any()) for lane in range(0, len(active), BANKS))
+    parts = _parts(offsets, active, width)
+    return Requests(warps * len(offsets), passes(parts, width, element_bytes), len(parts))
+
+
+def _parts(offsets: Offsets, active: np.ndarray[Any, np.dtype[np.bool_]], width: int) -> Offsets:
+    """The parts in which accesses of all warps are served, of shape (parts, lanes).
+
+    A lane that takes no part stands for one that does; parts without any are left out.
+
+    Args:
+        offsets: element offsets, of shape (accesses, threads).
+        active: which threads take part.
+        width: bytes of one lane's access.
+    """
+    together = BANKS // max(width // BANK_BYTES, 1)
+    rest = -len(active) % BANKS
+    active = np.pad(active, (0, rest)).reshape(-1, together)
+    there = active.any(axis=1)
+    parts = np.pad(offsets, ((0, 0), (0, rest))).reshape(len(offsets), -1, together)[:, there]
+    first = np.take_along_axis(parts, active[there].argmax(axis=1)[None, :, None], axis=2)
+    return np.where(active[there], parts, first).reshape(-1, together)
 
 
 def in_shared(value: Value) -> bool:
@@ -231,10 +256,18 @@ def passes_per_access(op: Copy, how: MatrixLoad | None = None) -> float | None:
     return max((side.passes / side.fewest for side in sides), default=None)
 
 
-def _offsets(view: View, spread: Distribution, vector: int) -> Offsets:
-    """Element offsets of the first warp's accesses, of shape (accesses, lanes); indices of stages are 0."""
-    table = spread.table[:BANKS, ::vector]
+def _offsets(view: View, table: Offsets) -> Offsets:
+    """Element offsets of accesses, of shape (accesses, threads); indices of stages are 0.
+
+    Args:
+        view: of the tensor.
+        table: coordinates, of shape (threads, accesses, rank).
+    """
     at = dict(zip(view.coords, np.moveaxis(table, -1, 0), strict=True))
     outer: dict[Sym, Int] = dict.fromkeys(symbols(view.offset) - at.keys(), 0)
     offsets = np.broadcast_to(evaluate(view.offset, {**outer, **at}), table.shape[:2])
     return np.ascontiguousarray(offsets.T).astype(np.int64)
+
+
+def _of_first_warp(view: View, spread: Distribution, vector: int) -> Offsets:
+    return _offsets(view, spread.table[:BANKS, ::vector])
