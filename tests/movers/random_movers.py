@@ -23,7 +23,10 @@ GUARD_BYTES = 256
 REGISTER_BYTES = 256
 """Of one fragment in one thread."""
 
-DTYPES = ("f16", "f16", "bf16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2", "i8", "i32", "c32", "c64")
+DTYPES = (
+    *("f16", "f16", "bf16", "bf16", "f32", "f64", "f8e4m3", "f8e5m2"),
+    *("i8", "u8", "i16", "u16", "i32", "u32", "i64", "c32", "c64", "c128"),
+)
 PATHS = (
     "global-global",
     "global-register-global",
@@ -81,7 +84,7 @@ def mover(X, Y, *, tile, path, spread, back, vector, layout):
 
 @dataclass(frozen=True)
 class Placed:
-    """Where an array lies: strides and start in elements."""
+    """Where an array lies: strides and start in elements; what is read may have strides of 0."""
 
     strides: tuple[int, int]
     start: int
@@ -181,12 +184,13 @@ def _drawn(number: int) -> Mover:
     easy = draw.random() < 0.4  # for wide accesses
     whole = easy or draw.random() < 0.3
     major = draw.choice((0, 1))
+    repeated = draw.choice(((), (), (), (), (), (), (0,), (1,), (0, 1)))
     shape = tuple(draw.randint(1, 3) * side if whole else draw.randint(1, 3 * side) for side in tile)
     made = Mover(
         number,
         dtype,
         (shape[0], shape[1]),
-        _placed(draw, (shape[0], shape[1]), major, easy),
+        _repeated(_placed(draw, (shape[0], shape[1]), major, easy), repeated),
         _placed(draw, (shape[0], shape[1]), major if easy else draw.choice((0, 1)), easy),
         tile,
         draw.choice(PATHS),
@@ -215,6 +219,12 @@ def _placed(draw: random.Random, shape: tuple[int, int], major: int, easy: bool)
     other = -(-(least + draw.choice((0, 0, 3))) // multiple) * multiple
     strides = (other, unit) if major == 1 else (unit, other)
     return Placed(strides, draw.choice((0, 0, 0, 16, 16, 1, 2, 3, 8)))
+
+
+def _repeated(placed: Placed, dims: tuple[int, ...]) -> Placed:
+    """The same with one row, column or element for all, as NumPy broadcasts it: strides of 0."""
+    rows, columns = (0 if dim in dims else stride for dim, stride in enumerate(placed.strides))
+    return replace(placed, strides=(rows, columns))
 
 
 def _spread(draw: random.Random, tile: tuple[int, int], dtype: Any, along: int) -> tw.Distribution:

@@ -25,7 +25,7 @@ MOVERS = movers()
 
 
 def sample(count: int, start: int = 0) -> list[Mover]:
-    """Some of them, evenly spaced; the whole number is asked for by the GPU test."""
+    """Some of them, evenly spaced."""
     return MOVERS[start :: len(MOVERS) // count][:count]
 
 
@@ -33,12 +33,12 @@ def identity(made: Mover) -> str:
     return f"{made.number}-{made.dtype}-{made.path}"
 
 
-@pytest.mark.parametrize("made", sample(100), ids=identity)
+@pytest.mark.parametrize("made", MOVERS, ids=identity)
 def test_on_the_reference(made: Mover) -> None:
     assert made.moves_every_bit("reference")
 
 
-@pytest.mark.parametrize("made", sample(15, start=3), ids=identity)
+@pytest.mark.parametrize("made", MOVERS, ids=identity)
 def test_on_the_cpu(made: Mover) -> None:
     assert made.moves_every_bit("cpu")
 
@@ -51,7 +51,7 @@ def test_the_text_compiles(made: Mover, arch: str) -> None:
     assert "warning" not in compile_text(cuda.emit(kernel, arch).text, arch, identity(made)).log
 
 
-EMULATED = {identity(made): made for made in sample(30, start=7)}
+EMULATED = {identity(made): made for made in MOVERS}
 
 
 def emitted(made: Mover) -> Any:
