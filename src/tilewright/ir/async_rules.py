@@ -146,6 +146,10 @@ def _strides(view: View) -> list[int]:
 def _verify_box(op: TmaLoad | TmaStore, tensor: Value, tile: Value) -> Iterator[Violation]:
     view = tile.tensor.view
     rank = tensor.tensor.view.rank
+    if rank == 1:
+        what = f"{tensor} has 1 dimension; TMA copies boxes of rows, of tensors of 2 to {MOST_DIMENSIONS}"
+        yield op.violation("tma", what, "pass it with a first dimension of 1, or use tw.copy")
+        return
     if view.rank > rank:
         yield op.violation("tma", f"box of rank {view.rank} for {tensor} of rank {rank}", "a box of rank 2")
         return

@@ -1,0 +1,180 @@
+"""Boxes by TMA, out of and into tensors of two to five dimensions: over every edge, strides of all kinds."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from tests.movers.random_movers import Array, Placed
+
+import tilewright as tw
+from tilewright.ir.kernel import Kernel
+
+NAMES = "P Q R M N"
+ROW_BYTES = 128
+
+
+def first_elements(tensor, rows, before):
+    """The number of this block's box, and its first element.
+
+    The first box lies ``before`` the tensor in each dimension; others follow to the end, and one beyond it.
+    """
+    columns = ROW_BYTES // tensor.dtype.bytes
+    steps = (*(1 for _ in tensor.shape[:-2]), rows, columns)
+    counts = [tw.ceil_div(n + b, step) + 1 for n, b, step in zip(tensor.shape, before, steps, strict=True)]
+    number = tw.block_index((math.prod(counts),))[0]
+    at, rest = [], number
+    for count, step, b in reversed(list(zip(counts, steps, before, strict=True))):
+        at.insert(0, tw.let(rest % count * step - b))
+        rest = rest // count
+    return number, at
+
+
+def load_boxes(X, Z, *, rows, before):
+    """Z[box] = X at the box, and 0 outside of X."""
+    number, at = first_elements(X, rows, before)
+    held = tw.shared((rows, ROW_BYTES // X.dtype.bytes), X.dtype, swizzle=128)
+    full = tw.mbarrier(1, arrivals=1)
+    tw.barrier()
+    tw.arrive(full[0], expect_bytes=rows * ROW_BYTES)
+    tw.tma_load(X, at, held, full[0])
+    tw.wait(full[0], 0)
+    tw.copy(held, Z[number].tile(held.shape, (0, 0)), threads=(min(rows, 32), 8))
+
+
+def store_boxes(Y, Z, *, rows, before):
+    """Y at the box = Z[box]; what lies outside of Y is dropped."""
+    number, at = first_elements(Y, rows, before)
+    held = tw.shared((rows, ROW_BYTES // Y.dtype.bytes), Y.dtype, swizzle=128)
+    tw.copy(Z[number].tile(held.shape, (0, 0)), held, threads=(min(rows, 32), 8))
+    tw.fence_async()
+    tw.barrier()
+    tw.tma_store(held, Y, at)
+    tw.bulk_commit()
+    tw.bulk_wait(0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A tensor, how its dimensions lie in memory, from the slowest, and the boxes.
+
+    Args:
+        dtype: element type.
+        shape: extents.
+        order: the dimensions from the one with the largest stride to the last one, which is contiguous.
+        gaps: 16-byte units left free after each dimension of ``order``, from the second one on.
+        rows: of a box.
+        before: how far the first box lies before the tensor, in each dimension.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    order: tuple[int, ...]
+    gaps: tuple[int, ...]
+    rows: int
+    before: tuple[int, ...]
+
+    @property
+    def placed(self) -> Placed:
+        """Every stride but the last one is a multiple of 16 bytes; the start is 16 bytes after a boundary."""
+        unit = 16 // tw.dtype(self.dtype).bytes
+        strides, reach = dict.fromkeys(self.order, 1), 1
+        for dim, gap in zip(self.order[::-1], (0, *self.gaps[::-1]), strict=True):
+            strides[dim] = 1 if dim == self.order[-1] else (-(-reach // unit) + gap) * unit
+            reach = strides[dim] * self.shape[dim]
+        return Placed(tuple(strides[dim] for dim in range(len(self.shape))), unit)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The extents of a box."""
+        columns = ROW_BYTES // tw.dtype(self.dtype).bytes
+        return (*(1 for _ in self.shape[:-2]), self.rows, columns)
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """How many boxes there are in each dimension."""
+        sizes = zip(self.shape, self.before, self.steps, strict=True)
+        return tuple(-(-(n + b) // step) + 1 for n, b, step in sizes)
+
+    def bound(self, kernel: Any) -> Any:
+        """The kernel for tensors of this rank."""
+        names = NAMES[-2 * len(self.shape) + 1 :]
+        tensor = "X" if kernel is load_boxes else "Y"
+        return tw.kernel(**{tensor: names, "Z": "B C D"})(kernel).bind(rows=self.rows, before=self.before)
+
+    def arrays(self) -> tuple[Array, Array]:
+        """A tensor and the boxes one after the other, both poison."""
+        element = tw.dtype(self.dtype)
+        boxes = (math.prod(self.counts), *self.steps[-2:])
+        tensor = Array(self.shape, self.placed, element)
+        whole = Placed((boxes[1] * boxes[2], boxes[2], 1), 0)
+        return tensor, Array(boxes, whole, element)
+
+    def trace(self, kernel: Any) -> Kernel:
+        tensor, boxes = self.arrays()
+        return self.bound(kernel).trace(tensor.array, boxes.array)
+
+    def is_right(self, kernel: Any, target: str) -> bool:
+        """Run it on random bits: whether every byte of the result, and around it, is what it should be."""
+        loads = kernel is load_boxes
+        tensor, boxes = self.arrays()
+        given, result = (tensor, boxes) if loads else (boxes, tensor)
+        bits = np.random.default_rng(len(self.shape)).integers(0, 256, given.array.nbytes, np.uint8)
+        given.array[...] = bits.view(given.array.dtype).reshape(given.array.shape)
+        wanted = self.arrays()[loads]
+        self.move(kernel, given.array, wanted.array)
+        if target == "cuda":
+            (kept, source), (buffer, place) = given.on_gpu(), result.on_gpu()
+            ran = self.bound(kernel)(*((source, place) if loads else (place, source)))
+            result.buffer[...] = buffer.host()
+            del kept  # its memory is needed until the kernel has ended
+        else:
+            ran = self.bound(kernel)(tensor.array, boxes.array, target=target)
+        assert ran.target == target
+        return bool((result.buffer == wanted.buffer).all())
+
+    def move(self, kernel: Any, given: Any, wanted: Any) -> None:
+        """What the kernel means, by a loop."""
+        loads = kernel is load_boxes
+        if loads:
+            wanted.view(np.uint8)[...] = 0
+        boxes, tensor = (wanted, given) if loads else (given, wanted)
+        for number, at in enumerate(np.ndindex(self.counts)):
+            first = [i * step - b for i, step, b in zip(at, self.steps, self.before, strict=True)]
+            sizes = zip(first, self.steps, self.shape, strict=True)
+            inside = [slice(max(f, 0), min(f + step, n)) for f, step, n in sizes]
+            if any(part.start >= part.stop for part in inside):
+                continue
+            box = boxes[number].reshape(self.steps)
+            here = box[tuple(slice(p.start - f, p.stop - f) for p, f in zip(inside, first, strict=True))]
+            there = tensor[tuple(inside)]
+            (here if loads else there)[...] = there if loads else here
+
+
+_2D = {"shape": (37, 150), "order": (0, 1), "gaps": (1,), "rows": 16, "before": (3, 5)}
+_3D = {"shape": (3, 21, 70), "order": (0, 1, 2), "gaps": (0, 3), "rows": 8, "before": (1, 0, 1)}
+_4D = {"shape": (2, 3, 19, 72), "order": (0, 2, 1, 3), "gaps": (5, 0, 1), "rows": 16, "before": (0, 1, 2, 0)}
+_5D = {"shape": (2, 2, 3, 9, 66), "order": (2, 0, 3, 1, 4), "gaps": (0, 1, 0, 7), "rows": 8}
+_5D |= {"before": (1, 0, 1, 1, 3)}
+_WHOLE = {"shape": (2, 32, 128), "order": (0, 1, 2), "gaps": (0, 0), "rows": 32, "before": (0, 0, 0)}
+_ONE = {"shape": (1, 1, 1, 1, 1), "order": (0, 1, 2, 3, 4), "gaps": (0, 0, 0, 0), "rows": 8}
+_ONE |= {"before": (0, 0, 0, 0, 0)}
+_TALL = {"shape": (2, 300, 40), "order": (1, 0, 2), "gaps": (0, 1), "rows": 256, "before": (0, 5, 0)}
+
+COMMON = ("f16", "f32", "i8")
+CASES: dict[str, Case] = {
+    f"{name}-{dtype}": Case(dtype, **made)
+    for name, made, dtypes in (
+        ("2d", _2D, COMMON),
+        ("3d", _3D, COMMON),
+        ("4d", _4D, COMMON),
+        ("5d", _5D, (*COMMON, "bf16", "f64", "i32", "f8e4m3")),
+        ("whole", _WHOLE, ("f16", "f64")),
+        ("one", _ONE, COMMON),
+        ("tall", _TALL, ("f16",)),
+    )
+    for dtype in dtypes
+}
+KERNELS = {"load": load_boxes, "store": store_boxes}

@@ -1,0 +1,61 @@
+"""TMA of tensors of two to five dimensions: its meaning on the reference, and that its text compiles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import LegalityError
+from tilewright.ir import verify
+from tilewright.runtime.nvrtc import FATAL, compile_text
+from tilewright.targets import cuda
+
+from .boxes import CASES, KERNELS
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", CASES)
+def test_on_the_reference(name: str, kernel: str) -> None:
+    assert CASES[name].is_right(KERNELS[kernel], "reference")
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+@pytest.mark.parametrize("name", CASES)
+def test_the_text_compiles(name: str, kernel: str) -> None:
+    traced = CASES[name].trace(KERNELS[kernel])
+    assert [*verify.violations(traced), *cuda.violations(traced, "sm_90a")] == []
+    text = cuda.emit(traced, "sm_90a").text
+    assert f"tma_{kernel}_{len(CASES[name].shape)}d(&" in text
+    binary = compile_text(text, "sm_90a", name)
+    assert "warning" not in binary.log
+    assert not any(code in binary.log for code in FATAL)
+
+
+def refusal(shape: tuple[int, ...], names: str, rows: int = 8, **wrong: Any) -> str:
+    def kernel(X):
+        held = tw.shared((rows, 64), X.dtype, swizzle=128)
+        full = tw.mbarrier(1, arrivals=1)
+        tw.tma_load(X, [0] * len(shape), wrong.get("held", lambda held: held)(held), full[0])
+
+    x = np.ndarray(shape, np.float16, np.zeros(1 << 16, np.uint8), 0, wrong.get("strides"))
+    with pytest.raises(LegalityError) as refused:
+        tw.kernel(X=names)(kernel)(x, target="reference")
+    return str(refused.value)
+
+
+def test_refusals_name_the_nearest_legal_choice() -> None:
+    said = refusal((64,), "N")
+    assert "X has 1 dimension; TMA copies boxes of rows" in said
+    assert "pass it with a first dimension of 1" in said
+    assert "X has 6 dimensions; TMA copies of at most 5 dimensions" in refusal((1,) * 6, "A B C D E F")
+    said = refusal((4, 8, 64), "A B C", strides=(1024 + 2, 128, 2))
+    assert "not of 16 bytes" in said
+    assert "pad the rows to a multiple of 8 elements" in said
+    assert "the last dimension of X has stride X_stride2" in refusal(
+        (4, 8, 64), "A B C", strides=(4096, 512, 4)
+    )
+    said = refusal((4, 64, 64), "A B C", 256, held=lambda held: held.permute(1, 0))
+    assert "is not laid out in rows of 128 bytes" in said
