@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.runtime.fake_gpu import OnGpu
+from tests.runtime.fake_gpu import gpu as gpu  # a fixture
 
 import tilewright as tw
 from tilewright.runtime.arrays import describe
+from tilewright.runtime.backends import backend_named
 from tilewright.runtime.specialise import spec_of
 from tilewright.targets.atoms import fma
 
@@ -94,6 +97,51 @@ def test_dimensions_that_are_not_all_named() -> None:
         tw.TraceError, match=r"do not name each of the 4 dimensions once\n  at test_im2col.py"
     ):
         convolution(x, w, y, taps=(3,), stride=1, dilation=1, padding=0, target="reference")
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu", "cuda"])
+@pytest.mark.parametrize(
+    ("extents", "taps", "padding", "named"),
+    [
+        ((4,), (5,), 0, (5, 9, 4, 4, 5)),
+        ((9, 2), (3, 4), 1, (4, 7, 2, 4, 5)),
+        ((9, 9, 5), (2, 3, 7), 3, (7, 13, 5, 11, 8)),
+    ],
+)
+def test_a_filter_that_does_not_fit_is_refused_before_anything_is_compiled(
+    extents: Any, taps: Any, padding: int, named: Any, target: str, monkeypatch: pytest.MonkeyPatch, gpu: Any
+) -> None:
+    def never(*_: Any) -> None:
+        raise AssertionError("compiled")
+
+    monkeypatch.setattr(type(backend_named(target)), "compile", never)
+    filter_, reach, extent, padded, nearest = named
+    arrays = [
+        np.zeros(shape, np.float32) for shape in ((2, *extents, 5), (7, 5 * int(np.prod(taps))), (1, 7))
+    ]
+    if target == "cuda":
+        arrays = [OnGpu(array) for array in arrays]
+    message = (
+        f"kernel convolution: a filter of {filter_} with dilation 2 spans {reach} elements; the extent {extent} "
+        f"has {padded} with its padding; nearest legal padding: {nearest} in all"
+    )
+    geometry = {"stride": 1, "dilation": 2, "padding": padding}
+    with pytest.raises(tw.LaunchError) as refused:
+        convolution(*arrays, taps=taps, **geometry, target=target)
+    assert str(refused.value) == message
+
+
+def test_a_filter_that_fits_one_class_of_images_is_still_refused_for_another() -> None:
+    """One compiled kernel serves both: the launcher asks each time that it sees new extents."""
+    w, geometry = np.ones((7, 45), np.float32), {"stride": 1, "dilation": 1, "padding": 0}
+    bound = convolution.bind(taps=(3, 3), **geometry)
+    bound(np.ones((2, 5, 3, 5), np.float32), w, np.ones((6, 7), np.float32), target="cpu")
+    with pytest.raises(tw.LaunchError, match="the extent 1 has 1 with its padding"):
+        bound(np.ones((2, 5, 1, 5), np.float32), w, np.ones((6, 7), np.float32), target="cpu")
+    kernel = bound.trace(np.ones((2, 5, 3, 5), np.float32), w, np.ones((6, 7), np.float32))
+    assert len(kernel.guards) == 2
+    text = tw.print_kernel(kernel)
+    assert tw.parse_kernel(text).guards == kernel.guards
 
 
 EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "05_im2col.py"))

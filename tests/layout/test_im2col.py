@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from tilewright.errors import LayoutError
 from tilewright.layout.expr import Sym
-from tilewright.layout.im2col import im2col
+from tilewright.layout.im2col import im2col, im2col_requirements
 from tilewright.layout.transforms import Merge
 from tilewright.layout.view import View
-from tilewright.layout.walk import substitute
+from tilewright.layout.walk import evaluate, substitute
 
 
 def read(view: View, buffer: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
@@ -99,6 +99,40 @@ def test_im2col_is_the_naive_gather(case: dict[str, Any]) -> None:
     matrix = im2col(view, spatial=spatial, **place, **geometry)
     assert matrix.shape == expected.shape
     assert np.array_equal(read(matrix, buffer.ravel()), expected)
+
+
+@settings(max_examples=100)
+@given(convolutions(), st.lists(st.integers(-4, 2), min_size=3, max_size=3))
+def test_a_filter_that_is_larger_than_the_padded_image_is_refused(case: dict[str, Any], more: Any) -> None:
+    """Statically and through what sizes of the launch must satisfy alike; the padding that is named fits."""
+    (taps, stride, dilation, padding), rank = case["geometry"], len(case["geometry"][0])
+    reach = [d * (t - 1) + 1 for t, d in zip(taps, dilation, strict=True)]
+    extents = [max(r + n, 0) for r, n in zip(reach, more, strict=False)]
+    missing = [max(r - n - sum(p), 0) for r, n, p in zip(reach, extents, padding, strict=True)]
+    geometry = {"filter": taps, "stride": stride, "dilation": dilation}
+    spatial = range(1, 1 + rank)
+    sizes = [Sym(f"n{at}", 0) for at in range(rank)]
+    known = dict(zip(sizes, extents, strict=True))
+    needed = im2col_requirements((1, *sizes, 1), spatial=spatial, padding=padding, **geometry)
+    broken = [each for each in needed if not evaluate(each.condition, known)]
+    assert len(broken) == sum(n > 0 for n in missing)
+
+    def strided(padding: Any) -> View:
+        view = View.strided((1, *extents, 1), [0] * (rank + 2))
+        return im2col(view, spatial=spatial, padding=padding, **geometry)
+
+    if not any(missing):
+        assert min(strided(padding).shape) >= 1
+        return
+    with pytest.raises(LayoutError) as refused:
+        strided(padding)
+    said = broken[0].message.format(*(evaluate(value, known) for value in broken[0].values))
+    assert str(refused.value) == said
+    first = next(at for at, n in enumerate(missing) if n)
+    assert said.endswith(f"nearest legal padding: {sum(padding[first]) + missing[first]} in all")
+    assert f"a filter of {taps[first]} with dilation {dilation[first]} spans {reach[first]} elements" in said
+    enough = [(before, after + n) for (before, after), n in zip(padding, missing, strict=True)]
+    assert min(strided(enough).shape) >= 1
 
 
 def test_the_example_of_composable_kernel() -> None:

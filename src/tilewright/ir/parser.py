@@ -132,8 +132,8 @@ class _Parser:
                 return Role(**named, body=self.block(body))
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
                 return self.define(name, call)
-            case ast.Expr(value=ast.Call(func=ast.Name(id="guard"), args=[condition, message])):
-                return k.Guard(self.cond(condition), self.value(message))
+            case ast.Expr(value=ast.Call(func=ast.Name(id="guard"), args=[condition, message, *values])):
+                return k.Guard(self.cond(condition), self.value(message), tuple(map(self.value, values)))
             case ast.Expr(value=ast.Call(func=ast.Name(id=name)) as call) if name in _OPS:
                 return self.op(name, *self.arguments(call))
         raise ParseError(f"line {node.lineno}: not a statement of a kernel: {ast.unparse(node)}")

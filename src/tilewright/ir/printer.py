@@ -46,7 +46,9 @@ class _Printer:
             head.append(f"{member.sym.name} = cluster({member.axis}, {member.extent})")
         for made in kernel.tensor_maps:
             head.append(f"{made.name} = tensor_map({made.tensor!r}, {made.box}, {made.dtype})")
-        head += [f"guard({format_cond(g.condition)}, {g.message!r})" for g in kernel.guards]
+        for guard in kernel.guards:
+            named = "".join(f", {self.show(value)}" for value in guard.values)
+            head.append(f"guard({format_cond(guard.condition)}, {guard.message!r}{named})")
         body = self.block(kernel.body, 0)
         return "\n".join([*head, *self.pooled, *body]) + "\n"
 

@@ -147,7 +147,7 @@ def used_symbols(kernel: Kernel) -> set[Sym]:
     for axis in kernel.grid:
         found |= _symbols(axis.extent)
     for guard in kernel.guards:
-        found |= symbols(guard.condition)
+        found |= symbols(guard.condition).union(*map(_symbols, guard.values))
     for space in kernel.workspaces:
         found |= _symbols(space.elems)
     for size in reversed(kernel.sizes):  # a derived size is made of those before it

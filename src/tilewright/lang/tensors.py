@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 from tilewright.dtypes import DType
 from tilewright.errors import TraceError
+from tilewright.ir.kernel import Guard
 from tilewright.ir.ops import Partition, Reshape
 from tilewright.ir.types import Memory, Value
 from tilewright.lang.fragments import Fragment, Number, Operand, elementwise
@@ -17,10 +18,11 @@ from tilewright.lang.tiles import Tiles
 from tilewright.lang.tracer import current, located, open_region
 from tilewright.layout import transforms as t
 from tilewright.layout.expr import add, ceil_div, expand, mul
-from tilewright.layout.im2col import im2col_transforms
+from tilewright.layout.im2col import im2col_requirements, im2col_transforms
 from tilewright.layout.layout import Layout
 from tilewright.layout.nodes import Int
 from tilewright.layout.transforms import Transform
+from tilewright.layout.walk import symbols
 
 __all__ = ["Fragment", "Number", "Operand", "Tensor", "constant", "elementwise", "static", "thread_map"]
 
@@ -178,13 +180,18 @@ class Tensor:
             filter: extents of the filter, one per spatial dimension.
             geometry: ``stride``, ``dilation``, ``padding``, ``batch``, ``channel``, ``group``, ``groups``, as
                 in `tilewright.layout.im2col.im2col`.
+
+        Raises:
+            TraceError: the dimensions do not name each of the tensor's once, or a filter does not fit.  Where
+                an extent is known at launch only, the launcher raises `LaunchError` for the latter.
         """
-        made = self
+        made, shape, tracer = self, self.value.tensor.shape, current()
         with located():
-            for transform in im2col_transforms(
-                self.value.tensor.shape, spatial=spatial, filter=filter, **geometry
-            ):
+            for transform in im2col_transforms(shape, spatial=spatial, filter=filter, **geometry):
                 made = made._view(transform, "im2col")
+            for needed in im2col_requirements(shape, spatial=spatial, filter=filter, **geometry):
+                if symbols(needed.condition) <= tracer.sizes:
+                    tracer.guards.append(Guard(*needed))
         return made
 
     def broadcast(self, dim: int, extent: Index) -> Tensor:

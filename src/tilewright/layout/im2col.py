@@ -3,14 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tilewright.errors import LayoutError
-from tilewright.layout.expr import add, floordiv, less, prove
-from tilewright.layout.nodes import Int
+from tilewright.layout.expr import add, floordiv, less_equal, mul, prove
+from tilewright.layout.nodes import Cond, Int
 from tilewright.layout.ranges import divisor
 from tilewright.layout.transforms import Embed, Merge, Permute, Transform, Unmerge
 from tilewright.layout.view import View
+
+
+class Requirement(NamedTuple):
+    """What sizes must satisfy.
+
+    Args:
+        condition: over the sizes.
+        message: what it means where it does not hold, with a place ``{}`` for each of the values.
+        values: what the message names.
+    """
+
+    condition: Cond
+    message: str
+    values: tuple[Int, ...]
 
 
 class Window(NamedTuple):
@@ -32,14 +46,33 @@ class Window(NamedTuple):
             >>> Window(3).positions(9), Window(3, stride=2, before=1, after=1).positions(9)
             (7, 5)
         """
-        reach = self.dilation * (self.filter - 1) + 1
-        padded = add(extent, self.before, self.after)
-        if prove(less(padded, reach)) is True:
-            raise LayoutError(
-                f"a filter of {self.filter} with dilation {self.dilation} spans {reach} elements; the extent "
-                f"{extent} has {padded} with its padding; nearest legal padding: {reach - extent} in all"
-            )
-        return add(floordiv(add(padded, -reach), self.stride), 1)
+        fits = self.fits(extent)
+        if prove(fits.condition) is False:
+            raise LayoutError(fits.message.format(*fits.values))
+        return add(floordiv(add(self._padded(extent), -self.reach), self.stride), 1)
+
+    @property
+    def reach(self) -> int:
+        """``dilation*(filter - 1) + 1``: elements from the first tap to the last one."""
+        return self.dilation * (self.filter - 1) + 1
+
+    def fits(self, extent: Int) -> Requirement:
+        """The extent with its padding holds the filter once.
+
+        Example:
+            >>> print(Window(3).fits(2).condition)
+            False
+        """
+        padded = self._padded(extent)
+        message = (
+            f"a filter of {self.filter} with dilation {self.dilation} spans {self.reach} elements; "
+            "the extent {} has {} with its padding; nearest legal padding: {} in all"
+        )
+        values = (extent, padded, add(self.reach, mul(extent, -1)))
+        return Requirement(less_equal(self.reach, padded), message, values)
+
+    def _padded(self, extent: Int) -> Int:
+        return add(extent, self.before, self.after)
 
     def embed(self, dim: int, extent: Int) -> Embed:
         """The transform of dimension ``dim`` into (position, tap)."""
@@ -85,6 +118,32 @@ def im2col_transforms(
         Merge(first + 1 + count, count + 1),
         Merge(first, count + 1),
     )
+
+
+def im2col_requirements(
+    shape: Sequence[Int],
+    *,
+    spatial: Sequence[int],
+    filter: Sequence[int],  # noqa: A002
+    stride: int | Sequence[int] = 1,
+    dilation: int | Sequence[int] = 1,
+    padding: int | Sequence[int | tuple[int, int]] = 0,
+    **_: Any,
+) -> list[Requirement]:
+    """What a tensor of ``shape`` must satisfy for `im2col` where its extents are known at run time only.
+
+    Args are those of `im2col`.
+
+    Example:
+        >>> from tilewright.layout.nodes import Sym
+        >>> height = Sym("H", 0)
+        >>> [fits] = im2col_requirements((2, height, 9, 8), spatial=(1, 2), filter=(3, 3))
+        >>> print(fits.condition)
+        3 <= H
+    """
+    windows = _windows(len(spatial), filter, stride, dilation, padding)
+    all_fit = [window.fits(shape[dim]) for dim, window in zip(spatial, windows, strict=True)]
+    return [fits for fits in all_fit if prove(fits.condition) is not True]
 
 
 def im2col(

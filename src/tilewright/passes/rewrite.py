@@ -179,7 +179,14 @@ def rewrite_kernel(
         if sym != axis.sym:
             rewriter.symbols[axis.sym] = sym
         grid.append(GridAxis(sym, extent, axis.kind))
-    guards = tuple(Guard(rewriter.rebuild(guard.condition), guard.message) for guard in kernel.guards)
+    guards = tuple(
+        Guard(
+            rewriter.rebuild(guard.condition),
+            guard.message,
+            tuple(rewriter.rebuild(value) for value in guard.values),
+        )
+        for guard in kernel.guards
+    )
     return replace(kernel, params=params, grid=tuple(grid), guards=guards, body=rewriter.block(kernel.body))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from tilewright.errors import LaunchError
 from tilewright.ir.kernel import Argument, Derived, Extent, Kernel, Stride
 from tilewright.layout.nodes import Sym
-from tilewright.layout.walk import evaluate, symbols
+from tilewright.layout.walk import evaluate
 from tilewright.runtime.arrays import ArrayInfo
 
 
@@ -58,8 +58,8 @@ def bind(kernel: Kernel, arrays: Mapping[str, ArrayInfo], indices: Mapping[str, 
         if isinstance(param.source, Derived):
             env[param.sym] = int(evaluate(param.source.value, env))
     for guard in kernel.guards:
-        if symbols(guard.condition) <= env.keys() and not evaluate(guard.condition, env):
-            raise LaunchError(f"kernel {kernel.name}: {guard.message}")
+        if (message := guard.broken(env)) is not None:
+            raise LaunchError(f"kernel {kernel.name}: {message}")
     grid = tuple(int(evaluate(axis.extent, env)) for axis in kernel.grid) or (1,)
     if min(grid) < 0:
         raise LaunchError(f"kernel {kernel.name}: a grid of {grid} blocks; every extent must be 0 or more")

@@ -261,20 +261,28 @@ class Bound:
         ]
         return backend_for(self.program.name, infos, target)
 
-    def _executable(self, specs: Mapping[str, TensorSpec], backend: Backend, arch: str | None) -> Executable:
+    def _executable(
+        self,
+        specs: Mapping[str, TensorSpec],
+        backend: Backend,
+        arch: str | None,
+        check: Callable[[IrKernel], object] = lambda kernel: None,
+    ) -> Executable:
+        """The kernel for the class of some arrays; ``check`` may refuse it before it is compiled."""
         key = (backend.name, arch or backend.arch_name(), *specs.items())
         if key not in self._executables:
             kernel = self._trace(specs)
             broken = [*verify.violations(kernel), *backend.violations(kernel, arch)]
             if broken:
                 raise LegalityError(kernel.name, backend.name, broken)
+            check(kernel)
             self._executables[key] = backend.compile(kernel, arch)
         return self._executables[key]
 
     def _prepare(self, arguments: tuple[Any, ...], target: str | None) -> Prepared:
         self._check_count(arguments)
         backend = self._backend(arguments, target)
-        executable = self._executable(self._specs(arguments), backend, None)
+        specs = self._specs(arguments)
         arrays: dict[str, ArrayInfo] = {}
         numbers: dict[str, Any] = {}
         for parameter, argument in zip(self.program.parameters, arguments, strict=True):
@@ -282,6 +290,7 @@ class Bound:
                 arrays[parameter.name] = self._describe(parameter.name, argument)
             else:
                 numbers[parameter.name] = argument
+        executable = self._executable(specs, backend, None, lambda traced: bind(traced, arrays, numbers))
         kernel = executable.kernel
         for name in kernel.written_params:
             _check_output(kernel.name, name, arrays[name])

@@ -17,7 +17,7 @@ from tilewright.ir.ops import Block, Copy, Fragment, Mma, Op
 from tilewright.ir.types import Value
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.nodes import Sym
-from tilewright.layout.walk import evaluate, symbols
+from tilewright.layout.walk import evaluate
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.memory import Buffer, array_buffer, workspace_buffer
 from tilewright.targets.reference.numerics import Array
@@ -75,8 +75,8 @@ def run(
     _verify(kernel, lanes)
     env = bind_sizes(kernel, arrays, sizes or {})
     for guard in kernel.guards:
-        if symbols(guard.condition) <= env.keys() and not evaluate(guard.condition, env):
-            raise LaunchError(f"kernel {kernel.name}: {guard.message}")
+        if (message := guard.broken(env)) is not None:
+            raise LaunchError(f"kernel {kernel.name}: {message}")
     buffers = _bind_buffers(kernel, arrays, env, check)
     machine = Machine(kernel, lanes, rules, buffers, _bind_scalars(kernel, scalars or {}), check)
     extents = [int(evaluate(axis.extent, env)) for axis in kernel.grid]
