@@ -122,8 +122,8 @@ def test_a_filter_that_does_not_fit_is_refused_before_anything_is_compiled(
     if target == "cuda":
         arrays = [OnGpu(array) for array in arrays]
     message = (
-        f"kernel convolution: a filter of {filter_} with dilation 2 spans {reach} elements; the extent {extent} "
-        f"has {padded} with its padding; nearest legal padding: {nearest} in all"
+        f"kernel convolution: a filter of {filter_} with dilation 2 spans {reach} elements; "
+        f"the extent {extent} has {padded} with its padding; nearest legal padding: {nearest} in all"
     )
     geometry = {"stride": 1, "dilation": 2, "padding": padding}
     with pytest.raises(tw.LaunchError) as refused:
@@ -212,3 +212,11 @@ def test_an_illegal_im2col_is_refused_with_the_nearest_legal_choice(
     assert rule in str(caught.value)
     assert f"nearest legal choice: {nearest}" in str(caught.value)
     assert "05_im2col.py:" in str(caught.value)
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_the_example_refuses_a_filter_that_does_not_fit(target: str) -> None:
+    image, matrix = np.ones((1, 3, 2, 3, 1, 4), np.float32), np.full((1, 1, 108), np.nan, np.float32)
+    with pytest.raises(tw.LaunchError, match="spans 3 elements; the extent 2 has 2 with its padding"):
+        EXAMPLE["LARGE"](image, matrix, target=target)
+    assert np.isnan(matrix).all()

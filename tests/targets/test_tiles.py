@@ -1,4 +1,4 @@
-"""Tiles in registers, on every target: reductions, broadcasts, other maps, coordinates, saturation.
+"""Tiles in registers, on every target: reductions, broadcasts, other maps, coordinates.
 
 Maps of threads and registers are drawn at random; results are compared with NumPy in float64, sums under the
 bound of `Reduce`.  Around every output lies poison that must stay.
@@ -7,7 +7,6 @@ bound of `Reduce`.  Around every output lies poison that must stay.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -16,13 +15,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilewright as tw
-from tilewright.dtypes import DType, dtype, limits
+from tilewright.dtypes import DType
 from tilewright.layout.distribution import registers
-from tilewright.ops.device_array import DeviceArray
-from tilewright.targets.reference import run
 
-TARGETS = ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-POISON = 77
+from .poisoned import TARGETS, Poisoned, attempt
+
 DTYPES = [tw.f64, tw.f32, tw.f16, tw.bf16, tw.i32, tw.i16, tw.i8, tw.u8]
 
 
@@ -68,63 +65,11 @@ def spreads(draw: st.DrawFn, shape: tuple[int, int], most_threads: int = 128) ->
     return tw.Distribution(shape, tuple(threads), tuple(tw.Mode(2, d, s) for d, s in order[count:]))
 
 
-class Poisoned:
-    """An array inside a larger one whose other elements must stay as they are."""
-
-    def __init__(self, shape: tuple[int, ...], element: DType) -> None:
-        self.around = np.full([extent + 6 for extent in shape], POISON, element.numpy)
-        self.array = self.around[tuple(slice(3, 3 + extent) for extent in shape)]
-
-    def is_intact(self) -> bool:
-        inside = tuple(slice(3, -3) for _ in self.around.shape)
-        left = self.around.copy()
-        left[inside] = POISON
-        return bool((left == np.asarray(POISON, left.dtype)).all())
-
-
 def drawn(shape: tuple[int, int], element: DType, rng: np.random.Generator, exact: bool) -> np.ndarray:
     if exact or not element.is_float:
         low = 0 if element.kind == "uint" else -3
         return rng.integers(low, 4, shape).astype(element.numpy)
     return (rng.standard_normal(shape) * 2.0 ** rng.integers(-4, 5, shape)).astype(element.numpy)
-
-
-def attempt(target: str, kernel: Any, arguments: list[Any], lanes: int | None = None) -> None:
-    """Run a bound kernel; on the reference with any warp size, and without a finding."""
-    given = [a.array if isinstance(a, Poisoned) else a for a in arguments]
-    if target == "cuda":
-        _on_device(kernel, arguments)
-    elif target == "cpu":
-        assert kernel(*given, target=target).target == target
-    else:
-        traced = kernel.trace(*given)
-        tensors = iter(a for a in given if isinstance(a, np.ndarray))
-        arrays = {value.name: next(tensors) for value in traced.tensors}
-        sizes = {"shift": next((a for a in given if isinstance(a, int)), 0)}
-        run(traced, arrays, sizes, lanes=lanes).raise_if_any()
-    assert all(a.is_intact() for a in arguments if isinstance(a, Poisoned)), "written outside of an array"
-
-
-class Inside(DeviceArray):
-    """The part of a device array that `Poisoned.array` is."""
-
-    @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
-        skipped = sum(3 * stride for stride in self.strides)
-        return {**super().__cuda_array_interface__, "data": (self.memory.address + skipped, False)}
-
-
-def _on_device(kernel: Any, arguments: list[Any]) -> None:
-    """The arrays with what lies around them, on the GPU and back."""
-    whole = {id(a): DeviceArray.of(a.around) for a in arguments if isinstance(a, Poisoned)}
-    moved = [
-        Inside(d.memory, a.array.shape, d.strides, dtype(d.dtype)) if (d := whole.get(id(a))) else a
-        for a in arguments
-    ]
-    assert kernel(*moved, target="cuda").target == "cuda"
-    for a in arguments:
-        if isinstance(a, Poisoned):
-            a.around[...] = whole[id(a)].host()
 
 
 def checked(
@@ -364,127 +309,6 @@ def test_accumulators_and_operands_of_tensor_cores_share_threads() -> None:
         assert sorted(table) == list(range(first.c().size_values))
     two = tw.TiledMma(tw.atoms.MMA_BF16, (2, 2), (2, 4))
     assert registers(two.c(), two.a(64), (0, 0)) is None, "warps along N hold other columns"
-
-
-# ---------------------------------------------------------------- conversion with saturation
-
-NARROW = [tw.i8, tw.u8, tw.i16, tw.f8e4m3, tw.f8e5m2, tw.f16, tw.bf16]
-
-
-@tw.kernel(X="N", A="N", B="N", C="N", D="N", E="N", F="N", G="N")
-def saturating(X, A, B, C, D, E, F, G):
-    n = tw.block_index(tw.ceil_div(X.shape[0], 1024))
-    x = tw.load(X.tile((1024,), (n,)).partition((128,)))
-    for element, Y in zip(NARROW, (A, B, C, D, E, F, G), strict=True):
-        tw.copy(x.to(element, saturate=True), Y.tile((1024,), (n,)))
-
-
-@np.errstate(over="ignore")
-def patterns(element: DType) -> np.ndarray:
-    """Every number of a dtype, or of wider ones those around every place where something could go wrong."""
-    if element.bits <= 16:
-        kind = np.uint16 if element.bits == 16 else np.uint8
-        return np.arange(1 << element.bits, dtype=np.uint32).astype(kind).view(element.numpy)
-    ends = [end for target in NARROW for end in limits(target)]
-    rng = np.random.default_rng(element.bits)
-    if element.is_float:
-        near = np.array([0.0, *ends]).astype(element.numpy)
-        beside = [near, np.nextafter(near, np.inf), np.nextafter(near, -np.inf), near * 1.03, near * 0.97]
-        random = rng.standard_normal(4000) * 2.0 ** rng.integers(-20, 20, 4000)
-        edges = np.array([np.nan, np.inf, -np.inf, *limits(element)])
-        return np.concatenate([*beside, random, edges]).astype(element.numpy)
-    least, most = limits(element)
-    near = np.array([int(e) + d for e in ends if abs(e) < 2**31 for d in (-1, 0, 1)])
-    drawn_ = rng.integers(least, most, 4000)
-    return np.concatenate([near.clip(least, most), drawn_, [least, most]]).astype(element.numpy)
-
-
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize(
-    "element", [tw.f32, tw.f16, tw.bf16, tw.f8e4m3, tw.f8e5m2, tw.i32, tw.i16, tw.i8, tw.u8], ids=str
-)
-def test_saturating_conversions_of_every_number(element: DType, target: str) -> None:
-    x = patterns(element)
-    arguments = [Poisoned(x.shape, kind) for kind in (element, *NARROW)]
-    arguments[0].array[...] = x
-    attempt(target, saturating.bind(), arguments)
-    with np.errstate(invalid="ignore"):  # among the patterns are signalling NaNs
-        wide = np.where(np.isnan(x), np.nan, x.astype(np.float64))
-    for kind, p in zip(NARROW, arguments[1:], strict=True):
-        low, high = limits(kind)
-        if kind.is_float:
-            # Clamped first, and then rounded once: every source here is a float32, or an integer that is.
-            wanted = np.clip(wide, low, high).astype(np.float32).astype(kind.numpy)
-            assert not np.isinf(p.array.astype(np.float64)).any()
-        else:
-            wanted = np.nan_to_num(np.trunc(np.clip(wide, low, high)), nan=0.0).astype(kind.numpy)
-        np.testing.assert_array_equal(
-            p.array.astype(np.float64), wanted.astype(np.float64), err_msg=str(kind)
-        )
-
-
-@tw.kernel(X="N", Y="N")
-def widened(X, Y):
-    x = tw.load(X.tile((256,), (tw.block_index(1),)).partition((32,)))
-    tw.copy(x.to(Y.dtype, saturate=True), Y.tile((256,), (0,)))
-
-
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("element", [tw.f32, tw.f16, tw.bf16, tw.f8e5m2], ids=str)
-@pytest.mark.parametrize("wider", [tw.f32, tw.f64], ids=str)
-def test_infinities_are_clamped_in_wider_floats_too(element: DType, wider: DType, target: str) -> None:
-    x, y = Poisoned((256,), element), Poisoned((256,), wider)
-    x.array[...] = patterns(element)[-256:]
-    x.array[:3] = np.array([np.inf, -np.inf, np.nan]).astype(element.numpy)
-    attempt(target, widened.bind(), [x, y])
-    low, high = limits(wider)
-    with np.errstate(invalid="ignore"):  # among the patterns are signalling NaNs
-        wanted = np.clip(x.array.astype(wider.numpy), low, high)
-    np.testing.assert_array_equal(y.array, wanted)
-    assert (y.array[:2] == [high, low]).all()
-
-
-@tw.kernel(X="N", Y="N")
-def added(X, Y, *, number):
-    x = tw.load(X.tile((32,), (tw.block_index(1),)).partition((32,)))
-    made = tw.fragment(x, fill=number)
-    tw.fill(made, number)
-    tw.copy(tw.where(x < 3, x + number, number) + made, Y.tile((32,), (0,)))
-
-
-@pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("element", [tw.f32, tw.f16, tw.bf16, tw.f64], ids=str)
-@pytest.mark.parametrize("number", [1e300, -1e300, 1e-300])
-def test_numbers_that_a_dtype_does_not_reach(number: float, element: DType, target: str) -> None:
-    """They become infinite or 0 as any other number is rounded, without a word from NumPy or a compiler."""
-    x, y = Poisoned((32,), element), Poisoned((32,), element)
-    x.array[...] = np.arange(32) - 16
-    attempt(target, added.bind(number=number), [x, y])
-    rounded = np.float64(number)
-    if element != tw.f64:
-        rounded = np.copysign(np.inf if abs(number) > 1 else 0.0, number)
-    wide = x.array.astype(np.float64)
-    wanted = np.where(wide < 3, wide + rounded, rounded) + rounded
-    np.testing.assert_array_equal(y.array.astype(np.float64), wanted)
-
-
-def test_cuda_spells_numbers_that_compile() -> None:
-    kind = tw.TensorSpec(tw.f32, 1, 0, (32,), (1,), 16, False)
-    for number in (1e300, -1e300, 1e-300):
-        assert "e+300f" not in added.compile(kind, kind, number=number, target="cuda", arch="sm_80").source
-
-
-def test_without_saturation_nothing_is_clamped() -> None:
-    @tw.kernel(X="N", Y="N", Z="N")
-    def plain(X, Y, Z):
-        x = tw.load(X.tile((32,), (0,)).partition((32,)))
-        tw.copy(x.to(tw.f8e4m3), Y.tile((32,), (0,)))
-        tw.copy(x.to(tw.i32).to(tw.i8), Z.tile((32,), (0,)))
-
-    x, y, z = np.full(32, 1000, np.float32), np.zeros(32, ml_dtypes.float8_e4m3fn), np.zeros(32, np.int8)
-    plain(x, y, z, target="reference")
-    assert np.isnan(y.astype(np.float32)).all()
-    assert (z == 1000 - 1024).all()
 
 
 # ---------------------------------------------------------------- masks

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from tilewright.errors import LayoutError
-from tilewright.layout.expr import add, floordiv, less_equal, mul, prove
+from tilewright.layout.expr import add, floordiv, less, mul, prove
 from tilewright.layout.nodes import Cond, Int
 from tilewright.layout.ranges import divisor
 from tilewright.layout.transforms import Embed, Merge, Permute, Transform, Unmerge
@@ -69,7 +69,7 @@ class Window(NamedTuple):
             "the extent {} has {} with its padding; nearest legal padding: {} in all"
         )
         values = (extent, padded, add(self.reach, mul(extent, -1)))
-        return Requirement(less_equal(self.reach, padded), message, values)
+        return Requirement(less(self.reach - 1, padded), message, values)
 
     def _padded(self, extent: Int) -> Int:
         return add(extent, self.before, self.after)
@@ -139,7 +139,7 @@ def im2col_requirements(
         >>> height = Sym("H", 0)
         >>> [fits] = im2col_requirements((2, height, 9, 8), spatial=(1, 2), filter=(3, 3))
         >>> print(fits.condition)
-        3 <= H
+        2 < H
     """
     windows = _windows(len(spatial), filter, stride, dilation, padding)
     all_fit = [window.fits(shape[dim]) for dim, window in zip(spatial, windows, strict=True)]

@@ -1,4 +1,4 @@
-"""The kernels of `kernels.py` as fixtures: a test that takes ``case`` runs once for each of them."""
+"""The traced kernels of `cases.py` as fixtures: a test that takes ``case`` runs once for each of them."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ import pytest
 
 from tilewright.ir.kernel import Kernel
 
+from .cases import CASES, CLUSTERS
+
 _ROOM = Path(__file__).parent
-_KERNELS = runpy.run_path(str(_ROOM / "kernels.py"))
-CASES: dict[str, Callable[[], Kernel]] = {**_KERNELS["CASES"], **_KERNELS["CLUSTERS"]}
+ALL: dict[str, Callable[[], Kernel]] = {**CASES, **CLUSTERS}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "case" in metafunc.fixturenames:
-        metafunc.parametrize("case", sorted(CASES))
+        metafunc.parametrize("case", sorted(ALL))
 
 
 @pytest.fixture
 def kernel(case: str) -> Kernel:
     """The traced kernel of a case."""
-    return CASES[case]()
+    return ALL[case]()
 
 
 @pytest.fixture(scope="session")
 def cases() -> dict[str, Callable[[], Kernel]]:
     """A function for each case that traces its kernel."""
-    return CASES
+    return ALL
 
 
 @pytest.fixture(scope="session")
 def archs() -> Callable[[str], list[str]]:
     """The architectures that a case is compiled for."""
-    return lambda case: ["sm_90a"] if case in _KERNELS["CLUSTERS"] else ["sm_80", "sm_90a"]
+    return lambda case: ["sm_90a"] if case in CLUSTERS else ["sm_80", "sm_90a"]
 
 
 @pytest.fixture(scope="session")

@@ -34,14 +34,14 @@ extern "C" __global__ void __launch_bounds__(256) basic_gemm(
   const int m = blockIdx.x;  // of M / 256
   const int n = blockIdx.y;  // of N / 128
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  // kernels.py:32: sA: f16 256x32
+  // kernels.py:15: sA: f16 256x32
   half_t* const sA = (half_t*)shared_memory;
-  // kernels.py:33: sB: f16 128x32
+  // kernels.py:16: sB: f16 128x32
   half_t* const sB = (half_t*)(shared_memory + 16384);
-  // kernels.py:34: acc: f32 256x128, 128 per thread
+  // kernels.py:17: acc: f32 256x128, 128 per thread
   float acc[128] = {};
   for (int k = 0; k < K / 32; ++k) {
-    // kernels.py:36: A_tile -> sA, 16 bytes at a time
+    // kernels.py:19: A_tile -> sA, 16 bytes at a time
     {
       const int row = 4*(tid / 4);
       const int col = 8*(tid % 4);
@@ -55,7 +55,7 @@ extern "C" __global__ void __launch_bounds__(256) basic_gemm(
         *(uint4*)(to + ((32*i) ^ (8*(row % 8))) + ((8*(((i + row) / 2) % 4)) ^ col)) = moved[i];
       }
     }
-    // kernels.py:37: B_tile -> sB, 16 bytes at a time
+    // kernels.py:20: B_tile -> sB, 16 bytes at a time
     {
       const int row = 2*(tid / 4);
       const int col = 8*(tid % 4);
@@ -67,13 +67,13 @@ extern "C" __global__ void __launch_bounds__(256) basic_gemm(
       #pragma unroll
       for (int i = 0; i < 2; ++i) *(uint4*)(to + ((16*(row % 4)) ^ (32*i))) = moved[i];
     }
-    // kernels.py:38: barrier
+    // kernels.py:21: barrier
     __syncthreads();
     #pragma unroll
     for (int k_step = 0; k_step < 2; ++k_step) {
-      // kernels.py:39: sA_frag: f16 256x16, 32 per thread
+      // kernels.py:22: sA_frag: f16 256x16, 32 per thread
       __align__(4) half_t sA_frag[32];
-      // kernels.py:39: sA_step -> sA_frag, 4 matrices at a time
+      // kernels.py:22: sA_step -> sA_frag, 4 matrices at a time
       {
         const int row = 64*((tid / 32) % 4) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -82,9 +82,9 @@ extern "C" __global__ void __launch_bounds__(256) basic_gemm(
         #pragma unroll
         for (int i = 0; i < 4; ++i) ldmatrix_x4(&sA_frag[8*i], from + 512*i);
       }
-      // kernels.py:39: sB_frag: f16 128x16, 32 per thread
+      // kernels.py:22: sB_frag: f16 128x16, 32 per thread
       __align__(4) half_t sB_frag[32];
-      // kernels.py:39: sB_step -> sB_frag, 4 matrices at a time
+      // kernels.py:22: sB_step -> sB_frag, 4 matrices at a time
       {
         const int row = 64*(tid / 128) + 8*((tid / 16) % 2) + (tid % 8);
         const int col = 8*((tid / 8) % 2);
@@ -93,7 +93,7 @@ extern "C" __global__ void __launch_bounds__(256) basic_gemm(
         #pragma unroll
         for (int i = 0; i < 4; ++i) ldmatrix_x4(&sB_frag[8*i], from + 512*i);
       }
-      // kernels.py:39: acc += sA_frag * sB_frag, by mma.m16n8k16.f32.f16
+      // kernels.py:22: acc += sA_frag * sB_frag, by mma.m16n8k16.f32.f16
       #pragma unroll
       for (int j = 0; j < 8; ++j) {
         #pragma unroll
@@ -102,10 +102,10 @@ extern "C" __global__ void __launch_bounds__(256) basic_gemm(
         }
       }
     }
-    // kernels.py:40: barrier
+    // kernels.py:23: barrier
     __syncthreads();
   }
-  // kernels.py:41: acc -> C_tile, 4 bytes at a time
+  // kernels.py:24: acc -> C_tile, 4 bytes at a time
   {
     const int row = 64*((tid / 32) % 4) + ((tid / 4) % 8);
     const int col = 64*(tid / 128) + 2*(tid % 4);

@@ -18,11 +18,11 @@ extern "C" __global__ void __launch_bounds__(32) dependent(
   const int tid = threadIdx.x;
   const int m = blockIdx.x;  // of (M + 15) / 16
   const int n = blockIdx.y;  // of (N + 28) / 32
-  // kernels.py:151: wait for the grids before this one
+  // kernels.py:134: wait for the grids before this one
   prior_grid_wait();
-  // kernels.py:152: x: f32 16x32, 16 per thread
+  // kernels.py:135: x: f32 16x32, 16 per thread
   __align__(16) float x[16];
-  // kernels.py:152: X_part -> x, 16 bytes at a time
+  // kernels.py:135: X_part -> x, 16 bytes at a time
   {
     const int row = 2*(tid / 4);
     const int col = 8*(tid % 4);
@@ -36,13 +36,13 @@ extern "C" __global__ void __launch_bounds__(32) dependent(
       }
     }
   }
-  // kernels.py:153: the grids after this one may begin
+  // kernels.py:136: the grids after this one may begin
   launch_dependents();
-  // kernels.py:154: add = add(x, 1.0)
+  // kernels.py:137: add = add(x, 1.0)
   __align__(16) float add[16];
   #pragma unroll
   for (int i = 0; i < 16; ++i) add[i] = x[i] + 1.0f;
-  // kernels.py:154: add -> Y_tile, 16 bytes at a time
+  // kernels.py:137: add -> Y_tile, 16 bytes at a time
   {
     const int row = 2*(tid / 4);
     const int col = 8*(tid % 4);

@@ -26,14 +26,14 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
   const int m = blockIdx.x;  // of M / 64
   const int n = blockIdx.y;  // of N / 64
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  // kernels.py:32: sA: i8 64x64
+  // kernels.py:15: sA: i8 64x64
   signed char* const sA = (signed char*)shared_memory;
-  // kernels.py:33: sB: i8 64x64
+  // kernels.py:16: sB: i8 64x64
   signed char* const sB = (signed char*)(shared_memory + 4096);
-  // kernels.py:34: acc: i32 64x64, 32 per thread
+  // kernels.py:17: acc: i32 64x64, 32 per thread
   __align__(8) int acc[32] = {};
   for (int k = 0; k < K / 64; ++k) {
-    // kernels.py:36: A_tile -> sA, 16 bytes at a time
+    // kernels.py:19: A_tile -> sA, 16 bytes at a time
     {
       const int row = 2*(tid / 4);
       const int col = 16*(tid % 4);
@@ -45,7 +45,7 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       #pragma unroll
       for (int i = 0; i < 2; ++i) *(uint4*)(to + ((32*(row % 4)) ^ (64*i))) = moved[i];
     }
-    // kernels.py:37: B_tile -> sB, 16 bytes at a time
+    // kernels.py:20: B_tile -> sB, 16 bytes at a time
     {
       const int row = 2*(tid / 4);
       const int col = 16*(tid % 4);
@@ -57,13 +57,13 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       #pragma unroll
       for (int i = 0; i < 2; ++i) *(uint4*)(to + ((32*(row % 4)) ^ (64*i))) = moved[i];
     }
-    // kernels.py:38: barrier
+    // kernels.py:21: barrier
     __syncthreads();
     #pragma unroll
     for (int k_step = 0; k_step < 2; ++k_step) {
-      // kernels.py:39: sA_frag: i8 64x32, 32 per thread
+      // kernels.py:22: sA_frag: i8 64x32, 32 per thread
       __align__(4) signed char sA_frag[32];
-      // kernels.py:39: sA_step -> sA_frag, 4 matrices at a time
+      // kernels.py:22: sA_step -> sA_frag, 4 matrices at a time
       {
         const int row = 32*((tid / 32) % 2) + (tid % 16);
         const int col = 16*((tid / 16) % 2);
@@ -72,9 +72,9 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sA_frag[16*i], from + 1024*i);
       }
-      // kernels.py:39: sB_frag: i8 64x32, 32 per thread
+      // kernels.py:22: sB_frag: i8 64x32, 32 per thread
       __align__(4) signed char sB_frag[32];
-      // kernels.py:39: sB_step -> sB_frag, 4 matrices at a time
+      // kernels.py:22: sB_step -> sB_frag, 4 matrices at a time
       {
         const int row = 32*(tid / 64) + 8*((tid / 16) % 2) + (tid % 8);
         const int col = 16*((tid / 8) % 2);
@@ -83,17 +83,17 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sB_frag[16*i], from + 1024*i);
       }
-      // kernels.py:39: acc += sA_frag * sB_frag, by mma.m16n8k32.i32.s8
+      // kernels.py:22: acc += sA_frag * sB_frag, by mma.m16n8k32.i32.s8
       #pragma unroll
       for (int j = 0; j < 4; ++j) {
         #pragma unroll
         for (int i = 0; i < 2; ++i) mma_m16n8k32_s8(&acc[8*j + 4*i], &sA_frag[16*i], &sB_frag[8*j]);
       }
     }
-    // kernels.py:40: barrier
+    // kernels.py:23: barrier
     __syncthreads();
   }
-  // kernels.py:41: acc -> C_tile, 8 bytes at a time
+  // kernels.py:24: acc -> C_tile, 8 bytes at a time
   {
     const int row = 32*((tid / 32) % 2) + ((tid / 4) % 8);
     const int col = 32*(tid / 64) + 2*(tid % 4);

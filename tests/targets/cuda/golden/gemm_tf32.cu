@@ -32,14 +32,14 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
   const int m = blockIdx.x;  // of M / 64
   const int n = blockIdx.y;  // of N / 64
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  // kernels.py:32: sA: f32 64x16
+  // kernels.py:15: sA: f32 64x16
   float* const sA = (float*)shared_memory;
-  // kernels.py:33: sB: f32 64x16
+  // kernels.py:16: sB: f32 64x16
   float* const sB = (float*)(shared_memory + 4096);
-  // kernels.py:34: acc: f32 64x64, 32 per thread
+  // kernels.py:17: acc: f32 64x64, 32 per thread
   __align__(8) float acc[32] = {};
   for (int k = 0; k < K / 16; ++k) {
-    // kernels.py:36: A_tile -> sA, 16 bytes at a time
+    // kernels.py:19: A_tile -> sA, 16 bytes at a time
     {
       const int row = 2*(tid / 4);
       const int col = 4*(tid % 4);
@@ -51,7 +51,7 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       #pragma unroll
       for (int i = 0; i < 2; ++i) *(uint4*)(to + ((16*i) ^ (8*(row % 4)))) = moved[i];
     }
-    // kernels.py:37: B_tile -> sB, 16 bytes at a time
+    // kernels.py:20: B_tile -> sB, 16 bytes at a time
     {
       const int row = 2*(tid / 4);
       const int col = 4*(tid % 4);
@@ -63,13 +63,13 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       #pragma unroll
       for (int i = 0; i < 2; ++i) *(uint4*)(to + ((16*i) ^ (8*(row % 4)))) = moved[i];
     }
-    // kernels.py:38: barrier
+    // kernels.py:21: barrier
     __syncthreads();
     #pragma unroll
     for (int k_step = 0; k_step < 2; ++k_step) {
-      // kernels.py:39: sA_frag: f32 64x8, 8 per thread
+      // kernels.py:22: sA_frag: f32 64x8, 8 per thread
       float sA_frag[8];
-      // kernels.py:39: sA_step -> sA_frag, 4 matrices at a time
+      // kernels.py:22: sA_step -> sA_frag, 4 matrices at a time
       {
         const int row = 32*((tid / 32) % 2) + (tid % 16);
         const int col = 4*((tid / 16) % 2);
@@ -78,9 +78,9 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sA_frag[4*i], from + 256*i);
       }
-      // kernels.py:39: sB_frag: f32 64x8, 8 per thread
+      // kernels.py:22: sB_frag: f32 64x8, 8 per thread
       float sB_frag[8];
-      // kernels.py:39: sB_step -> sB_frag, 4 matrices at a time
+      // kernels.py:22: sB_step -> sB_frag, 4 matrices at a time
       {
         const int row = 32*(tid / 64) + 8*((tid / 16) % 2) + (tid % 8);
         const int col = 4*((tid / 8) % 2);
@@ -89,7 +89,7 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sB_frag[4*i], from + 256*i);
       }
-      // kernels.py:39: acc += sA_frag * sB_frag, by mma.m16n8k8.f32.tf32
+      // kernels.py:22: acc += sA_frag * sB_frag, by mma.m16n8k8.f32.tf32
       {
         float sA_frag_rounded[8];
         #pragma unroll
@@ -106,10 +106,10 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
         }
       }
     }
-    // kernels.py:40: barrier
+    // kernels.py:23: barrier
     __syncthreads();
   }
-  // kernels.py:41: acc -> C_tile, 8 bytes at a time
+  // kernels.py:24: acc -> C_tile, 8 bytes at a time
   {
     const int row = 32*((tid / 32) % 2) + ((tid / 4) % 8);
     const int col = 32*(tid / 64) + 2*(tid % 4);

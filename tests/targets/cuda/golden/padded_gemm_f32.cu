@@ -16,14 +16,14 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
   const int m = blockIdx.x;  // of (M + 31) / 32
   const int n = blockIdx.y;  // of (N + 63) / 64
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  // kernels.py:32: sA: f32 32x16
+  // kernels.py:15: sA: f32 32x16
   float* const sA = (float*)shared_memory;
-  // kernels.py:33: sB: f32 64x16
+  // kernels.py:16: sB: f32 64x16
   float* const sB = (float*)(shared_memory + 2048);
-  // kernels.py:34: acc: f32 32x64, 16 per thread
+  // kernels.py:17: acc: f32 32x64, 16 per thread
   float acc[16] = {};
   for (int k = 0; k < (K + 15) / 16; ++k) {
-    // kernels.py:36: A_tile -> sA, 4 bytes at a time
+    // kernels.py:19: A_tile -> sA, 4 bytes at a time
     {
       const int row = tid / 4;
       const int col = 4*(tid % 4);
@@ -36,7 +36,7 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       #pragma unroll
       for (int i = 0; i < 4; ++i) to[i] = moved[i];
     }
-    // kernels.py:37: B_tile -> sB, 4 bytes at a time
+    // kernels.py:20: B_tile -> sB, 4 bytes at a time
     {
       const int row = 2*(tid / 4);
       const int col = 4*(tid % 4);
@@ -59,13 +59,13 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
         }
       }
     }
-    // kernels.py:38: barrier
+    // kernels.py:21: barrier
     __syncthreads();
     #pragma unroll
     for (int k_step = 0; k_step < 16; ++k_step) {
-      // kernels.py:39: sA_frag: f32 32x1, 4 per thread
+      // kernels.py:22: sA_frag: f32 32x1, 4 per thread
       float sA_frag[4];
-      // kernels.py:39: sA_step -> sA_frag, 4 bytes at a time
+      // kernels.py:22: sA_step -> sA_frag, 4 bytes at a time
       {
         const int row = 4*((tid / 8) % 8);
         const int start = 16*row + (row % 16);
@@ -73,9 +73,9 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
         #pragma unroll
         for (int i = 0; i < 4; ++i) sA_frag[i] = from[16*i];
       }
-      // kernels.py:39: sB_frag: f32 64x1, 4 per thread
+      // kernels.py:22: sB_frag: f32 64x1, 4 per thread
       float sB_frag[4];
-      // kernels.py:39: sB_step -> sB_frag, 4 bytes at a time
+      // kernels.py:22: sB_step -> sB_frag, 4 bytes at a time
       {
         const int row = 32*(tid / 64) + 4*(tid % 8);
         const float* from = sB + 16*row;
@@ -84,17 +84,17 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
           sB_frag[i] = from[(16*(((i + row) / 2) % 2)) ^ ((16*i + k_step) ^ (row % 32))];
         }
       }
-      // kernels.py:39: acc += sA_frag * sB_frag
+      // kernels.py:22: acc += sA_frag * sB_frag
       #pragma unroll
       for (int x = 0; x < 4; ++x) {
         #pragma unroll
         for (int y = 0; y < 4; ++y) acc[4*x + y] = fmaf(sA_frag[x], sB_frag[y], acc[4*x + y]);
       }
     }
-    // kernels.py:40: barrier
+    // kernels.py:23: barrier
     __syncthreads();
   }
-  // kernels.py:41: acc -> C_tile, 4 bytes at a time
+  // kernels.py:24: acc -> C_tile, 4 bytes at a time
   {
     const int row = 4*((tid / 8) % 8);
     const int col = 32*(tid / 64) + 4*(tid % 8);

@@ -193,7 +193,7 @@ extern "C" __global__ void __launch_bounds__(128) pipelined_gemm(
       }
     }
   }
-  // kernels.py:48: acc -> C_tile, 4 bytes at a time
+  // kernels.py:31: acc -> C_tile, 4 bytes at a time
   {
     const int row = 32*((tid / 32) % 2) + ((tid / 4) % 8);
     const int col = 32*(tid / 64) + 2*(tid % 4);

@@ -1,0 +1,67 @@
+"""Arrays with poison around them, and how a kernel is run on them on every target."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tilewright.dtypes import DType, dtype
+from tilewright.ops.device_array import DeviceArray
+from tilewright.targets.reference import run
+
+TARGETS = ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+POISON = 77
+
+
+class Poisoned:
+    """An array inside a larger one whose other elements must stay as they are."""
+
+    def __init__(self, shape: tuple[int, ...], element: DType) -> None:
+        self.around = np.full([extent + 6 for extent in shape], POISON, element.numpy)
+        self.array = self.around[tuple(slice(3, 3 + extent) for extent in shape)]
+
+    def is_intact(self) -> bool:
+        inside = tuple(slice(3, -3) for _ in self.around.shape)
+        left = self.around.copy()
+        left[inside] = POISON
+        return bool((left == np.asarray(POISON, left.dtype)).all())
+
+
+def attempt(target: str, kernel: Any, arguments: list[Any], lanes: int | None = None) -> None:
+    """Run a bound kernel; on the reference with any warp size, and without a finding."""
+    given = [a.array if isinstance(a, Poisoned) else a for a in arguments]
+    if target == "cuda":
+        _on_device(kernel, arguments)
+    elif target == "cpu":
+        assert kernel(*given, target=target).target == target
+    else:
+        traced = kernel.trace(*given)
+        tensors = iter(a for a in given if isinstance(a, np.ndarray))
+        arrays = {value.name: next(tensors) for value in traced.tensors}
+        sizes = {"shift": next((a for a in given if isinstance(a, int)), 0)}
+        run(traced, arrays, sizes, lanes=lanes).raise_if_any()
+    assert all(a.is_intact() for a in arguments if isinstance(a, Poisoned)), "written outside of an array"
+
+
+class Inside(DeviceArray):
+    """The part of a device array that `Poisoned.array` is."""
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        skipped = sum(3 * stride for stride in self.strides)
+        return {**super().__cuda_array_interface__, "data": (self.memory.address + skipped, False)}
+
+
+def _on_device(kernel: Any, arguments: list[Any]) -> None:
+    """The arrays with what lies around them, on the GPU and back."""
+    whole = {id(a): DeviceArray.of(a.around) for a in arguments if isinstance(a, Poisoned)}
+    moved = [
+        Inside(d.memory, a.array.shape, d.strides, dtype(d.dtype)) if (d := whole.get(id(a))) else a
+        for a in arguments
+    ]
+    assert kernel(*moved, target="cuda").target == "cuda"
+    for a in arguments:
+        if isinstance(a, Poisoned):
+            a.around[...] = whole[id(a)].host()

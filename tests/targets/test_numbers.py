@@ -1,0 +1,130 @@
+"""Numbers at the ends of a dtype: conversions that saturate, infinities, constants that it does not reach."""
+
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.dtypes import DType, limits
+
+from .poisoned import TARGETS, Poisoned, attempt
+
+NARROW = [tw.i8, tw.u8, tw.i16, tw.f8e4m3, tw.f8e5m2, tw.f16, tw.bf16]
+
+
+@tw.kernel(X="N", A="N", B="N", C="N", D="N", E="N", F="N", G="N")
+def saturating(X, A, B, C, D, E, F, G):
+    n = tw.block_index(tw.ceil_div(X.shape[0], 1024))
+    x = tw.load(X.tile((1024,), (n,)).partition((128,)))
+    for element, Y in zip(NARROW, (A, B, C, D, E, F, G), strict=True):
+        tw.copy(x.to(element, saturate=True), Y.tile((1024,), (n,)))
+
+
+@np.errstate(over="ignore")
+def patterns(element: DType) -> np.ndarray:
+    """Every number of a dtype, or of wider ones those around every place where something could go wrong."""
+    if element.bits <= 16:
+        kind = np.uint16 if element.bits == 16 else np.uint8
+        return np.arange(1 << element.bits, dtype=np.uint32).astype(kind).view(element.numpy)
+    ends = [end for target in NARROW for end in limits(target)]
+    rng = np.random.default_rng(element.bits)
+    if element.is_float:
+        near = np.array([0.0, *ends]).astype(element.numpy)
+        beside = [near, np.nextafter(near, np.inf), np.nextafter(near, -np.inf), near * 1.03, near * 0.97]
+        random = rng.standard_normal(4000) * 2.0 ** rng.integers(-20, 20, 4000)
+        edges = np.array([np.nan, np.inf, -np.inf, *limits(element)])
+        return np.concatenate([*beside, random, edges]).astype(element.numpy)
+    least, most = limits(element)
+    near = np.array([int(e) + d for e in ends if abs(e) < 2**31 for d in (-1, 0, 1)])
+    drawn_ = rng.integers(least, most, 4000)
+    return np.concatenate([near.clip(least, most), drawn_, [least, most]]).astype(element.numpy)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    "element", [tw.f32, tw.f16, tw.bf16, tw.f8e4m3, tw.f8e5m2, tw.i32, tw.i16, tw.i8, tw.u8], ids=str
+)
+def test_saturating_conversions_of_every_number(element: DType, target: str) -> None:
+    x = patterns(element)
+    arguments = [Poisoned(x.shape, kind) for kind in (element, *NARROW)]
+    arguments[0].array[...] = x
+    attempt(target, saturating.bind(), arguments)
+    with np.errstate(invalid="ignore"):  # among the patterns are signalling NaNs
+        wide = np.where(np.isnan(x), np.nan, x.astype(np.float64))
+    for kind, p in zip(NARROW, arguments[1:], strict=True):
+        low, high = limits(kind)
+        if kind.is_float:
+            # Clamped first, and then rounded once: every source here is a float32, or an integer that is.
+            wanted = np.clip(wide, low, high).astype(np.float32).astype(kind.numpy)
+            assert not np.isinf(p.array.astype(np.float64)).any()
+        else:
+            wanted = np.nan_to_num(np.trunc(np.clip(wide, low, high)), nan=0.0).astype(kind.numpy)
+        np.testing.assert_array_equal(
+            p.array.astype(np.float64), wanted.astype(np.float64), err_msg=str(kind)
+        )
+
+
+@tw.kernel(X="N", Y="N")
+def widened(X, Y):
+    x = tw.load(X.tile((256,), (tw.block_index(1),)).partition((32,)))
+    tw.copy(x.to(Y.dtype, saturate=True), Y.tile((256,), (0,)))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("element", [tw.f32, tw.f16, tw.bf16, tw.f8e5m2], ids=str)
+@pytest.mark.parametrize("wider", [tw.f32, tw.f64], ids=str)
+def test_infinities_are_clamped_in_wider_floats_too(element: DType, wider: DType, target: str) -> None:
+    x, y = Poisoned((256,), element), Poisoned((256,), wider)
+    x.array[...] = patterns(element)[-256:]
+    x.array[:3] = np.array([np.inf, -np.inf, np.nan]).astype(element.numpy)
+    attempt(target, widened.bind(), [x, y])
+    low, high = limits(wider)
+    with np.errstate(invalid="ignore"):  # among the patterns are signalling NaNs
+        wanted = np.clip(x.array.astype(wider.numpy), low, high)
+    np.testing.assert_array_equal(y.array, wanted)
+    assert (y.array[:2] == [high, low]).all()
+
+
+@tw.kernel(X="N", Y="N")
+def added(X, Y, *, number):
+    x = tw.load(X.tile((32,), (tw.block_index(1),)).partition((32,)))
+    made = tw.fragment(x, fill=number)
+    tw.fill(made, number)
+    tw.copy(tw.where(x < 3, x + number, number) + made, Y.tile((32,), (0,)))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("element", [tw.f32, tw.f16, tw.bf16, tw.f64], ids=str)
+@pytest.mark.parametrize("number", [1e300, -1e300, 1e-300])
+def test_numbers_that_a_dtype_does_not_reach(number: float, element: DType, target: str) -> None:
+    """They become infinite or 0 as any other number is rounded, without a word from NumPy or a compiler."""
+    x, y = Poisoned((32,), element), Poisoned((32,), element)
+    x.array[...] = np.arange(32) - 16
+    attempt(target, added.bind(number=number), [x, y])
+    rounded = np.float64(number)
+    if element != tw.f64:
+        rounded = np.copysign(np.inf if abs(number) > 1 else 0.0, number)
+    wide = x.array.astype(np.float64)
+    wanted = np.where(wide < 3, wide + rounded, rounded) + rounded
+    np.testing.assert_array_equal(y.array.astype(np.float64), wanted)
+
+
+def test_cuda_spells_numbers_that_compile() -> None:
+    kind = tw.TensorSpec(tw.f32, 1, 0, (32,), (1,), 16, False)
+    for number in (1e300, -1e300, 1e-300):
+        assert "e+300f" not in added.compile(kind, kind, number=number, target="cuda", arch="sm_80").source
+
+
+def test_without_saturation_nothing_is_clamped() -> None:
+    @tw.kernel(X="N", Y="N", Z="N")
+    def plain(X, Y, Z):
+        x = tw.load(X.tile((32,), (0,)).partition((32,)))
+        tw.copy(x.to(tw.f8e4m3), Y.tile((32,), (0,)))
+        tw.copy(x.to(tw.i32).to(tw.i8), Z.tile((32,), (0,)))
+
+    x, y, z = np.full(32, 1000, np.float32), np.zeros(32, ml_dtypes.float8_e4m3fn), np.zeros(32, np.int8)
+    plain(x, y, z, target="reference")
+    assert np.isnan(y.astype(np.float32)).all()
+    assert (z == 1000 - 1024).all()
