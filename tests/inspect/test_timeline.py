@@ -256,19 +256,6 @@ def test_what_has_no_timeline_is_refused() -> None:
         subject.timeline((0, 7))
 
 
-@tw.kernel(X="N", Y="N")
-def clustered(X, Y):
-    n = tw.block_index(2)
-    tw.cluster_index(2)
-    tw.copy(tw.load(X.tile((32,), (n,)).partition((32,))), Y.tile((32,), (n,)))
-
-
-def test_clusters_are_refused() -> None:
-    subject = Subject(clustered.bind(), {"X": tw.f32, "Y": tw.f32}, {"N": 64})
-    with pytest.raises(LaunchError, match="runs in clusters"):
-        subject.timeline()
-
-
 # ---------------------------------------------------------------- pictures
 
 

@@ -116,18 +116,14 @@ class Subject:
         """When each agent of a block does what, on arrays of at most `FEW` along each dimension.
 
         Args:
-            block: its index in the grid, x first; default: the first.
+            block: its index in the grid, x first; default: the first.  All blocks of its cluster run.
 
         Raises:
-            LaunchError: there is no such block, or blocks run in clusters.
+            LaunchError: there is no such block.
             HazardError: the checker found hazards in that block.
         """
         prepared, arrays = self._few()
         kernel = prepared.executable.kernel
-        if kernel.cluster:
-            raise LaunchError(
-                f"kernel {kernel.name} runs in clusters; a timeline shows a block that runs alone"
-            )
         env = bind_sizes(kernel, arrays, prepared.binding.sizes)
         grid = [int(evaluate(axis.extent, env)) for axis in kernel.grid]
         place = (0,) * len(grid) if block is None else block
@@ -240,6 +236,7 @@ def from_file(where: str, dtype_names: str, shape: str, constants: Sequence[str]
         there = [key for key, value in vars(module).items() if isinstance(value, Kernel | Bound)]
         raise LaunchError(f"{path} has no kernel {name!r}; it has {', '.join(there) or 'none'}")
     given = _constants(constants, module)
+    _check_numbers(found.program, given)
     taken = {parameter.name for parameter in found.program.parameters if parameter.kind != "tensor"}
     numbers = {name: given.pop(name) for name in taken & given.keys()}
     if isinstance(found, Bound) and given:
@@ -301,6 +298,19 @@ def _dtypes(names: str, program: Program) -> dict[str, DType]:
             f"no dtype for {', '.join(missing)}; give --dtype {','.join(f'{n}=…' for n in tensors)}"
         )
     return given
+
+
+def _check_numbers(program: Program, given: Mapping[str, Any]) -> None:
+    for parameter in program.parameters:
+        if parameter.name not in given:
+            continue
+        if parameter.kind == "tensor":
+            raise LaunchError(f"--set {parameter.name}: it is an array; give its --dtype and --shape")
+        value, what = given[parameter.name], "an integer" if parameter.kind == "index" else "a number"
+        if isinstance(value, bool) or not isinstance(
+            value, int if parameter.kind == "index" else int | float
+        ):
+            raise LaunchError(f"--set {parameter.name}={value!r}: {parameter.name} is {what}")
 
 
 def _constants(texts: Sequence[str], module: ModuleType) -> dict[str, Any]:

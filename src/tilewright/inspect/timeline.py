@@ -10,9 +10,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 from tilewright.errors import LaunchError
 from tilewright.ir import async_ops, ops
+from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.op import Op
 from tilewright.targets.reference.recorder import Execution, Touch
 
@@ -25,7 +27,7 @@ class Lengths:
         issue: to issue what then goes on in the background.
         copy: a copy that the threads carry out.
         mma: a multiply that the threads wait for.
-        arithmetic: elementwise arithmetic.
+        arithmetic: elementwise arithmetic, and reductions.
         load: a bulk or asynchronous copy, in the background.
         mma_async: an asynchronous multiply, in the background.
         store: a bulk store, in the background.
@@ -58,6 +60,7 @@ class Event:
         touches: what it touches of shared memory.
         warp: which warp does or issues it.
         line: the author's line.
+        block: the rank of that warp's block in its cluster.
     """
 
     agent: str
@@ -71,22 +74,23 @@ class Event:
     touches: tuple[Touch, ...] = ()
     warp: int = 0
     line: str = ""
+    block: int = 0
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """The events of one block.
+    """The events of one block, or of all blocks of a cluster.
 
     Args:
         kernel: the kernel's name.
-        block: which block.
-        warps: how many warps it has.
+        blocks: the index of each block, by rank.
+        warps: how many warps each of them has.
         events: in order of their start; at one step, in the order of execution.
         lengths: how long operations take.
     """
 
     kernel: str
-    block: tuple[int, ...]
+    blocks: tuple[tuple[int, ...], ...]
     warps: int
     events: tuple[Event, ...]
     lengths: Lengths = Lengths()
@@ -100,7 +104,7 @@ class Timeline:
 def timeline(
     kernel: str, executions: Sequence[Execution], lanes: int = 32, lengths: Lengths | None = None
 ) -> Timeline:
-    """The timeline of the block that was recorded first.
+    """The timeline of the block that was recorded first, with all of its cluster.
 
     Args:
         kernel: the kernel's name.
@@ -113,8 +117,8 @@ def timeline(
     """
     if not executions:
         raise LaunchError(f"kernel {kernel}: no block did anything that takes time")
-    block = executions[0].block
-    mine = [execution for execution in executions if execution.block == block]
+    blocks = executions[0].cluster
+    mine = [execution for execution in executions if execution.cluster == blocks]
     lengths = lengths or Lengths()
     clock = _Clock(lengths, lanes, 1 + max(execution.warp for execution in mine))
     marks = [(execution.began, execution) for execution in mine]
@@ -125,7 +129,7 @@ def timeline(
         else:
             clock.end(execution)
     events = sorted(clock.events, key=lambda event: event.start)
-    return Timeline(kernel, block, clock.warps, tuple(events), lengths)
+    return Timeline(kernel, blocks, clock.warps, tuple(events), lengths)
 
 
 @dataclass
@@ -155,33 +159,41 @@ class _Unit:
     free: int = 0
 
 
+_Who: TypeAlias = tuple[int, int]
+"""A warp: the rank of its block, and its index in it."""
+
+
 class _Clock:
     def __init__(self, lengths: Lengths, lanes: int, warps: int) -> None:
         self.lengths = lengths
         self.lanes = lanes
         self.warps = warps
         self.events: list[Event] = []
-        self._free: dict[int, int] = defaultdict(int)
+        self._free: dict[_Who, int] = defaultdict(int)
         self._starts: dict[Execution, int] = {}
-        self._phases: dict[tuple[str, int, int], int] = defaultdict(int)
-        self._copies: dict[int, _Groups] = defaultdict(_Groups)
-        self._stores: dict[int, _Groups] = defaultdict(_Groups)
-        self._multiplies: dict[int, _Groups] = defaultdict(_Groups)
-        self._units: dict[int, _Unit] = defaultdict(_Unit)
+        self._phases: dict[tuple[int, str, int, int], int] = defaultdict(int)
+        self._copies: dict[_Who, _Groups] = defaultdict(_Groups)
+        self._stores: dict[_Who, _Groups] = defaultdict(_Groups)
+        self._multiplies: dict[_Who, _Groups] = defaultdict(_Groups)
+        self._units: dict[_Who, _Unit] = defaultdict(_Unit)
         self._meetings: dict[tuple[object, ...], list[int]] = defaultdict(list)
         self._met: dict[Execution, tuple[object, ...]] = {}
         self._passed: dict[tuple[object, ...], int] = defaultdict(int)
 
     def begin(self, execution: Execution) -> None:
         """Note when a warp comes to an operation, and at a barrier, whom it meets there."""
-        start = self._free[execution.warp]
+        who, block = _who(execution), execution.block
+        start = self._free[who]
         self._starts[execution] = start
         match execution.op:
             case ops.Barrier():
-                times: tuple[object, ...] = ("barrier", execution.warp)
-                key: tuple[object, ...] = ("barrier", self._passed[times])
+                times: tuple[object, ...] = ("barrier", *who)
+                key: tuple[object, ...] = ("barrier", block, self._passed[times])
+            case async_ops.ClusterBarrier():
+                times = ("cluster_barrier", *who)
+                key = ("cluster_barrier", self._passed[times])
             case async_ops.RoleBarrier() as op:
-                times = ("role_barrier", op.number)
+                times = ("role_barrier", block, op.number)
                 key = (*times, self._passed[times] * self.lanes // op.threads)
             case _:
                 return
@@ -191,11 +203,12 @@ class _Clock:
 
     def end(self, execution: Execution) -> None:
         """Note how long the operation took the warp, and what goes on in the background."""
-        start, warp, lengths = self._starts[execution], execution.warp, self.lengths
+        start, who, lengths = self._starts[execution], _who(execution), self.lengths
         end, kind = start, "issue"
         match execution.op:
             case async_ops.Wait():
-                end, kind = max(start, self._phases[_phase(execution)]), "wait"
+                place = (execution.block, execution.barrier, execution.stage, execution.phase)
+                end, kind = max(start, self._phases[place]), "wait"
             case async_ops.Arrive():
                 kind = "arrive"
                 self._reach(execution, start)
@@ -204,62 +217,64 @@ class _Clock:
                 self._reach(execution, self._go_on(execution, "TMA loads", "load", end, lengths.load))
             case async_ops.TmaStore():
                 end = start + lengths.issue
-                self._stores[warp].add(self._go_on(execution, "TMA stores", "store", end, lengths.store))
+                self._stores[who].add(self._go_on(execution, "TMA stores", "store", end, lengths.store))
             case ops.CopyAsync():
                 end = start + lengths.issue
                 agent = "asynchronous copies"
-                self._copies[warp].add(self._go_on(execution, agent, "load", end, lengths.load))
+                self._copies[who].add(self._go_on(execution, agent, "load", end, lengths.load))
             case async_ops.MmaAsync() as op:
                 end = start + lengths.issue
                 self._issue_mma(execution, op, end)
             case async_ops.BulkCommit() | ops.AsyncCommit() | async_ops.MmaCommit() as op:
-                self._groups(op, warp).close()
+                self._groups(op, who).close()
                 return
             case async_ops.BulkWait() | ops.AsyncWait() | async_ops.MmaWait() as op:
-                end, kind = max(start, self._groups(op, warp).done(op.pending)), "wait"
-            case ops.Barrier() | async_ops.RoleBarrier():
+                end, kind = max(start, self._groups(op, who).done(op.pending)), "wait"
+            case ops.Barrier() | async_ops.RoleBarrier() | async_ops.ClusterBarrier():
                 end, kind = max(self._meetings[self._met[execution]]), "wait"
             case ops.Mma():
                 end, kind = start + lengths.mma, "mma"
-            case ops.Elementwise():
+            case ops.Elementwise() | Reduce():
                 end, kind = start + lengths.arithmetic, "arithmetic"
             case _:
                 end, kind = start + lengths.copy, "copy"
-        self._free[warp] = end
+        self._free[who] = end
         touches = execution.touches if kind in ("copy", "mma") else ()
-        self._add(execution, f"warp {warp}", kind, start, end, touches)
+        self._add(execution, f"warp {execution.warp}", kind, start, end, touches)
 
-    def _groups(self, op: Op, warp: int) -> _Groups:
+    def _groups(self, op: Op, who: _Who) -> _Groups:
         match op:
             case async_ops.BulkCommit() | async_ops.BulkWait():
-                return self._stores[warp]
+                return self._stores[who]
             case async_ops.MmaCommit() | async_ops.MmaWait():
-                return self._multiplies[warp]
+                return self._multiplies[who]
             case _:
-                return self._copies[warp]
+                return self._copies[who]
 
     def _issue_mma(self, execution: Execution, op: async_ops.MmaAsync, issued: int) -> None:
         """The last of a warpgroup's warps to issue lets the multiply begin, after those before it."""
         size = max(op.mma.atom.lanes // self.lanes, 1)
         leader = execution.warp - execution.rank % size
-        unit = self._units[leader]
+        unit = self._units[execution.block, leader]
         number = unit.count[execution.warp]
         unit.count[execution.warp] += 1
-        unit.issued[number][execution.warp] = (issued, self._multiplies[execution.warp].open)
+        unit.issued[number][execution.warp] = (issued, self._multiplies[_who(execution)].open)
         if len(unit.issued[number]) < size:
             return
         parts = unit.issued.pop(number)
         start = max(unit.free, *(time for time, _ in parts.values()))
         unit.free = self._go_on(execution, f"MMA unit {leader}", "mma", start, self.lengths.mma_async)
         for warp, (_, group) in parts.items():
-            self._multiplies[warp].ends.append((group, unit.free))
+            self._multiplies[execution.block, warp].ends.append((group, unit.free))
 
     def _go_on(self, execution: Execution, agent: str, kind: str, start: int, length: int) -> int:
         self._add(execution, agent, kind, start, start + length, execution.touches)
         return start + length
 
     def _reach(self, execution: Execution, time: int) -> None:
-        self._phases[_phase(execution)] = max(self._phases[_phase(execution)], time)
+        for block, phase in execution.reached:
+            place = (block, execution.barrier, execution.stage, phase)
+            self._phases[place] = max(self._phases[place], time)
 
     def _add(
         self, execution: Execution, agent: str, kind: str, start: int, end: int, touches: tuple[Touch, ...]
@@ -267,8 +282,9 @@ class _Clock:
         op, has_barrier = execution.op, bool(execution.barrier)
         line = str(op.location.frame) if op.location else ""
         place = (execution.barrier, execution.stage, execution.phase) if has_barrier else ("", -1, -1)
-        self.events.append(Event(agent, op.name, kind, start, end, *place, touches, execution.warp, line))
+        who = execution.warp, line, execution.block
+        self.events.append(Event(agent, op.name, kind, start, end, *place, touches, *who))
 
 
-def _phase(execution: Execution) -> tuple[str, int, int]:
-    return execution.barrier, execution.stage, execution.phase
+def _who(execution: Execution) -> _Who:
+    return execution.block, execution.warp

@@ -73,7 +73,7 @@ class Slot:
 def draw_timeline(timeline: Timeline, first: int = 0, steps: int = MOST_STEPS) -> Picture:
     """Draw what each agent of a block does, and when each stage of shared memory is filled and read.
 
-    Warps that do the same at the same steps share a row.
+    Warps that do the same at the same steps share a row.  Blocks of a cluster stand one below the other.
 
     Args:
         timeline: of a recorded run.
@@ -90,19 +90,26 @@ def draw_timeline(timeline: Timeline, first: int = 0, steps: int = MOST_STEPS) -
         nearest = min(max(first, 0), max(timeline.steps - 1, 0))
         raise LayoutError(f"step {first} of {timeline.steps} steps; nearest legal choice: {nearest}")
     last = min(first + steps, timeline.steps)
-    sections = [
-        ("warps", warp_rows(timeline)),
-        ("in the background", background_rows(timeline)),
-        ("shared memory", slot_rows(timeline)),
-    ]
-    place = ", ".join(map(str, timeline.block))
-    title = f"Timeline of {timeline.kernel}, block ({place})"
+    sections = []
+    for rank, place in enumerate(map(_place, timeline.blocks)):
+        whose = f"block {place}: " if len(timeline.blocks) > 1 else ""
+        sections += [
+            (f"{whose}warps", warp_rows(timeline, rank)),
+            (f"{whose}in the background", background_rows(timeline, rank)),
+            (f"{whose}shared memory", slot_rows(timeline, rank)),
+        ]
+    what = "block" if len(timeline.blocks) == 1 else "the cluster of blocks"
+    title = f"Timeline of {timeline.kernel}, {what} {' '.join(map(_place, timeline.blocks))}"
     about = [
         f"logical steps {first} to {last} of {timeline.steps}, from what waits for what; no measured times",
         f"steps of each: {_spelled(timeline.lengths)}",
     ]
     shown = [(name, [_cut(row, first, last) for row in rows]) for name, rows in sections if rows]
     return _picture(title, about, shown, first, last)
+
+
+def _place(block: tuple[int, ...]) -> str:
+    return f"({', '.join(map(str, block))})"
 
 
 def _spelled(lengths: Lengths) -> str:
@@ -112,17 +119,17 @@ def _spelled(lengths: Lengths) -> str:
 # ---------------------------------------------------------------- rows
 
 
-def warp_rows(timeline: Timeline) -> list[Row]:
-    """A row for all warps that do the same at the same steps."""
+def warp_rows(timeline: Timeline, block: int = 0) -> list[Row]:
+    """A row for all warps of a block that do the same at the same steps."""
     by_warp: dict[int, list[Event]] = {warp: [] for warp in range(timeline.warps)}
     for event in timeline.events:
-        if event.agent.startswith("warp "):
+        if event.agent.startswith("warp ") and event.block == block:
             by_warp[event.warp].append(event)
     groups: dict[object, list[int]] = {}
     for warp, events in by_warp.items():
         key = tuple((e.op, e.start, e.end, e.barrier, e.stage, e.phase, e.touches) for e in events)
         groups.setdefault(key, []).append(warp)
-    slots = slots_of(timeline)
+    slots = slots_of(timeline, block)
     rows = []
     for warps in groups.values():
         events = by_warp[warps[0]]
@@ -133,15 +140,16 @@ def warp_rows(timeline: Timeline) -> list[Row]:
     return rows
 
 
-def background_rows(timeline: Timeline) -> list[Row]:
-    """Rows of each engine, as many as it has things to do at the same time."""
-    slots = slots_of(timeline)
+def background_rows(timeline: Timeline, block: int = 0) -> list[Row]:
+    """Rows of each engine of a block, as many as it has things to do at the same time."""
+    slots = slots_of(timeline, block)
     rows = []
-    agents = dict.fromkeys(event.agent for event in timeline.events if not event.agent.startswith("warp "))
+    events = [e for e in timeline.events if e.block == block and not e.agent.startswith("warp ")]
+    agents = dict.fromkeys(event.agent for event in events)
     for agent in agents:
         lanes: list[list[Event]] = []
         seen = set()
-        for event in timeline.events:
+        for event in events:
             key = (event.start, event.end, event.touches, event.line)
             # Copies that all warps issue together are one.
             if event.agent != agent or key in seen:
@@ -158,28 +166,46 @@ def background_rows(timeline: Timeline) -> list[Row]:
     return rows
 
 
-def slot_rows(timeline: Timeline) -> list[Row]:
-    """For each stage of shared memory: when it is filled, full, and read."""
-    return [Row(slot.name, tuple(_turns(timeline, slot))) for slot in slots_of(timeline)]
+def slot_rows(timeline: Timeline, block: int = 0) -> list[Row]:
+    """For each stage of a block's shared memory: when it is filled, full, and read."""
+    return [Row(slot.name, tuple(_turns(timeline, slot))) for slot in slots_of(timeline, block)]
 
 
-def slots_of(timeline: Timeline) -> list[Slot]:
-    """The parts of shared memory that are written as a whole; stages of one buffer are numbered."""
+def slots_of(timeline: Timeline, block: int = 0) -> list[Slot]:
+    """The parts of a block's shared memory that are filled and read as a whole; stages are numbered.
+
+    A part that several copies fill, each a piece of it, is what one operation reads.
+    """
     written = {
         touch
         for event in timeline.events
         for touch in event.touches
-        if touch.is_written and event.kind in ("load", "copy")
+        if touch.is_written and touch.block == block and event.kind in ("load", "copy")
     }
     buffers = dict.fromkeys(
         touch.buffer for event in timeline.events for touch in event.touches if touch in written
     )
     slots = []
     for buffer in buffers:
-        stages = sorted((t for t in written if t.buffer == buffer), key=lambda t: (t.first, t.last))
+        pieces = {touch for touch in written if touch.buffer == buffer}
+        stages = sorted(
+            {_whole(piece, pieces, timeline) for piece in pieces}, key=lambda t: (t.first, t.last)
+        )
         for number, touch in enumerate(stages):
             slots.append(Slot(f"{buffer}[{number}]" if len(stages) > 1 else buffer, touch))
     return slots
+
+
+def _whole(piece: Touch, pieces: set[Touch], timeline: Timeline) -> Touch:
+    """The part that a multiply reads as a whole, if this and other pieces fill it exactly; else the piece."""
+    for event in timeline.events:
+        for read in event.touches:
+            if read.is_written or event.kind != "mma" or not read.overlaps(piece):
+                continue
+            inside = [p for p in pieces if read.first <= p.first and p.last <= read.last]
+            if sum(p.last - p.first + 1 for p in inside) == read.last - read.first + 1:
+                return Touch(read.buffer, read.first, read.last, True, read.block)
+    return piece
 
 
 def _turns(timeline: Timeline, slot: Slot) -> Iterator[Bar]:
@@ -230,7 +256,7 @@ def _bar(event: Event, slots: Sequence[Slot]) -> Bar:
 
 def _part(events: Sequence[Event]) -> str:
     """What a warp is there for, if it is for one thing."""
-    if all(event.op in ("barrier", "role_barrier") for event in events):
+    if all(event.op in ("barrier", "role_barrier", "cluster_barrier") for event in events):
         return " (idle)"
     ops = {event.op for event in events}
     loads, multiplies = ops & {"tma_load", "copy_async"}, ops & {"mma_async", "mma"}

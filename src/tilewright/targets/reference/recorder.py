@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from tilewright.ir import async_ops, ops
+from tilewright.ir.clusters import sharing
+from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.op import Op
 from tilewright.ir.types import Memory, Value
 from tilewright.targets.reference.machine import Machine
@@ -17,9 +19,9 @@ BARRIERS = (async_ops.Arrive, async_ops.Wait, async_ops.TmaLoad)
 
 RECORDED = (
     *BARRIERS,
-    *(ops.Copy, ops.CopyAsync, ops.AsyncCommit, ops.AsyncWait, ops.Mma, ops.Elementwise, ops.Barrier),
+    *(ops.Copy, ops.CopyAsync, ops.AsyncCommit, ops.AsyncWait, ops.Mma, ops.Elementwise, Reduce, ops.Barrier),
     *(async_ops.TmaStore, async_ops.BulkCommit, async_ops.BulkWait, async_ops.RoleBarrier),
-    *(async_ops.MmaAsync, async_ops.MmaCommit, async_ops.MmaWait),
+    *(async_ops.ClusterBarrier, async_ops.MmaAsync, async_ops.MmaCommit, async_ops.MmaWait),
 )
 """What takes time or orders what does; integers, views and loops do neither."""
 
@@ -29,16 +31,21 @@ ONE_THREAD = (async_ops.TmaLoad, async_ops.TmaStore, async_ops.BulkCommit, async
 
 @dataclass(frozen=True)
 class Touch:
-    """The part of a shared tensor's buffer that an operation touches: elements ``first`` to ``last``."""
+    """The part of a shared tensor's buffer that an operation touches: elements ``first`` to ``last``.
+
+    ``block`` is the rank of the block whose shared memory it is.
+    """
 
     buffer: str
     first: int
     last: int
     is_written: bool
+    block: int = 0
 
     def overlaps(self, other: Touch) -> bool:
         """Whether two parts have elements in common."""
-        return self.buffer == other.buffer and self.first <= other.last and other.first <= self.last
+        same = (self.block, self.buffer) == (other.block, other.buffer)
+        return same and self.first <= other.last and other.first <= self.last
 
 
 @dataclass(eq=False)
@@ -47,20 +54,24 @@ class Execution:
 
     Args:
         op: the operation.
-        block: the block's index in the grid, x first.
+        cluster: the index in the grid, x first, of each block of the warp's cluster, by rank.
+        block: the rank of the warp's block in its cluster.
         warp: the warp's index in its block.
         rank: its number in its role.
         began: its place in the order of all beginnings and ends; a warp that waits ends later.
         ended: likewise; -1 while it goes on.
         barrier: the transaction barrier that it arrives at, waits for or loads for, e.g. ``"full"``.
         stage: which of its stages.
-        phase: the phase that it arrives in or loads for, or that was over when its wait ended; phases count
-            from 0, and what is over before the first is -1.
+        phase: the phase that was over when its wait ended; phases count from 0, and what is over before the
+            first is -1.
+        reached: the ranks of the blocks at whose barriers it arrives or for which it loads, and the phase
+            that each of these is in.
         touches: what it touches of shared memory.
     """
 
     op: Op
-    block: tuple[int, ...]
+    cluster: tuple[tuple[int, ...], ...]
+    block: int
     warp: int
     rank: int
     began: int
@@ -68,6 +79,7 @@ class Execution:
     barrier: str = ""
     stage: int = 0
     phase: int = 0
+    reached: tuple[tuple[int, int], ...] = ()
     touches: tuple[Touch, ...] = ()
 
 
@@ -121,16 +133,24 @@ class Recorder(RuleTable):
         self._end(warp, execution)
 
     def _begin(self, machine: Machine, warp: Warp, op: Op) -> Execution:
-        execution = Execution(op, warp.block.index, warp.index, warp.rank, self._moment())
+        cluster = tuple(block.index for block in warp.block.cluster.blocks)
+        execution = Execution(op, cluster, warp.block.rank, warp.index, warp.rank, self._moment())
         self.executions.append(execution)
-        execution.touches = tuple(_touches(machine, warp, op))
+        ranks = _ranks(machine, warp, op)
+        execution.touches = tuple(_touches(machine, warp, op, ranks))
         if isinstance(op, BARRIERS):
             execution.barrier, execution.stage = str(op.barrier), warp.int(op.stage)
-            if 0 <= execution.stage < len(warp.block.mbarriers[op.barrier]):
-                barrier = warp.block.mbarriers[op.barrier][execution.stage]
-                # A phase that has all it waits for is over as soon as anybody comes for the next.
-                is_over = isinstance(op, async_ops.Arrive) and barrier.is_complete
-                execution.phase = barrier.phase + is_over
+            reached = {}
+            for rank in ranks:
+                stages = warp.block.cluster.blocks[rank].mbarriers[op.barrier]
+                if 0 <= execution.stage < len(stages):
+                    barrier = stages[execution.stage]
+                    # A phase that has all it waits for is over as soon as anybody comes for the next.
+                    is_over = isinstance(op, async_ops.Arrive) and barrier.is_complete
+                    reached[rank] = barrier.phase + is_over
+            if reached:
+                execution.phase = reached.get(warp.block.rank, min(reached.values()))
+            execution.reached = tuple(reached.items())
         return execution
 
     def _end(self, warp: Warp, execution: Execution) -> None:
@@ -147,14 +167,28 @@ def _is_left_to_the_first(op: Op) -> bool:
     return isinstance(op, ONE_THREAD) or (isinstance(op, async_ops.Arrive) and op.each != "warp")
 
 
-def _touches(machine: Machine, warp: Warp, op: Op) -> list[Touch]:
+def _ranks(machine: Machine, warp: Warp, op: Op) -> list[int]:
+    """The blocks at whose barriers a warp arrives, or whose shared memory it loads to."""
+    blocks = range(len(warp.block.cluster.blocks))
+    match op:
+        case async_ops.Arrive() if op.block is not None:
+            return [rank for rank in blocks if rank == warp.int(op.block)]
+        case async_ops.TmaLoad():
+            mask, shift = sharing(machine.kernel.cluster, op.multicast)
+            return [rank for rank in blocks if mask << warp.int(shift) >> rank & 1]
+        case _:
+            return [warp.block.rank]
+
+
+def _touches(machine: Machine, warp: Warp, op: Op, ranks: list[int]) -> list[Touch]:
     found = []
     for values, is_written in ((op.read, False), (op.written, True)):
         for value in values:
             if _is_shared(value):
                 at = machine.footprints.box(value, warp.env)
                 if at.size:
-                    found.append(Touch(value.buffer.name, int(at.min()), int(at.max()), is_written))
+                    part = value.buffer.name, int(at.min()), int(at.max()), is_written
+                    found += [Touch(*part, rank) for rank in ranks]
     return found
 
 
