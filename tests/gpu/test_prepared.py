@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import tilewright as tw
+from tilewright.runtime import cuda
 
 pytestmark = pytest.mark.gpu
 
@@ -84,6 +85,19 @@ def test_streams_that_run_together_have_counters_of_their_own() -> None:
     assert bool((x == 50).all())
     for _, made, turns, _ in launches:
         assert bool((made == turns).all())
+
+
+def test_a_stream_that_comes_after_one_destroyed_at_work_has_counters_of_its_own() -> None:
+    torch = import_module("torch")
+    made = [torch.zeros(64 * 500, device="cuda") for _ in range(100)]
+    bound = count.bind()
+    torch.cuda.synchronize()
+    for x in made:
+        stream = cuda.call("cuStreamCreate", 1)  # which waits for no other stream
+        assert bound(x, 40, stream=int(stream)).target == "cuda"
+        cuda.call("cuStreamDestroy", stream)
+    torch.cuda.synchronize()
+    assert all(bool((x == 40).all()) for x in made)
 
 
 def test_threads_take_turns() -> None:

@@ -46,6 +46,7 @@ class Driver:
     freed: list[int] = field(default_factory=list)
     maps: list[int] = field(default_factory=list)
     waits: int = 0
+    stream_ids: dict[int, int] = field(default_factory=dict)
     memory: dict[int, Any] = field(default_factory=dict)
     status: Any = bindings.CUresult.CUDA_SUCCESS
 
@@ -87,6 +88,8 @@ class Driver:
         if name == "cuMemcpyHtoD":
             ctypes.memmove(*arguments)
             return None
+        if name == "cuStreamGetId":
+            return self.stream_ids.get(arguments[0], arguments[0])
         if name == "cuCtxSynchronize":
             self.waits += 1
             return None

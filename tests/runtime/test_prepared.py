@@ -207,6 +207,32 @@ def test_on_a_gpu_each_stream_has_counters_of_its_own_cleared_before_each_launch
     assert gpu.cleared == [(at, 3 * 64 * 4, on) for at, on in zip(counters, (5, 5, 9, 5), strict=True)]
 
 
+def test_on_a_gpu_a_stream_with_the_handle_of_another_has_counters_of_its_own(gpu: Driver) -> None:
+    """The one before it may have been destroyed while its work went on."""
+    gpu.arguments = 2
+    again = count.bind().prepare(OnGpu(np.zeros(130, np.float32)), 3)
+    for number in (70, 70, 71, 70, 71):
+        gpu.stream_ids[5] = number
+        again(stream=5)
+    first, same, other, once_more, too = (launched.words[1] for launched in gpu.launched)
+    assert first == same == once_more != other == too
+
+
+def test_on_a_gpu_the_default_stream_of_each_thread_has_counters_of_its_own(gpu: Driver) -> None:
+    """A thread may have the number of one that has ended, and whose work goes on."""
+    gpu.arguments = 2
+    again = count.bind().prepare(OnGpu(np.zeros(130, np.float32)), 3)
+    for _ in range(4):
+        thread = threading.Thread(target=lambda: [again(stream=2) for _ in range(2)])
+        thread.start()
+        thread.join()
+    again(stream=0)
+    again(stream=1)
+    counters = [launched.words[1] for launched in gpu.launched]
+    assert counters[0:8:2] == counters[1:8:2]
+    assert len(set(counters)) == 6
+
+
 def test_on_a_gpu_the_workspaces_of_the_oldest_streams_are_freed(gpu: Driver) -> None:
     again = count.bind().prepare(OnGpu(np.zeros(130, np.float32)), 3)
     for stream in range(10, 30):

@@ -153,7 +153,7 @@ class Function:
             call("cuFuncSetAttribute", self.handle, attribute, shared_bytes)
 
 
-STREAMS = 64
+MOST_STARTS = 64
 """For how many streams a launch keeps its call of the driver."""
 
 
@@ -212,7 +212,7 @@ class Launch:
 
     def start_on(self, stream: int) -> Callable[[], tuple[Any]]:
         """The driver's call for a stream with all arguments in place, remembered."""
-        if len(self._starts) >= STREAMS:
+        if len(self._starts) >= MOST_STARTS:
             self._starts.clear()
         bindings = driver()
         handle = bindings.CUstream(stream)

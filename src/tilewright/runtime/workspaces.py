@@ -1,4 +1,9 @@
-"""Workspaces of a kernel on a GPU: one set for each stream, as launches on two streams may run together."""
+"""Workspaces of a kernel on a GPU: one set for each stream, as launches on two streams may run together.
+
+A stream's handle does not say which stream it is: one that is destroyed while its work goes on may give its
+handle to a stream created after it, and launches on both may run together too.  The driver's number of a stream
+is never given again.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +12,26 @@ import threading
 from collections.abc import Hashable, Sequence
 from typing import Any
 
+from tilewright.runtime import cuda
 from tilewright.runtime.cuda import Memory
 
-STREAMS = 16
-"""For how many streams a launch keeps workspaces; the oldest are freed first."""
+MOST_SETS = 16
+"""For how many streams a launch keeps workspaces; the oldest are freed first, for which the driver waits."""
 
+_DEFAULT = (0, 1)
+"""The handles of the default stream that all threads share: it is never destroyed."""
 _PER_THREAD = 2
 """The handle of the default stream that each thread has for itself."""
+
+
+class _Own(threading.local):
+    """What stands for a thread's own stream; a thread's number may be that of one that has ended."""
+
+    def __init__(self) -> None:
+        self.key = object()
+
+
+_own = _Own()
 
 
 class Workspaces:
@@ -33,10 +51,11 @@ class Workspaces:
 
     def prepare(self, buffer: Any, stream: int) -> None:
         """Write the addresses of the stream's set, and clear what must hold zeros, in order with it."""
-        key = (stream, threading.get_ident()) if stream == _PER_THREAD else stream
+        cuda.activate(self._index)
+        key = _key(stream)
         found = self._sets.get(key)
         if found is None:
-            if len(self._sets) >= STREAMS:
+            if len(self._sets) >= MOST_SETS:
                 del self._sets[next(iter(self._sets))]
             found = self._sets[key] = [Memory(size, self._index) for _, size, _ in self._wanted]
         written, self._written = self._written, None  # of an error in between nothing is remembered
@@ -46,3 +65,10 @@ class Workspaces:
             if zeroed:
                 memory.clear(stream)
         self._written = found
+
+
+def _key(stream: int) -> Hashable:
+    """What a stream shares with no other, not even with one that has its handle later."""
+    if stream in _DEFAULT:
+        return stream
+    return _own.key if stream == _PER_THREAD else ("created", cuda.call("cuStreamGetId", stream))
