@@ -37,7 +37,8 @@ ATTENTION = ROOT / "examples" / "09_attention.py"
 HOPPER_ATTENTION = ROOT / "examples" / "10_hopper_attention.py"
 
 TILE_TESTS = tuple(
-    f"tests/targets/test_{name}.py" for name in ("tiles", "saturation", "attention", "hopper_attention")
+    f"tests/targets/test_{name}.py"
+    for name in ("tiles", "saturation", "role_reductions", "attention", "hopper_attention")
 )
 NEEDED = ("numpy", "ml_dtypes", "platformdirs", "filelock", "cuda.bindings", "typer", "rich")
 FOR_TESTS = ("pytest", "pytest_timeout", "xdist", "hypothesis", "torch", "cupy", "jax")

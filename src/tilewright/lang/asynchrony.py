@@ -35,18 +35,24 @@ def role(warps: int, *, registers: int | None = None) -> AbstractContextManager[
     first = tracer.warps[-1]
     count = constant("warps", warps)
     tracer.warps[-1] += count
-    return _Role("role", lambda block, location: ops.Role(first, count, block, registers, location=location))
+    made = _Role("role", lambda block, location: ops.Role(first, count, block, registers, location=location))
+    made.count = count
+    return made
 
 
 class _Role(Region):
     """Records a role; those inside count its warps."""
 
+    count: int
+
     def __enter__(self) -> None:
         super().__enter__()
         current().warps.append(0)
+        current().roles.append(self.count)
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         current().warps.pop()
+        current().roles.pop()
         super().__exit__(kind, error, traceback)
 
 
@@ -202,7 +208,13 @@ def mma_wait(pending: int = 0) -> None:
 
 def role_barrier(number: int, threads: int) -> None:
     """The ``threads`` threads that name barrier ``number`` (1 to 15) wait for each other."""
-    current().emit(ops.RoleBarrier, number=constant("number", number), threads=constant("threads", threads))
+    meet(constant("number", number), constant("threads", threads))
+
+
+def meet(number: int, threads: int) -> None:
+    """Record a numbered barrier."""
+    current().numbers.add(number)
+    current().emit(ops.RoleBarrier, number=number, threads=threads)
 
 
 def prior_grid_wait() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from tilewright.errors import TraceError
 from tilewright.ir.fragment_ops import Coordinates, Redistribute, Reduce
 from tilewright.ir.ops import Barrier, Copy
 from tilewright.ir.ops import Fragment as FragmentOp
 from tilewright.ir.types import Memory
+from tilewright.lang.asynchrony import meet
 from tilewright.lang.fragments import Fragment, elementwise
 from tilewright.lang.scalars import Index, maximum, minimum, unwrap
 from tilewright.lang.source import here
@@ -32,6 +34,7 @@ def reduce_sum(
     block: int | None = None,
     per_thread: bool = False,
     scratch: Tensor | None = None,
+    barrier: int | None = None,
 ) -> Fragment:
     """``y[i, 0] = sum_j x[i, j]`` for ``dim=1``; computed in f32 for narrower floats, rounded once.
 
@@ -45,12 +48,15 @@ def reduce_sum(
         per_thread: one result for each thread that holds a part, instead of one; reduce that later.
         scratch: shared memory that carries the values of several warps, of one element for each result and
             warp, e.g. ``tw.shared((64, 2), tw.f32)``.  All threads of the block then meet at two barriers.
+        barrier: inside a role, the number (1 to 15) of the barrier at which the role's threads meet instead;
+            it is theirs alone, as in `role_barrier`.
 
     Returns:
         The sums, in the dtype of ``x``; threads that held different coordinates along ``dim`` hold copies.
 
     Raises:
-        TraceError: no such dimension; ``block`` does not divide it.
+        TraceError: no such dimension; ``block`` does not divide it; several warps inside a role without
+            ``barrier``, or ``barrier`` outside of one.
 
     Example:
         >>> import numpy as np
@@ -65,7 +71,7 @@ def reduce_sum(
         >>> float(y[3, 5])
         0.0625
     """
-    return _reduce("sum", x, dim, block, per_thread, scratch)
+    return _reduce("sum", x, dim, block, per_thread, scratch, barrier)
 
 
 def reduce_max(
@@ -75,9 +81,10 @@ def reduce_max(
     block: int | None = None,
     per_thread: bool = False,
     scratch: Tensor | None = None,
+    barrier: int | None = None,
 ) -> Fragment:
     """``y[i, 0] = max_j x[i, j]`` for ``dim=1``; NaN if there is one among them.  See `reduce_sum`."""
-    return _reduce("max", x, dim, block, per_thread, scratch)
+    return _reduce("max", x, dim, block, per_thread, scratch, barrier)
 
 
 def reduce_min(
@@ -87,13 +94,20 @@ def reduce_min(
     block: int | None = None,
     per_thread: bool = False,
     scratch: Tensor | None = None,
+    barrier: int | None = None,
 ) -> Fragment:
     """``y[i, 0] = min_j x[i, j]`` for ``dim=1``; NaN if there is one among them.  See `reduce_sum`."""
-    return _reduce("min", x, dim, block, per_thread, scratch)
+    return _reduce("min", x, dim, block, per_thread, scratch, barrier)
 
 
 def _reduce(
-    function: str, x: Fragment, dim: int, block: int | None, per_thread: bool, scratch: Tensor | None
+    function: str,
+    x: Fragment,
+    dim: int,
+    block: int | None,
+    per_thread: bool,
+    scratch: Tensor | None,
+    barrier: int | None,
 ) -> Fragment:
     along = _dimension(x.distribution, dim)
     keep = _kept(x, along, block, per_thread)
@@ -102,7 +116,29 @@ def _reduce(
     lanes = current().lanes
     if scratch is None or plan.span <= lanes:
         return _reduced(function, x, along, keep)
-    return _across_warps(function, x, along, keep, scratch, lanes)
+    if keep:
+        raise TraceError("scratch: reductions of blocks or threads do not cross warps", here())
+    return _across_warps(function, x, along, scratch, lanes, _meeting(barrier))
+
+
+def _meeting(barrier: int | None) -> Callable[[], object]:
+    """What records the barrier of all threads that share a tile: the block's, or inside a role its own."""
+    tracer = current()
+    number = None if barrier is None else constant("barrier", barrier)
+    if not tracer.roles:
+        if number is not None:
+            text = f"barrier={number} outside of a role, where all threads of the block meet"
+            raise TraceError(f"{text}; nearest legal choice: no barrier", here())
+        return lambda: tracer.emit(Barrier)
+    if number is None or not 1 <= number <= 15:
+        free = next((n for n in range(1, 16) if n not in tracer.numbers), 1)
+        given = "" if number is None else f"barrier={number}: "
+        raise TraceError(
+            f"{given}the warps of a role share a tile through shared memory, and meet at a numbered barrier, "
+            f"1 to 15, which no other warps use; nearest legal choice: barrier={free}",
+            here(),
+        )
+    return lambda: meet(number, tracer.roles[-1] * tracer.lanes)
 
 
 def _kept(x: Fragment, dim: int, block: int | None, per_thread: bool) -> Keep:
@@ -128,10 +164,10 @@ def _reduced(function: str, x: Fragment, dim: int, keep: Keep) -> Fragment:
     return Fragment(current().define(Reduce, name, source=x.value, function=function, dim=dim, keep=keep))
 
 
-def _across_warps(function: str, x: Fragment, dim: int, keep: Keep, scratch: Tensor, lanes: int) -> Fragment:
+def _across_warps(
+    function: str, x: Fragment, dim: int, scratch: Tensor, lanes: int, meeting: Callable[[], object]
+) -> Fragment:
     """What each warp holds, side by side in shared memory; every thread then reduces what it reads there."""
-    if keep:
-        raise TraceError("scratch: reductions of blocks or threads do not cross warps", here())
     tracer = current()
     wide = x.to("f32") if x.dtype.is_float and x.dtype.bits < 32 else x
     per_warp = thread_digits(x.distribution, dim, lanes)
@@ -149,13 +185,13 @@ def _across_warps(function: str, x: Fragment, dim: int, keep: Keep, scratch: Ten
         )
     )
     tracer.emit(Copy, source=partial.value, target=scratch.value)
-    tracer.emit(Barrier)
+    meeting()
     spread = _whole_along(partial.distribution, dim)
     gathered = Fragment(
         tracer.builder.define(FragmentOp, f"{name}_of_warps", here(), dtype=wide.dtype, distribution=spread)
     )
     tracer.emit(Copy, source=scratch.value, target=gathered.value)
-    tracer.emit(Barrier)
+    meeting()
     made = _reduced(function, gathered, dim, ())
     return made if wide is x else made.to(x.dtype)
 
@@ -167,7 +203,13 @@ def _whole_along(spread: Distribution, dim: int) -> Distribution:
     return Distribution(spread.shape, made.threads, (Mode(spread.shape[dim], dim, 1), *made.values))
 
 
-def redistribute(x: Fragment, like: Fragment | Distribution, *, scratch: Tensor | None = None) -> Fragment:
+def redistribute(
+    x: Fragment,
+    like: Fragment | Distribution,
+    *,
+    scratch: Tensor | None = None,
+    barrier: int | None = None,
+) -> Fragment:
     """``y[i, j] = x[i, j]``, by another map: which thread holds which element in which register.
 
     An accumulator of one MMA becomes operand A of the next: ``tw.redistribute(acc.to(tw.f16),
@@ -178,6 +220,7 @@ def redistribute(x: Fragment, like: Fragment | Distribution, *, scratch: Tensor 
         like: the map, or a fragment that has it.
         scratch: shared memory of the tile's shape and dtype, through which elements pass between threads; all
             threads of the block then meet at two barriers.  Default: no element may leave its thread.
+        barrier: inside a role, the number of the barrier at which its threads meet, as in `reduce_sum`.
     """
     wanted = like if isinstance(like, Distribution) else like.distribution
     tracer = current()
@@ -186,11 +229,12 @@ def redistribute(x: Fragment, like: Fragment | Distribution, *, scratch: Tensor 
         return Fragment(
             tracer.define(Redistribute, "moved", source=x.value, start=start, distribution=wanted)
         )
+    meeting = _meeting(barrier)
     tracer.emit(Copy, source=x.value, target=scratch.value)
-    tracer.emit(Barrier)
+    meeting()
     made = Fragment(tracer.define(FragmentOp, "moved", dtype=x.dtype, distribution=wanted))
     tracer.emit(Copy, source=scratch.value, target=made.value)
-    tracer.emit(Barrier)
+    meeting()
     return made
 
 

@@ -42,6 +42,8 @@ class Tracer:
         self.guards: list[Guard] = []
         self.violations: list[Violation] = []
         self.warps = [0]  # taken by roles: of the block, and of each role that is open
+        self.roles: list[int] = []  # warps of each role that is open
+        self.numbers: set[int] = set()  # of numbered barriers
         self.lanes = 32  # of a warp, as far as is known
         self.sizes: set[Sym] = set()
         self.region_ids: list[int] = [0]

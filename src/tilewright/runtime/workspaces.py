@@ -1,8 +1,8 @@
 """Workspaces of a kernel on a GPU: one set for each stream, as launches on two streams may run together.
 
 A stream's handle does not say which stream it is: one that is destroyed while its work goes on may give its
-handle to a stream created after it, and launches on both may run together too.  The driver's number of a stream
-is never given again.
+handle to a stream created after it, and launches on both may run together too.  The driver also numbers
+streams, and no number is given twice.
 """
 
 from __future__ import annotations
