@@ -94,7 +94,9 @@ def test_asynchronous_copies_are_counted_apart() -> None:
     assert serial.stores == Requests(each, 4 * each, 4 * each) * (blocks * steps)
     copied = Requests(each, 4 * each, 4 * each) * (blocks * (steps + 1))
     assert buffered == Traffic(matrix_loads=serial.matrix_loads, async_copies=copied)
-    assert predicted_figures(buffered)[ASYNC_PASSES] == copied.passes
+    # Nor are sums with them predicted: how their data arrives is not known.
+    assert {ASYNC_PASSES, PASSES, FEWEST}.isdisjoint(predicted_figures(buffered))
+    assert predicted_figures(serial)[ASYNC_PASSES] == 0
 
 
 def test_narrow_matrix_loads_take_fewer_passes() -> None:

@@ -113,7 +113,12 @@ def compare(subject: Subject, ncu: str, arguments: Sequence[str]) -> Comparison:
 
 
 def predicted_figures(traffic: Traffic) -> dict[str, float]:
-    """What a launch asks of shared memory, by the names of what is measured."""
+    """What a launch asks of shared memory, by the names of what is measured.
+
+    Wavefronts of ``cp.async`` are not predicted, nor sums with them: data arrives by lines of global memory,
+    so that a row of 64 bytes, half a line, takes as long as one of 128.  Which lines there are depends on where
+    the arrays lie, and a copy past the end has none.
+    """
     found: dict[str, float] = {}
     for asked, instructions, passes in (
         (traffic.loads, LOADS, LOAD_PASSES),
@@ -122,8 +127,9 @@ def predicted_figures(traffic: Traffic) -> dict[str, float]:
         (traffic.matrix_stores, MATRIX_STORES, MATRIX_STORE_PASSES),
     ):
         found |= {instructions: asked.instructions, passes: asked.passes}
-    found[ASYNC_PASSES] = traffic.async_copies.passes
-    return found | {PASSES: traffic.all.passes, FEWEST: traffic.all.fewest}
+    if traffic.async_copies.instructions:
+        return found
+    return found | {ASYNC_PASSES: 0, PASSES: traffic.all.passes, FEWEST: traffic.all.fewest}
 
 
 def with_derived(figures: Mapping[str, float]) -> dict[str, float]:

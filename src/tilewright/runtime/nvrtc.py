@@ -9,8 +9,12 @@ from typing import Any
 
 from tilewright.errors import CompileError, ToolchainError
 
-FLAGS = ("--std=c++17", "--fmad=false", "--ptxas-options=-v")
-"""Options of every compilation: no fast math, no contraction; what rounds once is written ``fmaf``."""
+FLAGS = ("--std=c++17", "--fmad=false", "--ptxas-options=-v", "--no-cache")
+"""Options of every compilation: no fast math, no contraction; what rounds once is written ``fmaf``.
+
+NVRTC's own cache, which it has where there is a driver, is left out: what it returns comes without the
+assembler's warnings and figures, and `runtime.cache` keeps the code already.
+"""
 
 FATAL = ("C7508", "C7510", "C7511", "C7517")
 """Warnings of the assembler that mean wrong or slow code: ignored setmaxnreg, serialised wgmma."""
