@@ -116,8 +116,8 @@ def predicted_figures(traffic: Traffic) -> dict[str, float]:
     """What a launch asks of shared memory, by the names of what is measured.
 
     Wavefronts of ``cp.async`` are not predicted, nor sums with them: data arrives by lines of global memory,
-    so that a row of 64 bytes, half a line, takes as long as one of 128.  Which lines there are depends on where
-    the arrays lie, and a copy past the end has none.
+    so that a row of 64 bytes, half a line, takes as long as one of 128.  Which lines there are depends on
+    where the arrays lie, and a copy past the end has none.
     """
     found: dict[str, float] = {}
     for asked, instructions, passes in (
