@@ -5,6 +5,9 @@
 (2, 1)
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from tilewright.dtypes import (
     DType,
     bf16,
@@ -121,6 +124,7 @@ from tilewright.layout.algebra import (
 from tilewright.layout.distribution import Distribution, Mode, blocked, raked
 from tilewright.layout.im2col import im2col
 from tilewright.layout.layout import Layout, column_major, row_major
+from tilewright.layout.shown import shows
 from tilewright.layout.transforms import Swizzle
 from tilewright.layout.view import View
 from tilewright.layout.warps import base_tile, by_warps
@@ -128,6 +132,9 @@ from tilewright.ops.gemm import matmul
 from tilewright.runtime.kernel import Kernel, kernel
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.targets import atoms
+
+if TYPE_CHECKING:
+    from tilewright.inspect import draw
 
 __version__ = "0.1.0"
 
@@ -186,6 +193,7 @@ __all__ = [
     "copy",
     "copy_async",
     "derived",
+    "draw",
     "dtype",
     "exp",
     "exp2",
@@ -260,3 +268,18 @@ __all__ = [
     "workspace",
     "zipped_divide",
 ]
+
+
+# Few draw, and what draws takes a tenth of the time of all imports: it comes when it is asked for.
+
+
+def __getattr__(name: str) -> Any:
+    if name == "draw":
+        return import_module("tilewright.inspect.draw")
+    raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+
+
+@shows
+def _svg(what: object) -> str | None:
+    found: str | None = import_module("tilewright.inspect.draw.notebooks").svg_of(what)
+    return found

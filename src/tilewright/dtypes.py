@@ -6,6 +6,7 @@ recast between a complex element and two real ones.
 
 from __future__ import annotations
 
+import difflib
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,8 +154,10 @@ def limits(kind: DType) -> tuple[float, float]:
 def dtype(value: object) -> DType:
     """The `DType` that a name, a NumPy dtype, a framework's dtype or a `DType` stands for.
 
+    NumPy's codes are no names here: ``"i8"`` has 8 bits.
+
     Raises:
-        DTypeError: no such type; the message lists the known names.
+        DTypeError: no such type; the message lists the known names, the nearest first.
 
     Example:
         >>> dtype("float16"), dtype(np.float32), dtype("bf16").bits
@@ -166,7 +169,10 @@ def dtype(value: object) -> DType:
     if found := ALL.get(name) or _ALIASES.get(name):
         return found
     try:
-        return _BY_NUMPY[np.dtype(value)]  # type: ignore[call-overload]
+        if not isinstance(value, str):
+            return _BY_NUMPY[np.dtype(value)]  # type: ignore[call-overload]
     except (TypeError, KeyError):
-        known = ", ".join(ALL)
-        raise DTypeError(f"unknown dtype {value!r}; known: {known}") from None
+        pass
+    close = difflib.get_close_matches(name, [*ALL, *_ALIASES], 1)
+    nearest = f"nearest: {close[0]}; " if close else ""
+    raise DTypeError(f"unknown dtype {value!r}; {nearest}known: {', '.join(ALL)}")

@@ -27,7 +27,7 @@ from tilewright.inspect.draw import (
 from tilewright.inspect.draw.layouts import offsets_of
 from tilewright.inspect.draw.maps import holders
 from tilewright.inspect.draw.marks import Box, Label
-from tilewright.inspect.spelled import ldmatrix_map, ldmatrix_rows, read_layout, read_map
+from tilewright.inspect.spelled import matrix_map, matrix_rows, read_layout, read_map
 from tilewright.ir.mma import TiledMma
 from tilewright.layout.banks import bank_conflicts
 from tilewright.layout.distribution import Distribution, Mode, blocked, raked
@@ -207,8 +207,8 @@ def test_tiled_operands_show_all_who_hold_an_element() -> None:
 
 
 def test_rows_of_ldmatrix_give_the_registers_that_the_atom_wants() -> None:
-    assert holders(ldmatrix_map("ldmatrix.x4")) == holders(MMA_F16.a)
-    rows = ldmatrix_rows("ldmatrix.x4")
+    assert holders(matrix_map("ldmatrix.x4")) == holders(MMA_F16.a)
+    rows = matrix_rows("ldmatrix.x4")
     assert [rows.coordinate(lane, 0) for lane in (0, 7, 8, 16, 31)] == [
         (0, 0),
         (7, 0),
@@ -241,14 +241,14 @@ def degrees_of(
 def test_banks_of_ldmatrix(spelled: str, offset: Callable[[int, int], int], degree: int) -> None:
     tile = read_layout(f"{spelled} | Tile((16,16),(0,0))")
     assert isinstance(tile, View)
-    requests = bank_requests(tile, ldmatrix_rows("ldmatrix.x4"), 8, 2)
+    requests = bank_requests(tile, matrix_rows("ldmatrix.x4"), 8, 2)
     groups = [[(m % 2 * 8 + row, m // 2 * 8) for row in range(8)] for m in range(4)]
     assert [request.degree for request in requests] == degrees_of(offset, groups, 16) == [degree] * 4
     for request, group in zip(requests, groups, strict=True):
         for (thread, word), (at, part) in zip(request.hits, itertools.product(group, range(4)), strict=True):
             assert word == offset(*at) // 4 + part
             assert thread == 16 * (at[1] // 8) + at[0]
-    assert bank_conflicts(tile, ldmatrix_rows("ldmatrix.x4"), 8, 2) == degree
+    assert bank_conflicts(tile, matrix_rows("ldmatrix.x4"), 8, 2) == degree
 
 
 @pytest.mark.parametrize("pitch", [32, 33, 34, 36, 40, 48, 64])

@@ -238,7 +238,10 @@ def test_inconsistent_register_tiles_are_refused_with_the_right_ones(what, tile,
         ({"warps": (2, 2, 1)}, "two positive integers"),
         ({"warps": (0, 2)}, "two positive integers"),
         ({"warps": tw.Layout((2, 2), (1, 4))}, "0 to 3"),
-        ({"tile": (128, 32, 2)}, "2 dimensions"),
+        (
+            {"tile": (128, 32, 2)},
+            "two positive integers, rows and columns; nearest legal choice: tile=(128, 32)",
+        ),
     ],
 )
 def test_what_is_no_grid_is_refused(arguments, says) -> None:

@@ -16,7 +16,7 @@ from tilewright.errors import LayoutError
 from tilewright.inspect.draw import Picture, draw_banks, draw_distribution, draw_layout, draw_timeline
 from tilewright.inspect.draw.picture import check_suffix
 from tilewright.inspect.draw.timelines import MOST_STEPS
-from tilewright.inspect.spelled import LDMATRIX, ldmatrix_rows, read_layout, read_map, read_pair
+from tilewright.inspect.spelled import MATRICES, matrix_rows, read_layout, read_map, read_pair
 from tilewright.inspect.subject import from_file, library_gemm
 from tilewright.lang.threads import thread_map
 from tilewright.layout.distribution import Distribution
@@ -55,7 +55,8 @@ def map_(
     name: Annotated[
         str,
         typer.Argument(
-            help="An atom (mma.m16n8k16.f32.f16, wgmma.m64n128k16), ldmatrix.x4[.trans], or tw.blocked(...)."
+            help="An atom (mma.m16n8k16.f32.f16, wgmma.m64n128k16, fma.f32.f32.4x8), ldmatrix.x4[.trans], "
+            "stmatrix.x4[.trans], or tw.blocked(...)."
         ),
     ],
     operand: Annotated[str, typer.Option(help="Which operand of an atom: A (m, k), B (n, k) or C.")] = "C",
@@ -78,7 +79,10 @@ def map_(
 def banks_(
     layout: Annotated[str, typer.Argument(help=f"Of the tensor in shared memory: {LAYOUT_HELP}")],
     access: Annotated[
-        str, typer.Option(help="copy, ldmatrix.x4, an atom whose operand is read, or Python: tw.raked(...).")
+        str,
+        typer.Option(
+            help="copy, ldmatrix.x4, stmatrix.x4, an atom whose operand is read, or Python: tw.raked(...)."
+        ),
     ] = "copy",
     threads: Annotated[
         str, typer.Option(help="Threads of a copy along each dimension, e.g. 32x4, or a layout of threads.")
@@ -100,10 +104,10 @@ def banks_(
         spread = thread_map(view.shape, _threads(threads))
         reader = f"a copy by {spread.size_threads} threads"
     else:
-        spread = ldmatrix_rows(access) if LDMATRIX.fullmatch(access) else read_map(access, operand)[0]
+        spread = matrix_rows(access) if MATRICES.fullmatch(access) else read_map(access, operand)[0]
         view = _tile(view, spread, at)
         reader = access
-    if LDMATRIX.fullmatch(access) and element.bytes != 2:
+    if MATRICES.fullmatch(access) and element.bytes != 2:
         raise LayoutError(f"{access} moves elements of 16 bits, not {element}; nearest: f16")
     width = vector or _widest(view, spread, element.bytes)
     _give(draw_banks(view, spread, width, element.bytes, f"{reader}, {element}"), output)

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
+from tilewright.errors import Location
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Copy, CopyAsync
+from tilewright.ir.ops import Copy, CopyAsync, Op
 from tilewright.ir.types import Value
 from tilewright.runtime.executable import Executable
 from tilewright.targets.arch import architecture
 from tilewright.targets.cuda.banks import passes_per_access
 from tilewright.targets.cuda.rules import loads_by_matrix, stores_by_matrix
+from tilewright.targets.listing import Access
 from tilewright.targets.reference.report import Report
 
 _UNITS = {"registers": "registers per thread"}
+
+Accesses: TypeAlias = Mapping[tuple[Op, Location | None], Access]
+
+FUSED = Access(None, "a loop that it shares with its neighbours")
 
 
 @dataclass(frozen=True)
@@ -28,6 +34,7 @@ class Movement:
         elems: elements per access; None where the target has not chosen.
         bytes: bytes per access of the memory.
         asynchronous: whether it goes on while the kernel does other things.
+        how: how the target spells the accesses, in words, where it chooses that as it spells them.
         at_once: whether the author asked for that, but its accesses are too narrow.
         line: the author's line.
         matrices: that one ``ldmatrix`` or ``stmatrix`` moves; 0 for other accesses.
@@ -44,14 +51,16 @@ class Movement:
     matrices: int = 0
     passes: float | None = None
     at_once: bool = False
+    how: str = ""
 
     def __str__(self) -> str:
         kind = "asynchronous copy" if self.asynchronous else "copy"
-        width = "width not chosen"
+        width = "width: the compiler's choice" if self.how else "width not chosen"
         if self.elems is not None:
             width = f"{self.elems} element{'s' * (self.elems > 1)} ({self.bytes} bytes) per access"
         if self.matrices:
             width = f"{self.matrices} matrices (16 bytes of each lane) per access"
+        width += f", {self.how}" if self.how else ""
         if self.passes is not None:
             conflicts = "no bank conflict" if self.passes == 1 else f"{self.passes:.2f} passes over the banks"
             width += f", {conflicts} predicted"
@@ -62,7 +71,11 @@ class Movement:
 
 
 def movements(
-    kernel: Kernel, target: str = "cuda", arch: str = "sm_90a", traced: Kernel | None = None
+    kernel: Kernel,
+    target: str = "cuda",
+    arch: str = "sm_90a",
+    traced: Kernel | None = None,
+    accesses: Accesses | None = None,
 ) -> tuple[Movement, ...]:
     """How each copy of a kernel moves its tile, in program order; the same copy of several stages once.
 
@@ -70,6 +83,8 @@ def movements(
         kernel: lowered for the target.
         target: which; how its banks are met is predicted for ``cuda``.
         arch: the target's architecture.
+        accesses: how the target spells copies, from its `Listing`; copies that it lacks are spelled together
+            with others.
         traced: the kernel before it was lowered, which tells the copies that were to go on in the background.
     """
     background = {op.location for op in traced.walk() if isinstance(op, CopyAsync)} if traced else set()
@@ -77,7 +92,9 @@ def movements(
     found: dict[Movement, None] = {}
     for op in kernel.walk():
         if isinstance(op, Copy):
-            elems = op.vector
+            elems, words = op.vector, ""
+            if accesses is not None:
+                elems, words = accesses.get((op, op.location), FUSED)
             memory = op.target if op.source.is_fragment else op.source
             size = None if elems is None else elems * memory.dtype.bytes
             line = str(op.location.frame) if op.location else ""
@@ -88,7 +105,7 @@ def movements(
                 predicted = (how.count if how else 0, passes_per_access(op, how))
             asynchronous = isinstance(op, CopyAsync)
             at_once = target == "cuda" and not asynchronous and op.location in background
-            found[Movement(*names, elems, size, asynchronous, line, *predicted, at_once)] = None
+            found[Movement(*names, elems, size, asynchronous, line, *predicted, at_once, words)] = None
     return tuple(found)
 
 
@@ -122,9 +139,8 @@ def resources(executable: Executable) -> str:
         rows.append(("machine code bytes", executable.path.stat().st_size))
     if executable.target == "cuda":
         rows.append(("bank conflicts", "predicted for each copy; --measure reads the GPU's counters"))
-    moved = [
-        str(movement) for movement in movements(kernel, executable.target, executable.arch, executable.kernel)
-    ]
+    accesses = executable.listing.accesses if executable.listing and executable.target == "cpu" else None
+    moved = map(str, movements(kernel, executable.target, executable.arch, executable.kernel, accesses))
     return "\n".join([*_table(rows), "", *moved])
 
 

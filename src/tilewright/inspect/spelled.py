@@ -17,12 +17,18 @@ from tilewright.layout.distribution import Distribution, Mode
 from tilewright.layout.layout import Layout
 from tilewright.layout.transforms import TRANSFORMS
 from tilewright.layout.view import View
-from tilewright.targets.atoms import MMA_BF16, MMA_F16, MMA_I8, MMA_TF32, wgmma
+from tilewright.targets import atoms
 
-ATOMS: Mapping[str, MmaAtom] = {atom.name: atom for atom in (MMA_F16, MMA_BF16, MMA_TF32, MMA_I8)}
+ATOMS: Mapping[str, MmaAtom] = {atom.name: atom for atom in vars(atoms).values() if isinstance(atom, MmaAtom)}
 WGMMA = re.compile(r"wgmma\.m64n(\d+)k16(?:\.f32\.(f16|bf16))?")
-LDMATRIX = re.compile(r"ldmatrix\.x([124])(\.trans)?")
-LDMATRICES = tuple(f"ldmatrix.x{count}{trans}" for count in (1, 2, 4) for trans in ("", ".trans"))
+FMA = re.compile(r"fma\.(\w+)\.(\w+)\.(\d+)x(\d+)(?:\.(\d+)x(\d+))?")
+MATRICES = re.compile(r"(?:ld|st)matrix\.x([124])(\.trans)?")
+MATRIX_NAMES = tuple(
+    f"{verb}matrix.x{count}{trans}"
+    for verb in ("ld", "st")
+    for count in (1, 2, 4)
+    for trans in ("", ".trans")
+)
 
 
 def read_layout(text: str) -> Layout | View:
@@ -62,7 +68,7 @@ def read_map(
 
     Args:
         text: an atom's name or the beginning of it, ``ldmatrix.x1`` to ``.x4`` with or without ``.trans``,
-            or a Python expression that begins with ``tw.``.
+            ``stmatrix`` likewise, or a Python expression that begins with ``tw.``.
         operand: which operand of an atom: A, B or C.
         warps: warps along M and N of a tiled MMA, warpgroups for wgmma.
         repeats: atoms per warp along M and N.
@@ -77,8 +83,8 @@ def read_map(
         >>> read_map("ldmatrix.x4")[0].shape
         (16, 16)
     """
-    if LDMATRIX.fullmatch(text):
-        return ldmatrix_map(text), f"Registers that {text} fills"
+    if MATRICES.fullmatch(text):
+        return matrix_map(text), f"Registers that {text} {'fills' if text.startswith('ld') else 'stores'}"
     found = _python(text) if text.startswith("tw.") else _atom(text)
     if isinstance(found, Distribution):
         return found, text
@@ -102,13 +108,14 @@ def read_map(
     return spread, title
 
 
-def ldmatrix_map(name: str) -> Distribution:
-    """Which lane receives which element of 8 x 8 matrices of 16 bits, those below each other first.
+def matrix_map(name: str) -> Distribution:
+    """Which lane holds which element of 8 x 8 matrices of 16 bits, those below each other first.
 
-    Source: PTX ISA, "Warp-level matrix load instruction: ldmatrix".
+    Source: PTX ISA, "Warp-level matrix load instruction: ldmatrix" and "… store instruction: stmatrix", whose
+    registers are the same.
 
     Example:
-        >>> ldmatrix_map("ldmatrix.x4").coordinate(5, 1), ldmatrix_map("ldmatrix.x4.trans").coordinate(5, 1)
+        >>> matrix_map("ldmatrix.x4").coordinate(5, 1), matrix_map("stmatrix.x4.trans").coordinate(5, 1)
         ((1, 3), (3, 1))
     """
     count, along = _matrices(name)
@@ -117,11 +124,11 @@ def ldmatrix_map(name: str) -> Distribution:
     return Distribution(_box(count), lanes, (Mode(2, column, 1), *along))
 
 
-def ldmatrix_rows(name: str) -> Distribution:
+def matrix_rows(name: str) -> Distribution:
     """Which row of 8 elements of 16 bits each lane's address names.
 
     Example:
-        >>> ldmatrix_rows("ldmatrix.x4").coordinate(17, 0)
+        >>> matrix_rows("ldmatrix.x4").coordinate(17, 0)
         (1, 8)
     """
     count, along = _matrices(name)
@@ -152,9 +159,9 @@ def nearest(text: str, known: Iterable[str]) -> str:
 
 
 def _matrices(name: str) -> tuple[int, tuple[Mode, ...]]:
-    found = LDMATRIX.fullmatch(name)
+    found = MATRICES.fullmatch(name)
     if not found:
-        raise LayoutError(f"unknown {name!r}{nearest(name, LDMATRICES)}; one of {', '.join(LDMATRICES)}")
+        raise LayoutError(f"unknown {name!r}{nearest(name, MATRIX_NAMES)}; one of {', '.join(MATRIX_NAMES)}")
     count = int(found[1])
     return count, (Mode(2, 0, 8), Mode(2, 1, 8))[: count.bit_length() - 1]
 
@@ -202,16 +209,20 @@ def _transform(text: str) -> Any:
 
 def _atom(text: str) -> MmaAtom:
     if found := WGMMA.fullmatch(text):
-        return wgmma(bf16 if found[2] == "bf16" else f16, int(found[1]))
+        return atoms.wgmma(bf16 if found[2] == "bf16" else f16, int(found[1]))
+    if found := FMA.fullmatch(text):
+        acc, element, *counts = found.groups(default="1")
+        lanes_m, lanes_n, m, n = map(int, counts)
+        return atoms.fma(element, acc, (lanes_m, lanes_n), (m, n))
     fitting = [atom for name, atom in ATOMS.items() if name == text or name.startswith(f"{text}.")]
-    # f16 and bf16 have the same maps: then the first will do.
+    # Accumulators and narrow floats of one size have the same maps: then the first will do.
     if fitting and len({(atom.a, atom.b, atom.c) for atom in fitting}) == 1:
         return fitting[0]
-    known: Sequence[str] = [*ATOMS, "wgmma.m64n128k16.f32.f16", *LDMATRICES]
+    known: Sequence[str] = [*ATOMS, "wgmma.m64n128k16.f32.f16", "fma.f32.f32.4x8", *MATRIX_NAMES]
     raise LayoutError(
         f"unknown map {text!r}{nearest(text, known)}; choose one of {', '.join(known[: len(ATOMS)])}, "
-        f"wgmma.m64n8k16 to n256, ldmatrix.x1 to .x4 (.trans), or a Python expression such as "
-        f"tw.blocked((8, 16), (4, 8), (1, 0))"
+        "wgmma.m64n8k16 to n256, fma.<accumulator>.<dtype>.<lanes> such as fma.f32.f16.4x8, ldmatrix.x1 to "
+        ".x4 (.trans), stmatrix likewise, or a Python expression such as tw.blocked((8, 16), (4, 8), (1, 0))"
     )
 
 

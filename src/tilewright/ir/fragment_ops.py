@@ -13,7 +13,7 @@ from tilewright.ir.types import FragmentType, Type, Value
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.nodes import Int
 from tilewright.layout.ranges import bounds
-from tilewright.layout.registers import Keep, Reduction, is_local, reduction, spelled
+from tilewright.layout.registers import Keep, Reduction, is_local, reduction
 
 __all__ = ["FRAGMENT_OPS", "REDUCTIONS", "Coordinates", "Redistribute", "Reduce"]
 
@@ -137,7 +137,7 @@ class Redistribute(Op):
             yield self.violation(
                 "redistribute",
                 f"a thread does not hold in {self.source} what it must hold in {self.result}: there are "
-                f"{spelled(held)}, wanted are {spelled(self.distribution)}",
+                f"{held}, wanted are {self.distribution}",
                 f"through shared memory: scratch=tw.shared({held.shape}, tw.{self.source.dtype})",
             )
 

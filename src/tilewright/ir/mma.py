@@ -9,19 +9,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, dtype
 from tilewright.errors import LayoutError
 from tilewright.layout.distribution import Distribution
+from tilewright.layout.tuples import integers
 from tilewright.layout.warps import by_warps
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MmaAtom:
     """``C[m, n] += sum_k A[m, k] * B[n, k]``, executed by ``lanes`` threads together.
 
     Args:
         name: e.g. ``"mma.m16n8k16.f32.f16"``.
-        a_dtype: element type of A.
+        a_dtype: element type of A; it and the others also by name.
         b_dtype: element type of B.
         c_dtype: element type of the accumulator.
         a: distribution of A over (m, k).
@@ -42,6 +43,8 @@ class MmaAtom:
     precision: int | None = None
 
     def __post_init__(self) -> None:
+        for what in ("a_dtype", "b_dtype", "c_dtype"):
+            object.__setattr__(self, what, dtype(getattr(self, what)))
         (m, k), (n, depth), shape = self.a.shape, self.b.shape, self.c.shape
         if k != depth or shape != (m, n):
             raise LayoutError(
@@ -65,6 +68,9 @@ class MmaAtom:
 
     def __str__(self) -> str:
         return self.name
+
+    def __repr__(self) -> str:
+        return f"MmaAtom({self.name})"
 
 
 @dataclass(frozen=True)
@@ -90,8 +96,14 @@ class TiledMma:
     repeats: tuple[int, int] = (1, 1)
 
     def __post_init__(self) -> None:
-        _check_pair("warps", self.warps)
-        _check_pair("repeats", self.repeats)
+        if not isinstance(self.atom, MmaAtom):
+            raise LayoutError(
+                f"atom={self.atom!r} of a tiled MMA is no MmaAtom; nearest legal choice: one of tw.atoms, "
+                "e.g. tw.atoms.MMA_F16"
+            )
+        for what in ("warps", "repeats"):
+            pair = integers(what, getattr(self, what), 2, "along M and N")
+            object.__setattr__(self, what, pair)
 
     @property
     def tile(self) -> tuple[int, int, int]:
@@ -125,8 +137,3 @@ class TiledMma:
                 f"K = {k} is not a multiple of {unit}, the depth of {self.atom}; "
                 f"nearest legal choice: K = {max(k // unit, 1) * unit}"
             )
-
-
-def _check_pair(what: str, pair: tuple[object, ...]) -> None:
-    if len(pair) != 2 or not all(isinstance(count, int) and count > 0 for count in pair):
-        raise LayoutError(f"{what}={pair!r} of a tiled MMA must be two positive integers, along M and N")

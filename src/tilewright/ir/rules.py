@@ -11,10 +11,11 @@ from tilewright.dtypes import DType
 from tilewright.errors import Violation
 from tilewright.ir.elementwise import CONVERSION
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
-from tilewright.layout.distribution import Distribution, dealt, registers
+from tilewright.layout.counts import dealt
+from tilewright.layout.distribution import Distribution, registers
 from tilewright.layout.expr import add, expand, mul
 from tilewright.layout.nodes import And, Expr, Int, Sym
-from tilewright.layout.registers import broadcast, spelled
+from tilewright.layout.registers import broadcast
 from tilewright.layout.view import View
 from tilewright.layout.walk import substitute, symbols
 
@@ -94,7 +95,7 @@ def _moved(source: Value, like: Value) -> str:
 def _unequal(op: Elementwise, full: Value, part: Value) -> Violation:
     """A violation for two maps that do not fit together."""
     shapes = " and ".join(f"{v} {_spelled(v.fragment.shape)}" for v in (full, part))
-    maps = "; ".join(f"{v}: {spelled(v.fragment.distribution)}" for v in (full, part))
+    maps = "; ".join(f"{v}: {v.fragment.distribution}" for v in (full, part))
     wanted, given = full.fragment.shape, part.fragment.shape
     nearest = _moved(part, full)
     if len(wanted) != len(given) or any(g not in (1, w) for g, w in zip(given, wanted, strict=True)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, dtype
 
 
 @dataclass(frozen=True, slots=True)
@@ -12,7 +12,7 @@ class TensorSpec:
     """What a kernel may assume about one of the caller's arrays; arrays that agree on it share a kernel.
 
     Args:
-        dtype: the element type.
+        dtype: the element type, or its name.
         rank: the number of dimensions.
         unit_dim: the dimension whose stride is statically 1; None if there is none.
         extent_divisors: for each dimension, a number that divides its extent.
@@ -33,6 +33,9 @@ class TensorSpec:
     stride_divisors: tuple[int, ...]
     align: int
     wide: bool
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "dtype", dtype(self.dtype))
 
     def __repr__(self) -> str:
         extents = ", ".join(f"{divisor}i" for divisor in self.extent_divisors)

@@ -17,6 +17,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tilewright.errors import LayoutError
+from tilewright.layout.counts import fitting
+from tilewright.layout.shown import Shown
+from tilewright.layout.tuples import integer, integers
 
 
 class Mode(NamedTuple):
@@ -47,8 +50,8 @@ def merge(modes: Iterable[Mode]) -> tuple[Mode, ...]:
     return tuple(merged)
 
 
-@dataclass(frozen=True)
-class Distribution:
+@dataclass(frozen=True, repr=False)
+class Distribution(Shown):
     """A map (thread, value) -> coordinate of a tile of ``shape``.
 
     Args:
@@ -143,6 +146,19 @@ class Distribution:
     def copies(self) -> int:
         """How many threads hold each value."""
         return math.prod(mode.extent for mode in self.threads if mode.dim is None)
+
+    def __str__(self) -> str:
+        parts = []
+        for what, modes in (("threads", self.canonical.threads), ("values", self.canonical.values)):
+            steps = [
+                f"{m.extent} copies" if m.dim is None else f"{m.extent} along {m.dim} by {m.step}"
+                for m in modes
+            ]
+            parts.append(f"{what} ({', '.join(steps)})")
+        return ", ".join(parts)
+
+    def __repr__(self) -> str:
+        return f"Distribution({self.shape}: {self})"
 
     def slice(self, start: Sequence[int], shape: Sequence[int]) -> Distribution:
         """The part that holds the box of ``shape`` at ``start``: each thread keeps its own values.
@@ -284,6 +300,7 @@ def blocked(
         >>> blocked((256, 32), (64, 4), order=(1, 0)).coordinate(5, 9)
         (5, 9)
     """
+    tile, threads = integers("tile", tile), integers("threads", threads)
     order = tuple(reversed(range(len(tile)))) if order is None else order
     if not len(tile) == len(threads) == len(order):
         raise LayoutError(
@@ -302,9 +319,16 @@ def blocked(
                 f"dimension {dim}; nearest legal number of threads: {nearest}"
             )
     chunk = [extent // count for extent, count in zip(tile, threads, strict=True)]
-    first = len(tile) - 1 if vector_dim is None else vector_dim
-    thread_modes = tuple(Mode(threads[dim], dim, chunk[dim]) for dim in order)
-    return Distribution(tuple(tile), thread_modes, _visited(chunk, first, access_order, vector))
+    first = len(tile) - 1 if vector_dim is None else _dim("vector_dim", vector_dim, len(tile))
+    thread_modes = tuple(Mode(threads[dim], int(dim), chunk[dim]) for dim in order)
+    return Distribution(tile, thread_modes, _visited(chunk, first, access_order, vector))
+
+
+def _dim(what: str, dim: Any, rank: int) -> int:
+    if isinstance(dim, int | np.integer) and 0 <= dim < rank:
+        return int(dim)
+    nearest = f"; nearest legal choice: {what}={0 if dim < 0 else rank - 1}" if isinstance(dim, int) else ""
+    raise LayoutError(f"{what}={dim!r} of a tile of rank {rank}{nearest}")
 
 
 def _visited(
@@ -320,7 +344,7 @@ def _visited(
             f"access_order={tuple(access_order)} does not name each of {len(chunk)} dimensions once; nearest "
             f"legal choice: access_order={nearest}"
         )
-    run = chunk[first] if vector is None else vector
+    run = chunk[first] if vector is None else int(vector)
     if run < 1 or chunk[first] % run:
         nearest_run = max(n for n in range(1, max(min(run, chunk[first]), 1) + 1) if chunk[first] % n == 0)
         raise LayoutError(
@@ -329,35 +353,9 @@ def _visited(
         )
     steps = [
         Mode(chunk[dim] // run, dim, run) if dim == first else Mode(chunk[dim], dim, 1)
-        for dim in reversed(access_order)
+        for dim in map(int, reversed(access_order))
     ]
     return (Mode(run, first, 1), *steps)
-
-
-def dealt(tile: Sequence[int], threads: int) -> tuple[int, ...]:
-    """Thread counts per dimension that divide a tile, as many of ``threads`` in all as the first dims take.
-
-    Example:
-        >>> dealt((64, 32), 128), dealt((6, 8), 32)
-        ((64, 2), (2, 8))
-    """
-    counts = []
-    for extent in tile:
-        counts.append(math.gcd(extent, threads))
-        threads //= counts[-1]
-    return tuple(counts)
-
-
-def _fitting(extent: int, threads: int, vector: int) -> str:
-    """Threads and vectors, at most as many and as wide, that divide an extent."""
-    if extent % threads == 0:
-        fewer = max(n for n in (1, 2, 4, 8, 16) if n == 1 or (n <= vector and extent % (threads * n) == 0))
-        return f"vector={fewer}"
-    if extent % vector == 0:
-        fewer = max(n for n in range(1, threads) if extent % (n * vector) == 0)
-        return f"{fewer} thread{'s' * (fewer > 1)}"
-    fewer = max(n for n in range(1, threads) if extent % n == 0)
-    return f"{fewer} thread{'s' * (fewer > 1)} with vector=1"
 
 
 def raked(tile: Sequence[int], threads: Sequence[int], vector: int, vector_dim: int) -> Distribution:
@@ -376,16 +374,18 @@ def raked(tile: Sequence[int], threads: Sequence[int], vector: int, vector_dim: 
         >>> raked((128, 32), (32, 4), 8, 1).coordinate(5, 9)
         (33, 9)
     """
+    tile, threads = integers("tile", tile), integers("threads", threads)
     if not len(tile) == len(threads):
-        raise LayoutError(f"tile {tuple(tile)} and threads {tuple(threads)} differ in rank")
+        raise LayoutError(f"tile {tile} and threads {threads} differ in rank")
+    vector_dim, vector = _dim("vector_dim", vector_dim, len(tile)), integer("vector", vector)
     units = [vector if dim == vector_dim else 1 for dim in range(len(tile))]
     for dim, (extent, count, unit) in enumerate(zip(tile, threads, units, strict=True)):
         if extent % (count * unit):
             raise LayoutError(
                 f"{count} threads with vectors of {unit} do not divide the extent {extent} of dimension "
-                f"{dim}; nearest legal choice: {_fitting(extent, count, unit)}"
+                f"{dim}; nearest legal choice: {fitting(extent, count, unit)}"
             )
     order = [vector_dim, *(dim for dim in reversed(range(len(tile))) if dim != vector_dim)]
     thread_modes = tuple(Mode(threads[dim], dim, units[dim]) for dim in order)
     steps = [Mode(tile[dim] // (threads[dim] * units[dim]), dim, threads[dim] * units[dim]) for dim in order]
-    return Distribution(tuple(tile), thread_modes, (Mode(vector, vector_dim, 1), *steps))
+    return Distribution(tile, thread_modes, (Mode(vector, vector_dim, 1), *steps))

@@ -19,6 +19,7 @@ from tilewright.errors import LayoutError
 from tilewright.layout.expr import add, expand, less, maximum, mul, prove
 from tilewright.layout.nodes import Expr, Int
 from tilewright.layout.ranges import bounds
+from tilewright.layout.shown import Shown
 from tilewright.layout.tuples import (
     IntTuple,
     canonical,
@@ -32,7 +33,7 @@ from tilewright.layout.tuples import (
 
 
 @dataclass(frozen=True, slots=True, init=False, repr=False)
-class Layout:
+class Layout(Shown):
     """``offset(c) = sum(c_i * stride_i)``, nested.
 
     Args:

@@ -7,7 +7,7 @@ digit of one number adds to another.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
@@ -284,23 +284,3 @@ def _primes(number: int) -> list[int]:
             number //= factor
         factor += 1
     return found
-
-
-def spelled(spread: Distribution) -> str:
-    """A distribution in words short enough for an error.
-
-    Example:
-        >>> spelled(Distribution((4, 8), (Mode(4, 0, 1),), (Mode(8, 1, 1),)))
-        'threads (4 along 0 by 1), values (8 along 1 by 1)'
-    """
-    groups: Mapping[str, tuple[Mode, ...]] = {
-        "threads": spread.canonical.threads,
-        "values": spread.canonical.values,
-    }
-    parts = []
-    for what, modes in groups.items():
-        steps = (
-            f"{m.extent} copies" if m.dim is None else f"{m.extent} along {m.dim} by {m.step}" for m in modes
-        )
-        parts.append(f"{what} ({', '.join(steps)})")
-    return ", ".join(parts)

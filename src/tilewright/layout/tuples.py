@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
+
+import numpy as np
 
 from tilewright.errors import LayoutError
 from tilewright.layout.expr import mul
@@ -31,6 +33,54 @@ def canonical(value: Any) -> IntTuple:
         return operator.index(value)
     except TypeError:
         raise LayoutError(f"{value!r} is no integer and no tuple of integers") from None
+
+
+def integers(what: str, values: Any, count: int | None = None, meaning: str = "") -> tuple[int, ...]:
+    """Positive integers of any kind, in any kind of sequence, as a tuple of plain ones.
+
+    Args:
+        what: the name of the argument.
+        values: what was given for it.
+        count: how many there must be; default: any number.
+        meaning: what they stand for, for the message.
+
+    Raises:
+        LayoutError: something else was given; names the nearest legal choice if there is one.
+
+    Example:
+        >>> integers("warps", np.array([2, 4]), 2)
+        (2, 4)
+        >>> integers("warps", 4, 2, "rows and columns of a grid")
+        Traceback (most recent call last):
+        tilewright.errors.LayoutError: warps=4 must be two positive integers, rows and columns of a grid; \
+nearest legal choice: warps=(4, 1)
+    """
+    several = isinstance(values, Iterable) and not isinstance(values, str)
+    given = list(values) if several else [values]
+    whole = [int(value) for value in given if isinstance(value, int | np.integer)]
+    if several and len(whole) == len(given) and min(whole, default=1) > 0 and count in (None, len(whole)):
+        return tuple(whole)
+    words = "two positive integers" if count == 2 else "positive integers"
+    message = f"{what}={values!r} must be {words}{meaning and ', '}{meaning}"
+    if all(isinstance(value, int | float | np.integer | np.floating) and value < 2**63 for value in given):
+        near = tuple(max(int(value), 1) for value in given)
+        choice = near if count is None else (near + (1,) * count)[:count]
+        message += f"; nearest legal choice: {what}={choice}"
+    raise LayoutError(message)
+
+
+def integer(what: str, value: Any, meaning: str = "") -> int:
+    """One positive integer of any kind as a plain one; see `integers`.
+
+    Example:
+        >>> integer("vector", np.int8(4))
+        4
+    """
+    if isinstance(value, int | np.integer) and value > 0:
+        return int(value)
+    near = isinstance(value, int | float | np.integer | np.floating) and value < 2**63
+    nearest = f"; nearest legal choice: {what}={max(int(value), 1)}" if near else ""
+    raise LayoutError(f"{what}={value!r} must be a positive integer{meaning and ', '}{meaning}{nearest}")
 
 
 def flat(value: IntTuple) -> tuple[Int, ...]:

@@ -22,6 +22,7 @@ from tilewright.errors import LayoutError
 from tilewright.layout.expr import add, all_of, expand, floordiv, mod, mul
 from tilewright.layout.nodes import TRUE, And, Cond, Int, Less, Not, Or, Sym
 from tilewright.layout.ranges import bounds, divisor
+from tilewright.layout.shown import Shown
 from tilewright.layout.walk import evaluate, substitute, symbols
 
 if TYPE_CHECKING:
@@ -41,8 +42,8 @@ def coordinates(shape: Sequence[Int], prefix: str = "i") -> tuple[Sym, ...]:
     return tuple(coordinate(dim, extent, prefix) for dim, extent in enumerate(shape))
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+@dataclass(frozen=True, slots=True, repr=False)
+class View(Shown):
     """A map from coordinates to buffer offsets, with a validity predicate.
 
     Args:
@@ -153,6 +154,9 @@ class View:
         valid = "" if self.valid == TRUE else f" if {self.valid}"
         shape = ", ".join(str(extent) for extent in self.shape)
         return f"({shape}) -> {self.offset}{valid}"
+
+    def __repr__(self) -> str:
+        return f"View({self})"
 
 
 class Neighbours(NamedTuple):

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 from tilewright.dtypes import DType
+from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LayoutError
 from tilewright.layout.distribution import Distribution, Mode
 from tilewright.layout.layout import Layout
-from tilewright.layout.tuples import flat
+from tilewright.layout.tuples import flat, integers
 
 REUSES = (None, "row", "column")
 """Which warps of the grid hold the same part: none, those of one row, those of one column."""
@@ -59,7 +60,12 @@ def by_warps(
     """
     counts, order = _grid(warps)
     dims = _shared_out(reuse, along)
-    extents = (int(tile[0]), int(tile[1])) if len(tile) == 2 else _not_a_matrix(tile)
+    extents = _matrix("tile", tile)
+    if not isinstance(base, Distribution):
+        raise LayoutError(
+            f"base={base!r} is no Distribution; nearest legal choice: operand a, b or c of an atom, or "
+            "tw.base_tile(tile, dtype)"
+        )
     parts = [1, 1]
     for count, dim in zip(counts, dims, strict=True):
         if dim is not None:
@@ -72,9 +78,10 @@ def by_warps(
             f"{_by(extents)}, which must be a multiple of {_by(units)}; nearest legal choice: {nearest}"
         )
     right = tuple(extent // unit for extent, unit in zip(extents, units, strict=True))
-    if repeats is not None and tuple(repeats) != right:
+    wanted = tuple(repeats) if isinstance(repeats, Iterable) else repeats
+    if wanted not in (None, right):
         raise LayoutError(
-            f"repeats={tuple(repeats)}: {_words(counts, reuse)} share a tile of {_by(extents)} out in parts "
+            f"repeats={wanted}: {_words(counts, reuse)} share a tile of {_by(extents)} out in parts "
             f"of {_by([e // p for e, p in zip(extents, parts, strict=True)])}, which are {_by(right)} base "
             f"tiles of {_by(base.shape)}; nearest legal choice: repeats={right}"
         )
@@ -101,7 +108,7 @@ def _repeated(
     return Distribution(tuple(shape), threads, (*base.values, *steps))
 
 
-def base_tile(tile: Sequence[int], dtype: DType, contiguous: int = 1, lanes: int = 32) -> Distribution:
+def base_tile(tile: Sequence[int], dtype: DType | str, contiguous: int = 1, lanes: int = 32) -> Distribution:
     """What a warp moves at once: 16 bytes per thread, in runs of at most 128 bytes.
 
     Args:
@@ -118,8 +125,9 @@ def base_tile(tile: Sequence[int], dtype: DType, contiguous: int = 1, lanes: int
         >>> [base_tile((64, columns), f16).shape for columns in (64, 32, 16, 8)]
         [(4, 64), (8, 32), (16, 16), (32, 8)]
     """
-    if len(tile) != 2 or contiguous not in (0, 1):
-        raise LayoutError(f"a base tile of tile {tuple(tile)}, contiguous along {contiguous}: needs a matrix")
+    tile, dtype = _matrix("tile", tile), dtype_named(dtype)
+    if contiguous not in (0, 1):
+        raise LayoutError(f"contiguous={contiguous}; nearest legal choice: 0 or 1")
     width = max(ACCESS_BYTES // dtype.bytes, 1)
     run, other = tile[contiguous], tile[1 - contiguous]
     along = RUN_BYTES // (width * dtype.bytes)
@@ -140,11 +148,8 @@ def base_tile(tile: Sequence[int], dtype: DType, contiguous: int = 1, lanes: int
 
 def _grid(warps: Layout | Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]]:
     """Rows and columns of the grid, and its axes in the order in which warps are numbered."""
-    given = flat(warps.shape) if isinstance(warps, Layout) else tuple(warps)
-    counts = tuple(count for count in given if isinstance(count, int) and count > 0)
-    if len(given) != 2 or counts != given:
-        raise LayoutError(f"warps={warps} must be two positive integers: rows and columns of a grid")
-    rows, columns = counts
+    given = flat(warps.shape) if isinstance(warps, Layout) else warps
+    counts = rows, columns = integers("warps", given, 2, "rows and columns of a grid")
     if not isinstance(warps, Layout):
         return (rows, columns), (0, 1)
     for order, packed in (((0, 1), (1, rows)), ((1, 0), (columns, 1))):
@@ -169,8 +174,9 @@ def _shared_out(reuse: str | None, along: int | None) -> tuple[int | None, int |
     return (None, 1 if along is None else along)
 
 
-def _not_a_matrix(tile: Sequence[int]) -> tuple[int, int]:
-    raise LayoutError(f"warps share out tiles of 2 dimensions, not {tuple(tile)}")
+def _matrix(what: str, tile: Sequence[int]) -> tuple[int, int]:
+    rows, columns = integers(what, tile, 2, "rows and columns")
+    return rows, columns
 
 
 def _words(counts: tuple[int, int], reuse: str | None) -> str:

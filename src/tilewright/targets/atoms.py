@@ -7,9 +7,11 @@ holds rows ``g`` and ``g + 8``; the K positions of 16-bit operands are ``2*t + {
 from __future__ import annotations
 
 from tilewright.dtypes import DType, bf16, f16, f32, f64, i8, i32
+from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LayoutError
 from tilewright.ir.mma import MmaAtom
 from tilewright.layout.distribution import Distribution, Mode
+from tilewright.layout.tuples import integer, integers
 
 
 def _mma_sync(a_dtype: DType, c_dtype: DType, k: int, name: str, precision: int | None = None) -> MmaAtom:
@@ -32,8 +34,8 @@ MMA_I8 = _mma_sync(i8, i32, 32, "i32.s8")
 
 
 def fma(
-    dtype: DType,
-    acc: DType | None = None,
+    dtype: DType | str,
+    acc: DType | str | None = None,
     lanes: tuple[int, int] = (4, 8),
     each: tuple[int, int] = (1, 1),
 ) -> MmaAtom:
@@ -49,14 +51,16 @@ def fma(
         >>> fma(f32, lanes=(8, 8), each=(4, 4)).shape, fma(f32, lanes=(8, 8)).lanes
         ((32, 32, 1), 64)
     """
+    dtype, acc = dtype_named(dtype), None if acc is None else dtype_named(acc)
     if acc is None:
         acc = (f64 if dtype is f64 else f32) if dtype.is_float else i32
-    (lanes_m, lanes_n), (m, n) = lanes, each
+    lanes_m, lanes_n = integers("lanes", lanes, 2, "lanes along M and N")
+    m, n = integers("each", each, 2, "rows and columns of one lane")
     shape = (lanes_m * m, lanes_n * n)
     a = Distribution((shape[0], 1), (Mode(lanes_n, None, 0), Mode(lanes_m, 0, m)), (Mode(m, 0, 1),))
     b = Distribution((shape[1], 1), (Mode(lanes_n, 0, n), Mode(lanes_m, None, 0)), (Mode(n, 0, 1),))
     c = Distribution(shape, (Mode(lanes_n, 1, n), Mode(lanes_m, 0, m)), (Mode(n, 1, 1), Mode(m, 0, 1)))
-    name = f"fma.{acc}.{dtype}.{lanes_m}x{lanes_n}" + ("" if each == (1, 1) else f".{m}x{n}")
+    name = f"fma.{acc}.{dtype}.{lanes_m}x{lanes_n}" + ("" if (m, n) == (1, 1) else f".{m}x{n}")
     return MmaAtom(name, dtype, dtype, acc, a, b, c)
 
 
@@ -64,7 +68,7 @@ TENSOR_CORE: dict[str, MmaAtom] = {"f16": MMA_F16, "bf16": MMA_BF16, "f32": MMA_
 """The ``mma.sync`` atom for each dtype of A and B; f32 computes in tf32."""
 
 
-def wgmma(dtype: DType, n: int) -> MmaAtom:
+def wgmma(dtype: DType | str, n: int) -> MmaAtom:
     """The asynchronous m64 atom of a warpgroup, for f16 or bf16 with an f32 accumulator.
 
     Source: PTX ISA, "Asynchronous warpgroup-level matrix instructions", register fragments of wgmma.m64nNk16.
@@ -80,6 +84,7 @@ def wgmma(dtype: DType, n: int) -> MmaAtom:
         >>> wgmma(f16, 256).shape, wgmma(f16, 256).lanes, wgmma(f16, 256).c.size_values
         ((64, 256, 16), 128, 128)
     """
+    dtype, n = dtype_named(dtype), integer("n", n, "columns")
     if n % 8 or not 8 <= n <= 256:
         nearest = min(max(round(n / 8) * 8, 8), 256)
         raise LayoutError(f"wgmma has no atom of {n} columns; nearest legal choice: {nearest}")

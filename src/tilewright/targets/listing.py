@@ -2,9 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
+from tilewright.errors import Location
 from tilewright.ir.kernel import Kernel
+from tilewright.ir.op import Op
+
+
+class Access(NamedTuple):
+    """How a copy is spelled where no operation of the lowered kernel says it.
+
+    Args:
+        elems: elements per access; None leaves it to the compiler.
+        how: in words; why the compiler is free, and what bounds it.
+    """
+
+    elems: int | None
+    how: str
 
 
 @dataclass(frozen=True)
@@ -17,6 +33,7 @@ class Listing:
         kernel: the lowered kernel that the text spells; its parameters are the function's, in order.
         shared_bytes: shared memory per block (CPU: scratch memory per worker).
         notes: choices the target made, one sentence each (a re-laid-out shared tensor, a widened vector).
+        accesses: how copies are spelled, by operation and line, where the target chooses that as it spells.
     """
 
     text: str
@@ -24,3 +41,4 @@ class Listing:
     kernel: Kernel
     shared_bytes: int
     notes: tuple[str, ...] = ()
+    accesses: Mapping[tuple[Op, Location | None], Access] = field(default_factory=dict)

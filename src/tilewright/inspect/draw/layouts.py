@@ -25,7 +25,7 @@ def offset_table(layout: Layout | View) -> str:
         layout: a static layout or view; elements of a view that do not exist show as ``·``.
 
     Raises:
-        LayoutError: it is not static, or has too many elements to look at.
+        LayoutError: it is no layout, not static, or has too many elements to look at.
 
     Example:
         >>> print(offset_table(Layout((2, (2, 2)), (2, (1, 4)))))
@@ -48,7 +48,7 @@ def draw_layout(layout: Layout | View, title: str | None = None) -> Picture:
         title: what to write above; default: the layout itself.
 
     Raises:
-        LayoutError: it is not static, or has too many elements to look at.
+        LayoutError: it is no layout, not static, or has too many elements to look at.
 
     Example:
         >>> draw_layout(Layout((4, (2, 4)), (2, (1, 8)))).title
@@ -57,9 +57,10 @@ def draw_layout(layout: Layout | View, title: str | None = None) -> Picture:
     grid = _grid(layout)
     if title is None:
         title = f"Layout {layout}" if isinstance(layout, Layout) else f"View of {_extents(layout.shape)}"
-    about = [f"({', '.join(f'i{dim}' for dim in range(layout.rank))}) -> offset, {_cosize(layout)}"]
+    reach = _reach(layout)
+    about = [f"({', '.join(f'i{dim}' for dim in range(layout.rank))}) -> offset, {reach}"]
     if isinstance(layout, View):
-        about = [str(layout), _cosize(layout)]
+        about = [str(layout), reach]
     legend = [Swatch(of_fraction(0), "first offset"), Swatch(of_fraction(1), "last offset")]
     if any(cell.fill is None for row in grid.cells for cell in row):
         legend.append(Swatch(None, "hatched: no such element, reads as 0"))
@@ -72,12 +73,16 @@ def offsets_of(layout: Layout | View) -> tuple[Sequence[int], list[int | None]]:
     """Its shape, and the offset of every coordinate in row-major order; None where no element exists.
 
     Raises:
-        LayoutError: it is not static, or has too many elements to look at.
+        LayoutError: it is no layout, not static, or has too many elements to look at.
 
     Example:
         >>> offsets_of(Layout((2, 2)))
         ((2, 2), [0, 2, 1, 3])
     """
+    if not isinstance(layout, Layout | View):
+        raise LayoutError(
+            f"{layout!r} is neither a layout nor a view; nearest legal choice: tw.Layout(shape)"
+        )
     view = View.of(layout) if isinstance(layout, Layout) else layout
     free = (symbols(view.offset) | symbols(view.valid)) - set(view.coords)
     if free or not view.is_static:
@@ -92,7 +97,8 @@ def offsets_of(layout: Layout | View) -> tuple[Sequence[int], list[int | None]]:
 
 def _grid(layout: Layout | View) -> Grid:
     shape, offsets = offsets_of(layout)
-    span = max([1, *(at for at in offsets if at is not None)])
+    least = min([0, *(at for at in offsets if at is not None)])
+    span = max([1, *(at - least for at in offsets if at is not None)])
     cells = []
     before, run = None, 0
     groups = _mode_groups(layout, shape)
@@ -103,7 +109,7 @@ def _grid(layout: Layout | View) -> Grid:
         if at is None:
             cells.append(Cell((NOTHING,), None, None, "", group, f"({where}): no element"))
         else:
-            fill = of_fraction(at / span)
+            fill = of_fraction((at - least) / span)
             cells.append(Cell((str(at),), fill, run, str(at), group, f"({where}): offset {at}"))
     return grid_of(cells, shape)
 
@@ -120,7 +126,11 @@ def _mode_groups(layout: Layout | View, shape: Sequence[int]) -> Iterator[tuple[
         yield tuple(place[dim] // size for dim, size in parted)
 
 
-def _cosize(layout: Layout | View) -> str:
+def _reach(layout: Layout | View) -> str:
+    """The elements of the buffer; where some lie before its first one, the offsets."""
+    offsets = [at for at in offsets_of(layout)[1] if at is not None]
+    if min(offsets, default=0) < 0:
+        return f"offsets {min(offsets)} to {max(offsets)}"
     elems = layout.cosize if isinstance(layout, Layout) else layout.elems
     return f"{elems} elements in the buffer"
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tilewright.errors import LayoutError
 from tilewright.inspect.draw.grids import NOTHING, Cell, Grid, Swatch, check_size, grid_of, picture_of
 from tilewright.inspect.draw.palette import of_thread
 from tilewright.inspect.draw.picture import Picture
@@ -26,13 +27,18 @@ def draw_distribution(distribution: Distribution, title: str | None = None, lane
         lanes: threads per warp; thick lines part warps.
 
     Raises:
-        LayoutError: the tile has too many elements to look at.
+        LayoutError: it is no distribution, or its tile has too many elements to look at.
 
     Example:
         >>> from tilewright.layout.distribution import blocked
         >>> draw_distribution(blocked((4, 8), threads=(4, 2), order=(1, 0))).title
         'Tile of 4 x 8 on 8 threads'
     """
+    if not isinstance(distribution, Distribution):
+        raise LayoutError(
+            f"{distribution!r} is no distribution; nearest legal choice: operand a, b or c of an atom, a(k), "
+            "b(k) or c() of a tiled MMA, tw.blocked or tw.raked"
+        )
     shape = distribution.shape
     check_size(shape)
     cells = [_cell(at, held, lanes) for at, held in holders(distribution).items()]
@@ -48,6 +54,9 @@ def draw_distribution(distribution: Distribution, title: str | None = None, lane
 def holders(distribution: Distribution) -> dict[tuple[int, ...], list[tuple[int, int]]]:
     """The (thread, value) pairs that hold each coordinate, in order of threads.
 
+    Raises:
+        LayoutError: some hold what is outside of the tile.
+
     Example:
         >>> from tilewright.layout.distribution import blocked
         >>> holders(blocked((2, 2), threads=(2, 1), order=(0, 1)))[1, 0]
@@ -56,7 +65,12 @@ def holders(distribution: Distribution) -> dict[tuple[int, ...], list[tuple[int,
     held: dict[tuple[int, ...], list[tuple[int, int]]] = {at: [] for at in np.ndindex(distribution.shape)}
     pairs = itertools.product(range(distribution.size_threads), range(distribution.size_values))
     for thread, value in pairs:
-        held[tuple(distribution.table[thread, value].tolist())].append((thread, value))
+        at = tuple(distribution.table[thread, value].tolist())
+        if at not in held:
+            raise LayoutError(
+                f"value {value} of thread {thread} is {at}, outside of a tile of {distribution.shape}"
+            )
+        held[at].append((thread, value))
     return held
 
 

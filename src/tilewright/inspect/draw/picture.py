@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
+from html import escape
 from pathlib import Path
-from xml.sax.saxutils import escape
 
 from tilewright.errors import LayoutError
 from tilewright.inspect.draw.marks import Box, Label, Line, Mark, Span
@@ -49,7 +49,7 @@ class Picture:
     title: str
     width: float
     height: float
-    marks: tuple[Mark, ...]
+    marks: tuple[Mark, ...] = field(repr=False)
     lines: tuple[tuple[Span, ...], ...] = field(repr=False, default=())
 
     @cached_property
@@ -69,7 +69,7 @@ class Picture:
             f'<rect x="0.5" y="0.5" width="{_number(self.width - 1)}" height="{_number(self.height - 1)}" '
             f'rx="6" fill="{PAPER}" stroke="{RULE}"/>'
         )
-        title = f"<title>{escape(self.title)}</title>"
+        title = f"<title>{escape(self.title, quote=False)}</title>"
         return "\n".join([head, title, hatch, paper, *map(_element, self.marks), "</svg>\n"])
 
     @property
@@ -124,7 +124,7 @@ def _element(mark: Mark) -> str:
                 f'<rect x="{_number(mark.x)}" y="{_number(mark.y)}" width="{_number(mark.width)}" '
                 f'height="{_number(mark.height)}" fill="{fill}" stroke="{mark.edge}" '
                 f'stroke-width="{_number(mark.thick)}"'
-                + (f"><title>{escape(mark.note)}</title></rect>" if mark.note else "/>")
+                + (f"><title>{escape(mark.note, quote=False)}</title></rect>" if mark.note else "/>")
             )
         case Line():
             return (
@@ -138,5 +138,5 @@ def _element(mark: Mark) -> str:
             return (
                 f'<text x="{_number(mark.x)}" y="{_number(mark.y + mark.size * 0.35)}" '
                 f'font-size="{_number(mark.size)}" text-anchor="{mark.anchor}" fill="{mark.ink}"{look}>'
-                f"{escape(mark.text)}</text>"
+                f"{escape(mark.text, quote=False)}</text>"
             )

@@ -14,6 +14,7 @@ from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import CpuEmitter, Side
 from tilewright.targets.cpu.loops import Axis, Edges, Nest, coalesced, edges, nest, transposed
 from tilewright.targets.cpu.transpose import transposition
+from tilewright.targets.listing import Access
 
 LEAST_LANES = 4
 
@@ -23,7 +24,7 @@ def emit_copy(emitter: CpuEmitter, op: Copy) -> None:
     source, target = emitter.side(op.source), emitter.side(op.target)
     emitter.comment(op, f"{op.target} = {op.source}")
     with emitter.indented(""):
-        _Copying(emitter, source, target).emit()
+        emitter.accesses[op, op.location] = _Copying(emitter, source, target).emit()
 
 
 def emit_redistribute(emitter: CpuEmitter, op: Redistribute) -> None:
@@ -55,8 +56,8 @@ class _Copying:
         self.given: Edges = edges(self.source.view)
         self.taken: Edges = edges(self.target.view)
 
-    def emit(self) -> None:
-        """The zeros past the source's edge, then the elements."""
+    def emit(self) -> Access:
+        """The zeros past the source's edge, then the elements; how those are accessed."""
         taken = self._declare("limit", self.taken.upper)
         bounds = dict(self.taken.upper)
         for dim, bound in self.given.upper.items():
@@ -79,8 +80,30 @@ class _Copying:
             # The caches hold the thread's own memory: the order of the loops is for the other side.
             leading = 0 if self.target.is_scratch else 1
             loops = nest(self.shape, views, (self.given.rest, self.taken.rest), self.emitter.local, leading)
-            if not self._transposed(loops, within):
+            lanes = self._transposed(loops, within)
+            if not lanes:
                 self._loops(loops, within, self._element(loops), self._is_independent())
+        if lanes:
+            return Access(lanes, f"in blocks of {lanes} x {lanes} that are transposed in registers")
+        return Access(None, self._freedom(loops))
+
+    def _freedom(self, loops: Nest) -> str:
+        """What the compiler can make of the innermost loop."""
+        if not loops.axes:
+            return "one element"
+        inner = loops.axes[-1]
+        if not self._is_independent():
+            return "a loop over elements that may be the same on both sides"
+        for at, side in enumerate((self.source, self.target)):
+            if loops.conditions[at] != TRUE:
+                return f"a loop that asks each element of {side.name} whether it exists"
+        for at, side in enumerate((self.source, self.target)):
+            if (step := loops.stride(at, inner)) != 1:
+                apart = "unevenly" if step is None else f"{step} elements apart"
+                return f"a loop over {inner.extent} elements that lie {apart} in {side.name}"
+        size = max(self.source.dtype.bytes, self.target.dtype.bytes)
+        lanes = min(self.emitter.arch.vector_bytes // size, inner.extent)
+        return f"a loop over {inner.extent} neighbours on both sides, up to {lanes} in a vector"
 
     def _declare(self, name: str, bounds: Mapping[int, Int]) -> dict[int, _Limit]:
         found = {}
@@ -179,20 +202,24 @@ class _Copying:
 
     # ------------------------------------------------------------ transposition
 
-    def _transposed(self, loops: Nest, limits: Mapping[int, _Limit]) -> bool:
-        """Copy by square blocks that are transposed in registers, if neighbours lie along different axes."""
+    def _transposed(self, loops: Nest, limits: Mapping[int, _Limit]) -> int:
+        """Copy by square blocks that are transposed in registers, if neighbours lie along different axes.
+
+        Returns:
+            The side of a block; 0 if nothing was copied.
+        """
         found = transposed(loops)
         lanes = self.emitter.arch.vector_bytes // self.target.dtype.bytes
         while found is not None and any(axis.extent % lanes for axis in found):
             lanes //= 2
         if found is None or loops.conditions != (TRUE, TRUE) or not self._is_independent():
-            return False
+            return 0
         along, across = found
         from_row, to_row = loops.stride(0, along), loops.stride(1, across)
         if from_row is None or to_row is None or lanes < LEAST_LANES or self.target.dtype.bytes < 4:
-            return False
+            return 0
         if along.scale != 1 or across.scale != 1:
-            return False
+            return 0
         name = transposition(self.emitter, self.source.dtype, self.target.dtype, lanes)
         with ExitStack() as stack:
             for axis in loops.axes:
@@ -206,4 +233,4 @@ class _Copying:
                 for at, side, step in ((1, self.target, to_row), (0, self.source, from_row))
             ]
             self.emitter.line(f"{name}({', '.join((*places, *counts))});")
-        return True
+        return lanes

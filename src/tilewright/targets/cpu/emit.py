@@ -64,7 +64,7 @@ void {entry}(const void* arguments, long long* next_block, void* scratch, long l
 }}""",
     ]
     text = "\n\n".join(piece.rstrip("\n") for piece in pieces if piece) + "\n"
-    return Listing(text, entry, lowered, emitter.scratch_bytes, notes)
+    return Listing(text, entry, lowered, emitter.scratch_bytes, notes, emitter.accesses)
 
 
 def _storage_types(emitter: CpuEmitter) -> list[str]:

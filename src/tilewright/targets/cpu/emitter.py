@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from tilewright.dtypes import DType
+from tilewright.errors import Location
 from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Op, Redistribute, Shared
@@ -19,6 +20,7 @@ from tilewright.targets.cpu.fuse import Pointwise, made_by
 from tilewright.targets.cpu.linear import fragment_view
 from tilewright.targets.cpu.live import Extents
 from tilewright.targets.cpu.prelude import INTEGERS, OWN_NAMES
+from tilewright.targets.listing import Access
 from tilewright.targets.rules import RuleTable
 
 CACHE_LINE_BYTES = 64
@@ -72,6 +74,7 @@ class CpuEmitter(Emitter):
                         self._spelled[value.name] = self.identifier(value.name)
         self.arch = arch
         self.extents = extents
+        self.accesses: dict[tuple[Op, Location | None], Access] = {}
         self.calls: dict[str, None] = {}
         self.functions: dict[str, str] = {}
         self.scratch: dict[Value, int] = {}

@@ -1,0 +1,37 @@
+"""Counts of threads, and widths of vectors, that divide a tile: what messages name as the nearest choice."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+
+def dealt(tile: Sequence[int], threads: int) -> tuple[int, ...]:
+    """Thread counts per dimension that divide a tile, as many of ``threads`` in all as the first dims take.
+
+    Example:
+        >>> dealt((64, 32), 128), dealt((6, 8), 32)
+        ((64, 2), (2, 8))
+    """
+    counts = []
+    for extent in tile:
+        counts.append(math.gcd(extent, threads))
+        threads //= counts[-1]
+    return tuple(counts)
+
+
+def fitting(extent: int, threads: int, vector: int) -> str:
+    """Threads and vectors, at most as many and as wide, that divide an extent.
+
+    Example:
+        >>> fitting(60, 4, 8), fitting(60, 8, 4)
+        ('vector=1', '5 threads')
+    """
+    if extent % threads == 0:
+        fewer = max(n for n in (1, 2, 4, 8, 16) if n == 1 or (n <= vector and extent % (threads * n) == 0))
+        return f"vector={fewer}"
+    if extent % vector == 0:
+        fewer = max(n for n in range(1, threads) if extent % (n * vector) == 0)
+        return f"{fewer} thread{'s' * (fewer > 1)}"
+    fewer = max(n for n in range(1, threads) if extent % n == 0)
+    return f"{fewer} thread{'s' * (fewer > 1)} with vector=1"

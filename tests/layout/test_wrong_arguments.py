@@ -1,0 +1,135 @@
+"""Arguments of the wrong kind and what calls say, and what is taken: NumPy's integers and names of dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+ATOM = tw.atoms.MMA_F16
+
+BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
+    "base is an atom": (
+        lambda: tw.by_warps((128, 64), ATOM, (2, 2)),
+        (
+            "base=MmaAtom(mma.m16n8k16.f32.f16) is no Distribution; nearest legal choice: operand a, b or c "
+            "of an atom, or tw.base_tile(tile, dtype)"
+        ),
+    ),
+    "one count of warps": (
+        lambda: tw.by_warps((128, 64), ATOM.c, 4),
+        (
+            "warps=4 must be two positive integers, rows and columns of a grid; nearest legal choice: "
+            "warps=(4, 1)"
+        ),
+    ),
+    "tile of letters": (
+        lambda: tw.by_warps("ab", ATOM.c, (2, 2)),
+        "tile='ab' must be two positive integers, rows and columns",
+    ),
+    "half a row": (
+        lambda: tw.by_warps((128.5, 64), ATOM.c, (2, 2)),
+        (
+            "tile=(128.5, 64) must be two positive integers, rows and columns; nearest legal choice: "
+            "tile=(128, 64)"
+        ),
+    ),
+    "one repeat": (
+        lambda: tw.by_warps((128, 64), ATOM.c, (2, 2), repeats=4),
+        (
+            "repeats=4: 2x2 warps share a tile of 128x64 out in parts of 64x32, which are 4x4 base tiles of "
+            "16x8; nearest legal choice: repeats=(4, 4)"
+        ),
+    ),
+    "atom is a name": (
+        lambda: tw.TiledMma("mma", (2, 2), (4, 4)),
+        (
+            "atom='mma' of a tiled MMA is no MmaAtom; nearest legal choice: one of tw.atoms, e.g. "
+            "tw.atoms.MMA_F16"
+        ),
+    ),
+    "repeats of an MMA": (
+        lambda: tw.TiledMma(ATOM, (2, 2), 4),
+        "repeats=4 must be two positive integers, along M and N; nearest legal choice: repeats=(4, 1)",
+    ),
+    "lanes of a multiply-add": (
+        lambda: tw.atoms.fma("f32", lanes=(0, 8)),
+        "lanes=(0, 8) must be two positive integers, lanes along M and N; nearest legal choice: lanes=(1, 8)",
+    ),
+    "a dimension that is not there": (
+        lambda: tw.raked((32, 64), (8, 4), 8, 2),
+        "vector_dim=2 of a tile of rank 2; nearest legal choice: vector_dim=1",
+    ),
+    "no threads": (
+        lambda: tw.blocked((32, 64), (0, 4), (1, 0)),
+        "threads=(0, 4) must be positive integers; nearest legal choice: threads=(1, 4)",
+    ),
+    "a vector of nothing": (
+        lambda: tw.raked((32, 64), (8, 4), 0, 1),
+        "vector=0 must be a positive integer; nearest legal choice: vector=1",
+    ),
+    "a drawn atom": (
+        lambda: tw.draw.draw_distribution(ATOM),
+        (
+            "MmaAtom(mma.m16n8k16.f32.f16) is no distribution; nearest legal choice: operand a, b or c of an "
+            "atom, a(k), b(k) or c() of a tiled MMA, tw.blocked or tw.raked"
+        ),
+    ),
+    "a drawn shape": (
+        lambda: tw.draw.draw_layout((4, 8)),
+        "(4, 8) is neither a layout nor a view; nearest legal choice: tw.Layout(shape)",
+    ),
+    "a drawn map that leaves its tile": (
+        lambda: tw.draw.draw_distribution(tw.Distribution((2, 2), (tw.Mode(4, 0, 1),), ())),
+        "value 0 of thread 2 is (2, 0), outside of a tile of (2, 2)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BAD_CALLS)
+def test_a_wrong_argument_is_named(name: str) -> None:
+    call, said = BAD_CALLS[name]
+    with pytest.raises(tw.LayoutError) as caught:
+        call()
+    assert str(caught.value) == said
+
+
+def test_integers_of_numpy_are_integers() -> None:
+    one, two = np.int64(1), np.array([2, 2])
+    tile = np.array([64, 32])
+    assert tw.by_warps(tile, ATOM.c, two, repeats=(np.int32(2), 2)) == tw.by_warps((64, 32), ATOM.c, (2, 2))
+    mma = tw.TiledMma(ATOM, two, (one, 4))
+    assert mma == tw.TiledMma(ATOM, (2, 2), (1, 4))
+    assert [type(count) for count in (*mma.warps, *mma.repeats)] == [int] * 4
+    assert tw.base_tile(tile, tw.f16) == tw.base_tile((64, 32), tw.f16)
+    for made in (tw.blocked(tile, two, np.array([1, 0])), tw.raked(tile, two, np.int8(4), np.int64(1))):
+        assert {type(number) for mode in (*made.threads, *made.values) for number in mode} == {int}
+    assert tw.blocked(tile, two) == tw.blocked((64, 32), (2, 2))
+    assert tw.atoms.wgmma(tw.f16, np.int64(64)) == tw.atoms.wgmma(tw.f16, 64)
+    assert tw.atoms.fma(tw.f32, lanes=np.array([4, 8])) == tw.atoms.fma(tw.f32)
+
+
+def test_names_of_dtypes_are_dtypes() -> None:
+    assert tw.base_tile((64, 64), "f16") == tw.base_tile((64, 64), tw.f16)
+    assert tw.atoms.fma("f16", "float32") == tw.atoms.fma(tw.f16)
+    assert tw.atoms.wgmma("bf16", 64) == tw.atoms.wgmma(tw.bf16, 64)
+    assert tw.MmaAtom("own", "f16", "f16", "f32", ATOM.a, ATOM.b, ATOM.c).c_dtype is tw.f32
+    spec = tw.TensorSpec("f16", 2, 1, (64, 32), (32, 1), 16, False)
+    assert spec == tw.TensorSpec(tw.f16, 2, 1, (64, 32), (32, 1), 16, False)
+    assert spec.dtype is tw.f16
+
+
+@pytest.mark.parametrize("code", ["q", "f", "<f4", "e", "f2"])
+def test_codes_of_numpy_are_no_names(code: str) -> None:
+    """As `i8` would be ambiguous: 8 bits here, 8 bytes there."""
+    with pytest.raises(tw.DTypeError, match=f"unknown dtype '{code}'.*known: f64, f32"):
+        tw.dtype(code)
+    assert tw.dtype(np.dtype("f2")) is tw.f16
+
+
+def test_an_unknown_dtype_names_the_nearest() -> None:
+    with pytest.raises(tw.DTypeError, match="unknown dtype 'flaot16'; nearest: float16; known: f64"):
+        tw.dtype("flaot16")
