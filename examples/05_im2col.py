@@ -27,6 +27,9 @@ def im2col(X, Y, *, taps, tile, threads, vector, stride=1, dilation=1, padding=0
     """Y (groups, positions, taps x channels); each position of the filter in each image is a row."""
     rows, columns = tile
     matrix = X.im2col(SPATIAL, taps, stride=stride, dilation=dilation, padding=padding, group=4)
+    _, positions, width = matrix.shape
+    tw.require(Y.shape[1] == positions, "Y's second extent must be N times the positions of the filter")
+    tw.require(Y.shape[2] == width, "Y's third extent must be the taps times the channels of a group")
     # Neighbouring blocks write neighbouring columns.
     j, i = tw.block_index((tw.ceil_div(Y.shape[2], columns), tw.ceil_div(Y.shape[1], rows)))
     group = tw.batch_index(Y.shape[0])

@@ -119,7 +119,7 @@ def test_lanes_must_agree() -> None:
 
 def test_tiled_mma_checks_itself() -> None:
     atom = tw.atoms.MMA_F16
-    with pytest.raises(LayoutError, match=r"warps=\(0, 2\) of a tiled MMA"):
+    with pytest.raises(LayoutError, match=r"warps=\(0, 2\) must be two positive integers"):
         tw.TiledMma(atom, warps=(0, 2))
     with pytest.raises(LayoutError, match=r"repeats=\(1, 1, 1\)"):
         tw.TiledMma(atom, repeats=(1, 1, 1))  # type: ignore[arg-type]

@@ -220,3 +220,19 @@ def test_the_example_refuses_a_filter_that_does_not_fit(target: str) -> None:
     with pytest.raises(tw.LaunchError, match="spans 3 elements; the extent 2 has 2 with its padding"):
         EXAMPLE["LARGE"](image, matrix, target=target)
     assert np.isnan(matrix).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ((2, 49, 216), "Y's second extent must be N times the positions of the filter"),
+        ((2, 47, 216), "Y's second extent"),
+        ((2, 48, 224), "Y's third extent must be the taps times the channels of a group"),
+        ((1, 48, 216), "G is 2 in X"),
+    ],
+)
+def test_the_example_refuses_a_matrix_of_another_geometry(shape, said) -> None:
+    image = np.zeros(EXAMPLE["SMALL"], np.float32)
+    with pytest.raises(tw.LaunchError, match=said):
+        EXAMPLE["LARGE"](image, np.zeros(shape, np.float32), target="reference")
+    EXAMPLE["LARGE"](image, np.zeros((2, 48, 216), np.float32), target="reference")

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
 from tilewright.cli.console import UsageError, choose, duration, reports, working
+from tilewright.errors import LegalityError
 from tilewright.inspect.comparison import compare
 from tilewright.inspect.measured import require_gpu
 from tilewright.inspect.report import counters, resources
 from tilewright.inspect.subject import Subject, from_file, library_gemm
 from tilewright.runtime.backends import BACKENDS
+
+DTYPE = "f32"
 
 
 @reports
@@ -26,8 +30,11 @@ def inspect(
         typer.Option(help="Architecture, e.g. sm_80. Default: this machine's.", show_default=False),
     ] = None,
     dtype: Annotated[
-        str, typer.Option(help="Element type of every array, or one for each: A=i8,B=i8,C=i32.")
-    ] = "f32",
+        str | None,
+        typer.Option(
+            help="Element type of every array, or one for each: A=i8,B=i8,C=i32.", show_default=DTYPE
+        ),
+    ] = None,
     shape: Annotated[
         str, typer.Option(help="Extents: MxNxK, or by the names of dimensions: M=3840,N=4096,K=4096.")
     ] = "4096x4096x4096",
@@ -77,6 +84,7 @@ def inspect(
             "nearest: --target cuda, or --counters"
         )
     ncu = require_gpu(arch) if measure else ""
+    chosen, dtype = dtype is not None, dtype or DTYPE
     if kernel == "gemm":
         subject = library_gemm(target, dtype, shape, layout, math)
     else:
@@ -88,7 +96,8 @@ def inspect(
         subject.require_numbers()
     if not (ir or source or resource or notes or count or measure):
         resource = notes = True
-    parts = _parts(subject, target, arch, ir, source, resource, notes)
+    with _naming_a_dtype(subject, chosen):
+        parts = _parts(subject, target, arch, ir, source, resource, notes)
     if count:
         with working("running on the reference"):
             parts.append(counters(subject.on_reference()))
@@ -97,6 +106,19 @@ def inspect(
         again = ("--dtype", dtype, "--shape", shape, "--layout", layout, "--math", math, *given)
         parts.append(_measured(subject, ncu, [kernel, "--target", target, *again]))
     typer.echo("\n\n".join(part.rstrip() for part in parts if part))
+
+
+@contextmanager
+def _naming_a_dtype(subject: Subject, chosen: bool) -> Iterator[None]:
+    """Where the kernel is not legal for the dtype that was taken because none was given, name one that is."""
+    try:
+        yield
+    except LegalityError as error:
+        if chosen or (legal := subject.legal_dtype()) is None:
+            raise
+        raise UsageError(
+            f"{error}\n\nwithout --dtype all arrays are of {DTYPE}; nearest legal choice: --dtype {legal}"
+        ) from error
 
 
 def _parts(

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import itertools
 import math
 import re
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from tilewright.dtypes import DType, dtype
-from tilewright.errors import LaunchError
+from tilewright.errors import LaunchError, TilewrightError
+from tilewright.inspect.authors import in_kernel, told
 from tilewright.inspect.timeline import Timeline, timeline
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.ir.printer import print_kernel
+from tilewright.ir.verify import violations
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.layout.walk import evaluate
@@ -47,6 +50,27 @@ FEW = 256
 """The largest extent on the reference, which executes thread by thread."""
 
 
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def _traces(
+    method: Callable[Concatenate[Subject, Parameters], Result],
+) -> Callable[Concatenate[Subject, Parameters], Result]:
+    """Make a method say in one error what went wrong in the author's kernel, with the author's line."""
+
+    @functools.wraps(method)
+    def run(subject: Subject, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        try:
+            return method(subject, *args, **kwargs)
+        except Exception as error:  # whatever the kernel does
+            if (found := in_kernel(subject.bound.program, error)) is None:
+                raise
+            raise found from error
+
+    return run
+
+
 @dataclass(frozen=True)
 class Subject:
     """A kernel with its constants, and the arrays and numbers that it would be called with.
@@ -65,14 +89,28 @@ class Subject:
     transposed: frozenset[str] = frozenset()
     numbers: Mapping[str, Any] = field(default_factory=dict)
 
+    @_traces
     def trace(self) -> str:
         """The traced kernel as text."""
         return print_kernel(self.bound.trace(*self.specs()))
 
+    @_traces
     def compile(self, target: str, arch: str | None = None) -> Executable:
         """The kernel compiled for a target, which need not be able to run here."""
         return self.bound.compile(*self.specs(), target=target, arch=arch)
 
+    def legal_dtype(self) -> str | None:
+        """A dtype for which the kernel breaks no rule if all arrays are of it; None of a few."""
+        for name in ("f16", "bf16", "f32", "f64", "i8"):
+            try:
+                made = replace(self, dtypes=dict.fromkeys(self.dtypes, dtype(name)))
+                if not violations(made.bound.trace(*made.specs())):
+                    return name
+            except TilewrightError:
+                continue
+        return None
+
+    @_traces
     def on_reference(self) -> Report:
         """What the reference finds and counts on arrays of at most `FEW` along each dimension."""
         prepared, arrays = self._few()
@@ -95,6 +133,7 @@ class Subject:
         self.require_numbers()
         return bind(kernel, {name: self._info(name) for name in self._tensors()}, self.numbers)
 
+    @_traces
     def launch(self) -> Executable:
         """Run the kernel once on the GPU, on normal random numbers, to its end.
 
@@ -112,6 +151,7 @@ class Subject:
         cuda.synchronize()
         return executable
 
+    @_traces
     def timeline(self, block: tuple[int, ...] | None = None) -> Timeline:
         """When each agent of a block does what, on arrays of at most `FEW` along each dimension.
 
@@ -218,7 +258,8 @@ def from_file(where: str, dtype_names: str, shape: str, constants: Sequence[str]
     """A kernel that a Python file defines.
 
     Args:
-        where: ``path/to/file.py:name``; the name is a kernel, or what its `bind` gave.
+        where: ``path/to/file.py:name``; the name is a kernel, or what its `bind` gave; in a dictionary of
+            them ``NAME[key]``, the key without quotes.
         dtype_names: one element type for all arrays, or ``A=i8,B=i8,C=i32``.
         shape: extents, as `read_shape` takes them.
         constants: ``NAME=EXPRESSION`` for each constant, and for each number that the kernel takes; Python,
@@ -227,13 +268,15 @@ def from_file(where: str, dtype_names: str, shape: str, constants: Sequence[str]
     Raises:
         LaunchError: no such file or kernel, or something is missing; lists what there is.
     """
-    path, _, name = where.rpartition(":")
-    if not path.endswith(".py"):
+    path, _, name = where.partition(".py:")
+    path += ".py"
+    if not name:
         raise LaunchError(f"unknown kernel {where!r}; give gemm, or path/to/file.py:name")
     module = _load(Path(path))
-    found = getattr(module, name, None)
-    if not isinstance(found, Kernel | Bound):
-        there = [key for key, value in vars(module).items() if isinstance(value, Kernel | Bound)]
+    kernels = _kernels(module)
+    found = kernels.get(name)
+    if found is None:
+        there = list(kernels)
         raise LaunchError(f"{path} has no kernel {name!r}; it has {', '.join(there) or 'none'}")
     given = _constants(constants, module)
     _check_numbers(found.program, given)
@@ -244,6 +287,18 @@ def from_file(where: str, dtype_names: str, shape: str, constants: Sequence[str]
     bound = found if isinstance(found, Bound) else found.bind(**given)
     dtypes, extents = _dtypes(dtype_names, bound.program), _extents(shape, bound.program)
     return Subject(bound, dtypes, extents, numbers=numbers)
+
+
+def _kernels(module: ModuleType) -> dict[str, Kernel | Bound]:
+    """The kernels of a file by name; those in a dictionary as ``NAME[key]``."""
+    found: dict[str, Kernel | Bound] = {}
+    for name, value in vars(module).items():
+        if isinstance(value, Kernel | Bound):
+            found[name] = value
+        elif isinstance(value, dict):
+            inside = {f"{name}[{key}]": item for key, item in value.items()}
+            found |= {key: item for key, item in inside.items() if isinstance(item, Kernel | Bound)}
+    return found
 
 
 def read_shape(text: str) -> dict[str, int]:
@@ -325,7 +380,7 @@ def _constants(texts: Sequence[str], module: ModuleType) -> dict[str, Any]:
         try:
             given[name] = eval(expression, dict(names))
         except Exception as error:  # whatever the expression does
-            raise LaunchError(f"--set {text!r}: {type(error).__name__}: {error}") from error
+            raise LaunchError(f"--set {text!r}: {told(error, str(module.__file__))}") from error
     return given
 
 
@@ -340,5 +395,5 @@ def _load(path: Path) -> ModuleType:
     try:
         spec.loader.exec_module(module)
     except Exception as error:  # whatever the file does
-        raise LaunchError(f"{path}: {type(error).__name__}: {error}") from error
+        raise LaunchError(f"{path}: {told(error, str(module.__file__))}") from error
     return module

@@ -46,8 +46,11 @@ class Tiles:
         )
 
     def __getitem__(self, index: Any) -> Any:
-        """A tile, or the tiles that remain where a dimension is kept with ``:`` or left out."""
-        free, parts = self.free, as_tuple(index)
+        """A tile, or the tiles that remain where a dimension is kept with ``:`` or ``...`` or left out."""
+        free, parts = self.free, list(as_tuple(index))
+        if any(part is Ellipsis for part in parts):
+            where = next(at for at, part in enumerate(parts) if part is Ellipsis)
+            parts[where : where + 1] = [slice(None)] * (len(free) - len(parts) + 1)
         if len(parts) > len(free):
             raise TraceError(f"{len(parts)} indices for tiles along {len(free)} dimensions", here())
         chosen = list(self.at)
@@ -64,6 +67,17 @@ class Tiles:
             chosen[dim] = part
         made = Tiles(self.source, self.extents, tuple(chosen))
         return made if made.free else self.source.tile(self.extents, made.at)
+
+    def __call__(self, *index: object) -> NoReturn:
+        """Tiles are no function; says what to write.
+
+        Raises:
+            TraceError: always.
+        """
+        spelled = ", ".join(map(str, index))
+        raise TraceError(
+            f"tiles({spelled}): tiles are indexed; nearest legal choice: tiles[{spelled}]", here()
+        )
 
     def __iter__(self) -> NoReturn:
         raise TraceError(

@@ -17,7 +17,7 @@ from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.arrays import LOCATORS, ArrayInfo, describe, locate_new
-from tilewright.runtime.backends import Backend, Executable, Prepared, backend_for, backend_named
+from tilewright.runtime.backends import MOVED, Backend, Executable, Prepared, backend_for, backend_named
 from tilewright.runtime.binding import bind
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.reference import PreparedReference
@@ -205,9 +205,10 @@ class Bound:
         arrays = [a for a in arguments if not isinstance(a, TensorSpec)]
         if target is None and not arrays:
             raise LaunchError(f"kernel {self.program.name}: say target= when compiling for specs")
-        backend = (
-            backend_named(target) if target is not None and not arrays else self._backend(arguments, target)
-        )
+        if target is not None and not arrays:
+            backend = backend_named(target)
+        else:
+            backend = self._backend(arguments, target, "tw.TensorSpec values, as nothing is launched")
         return self._executable(self._specs(arguments), backend, arch)
 
     def check(self, *arguments: Any, lanes: int | None = None) -> Report:
@@ -253,13 +254,13 @@ class Bound:
             self._traces[key] = self.program.trace(specs, self.constants)
         return self._traces[key]
 
-    def _backend(self, arguments: tuple[Any, ...], target: str | None) -> Backend:
+    def _backend(self, arguments: tuple[Any, ...], target: str | None, instead: str = MOVED) -> Backend:
         infos = [
             (parameter.name, self._describe(parameter.name, argument))
             for parameter, argument in zip(self.program.parameters, arguments, strict=True)
             if parameter.kind == "tensor" and not isinstance(argument, TensorSpec)
         ]
-        return backend_for(self.program.name, infos, target)
+        return backend_for(self.program.name, infos, target, instead)
 
     def _executable(
         self,
