@@ -117,7 +117,10 @@ def banks_(
 @reports
 def timeline_(
     kernel: Annotated[
-        str, typer.Argument(help="gemm, the library's; or path/to/file.py:name, a kernel or a bound kernel.")
+        str,
+        typer.Argument(
+            help="gemm, the library's; or path/to/file.py:name, a kernel or a bound kernel; or NAME[key]."
+        ),
     ],
     dtype: Annotated[
         str, typer.Option(help="Element type of every array, or one for each: A=i8,B=i8,C=i32.")

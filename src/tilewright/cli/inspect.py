@@ -22,7 +22,10 @@ DTYPE = "f32"
 @reports
 def inspect(
     kernel: Annotated[
-        str, typer.Argument(help="gemm, the library's; or path/to/file.py:name, a kernel or a bound kernel.")
+        str,
+        typer.Argument(
+            help="gemm, the library's; or path/to/file.py:name, a kernel or a bound kernel; or NAME[key]."
+        ),
     ] = "gemm",
     target: Annotated[str, typer.Option(help="Which target to compile for: cpu, cuda or reference.")] = "cpu",
     arch: Annotated[

@@ -60,7 +60,7 @@ def _traces(
     """Make a method say in one error what went wrong in the author's kernel, with the author's line."""
 
     @functools.wraps(method)
-    def run(subject: Subject, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+    def run(subject: Subject, /, *args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
         try:
             return method(subject, *args, **kwargs)
         except Exception as error:  # whatever the kernel does
