@@ -139,7 +139,8 @@ def variants(name: str, inputs: Sequence[Any]) -> Iterator[tuple[str, Kernel, st
 
     case = rows()[name]
     kernel = bound(case).trace(*inputs)
-    wrong = next(mutant.kernel for mutant in mutants(kernel) if mutant.name == name)
+    [mutant] = mutants(kernel, {name})
+    wrong = mutant.kernel
     assert wrong is not None
     texts = {which: cuda.emit(each, ARCH).text for which, each in (("", kernel), (name, wrong))}
     yield CORRECT, kernel, delayed(texts[""], case.delay)

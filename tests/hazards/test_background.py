@@ -161,7 +161,7 @@ def test_boxes_lie_where_they_can(row, column, kinds) -> None:
 def hopper_mutant(change: str) -> Report:
     arrays = operands(133, 67, 4 * 64 + 24)
     kernel = trace_hopper(arrays, **constants(stages=2, blocks=3))
-    [mutant] = [mutant for mutant in mutants(kernel) if mutant.name == change]
+    [mutant] = mutants(kernel, {change})
     assert mutant.kernel is not None
     return run(mutant.kernel, arrays, blocks=[(0,)])
 

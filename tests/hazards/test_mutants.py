@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import numpy as np
 import pytest
 
@@ -164,14 +166,14 @@ def fresh(name: str) -> dict[str, np.ndarray]:
 
 
 def executed(name: str, change: str) -> Report:
-    [mutant] = [mutant for mutant in every_mutant(name) if mutant.name == change]
+    [mutant] = every_mutant(name, {change})
     assert mutant.kernel is not None
     return run(mutant.kernel, fresh(name))
 
 
-def every_mutant(name: str) -> list[Mutant]:
+def every_mutant(name: str, wanted: Container[str] | None = None) -> list[Mutant]:
     arrays, constants = CASES[name]
-    return list(mutants(traced(name, arrays, **constants)))
+    return list(mutants(traced(name, arrays, **constants), wanted))
 
 
 @pytest.mark.parametrize("name", CASES)
