@@ -11,7 +11,7 @@ import numpy as np
 from tilewright.errors import Violation
 from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.layout.nodes import Sym
-from tilewright.layout.ranges import divisor
+from tilewright.layout.ranges import bounds, divisor
 from tilewright.layout.view import View
 from tilewright.layout.walk import evaluate, substitute, symbols
 
@@ -119,6 +119,7 @@ def verify_tma(op: TmaLoad | TmaStore, tensor: Value, tile: Value) -> Iterator[V
         return
     yield from _verify_box(op, tensor, tile)
     unit = 16 // kind.bytes
+    yield from _verify_start(op, tensor, unit)
     if view.rank > 1 and View.strided(view.shape, _strides(view)) == view:
         *outer, inner = _strides(view)
         if inner != 1:
@@ -135,6 +136,26 @@ def verify_tma(op: TmaLoad | TmaStore, tensor: Value, tile: Value) -> Iterator[V
                 )
     if tensor.tensor.align < 16:
         yield op.violation("alignment", f"{tensor} is aligned to {tensor.tensor.align} bytes; TMA needs 16")
+
+
+def _verify_start(op: TmaLoad | TmaStore, tensor: Value, unit: int) -> Iterator[Violation]:
+    """Where a box may begin; an H200 stops with an illegal instruction elsewhere, which no manual says."""
+    *_, last = op.at
+    if divisor(last) % unit:
+        yield op.violation(
+            "tma",
+            f"the box begins at {last} along the last dimension of {tensor}, which is no known multiple of "
+            f"{unit} {tensor.dtype}, 16 bytes",
+            f"a multiple of {unit}, or tw.copy",
+        )
+    for dim, start in enumerate(op.at) if op.name == "tma_store" else ():
+        if bounds(start)[1] < 0:  # what only the launch knows is found by the reference
+            yield op.violation(
+                "tma",
+                f"a store by TMA begins at {start} along dimension {dim} of {tensor}, before its first "
+                "element",
+                "a start of 0 or more, or tw.copy",
+            )
 
 
 def _strides(view: View) -> list[int]:

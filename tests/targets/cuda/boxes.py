@@ -44,9 +44,9 @@ def load_boxes(X, Z, *, rows, before):
     tw.copy(held, Z[number].tile(held.shape, (0, 0)), threads=(min(rows, 32), 8))
 
 
-def store_boxes(Y, Z, *, rows, before):
-    """Y at the box = Z[box]; what lies outside of Y is dropped."""
-    number, at = first_elements(Y, rows, before)
+def store_boxes(Y, Z, *, rows):
+    """Y at the box = Z[box]; what lies outside of Y is dropped. No box begins before Y."""
+    number, at = first_elements(Y, rows, (0,) * len(Y.shape))
     held = tw.shared((rows, ROW_BYTES // Y.dtype.bytes), Y.dtype, swizzle=128)
     tw.copy(Z[number].tile(held.shape, (0, 0)), held, threads=(min(rows, 32), 8))
     tw.fence_async()
@@ -66,7 +66,8 @@ class Case:
         order: the dimensions from the one with the largest stride to the last one, which is contiguous.
         gaps: 16-byte units left free after each dimension of ``order``, from the second one on.
         rows: of a box.
-        before: how far the first box lies before the tensor, in each dimension.
+        before: how far the first box that is loaded lies before the tensor, in each dimension; in the last
+            one in units of 16 bytes.
     """
 
     dtype: str
@@ -92,38 +93,44 @@ class Case:
         columns = ROW_BYTES // tw.dtype(self.dtype).bytes
         return (*(1 for _ in self.shape[:-2]), self.rows, columns)
 
-    @property
-    def counts(self) -> tuple[int, ...]:
+    def ahead(self, kernel: Any) -> tuple[int, ...]:
+        """How many elements the first box lies before the tensor, in each dimension."""
+        if kernel is store_boxes:
+            return (0,) * len(self.shape)
+        return (*self.before[:-1], self.before[-1] * (16 // tw.dtype(self.dtype).bytes))
+
+    def counts(self, kernel: Any) -> tuple[int, ...]:
         """How many boxes there are in each dimension."""
-        sizes = zip(self.shape, self.before, self.steps, strict=True)
+        sizes = zip(self.shape, self.ahead(kernel), self.steps, strict=True)
         return tuple(-(-(n + b) // step) + 1 for n, b, step in sizes)
 
     def bound(self, kernel: Any) -> Any:
         """The kernel for tensors of this rank."""
         names = NAMES[-2 * len(self.shape) + 1 :]
         tensor = "X" if kernel is load_boxes else "Y"
-        return tw.kernel(**{tensor: names, "Z": "B C D"})(kernel).bind(rows=self.rows, before=self.before)
+        chosen = {"before": self.ahead(kernel)} if kernel is load_boxes else {}
+        return tw.kernel(**{tensor: names, "Z": "B C D"})(kernel).bind(rows=self.rows, **chosen)
 
-    def arrays(self) -> tuple[Array, Array]:
+    def arrays(self, kernel: Any) -> tuple[Array, Array]:
         """A tensor and the boxes one after the other, both poison."""
         element = tw.dtype(self.dtype)
-        boxes = (math.prod(self.counts), *self.steps[-2:])
+        boxes = (math.prod(self.counts(kernel)), *self.steps[-2:])
         tensor = Array(self.shape, self.placed, element)
         whole = Placed((boxes[1] * boxes[2], boxes[2], 1), 0)
         return tensor, Array(boxes, whole, element)
 
     def trace(self, kernel: Any) -> Kernel:
-        tensor, boxes = self.arrays()
+        tensor, boxes = self.arrays(kernel)
         return self.bound(kernel).trace(tensor.array, boxes.array)
 
     def is_right(self, kernel: Any, target: str) -> bool:
         """Run it on random bits: whether every byte of the result, and around it, is what it should be."""
         loads = kernel is load_boxes
-        tensor, boxes = self.arrays()
+        tensor, boxes = self.arrays(kernel)
         given, result = (tensor, boxes) if loads else (boxes, tensor)
         bits = np.random.default_rng(len(self.shape)).integers(0, 256, given.array.nbytes, np.uint8)
         given.array[...] = bits.view(given.array.dtype).reshape(given.array.shape)
-        wanted = self.arrays()[loads]
+        wanted = self.arrays(kernel)[loads]
         self.move(kernel, given.array, wanted.array)
         if target == "cuda":
             (kept, source), (buffer, place) = given.on_gpu(), result.on_gpu()
@@ -141,8 +148,8 @@ class Case:
         if loads:
             wanted.view(np.uint8)[...] = 0
         boxes, tensor = (wanted, given) if loads else (given, wanted)
-        for number, at in enumerate(np.ndindex(self.counts)):
-            first = [i * step - b for i, step, b in zip(at, self.steps, self.before, strict=True)]
+        for number, at in enumerate(np.ndindex(self.counts(kernel))):
+            first = [i * step - b for i, step, b in zip(at, self.steps, self.ahead(kernel), strict=True)]
             sizes = zip(first, self.steps, self.shape, strict=True)
             inside = [slice(max(f, 0), min(f + step, n)) for f, step, n in sizes]
             if any(part.start >= part.stop for part in inside):
@@ -153,7 +160,7 @@ class Case:
             (here if loads else there)[...] = there if loads else here
 
 
-_2D = {"shape": (37, 150), "order": (0, 1), "gaps": (1,), "rows": 16, "before": (3, 5)}
+_2D = {"shape": (37, 150), "order": (0, 1), "gaps": (1,), "rows": 16, "before": (3, 1)}
 _3D = {"shape": (3, 21, 70), "order": (0, 1, 2), "gaps": (0, 3), "rows": 8, "before": (1, 0, 1)}
 _4D = {"shape": (2, 3, 19, 72), "order": (0, 2, 1, 3), "gaps": (5, 0, 1), "rows": 16, "before": (0, 1, 2, 0)}
 _5D = {"shape": (2, 2, 3, 9, 66), "order": (2, 0, 3, 1, 4), "gaps": (0, 1, 0, 7), "rows": 8}

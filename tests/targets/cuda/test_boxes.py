@@ -12,6 +12,7 @@ from tilewright.errors import LegalityError
 from tilewright.ir import verify
 from tilewright.runtime.nvrtc import FATAL, compile_text
 from tilewright.targets import cuda
+from tilewright.targets.reference import Kind
 
 from .boxes import CASES, KERNELS
 
@@ -44,6 +45,47 @@ def refusal(shape: tuple[int, ...], names: str, rows: int = 8, **wrong: Any) -> 
     with pytest.raises(LegalityError) as refused:
         tw.kernel(X=names)(kernel)(x, target="reference")
     return str(refused.value)
+
+
+@pytest.mark.parametrize("element", [tw.f16, tw.f32, tw.i8], ids=str)
+def test_boxes_begin_at_multiples_of_16_bytes(element: tw.DType) -> None:
+    """Anywhere else an H200 stops with an illegal instruction."""
+    unit, columns = 16 // element.bytes, 128 // element.bytes
+    x = np.zeros((8, 4 * columns), element.numpy)
+
+    def load(X, *, start):
+        held = tw.shared((8, columns), X.dtype, swizzle=128)
+        full = tw.mbarrier(1, arrivals=1)
+        tw.tma_load(X, (0, tw.block_index(3) * columns + start), held, full[0])
+
+    for start in (0, unit, -unit, 3 * unit):
+        assert not verify.violations(tw.kernel(X="M N")(load).bind(start=start).trace(x))
+    for start in (1, unit // 2, -1, unit + 1):
+        [found] = verify.violations(tw.kernel(X="M N")(load).bind(start=start).trace(x))
+        assert f"no known multiple of {unit} {element}, 16 bytes" in str(found)
+        assert f"a multiple of {unit}, or tw.copy" in str(found)
+
+
+def test_stores_begin_nowhere_before_the_tensor() -> None:
+    """There an H200 stops with an illegal instruction too; loads may."""
+    x = np.zeros((8, 64), np.float16)
+
+    def store(Y, *, start):
+        held = tw.shared((8, 64), Y.dtype, swizzle=128)
+        tw.tma_store(held, Y, (tw.block_index(3) + start, 0))
+        tw.bulk_commit()
+        tw.bulk_wait(0)
+
+    kernel = tw.kernel(Y="M N")(store)
+    assert not verify.violations(kernel.bind(start=0).trace(x))
+    [found] = verify.violations(kernel.bind(start=-3).trace(x))
+    assert "a store by TMA begins at" in str(found)
+    assert "along dimension 0 of Y, before its first element" in str(found)
+    assert "a start of 0 or more, or tw.copy" in str(found)
+    # Whether the first block's box begins there is not known before it runs.
+    [report] = [finding for finding in kernel.bind(start=-1).check(x).findings if "TMA" in finding.reason]
+    assert report.kind is Kind.OUT_OF_BOUNDS
+    assert "a store by TMA begins at (-1, 0), before the tensor" in report.reason
 
 
 def test_refusals_name_the_nearest_legal_choice() -> None:

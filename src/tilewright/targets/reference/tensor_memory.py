@@ -90,7 +90,13 @@ def _load_into(
 def store_box(machine: Machine, warp: Warp, op: TmaStore) -> None:
     """Begin ``target[at + i] = source[i]`` where the target has elements."""
     tile = machine.footprints.box(op.source, warp.env)
-    at, exists = box_at(op.target, [warp.int(i) for i in op.at], tile.shape, warp.env)
+    starts = [warp.int(i) for i in op.at]
+    at, exists = box_at(op.target, starts, tile.shape, warp.env)
+    if machine.check and min(starts) < 0:
+        reason = (
+            f"a store by TMA begins at ({', '.join(map(str, starts))}), before the tensor; a GPU stops there"
+        )
+        machine.checker.waiting(Kind.OUT_OF_BOUNDS, warp.agent, op, None, reason, "store")
     source, target = (warp.block.buffers[value.buffer] for value in (op.source, op.target))
     moved = exists & _usable(machine, warp.stores, op, op.source, source, tile)
     if machine.check:
