@@ -7,7 +7,7 @@ each row, and scales what it has summed whenever a larger score comes.  Keys and
 background, two tiles in flight; scores never leave registers: their exponentials are operand A of the second
 product.
 
-Causal: query i sees the keys up to i + shift.  A query that sees no key gives zeros.
+Causal: query i sees the keys up to i + shift, a sum of 32 bits.  A query that sees no key gives zeros.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
     fetch(K, sK[0], 0)
     fetch(V, sV[0], 0)
     tw.async_commit()
-    # Scores of -Q by -scale are the same; times a positive number, the largest score stays the largest.
+    # Largest scores are taken before the scale, which must be positive then: -Q by -scale gives the same.
     query = tw.load(Q[b, h].tile((rows, depth), (m, 0)), by_query)
     tw.copy(tw.where(scale < 0, -query, query), sQ)
-    exponent = (tw.absolute(scale) + 1e-30) * math.log2(math.e)
+    exponent = (tw.absolute(scale) + 1e-30) * math.log2(math.e)  # never 0: -inf of a hidden key stays -inf
     acc = tw.accumulator(by_depth)
     largest = tw.fragment(by_keys.c().projected((rows, 1)), tw.f32, -math.inf)
     total = tw.fragment(largest, fill=0)
@@ -79,8 +79,8 @@ def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
         total.assign(tw.fma(total, decay, tw.reduce_sum(weights, 1)))
         largest.assign(highest)
         acc *= decay
-        weights = tw.redistribute(weights.to(V.dtype), tw.operand_a(by_depth, keys))
-        tw.mma(weights, sV[j % 2].permute(1, 0), acc)
+        operand = tw.redistribute(weights.to(V.dtype), tw.operand_a(by_depth, keys))
+        tw.mma(operand, sV[j % 2].permute(1, 0), acc)
     tw.copy(tw.where(total == 0, 0.0, acc / total), O[b, h].tile((rows, depth), (m, 0)))
 
 
@@ -115,7 +115,7 @@ SMALL = {"cuda": (2, 4, 500, 700), "cpu": (1, 2, 300, 500), "reference": (1, 1, 
 
 
 def attempt(target, shape, depth, dtype, *, causal, bound=bound):
-    """Run one case on random data, verify every element, and print the time of a call."""
+    """Run one case on random data, verify every element of one head, and print the time of a call."""
     batch, heads, queries, keys = shape
     rng = np.random.default_rng(0)
     q, k, v = (

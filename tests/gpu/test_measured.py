@@ -49,6 +49,8 @@ def test_what_is_counted_is_exactly_what_was_predicted(name: str) -> None:
     assert set(METRICS.values()) <= set(found.measured)
     assert found.measured[DURATION] > 0
     unpredicted = {ASYNC_PASSES, PASSES, CONFLICTS} if asynchronous else set()
-    assert set(COUNTED) - set(found.predicted) <= (unpredicted or {PASSES})
+    if name.split()[0] in ("03", "10"):  # Nsight Compute adds what `wgmma` reads to the sum
+        unpredicted = {PASSES}
+    assert set(COUNTED) - set(found.predicted) == unpredicted
     counted = {figure: found.measured[figure] for figure in COUNTED if figure in found.predicted}
     assert counted == {figure: found.predicted[figure] for figure in counted}

@@ -44,6 +44,17 @@ def test_two_coordinates_in_one_element_are_refused(strides, places, nearest) ->
     assert said(legal) == []
 
 
+def test_strides_of_any_size_are_looked_at() -> None:
+    """What it takes depends on the number of elements, not on how far they lie apart."""
+
+    def author():
+        tw.shared((128, 2), tw.f16, layout=tw.Layout((128, 2), (10**12, 0)))
+
+    [(rule, message, _)] = said(author)
+    assert rule == "shared layout"
+    assert "puts [0, 0] and [0, 1] into one element" in message
+
+
 def test_it_is_refused_at_the_authors_line_on_every_target() -> None:
     @tw.kernel(X="M N")
     def overlapping(X):

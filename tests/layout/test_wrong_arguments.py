@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.layout.tuples import integer, integers
 
 ATOM = tw.atoms.MMA_F16
 
@@ -133,3 +135,19 @@ def test_codes_of_numpy_are_no_names(code: str) -> None:
 def test_an_unknown_dtype_names_the_nearest() -> None:
     with pytest.raises(tw.DTypeError, match="unknown dtype 'flaot16'; nearest: float16; known: f64"):
         tw.dtype("flaot16")
+
+
+@pytest.mark.parametrize("value", [-math.inf, math.inf, math.nan, True, 0, -3, -(10**30), np.array([2])])
+def test_what_is_no_positive_integer(value: object) -> None:
+    with pytest.raises(tw.LayoutError, match="must be a positive integer"):
+        integer("width", value)
+    with pytest.raises(tw.LayoutError, match="must be two positive integers"):
+        integers("width", (value, 2), 2)
+
+
+def test_a_number_where_several_are_asked_for() -> None:
+    with pytest.raises(tw.LayoutError, match=r"width=array\(3\) must be two positive integers"):
+        integers("width", np.array(3), 2)
+    with pytest.raises(tw.LayoutError, match=r"nearest legal choice: width=\(3, 1\)"):
+        integers("width", np.int64(3), 2)
+    assert integers("width", np.array([3, 4]), 2) == (3, 4)

@@ -121,6 +121,9 @@ def _blocks(kernel: Kernel, binding: Binding, deciding: Collection[Sym]) -> _Cas
         if not {axis.sym, *(member.sym for member in members)} & set(deciding):
             cases = replace(cases, times=cases.times * extent)
             continue
+        if (total := len(cases.times) * extent) > MOST_CASES:
+            message = f"how often copies run may differ among {total} blocks; {MOST_CASES} are tried"
+            raise UnknownCountError(message, None)
         index = np.tile(np.arange(extent), len(cases.times))
         values = {sym: np.repeat(value, extent) for sym, value in cases.values.items()}
         values |= {axis.sym: index, **{member.sym: index % member.extent for member in members}}

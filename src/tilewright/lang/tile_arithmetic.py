@@ -115,6 +115,8 @@ def _reduce(
         plan = reduction(x.distribution, along, keep)
     lanes = current().lanes
     if scratch is None or plan.span <= lanes:
+        if barrier is not None:  # a wrong one is wrong on every number of warps
+            _meeting(barrier)
         return _reduced(function, x, along, keep)
     if keep:
         raise TraceError("scratch: reductions of blocks or threads do not cross warps", here())
@@ -225,6 +227,8 @@ def redistribute(
     wanted = like if isinstance(like, Distribution) else like.distribution
     tracer = current()
     if scratch is None:
+        if barrier is not None:
+            _meeting(barrier)
         start = (0,) * len(x.shape)
         return Fragment(
             tracer.define(Redistribute, "moved", source=x.value, start=start, distribution=wanted)

@@ -104,12 +104,11 @@ def footprint(view: View) -> Footprint | None:
     if not reached.size:
         return None
     first, last = int(reached.min()), int(reached.max())
-    taken = np.zeros(last - first + 1, bool)
-    taken[reached - first] = True
-    if np.count_nonzero(taken) == reached.size:
-        return Footprint(first, last, None)
     order = np.argsort(reached, kind="stable")
-    again = order[1:][np.diff(reached[order]) == 0].min()
+    repeated = order[1:][np.diff(reached[order]) == 0]
+    if not repeated.size:
+        return Footprint(first, last, None)
+    again = repeated.min()
     places = np.argwhere(exists)[[np.flatnonzero(reached == reached[again])[0], again]].tolist()
     return Footprint(first, last, (tuple(places[0]), tuple(places[1])))
 

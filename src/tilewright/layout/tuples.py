@@ -55,14 +55,15 @@ def integers(what: str, values: Any, count: int | None = None, meaning: str = ""
         tilewright.errors.LayoutError: warps=4 must be two positive integers, rows and columns of a grid; \
 nearest legal choice: warps=(4, 1)
     """
-    several = isinstance(values, Iterable) and not isinstance(values, str)
+    single = isinstance(values, str) or (isinstance(values, np.ndarray) and values.ndim == 0)
+    several = isinstance(values, Iterable) and not single
     given = list(values) if several else [values]
-    whole = [int(value) for value in given if isinstance(value, int | np.integer)]
+    whole = [int(value) for value in given if _whole(value)]
     if several and len(whole) == len(given) and min(whole, default=1) > 0 and count in (None, len(whole)):
         return tuple(whole)
     words = "two positive integers" if count == 2 else "positive integers"
     message = f"{what}={values!r} must be {words}{meaning and ', '}{meaning}"
-    if all(isinstance(value, int | float | np.integer | np.floating) and value < 2**63 for value in given):
+    if all(_near(value) for value in given):
         near = tuple(max(int(value), 1) for value in given)
         choice = near if count is None else (near + (1,) * count)[:count]
         message += f"; nearest legal choice: {what}={choice}"
@@ -76,11 +77,20 @@ def integer(what: str, value: Any, meaning: str = "") -> int:
         >>> integer("vector", np.int8(4))
         4
     """
-    if isinstance(value, int | np.integer) and value > 0:
+    if _whole(value) and value > 0:
         return int(value)
-    near = isinstance(value, int | float | np.integer | np.floating) and value < 2**63
-    nearest = f"; nearest legal choice: {what}={max(int(value), 1)}" if near else ""
+    nearest = f"; nearest legal choice: {what}={max(int(value), 1)}" if _near(value) else ""
     raise LayoutError(f"{what}={value!r} must be a positive integer{meaning and ', '}{meaning}{nearest}")
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _near(value: Any) -> bool:
+    """Whether a number has an integer nearby."""
+    known = isinstance(value, int | float | np.integer | np.floating)
+    return known and bool(-(2**63) < value < 2**63)
 
 
 def flat(value: IntTuple) -> tuple[Int, ...]:

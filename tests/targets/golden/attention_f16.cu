@@ -398,18 +398,18 @@ extern "C" __global__ void __launch_bounds__(128) attention(
     half_t convert[64];
     #pragma unroll
     for (int i = 0; i < 64; ++i) convert[i] = float_to_half(weights[i]);
-    // 09_attention.py:82: weights_1 = convert[0:128, 0:64]
-    half_t weights_1[64];
+    // 09_attention.py:82: operand = convert[0:128, 0:64]
+    half_t operand[64];
     #pragma unroll
     for (int i = 0; i < 64; ++i) {
-      weights_1[i] = convert[16*(i / 16) + 8*((i / 4) % 2) + 4*((i / 8) % 2) + (i % 4)];
+      operand[i] = convert[16*(i / 16) + 8*((i / 4) % 2) + 4*((i / 8) % 2) + (i % 4)];
     }
     #pragma unroll
     for (int k_step_1 = 0; k_step_1 < 4; ++k_step_1) {
-      // 09_attention.py:83: weights_1_frag = weights_1[0:128, 16*k_step_1:16*k_step_1 + 16]
-      __align__(4) half_t weights_1_frag[16];
+      // 09_attention.py:83: operand_frag = operand[0:128, 16*k_step_1:16*k_step_1 + 16]
+      __align__(4) half_t operand_frag[16];
       #pragma unroll
-      for (int i = 0; i < 16; ++i) weights_1_frag[i] = weights_1[16*k_step_1 + i];
+      for (int i = 0; i < 16; ++i) operand_frag[i] = operand[16*k_step_1 + i];
       // 09_attention.py:83: sV_frag: f16 64x16, 32 per thread
       __align__(4) half_t sV_frag[32];
       // 09_attention.py:83: sV_step -> sV_frag, 4 matrices at a time
@@ -420,12 +420,12 @@ extern "C" __global__ void __launch_bounds__(128) attention(
         #pragma unroll
         for (int i = 0; i < 4; ++i) ldmatrix_x4_trans(&sV_frag[8*i], sV + ((16*i) ^ start));
       }
-      // 09_attention.py:83: acc += weights_1_frag * sV_frag, by mma.m16n8k16.f32.f16
+      // 09_attention.py:83: acc += operand_frag * sV_frag, by mma.m16n8k16.f32.f16
       #pragma unroll
       for (int j_1 = 0; j_1 < 8; ++j_1) {
         #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          mma_m16n8k16_f16(&acc[8*j_1 + 4*i], &weights_1_frag[8*i], &sV_frag[4*j_1]);
+          mma_m16n8k16_f16(&acc[8*j_1 + 4*i], &operand_frag[8*i], &sV_frag[4*j_1]);
         }
       }
     }

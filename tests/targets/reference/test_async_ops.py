@@ -10,7 +10,7 @@ from tilewright.dtypes import dtype
 from tilewright.errors import LegalityError
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
-from tilewright.targets.reference import run
+from tilewright.targets.reference import Kind, run
 
 MOVE = {"X": "M N", "Y": "P Q"}
 GEMM = {"A": "M K", "B": "N K", "C": "M N"}
@@ -176,7 +176,7 @@ def boxed(x, at, shape):
     return whole
 
 
-BOXES = [(0, 0), (8, 16), (-8, -24), (100, 40), (70, 90), (-64, 0), (500, 0)]
+BOXES = [(0, 0), (8, 16), (-8, -24), (100, 40), (70, 88), (-64, 0), (500, 0)]
 
 
 @pytest.mark.parametrize("at", BOXES)
@@ -200,7 +200,17 @@ def store_box(X, Y, *, at):
         tw.bulk_wait()
 
 
-@pytest.mark.parametrize("at", BOXES)
+@pytest.mark.parametrize("at", [at for at in BOXES if min(at) < 0])
+def test_a_store_before_the_target_is_found(at) -> None:
+    """A GPU stops with an illegal instruction."""
+    arrays = {"X": square(), "Y": np.full((110, 96), 77, np.float16)}
+    report = run(traced(store_box, MOVE, arrays, at=at), arrays)
+    [found] = report.findings
+    assert found.kind is Kind.OUT_OF_BOUNDS
+    assert f"a store by TMA begins at {at}, before the tensor" in found.reason
+
+
+@pytest.mark.parametrize("at", [at for at in BOXES if min(at) >= 0])
 def test_a_store_writes_what_the_target_has(at) -> None:
     x, y = square(), np.full((110, 96), 77, np.float16)
     launch(store_box, MOVE, {"X": x, "Y": y}, at=at)

@@ -233,6 +233,19 @@ def test_fma_of_special_values() -> None:
         assert np.signbit(found[-1])
 
 
+@pytest.mark.parametrize("element", [tw.f32, tw.f64], ids=str)
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_fma_of_plain_numbers(target, element) -> None:
+    def kernel(X, s):
+        part = X.tile((32,), (tw.block_index(1),)).partition((32,))
+        tw.copy(tw.load(part) * tw.fma(s, s, s), part)
+
+    x = np.arange(1.0, 33.0).astype(element.numpy)
+    wanted = x * element.numpy.type(12.0)
+    assert tw.kernel(X="N", s=element)(kernel)(x, 3.0, target=target).target == target
+    np.testing.assert_array_equal(x, wanted)
+
+
 def test_fma_needs_f32_or_f64() -> None:
     with pytest.raises(tw.DTypeError, match="fma of f16: needs f32 or f64; convert first"):
         compute("fma", inputs(tw.f16, 3))

@@ -157,11 +157,12 @@ def fma(x: Array, y: Array, z: Array) -> Array:
         (1.1920928955078125e-07, 1.1920930376163597e-07)
     """
     x, y, z = np.broadcast_arrays(x, y, z)
-    plain: Array = x.astype(np.float64) * y + z
-    finite = np.isfinite(x) & np.isfinite(y) & np.isfinite(z)
+    plain: Array = np.asarray(x.astype(np.float64) * y + z)
+    finite = np.asarray(np.isfinite(x) & np.isfinite(y) & np.isfinite(z))
     if x.dtype == np.float64:
-        for at in zip(*np.nonzero(finite), strict=True):
-            plain[at] = _nearest(Fraction(x[at]) * Fraction(y[at]) + Fraction(z[at]), zero=plain[at])
+        for at in (at for at in np.ndindex(plain.shape) if finite[at]):
+            a, b, c = (Fraction(float(value[at])) for value in (x, y, z))
+            plain[at] = _nearest(a * b + c, zero=float(plain[at]))
         return plain
     # The product is exact; an odd last bit of the sum keeps the second rounding from seeing a tie.
     product = x.astype(np.float64) * y
