@@ -199,3 +199,17 @@ def test_too_many_cases_are_refused() -> None:
     said = refusal(endless, room.MOST_CASES + 1)
     assert f"may differ among {room.MOST_CASES + 1} iterations" in said
     assert "for i in tw.range(X.shape[0]):" in said
+
+
+@tw.kernel(X="M N")
+def corner(X):
+    m, n = tw.block_index(X.shape)
+    with tw.when(m + n == 0):
+        tw.copy(tw.load(X.tile((32, 1), (0, 0)).partition((32, 1))), X.tile((32, 1), (0, 0)))
+
+
+def test_too_many_blocks_are_refused() -> None:
+    subject = made(corner, {"M": 60_000, "N": 60_000})
+    kernel = subject.bound.trace(*subject.specs())
+    with pytest.raises(UnknownCountError, match=f"among 3600000000 blocks; {room.MOST_CASES} are tried"):
+        list(executions(kernel, subject.binding(kernel), is_counted))
