@@ -134,3 +134,14 @@ def test_outside_of_a_role_all_threads_of_the_block_meet() -> None:
     said = refusal(lambda x, scratch: tw.reduce_sum(x, 1, scratch=scratch, barrier=1))
     assert "barrier=1 outside of a role, where all threads of the block meet" in said
     assert "nearest legal choice: no barrier" in said
+
+
+@pytest.mark.parametrize("what", ["reduce", "redistribute"])
+def test_a_wrong_number_is_refused_where_no_warps_meet_too(what: str) -> None:
+    def call(x, scratch):
+        if what == "reduce":
+            tw.reduce_sum(x, 1, barrier=99)
+        else:
+            tw.redistribute(x, x, barrier=99)
+
+    assert "barrier=99 outside of a role, where all threads of the block meet" in refusal(call)
