@@ -139,7 +139,7 @@ def verify_tma(op: TmaLoad | TmaStore, tensor: Value, tile: Value) -> Iterator[V
 
 
 def _verify_start(op: TmaLoad | TmaStore, tensor: Value, unit: int) -> Iterator[Violation]:
-    """Where a box may begin; an H200 stops with an illegal instruction elsewhere, which no manual says."""
+    """Where a box may begin: elsewhere an H200 stopped with an illegal instruction."""
     *_, last = op.at
     if divisor(last) % unit:
         yield op.violation(
