@@ -33,7 +33,7 @@ from tilewright.ir.mma import TiledMma
 from tilewright.ops.device_array import DeviceArray
 from tilewright.runtime import cuda as driver
 from tilewright.runtime.arrays import describe
-from tilewright.runtime.backends import BACKENDS
+from tilewright.runtime.backends import backend_named
 from tilewright.runtime.binding import bind
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.nvrtc import compile_text
@@ -213,7 +213,7 @@ def _launched(
     executable = Executable("cuda", ARCH, kernel, listing, handle=loaded)
     infos = {name: describe(array) for name, array in zip("ABC", on_device, strict=True)}
     parameters = bound(case).program.parameters
-    prepared = BACKENDS["cuda"].prepare(executable, bind(kernel, infos, {}), parameters, infos)
+    prepared = backend_named("cuda").prepare(executable, bind(kernel, infos, {}), parameters, infos)
     out = on_device[2]
     bound_on_error = 2.0**-8 * np.abs(exact) + 1e-2
     worst = wrong = launches = 0

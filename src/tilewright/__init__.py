@@ -1,285 +1,40 @@
-"""Write GEMM-family kernels out of tiles; run one source on NVIDIA GPUs, AMD GPUs and CPUs.
+"""Write GEMM-family kernels out of tiles; run one source on NVIDIA GPUs and on CPUs.
 
 >>> import tilewright as tw
 >>> tw.ceil_div((130, 64), (128, 64))
 (2, 1)
 """
 
+from difflib import get_close_matches
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
-from tilewright.dtypes import (
-    DType,
-    bf16,
-    c32,
-    c64,
-    c128,
-    dtype,
-    f8e4m3,
-    f8e5m2,
-    f16,
-    f32,
-    f64,
-    i8,
-    i16,
-    i32,
-    i64,
-    u8,
-    u16,
-    u32,
-)
-from tilewright.errors import (
-    CompileError,
-    DTypeError,
-    HazardError,
-    LaunchError,
-    LayoutError,
-    LegalityError,
-    ParseError,
-    TilewrightError,
-    ToolchainError,
-    TraceError,
-    WrongResultError,
-)
-from tilewright.ir.mma import MmaAtom, TiledMma
-from tilewright.ir.parser import parse_kernel
-from tilewright.ir.printer import print_kernel
-from tilewright.lang.asynchrony import (
-    arrive,
-    bulk_commit,
-    bulk_wait,
-    fence_async,
-    launch_dependents,
-    mbarrier,
-    mma_async,
-    mma_commit,
-    mma_fence,
-    mma_wait,
-    prior_grid_wait,
-    role,
-    role_barrier,
-    tma_load,
-    tma_store,
-    wait,
-)
-from tilewright.lang.clusters import cluster_barrier
-from tilewright.lang.control import let, otherwise, range, unroll, var, when  # noqa: A004
-from tilewright.lang.operations import (
-    absolute,
-    accumulator,
-    async_commit,
-    async_wait,
-    barrier,
-    batch_index,
-    block_index,
-    cluster_index,
-    copy,
-    copy_async,
-    derived,
-    exp,
-    exp2,
-    fill,
-    fma,
-    fragment,
-    larger,
-    load,
-    log,
-    mma,
-    operand_a,
-    operand_b,
-    require,
-    rsqrt,
-    shared,
-    smaller,
-    sqrt,
-    tanh,
-    warp_barrier,
-    where,
-    workspace,
-)
-from tilewright.lang.scalars import ceil_div, maximum, minimum
-from tilewright.lang.specs import TensorSpec
-from tilewright.lang.tile_arithmetic import (
-    causal_mask,
-    coordinates,
-    redistribute,
-    reduce_max,
-    reduce_min,
-    reduce_sum,
-)
-from tilewright.layout.algebra import (
-    blocked_product,
-    coalesce,
-    complement,
-    composition,
-    left_inverse,
-    logical_divide,
-    logical_product,
-    make_layout,
-    raked_product,
-    right_inverse,
-    tiled_divide,
-    zipped_divide,
-)
-from tilewright.layout.distribution import Distribution, Mode, blocked, raked
-from tilewright.layout.im2col import im2col
-from tilewright.layout.layout import Layout, column_major, row_major
-from tilewright.layout.shown import shows
-from tilewright.layout.transforms import Swizzle
-from tilewright.layout.view import View
-from tilewright.layout.warps import base_tile, by_warps
-from tilewright.ops.gemm import matmul
-from tilewright.runtime.kernel import Kernel, kernel
-from tilewright.runtime.prepared import PreparedLaunch
-from tilewright.targets import atoms
-
-if TYPE_CHECKING:
-    from tilewright.inspect import draw
+from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "CompileError",
-    "DType",
-    "DTypeError",
-    "Distribution",
-    "HazardError",
-    "Kernel",
-    "LaunchError",
-    "Layout",
-    "LayoutError",
-    "LegalityError",
-    "MmaAtom",
-    "Mode",
-    "ParseError",
-    "PreparedLaunch",
-    "Swizzle",
-    "TensorSpec",
-    "TiledMma",
-    "TilewrightError",
-    "ToolchainError",
-    "TraceError",
-    "View",
-    "WrongResultError",
-    "__version__",
-    "absolute",
-    "accumulator",
-    "arrive",
-    "async_commit",
-    "async_wait",
-    "atoms",
-    "barrier",
-    "base_tile",
-    "batch_index",
-    "bf16",
-    "block_index",
-    "blocked",
-    "blocked_product",
-    "bulk_commit",
-    "bulk_wait",
-    "by_warps",
-    "c32",
-    "c64",
-    "c128",
-    "causal_mask",
-    "ceil_div",
-    "cluster_barrier",
-    "cluster_index",
-    "coalesce",
-    "column_major",
-    "complement",
-    "composition",
-    "coordinates",
-    "copy",
-    "copy_async",
-    "derived",
-    "draw",
-    "dtype",
-    "exp",
-    "exp2",
-    "f8e4m3",
-    "f8e5m2",
-    "f16",
-    "f32",
-    "f64",
-    "fence_async",
-    "fill",
-    "fma",
-    "fragment",
-    "i8",
-    "i16",
-    "i32",
-    "i64",
-    "im2col",
-    "kernel",
-    "larger",
-    "launch_dependents",
-    "left_inverse",
-    "let",
-    "load",
-    "log",
-    "logical_divide",
-    "logical_product",
-    "make_layout",
-    "matmul",
-    "maximum",
-    "mbarrier",
-    "minimum",
-    "mma",
-    "mma_async",
-    "mma_commit",
-    "mma_fence",
-    "mma_wait",
-    "operand_a",
-    "operand_b",
-    "otherwise",
-    "parse_kernel",
-    "print_kernel",
-    "prior_grid_wait",
-    "raked",
-    "raked_product",
-    "range",
-    "redistribute",
-    "reduce_max",
-    "reduce_min",
-    "reduce_sum",
-    "require",
-    "right_inverse",
-    "role",
-    "role_barrier",
-    "row_major",
-    "rsqrt",
-    "shared",
-    "smaller",
-    "sqrt",
-    "tanh",
-    "tiled_divide",
-    "tma_load",
-    "tma_store",
-    "u8",
-    "u16",
-    "u32",
-    "unroll",
-    "var",
-    "wait",
-    "warp_barrier",
-    "when",
-    "where",
-    "workspace",
-    "zipped_divide",
-]
+if TYPE_CHECKING:
+    from tilewright.public import *  # noqa: F403
+else:
+    # A program that only may use tilewright, and the command line that says its version, do not wait for it:
+    # the names come when the first is asked for, the targets when a kernel is compiled for them.
 
+    def __getattr__(name):
+        special = name.startswith("__")
+        if not special and find_spec(f"tilewright.{name}") is not None:
+            return import_module(f"tilewright.{name}")
+        if special and name != "__all__":
+            raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+        public = import_module("tilewright.public")
+        ready = {known: vars(public)[known] for known in public.__all__ if known in vars(public)}
+        globals().update(ready, __all__=["__version__", *public.__all__])
+        if name in globals():
+            return globals()[name]
+        if name in public.__all__:
+            return getattr(public, name)
+        near = get_close_matches(name, public.__all__, 1)
+        meant = f"; did you mean tw.{near[0]}?" if near else ""
+        raise AttributeError(f"module 'tilewright' has no attribute {name!r}{meant}")
 
-# Few draw, and what draws takes a tenth of the time of all imports: it comes when it is asked for.
-
-
-def __getattr__(name: str) -> Any:
-    if name == "draw":
-        return import_module("tilewright.inspect.draw")
-    raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
-
-
-@shows
-def _svg(what: object) -> str | None:
-    found: str | None = import_module("tilewright.inspect.draw.notebooks").svg_of(what)
-    return found
+    def __dir__():
+        own = {name for name in globals() if name.startswith("__")}
+        return sorted(own | set(import_module("tilewright.public").__all__))

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+import tilewright as tw
+
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src" / "tilewright").rglob("*.py"))
 ENVIRONMENT = ROOT / "src" / "tilewright" / "runtime" / "environment.py"
@@ -22,7 +24,7 @@ FOREIGN = re.compile(
     r"|\bpypi[.]org|\bpythonhosted[.]org|\bnpmjs[.]org|\bdebian[.]org"  # a registry
 )
 OUTSIDE_ACCESS = {"environ", "environb", "getenv", "getenvb", "putenv", "unsetenv"}
-HEAVY = {"cuda", "matplotlib", "rich", "torch", "typer"}
+HEAVY = {"cuda", "filelock", "matplotlib", "platformdirs", "rich", "torch", "typer"}
 
 
 def environment_accesses(tree: ast.AST) -> Iterator[str]:
@@ -82,9 +84,49 @@ def test_a_machine_path_is_found(parts: tuple[str, ...]) -> None:
     assert FOREIGN.search(f'open("{"/".join(parts)}")')
 
 
-def test_import_is_light() -> None:
-    program = "import sys; before = set(sys.modules); import tilewright; print(*set(sys.modules) - before)"
+def loaded_by(statement: str) -> set[str]:
+    """The modules that a statement loads in a new process, beyond those of NumPy."""
+    program = f"import sys, numpy; before = set(sys.modules); {statement}; print(*set(sys.modules) - before)"
     result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    imported = {name.partition(".")[0] for name in result.stdout.split()}
-    assert "tilewright" in imported
-    assert not imported & HEAVY
+    return set(result.stdout.split())
+
+
+def test_import_is_light() -> None:
+    loaded = loaded_by("import tilewright")
+    assert "tilewright" in loaded
+    assert len(loaded) <= 20, sorted(loaded)
+
+
+def test_a_kernel_loads_no_target_before_it_is_compiled_for_it() -> None:
+    loaded = loaded_by("import tilewright as tw; tw.kernel, tw.matmul, tw.Layout((2, 2))")
+    assert "tilewright.runtime.kernel" in loaded
+    assert not {name.partition(".")[0] for name in loaded} & HEAVY
+    targets = ("reference", "simt", "cpu", "cuda", "hip")
+    heavy = [name for name in loaded if name.startswith(tuple(f"tilewright.targets.{at}" for at in targets))]
+    assert not heavy
+    assert len(loaded) <= 140, sorted(loaded)
+
+
+def test_a_target_is_loaded_when_it_is_asked_for() -> None:
+    loaded = loaded_by("from tilewright.runtime.backends import backend_named as b; b('reference')")
+    assert "tilewright.targets.reference" in loaded
+    assert "tilewright.targets.cuda" not in loaded
+
+
+def test_no_name_of_authors_is_that_of_a_room() -> None:
+    rooms = {path.stem for path in (ROOT / "src" / "tilewright").iterdir()}
+    assert not rooms & set(tw.__all__)
+    assert set(tw.__all__) <= set(dir(tw))
+    for name in tw.__all__:
+        assert getattr(tw, name) is not None
+
+
+@pytest.mark.parametrize("name", ["coppy", "copyy", "__wrapped__", "drawn"])
+def test_a_name_that_is_not_there_is_no_attribute(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"no attribute '{name}'"):
+        getattr(tw, name)
+
+
+def test_a_misspelt_name_is_told() -> None:
+    with pytest.raises(AttributeError, match=r"no attribute 'coppy'; did you mean tw\.copy\?"):
+        tw.coppy  # noqa: B018

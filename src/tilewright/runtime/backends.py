@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
 
 from tilewright.errors import LaunchError
 from tilewright.runtime.arrays import ArrayInfo
-from tilewright.runtime.device import CudaBackend
 from tilewright.runtime.executable import Backend, Executable, Prepared
-from tilewright.runtime.host import CpuBackend
-from tilewright.runtime.reference import ReferenceBackend
 
-BACKENDS: dict[str, Backend] = {
-    backend.name: backend for backend in (ReferenceBackend(), CpuBackend(), CudaBackend())
+BACKENDS = {
+    "reference": "tilewright.runtime.reference.ReferenceBackend",
+    "cpu": "tilewright.runtime.host.CpuBackend",
+    "cuda": "tilewright.runtime.device.CudaBackend",
 }
-"""Every backend by its target's name."""
+"""The class of every backend, by its target's name.  What a target takes is loaded when it is asked for."""
 
 MOVED = "move the arrays"
 
@@ -27,7 +28,14 @@ def backend_named(name: str) -> Backend:
     """
     if name not in BACKENDS:
         raise LaunchError(f"unknown target {name!r}; choose one of {', '.join(BACKENDS)}")
-    return BACKENDS[name]
+    return _made(name)
+
+
+@cache
+def _made(name: str) -> Backend:
+    module, _, backend = BACKENDS[name].rpartition(".")
+    made: Backend = getattr(import_module(module), backend)()
+    return made
 
 
 def backend_for(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, cast, overload
 
 from tilewright.errors import LaunchError, LegalityError
 from tilewright.ir import verify
@@ -20,9 +20,11 @@ from tilewright.runtime.arrays import LOCATORS, ArrayInfo, describe, locate_new
 from tilewright.runtime.backends import MOVED, Backend, Executable, Prepared, backend_for, backend_named
 from tilewright.runtime.binding import bind
 from tilewright.runtime.prepared import PreparedLaunch
-from tilewright.runtime.reference import PreparedReference
 from tilewright.runtime.specialise import spec_of
-from tilewright.targets.reference.report import Report
+
+if TYPE_CHECKING:  # a target is loaded when it is asked for
+    from tilewright.runtime.reference import PreparedReference
+    from tilewright.targets.reference.report import Report
 
 KEPT = 1024
 """How many prepared launches a bound kernel remembers; the oldest is forgotten first."""
@@ -222,8 +224,7 @@ class Bound:
             Races, out-of-bounds and unwritten accesses, deadlocks, with both source lines; bank conflicts
             and global-memory sectors.  ``report.raise_if_any()`` makes findings an error.
         """
-        prepared = self._prepare(arguments, "reference")
-        assert isinstance(prepared, PreparedReference)
+        prepared = cast("PreparedReference", self._prepare(arguments, "reference"))
         return prepared.run(arguments, lanes=lanes, copy=True)
 
     def _specs(self, arguments: tuple[Any, ...]) -> dict[str, TensorSpec]:
