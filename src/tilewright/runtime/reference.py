@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,8 +15,11 @@ from tilewright.runtime.arguments import number
 from tilewright.runtime.arrays import ArrayInfo, describe, elements
 from tilewright.runtime.binding import Binding
 from tilewright.runtime.executable import Executable
+from tilewright.targets.reference.memory import overlapping
 from tilewright.targets.reference.report import Report
 from tilewright.targets.reference.run import run
+
+HostArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
 class ReferenceBackend:
@@ -68,26 +71,35 @@ class PreparedReference:
         arrays, numbers = {}, {}
         for parameter, argument in zip(self.parameters, arguments, strict=True):
             if parameter.kind == "tensor":
-                array = host_array(describe(argument))
-                arrays[parameter.name] = copied(array) if copy else array
+                arrays[parameter.name] = host_array(describe(argument))
             elif parameter.kind == "scalar":
                 numbers[parameter.name] = number(parameter.name, parameter.dtype, argument)
+        if copy:
+            arrays = dict(zip(arrays, copied(list(arrays.values())), strict=True))
         return run(self.executable.kernel, arrays, self.binding.sizes, numbers, lanes=lanes)
 
 
-def copied(array: np.ndarray[Any, np.dtype[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
-    """A copy with the same strides: the kernel's offsets hold for it too."""
-    if array.size == 0:
-        return array.copy()
-    span = 1 + sum((n - 1) * s // array.itemsize for n, s in zip(array.shape, array.strides, strict=True))
-    made: np.ndarray[Any, np.dtype[Any]] = np.ndarray(
-        array.shape, array.dtype, np.empty(span, array.dtype), strides=array.strides
-    )
-    made[...] = array
+ALIGNMENT = 128
+"""Copies begin at the same multiple of so many bytes as the arrays that they are of."""
+
+
+def copied(arrays: Sequence[HostArray]) -> list[HostArray]:
+    """Copies with the same strides, which share memory where the arrays do."""
+    made = list(arrays)
+    bounds = [np.lib.array_utils.byte_bounds(array) if array.size else (0, 0) for array in arrays]
+    for group in overlapping(bounds):
+        low, high = min(bounds[n][0] for n in group), max(bounds[n][1] for n in group)
+        memory = np.empty(high - low + 2 * ALIGNMENT, np.uint8)
+        start = (low - memory.ctypes.data) % ALIGNMENT
+        for n in group:
+            like = arrays[n]
+            offset = start + like.ctypes.data - low
+            made[n] = np.ndarray(like.shape, like.dtype, memory, offset, like.strides)
+            made[n][...] = like
     return made
 
 
-def host_array(info: ArrayInfo) -> np.ndarray[Any, np.dtype[Any]]:
+def host_array(info: ArrayInfo) -> HostArray:
     """A NumPy view of an array in host memory.
 
     Raises:

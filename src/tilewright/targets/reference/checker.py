@@ -47,7 +47,8 @@ class Checker:
         history = buffer.history
         if history is None or not len(at):
             return
-        writes, write_lanes = history.writes.get(at)
+        at, places, lanes = buffer.places(at, lanes)
+        writes, write_lanes = history.writes.get(places)
         if not buffer.written and (missing := writes == 0).any():
             reason = (
                 f"nothing has written this element of {buffer.owner} by now; "
@@ -56,24 +57,25 @@ class Checker:
             self.defect(Kind.UNWRITTEN, agent, site, buffer, at[missing], lanes[missing], reason)
         late = self.events.unordered(agent, lanes, writes, write_lanes)
         self._conflict(Kind.WRITE_READ, agent, site, buffer, at, lanes, late, writes, write_lanes)
-        history.record_reads(self.events, agent, self.events.append(agent, site), at, lanes)
+        history.record_reads(self.events, agent, self.events.append(agent, site), places, lanes)
 
     def writes(self, agent: Agent, site: int, buffer: Buffer, at: Array, lanes: Array) -> None:
         """Lanes write elements: each must come after the element's last write and all reads."""
         history = buffer.history
         if history is None or not len(at):
             return
-        writes, write_lanes = history.writes.get(at)
+        at, places, lanes = buffer.places(at, lanes)
+        writes, write_lanes = history.writes.get(places)
         late = self.events.unordered(agent, lanes, writes, write_lanes)
         self._conflict(Kind.WRITE_WRITE, agent, site, buffer, at, lanes, late, writes, write_lanes)
-        for reads, read_lanes in history.earlier_reads(at):
+        for reads, read_lanes in history.earlier_reads(places):
             if not reads.any():
                 continue
             late = self.events.unordered(agent, lanes, reads, read_lanes)
             self._conflict(Kind.READ_WRITE, agent, site, buffer, at, lanes, late, reads, read_lanes)
         event = self.events.append(agent, site)
-        history.writes.put(at, event, lanes)
-        last = history.writes.lane[at]
+        history.writes.put(places, event, lanes)
+        last = history.writes.lane[places]
         self._conflict(
             Kind.WRITE_WRITE, agent, site, buffer, at, lanes, last != lanes, np.full_like(writes, event), last
         )
@@ -174,11 +176,14 @@ class Checker:
             assert former is not None
             one = (lanes[mine][:1], event_lanes[mine][:1])
             found, reason = explain(self.events, kind, agent, former, int(event), one)
+            before = self._sites[self.events.sites[event]]
+            if before.value.buffer is not buffer.owner:
+                reason += f"; {before.value.buffer} and {buffer.owner} share memory"
             key = (found, buffer.owner, self.events.sites[event], site, former.block != agent.block)
             # Of two lanes of one warp and two warps, the latter says what is really missing.
             reach = int(former.home != agent.home)
             if self.findings.is_new(key, len(np.unique(at[mine])), reach):
-                earlier = Access.of(self._sites[self.events.sites[event]], former, event_lanes[mine][0])
+                earlier = Access.of(before, former, event_lanes[mine][0])
                 made = self._finding(found, agent, site, buffer, at[mine], lanes[mine], earlier, reason)
                 self.findings.add(key, made, reach)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from functools import partial
+from math import gcd
 from typing import Any
 
 import numpy as np
@@ -121,6 +122,8 @@ class Buffer:
         locate: the coordinate of an element offset, or None.
         exists: which elements belong to the array; None if all do.
         history: None if hazards are not looked for.
+        first: where element 0 lies in the history, which buffers that overlap share.
+        units: how many entries of the history one element takes.
     """
 
     owner: Value
@@ -130,6 +133,29 @@ class Buffer:
     locate: Callable[[int], tuple[int, ...] | None]
     exists: Array | None = None
     history: History | None = None
+    first: int = 0
+    units: int = 1
+
+    @property
+    def bounds(self) -> tuple[int, int]:
+        """The byte addresses of the first element and behind the last."""
+        return self.address, self.address + len(self.elements) * self.owner.dtype.bytes
+
+    def places(self, at: Array, lanes: Array) -> tuple[Array, Array, Array]:
+        """Elements with their places in the history and their lanes: one entry for each place."""
+        if self.units == 1:
+            return at, at + self.first if self.first else at, lanes
+        places = (self.first + at * self.units)[:, None] + np.arange(self.units)
+        return np.repeat(at, self.units), places.ravel(), np.repeat(lanes, self.units)
+
+    @property
+    def never_written(self) -> int:
+        """How many elements of the array no access has written; 0 if hazards are not looked for."""
+        if self.history is None:
+            return 0
+        last = self.first + len(self.elements) * self.units
+        missing = self.history.writes.event[self.first : last : self.units] == 0
+        return int((missing if self.exists is None else missing & self.exists).sum())
 
     @property
     def is_shared(self) -> bool:
@@ -187,3 +213,42 @@ def workspace_buffer(owner: Value, elems: int, zeroed: bool, check: bool) -> Buf
     elements = np.zeros(elems, owner.dtype.numpy) if zeroed else poison(owner.dtype, elems)
     history = History.blank(elems) if check else None
     return Buffer(owner, elements, 0, zeroed, partial(element_of, owner), None, history)
+
+
+def overlapping(bounds: Iterable[tuple[int, int]]) -> list[list[int]]:
+    """Which ranges of addresses have bytes in common, also by way of others: lists of their numbers.
+
+    Example:
+        >>> overlapping([(0, 8), (8, 16), (4, 8), (7, 7)])
+        [[0, 2], [1]]
+    """
+    groups: list[list[int]] = []
+    reach = 0
+    for low, high, number in sorted((low, high, number) for number, (low, high) in enumerate(bounds)):
+        if low == high:
+            continue
+        if groups and low < reach:
+            groups[-1].append(number)
+        else:
+            groups.append([number])
+        reach = max(reach, high)
+    return groups
+
+
+def share_histories(buffers: Iterable[Buffer], written: Container[Value]) -> None:
+    """Give arrays that overlap in memory one history, if any of them is written.
+
+    Its entries are as fine as the dtypes and the distances of the arrays are.
+    """
+    known = [buffer for buffer in buffers if buffer.history is not None]
+    for numbers in overlapping(buffer.bounds for buffer in known):
+        group = [known[number] for number in numbers]
+        if len(group) == 1 or not any(buffer.owner in written for buffer in group):
+            continue
+        low, high = min(buffer.address for buffer in group), max(buffer.bounds[1] for buffer in group)
+        sizes = [buffer.owner.dtype.bytes for buffer in group]
+        grain = gcd(*sizes, *(buffer.address - low for buffer in group))
+        history = History.blank((high - low) // grain)
+        for buffer, size in zip(group, sizes, strict=True):
+            buffer.history = history
+            buffer.first, buffer.units = (buffer.address - low) // grain, size // grain

@@ -19,7 +19,7 @@ from tilewright.layout.distribution import Distribution
 from tilewright.layout.nodes import Sym
 from tilewright.layout.walk import evaluate
 from tilewright.targets.reference.machine import Machine
-from tilewright.targets.reference.memory import Buffer, array_buffer, workspace_buffer
+from tilewright.targets.reference.memory import Buffer, array_buffer, share_histories, workspace_buffer
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.report import Report
 from tilewright.targets.reference.rules import REFERENCE
@@ -143,6 +143,7 @@ def _bind_buffers(
         value: array_buffer(value, _array(arrays, value.name), value.name in written, check)
         for value in kernel.tensors
     }
+    share_histories(buffers.values(), {value for value in buffers if value.name in written})
     for space in kernel.workspaces:
         elems = int(evaluate(space.elems, env))
         buffers[space.value] = workspace_buffer(space.value, elems, space.zeroed, check)
@@ -192,10 +193,8 @@ def _block_env(kernel: Kernel, index: Sequence[int]) -> dict[Sym, int]:
 def _uncovered(kernel: Kernel, buffers: Mapping[Value, Buffer]) -> dict[str, int]:
     counts = {}
     for value in kernel.tensors:
-        buffer = buffers[value]
-        if value.name in kernel.written_params and buffer.history is not None:
-            missing = buffer.history.writes.event == 0
-            counts[value.name] = int((missing if buffer.exists is None else missing & buffer.exists).sum())
+        if value.name in kernel.written_params and buffers[value].history is not None:
+            counts[value.name] = buffers[value].never_written
     return counts
 
 
