@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
 
-from tilewright.errors import LaunchError
+from tilewright.errors import LaunchError, Violation
+from tilewright.ir.kernel import Kernel
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.executable import Backend, Executable, Prepared
 
@@ -29,6 +30,23 @@ def backend_named(name: str) -> Backend:
     if name not in BACKENDS:
         raise LaunchError(f"unknown target {name!r}; choose one of {', '.join(BACKENDS)}")
     return _made(name)
+
+
+def broken_rules(kernel: Kernel, target: str | None, arch: str | None) -> tuple[str, tuple[Violation, ...]]:
+    """A target's name with its architecture, and its rules that a kernel breaks; nothing without a target.
+
+    Raises:
+        LaunchError: no such target or architecture, or an architecture without a target.
+    """
+    if target is None:
+        if arch is not None:
+            raise LaunchError(
+                f"arch={arch!r} without a target; nearest legal choice: target='cuda' beside it"
+            )
+        return "", ()
+    backend = backend_named(target)
+    chosen = arch or backend.arch_name()
+    return f"{target} {chosen}", tuple(backend.violations(kernel, chosen))
 
 
 @cache

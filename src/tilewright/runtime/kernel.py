@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from tilewright.errors import LaunchError, LegalityError
@@ -17,7 +18,15 @@ from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.arrays import LOCATORS, ArrayInfo, describe, locate_new
-from tilewright.runtime.backends import MOVED, Backend, Executable, Prepared, backend_for, backend_named
+from tilewright.runtime.backends import (
+    MOVED,
+    Backend,
+    Executable,
+    Prepared,
+    backend_for,
+    backend_named,
+    broken_rules,
+)
 from tilewright.runtime.binding import bind
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.specialise import spec_of
@@ -91,9 +100,16 @@ class Kernel:
         """The compiled kernel for arrays or `TensorSpec` values, without launching it."""
         return self.bind(**constants).compile(*arguments, target=target, arch=arch)
 
-    def check(self, *arguments: Any, lanes: int | None = None, **constants: Any) -> Report:
+    def check(
+        self,
+        *arguments: Any,
+        lanes: int | None = None,
+        target: str | None = None,
+        arch: str | None = None,
+        **constants: Any,
+    ) -> Report:
         """Run on copies of the arguments under the hazard checker; see `Bound.check`."""
-        return self.bind(**constants).check(*arguments, lanes=lanes)
+        return self.bind(**constants).check(*arguments, lanes=lanes, target=target, arch=arch)
 
     def __repr__(self) -> str:
         names = ", ".join(parameter.name for parameter in self.program.parameters)
@@ -213,19 +229,35 @@ class Bound:
             backend = self._backend(arguments, target, "tw.TensorSpec values, as nothing is launched")
         return self._executable(self._specs(arguments), backend, arch)
 
-    def check(self, *arguments: Any, lanes: int | None = None) -> Report:
+    def check(
+        self,
+        *arguments: Any,
+        lanes: int | None = None,
+        target: str | None = None,
+        arch: str | None = None,
+    ) -> Report:
         """Run on copies of the arguments under the hazard checker, on the host, and report what it finds.
 
         Args:
             arguments: as for a launch; the caller's arrays are not written.
             lanes: threads per warp; default: as many as the kernel's MMA atom has.
+            target: whose rules the kernel must keep too: shared memory, threads, instructions of ``"cuda"``
+                or ``"cpu"``; no such machine is needed.  Default: none.
+            arch: the target's architecture, e.g. ``"sm_90a"``; default: that of this machine.
 
         Returns:
             Races, out-of-bounds and unwritten accesses, deadlocks, with both source lines; bank conflicts
-            and global-memory sectors.  ``report.raise_if_any()`` makes findings an error.
+            and global-memory sectors; the rules of ``target`` that are broken.
+            ``report.raise_if_any()`` makes findings an error.
+
+        Raises:
+            LaunchError: the arguments do not fit the kernel, or no such target or architecture.
+            LegalityError: the kernel breaks rules that hold on every target.
         """
         prepared = cast("PreparedReference", self._prepare(arguments, "reference"))
-        return prepared.run(arguments, lanes=lanes, copy=True)
+        named, broken = broken_rules(prepared.executable.kernel, target, arch)
+        report = prepared.run(arguments, lanes=lanes, copy=True)
+        return replace(report, target=named, violations=broken)
 
     def _specs(self, arguments: tuple[Any, ...]) -> dict[str, TensorSpec]:
         self._check_count(arguments)

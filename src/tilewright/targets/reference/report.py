@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from tilewright.errors import HazardError
+from tilewright.errors import HazardError, LegalityError, Violation
 from tilewright.targets.reference.counters import Counters
 from tilewright.targets.reference.findings import Finding
 
@@ -22,6 +22,8 @@ class Report:
         uncovered: for each array that the kernel writes, how many of its elements no block wrote; known only
             when hazards were looked for.
         blocks: how many blocks were executed.
+        target: the target and architecture whose rules were asked too; empty if none was named.
+        violations: the rules of that target that the kernel breaks.
     """
 
     kernel: str
@@ -30,23 +32,30 @@ class Report:
     counters: Counters
     uncovered: Mapping[str, int]
     blocks: int
+    target: str = ""
+    violations: tuple[Violation, ...] = ()
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing was found."""
-        return not self.findings
+        """Whether nothing was found, and the kernel is legal for the target that was named."""
+        return not self.findings and not self.violations
 
     def raise_if_any(self) -> None:
         """Raise if anything was found.
 
         Raises:
-            HazardError: the kernel has hazards; the message describes each.
+            HazardError: the kernel has hazards; the message describes each, and each broken rule.
+            LegalityError: it has none, but is not legal for the target that was named.
         """
         if self.findings:
             raise HazardError(str(self))
+        if self.violations:
+            raise LegalityError(self.kernel, self.target, self.violations)
 
     def __str__(self) -> str:
         count = len(self.findings) + self.omitted
         head = f"kernel {self.kernel}: {count or 'no'} finding{'s' * (count != 1)}"
         tail = [f"and {self.omitted} more"] if self.omitted else []
+        if self.violations:
+            tail.append(str(LegalityError(self.kernel, self.target, self.violations)))
         return "\n\n".join([head, *(str(finding) for finding in self.findings), *tail])
