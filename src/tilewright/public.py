@@ -129,6 +129,7 @@ from tilewright.layout.warps import base_tile, by_warps
 from tilewright.ops.gemm import matmul
 from tilewright.runtime.kernel import Kernel, kernel
 from tilewright.runtime.prepared import PreparedLaunch
+from tilewright.runtime.specimens import Specimen, like
 from tilewright.targets import atoms
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ __all__ = [
     "Mode",
     "ParseError",
     "PreparedLaunch",
+    "Specimen",
     "Swizzle",
     "TensorSpec",
     "TiledMma",
@@ -211,6 +213,7 @@ __all__ = [
     "launch_dependents",
     "left_inverse",
     "let",
+    "like",
     "load",
     "log",
     "logical_divide",

@@ -115,19 +115,3 @@ def test_one_name_and_other_text_never_meet(cache: Path) -> None:
         y = np.empty_like(x)
         assert not made(more)(x, y, target="cpu").cached
         assert (y == 1 + more).all()
-
-
-def test_compiling_for_a_gpu_asks_for_no_arrays_on_one() -> None:
-    @tw.kernel(X="N")
-    def halves(X):
-        tw.copy(X.tile((32,), (0,)), X.tile((32,), (1,)), threads=(32,))
-
-    said = "cannot reach arrays in host memory; nearest: target='cpu', or {}"
-    with pytest.raises(tw.LaunchError) as compiling:
-        halves.compile(np.zeros(64, np.float32), target="cuda", arch="sm_90a")
-    assert str(compiling.value).endswith(said.format("tw.TensorSpec values, as nothing is launched"))
-    with pytest.raises(tw.LaunchError) as launching:
-        halves(np.zeros(64, np.float32), target="cuda")
-    assert str(launching.value).endswith(said.format("move the arrays"))
-    spec = tw.TensorSpec("f32", 1, 0, (64,), (1,), 16, False)
-    assert halves.compile(spec, target="cuda", arch="sm_90a").target == "cuda"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import itertools
-import math
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +38,7 @@ from tilewright.runtime.executable import Executable
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.runtime.reference import PreparedReference
 from tilewright.runtime.specialise import spec_of
+from tilewright.runtime.specimens import Order, like
 from tilewright.targets.reference.asynchronous import REFERENCE
 from tilewright.targets.reference.recorder import Recorder
 from tilewright.targets.reference.report import Report
@@ -211,19 +211,13 @@ class Subject:
     def specs(self) -> list[TensorSpec | None]:
         """The class of each array, None for a number; no memory is taken."""
         return [
-            self._spec(parameter.name) if parameter.kind == "tensor" else None
+            spec_of(self._info(parameter.name), parameter.name) if parameter.kind == "tensor" else None
             for parameter in self.bound.program.parameters
         ]
 
-    def _spec(self, name: str) -> TensorSpec:
-        return spec_of(self._info(name), name)
-
     def _info(self, name: str) -> ArrayInfo:
-        shape = self._shape(name, self.extents)
-        strides = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
-        if name in self.transposed:
-            strides = [math.prod(shape[:dim]) for dim in range(len(shape))]
-        return ArrayInfo(0, shape, tuple(strides), self.dtypes[name], "cpu", False, None)
+        order: Order = "F" if name in self.transposed else "C"
+        return like(self.dtypes[name], self._shape(name, self.extents), order=order).info
 
 
 def library_gemm(target: str, dtype_name: str, shape: str, layout: str, math: str) -> Subject:

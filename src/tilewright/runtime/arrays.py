@@ -10,6 +10,7 @@ import numpy as np
 from tilewright.errors import LaunchError
 from tilewright.runtime import frameworks
 from tilewright.runtime.frameworks import ArrayInfo, Device, Family
+from tilewright.runtime.specimens import Specimen
 
 __all__ = [
     "LOCATORS",
@@ -204,6 +205,8 @@ def _family(array: Any) -> Family:
 
 def _classify(array: Any) -> Family:
     cls = type(array)
+    if isinstance(array, Specimen):
+        raise LaunchError(f"{array} has no memory; nearest: an array, or compile, trace and check")
     names = {(base.__module__.partition(".")[0], base.__name__) for base in cls.__mro__}
     if ("numpy", "MaskedArray") in names:
         raise LaunchError("a masked array's mask would be lost; nearest: array.filled()")

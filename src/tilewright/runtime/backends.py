@@ -18,8 +18,6 @@ BACKENDS = {
 }
 """The class of every backend, by its target's name.  What a target takes is loaded when it is asked for."""
 
-MOVED = "move the arrays"
-
 
 def backend_named(name: str) -> Backend:
     """The backend of a target.
@@ -56,16 +54,13 @@ def _made(name: str) -> Backend:
     return made
 
 
-def backend_for(
-    kernel: str, arrays: Sequence[tuple[str, ArrayInfo]], target: str | None, instead: str = MOVED
-) -> Backend:
+def backend_for(kernel: str, arrays: Sequence[tuple[str, ArrayInfo]], target: str | None) -> Backend:
     """The backend that serves arrays: the one asked for, else by where the arrays lie.
 
     Args:
         kernel: what messages call it.
         arrays: their names and what they are.
         target: the one asked for.
-        instead: what to pass where the target cannot reach the arrays.
 
     Raises:
         LaunchError: arrays on different devices, or a target that cannot reach them.
@@ -81,9 +76,9 @@ def backend_for(
         where = "in host memory" if on_host else "on a GPU"
         raise LaunchError(
             f"kernel {kernel}: target {chosen!r} cannot reach arrays {where}; "
-            f"nearest: target={'cpu' if on_host else 'cuda'!r}, or {instead}"
+            f"nearest: target={'cpu' if on_host else 'cuda'!r}, or move the arrays"
         )
     return backend
 
 
-__all__ = ["BACKENDS", "MOVED", "Backend", "Executable", "Prepared", "backend_for", "backend_named"]
+__all__ = ["BACKENDS", "Backend", "Executable", "Prepared", "backend_for", "backend_named"]

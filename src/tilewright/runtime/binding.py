@@ -103,3 +103,25 @@ def _check_cluster(kernel: Kernel, grid: Sequence[int]) -> None:
                 f"kernel {kernel.name}: {grid[member.axis]} blocks along axis {member.axis} are no multiple "
                 f"of the cluster's {member.extent}"
             )
+
+
+def check_output(kernel: str, name: str, info: ArrayInfo) -> None:
+    """Check that an array can be written: each element once, to memory of its own.
+
+    Raises:
+        LaunchError: it is read-only, or its elements lie over each other.
+    """
+    if info.readonly:
+        raise LaunchError(f"kernel {kernel} writes {name}, which is read-only; pass a writable array")
+    if 0 in info.shape:
+        return
+    reach = 0
+    for stride, extent in sorted(zip(info.strides, info.shape, strict=True)):
+        if extent == 1:
+            continue
+        if stride <= reach:
+            raise LaunchError(
+                f"kernel {kernel} writes {name}, whose strides {info.strides} lay several of its "
+                f"{info.shape} elements over each other; pass a contiguous array"
+            )
+        reach += stride * (extent - 1)

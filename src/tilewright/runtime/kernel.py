@@ -8,7 +8,7 @@ in the cache, and a prepared launch is stored for the next call.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast, overload
 
@@ -19,7 +19,6 @@ from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.arrays import LOCATORS, ArrayInfo, describe, locate_new
 from tilewright.runtime.backends import (
-    MOVED,
     Backend,
     Executable,
     Prepared,
@@ -27,9 +26,10 @@ from tilewright.runtime.backends import (
     backend_named,
     broken_rules,
 )
-from tilewright.runtime.binding import bind
+from tilewright.runtime.binding import bind, check_output
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.specialise import spec_of
+from tilewright.runtime.specimens import Specimen, in_order, with_arrays
 
 if TYPE_CHECKING:  # a target is loaded when it is asked for
     from tilewright.runtime.reference import PreparedReference
@@ -90,15 +90,17 @@ class Kernel:
         """Launch on the caller's arrays; see `Bound.__call__`."""
         return self.bind(**constants)(*arguments, target=target, stream=stream)
 
-    def trace(self, *arguments: Any, **constants: Any) -> IrKernel:
-        """The traced kernel for arrays or `TensorSpec` values."""
-        return self.bind(**constants).trace(*arguments)
+    def trace(self, *arguments: Any, **named: Any) -> IrKernel:
+        """The traced kernel; see `Bound.trace`.  ``named`` are arguments and constants, by name."""
+        bound, given = self._split(named)
+        return bound.trace(*arguments, **given)
 
     def compile(
-        self, *arguments: Any, target: str | None = None, arch: str | None = None, **constants: Any
+        self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
     ) -> Executable:
-        """The compiled kernel for arrays or `TensorSpec` values, without launching it."""
-        return self.bind(**constants).compile(*arguments, target=target, arch=arch)
+        """The compiled kernel; see `Bound.compile`.  ``named`` are arguments and constants, by name."""
+        bound, given = self._split(named)
+        return bound.compile(*arguments, target=target, arch=arch, **given)
 
     def check(
         self,
@@ -106,10 +108,17 @@ class Kernel:
         lanes: int | None = None,
         target: str | None = None,
         arch: str | None = None,
-        **constants: Any,
+        **named: Any,
     ) -> Report:
         """Run on copies of the arguments under the hazard checker; see `Bound.check`."""
-        return self.bind(**constants).check(*arguments, lanes=lanes, target=target, arch=arch)
+        bound, given = self._split(named)
+        return bound.check(*arguments, lanes=lanes, target=target, arch=arch, **given)
+
+    def _split(self, named: Mapping[str, Any]) -> tuple[Bound, dict[str, Any]]:
+        """The kernel bound to the constants among some named values, and the arguments among them."""
+        names = {parameter.name for parameter in self.program.parameters}
+        constants = {name: value for name, value in named.items() if name not in names}
+        return self.bind(**constants), {name: named[name] for name in named if name in names}
 
     def __repr__(self) -> str:
         names = ", ".join(parameter.name for parameter in self.program.parameters)
@@ -214,20 +223,37 @@ class Bound:
             self._prepared[tuple(key)] = prepared
         return prepared
 
-    def trace(self, *arguments: Any) -> IrKernel:
-        """The traced kernel for arrays or `TensorSpec` values."""
-        return self._trace(self._specs(arguments))
+    def trace(self, *arguments: Any, **named: Any) -> IrKernel:
+        """The traced kernel, for arguments as `compile` takes them."""
+        return self._trace(self._specs(in_order(self.program, arguments, named)))
 
-    def compile(self, *arguments: Any, target: str | None = None, arch: str | None = None) -> Executable:
-        """The compiled kernel for arrays or `TensorSpec` values, without launching it."""
-        arrays = [a for a in arguments if not isinstance(a, TensorSpec)]
-        if target is None and not arrays:
-            raise LaunchError(f"kernel {self.program.name}: say target= when compiling for specs")
-        if target is not None and not arrays:
-            backend = backend_named(target)
-        else:
-            backend = self._backend(arguments, target, "tw.TensorSpec values, as nothing is launched")
-        return self._executable(self._specs(arguments), backend, arch)
+    def compile(
+        self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
+    ) -> Executable:
+        """The compiled kernel, for the class of some arrays; nothing is launched, and no GPU is needed.
+
+        Args:
+            arguments: arrays, wherever they lie; `tw.like` or `tw.TensorSpec` values, which take no memory.
+                Numbers count for nothing, and may be left out where arguments are given by name.
+            target: ``"reference"``, ``"cpu"`` or ``"cuda"``; default: where the arrays lie.
+            arch: the architecture, e.g. ``"sm_90a"``; default: that of this machine.
+            named: likewise, by the names of the kernel's parameters.
+
+        Returns:
+            The executable: ``source`` is its text, ``ir`` the traced kernel, ``resources`` what the compiler
+            reports (registers, spills, bytes of shared memory), ``notes`` the choices that the target made.
+
+        Raises:
+            LaunchError: the arguments do not fit the kernel, or only specimens were given and no target.
+            LegalityError: the kernel breaks rules for these arguments; lists all of them.
+        """
+        given = in_order(self.program, arguments, named)
+        specs = self._specs(given)
+        tensors = [a for a, kind in zip(given, self._kinds, strict=True) if kind == "tensor"]
+        if target is None and all(isinstance(a, TensorSpec | Specimen) for a in tensors):
+            raise LaunchError(f"kernel {self.program.name}: say target= when compiling without arrays")
+        backend = backend_named(target) if target is not None else self._backend(given, None)
+        return self._executable(specs, backend, arch)
 
     def check(
         self,
@@ -235,15 +261,18 @@ class Bound:
         lanes: int | None = None,
         target: str | None = None,
         arch: str | None = None,
+        **named: Any,
     ) -> Report:
         """Run on copies of the arguments under the hazard checker, on the host, and report what it finds.
 
         Args:
-            arguments: as for a launch; the caller's arrays are not written.
+            arguments: as for a launch; the caller's arrays are not written.  `tw.like` values stand for
+                arrays of random numbers.
             lanes: threads per warp; default: as many as the kernel's MMA atom has.
             target: whose rules the kernel must keep too: shared memory, threads, instructions of ``"cuda"``
                 or ``"cpu"``; no such machine is needed.  Default: none.
             arch: the target's architecture, e.g. ``"sm_90a"``; default: that of this machine.
+            named: arguments by the names of the kernel's parameters.
 
         Returns:
             Races, out-of-bounds and unwritten accesses, deadlocks, with both source lines; bank conflicts
@@ -254,12 +283,13 @@ class Bound:
             LaunchError: the arguments do not fit the kernel, or no such target or architecture.
             LegalityError: the kernel breaks rules that hold on every target.
         """
-        prepared = cast("PreparedReference", self._prepare(arguments, "reference"))
-        named, broken = broken_rules(prepared.executable.kernel, target, arch)
-        report = prepared.run(arguments, lanes=lanes, copy=True)
-        return replace(report, target=named, violations=broken)
+        given = tuple(with_arrays(in_order(self.program, arguments, named)))
+        prepared = cast("PreparedReference", self._prepare(given, "reference"))
+        rules_of, broken = broken_rules(prepared.executable.kernel, target, arch)
+        report = prepared.run(given, lanes=lanes, copy=True)
+        return replace(report, target=rules_of, violations=broken)
 
-    def _specs(self, arguments: tuple[Any, ...]) -> dict[str, TensorSpec]:
+    def _specs(self, arguments: Sequence[Any]) -> dict[str, TensorSpec]:
         self._check_count(arguments)
         specs = {}
         for parameter, argument in zip(self.program.parameters, arguments, strict=True):
@@ -270,7 +300,7 @@ class Bound:
                 )
         return specs
 
-    def _check_count(self, arguments: tuple[Any, ...]) -> None:
+    def _check_count(self, arguments: Sequence[Any]) -> None:
         if len(arguments) != len(self._kinds):
             names = ", ".join(parameter.name for parameter in self.program.parameters)
             raise LaunchError(
@@ -279,6 +309,8 @@ class Bound:
             )
 
     def _describe(self, name: str, argument: Any) -> ArrayInfo:
+        if isinstance(argument, Specimen):
+            return argument.info
         return describe(argument, f"kernel {self.program.name}, argument {name}")
 
     def _trace(self, specs: Mapping[str, TensorSpec]) -> IrKernel:
@@ -287,13 +319,13 @@ class Bound:
             self._traces[key] = self.program.trace(specs, self.constants)
         return self._traces[key]
 
-    def _backend(self, arguments: tuple[Any, ...], target: str | None, instead: str = MOVED) -> Backend:
+    def _backend(self, arguments: Sequence[Any], target: str | None) -> Backend:
         infos = [
             (parameter.name, self._describe(parameter.name, argument))
             for parameter, argument in zip(self.program.parameters, arguments, strict=True)
-            if parameter.kind == "tensor" and not isinstance(argument, TensorSpec)
+            if parameter.kind == "tensor" and not isinstance(argument, TensorSpec | Specimen)
         ]
-        return backend_for(self.program.name, infos, target, instead)
+        return backend_for(self.program.name, infos, target)
 
     def _executable(
         self,
@@ -327,27 +359,10 @@ class Bound:
         executable = self._executable(specs, backend, None, lambda traced: bind(traced, arrays, numbers))
         kernel = executable.kernel
         for name in kernel.written_params:
-            _check_output(kernel.name, name, arrays[name])
+            check_output(kernel.name, name, arrays[name])
         # A target may derive sizes of its own.
         launched = kernel if executable.listing is None else executable.listing.kernel
         return backend.prepare(executable, bind(launched, arrays, numbers), self.program.parameters, arrays)
-
-
-def _check_output(kernel: str, name: str, info: ArrayInfo) -> None:
-    if info.readonly:
-        raise LaunchError(f"kernel {kernel} writes {name}, which is read-only; pass a writable array")
-    if 0 in info.shape:
-        return
-    reach = 0
-    for stride, extent in sorted(zip(info.strides, info.shape, strict=True)):
-        if extent == 1:
-            continue
-        if stride <= reach:
-            raise LaunchError(
-                f"kernel {kernel} writes {name}, whose strides {info.strides} lay several of its "
-                f"{info.shape} elements over each other; pass a contiguous array"
-            )
-        reach += stride * (extent - 1)
 
 
 def _hashable(value: Any) -> bool:

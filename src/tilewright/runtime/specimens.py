@@ -1,0 +1,168 @@
+"""Arrays that are not there: what a kernel is compiled, traced or checked for when nobody has the array."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+import numpy as np
+
+from tilewright.dtypes import DType, dtype
+from tilewright.errors import LaunchError
+from tilewright.lang.program import Program
+from tilewright.runtime.frameworks import ArrayInfo
+
+Order: TypeAlias = Literal["C", "F"]
+
+
+@dataclass(frozen=True)
+class Specimen:
+    """What is known of an array, without the array; made by `like`.
+
+    Args:
+        dtype: the element type.
+        shape: extents.
+        strides: strides in elements.
+        align: bytes that divide the address of the first element.
+    """
+
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    align: int
+
+    @property
+    def info(self) -> ArrayInfo:
+        """Its metadata, as those of an array."""
+        return ArrayInfo(self.align, self.shape, self.strides, self.dtype, "cpu", False, None)
+
+    def filled(self, rng: np.random.Generator) -> np.ndarray[Any, np.dtype[Any]]:
+        """An array in host memory like this, of random whole numbers that every dtype holds."""
+        low, high = (0, 2) if self.dtype.kind == "bool" else (0 if self.dtype.kind == "uint" else -4, 5)
+        size = self.dtype.bytes
+        span = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) + 1
+        memory = np.zeros((0 if 0 in self.shape else span) * size + 32, np.uint8)
+        start = -memory.ctypes.data % 16 + self.align % 16
+        steps = tuple(stride * size for stride in self.strides)
+        made: np.ndarray[Any, np.dtype[Any]] = np.ndarray(
+            self.shape, self.dtype.numpy, memory, start, None if 0 in self.shape else steps
+        )
+        made[...] = rng.integers(low, high, self.shape).astype(self.dtype.numpy)
+        return made
+
+    def __repr__(self) -> str:
+        extents = "x".join(map(str, self.shape))
+        return f"<like {self.dtype}[{extents}], strides {self.strides}, align {self.align}>"
+
+
+def like(
+    element: Any,
+    *shape: Any,
+    strides: Sequence[int] | None = None,
+    order: Order = "C",
+    align: int = 16,
+) -> Specimen:
+    """What an array of this dtype and shape would be, for `compile`, `trace` and `check`; takes no memory.
+
+    A kernel is compiled for a class of arrays: dtype, the dimension of stride 1, what divides extents and
+    strides, alignment.  The class of a specimen is that of an array with its dtype, extents and strides.
+
+    Args:
+        element: the dtype, or its name.
+        shape: extents, one by one or as a tuple.
+        strides: strides in elements; default: the array is packed.
+        order: how a packed array lies: ``"C"``, the last dimension fastest, or ``"F"``, the first.
+        align: bytes that divide the address of the first element; allocations have 16 and more.
+
+    Returns:
+        A `Specimen`.
+
+    Raises:
+        LaunchError: extents, strides or alignment that no array has.
+        DTypeError: no such dtype.
+
+    Example:
+        >>> import tilewright as tw
+        >>> tw.like("f16", 4096, 96)
+        <like f16[4096x96], strides (96, 1), align 16>
+        >>> tw.like(tw.f32, (8, 16), order="F").strides
+        (1, 8)
+        >>> tw.like("i8", 8, 16, strides=(20, 1), align=4)
+        <like i8[8x16], strides (20, 1), align 4>
+        >>> @tw.kernel(X="M N", Y="N M")
+        ... def transpose(X, Y):
+        ...     m, n = tw.block_index(tw.ceil_div(X.shape, (32, 32)))
+        ...     tw.copy(X.tile((32, 32), (m, n)).permute(1, 0), Y.tile((32, 32), (n, m)), threads=(8, 32))
+        >>> x, y = tw.like("f16", 4096, 96), tw.like("f16", 96, 4096)
+        >>> made = transpose.compile(X=x, Y=y, target="reference")
+        >>> made, "copy" in made.source
+        (<transpose for reference numpy>, True)
+    """
+    if not isinstance(element, DType | str):
+        raise LaunchError(f"like({element!r}, …): give a dtype such as 'f16' or tw.f16, then the extents")
+    kind = dtype(element)
+    given = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
+    extents = _counts("extent", given)
+    if order not in get_args(Order):
+        raise LaunchError(f"order={order!r}; choose 'C', the last dimension fastest, or 'F', the first")
+    if strides is None:
+        inner = [extents[dim + 1 :] if order == "C" else extents[:dim] for dim in range(len(extents))]
+        steps = tuple(map(math.prod, inner))
+    else:
+        steps = _counts("stride", strides)
+    if len(steps) != len(extents):
+        raise LaunchError(f"{len(steps)} strides {steps} for {len(extents)} extents {extents}; one for each")
+    least = kind.component.bytes
+    (bytes_,) = _counts("alignment", (align,))
+    if bytes_ < least or bytes_ % least:
+        raise LaunchError(
+            f"align={align!r}: an address of {kind} is a multiple of its {least} bytes; "
+            f"nearest legal choice: {max(bytes_ // least, 1) * least}"
+        )
+    return Specimen(kind, extents, steps, bytes_)
+
+
+def _counts(what: str, given: Any) -> tuple[int, ...]:
+    try:
+        found = tuple(map(operator.index, given))
+    except TypeError:
+        raise LaunchError(f"{what}s {given!r} are not whole numbers; e.g. tw.like('f16', 512, 512)") from None
+    for number in found:
+        if not 0 <= number < 2**63:
+            raise LaunchError(f"{what} {number} is not one of an array; nearest legal choice: 0 to 2**63 - 1")
+    return found
+
+
+def in_order(program: Program, given: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
+    """The arguments of a kernel in the order of its parameters; numbers may be left out if any is named.
+
+    Raises:
+        LaunchError: an argument twice, one that the kernel does not take, or no array for a parameter.
+    """
+    if not named:
+        return given
+    names = [parameter.name for parameter in program.parameters]
+    known: dict[str, Any] = dict(zip(names, given, strict=False))
+    twice = [name for name in named if name in known]
+    unknown = [name for name in named if name not in names]
+    if twice or unknown or len(given) > len(names):
+        wrong = "given twice" if twice else "not among its parameters"
+        which = ", ".join(twice or unknown) or f"{len(given)} arguments by position"
+        raise LaunchError(f"kernel {program.name}: {which} {wrong}, which are {', '.join(names)}")
+    known |= named
+    missing = [p.name for p in program.parameters if p.kind == "tensor" and p.name not in known]
+    if missing:
+        raise LaunchError(
+            f"kernel {program.name}: nothing given for {', '.join(missing)}; "
+            f"e.g. {missing[0]}=tw.like('f16', 512, 512)"
+        )
+    return tuple(known.get(name) for name in names)
+
+
+def with_arrays(arguments: Sequence[Any]) -> Sequence[Any]:
+    """The arguments with an array of random numbers for each specimen."""
+    rng = np.random.default_rng(0)
+    return tuple(a.filled(rng) if isinstance(a, Specimen) else a for a in arguments)
