@@ -3,8 +3,9 @@
     python examples/03_hopper_gemm.py [--small]
 
 One warpgroup loads tiles into a ring of stages, two multiply; the next tile's loads run under the epilogue.
-Ragged M, N and K are cut by TMA; rows must be multiples of 16 bytes.  Without a GPU the kernel is compiled
-for sm_90a all the same.
+Ragged M, N and K are cut by TMA.  The rows of A and B must lie multiples of 16 bytes apart; where those of C
+are no multiples of 16 bytes, C is written from registers, because TMA stores 16 bytes as a whole.  Without a
+GPU the kernel is compiled for sm_90a all the same.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group):
     tiles_m, tiles_n = tw.ceil_div(C.shape, (tile_m, tile_n))
     steps = tw.ceil_div(A.shape[1], tile_k)
     turns = tw.ceil_div(tiles_m * tiles_n - block, blocks)
+    store_by_tma = C.shape[1] * C.dtype.bytes % 16 == 0  # True, or a condition that nothing is known of
 
     sA = tw.shared((stages, GROUPS, rows, tile_k), A.dtype, swizzle=128)
     sB = tw.shared((stages, tile_n, tile_k), B.dtype, swizzle=128)
@@ -78,10 +80,15 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group):
                     tw.arrive(empty[(turn * steps + steps - 1) % stages], each="warp")
 
                 for j in tw.unroll(tile_n // COLUMNS):
+                    part = slice(j * COLUMNS, (j + 1) * COLUMNS)
+                    if store_by_tma is not True:
+                        place = (m * GROUPS + g, n * (tile_n // COLUMNS) + j)
+                        tw.copy(acc[:, part], C.tile((rows, COLUMNS), place))
+                        continue
                     buffer = sC[g, j % buffers]
                     tw.bulk_wait(buffers - 1)  # the store before the last has left its buffer
                     tw.role_barrier(1 + g, threads=mma.threads)
-                    tw.copy(acc[:, j * COLUMNS : (j + 1) * COLUMNS], buffer)
+                    tw.copy(acc[:, part], buffer)
                     tw.fence_async()
                     tw.role_barrier(1 + g, threads=mma.threads)
                     tw.tma_store(buffer, C, (m * tile_m + g * rows, n * tile_n + j * COLUMNS))

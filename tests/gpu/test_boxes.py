@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
-from tests.targets.cuda.boxes import CASES, KERNELS
+from tests.targets.cuda.boxes import LEGAL, REFUSED, Case, store_boxes
+
+import tilewright as tw
 
 pytestmark = pytest.mark.gpu
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("name", CASES)
-def test_every_byte(name: str, kernel: str) -> None:
-    assert CASES[name].is_right(KERNELS[kernel], "cuda")
+@pytest.mark.parametrize(("made", "kernel"), LEGAL)
+def test_every_byte(made: Case, kernel: Any) -> None:
+    assert made.is_right(kernel, "cuda")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_stores_of_rows_that_end_within_16_bytes_are_refused(name: str) -> None:
+    """They wrote beyond every row on an H200."""
+    with pytest.raises(tw.LegalityError, match="a store by TMA writes whole units of 16 bytes"):
+        REFUSED[name].is_right(store_boxes, "cuda")

@@ -17,7 +17,7 @@ SHAPES = ((128, 128, 64), (129, 264, 8), (1, 8, 8), (4096, 4096, 512), (1000, 52
 
 
 def random_shape(draw: random.Random) -> tuple[int, int, int]:
-    """Any M; N and K such that rows are multiples of 16 bytes."""
+    """Any M and N, of which one in two leaves no rows of 16 bytes; K such that rows of A and B are."""
     return draw.randint(1, 1500), 8 * draw.randint(1, 190), 8 * draw.randint(1, 150)
 
 

@@ -20,7 +20,7 @@ GROUPS = 10
 
 
 def random_shape(draw: random.Random) -> tuple[int, int, int]:
-    """Any M; N and K such that rows are multiples of 16 bytes."""
+    """Any M and N, of which one in two leaves no rows of 16 bytes; K such that rows of A and B are."""
     return draw.randint(1, 900), 8 * draw.randint(1, 120), 8 * draw.randint(1, 150)
 
 

@@ -34,6 +34,7 @@ def cluster_gemm(A, B, C, *, mma, stages, buffers, blocks, group, cluster):
     tiles_m, tiles_n = tw.ceil_div(C.shape, (tile_m * across, tile_n * along))  # of a cluster
     steps = tw.ceil_div(A.shape[1], tile_k)
     turns = tw.ceil_div(tiles_m * tiles_n - first, clusters)
+    store_by_tma = C.shape[1] * C.dtype.bytes % 16 == 0  # True, or a condition that nothing is known of
 
     sA = tw.shared((stages, GROUPS, rows, tile_k), A.dtype, swizzle=128)
     sB = tw.shared((stages, tile_n, tile_k), B.dtype, swizzle=128)
@@ -87,6 +88,10 @@ def cluster_gemm(A, B, C, *, mma, stages, buffers, blocks, group, cluster):
                     release(turn * steps + steps - 1)
 
                 for j in tw.unroll(tile_n // COLUMNS):
+                    if store_by_tma is not True:
+                        place = (m // rows + g, n // COLUMNS + j)
+                        tw.copy(acc[:, j * COLUMNS : (j + 1) * COLUMNS], C.tile((rows, COLUMNS), place))
+                        continue
                     buffer = sC[g, j % buffers]
                     tw.bulk_wait(buffers - 1)  # the store before the last has left its buffer
                     tw.role_barrier(1 + g, threads=mma.threads)

@@ -159,7 +159,7 @@ def test_boxes_lie_where_they_can(row, column, kinds) -> None:
 
 
 def hopper_mutant(change: str) -> Report:
-    arrays = operands(133, 67, 4 * 64 + 24)
+    arrays = operands(133, 72, 4 * 64 + 24)
     kernel = trace_hopper(arrays, **constants(stages=2, blocks=3))
     [mutant] = mutants(kernel, {change})
     assert mutant.kernel is not None

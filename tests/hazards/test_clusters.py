@@ -23,7 +23,7 @@ SIZES = {
     "nothing to sum": (136, 200, 0),
     "one ragged K tile, one block hangs over M": (130, 72, 8),
     "odd extents": (133, 67, 131),
-    "several tiles of each block, 2 * stages + 1 K tiles": (600, 270, 4 * 64 + 24),
+    "several tiles of each block, 2 * stages + 1 K tiles": (600, 272, 4 * 64 + 24),
     "three of four tiles exist": (129, 65, 200),
 }
 

@@ -160,7 +160,11 @@ class Array:
 
     def same_bits(self, other: Array) -> bool:
         """Whether both hold the same bits, and around this one all is still poison."""
-        return self._bits() == other._bits() and bool((self._around() == POISON).all())
+        return self._bits() == other._bits() and self.is_whole_around()
+
+    def is_whole_around(self) -> bool:
+        """Whether all around this one is still poison, and between its rows."""
+        return bool((self._around() == POISON).all())
 
     def _bits(self) -> bytes:
         return np.ascontiguousarray(self.array).tobytes()

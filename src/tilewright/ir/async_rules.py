@@ -120,6 +120,8 @@ def verify_tma(op: TmaLoad | TmaStore, tensor: Value, tile: Value) -> Iterator[V
     yield from _verify_box(op, tensor, tile)
     unit = 16 // kind.bytes
     yield from _verify_start(op, tensor, unit)
+    if op.name == "tma_store":
+        yield from _verify_rows(op, tensor, unit)
     if view.rank > 1 and View.strided(view.shape, _strides(view)) == view:
         *outer, inner = _strides(view)
         if inner != 1:
@@ -156,6 +158,23 @@ def _verify_start(op: TmaLoad | TmaStore, tensor: Value, unit: int) -> Iterator[
                 "element",
                 "a start of 0 or more, or tw.copy",
             )
+
+
+def _verify_rows(op: TmaLoad | TmaStore, tensor: Value, unit: int) -> Iterator[Violation]:
+    """Where the rows of what is stored may end: an H200 stored whole units of 16 bytes.
+
+    What lies between a row's last element and the end of its unit was overwritten.  Loads are cut exactly.
+    """
+    extent = tensor.tensor.view.shape[-1]
+    if divisor(extent) % unit:
+        last = tensor.tensor.view.rank - 1
+        yield op.violation(
+            "tma",
+            f"dimension {last} of {tensor} has {extent} elements, a multiple of {divisor(extent)} "
+            f"{tensor.dtype}, not of 16 bytes: a store by TMA writes whole units of 16 bytes, and would "
+            "overwrite what follows each row",
+            f"tw.copy from shared memory, or an extent that is a multiple of {unit}",
+        )
 
 
 def _strides(view: View) -> list[int]:

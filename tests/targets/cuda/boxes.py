@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import pytest
 from tests.movers.random_movers import Array, Placed
 
 import tilewright as tw
@@ -80,12 +81,28 @@ class Case:
     @property
     def placed(self) -> Placed:
         """Every stride but the last one is a multiple of 16 bytes; the start is 16 bytes after a boundary."""
-        unit = 16 // tw.dtype(self.dtype).bytes
+        unit = self.unit
         strides, reach = dict.fromkeys(self.order, 1), 1
         for dim, gap in zip(self.order[::-1], (0, *self.gaps[::-1]), strict=True):
             strides[dim] = 1 if dim == self.order[-1] else (-(-reach // unit) + gap) * unit
             reach = strides[dim] * self.shape[dim]
         return Placed(tuple(strides[dim] for dim in range(len(self.shape))), unit)
+
+    @property
+    def unit(self) -> int:
+        """Elements in 16 bytes."""
+        return 16 // tw.dtype(self.dtype).bytes
+
+    @property
+    def has_whole_rows(self) -> bool:
+        """Whether rows are multiples of 16 bytes."""
+        return self.shape[-1] % self.unit == 0
+
+    def with_whole_rows(self) -> Case:
+        """The same with rows rounded up to multiples of 16 bytes, and a unit at least between two of them."""
+        last = -(-self.shape[-1] // self.unit) * self.unit
+        gaps = (*self.gaps[:-1], max(self.gaps[-1], 1))
+        return replace(self, shape=(*self.shape[:-1], last), gaps=gaps)
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -97,7 +114,7 @@ class Case:
         """How many elements the first box lies before the tensor, in each dimension."""
         if kernel is store_boxes:
             return (0,) * len(self.shape)
-        return (*self.before[:-1], self.before[-1] * (16 // tw.dtype(self.dtype).bytes))
+        return (*self.before[:-1], self.before[-1] * self.unit)
 
     def counts(self, kernel: Any) -> tuple[int, ...]:
         """How many boxes there are in each dimension."""
@@ -184,4 +201,11 @@ CASES: dict[str, Case] = {
     )
     for dtype in dtypes
 }
-KERNELS = {"load": load_boxes, "store": store_boxes}
+STORES = {name: case.with_whole_rows() for name, case in CASES.items()}
+"""The same with rows that a store may write: multiples of 16 bytes, and canaries between all of them."""
+REFUSED = {name: case for name, case in CASES.items() if not case.has_whole_rows}
+"""Those whose rows end within 16 bytes: a store would overwrite what follows each of them."""
+
+LOADED = [pytest.param(case, load_boxes, id=f"{name}-load") for name, case in CASES.items()]
+STORED = [pytest.param(case, store_boxes, id=f"{name}-store") for name, case in STORES.items()]
+LEGAL = [*LOADED, *STORED]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -12,27 +13,61 @@ from tilewright.errors import LegalityError
 from tilewright.ir import verify
 from tilewright.runtime.nvrtc import FATAL, compile_text
 from tilewright.targets import cuda
-from tilewright.targets.reference import Kind
+from tilewright.targets.reference import Kind, run
 
-from .boxes import CASES, KERNELS
-
-
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("name", CASES)
-def test_on_the_reference(name: str, kernel: str) -> None:
-    assert CASES[name].is_right(KERNELS[kernel], "reference")
+from .boxes import LEGAL, NAMES, REFUSED, Case, store_boxes
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-@pytest.mark.parametrize("name", CASES)
-def test_the_text_compiles(name: str, kernel: str) -> None:
-    traced = CASES[name].trace(KERNELS[kernel])
+@pytest.mark.parametrize(("made", "kernel"), LEGAL)
+def test_on_the_reference(made: Case, kernel: Any) -> None:
+    assert made.is_right(kernel, "reference")
+
+
+@pytest.mark.parametrize(("made", "kernel"), LEGAL)
+def test_the_text_compiles(made: Case, kernel: Any) -> None:
+    traced = made.trace(kernel)
     assert [*verify.violations(traced), *cuda.violations(traced, "sm_90a")] == []
     text = cuda.emit(traced, "sm_90a").text
-    assert f"tma_{kernel}_{len(CASES[name].shape)}d(&" in text
-    binary = compile_text(text, "sm_90a", name)
+    assert f"tma_{kernel.__name__.partition('_')[0]}_{len(made.shape)}d(&" in text
+    binary = compile_text(text, "sm_90a")
     assert "warning" not in binary.log
     assert not any(code in binary.log for code in FATAL)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_stores_of_rows_that_end_within_16_bytes_are_refused(name: str) -> None:
+    """Hardware stores whole units of 16 bytes: on an H200 what followed each row was overwritten."""
+    case = REFUSED[name]
+    [found] = verify.violations(case.trace(store_boxes))
+    extent, rank = case.shape[-1], len(case.shape)
+    known = math.gcd(extent, 256)
+    names = NAMES[-2 * rank + 1 :].split()
+    assert f"dimension {rank - 1} of Y has {names[-1]} elements, a multiple of {known} {case.dtype}" in str(
+        found
+    )
+    assert "a store by TMA writes whole units of 16 bytes, and would overwrite what follows each row" in str(
+        found
+    )
+    assert f"tw.copy from shared memory, or an extent that is a multiple of {case.unit}" in str(found)
+    assert "tw.tma_store(held, Y, at)" in str(found)
+    with pytest.raises(LegalityError, match="whole units of 16 bytes"):
+        case.is_right(store_boxes, "reference")
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_the_reference_finds_what_is_stored_behind_rows(name: str) -> None:
+    """Also without legality: as many elements behind each row as lie in the unit that it ends in."""
+    case = REFUSED[name]
+    tensor, boxes = case.arrays(store_boxes)
+    boxes.array[...] = 0
+    report = run(case.trace(store_boxes), {"Y": tensor.array, "Z": boxes.array})
+    [found] = report.findings
+    assert found.kind is Kind.OUT_OF_BOUNDS
+    assert (found.tensor, found.access.action) == ("Y", "write")
+    behind = -case.shape[-1] % case.unit
+    assert f"the {behind} elements behind each are overwritten" in found.reason
+    assert found.count == behind * math.prod(case.shape[:-1])
+    assert tensor.is_whole_around()
 
 
 def refusal(shape: tuple[int, ...], names: str, rows: int = 8, **wrong: Any) -> str:

@@ -148,7 +148,11 @@ class Footprints:
 
 
 def box_at(
-    value: Value, at: Sequence[int], shape: Sequence[int], env: Mapping[Sym, int]
+    value: Value,
+    at: Sequence[int],
+    shape: Sequence[int],
+    env: Mapping[Sym, int],
+    extents: Sequence[int] | None = None,
 ) -> tuple[Array, Array]:
     """A box of a tensor, as TMA sees it: element offsets, and which elements exist.
 
@@ -157,10 +161,12 @@ def box_at(
         at: coordinates of the box's first element; may lie outside, also before the tensor.
         shape: extents of the box; 1 in the leading dimensions that it lacks.
         env: the value of every symbol.
+        extents: up to where elements exist; default: those of the tensor.
     """
     box = (1,) * (len(at) - len(shape)) + tuple(shape)
     grids = [start + grid for start, grid in zip(at, np.indices(box, sparse=True), strict=True)]
-    extents = [int(evaluate(extent, env)) for extent in value.tensor.view.shape]
+    if extents is None:
+        extents = [int(evaluate(extent, env)) for extent in value.tensor.view.shape]
     exists = np.ones(box, bool)
     for grid, extent in zip(grids, extents, strict=True):
         exists &= (grid >= 0) & (grid < extent)

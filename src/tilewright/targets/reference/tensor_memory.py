@@ -13,6 +13,7 @@ import numpy as np
 from tilewright.ir.async_ops import TmaLoad, TmaStore
 from tilewright.ir.op import Op
 from tilewright.ir.types import Value
+from tilewright.layout.walk import evaluate
 from tilewright.targets.reference.agents import Agent, Proxy, Scope
 from tilewright.targets.reference.barriers import Load, TransactionBarrier
 from tilewright.targets.reference.findings import Kind
@@ -24,6 +25,9 @@ from tilewright.targets.reference.state import BlockState, BulkStore, Warp
 
 ALIGNMENT = 1024
 """Bytes that the address of a swizzled box in shared memory must be a multiple of: 8 rows of 128."""
+
+STORE_BYTES = 16
+"""What a bulk store writes as a whole, from the beginning of a row on."""
 
 
 def load_box(
@@ -98,12 +102,38 @@ def store_box(machine: Machine, warp: Warp, op: TmaStore) -> None:
         )
         machine.checker.waiting(Kind.OUT_OF_BOUNDS, warp.agent, op, None, reason, "store")
     source, target = (warp.block.buffers[value.buffer] for value in (op.source, op.target))
+    if machine.check:
+        _find_row_ends(machine, warp, op, target, tile.shape)
     moved = exists & _usable(machine, warp.stores, op, op.source, source, tile)
     if machine.check:
         _check(machine, warp.stores, op, op.source, source, tile[moved], "read")
         _check(machine, warp.landings, op, op.target, target, at[moved], "write")
     target.elements[at[moved]] = poison(op.target.dtype, ())
     warp.bulk.append(BulkStore(warp.stores.time, op, source, tile[moved], target, at[moved]))
+
+
+def _find_row_ends(machine: Machine, warp: Warp, op: TmaStore, target: Buffer, box: Sequence[int]) -> None:
+    """Find what a store would overwrite behind the rows of its target: it writes whole units, as on an H200.
+
+    Legality refuses such a target; a kernel that runs without it is found here.  Nothing is written there.
+    """
+    unit = STORE_BYTES // op.target.dtype.bytes
+    *outer, extent = (int(evaluate(size, warp.env)) for size in op.target.tensor.view.shape)
+    starts = [warp.int(i) for i in op.at]
+    behind = min(-(-extent // unit) * unit, starts[-1] + box[-1]) - extent
+    if behind <= 0 or starts[-1] >= extent:
+        return
+    at, exists = box_at(
+        op.target, [*starts[:-1], extent], (*box[:-1], behind), warp.env, (*outer, extent + behind)
+    )
+    reason = (
+        f"a store by TMA writes whole units of {STORE_BYTES} bytes: rows of {extent} elements end within "
+        f"one, and the {behind} elements behind each are overwritten; use tw.copy, or an extent that is a "
+        f"multiple of {unit}"
+    )
+    site = machine.checker.site(op, op.target, "write")
+    lanes = np.zeros(int(exists.sum()), int)
+    machine.checker.defect(Kind.OUT_OF_BOUNDS, warp.landings, site, target, at[exists], lanes, reason)
 
 
 def commit_stores(warp: Warp) -> None:
