@@ -20,8 +20,9 @@ GROUPS = 10
 
 
 def random_shape(draw: random.Random) -> tuple[int, int, int]:
-    """Any M and N, of which one in two leaves no rows of 16 bytes; K such that rows of A and B are."""
-    return draw.randint(1, 900), 8 * draw.randint(1, 120), 8 * draw.randint(1, 150)
+    """Any M and N, half of the time rows of C that TMA may store; K such that the rows of A and B are."""
+    unit = draw.choice((1, 8))
+    return draw.randint(1, 900), unit * draw.randint(1, 960 // unit), 8 * draw.randint(1, 150)
 
 
 @pytest.mark.parametrize("group", range(GROUPS))

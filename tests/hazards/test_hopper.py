@@ -99,7 +99,7 @@ def test_what_an_author_is_told_of_an_unguarded_wait(golden, tmp_path) -> None:
     golden(str(report) + "\n", "unguarded_wait.txt")
 
 
-@pytest.mark.parametrize("shape", [(200, 136, 5 * 64 + 8), (136, 264, 0), (64, 64, 72)])
+@pytest.mark.parametrize("shape", [(200, 136, 5 * 64 + 8), (136, 264, 0), (64, 64, 72), (129, 67, 72)])
 def test_the_example_is_right_and_clean(shape) -> None:
     bound = EXAMPLE["bind"](tw.bf16, columns=64, stages=2, blocks=3)
     arrays = operands(*shape)

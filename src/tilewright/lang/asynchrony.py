@@ -161,7 +161,14 @@ def tma_load(
 
 
 def tma_store(source: Tensor, target: Tensor, at: Sequence[Index]) -> None:
-    """Copy a box of shared memory to element ``at`` of ``target``, in the background; edges clip it."""
+    """Copy a box of shared memory to element ``at`` of ``target``, in the background; edges clip it.
+
+    Args:
+        source: a swizzled tile in shared memory.
+        target: a tensor parameter whose rows are multiples of 16 bytes: hardware stores units of 16 bytes,
+            and would overwrite what follows other rows.
+        at: the box's first element; not before the tensor.
+    """
     place = tuple(unwrap(i) for i in as_tuple(at))
     current().emit(ops.TmaStore, source=source.value, target=target.value, at=place)
 

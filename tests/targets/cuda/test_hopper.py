@@ -49,6 +49,18 @@ def test_only_maps_reach_the_kernel() -> None:
     assert [param.sym.name for param in passed_params(lowered)] == ["M", "K", "N"]
 
 
+@pytest.mark.parametrize("columns", EXAMPLE["STAGES"])
+def test_rows_of_c_that_end_within_16_bytes_are_written_from_registers(columns) -> None:
+    inputs, output = (tw.TensorSpec(tw.bf16, 2, 1, (1, n), (n, 1), 16, False) for n in (8, 1))
+    kernel = EXAMPLE["bind"](tw.bf16, columns=columns).trace(inputs, inputs, output)
+    assert [str(v) for v in (*verify.violations(kernel), *cuda.violations(kernel, "sm_90a"))] == []
+    listing = cuda.emit(kernel, "sm_90a")
+    assert [tensor_map.name for tensor_map in listing.kernel.tensor_maps] == ["A_map", "B_map"]
+    binary = compile_text(listing.text, "sm_90a")
+    assert binary.resources["spill_store_bytes"] == binary.resources["stack_bytes"] == 0
+    assert not any(code in binary.log for code in FATAL)
+
+
 def test_rows_that_are_no_multiple_of_16_bytes_are_refused() -> None:
     broken = verify.violations(trace(divisor=4))
     assert {violation.rule for violation in broken} == {"tma"}
