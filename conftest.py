@@ -1,6 +1,6 @@
 """A skipped test is a failed test: what cannot run everywhere carries a marker and is deselected.
 
-The `gpu` marker is the only one so far; `-m gpu` asks for those tests, and without a GPU they then fail.
+The markers are `gpu` and `two_gpus`; `-m gpu` asks for those tests, and without a GPU they then fail.
 
 Golden files hold the text that a test expects; `--update-golden` writes them anew, to be read as a diff.
 """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -38,7 +38,10 @@ def said(attributes: list[Any]) -> dict[str, Any]:
 
 @dataclass
 class Driver:
-    """The bindings' own classes, and functions that write down what they are asked."""
+    """The bindings' own classes, and functions that write down what they are asked.
+
+    ``current`` is the context that is current, 0 if none is; ``used`` says which it was at each call.
+    """
 
     arguments: int = 1
     launched: list[Launched] = field(default_factory=list)
@@ -49,6 +52,9 @@ class Driver:
     stream_ids: dict[int, int] = field(default_factory=dict)
     memory: dict[int, Any] = field(default_factory=dict)
     status: Any = bindings.CUresult.CUDA_SUCCESS
+    devices: int = 1
+    current: int = 0
+    used: list[tuple[str, int]] = field(default_factory=list)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(bindings, name)
@@ -66,17 +72,28 @@ class Driver:
     ) -> tuple[Any]:
         pointers = struct.unpack(f"{self.arguments}P", ctypes.string_at(arguments, 8 * self.arguments))
         words = tuple(ctypes.c_uint64.from_address(pointer).value for pointer in pointers)
+        self.used.append((name, self.current))
+        if not self.current:
+            return (bindings.CUresult.CUDA_ERROR_INVALID_CONTEXT,)
         self.launched.append(Launched(name, stream, tuple(shape), said(attributes), words))
         return (self.status,)
+
+    def cuCtxGetCurrent(self) -> tuple[Any, int]:  # noqa: N802
+        return bindings.CUresult.CUDA_SUCCESS, self.current
 
     def cuGetErrorString(self, status: Any) -> tuple[Any, bytes]:  # noqa: N802
         return status, b"as the test asked"
 
     def cuMemFree(self, address: int) -> None:  # noqa: N802
+        self.used.append(("cuMemFree", self.current))
         self.freed.append(address)
         del self.memory[address]
 
     def call(self, name: str, *arguments: Any) -> Any:
+        if name == "cuCtxSetCurrent":
+            self.current = int(arguments[0])
+            return None
+        self.used.append((name, self.current))
         if name == "cuMemAlloc":
             kept = ctypes.create_string_buffer(arguments[0] + 256)
             address = -(-ctypes.addressof(kept) // 256) * 256
@@ -85,7 +102,7 @@ class Driver:
         if name == "cuMemsetD8Async":
             self.cleared.append((arguments[0], arguments[2], int(arguments[3])))
             return None
-        if name == "cuMemcpyHtoD":
+        if name in ("cuMemcpyHtoD", "cuMemcpyDtoH"):
             ctypes.memmove(*arguments)
             return None
         if name == "cuStreamGetId":
@@ -122,6 +139,11 @@ class OnGpu:
         return {**face, "version": 3, "stream": self.stream}
 
 
+def context(index: int) -> int:
+    """The primary context of a device."""
+    return 0xC000 + index
+
+
 @pytest.fixture
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
     """The driver, in the place of the real one."""
@@ -129,8 +151,8 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
     device = cuda.Device(0, "none", (9, 0), 132, 232448, 50 << 20)
     monkeypatch.setattr(cuda, "driver", lambda: made)
     monkeypatch.setattr(cuda, "call", made.call)
-    monkeypatch.setattr(cuda, "device", lambda index=0: device)
-    monkeypatch.setattr(cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(cuda, "activate", lambda index: None)
+    monkeypatch.setattr(cuda, "device", lambda index=0: replace(device, index=index))
+    monkeypatch.setattr(cuda, "device_count", lambda: made.devices)
+    monkeypatch.setattr(cuda, "context", context)
     monkeypatch.setattr("tilewright.runtime.frameworks._ordinal", lambda pointer: 0)
     return made

@@ -36,8 +36,7 @@ class DeviceArray:
         """A copy of a NumPy array, in the same order of memory if that is dense."""
         dense = array if array.flags.forc else np.ascontiguousarray(array)
         made = cls(cuda.Memory(dense.nbytes, index), dense.shape, dense.strides, dtype(dense.dtype))
-        if dense.nbytes:
-            cuda.call("cuMemcpyHtoD", made.memory.address, dense.ctypes.data, dense.nbytes)
+        made.memory.fill(dense.ctypes.data, dense.nbytes)
         return made
 
     @property
@@ -59,7 +58,5 @@ class DeviceArray:
         """A copy in host memory; waits for the device."""
         by_stride = sorted(range(len(self.shape)), key=lambda dim: -self.strides[dim])
         dense = np.empty([self.shape[dim] for dim in by_stride], self.dtype)
-        cuda.synchronize()
-        if dense.nbytes:
-            cuda.call("cuMemcpyDtoH", dense.ctypes.data, self.memory.address, dense.nbytes)
+        self.memory.read(dense.ctypes.data, dense.nbytes)
         return dense.transpose(np.argsort(by_stride))

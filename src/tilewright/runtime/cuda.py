@@ -123,13 +123,46 @@ def context(index: int) -> Any:
     return call("cuDevicePrimaryCtxRetain", call("cuDeviceGet", index))
 
 
-def activate(index: int) -> None:
-    """Make the device's primary context current in this thread, if it is not."""
+def activate(index: int) -> Any | None:
+    """Make the device's primary context current in this thread, if it is not.
+
+    Returns:
+        The context to give back to `restore` afterwards; None if there is nothing to restore.  Where no
+        context was current, that of device 0 stays: without one, the CUDA runtime takes device 0 too.
+    """
     wanted = context(index)
     bindings = driver()
     status, now = bindings.cuCtxGetCurrent()
-    if status != bindings.CUresult.CUDA_SUCCESS or int(now) != int(wanted):
-        call("cuCtxSetCurrent", wanted)
+    if status == bindings.CUresult.CUDA_SUCCESS and int(now) == int(wanted):
+        return None
+    call("cuCtxSetCurrent", wanted)
+    return now if int(now) or index else None
+
+
+def restore(before: Any | None) -> None:
+    """Make current again what `activate` found."""
+    if before is not None:
+        call("cuCtxSetCurrent", before)
+
+
+class Current:
+    """While it is entered, a device's primary context is current in this thread; then what was before.
+
+    Args:
+        index: the device.
+    """
+
+    __slots__ = ("_before", "_index")
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._before: Any | None = None
+
+    def __enter__(self) -> None:
+        self._before = activate(self._index)
+
+    def __exit__(self, *_: object) -> None:
+        restore(self._before)
 
 
 class Function:
@@ -143,14 +176,14 @@ class Function:
     """
 
     def __init__(self, cubin: bytes, entry: str, index: int, shared_bytes: int) -> None:
-        activate(index)
         self.index = index
         self.shared_bytes = shared_bytes
-        self._module = call("cuModuleLoadData", cubin)
-        self.handle = call("cuModuleGetFunction", self._module, entry.encode())
-        if shared_bytes > 48 * 1024:
-            attribute = driver().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
-            call("cuFuncSetAttribute", self.handle, attribute, shared_bytes)
+        with Current(index):
+            self._module = call("cuModuleLoadData", cubin)
+            self.handle = call("cuModuleGetFunction", self._module, entry.encode())
+            if shared_bytes > 48 * 1024:
+                attribute = driver().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+                call("cuFuncSetAttribute", self.handle, attribute, shared_bytes)
 
 
 MOST_STARTS = 64
@@ -199,13 +232,13 @@ class Launch:
 
     def run(self, stream: int) -> None:
         """Launch with what the buffer holds; the driver copies it before the call returns."""
-        if self._several_devices:
-            activate(self._index)
         start = self._starts.get(stream) or self.start_on(stream)
-        (status,) = start()
-        if status is not self._success:
-            # A thread that has not used CUDA yet has no current context.
-            activate(self._index)
+        # Where there is one device, its context is current as a rule: asking would cost as much as trying.
+        if not self._several_devices:
+            (status,) = start()
+            if status is self._success:
+                return
+        with Current(self._index):
             (status,) = start()
             if status != self._success:
                 raise failure("the launch", status)
@@ -239,18 +272,34 @@ class Memory:
     """Device memory of our own, freed when no longer used."""
 
     def __init__(self, size_bytes: int, index: int) -> None:
-        activate(index)
+        self.index = index
         self.size_bytes = max(size_bytes, 1)
-        self.address = int(call("cuMemAlloc", self.size_bytes))
+        with Current(index):
+            self.address = int(call("cuMemAlloc", self.size_bytes))
 
     def clear(self, stream: int) -> None:
         """Set every byte to 0, in order with ``stream``."""
-        call("cuMemsetD8Async", self.address, 0, self.size_bytes, stream)
+        with Current(self.index):
+            call("cuMemsetD8Async", self.address, 0, self.size_bytes, stream)
+
+    def fill(self, source: int, size_bytes: int) -> None:
+        """Copy bytes from an address of the host to the start of this memory."""
+        if size_bytes:
+            with Current(self.index):
+                call("cuMemcpyHtoD", self.address, source, size_bytes)
+
+    def read(self, target: int, size_bytes: int) -> None:
+        """Copy the first bytes of this memory to an address of the host, after all work on the device."""
+        with Current(self.index):
+            call("cuCtxSynchronize")
+            if size_bytes:
+                call("cuMemcpyDtoH", target, self.address, size_bytes)
 
     def __del__(self) -> None:
         address = getattr(self, "address", 0)
         if address:
-            driver().cuMemFree(address)
+            with Current(self.index):
+                driver().cuMemFree(address)
 
 
 def synchronize(index: int = 0) -> None:
@@ -259,5 +308,5 @@ def synchronize(index: int = 0) -> None:
     Raises:
         LaunchError: a kernel failed.
     """
-    activate(index)
-    call("cuCtxSynchronize")
+    with Current(index):
+        call("cuCtxSynchronize")

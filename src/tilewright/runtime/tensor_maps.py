@@ -28,6 +28,7 @@ class TensorMaps:
     def __init__(self, tensor_map: TensorMap, info: ArrayInfo) -> None:
         self._map = tensor_map
         self._shape, self._strides = info.shape, info.strides
+        self._index = info.device[1] if info.device != "cpu" else 0
         self._encoded: dict[int, bytes] = {}
 
     def at(self, address: int) -> bytes:
@@ -58,8 +59,7 @@ class TensorMaps:
         def choice(group: str, name: str) -> Any:
             return getattr(getattr(driver, f"CUtensorMap{group}"), f"CU_TENSOR_MAP_{name}")
 
-        encoded = cuda.call(
-            "cuTensorMapEncodeTiled",
+        asked = (
             choice("DataType", f"DATA_TYPE_{kind}"),
             rank,
             address,
@@ -72,4 +72,6 @@ class TensorMaps:
             choice("L2promotion", "L2_PROMOTION_L2_256B"),
             choice("FloatOOBfill", "FLOAT_OOB_FILL_NONE"),
         )
+        with cuda.Current(self._index):
+            encoded = cuda.call("cuTensorMapEncodeTiled", *asked)
         return ctypes.string_at(int(encoded.getPtr()), MAP_BYTES)

@@ -51,7 +51,10 @@ class Workspaces:
 
     def prepare(self, buffer: Any, stream: int) -> None:
         """Write the addresses of the stream's set, and clear what must hold zeros, in order with it."""
-        cuda.activate(self._index)
+        with cuda.Current(self._index):
+            self._prepare(buffer, stream)
+
+    def _prepare(self, buffer: Any, stream: int) -> None:
         key = _key(stream)
         found = self._sets.get(key)
         if found is None:

@@ -151,20 +151,21 @@ def clock_for(target: str, stream: int | None = None, calls: int | None = None) 
     if target != "cuda":
         yield HostClock(calls, wait_for_quiet, warm=calls is None)
         return
-    index = open_device()
+    index = device_index()
     handle = framework_stream() if stream is None else stream
-    if calls is not None:
-        yield HostClock(calls, lambda: cuda.call("cuStreamSynchronize", handle))
-        return
-    clock = CudaClock(index, handle)
-    try:
-        yield clock
-    finally:
-        clock.close()
+    with cuda.Current(index):
+        if calls is not None:
+            yield HostClock(calls, lambda: cuda.call("cuStreamSynchronize", handle))
+            return
+        clock = CudaClock(index, handle)
+        try:
+            yield clock
+        finally:
+            clock.close()
 
 
-def open_device() -> int:
-    """The number of the device that PyTorch uses, else 0; makes its context current.
+def device_index() -> int:
+    """The number of the device that PyTorch uses, else 0.
 
     Raises:
         ToolchainError: no bindings, no driver, or no device.
@@ -173,9 +174,7 @@ def open_device() -> int:
     if not cuda.device_count():
         raise ToolchainError("the CUDA driver finds no device; use target='cpu'")
     torch = _torch_on_device()
-    index = 0 if torch is None else int(torch.cuda.current_device())
-    cuda.activate(index)
-    return index
+    return 0 if torch is None else int(torch.cuda.current_device())
 
 
 def framework_stream() -> int:

@@ -16,7 +16,7 @@ import numpy as np
 from tilewright.errors import ToolchainError
 from tilewright.runtime import cuda, nvrtc
 from tilewright.runtime.environment import settings, usable_processors
-from tilewright.tune.clocks import open_device
+from tilewright.tune.clocks import device_index
 
 PACKAGES = ("tilewright", "numpy", "ml_dtypes", "torch", "triton", "cuda-bindings", "ziglang")
 CLOCKS = ("clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "power.limit", "temperature.gpu")
@@ -150,7 +150,7 @@ def device_record() -> DeviceRecord:
     Raises:
         ToolchainError: no driver, or no device.
     """
-    found = cuda.device(open_device())
+    found = cuda.device(device_index())
     return DeviceRecord(
         name=found.name,
         arch=found.arch,

@@ -1,0 +1,83 @@
+"""Launches on the second of two GPUs, from a thread whose current device is the first one."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.ops.device_array import DeviceArray
+from tilewright.runtime import cuda
+
+pytestmark = pytest.mark.two_gpus
+
+
+@tw.kernel(X="N", turns=int)
+def count(X, turns):
+    """Each element gets the number of turns, through counters that start at 0."""
+    n = tw.block_index(tw.ceil_div(X.shape[0], 64))
+    counters = tw.workspace((tw.ceil_div(X.shape[0], 64), 64), tw.f32, zeroed=True)
+    mine = counters[n]
+    for _ in tw.range(turns):
+        tw.copy(tw.load(mine.partition((32,))) + 1.0, mine)
+    tw.copy(tw.load(mine.partition((32,))), X.tile((64,), (n,)))
+
+
+def multiply(torch: Any, device: str) -> bool:
+    a, b = (torch.randint(-4, 5, (70, 70), device=device).half() for _ in range(2))
+    out = torch.full((70, 70), float("nan"), device=device, dtype=torch.float16)
+    return tw.matmul(a, b, out) is out and torch.equal(out.float(), a.float() @ b.float())
+
+
+def counted(torch: Any, device: str) -> bool:
+    x = torch.full((500,), float("nan"), device=device)
+    again = count.bind().prepare(x, 7)
+    again()
+    ran = count(x, 5)
+    torch.cuda.synchronize(device)
+    return ran.target == "cuda" and bool((x == 5).all())
+
+
+def there_and_back(torch: Any, device: str) -> bool:
+    host = np.arange(12.0).reshape(3, 4)
+    return np.array_equal(DeviceArray.of(host, int(device[-1])).host(), host)
+
+
+WORK: dict[str, Callable[[Any, str], bool]] = {
+    work.__name__: work for work in (multiply, counted, there_and_back)
+}
+
+
+@pytest.mark.parametrize("name", WORK)
+@pytest.mark.parametrize("current", [0, 1])
+def test_the_current_device_stays(name: str, current: int) -> None:
+    torch = import_module("torch")
+    assert cuda.device_count() >= 2, "two GPUs are needed"
+    torch.cuda.set_device(current)
+    for device in ("cuda:1", "cuda:0", "cuda:1"):
+        context = int(cuda.call("cuCtxGetCurrent"))
+        assert WORK[name](torch, device)
+        assert torch.cuda.current_device() == current
+        assert int(cuda.call("cuCtxGetCurrent")) == context
+        assert torch.empty(1, device="cuda").device.index == current
+    torch.cuda.set_device(0)
+
+
+@pytest.mark.parametrize("name", WORK)
+def test_a_thread_that_has_used_no_device_stays_on_device_0(name: str) -> None:
+    torch = import_module("torch")
+    found: list[object] = []
+
+    def work() -> None:
+        found.append(WORK[name](torch, "cuda:1"))
+        found.append(torch.cuda.current_device())
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert found == [True, 0]
