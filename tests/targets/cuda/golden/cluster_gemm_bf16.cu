@@ -168,24 +168,24 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
   const int row = cluster_block_x();  // of 2
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const int first = block_m / 2;
-  // clusters.py:38: sA: bf16 4x2x64x64
+  // clusters.py:39: sA: bf16 4x2x64x64
   bf16_t* const sA = (bf16_t*)shared_memory;
-  // clusters.py:39: sB: bf16 4x256x64
+  // clusters.py:40: sB: bf16 4x256x64
   bf16_t* const sB = (bf16_t*)(shared_memory + 65536);
-  // clusters.py:40: sC: bf16 2x2x64x64
+  // clusters.py:41: sC: bf16 2x2x64x64
   bf16_t* const sC = (bf16_t*)(shared_memory + 196608);
-  // clusters.py:41: full: 4 barriers of 1 arrivals
+  // clusters.py:42: full: 4 barriers of 1 arrivals
   mbarrier_t* const full = (mbarrier_t*)(shared_memory + 229376);
   if (tid == 0) mbarrier_init(full, 4, 1);
-  // clusters.py:42: empty: 4 barriers of 16 arrivals
+  // clusters.py:43: empty: 4 barriers of 16 arrivals
   mbarrier_t* const empty = (mbarrier_t*)(shared_memory + 229408);
   if (tid == 0) mbarrier_init(empty, 4, 16);
-  // clusters.py:43: barrier of the cluster
+  // clusters.py:44: barrier of the cluster
   cluster_barrier();
-  // clusters.py:57: warps 0 to 3
+  // clusters.py:58: warps 0 to 3
   if (tid < 128) {
     set_registers_down<40>();
-    // clusters.py:57: warp 0
+    // clusters.py:58: warp 0
     if (tid < 32) {
       for (int turn = 0; turn < ((M / 256)*(N / 256) - first + 65) / 66; ++turn) {
         const int band = 8*((66*turn + first) / (8*(N / 256)));
@@ -195,13 +195,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
         for (int k = 0; k < K / 64; ++k) {
           const int step = (K / 64)*turn + k;
           const int stage = step % 4;
-          // clusters.py:63: wait for empty
+          // clusters.py:64: wait for empty
           mbarrier_wait(empty + stage, -((step / 4) % 2) + 1);
-          // clusters.py:64: full waits for 49152 bytes
+          // clusters.py:65: full waits for 49152 bytes
           if (tid == 0) mbarrier_arrive_expect(full + stage, 49152);
-          // clusters.py:67: A -> part_a, by TMA
+          // clusters.py:68: A -> part_a, by TMA
           if (tid == 0) tma_load_2d(&A_map, sA + 8192*stage, full + stage, 64*k, 256*m + 128*row);
-          // clusters.py:68: B -> part_b, by TMA, to all blocks along axis 0
+          // clusters.py:69: B -> part_b, by TMA, to all blocks along axis 0
           if (tid == 0) {
             tma_load_multicast_2d(&B_map, sB + 16384*stage + 8192*row, full + stage, 0x3, 64*k,
                 256*n + 128*row);
@@ -210,7 +210,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
       }
     }
   }
-  // clusters.py:71: warps 4 to 7
+  // clusters.py:72: warps 4 to 7
   else if (tid < 256) {
     set_registers_up<232>();
     const int tid = threadIdx.x - 128;
@@ -219,54 +219,54 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
       const int rows_1 = min_int((M / 256) - band_1, 8);
       const int m_1 = (((66*turn_1 + first) % (8*(N / 256))) % rows_1) + band_1;
       const int n_1 = ((66*turn_1 + first) % (8*(N / 256))) / rows_1;
-      // clusters.py:74: acc: f32 64x256, 128 per thread
+      // clusters.py:75: acc: f32 64x256, 128 per thread
       float acc[128] = {};
       for (int k_1 = 0; k_1 < K / 64; ++k_1) {
         const int step_1 = (K / 64)*turn_1 + k_1;
         const int stage_1 = step_1 % 4;
-        // clusters.py:78: wait for full
+        // clusters.py:79: wait for full
         mbarrier_wait(full + stage_1, (step_1 / 4) % 2);
-        // clusters.py:79: registers are ready
+        // clusters.py:80: registers are ready
         mma_fence();
-        // clusters.py:80: acc += sA_slice_1 * sB_slice_1, by wgmma.m64n256k16.f32.bf16
+        // clusters.py:81: acc += sA_slice_1 * sB_slice_1, by wgmma.m64n256k16.f32.bf16
         {
           const descriptor_t a = descriptor(sA + 8192*stage_1);
           const descriptor_t b = descriptor(sB + 16384*stage_1);
           #pragma unroll
           for (int i = 0; i < 4; ++i) wgmma_m64n256k16_bf16(acc, a + 2*i, b + 2*i);
         }
-        // clusters.py:81: close the group of MMAs
+        // clusters.py:82: close the group of MMAs
         mma_commit();
-        // clusters.py:82: wait until at most 1 groups of MMAs are unfinished
+        // clusters.py:83: wait until at most 1 groups of MMAs are unfinished
         mma_wait<1>();
         if (0 < k_1) {
-          // clusters.py:53: each warp arrives at empty
+          // clusters.py:54: each warp arrives at empty
           __syncwarp();
           if (tid % 32 == 0) mbarrier_arrive(empty + (step_1 + 3) % 4);
-          // clusters.py:53: each warp arrives at empty of another block
+          // clusters.py:54: each warp arrives at empty of another block
           __syncwarp();
           if (tid % 32 == 0) mbarrier_arrive_at(empty + (step_1 + 3) % 4, (row + 1) % 2);
         }
       }
-      // clusters.py:85: wait until at most 0 groups of MMAs are unfinished
+      // clusters.py:86: wait until at most 0 groups of MMAs are unfinished
       mma_wait<0>();
       if (0 < K / 64) {
-        // clusters.py:53: each warp arrives at empty
+        // clusters.py:54: each warp arrives at empty
         __syncwarp();
         if (tid % 32 == 0) mbarrier_arrive(empty + 3);
-        // clusters.py:53: each warp arrives at empty of another block
+        // clusters.py:54: each warp arrives at empty of another block
         __syncwarp();
         if (tid % 32 == 0) mbarrier_arrive_at(empty + 3, (row + 1) % 2);
       }
-      // clusters.py:91: wait until at most 1 groups of stores read shared memory
+      // clusters.py:96: wait until at most 1 groups of stores read shared memory
       if (tid == 0) bulk_wait<1>();
-      // clusters.py:92: barrier 1 of 128 threads
+      // clusters.py:97: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // clusters.py:93: part = acc[0:64, 0:64]
+      // clusters.py:98: part = acc[0:64, 0:64]
       float part[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part[i] = acc[i];
-      // clusters.py:93: part -> buffer, 4 matrices at a time
+      // clusters.py:98: part -> buffer, 4 matrices at a time
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -279,23 +279,23 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:94: let TMA and the tensor cores see shared memory
+      // clusters.py:99: let TMA and the tensor cores see shared memory
       fence_async();
-      // clusters.py:95: barrier 1 of 128 threads
+      // clusters.py:100: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // clusters.py:96: buffer -> C, by TMA
+      // clusters.py:101: buffer -> C, by TMA
       if (tid == 0) tma_store_2d(&C_map, sC, 256*n_1, 256*m_1 + 128*row);
-      // clusters.py:97: close the group of stores
+      // clusters.py:102: close the group of stores
       if (tid == 0) bulk_commit();
-      // clusters.py:91: wait until at most 1 groups of stores read shared memory
+      // clusters.py:96: wait until at most 1 groups of stores read shared memory
       if (tid == 0) bulk_wait<1>();
-      // clusters.py:92: barrier 1 of 128 threads
+      // clusters.py:97: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // clusters.py:93: part_1 = acc[0:64, 64:128]
+      // clusters.py:98: part_1 = acc[0:64, 64:128]
       float part_1[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_1[i] = acc[i + 32];
-      // clusters.py:93: part_1 -> buffer_1, 4 matrices at a time
+      // clusters.py:98: part_1 -> buffer_1, 4 matrices at a time
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -308,23 +308,23 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:94: let TMA and the tensor cores see shared memory
+      // clusters.py:99: let TMA and the tensor cores see shared memory
       fence_async();
-      // clusters.py:95: barrier 1 of 128 threads
+      // clusters.py:100: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // clusters.py:96: buffer_1 -> C, by TMA
+      // clusters.py:101: buffer_1 -> C, by TMA
       if (tid == 0) tma_store_2d(&C_map, sC + 4096, 256*n_1 + 64, 256*m_1 + 128*row);
-      // clusters.py:97: close the group of stores
+      // clusters.py:102: close the group of stores
       if (tid == 0) bulk_commit();
-      // clusters.py:91: wait until at most 1 groups of stores read shared memory
+      // clusters.py:96: wait until at most 1 groups of stores read shared memory
       if (tid == 0) bulk_wait<1>();
-      // clusters.py:92: barrier 1 of 128 threads
+      // clusters.py:97: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // clusters.py:93: part_2 = acc[0:64, 128:192]
+      // clusters.py:98: part_2 = acc[0:64, 128:192]
       float part_2[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_2[i] = acc[i + 64];
-      // clusters.py:93: part_2 -> buffer_2, 4 matrices at a time
+      // clusters.py:98: part_2 -> buffer_2, 4 matrices at a time
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -337,23 +337,23 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:94: let TMA and the tensor cores see shared memory
+      // clusters.py:99: let TMA and the tensor cores see shared memory
       fence_async();
-      // clusters.py:95: barrier 1 of 128 threads
+      // clusters.py:100: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // clusters.py:96: buffer_2 -> C, by TMA
+      // clusters.py:101: buffer_2 -> C, by TMA
       if (tid == 0) tma_store_2d(&C_map, sC, 256*n_1 + 128, 256*m_1 + 128*row);
-      // clusters.py:97: close the group of stores
+      // clusters.py:102: close the group of stores
       if (tid == 0) bulk_commit();
-      // clusters.py:91: wait until at most 1 groups of stores read shared memory
+      // clusters.py:96: wait until at most 1 groups of stores read shared memory
       if (tid == 0) bulk_wait<1>();
-      // clusters.py:92: barrier 1 of 128 threads
+      // clusters.py:97: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // clusters.py:93: part_3 = acc[0:64, 192:256]
+      // clusters.py:98: part_3 = acc[0:64, 192:256]
       float part_3[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_3[i] = acc[i + 96];
-      // clusters.py:93: part_3 -> buffer_3, 4 matrices at a time
+      // clusters.py:98: part_3 -> buffer_3, 4 matrices at a time
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -366,19 +366,19 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:94: let TMA and the tensor cores see shared memory
+      // clusters.py:99: let TMA and the tensor cores see shared memory
       fence_async();
-      // clusters.py:95: barrier 1 of 128 threads
+      // clusters.py:100: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // clusters.py:96: buffer_3 -> C, by TMA
+      // clusters.py:101: buffer_3 -> C, by TMA
       if (tid == 0) tma_store_2d(&C_map, sC + 4096, 256*n_1 + 192, 256*m_1 + 128*row);
-      // clusters.py:97: close the group of stores
+      // clusters.py:102: close the group of stores
       if (tid == 0) bulk_commit();
     }
-    // clusters.py:98: wait until at most 0 groups of stores read shared memory
+    // clusters.py:103: wait until at most 0 groups of stores read shared memory
     if (tid == 0) bulk_wait<0>();
   }
-  // clusters.py:71: warps 8 to 11
+  // clusters.py:72: warps 8 to 11
   else {
     set_registers_up<232>();
     const int tid = threadIdx.x - 256;
@@ -387,54 +387,54 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
       const int rows_2 = min_int((M / 256) - band_2, 8);
       const int m_2 = (((66*turn_2 + first) % (8*(N / 256))) % rows_2) + band_2;
       const int n_2 = ((66*turn_2 + first) % (8*(N / 256))) / rows_2;
-      // clusters.py:74: acc_1: f32 64x256, 128 per thread
+      // clusters.py:75: acc_1: f32 64x256, 128 per thread
       float acc_1[128] = {};
       for (int k_2 = 0; k_2 < K / 64; ++k_2) {
         const int step_2 = (K / 64)*turn_2 + k_2;
         const int stage_2 = step_2 % 4;
-        // clusters.py:78: wait for full
+        // clusters.py:79: wait for full
         mbarrier_wait(full + stage_2, (step_2 / 4) % 2);
-        // clusters.py:79: registers are ready
+        // clusters.py:80: registers are ready
         mma_fence();
-        // clusters.py:80: acc_1 += sA_slice_2 * sB_slice_2, by wgmma.m64n256k16.f32.bf16
+        // clusters.py:81: acc_1 += sA_slice_2 * sB_slice_2, by wgmma.m64n256k16.f32.bf16
         {
           const descriptor_t a = descriptor(sA + 8192*stage_2 + 4096);
           const descriptor_t b = descriptor(sB + 16384*stage_2);
           #pragma unroll
           for (int i = 0; i < 4; ++i) wgmma_m64n256k16_bf16(acc_1, a + 2*i, b + 2*i);
         }
-        // clusters.py:81: close the group of MMAs
+        // clusters.py:82: close the group of MMAs
         mma_commit();
-        // clusters.py:82: wait until at most 1 groups of MMAs are unfinished
+        // clusters.py:83: wait until at most 1 groups of MMAs are unfinished
         mma_wait<1>();
         if (0 < k_2) {
-          // clusters.py:53: each warp arrives at empty
+          // clusters.py:54: each warp arrives at empty
           __syncwarp();
           if (tid % 32 == 0) mbarrier_arrive(empty + (step_2 + 3) % 4);
-          // clusters.py:53: each warp arrives at empty of another block
+          // clusters.py:54: each warp arrives at empty of another block
           __syncwarp();
           if (tid % 32 == 0) mbarrier_arrive_at(empty + (step_2 + 3) % 4, (row + 1) % 2);
         }
       }
-      // clusters.py:85: wait until at most 0 groups of MMAs are unfinished
+      // clusters.py:86: wait until at most 0 groups of MMAs are unfinished
       mma_wait<0>();
       if (0 < K / 64) {
-        // clusters.py:53: each warp arrives at empty
+        // clusters.py:54: each warp arrives at empty
         __syncwarp();
         if (tid % 32 == 0) mbarrier_arrive(empty + 3);
-        // clusters.py:53: each warp arrives at empty of another block
+        // clusters.py:54: each warp arrives at empty of another block
         __syncwarp();
         if (tid % 32 == 0) mbarrier_arrive_at(empty + 3, (row + 1) % 2);
       }
-      // clusters.py:91: wait until at most 1 groups of stores read shared memory
+      // clusters.py:96: wait until at most 1 groups of stores read shared memory
       if (tid == 0) bulk_wait<1>();
-      // clusters.py:92: barrier 2 of 128 threads
+      // clusters.py:97: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // clusters.py:93: part_4 = acc_1[0:64, 0:64]
+      // clusters.py:98: part_4 = acc_1[0:64, 0:64]
       float part_4[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_4[i] = acc_1[i];
-      // clusters.py:93: part_4 -> buffer_4, 4 matrices at a time
+      // clusters.py:98: part_4 -> buffer_4, 4 matrices at a time
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -447,23 +447,23 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:94: let TMA and the tensor cores see shared memory
+      // clusters.py:99: let TMA and the tensor cores see shared memory
       fence_async();
-      // clusters.py:95: barrier 2 of 128 threads
+      // clusters.py:100: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // clusters.py:96: buffer_4 -> C, by TMA
+      // clusters.py:101: buffer_4 -> C, by TMA
       if (tid == 0) tma_store_2d(&C_map, sC + 8192, 256*n_2, 256*m_2 + 128*row + 64);
-      // clusters.py:97: close the group of stores
+      // clusters.py:102: close the group of stores
       if (tid == 0) bulk_commit();
-      // clusters.py:91: wait until at most 1 groups of stores read shared memory
+      // clusters.py:96: wait until at most 1 groups of stores read shared memory
       if (tid == 0) bulk_wait<1>();
-      // clusters.py:92: barrier 2 of 128 threads
+      // clusters.py:97: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // clusters.py:93: part_5 = acc_1[0:64, 64:128]
+      // clusters.py:98: part_5 = acc_1[0:64, 64:128]
       float part_5[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_5[i] = acc_1[i + 32];
-      // clusters.py:93: part_5 -> buffer_5, 4 matrices at a time
+      // clusters.py:98: part_5 -> buffer_5, 4 matrices at a time
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -476,23 +476,23 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:94: let TMA and the tensor cores see shared memory
+      // clusters.py:99: let TMA and the tensor cores see shared memory
       fence_async();
-      // clusters.py:95: barrier 2 of 128 threads
+      // clusters.py:100: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // clusters.py:96: buffer_5 -> C, by TMA
+      // clusters.py:101: buffer_5 -> C, by TMA
       if (tid == 0) tma_store_2d(&C_map, sC + 12288, 256*n_2 + 64, 256*m_2 + 128*row + 64);
-      // clusters.py:97: close the group of stores
+      // clusters.py:102: close the group of stores
       if (tid == 0) bulk_commit();
-      // clusters.py:91: wait until at most 1 groups of stores read shared memory
+      // clusters.py:96: wait until at most 1 groups of stores read shared memory
       if (tid == 0) bulk_wait<1>();
-      // clusters.py:92: barrier 2 of 128 threads
+      // clusters.py:97: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // clusters.py:93: part_6 = acc_1[0:64, 128:192]
+      // clusters.py:98: part_6 = acc_1[0:64, 128:192]
       float part_6[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_6[i] = acc_1[i + 64];
-      // clusters.py:93: part_6 -> buffer_6, 4 matrices at a time
+      // clusters.py:98: part_6 -> buffer_6, 4 matrices at a time
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -505,23 +505,23 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:94: let TMA and the tensor cores see shared memory
+      // clusters.py:99: let TMA and the tensor cores see shared memory
       fence_async();
-      // clusters.py:95: barrier 2 of 128 threads
+      // clusters.py:100: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // clusters.py:96: buffer_6 -> C, by TMA
+      // clusters.py:101: buffer_6 -> C, by TMA
       if (tid == 0) tma_store_2d(&C_map, sC + 8192, 256*n_2 + 128, 256*m_2 + 128*row + 64);
-      // clusters.py:97: close the group of stores
+      // clusters.py:102: close the group of stores
       if (tid == 0) bulk_commit();
-      // clusters.py:91: wait until at most 1 groups of stores read shared memory
+      // clusters.py:96: wait until at most 1 groups of stores read shared memory
       if (tid == 0) bulk_wait<1>();
-      // clusters.py:92: barrier 2 of 128 threads
+      // clusters.py:97: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // clusters.py:93: part_7 = acc_1[0:64, 192:256]
+      // clusters.py:98: part_7 = acc_1[0:64, 192:256]
       float part_7[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_7[i] = acc_1[i + 96];
-      // clusters.py:93: part_7 -> buffer_7, 4 matrices at a time
+      // clusters.py:98: part_7 -> buffer_7, 4 matrices at a time
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -534,18 +534,18 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:94: let TMA and the tensor cores see shared memory
+      // clusters.py:99: let TMA and the tensor cores see shared memory
       fence_async();
-      // clusters.py:95: barrier 2 of 128 threads
+      // clusters.py:100: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // clusters.py:96: buffer_7 -> C, by TMA
+      // clusters.py:101: buffer_7 -> C, by TMA
       if (tid == 0) tma_store_2d(&C_map, sC + 12288, 256*n_2 + 192, 256*m_2 + 128*row + 64);
-      // clusters.py:97: close the group of stores
+      // clusters.py:102: close the group of stores
       if (tid == 0) bulk_commit();
     }
-    // clusters.py:98: wait until at most 0 groups of stores read shared memory
+    // clusters.py:103: wait until at most 0 groups of stores read shared memory
     if (tid == 0) bulk_wait<0>();
   }
-  // clusters.py:99: barrier of the cluster
+  // clusters.py:104: barrier of the cluster
   cluster_barrier();
 }
