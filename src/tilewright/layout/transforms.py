@@ -118,7 +118,7 @@ class Slice:
         shape: list[Int] = []
         start: list[Int] = []
         for dim, (part, extent) in enumerate(zip(self.at, view.shape, strict=True)):
-            low, high = _span(part, extent)
+            low, high = slice_span(part, extent)
             if prove(less_equal(0, low)) is False or prove(less_equal(high, extent)) is False:
                 raise LayoutError(f"slice {part} of dimension {dim} is outside its extent [0, {extent})")
             if prove(less(low, high)) is False:
@@ -131,7 +131,7 @@ class Slice:
         return view.map(shape, [add(s, next(index)) if k else s for s, k in zip(start, kept, strict=True)])
 
 
-def _span(part: Int | tuple[Int | None, Int | None] | None, extent: Int) -> tuple[Int, Int]:
+def slice_span(part: Int | tuple[Int | None, Int | None] | None, extent: Int) -> tuple[Int, Int]:
     """First and last-plus-one of one part of a slice."""
     if part is None or isinstance(part, tuple):
         first, last = part or (None, None)

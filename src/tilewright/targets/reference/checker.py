@@ -10,6 +10,7 @@ from tilewright.ir.ops import Op
 from tilewright.ir.types import Value
 from tilewright.targets.reference.agents import Agent, Events
 from tilewright.targets.reference.barriers import TransactionBarrier
+from tilewright.targets.reference.extents import Beyond
 from tilewright.targets.reference.findings import Access, Finding, Findings, Kind, Site
 from tilewright.targets.reference.memory import Buffer
 from tilewright.targets.reference.numerics import Array
@@ -87,6 +88,14 @@ class Checker:
         key = (kind, buffer.owner, site, reason)
         if self.findings.is_new(key, len(np.unique(at))):
             self.findings.add(key, self._finding(kind, agent, site, buffer, at, lanes, None, reason))
+
+    def beyond(self, agent: Agent, site: int, buffer: Buffer, found: Beyond, at: Array, lanes: Array) -> None:
+        """Report an access through a view that leaves its tensor."""
+        key = (Kind.OUT_OF_BOUNDS, buffer.owner, site, id(found.op), found.dim)
+        if self.findings.is_new(key, len(np.unique(at))):
+            view = _at(agent, found.op, "view")
+            made = self._finding(Kind.OUT_OF_BOUNDS, agent, site, buffer, at, lanes, view, found.reason)
+            self.findings.add(key, made)
 
     def registers(
         self, agent: Agent, op: Op, value: Value, element: tuple[int, ...], lane: int, count: int

@@ -15,6 +15,7 @@ from tilewright.layout.nodes import Sym
 from tilewright.targets.reference.agents import Agent, Scope, join
 from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.counters import BankCount, Counters, SectorCount
+from tilewright.targets.reference.extents import Extents
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.footprint import Footprint, Footprints
 from tilewright.targets.reference.memory import Buffer, poison
@@ -53,6 +54,7 @@ class Machine:
         self.check = check
         self.checker = Checker()
         self.footprints = Footprints(lanes, kernel.threads)
+        self.extents = Extents(kernel)
         self.barriers = 0
         self._rules = rules
         self._buffers = buffers
@@ -137,7 +139,7 @@ class Machine:
         if footprint is None:
             return result
         site = self.checker.site(op, value, "read")
-        touched = self._usable(agent, site, buffer, footprint, footprint.valid, vector)
+        touched = self._usable(warp, agent, site, buffer, footprint, footprint.valid, vector)
         result[footprint.valid & ~touched] = poison(value.dtype, ())
         at, lanes = footprint.offsets[touched], np.nonzero(touched)[0].astype(np.int16)
         result[touched] = buffer.elements[at]
@@ -163,7 +165,7 @@ class Machine:
             return
         site = self.checker.site(op, value, "write")
         wanted = footprint.valid & self._first_copies(warp, spread)[:, None]
-        touched = self._usable(agent, site, buffer, footprint, wanted, vector)
+        touched = self._usable(warp, agent, site, buffer, footprint, wanted, vector)
         at, lanes = footprint.offsets[touched], np.nonzero(touched)[0].astype(np.int16)
         if self.check:
             self.checker.writes(agent, site, buffer, at, lanes)
@@ -173,6 +175,27 @@ class Machine:
             warp.deliveries.append(Delivery(agent.time, buffer, at, values[touched]))
         else:
             buffer.elements[at] = values[touched]
+
+    def keep_within(
+        self, warp: Warp, agent: Agent, site: int, buffer: Buffer, offsets: Array, wanted: Array
+    ) -> bool:
+        """Whether an access keeps to the tensors it is sliced of; if not, it is found.
+
+        Args:
+            warp: whose integers the slices are taken at.
+            agent: who accesses.
+            site: the access.
+            buffer: the memory.
+            offsets: elements, by lanes first.
+            wanted: which of them are accessed.
+        """
+        found = self.extents.beyond(self.checker.describe(site).value, warp.env) if self.check else None
+        if found is None or not (found.is_masked or wanted.any()):
+            return True
+        if found.is_masked:
+            wanted = np.ones_like(wanted)
+        self.checker.beyond(agent, site, buffer, found, offsets[wanted], np.nonzero(wanted)[0])
+        return False
 
     def deliver(self, warp: Warp, groups: int) -> None:
         """Complete a warp's asynchronous copies up to group ``groups``, and let its lanes know."""
@@ -194,10 +217,18 @@ class Machine:
         return first
 
     def _usable(
-        self, agent: Agent, site: int, buffer: Buffer, footprint: Footprint, wanted: Array, vector: int
+        self,
+        warp: Warp,
+        agent: Agent,
+        site: int,
+        buffer: Buffer,
+        footprint: Footprint,
+        wanted: Array,
+        vector: int,
     ) -> Array:
         """Which (lane, value) accesses can be performed; the others are found, and left out."""
-        usable = wanted
+        usable, at = wanted, footprint.offsets
+        keeps_within = self.keep_within(warp, agent, site, buffer, at, wanted)
         if self.check:
             for reason, bad in footprint.defects(vector, buffer.address, buffer.owner.dtype):
                 lanes = np.nonzero(bad)[0]
@@ -209,8 +240,9 @@ class Machine:
         if outside.any():
             usable = wanted & ~outside
             reason = f"{buffer.owner} has the elements 0 to {len(buffer.elements) - 1}"
-            at = footprint.offsets[outside]
-            self.checker.defect(Kind.OUT_OF_BOUNDS, agent, site, buffer, at, np.nonzero(outside)[0], reason)
+            lanes = np.nonzero(outside)[0]
+            if keeps_within:
+                self.checker.defect(Kind.OUT_OF_BOUNDS, agent, site, buffer, at[outside], lanes, reason)
         return usable
 
     def _count(self, site: int, buffer: Buffer, footprint: Footprint, vector: int) -> None:

@@ -40,7 +40,7 @@ def issue_mma(machine: Machine, warp: Warp, op: MmaAsync) -> None:
         np.minimum(times, known.known[scope], out=times)
     issue.parts[warp] = warp.registers[op.c]
     if len(issue.parts) == unit.size and machine.check:
-        _read_shared(machine, op, issue)
+        _read_shared(machine, warp, op, issue)
 
 
 def _unit(machine: Machine, warp: Warp, mma: TiledMma) -> MmaUnit:
@@ -97,13 +97,14 @@ def _use_registers(machine: Machine, warp: Warp, op: MmaAsync, issue: Issue) -> 
         warp.flights.append(Flight(value, warp.mma_group, op, issue.agent))
 
 
-def _read_shared(machine: Machine, op: MmaAsync, issue: Issue) -> None:
+def _read_shared(machine: Machine, warp: Warp, op: MmaAsync, issue: Issue) -> None:
     for value, place in ((op.a, issue.a), (op.b, issue.b)):
         if place is None:
             continue
         buffer, box = place
         at = box.ravel()
         site = machine.checker.site(op, value, "read")
+        machine.keep_within(warp, issue.agent, site, buffer, at[None], np.ones((1, len(at)), bool))
         outside = buffer.outside(at)
         if outside.any():
             reason = f"{buffer.owner} has the elements 0 to {len(buffer.elements) - 1}"

@@ -77,6 +77,7 @@ def _load_into(
     first = len(machine.checker.events.agents)
     usable = _usable(machine, agent, op, op.target, target, tile)
     if machine.check:
+        _keep_within(machine, warp, agent, op, (op.source, source, at[exists]), (op.target, target, tile))
         _check(machine, agent, op, op.source, source, at[exists], "read")
         _check(machine, agent, op, op.target, target, tile[usable], "write")
     target.elements[tile[usable]] = poison(op.target.dtype, ())
@@ -106,6 +107,9 @@ def store_box(machine: Machine, warp: Warp, op: TmaStore) -> None:
         _find_row_ends(machine, warp, op, target, tile.shape)
     moved = exists & _usable(machine, warp.stores, op, op.source, source, tile)
     if machine.check:
+        _keep_within(
+            machine, warp, warp.stores, op, (op.source, source, tile), (op.target, target, at[moved])
+        )
         _check(machine, warp.stores, op, op.source, source, tile[moved], "read")
         _check(machine, warp.landings, op, op.target, target, at[moved], "write")
     target.elements[at[moved]] = poison(op.target.dtype, ())
@@ -167,6 +171,16 @@ def _usable(machine: Machine, agent: Agent, op: Op, value: Value, buffer: Buffer
         at = tile[outside]
         machine.checker.defect(Kind.OUT_OF_BOUNDS, agent, site, buffer, at, np.zeros(len(at), int), reason)
     return np.asarray(~outside)
+
+
+def _keep_within(
+    machine: Machine, warp: Warp, agent: Agent, op: Op, *boxes: tuple[Value, Buffer, Array]
+) -> None:
+    """Report boxes that are taken of slices that leave their tensors; all by the first lane."""
+    for (value, buffer, at), action in zip(boxes, ("read", "write"), strict=True):
+        site = machine.checker.site(op, value, action)
+        offsets = at.reshape(1, -1)
+        machine.keep_within(warp, agent, site, buffer, offsets, np.ones(offsets.shape, bool))
 
 
 def _check(

@@ -1,0 +1,139 @@
+"""Slices, indices and tiles that leave their tensor, but not its allocation: another row, another stage."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.errors import LayoutError, TraceError
+from tilewright.targets.reference import Kind
+
+from .test_aliases import matrix
+
+
+@tw.kernel(X="M N", Y="M N", start=int)
+def by_slice(X, Y, start):
+    """Eight columns through the first of two stages, eight places from a run-time start on."""
+    held = tw.shared((2, 32, 8), X.dtype)
+    tw.copy(X[:, start : start + 8].tile((32, 8), (0, 0)), held[0], threads=(32, 1))
+    tw.warp_barrier()
+    tw.copy(held[0], Y[:, start : start + 8].tile((32, 8), (0, 0)), threads=(32, 1))
+
+
+@tw.kernel(X="M N", Y="M N", stage=int)
+def by_stage(X, Y, stage):
+    """Two stages and what lies behind them; the stage is an integer of the caller's."""
+    held = tw.shared((2, 32, 8), X.dtype)
+    beyond = tw.shared((2, 32, 8), X.dtype)
+    tw.copy(X.tile((32, 8), (0, 0)), held[stage], threads=(32, 1))
+    tw.copy(X.tile((32, 8), (0, 0)), beyond[0], threads=(32, 1))
+    tw.copy(held[stage], Y.tile((32, 8), (0, 0)), threads=(32, 1))
+
+
+@tw.kernel(X="M N", Y="M N", row=int)
+def in_stage(X, Y, row):
+    """Eight rows of the first stage of 16, from a run-time row on."""
+    held = tw.shared((2, 16, 8), X.dtype)
+    for stage in tw.unroll(2):
+        tw.copy(X.tile((16, 8), (stage, 0)), held[stage], threads=(16, 1))
+    tw.barrier()
+    tw.copy(held[0, row : row + 8], Y.tile((8, 8), (0, 0)), threads=(8, 1))
+
+
+@tw.kernel(X="M N", Y="R N")
+def one_row(X, Y):
+    """Row 70 of an array whose extent is known at launch."""
+    tw.copy(X[70:71].tile((1, 8), (0, 0)), Y.tile((1, 8), (0, 0)), threads=(1, 8))
+
+
+@tw.kernel(X="M N", Y="M N", place=int)
+def by_tile(X, Y, place):
+    """A tile of shared memory at a run-time place, of three."""
+    held = tw.shared((96, 8), X.dtype)
+    for part in tw.unroll(3):
+        tw.copy(X.tile((32, 8), (part, 0)), held.tile((32, 8), (part, 0)), threads=(32, 1))
+    tw.barrier()
+    tw.copy(held.tile((32, 8), (place, 0)), Y.tile((32, 8), (0, 0)), threads=(32, 1))
+
+
+@tw.kernel(X="M N", Y="M N", start=int)
+def guarded(X, Y, start):
+    """The slice is taken, but used only where it lies inside."""
+    part = X[:, start : start + 8]
+    with tw.when(start + 8 <= X.shape[1]):
+        tw.copy(part.tile((32, 8), (0, 0)), Y.tile((32, 8), (0, 0)), threads=(32, 1))
+
+
+def beyond(report, *texts):
+    """The findings, all of them of this kind, and the words of the first."""
+    assert {finding.kind for finding in report.findings} == {Kind.OUT_OF_BOUNDS}, str(report)
+    for text in texts:
+        assert text in str(report.findings[0])
+    return report.findings
+
+
+@pytest.mark.parametrize("start", [0, 24, 32])
+def test_a_slice_inside_is_clean(start) -> None:
+    x = matrix(32, 40)
+    assert by_slice.check(x, np.zeros_like(x), start).is_clean
+
+
+@pytest.mark.parametrize("start", [33, 39, 40])
+def test_a_slice_over_the_end_of_a_row_does_not_wrap_into_the_next_unseen(start) -> None:
+    x = matrix(32, 40)
+    report = by_slice.check(x, np.zeros_like(x), start)
+    text = f"slice {start}:{start + 8} of dimension 1, whose extent is 40 (written slice start:start + 8)"
+    found = beyond(report, text, "X[:, start : start + 8]", "test_extents.py")
+    assert {finding.tensor for finding in found} == {"X", "Y"}
+
+
+def test_a_slice_before_the_row_is_found() -> None:
+    x = matrix(32, 40)
+    beyond(by_slice.check(x, np.zeros_like(x), -1), "slice -1:7 of dimension 1")
+
+
+def test_a_stage_that_is_not_there_is_found() -> None:
+    x = matrix(32, 8)
+    assert by_stage.check(x, np.zeros_like(x), 1).is_clean
+    for stage in (2, -1):
+        found = beyond(by_stage.check(x, np.zeros_like(x), stage), f"index {stage} of dimension 0")
+        assert {finding.access.action for finding in found} == {"read", "write"}
+
+
+def test_rows_of_the_next_stage_are_found() -> None:
+    x = matrix(32, 8)
+    assert in_stage.check(x, np.zeros_like(x), 8).is_clean
+    text = "slice 9:17 of dimension 1, whose extent is 16"
+    [finding] = beyond(in_stage.check(x, np.zeros_like(x), 9), text, "held[0, row : row + 8]")
+    assert (finding.tensor, finding.memory, finding.access.action) == ("held", "shared", "read")
+
+
+def test_a_constant_row_of_an_extent_known_at_launch_is_found() -> None:
+    y = np.zeros((1, 8), np.float32)
+    assert one_row.check(matrix(71, 8), y).is_clean
+    beyond(one_row.check(matrix(70, 8), y), "slice 70:71 of dimension 0, whose extent is 70:")
+
+
+def test_a_tile_of_shared_memory_that_is_not_there_is_found() -> None:
+    x = matrix(96, 8)
+    assert by_tile.check(x, np.zeros_like(x), 2).is_clean
+    report = by_tile.check(x, np.zeros_like(x), 3)
+    beyond(report, "tile 3 of dimension 0, whose extent is 3 tiles")
+
+
+def test_a_slice_that_nothing_accesses_may_lie_anywhere() -> None:
+    x = matrix(32, 40)
+    assert guarded.check(x, np.zeros_like(x), 32).is_clean
+    assert guarded.check(x, np.zeros_like(x), 33).is_clean
+
+
+@tw.kernel(X="M N")
+def certainly_outside(X, *, index):
+    held = tw.shared((2, 8), X.dtype)
+    tw.copy(held[index].unmerge(0, (1, 8)), X.tile((1, 8), (0, 0)), threads=(1, 8))
+
+
+def test_what_is_certainly_outside_is_refused_at_its_line() -> None:
+    with pytest.raises((LayoutError, TraceError), match=r"index 2 of dimension 0.*\n.*test_extents.py"):
+        certainly_outside.check(matrix(1, 8), index=2)
