@@ -47,6 +47,8 @@ class Driver:
     launched: list[Launched] = field(default_factory=list)
     cleared: list[tuple[int, int, int]] = field(default_factory=list)
     freed: list[int] = field(default_factory=list)
+    loaded: int = 4096
+    unloaded: list[int] = field(default_factory=list)
     maps: list[int] = field(default_factory=list)
     waits: int = 0
     stream_ids: dict[int, int] = field(default_factory=dict)
@@ -84,6 +86,10 @@ class Driver:
     def cuGetErrorString(self, status: Any) -> tuple[Any, bytes]:  # noqa: N802
         return status, b"as the test asked"
 
+    def cuModuleUnload(self, module: Any) -> None:  # noqa: N802
+        self.used.append(("cuModuleUnload", self.current))
+        self.unloaded.append(int(module))
+
     def cuMemFree(self, address: int) -> None:  # noqa: N802
         self.used.append(("cuMemFree", self.current))
         self.freed.append(address)
@@ -114,7 +120,8 @@ class Driver:
             self.maps.append(arguments[2])
             return SimpleNamespace(getPtr=lambda: self._map(arguments[2]))
         assert name in ("cuModuleLoadData", "cuModuleGetFunction", "cuFuncSetAttribute"), name
-        return bindings.CUfunction(4096)
+        self.loaded += name == "cuModuleLoadData"
+        return bindings.CUfunction(self.loaded)
 
     def _map(self, address: int) -> int:
         self.memory[-address] = made = ctypes.create_string_buffer(struct.pack("P", address) * 16, 128)
@@ -149,6 +156,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
     """The driver, in the place of the real one."""
     made = Driver()
     device = cuda.Device(0, "none", (9, 0), 132, 232448, 50 << 20)
+    monkeypatch.setattr(cuda._process, "bindings", made)
     monkeypatch.setattr(cuda, "driver", lambda: made)
     monkeypatch.setattr(cuda, "call", made.call)
     monkeypatch.setattr(cuda, "device", lambda index=0: replace(device, index=index))

@@ -14,6 +14,7 @@ import pytest
 
 from tilewright.errors import CompileError, ToolchainError
 from tilewright.runtime import native, workers
+from tilewright.runtime.libraries import Library
 
 TOOLCHAINS = native.find_toolchains()
 COUNT = """
@@ -49,17 +50,14 @@ class Counted:
 
 
 @pytest.fixture(scope="module")
-def library(tmp_path_factory: pytest.TempPathFactory) -> workers.Library:
-    path = tmp_path_factory.mktemp("native") / "count.so"
-    path.write_bytes(native.compile_library(COUNT))
-    return workers.Library(path)
+def library() -> Library:
+    return Library(native.compile_library(COUNT))
 
 
 @pytest.mark.parametrize("toolchain", TOOLCHAINS, ids=str)
-def test_every_toolchain_makes_a_library_that_runs(toolchain: native.Toolchain, tmp_path: Path) -> None:
-    path = tmp_path / "count.so"
-    path.write_bytes(native.compile_library(COUNT, toolchain))
-    made = Counted(100).run(workers.Launcher(workers.Library(path), "count", 1))
+def test_every_toolchain_makes_a_library_that_runs(toolchain: native.Toolchain) -> None:
+    library = Library(native.compile_library(COUNT, toolchain))
+    made = Counted(100).run(workers.Launcher(library, "count", 1))
     assert list(made.hits) == [1] * 100
 
 
@@ -121,28 +119,20 @@ def test_refused_text_shows_the_lines(toolchain: native.Toolchain) -> None:
     assert caught.value.source.startswith("int fine;")
 
 
-def test_a_damaged_library_is_an_error(tmp_path: Path) -> None:
-    (tmp_path / "bad.so").write_bytes(b"no library")
-    with pytest.raises(ToolchainError, match=r"bad\.so"):
-        workers.Library(tmp_path / "bad.so")
-
-
 @pytest.mark.parametrize("blocks", [0, 1, 2, 7, 1000])
-def test_every_block_runs_once(library: workers.Library, blocks: int) -> None:
+def test_every_block_runs_once(library: Library, blocks: int) -> None:
     launcher = workers.Launcher(library, "count", 100)
     for _ in range(5):
         assert list(Counted(blocks).run(launcher).hits) == [1] * blocks
 
 
-def test_scratch_memory_is_aligned_and_grows(library: workers.Library) -> None:
+def test_scratch_memory_is_aligned_and_grows(library: Library) -> None:
     for size in (1, 1 << 12, 5 << 20):
         made = Counted(64, work=20_000).run(workers.Launcher(library, "count", size))
         assert all(where % 64 == 0 and where for where in made.where)
 
 
-def test_several_threads_work_on_a_long_launch(
-    library: workers.Library, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_threads_work_on_a_long_launch(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_THREADS", "3")
     pool = workers.Pool(library, 3)
     monkeypatch.setattr(workers._shared, "pool", pool)
@@ -159,14 +149,14 @@ def test_several_threads_work_on_a_long_launch(
         pool.close()
 
 
-def test_short_launches_stay_on_the_callers_thread(library: workers.Library) -> None:
+def test_short_launches_stay_on_the_callers_thread(library: Library) -> None:
     launcher = workers.Launcher(library, "count", 1)
     Counted(4).run(launcher)
     launcher._block_ns = 1.0
     assert len(set(Counted(4).run(launcher).where)) == 1
 
 
-def test_one_thread_needs_no_pool(library: workers.Library, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_thread_needs_no_pool(library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_THREADS", "1")
     alone = workers._Shared()
     monkeypatch.setattr(workers, "_shared", alone)
@@ -176,7 +166,7 @@ def test_one_thread_needs_no_pool(library: workers.Library, monkeypatch: pytest.
     assert alone.pool is None
 
 
-def test_launches_from_many_threads_do_not_disturb_each_other(library: workers.Library) -> None:
+def test_launches_from_many_threads_do_not_disturb_each_other(library: Library) -> None:
     launcher = workers.Launcher(library, "count", 1 << 12)
     made = [Counted(200, work=500) for _ in range(8)]
     callers = [threading.Thread(target=one.run, args=(launcher,)) for one in made]
@@ -188,7 +178,7 @@ def test_launches_from_many_threads_do_not_disturb_each_other(library: workers.L
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_forked_child_makes_its_own_threads(library: workers.Library) -> None:
+def test_a_forked_child_makes_its_own_threads(library: Library) -> None:
     launcher = workers.Launcher(library, "count", 1)
     Counted(64, work=20_000).run(launcher)
     child = os.fork()
@@ -204,11 +194,13 @@ def test_a_forked_child_makes_its_own_threads(library: workers.Library) -> None:
     assert list(Counted(64, work=20_000).run(launcher).hits) == [1] * 64
 
 
-def test_the_interpreter_ends_with_threads_asleep_or_polling(library: workers.Library) -> None:
+def test_the_interpreter_ends_with_threads_asleep_or_polling(tmp_path: Path) -> None:
+    (tmp_path / "count.so").write_bytes(native.compile_library(COUNT))
     program = f"""
 import ctypes, struct, sys, pathlib
-from tilewright.runtime import workers
-launcher = workers.Launcher(workers.Library(pathlib.Path({str(library.path)!r})), "count", 1)
+from tilewright.runtime import libraries, workers
+library = libraries.Library(pathlib.Path({str(tmp_path / "count.so")!r}).read_bytes())
+launcher = workers.Launcher(library, "count", 1)
 hits, where = (ctypes.c_longlong * 64)(), (ctypes.c_longlong * 64)()
 buffer = ctypes.create_string_buffer(
     struct.pack("@PPi", ctypes.addressof(hits), ctypes.addressof(where), 20_000))

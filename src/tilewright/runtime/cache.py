@@ -25,6 +25,7 @@ from platformdirs import user_cache_path
 from tilewright.runtime import entries
 from tilewright.runtime.entries import Entry
 from tilewright.runtime.environment import CACHE_DIR, settings
+from tilewright.runtime.forks import renew_after_fork
 
 __all__ = ["Cache", "Entry", "Stats", "key", "package_hash", "source_hash"]
 
@@ -154,11 +155,17 @@ class Cache:
         self.grace_seconds = grace_seconds
         self._private: tuple[Path, int] | None = None
         self._alive: weakref.WeakSet[Entry] = weakref.WeakSet()
-        self._counting = threading.Lock()
         self._held_bytes: int | None = None
         self._added_bytes = 0
         self._hits = 0
         self._builds = 0
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """In a forked child: the lock is free, also if another thread of the parent held it."""
+        # A signal handler may use the cache while its thread counts.
+        self._counting = threading.RLock()
 
     @classmethod
     def default(cls) -> Cache:

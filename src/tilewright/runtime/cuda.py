@@ -3,22 +3,50 @@
 from __future__ import annotations
 
 import ctypes
+import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Any
 
 from tilewright.errors import LaunchError, ToolchainError
+from tilewright.runtime.forks import renew_after_fork
 from tilewright.targets.arch import MOST_BLOCKS, of_capability
 
 
-@lru_cache(maxsize=1)
+class _Process:
+    """The driver's bindings, once it was started in this process."""
+
+    bindings: Any = None
+    forked = inherited = False
+
+    def renew(self) -> None:
+        """In a forked child, which cannot use a driver that its parent started."""
+        self.forked, self.inherited = True, self.inherited or self.bindings is not None
+        self.bindings = None
+
+
+_process = renew_after_fork(_Process())
+
+
 def driver() -> Any:
     """The driver's bindings, initialised.
 
     Raises:
         ToolchainError: the bindings or the driver are missing.
+        LaunchError: the driver was started by a process that forked this one.
     """
+    if _process.bindings is None:
+        _process.bindings = _start()
+    return _process.bindings
+
+
+def _start() -> Any:
+    if _process.inherited:
+        raise LaunchError(
+            "the CUDA driver was started by the process that forked this one, and a forked child cannot use "
+            "it; nearest: start the child with multiprocessing.get_context('spawn')"
+        )
     try:
         from cuda.bindings import driver as bindings
     except ImportError as error:
@@ -31,8 +59,14 @@ def driver() -> Any:
     except RuntimeError as error:
         raise ToolchainError(f"no CUDA driver on this machine ({error}); use target='cpu'") from error
     if status != bindings.CUresult.CUDA_SUCCESS:
-        raise ToolchainError(f"the CUDA driver cannot start: {status.name}; use target='cpu'")
+        forked = " in a forked process (nearest: one that is spawned)" if _process.forked else ""
+        raise ToolchainError(f"the CUDA driver cannot start{forked}: {status.name}; use target='cpu'")
     return bindings
+
+
+def usable() -> bool:
+    """Whether the driver can take memory back: not in a forked child, nor at the interpreter's end."""
+    return _process.bindings is not None and not sys.is_finalizing()
 
 
 def call(name: str, *arguments: Any) -> Any:
@@ -185,6 +219,13 @@ class Function:
                 attribute = driver().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 call("cuFuncSetAttribute", self.handle, attribute, shared_bytes)
 
+    def __del__(self) -> None:
+        """Unload the machine code; every launch prepared with it holds this object."""
+        module = getattr(self, "_module", None)
+        if module is not None and usable():
+            with Current(self.index):
+                driver().cuModuleUnload(module)
+
 
 MOST_STARTS = 64
 """For how many streams a launch keeps its call of the driver."""
@@ -229,6 +270,11 @@ class Launch:
         self._attributes = list(attributes)
         self._success = driver().CUresult.CUDA_SUCCESS
         self._starts: dict[int, Callable[[], tuple[Any]]] = {}
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """In a forked child: the next launch asks for the driver, which says that it cannot be used."""
+        self._starts.clear()
 
     def run(self, stream: int) -> None:
         """Launch with what the buffer holds; the driver copies it before the call returns."""
@@ -297,7 +343,7 @@ class Memory:
 
     def __del__(self) -> None:
         address = getattr(self, "address", 0)
-        if address:
+        if address and usable():
             with Current(self.index):
                 driver().cuMemFree(address)
 

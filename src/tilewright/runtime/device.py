@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import struct
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from tilewright.errors import LaunchError, Violation
@@ -19,7 +19,7 @@ from tilewright.runtime.arguments import NumberWriter
 from tilewright.runtime.arrays import ArrayInfo, stream_handle, stream_reader
 from tilewright.runtime.binding import Binding
 from tilewright.runtime.cache import Cache, key, package_hash
-from tilewright.runtime.executable import MAP_BYTES, Executable, argument_layout
+from tilewright.runtime.executable import MAP_BYTES, ArgumentLayout, Executable, argument_layout
 from tilewright.runtime.launch_attributes import launch_attributes
 from tilewright.runtime.tensor_maps import TensorMaps
 from tilewright.runtime.workspaces import Workspaces
@@ -102,7 +102,11 @@ class _Loaded:
 
 
 class PreparedCuda:
-    """A packed argument buffer in which only pointers and numbers change between launches."""
+    """Launches of one exact shape, each from a packed argument buffer of its own.
+
+    A buffer is taken for a launch and given back after it, so there are as many as there were launches at the
+    same time: on other threads, or in a signal handler.
+    """
 
     def __init__(
         self,
@@ -115,13 +119,77 @@ class PreparedCuda:
         assert executable.listing is not None
         kernel = executable.listing.kernel
         self.executable = executable
+        self.recent = True
         self._index = index
         # The first array's framework says which stream is current.
-        self._first = next(at for at, parameter in enumerate(parameters) if parameter.kind == "tensor")
+        self._first_array = next(at for at, parameter in enumerate(parameters) if parameter.kind == "tensor")
         self._reader: tuple[type | None, Any] = (None, None)
-        layout = argument_layout(kernel, parameters)
         self._empty = binding.blocks == 0
-        self._launch = driver.Launch(
+        layout = argument_layout(kernel, parameters)
+        names = [parameter.name for parameter in parameters if parameter.kind == "tensor"]
+        maps = tuple(
+            (at, offset, TensorMaps(tensor_map, arrays[names[at]]))
+            for (at, offset), tensor_map in zip(layout.maps, kernel.tensor_maps, strict=True)
+        )
+        self._pack = partial(_Packed, executable, binding, layout, maps, len(arrays), index)
+        self._first = self._pack()
+        self._idle = [self._first]
+        executable.launches.add(self)
+
+    def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
+        """Launch on these arguments; returns before they are done."""
+        if self._empty:
+            return
+        self.recent = True
+        if stream is None:
+            array = arguments[self._first_array]
+            known, current = self._reader
+            handle = (current if type(array) is known else self._find_reader(array))() or 0
+        else:
+            handle = stream_handle(stream)
+        packed = self._first
+        if pointers is packed.written and not packed.more:
+            # The same ones come again only from a prepared launch, and then no call writes other ones.
+            packed.run(handle)
+            return
+        try:
+            packed = self._idle.pop()
+        except IndexError:
+            packed = self._pack()
+        if pointers is not packed.written:
+            packed.write_arrays(pointers)
+        if packed.more:
+            packed.write_more(arguments, handle)
+        packed.run(handle)
+        self._idle.append(packed)
+
+    def driver_call(self, stream: int) -> Callable[[], object]:
+        """The driver's call alone, on the arguments of the last launch: what a launch costs at the least."""
+        return self._first.launch.start_on(stream)
+
+    def _find_reader(self, array: Any) -> Callable[[], int | None]:
+        """How the array's framework tells its current stream; remembered if it serves all of the type."""
+        current, shared = stream_reader(array, self._index)
+        if shared:
+            self._reader = (type(array), current)
+        return current
+
+
+class _Packed:
+    """An argument buffer in which only addresses and numbers change, and the workspaces that it names."""
+
+    def __init__(
+        self,
+        executable: Executable,
+        binding: Binding,
+        layout: ArgumentLayout,
+        maps: Sequence[tuple[int, int, TensorMaps]],
+        arrays: int,
+        index: int,
+    ) -> None:
+        assert executable.listing is not None
+        kernel = executable.listing.kernel
+        self.launch = driver.Launch(
             executable.handle.on(index),
             binding.grid,
             kernel.threads,
@@ -129,9 +197,12 @@ class PreparedCuda:
             layout.size,
             launch_attributes(kernel, driver.driver()),
         )
-        buffer = self._launch.buffer
-        self._lock = threading.Lock()
+        self.run = self.launch.run
+        self.written: Sequence[int] = ()
+        buffer = self.launch.buffer
         self._bytes = memoryview(buffer).cast("B")
+        self._write_addresses = layout.address_writer(buffer, arrays)
+        self._maps = maps
         workspaces = []
         for param, code, offset in zip(
             passed_params(kernel), layout.packing.codes, layout.packing.offsets, strict=True
@@ -143,54 +214,18 @@ class PreparedCuda:
                 workspaces.append((offset, size, param.zeroed))
         self._workspaces = Workspaces(workspaces, index) if workspaces else None
         self._numbers = tuple(NumberWriter(number) for number in layout.numbers)
-        self._more = bool(self._numbers or workspaces)
-        names = [parameter.name for parameter in parameters if parameter.kind == "tensor"]
-        self._maps = tuple(
-            (at, offset, TensorMaps(tensor_map, arrays[names[at]]))
-            for (at, offset), tensor_map in zip(layout.maps, kernel.tensor_maps, strict=True)
-        )
-        self._write_addresses = layout.address_writer(buffer, len(arrays))
-        self._written: Sequence[int] = ()
+        self.more = bool(self._numbers or workspaces)
 
-    def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
-        """Launch on these arguments; returns before they are done."""
-        if self._empty:
-            return
-        if stream is None:
-            array = arguments[self._first]
-            known, current = self._reader
-            handle = (current if type(array) is known else self._find_reader(array))() or 0
-        else:
-            handle = stream_handle(stream)
-        launch = self._launch
-        if pointers is self._written and not self._more:
-            # The same ones come again only from a prepared launch, whose buffer no other call writes.
-            launch.run(handle)
-            return
-        with self._lock:
-            if pointers is not self._written:
-                self._write_addresses(*pointers)
-                for at, offset, tensor_maps in self._maps:
-                    self._bytes[offset : offset + MAP_BYTES] = tensor_maps.at(pointers[at])
-                self._written = pointers
-            if self._more:
-                self._write_more(arguments, handle)
-            launch.run(handle)
+    def write_arrays(self, pointers: Sequence[int]) -> None:
+        """Write the addresses of arrays, and their tensor maps."""
+        self._write_addresses(*pointers)
+        for at, offset, tensor_maps in self._maps:
+            self._bytes[offset : offset + MAP_BYTES] = tensor_maps.at(pointers[at])
+        self.written = pointers
 
-    def driver_call(self, stream: int) -> Callable[[], object]:
-        """The driver's call alone, on the arguments of the last launch: what a launch costs at the least."""
-        return self._launch.start_on(stream)
-
-    def _write_more(self, arguments: Sequence[Any], stream: int) -> None:
+    def write_more(self, arguments: Sequence[Any], stream: int) -> None:
         """Write what not every kernel has: numbers and the addresses of workspaces."""
         for number in self._numbers:
-            number.write(self._launch.buffer, arguments)
+            number.write(self.launch.buffer, arguments)
         if self._workspaces is not None:
-            self._workspaces.prepare(self._launch.buffer, stream)
-
-    def _find_reader(self, array: Any) -> Callable[[], int | None]:
-        """How the array's framework tells its current stream; remembered if it serves all of the type."""
-        current, shared = stream_reader(array, self._index)
-        if shared:
-            self._reader = (type(array), current)
-        return current
+            self._workspaces.prepare(self.launch.buffer, stream)

@@ -12,12 +12,15 @@ import hashlib
 import json
 import os
 import re
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from filelock import FileLock
+
+from tilewright.runtime.forks import renew_after_fork
 
 _KEY = re.compile(r"[0-9a-f]{16,128}")
 _SUFFIX = re.compile(r"\.[a-z0-9]+")
@@ -114,15 +117,41 @@ def publish(artifact: Path, data: bytes, meta: Mapping[str, object]) -> Entry:
     return Entry(artifact, json.loads(text)["meta"], hit=False, data=data)
 
 
+class _Builders:
+    """Which thread of this process has which artifact locked."""
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """A forked child has locked nothing."""
+        self.at: set[tuple[int, str]] = set()
+
+
+_builders = _Builders()
+
+
 @contextlib.contextmanager
 def locked(artifact: Path) -> Iterator[None]:
-    """One process at a time for an artifact, where locks work; publishing is atomic in any case."""
-    lock = FileLock(f"{artifact}{_LOCK}", timeout=_WAIT_SECONDS, poll_interval=_POLL_SECONDS)
-    with contextlib.ExitStack() as held:
-        with contextlib.suppress(OSError, NotImplementedError):
-            _make_directory(artifact.parent)
-            held.enter_context(lock)
+    """One process at a time for an artifact, where locks work; publishing is atomic in any case.
+
+    A signal handler that wants what its own thread is building does not wait for it, and builds it too.
+    """
+    builder = (threading.get_ident(), str(artifact))
+    if builder in _builders.at:
         yield
+        return
+    lock = FileLock(f"{artifact}{_LOCK}", timeout=_WAIT_SECONDS, poll_interval=_POLL_SECONDS)
+    _builders.at.add(builder)
+    try:
+        with contextlib.ExitStack() as held:
+            with contextlib.suppress(OSError, NotImplementedError):
+                _make_directory(artifact.parent)
+                held.enter_context(lock)
+            yield
+    finally:
+        _builders.at.discard(builder)
 
 
 def scan(root: Path) -> tuple[list[Listed], list[tuple[Path, float]]]:

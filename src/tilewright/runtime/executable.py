@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -34,6 +35,7 @@ class Executable:
         seconds: time to lower, emit and compile or load it.
         resources: what the compiler reported, e.g. registers and spills per thread.
         handle: the backend's own loaded form.
+        launches: what was prepared to launch it, as far as somebody still holds it.
     """
 
     target: str
@@ -45,6 +47,7 @@ class Executable:
     seconds: float = 0.0
     resources: Mapping[str, Any] = field(default_factory=dict)
     handle: Any = field(default=None, repr=False)
+    launches: weakref.WeakSet[Prepared] = field(default_factory=weakref.WeakSet, repr=False)
 
     @property
     def source(self) -> str:
@@ -67,6 +70,9 @@ class Executable:
 
 class Prepared(Protocol):
     """A launch for arguments of one exact shape; only pointers and numbers change between calls."""
+
+    recent: bool
+    """Set by every launch; cleared by who wants to know whether there was one since."""
 
     @property
     def executable(self) -> Executable:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,9 +16,10 @@ from tilewright.runtime.arguments import NumberWriter
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import Binding
 from tilewright.runtime.cache import Cache, key, package_hash
-from tilewright.runtime.executable import Executable, argument_layout
+from tilewright.runtime.executable import ArgumentLayout, Executable, argument_layout
+from tilewright.runtime.libraries import Library
 from tilewright.runtime.native import compile_library, host_arch, toolchain_id
-from tilewright.runtime.workers import Launcher, Library, Scratch
+from tilewright.runtime.workers import Launcher, Scratch
 from tilewright.targets import cpu
 
 
@@ -44,7 +44,7 @@ class CpuBackend:
         address = key([print_kernel(kernel), package_hash(), toolchain_id(), self.name, chosen])
         meta = {"kernel": kernel.name, "target": self.name, "arch": chosen}
         entry = Cache.default().get_or_build(address, ".so", lambda: compile_library(listing.text), meta)
-        launcher = Launcher(Library(entry.path), listing.entry, listing.shared_bytes)
+        launcher = Launcher(Library(entry.data, kernel.name), listing.entry, listing.shared_bytes)
         seconds = time.perf_counter() - start
         return Executable(
             self.name, chosen, kernel, listing, entry.path, entry.hit, seconds, {}, (entry, launcher)
@@ -65,22 +65,55 @@ class CpuBackend:
 
 
 class PreparedCpu:
-    """A packed argument buffer in which only pointers and numbers change between launches."""
+    """Launches of one exact shape, each from a packed argument buffer of its own.
+
+    A buffer is taken for a launch and given back after it, so there are as many as there were launches at the
+    same time: on other threads, or in a signal handler.
+    """
 
     def __init__(self, executable: Executable, binding: Binding, parameters: Sequence[Parameter]) -> None:
         assert executable.listing is not None
-        kernel = executable.listing.kernel
         self.executable = executable
-        self._blocks = binding.blocks
+        self.recent = True
+        self._binding = binding
         self._launcher: Launcher = executable.handle[1]
-        layout = argument_layout(kernel, parameters)
+        self._layout = argument_layout(executable.listing.kernel, parameters)
+        self._arrays = sum(parameter.kind == "tensor" for parameter in parameters)
+        self._blocks = binding.blocks
+        self._idle = [self._pack()]
+        executable.launches.add(self)
+
+    def _pack(self) -> _Packed:
+        assert self.executable.listing is not None
+        return _Packed(self.executable.listing.kernel, self._binding, self._layout, self._arrays)
+
+    def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
+        """Run on these arguments and return when they are done."""
+        if stream is not None:
+            raise LaunchError("stream= is for the cuda target; the cpu target runs before it returns")
+        self.recent = True
+        try:
+            packed = self._idle.pop()
+        except IndexError:
+            packed = self._pack()
+        if pointers is not packed.written:  # a prepared launch brings the same ones again
+            packed.write_addresses(*pointers)
+            packed.written = pointers
+        if packed.more:
+            packed.write_more(arguments)
+        self._launcher.launch(packed.address, self._blocks)
+        self._idle.append(packed)
+
+
+class _Packed:
+    """An argument buffer in which only addresses and numbers change, and the workspaces that it names."""
+
+    def __init__(self, kernel: Kernel, binding: Binding, layout: ArgumentLayout, arrays: int) -> None:
         self._buffer = ctypes.create_string_buffer(max(layout.size, 1))
-        self._address = ctypes.addressof(self._buffer)
+        self.address = ctypes.addressof(self._buffer)
+        self.write_addresses = layout.address_writer(self._buffer, arrays)
+        self.written: Sequence[int] = ()
         self._numbers = tuple(NumberWriter(number) for number in layout.numbers)
-        arrays = sum(parameter.kind == "tensor" for parameter in parameters)
-        self._write_addresses = layout.address_writer(self._buffer, arrays)
-        self._written: Sequence[int] = ()
-        self._lock = threading.Lock()
         self._zeroed: list[Scratch] = []
         self._workspaces: list[Scratch] = []
         for param, code, offset in zip(
@@ -93,17 +126,11 @@ class PreparedCpu:
                 memory = Scratch(max(size, 1))
                 (self._zeroed if param.zeroed else self._workspaces).append(memory)
                 struct.pack_into("@P", self._buffer, offset, memory.address)
+        self.more = bool(self._numbers or self._zeroed)
 
-    def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
-        """Run on these arguments and return when they are done."""
-        if stream is not None:
-            raise LaunchError("stream= is for the cuda target; the cpu target runs before it returns")
-        with self._lock:
-            if pointers is not self._written:  # a prepared launch brings the same ones again
-                self._write_addresses(*pointers)
-                self._written = pointers
-            for number in self._numbers:
-                number.write(self._buffer, arguments)
-            for memory in self._zeroed:
-                ctypes.memset(memory.address, 0, memory.size_bytes)
-            self._launcher.launch(self._address, self._blocks)
+    def write_more(self, arguments: Sequence[Any]) -> None:
+        """Write what not every kernel has: numbers, and the zeros that a workspace starts with."""
+        for number in self._numbers:
+            number.write(self._buffer, arguments)
+        for memory in self._zeroed:
+            ctypes.memset(memory.address, 0, memory.size_bytes)

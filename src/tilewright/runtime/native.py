@@ -210,7 +210,7 @@ def compile_library(source: str, toolchain: Toolchain | None = None, triple: Tri
         triple: another machine to compile for; default: this one.
 
     Returns:
-        The library's bytes, for `tilewright.runtime.workers.Library`.
+        The library's bytes, for `tilewright.runtime.libraries.Library`.
 
     Raises:
         CompileError: the compiler refused the text; carries its log and the offending lines.

@@ -17,7 +17,8 @@ class PreparedLaunch:
     It keeps the arrays alive.  Each call checks that every array still lies at the address and has the
     extents that it had, and raises otherwise.  What it does not look at again: strides and dtypes changed in
     place, a NumPy array made read-only, and memory that was given back and taken again at the same address.
-    Calls from several threads take turns; launches on different streams have workspaces of their own.
+    Calls from several threads run at the same time, each with workspaces of its own; so do launches on
+    different streams.  A call that writes what another one reads must be ordered by the caller.
     """
 
     def __init__(

@@ -50,13 +50,17 @@ class ReferenceBackend:
         return PreparedReference(executable, binding, tuple(parameters))
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class PreparedReference:
     """Runs the kernel and raises what the checker finds."""
 
     executable: Executable
     binding: Binding
     parameters: tuple[Parameter, ...]
+    recent: bool = True
+
+    def __post_init__(self) -> None:
+        self.executable.launches.add(self)
 
     def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
         """Run on these arguments, in place.
@@ -64,6 +68,7 @@ class PreparedReference:
         Raises:
             HazardError: the checker found hazards.
         """
+        self.recent = True
         self.run(arguments).raise_if_any()
 
     def run(self, arguments: Sequence[Any], *, lanes: int | None = None, copy: bool = False) -> Report:

@@ -10,9 +10,10 @@ from tilewright.ir.kernel import TensorMap
 from tilewright.runtime import cuda
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.executable import MAP_BYTES
+from tilewright.runtime.recent import Recent
 
 KEPT = 64
-"""How many addresses are remembered for one map; the oldest is forgotten first."""
+"""How many addresses are remembered for one map; the least recently used is forgotten first."""
 
 _FORMATS = {"f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32", "f64": "FLOAT64", "i32": "INT32"}
 
@@ -29,15 +30,14 @@ class TensorMaps:
         self._map = tensor_map
         self._shape, self._strides = info.shape, info.strides
         self._index = info.device[1] if info.device != "cpu" else 0
-        self._encoded: dict[int, bytes] = {}
+        self._encoded: Recent[int, bytes] = Recent(KEPT)
 
     def at(self, address: int) -> bytes:
         """The map of the array at an address."""
         found = self._encoded.get(address)
         if found is None:
-            if len(self._encoded) >= KEPT:
-                del self._encoded[next(iter(self._encoded))]
-            found = self._encoded[address] = self._encode(address)
+            found = self._encode(address)
+            self._encoded.keep(address, found)
         return found
 
     def _encode(self, address: int) -> bytes:

@@ -20,26 +20,38 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
-from tilewright.errors import ToolchainError
+from tilewright.errors import LaunchError
 from tilewright.runtime.environment import settings, usable_processors
+from tilewright.runtime.forks import renew_after_fork
+from tilewright.runtime.libraries import Library
 
 INLINE_NS = 25_000
 """A launch that takes less time than this on one thread stays on the caller's."""
 
 _HUGE = 2 << 20
+# Python's default would be memory that a forked child goes on sharing with its parent.
+_PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
 _POOL_BYTES, _SEAT_BYTES = 1024, 512
 
 
 class Scratch:
-    """Uninitialised memory at a 64-byte boundary, in huge pages where it is large and they exist."""
+    """Zeroed memory of this process alone, at a 64-byte boundary; large memory in huge pages, if they exist.
+
+    Raises:
+        LaunchError: there is not that much memory.
+    """
 
     def __init__(self, size_bytes: int) -> None:
         align = _HUGE if size_bytes >= _HUGE // 2 else 64
         self.size_bytes = size_bytes
-        self._pages = mmap.mmap(-1, size_bytes + align)
+        try:
+            self._pages = mmap.mmap(-1, size_bytes + align, **_PRIVATE)
+        except (OSError, OverflowError) as problem:
+            raise LaunchError(
+                f"cannot have {size_bytes} bytes of memory for workspaces and packed tiles ({problem}); "
+                "nearest: a smaller tile, or fewer threads (TILEWRIGHT_THREADS)"
+            ) from problem
         if align == _HUGE and hasattr(mmap, "MADV_HUGEPAGE"):
             try:
                 self._pages.madvise(mmap.MADV_HUGEPAGE)
@@ -47,45 +59,6 @@ class Scratch:
                 align = 64  # a kernel without huge pages
         start = ctypes.addressof(ctypes.c_char.from_buffer(self._pages))
         self.address = -(-start // align) * align
-
-
-class Library:
-    """A loaded shared library.
-
-    Args:
-        path: a file with the bytes that `tilewright.runtime.native.compile_library` made.
-
-    Raises:
-        ToolchainError: the file cannot be loaded.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        try:
-            self._library = ctypes.CDLL(str(path))
-        except OSError as error:
-            raise ToolchainError(f"cannot load the compiled library {path.name}: {error}") from error
-
-    def function(self, name: str) -> ctypes._NamedFuncPointer:
-        """A function of the library; addresses are passed as integers, everything else by its C type."""
-        found = self._library[name]
-        found.restype = None
-        found.argtypes = _SIGNATURES.get(name, _ENTRY)
-        return found
-
-    def address(self, name: str) -> int:
-        """The address of a function."""
-        return ctypes.cast(self._library[name], ctypes.c_void_p).value or 0
-
-
-_ADDRESS = ctypes.c_void_p
-_ENTRY: list[Any] = [_ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_longlong]
-_SIGNATURES: dict[str, list[Any]] = {
-    "tilewright_open": [_ADDRESS, ctypes.c_int, _ADDRESS],
-    "tilewright_close": [_ADDRESS],
-    "tilewright_serve": [_ADDRESS, ctypes.c_int],
-    "tilewright_run": [_ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_longlong],
-}
 
 
 class Pool:
@@ -97,7 +70,6 @@ class Pool:
     """
 
     def __init__(self, library: Library, threads: int) -> None:
-        self.threads = threads
         self._library = library  # the threads run its code: it must stay loaded
         cpus: Sequence[int] = ()
         if threads == usable_processors() and hasattr(os, "sched_setaffinity"):
@@ -113,17 +85,20 @@ class Pool:
         self._addresses = (ctypes.c_void_p * (self.workers + 1))()
         library.function("tilewright_open")(self._pool, self.workers, (ctypes.c_int * self.workers)(*bound))
         serve = library.function("tilewright_serve")
-        self._threads = [
-            threading.Thread(
+        self._threads: list[threading.Thread] = []
+        for worker, cpu in enumerate(bound):
+            thread = threading.Thread(
                 target=_serve,
                 args=(serve, self._pool, worker, cpu),
                 name=f"tilewright-{worker}",
                 daemon=True,
             )
-            for worker, cpu in enumerate(bound)
-        ]
-        for thread in self._threads:
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError:
+                break  # the system gives no more threads; a launch waits for none that has not begun
+            self._threads.append(thread)
+        self.threads = min(threads, len(self._threads) + 1)
 
     def run(self, entry: int, arguments: int, blocks: int, scratch_bytes: int) -> None:
         """Run all blocks; the caller holds `lock`.
@@ -154,42 +129,58 @@ def _serve(serve: ctypes._NamedFuncPointer, pool: ctypes.c_void_p, worker: int, 
     serve(pool, worker)
 
 
-class _Shared:
-    """The pool of this process and the scratch memory of each calling thread."""
+class _Bench:
+    """What one launch on its caller's thread works with: a block counter and scratch memory."""
 
     def __init__(self) -> None:
-        self.lock = threading.Lock()
+        self.counter = ctypes.c_longlong()
+        self.counter_address = ctypes.addressof(self.counter)
+        self.scratch = Scratch(1)
+
+    def make_room(self, size_bytes: int) -> None:
+        """Have so much scratch memory at least."""
+        if self.scratch.size_bytes < size_bytes:
+            self.scratch = Scratch(size_bytes)
+
+
+class _Shared:
+    """The pool of this process, and the benches of launches that run without it.
+
+    A bench is taken for a launch and given back after it, so that a signal handler that launches in between
+    gets another one; nobody waits for anybody.
+    """
+
+    def __init__(self) -> None:
+        self.renew()
+        renew_after_fork(self)
+
+    def renew(self) -> None:
+        """Forget the pool: a forked child has none of its threads, and makes its own when it needs one."""
         self.pool: Pool | None = None
         self.threads = 0  # 0 until the environment was asked
-        self.callers = threading.local()
+        self.benches: list[_Bench] = []
+        self._opening = threading.Lock()
 
     def acquire(self, library: Library) -> Pool | None:
         """The pool, locked for one launch; None if one thread is all there is, or the pool is busy."""
         if self.threads == 1:
             return None
-        if self.pool is None:
-            with self.lock:
-                self.threads = self.threads or settings().threads
-                if self.threads == 1:
-                    return None
-                if self.pool is None:
-                    self.pool = Pool(library, self.threads)
-        return self.pool if self.pool.lock.acquire(blocking=False) else None
+        pool = self.pool or self._open(library)
+        return pool if pool is not None and pool.lock.acquire(blocking=False) else None
 
-    def scratch(self, size_bytes: int) -> int:
-        """The calling thread's own scratch memory."""
-        memory: Scratch | None = getattr(self.callers, "scratch", None)
-        if memory is None or memory.size_bytes < size_bytes:
-            memory = self.callers.scratch = Scratch(size_bytes)
-        return memory.address
-
-    def counter(self) -> ctypes.c_longlong:
-        """The calling thread's own block counter, at 0."""
-        found: ctypes.c_longlong | None = getattr(self.callers, "counter", None)
-        if found is None:
-            found = self.callers.counter = ctypes.c_longlong()
-        found.value = 0
-        return found
+    def _open(self, library: Library) -> Pool | None:
+        """The pool, made now; None if it has one thread, or if somebody else is making it."""
+        if not self._opening.acquire(blocking=False):
+            return None
+        try:
+            self.threads = self.threads or settings().threads
+            if self.threads > 1 and self.pool is None:
+                made = Pool(library, self.threads)
+                self.threads = made.threads
+                self.pool = made if made.threads > 1 else None
+            return self.pool
+        finally:
+            self._opening.release()
 
     def close(self) -> None:
         """At the interpreter's end."""
@@ -200,16 +191,6 @@ class _Shared:
 
 _shared = _Shared()
 atexit.register(lambda: _shared.close())
-
-
-def _after_fork() -> None:
-    """A forked child has none of its parent's threads: it makes its own pool when it first needs one."""
-    global _shared
-    _shared = _Shared()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_after_fork)
 
 
 class Launcher:
@@ -229,7 +210,7 @@ class Launcher:
         self._block_ns = float("inf")
 
     def launch(self, arguments: int, blocks: int) -> None:
-        """Run all blocks and return when they are done.
+        """Run all blocks and return when they are done; any number of threads may call it at once.
 
         Args:
             arguments: address of the arguments, packed by `tilewright.runtime.arguments`.
@@ -241,8 +222,7 @@ class Launcher:
         pool = shared.acquire(self._library) if blocks > 1 and blocks * self._block_ns > INLINE_NS else None
         start = time.perf_counter_ns()
         if pool is None:
-            counter = ctypes.addressof(shared.counter())
-            self._function(arguments, counter, shared.scratch(self._scratch_bytes), blocks)
+            self._run_here(shared.benches, arguments, blocks)
             self._block_ns = (time.perf_counter_ns() - start) / blocks
             return
         try:
@@ -250,3 +230,14 @@ class Launcher:
         finally:
             pool.lock.release()
         self._block_ns = (time.perf_counter_ns() - start) * min(pool.threads, blocks) / blocks
+
+    def _run_here(self, benches: list[_Bench], arguments: int, blocks: int) -> None:
+        try:
+            bench = benches.pop()
+        except IndexError:
+            bench = _Bench()
+        if bench.scratch.size_bytes < self._scratch_bytes:
+            bench.make_room(self._scratch_bytes)
+        bench.counter.value = 0
+        self._function(arguments, bench.counter_address, bench.scratch.address, blocks)
+        benches.append(bench)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from tilewright.runtime import native
 from tilewright.runtime.arguments import packing
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.binding import bind
-from tilewright.runtime.workers import Library
+from tilewright.runtime.libraries import Library
 from tilewright.targets import cpu
 from tilewright.targets.listing import Listing
 
@@ -28,16 +27,13 @@ GUARD_BYTES = 4096
 class Machine:
     """Runs kernels on one thread; each text is compiled once per process."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self) -> None:
         self._libraries: dict[tuple[str, str], Library] = {}
 
     def library(self, text: str, toolchain: native.Toolchain) -> Library:
         key = (toolchain.name, text)
         if key not in self._libraries:
-            path = self.folder / f"{len(self._libraries)}.so"
-            path.write_bytes(native.compile_library(text, toolchain))
-            self._libraries[key] = Library(path)
+            self._libraries[key] = Library(native.compile_library(text, toolchain))
         return self._libraries[key]
 
     def __call__(
@@ -85,8 +81,8 @@ class Machine:
 
 
 @pytest.fixture(scope="session")
-def machine(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Listing]:
-    return Machine(tmp_path_factory.mktemp("cpu"))
+def machine() -> Callable[..., Listing]:
+    return Machine()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

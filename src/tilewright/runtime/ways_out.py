@@ -1,0 +1,25 @@
+"""What to do about an error of the operating system, in a sentence that ends a message."""
+
+from __future__ import annotations
+
+import errno
+
+_WAYS_OUT = {
+    errno.ENOSPC: "the disk is full: make room, or set TMPDIR to a folder that has some",
+    errno.EDQUOT: "the disk quota is used up: make room, or set TMPDIR to a folder that has some",
+    errno.EMFILE: "this process has no file descriptors left: close some files, or allow more (`ulimit -n`)",
+    errno.ENFILE: "the system has no file descriptors left: end some processes",
+    errno.EAGAIN: "the limit of processes is reached: end some, or allow more (`ulimit -u`)",
+    errno.ENOMEM: "there is no memory left: free some, or allow more (`ulimit -v`)",
+}
+_FOLDER = "nearest: set TMPDIR to a folder that this process may write to and load code from"
+
+
+def way_out(problem: OSError) -> str:
+    """What a user can do about it.
+
+    Example:
+        >>> way_out(OSError(errno.ENOSPC, "No space left on device"))
+        'the disk is full: make room, or set TMPDIR to a folder that has some'
+    """
+    return _WAYS_OUT.get(problem.errno or 0, _FOLDER)
