@@ -1,0 +1,170 @@
+"""Launches in signal handlers and on several threads: results are exact, and nobody waits for anybody."""
+
+from __future__ import annotations
+
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.runtime import workers
+from tilewright.runtime.cache import Cache, key
+
+from .exact import Product, count
+from .fake_gpu import Driver, OnGpu
+
+
+@contextmanager
+def interrupted_by(handler: Callable[[], object], every: float = 0.0005) -> Iterator[list[int]]:
+    """A timer's signal runs ``handler`` in this thread, over and over; the list counts how often."""
+    ran, inside = [0], [False]
+
+    def handle(*_: object) -> None:
+        if not inside[0]:
+            inside[0] = True
+            handler()
+            ran[0] += 1
+            inside[0] = False
+
+    before = signal.signal(signal.SIGALRM, handle)
+    signal.setitimer(signal.ITIMER_REAL, every, every)
+    try:
+        yield ran
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
+# Signals.
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("threads", ["1", "2"])
+def test_a_signal_handler_may_launch_the_kernel_that_it_interrupts(
+    threads: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_THREADS", threads)
+    monkeypatch.setattr(workers, "_shared", workers._Shared())
+    ours, theirs, larger = Product(6), Product(7), Product(8, 300, 200, 100)
+    x, y = np.zeros(300, np.float32), np.zeros(300, np.float32)
+    wrong = [0]
+
+    def handler() -> None:
+        wrong[0] += theirs.wrong() + larger.wrong()
+        count(y, 6, target="cpu")
+        wrong[0] += int((y != 6).sum())
+
+    handler()
+    ours.wrong()
+    with interrupted_by(handler) as ran:
+        until = time.monotonic() + 1.0
+        while time.monotonic() < until or ran[0] < 20:
+            wrong[0] += ours.wrong()
+            count(x, 2, target="cpu")
+            wrong[0] += int((x != 2).sum())
+    assert wrong == [0]
+    workers._shared.close()
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_handler_may_build_what_its_thread_is_building(cache: Cache) -> None:
+    """It cannot wait for the build that it interrupts."""
+    found = []
+
+    def build() -> bytes:
+        if not found:
+            found.append(None)
+            signal.raise_signal(signal.SIGUSR1)
+        return b"code"
+
+    def handle(*_: object) -> None:
+        found.append(cache.get_or_build(key(["one"]), ".bin", build, {}).data)
+
+    before = signal.signal(signal.SIGUSR1, handle)
+    try:
+        assert cache.get_or_build(key(["one"]), ".bin", build, {}).data == b"code"
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert found == [None, b"code"]
+
+
+@pytest.mark.timeout(60)
+def test_a_signal_handler_that_launches_while_a_kernel_is_compiled() -> None:
+    @tw.kernel(X="N")
+    def fill(X, *, seed):
+        n = tw.block_index(tw.ceil_div(X.shape[0], 64))
+        part = X.tile((64,), (n,))
+        tw.copy(tw.fragment(part.partition((32,)), fill=seed), part)
+
+    y = np.zeros(70, np.float32)
+    seeds = iter(range(1000, 10_000))
+
+    def handler() -> None:
+        seed = next(seeds)
+        fill(y, seed=seed, target="reference")
+        assert (y == seed).all()
+
+    handler()
+    with interrupted_by(handler, 0.01) as ran:
+        x = np.zeros(100, np.float32)
+        for seed in range(3):
+            fill(x, seed=seed, target="cpu")
+            assert (x == seed).all()
+        while not ran[0]:
+            fill(x, seed=5, target="reference")
+
+
+# Threads.
+
+
+def test_launches_of_one_shape_on_several_threads_do_not_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bound, xs = count.bind(), [np.zeros(100, np.float32) for _ in range(4)]
+    bound(xs[0], 1, target="cpu")
+    prepared = bound.launcher((xs[0], 1), "cpu")[0]
+    inside = threading.Barrier(4)
+    real = prepared._launcher.launch  # type: ignore[attr-defined]
+
+    def launch(*arguments: Any) -> None:
+        inside.wait(10)  # broken, were there a lock around the launch
+        real(*arguments)
+
+    monkeypatch.setattr(prepared._launcher, "launch", launch)  # type: ignore[attr-defined]
+    threads = [
+        threading.Thread(target=bound, args=(x, turns), kwargs={"target": "cpu"})
+        for turns, x in enumerate(xs)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [set(x.tolist()) for x in xs] == [{float(turns)} for turns in range(4)]
+
+
+def test_on_a_gpu_launches_on_several_threads_have_arguments_of_their_own(gpu: Driver) -> None:
+    gpu.arguments = 2
+    bound = count.bind()
+    xs = [OnGpu(np.zeros(130, np.float32)) for _ in range(4)]
+    bound(xs[0], 3)
+    inside, real = threading.Barrier(4), gpu._launch
+
+    def launch(*arguments: Any) -> Any:
+        inside.wait(10)
+        return real(*arguments)
+
+    gpu._launch = launch  # type: ignore[method-assign]
+    threads = [threading.Thread(target=bound, args=(x, 3)) for x in xs]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    together = gpu.launched[1:]
+    assert {launched.words[0] for launched in together} == {x.address for x in xs}
+    assert len({launched.words[1] for launched in together}) == 4, "they share counters on one stream"
