@@ -72,7 +72,7 @@ def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
             with tw.when((j + 1) * keys > m * rows + shift + 1):
                 scores.assign(tw.causal_mask(scores, m * rows + shift, j * keys))
 
-        highest = tw.larger(largest, tw.reduce_max(scores, 1))
+        highest = tw.maximum(largest, tw.reduce_max(scores, 1))
         base = exponent * tw.where(highest == -math.inf, 0.0, highest)  # 0 of a row without keys so far
         weights = tw.exp2(tw.fma(scores, exponent, -base))
         decay = tw.exp2(tw.fma(largest, exponent, -base))

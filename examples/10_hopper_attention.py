@@ -93,7 +93,7 @@ def hopper_attention(Q, K, V, O, scale, shift, *, causal, keys, depth, stages, g
             if causal:
                 with tw.when((j + 1) * keys > first + shift + 1):
                     scores.assign(tw.causal_mask(scores, first + shift, j * keys))
-            highest = tw.larger(largest, tw.reduce_max(scores, 1))
+            highest = tw.maximum(largest, tw.reduce_max(scores, 1))
             base = tw.where(highest == -math.inf, 0.0, highest)  # of a row without keys so far
             scores.assign(tw.exp2(scores - base))
             decay.assign(tw.exp2(largest - base))

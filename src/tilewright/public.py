@@ -62,8 +62,20 @@ from tilewright.lang.asynchrony import (
 )
 from tilewright.lang.clusters import cluster_barrier
 from tilewright.lang.control import let, otherwise, range, unroll, var, when  # noqa: A004
-from tilewright.lang.operations import (
+from tilewright.lang.functions import (
     absolute,
+    exp,
+    exp2,
+    fma,
+    log,
+    maximum,
+    minimum,
+    rsqrt,
+    sqrt,
+    tanh,
+    where,
+)
+from tilewright.lang.operations import (
     accumulator,
     async_commit,
     async_wait,
@@ -74,28 +86,18 @@ from tilewright.lang.operations import (
     copy,
     copy_async,
     derived,
-    exp,
-    exp2,
     fill,
-    fma,
     fragment,
-    larger,
     load,
-    log,
     mma,
     operand_a,
     operand_b,
     require,
-    rsqrt,
     shared,
-    smaller,
-    sqrt,
-    tanh,
     warp_barrier,
-    where,
     workspace,
 )
-from tilewright.lang.scalars import ceil_div, maximum, minimum
+from tilewright.lang.scalars import ceil_div
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tile_arithmetic import (
     causal_mask,
@@ -209,7 +211,6 @@ __all__ = [
     "i64",
     "im2col",
     "kernel",
-    "larger",
     "launch_dependents",
     "left_inverse",
     "let",
@@ -248,7 +249,6 @@ __all__ = [
     "row_major",
     "rsqrt",
     "shared",
-    "smaller",
     "sqrt",
     "tanh",
     "tiled_divide",

@@ -82,7 +82,7 @@ def fill(A, C, n, alpha):
 
 def elementwise(A, C, n, alpha):
     x = tw.fragment(ROWS, tw.f32, 0)
-    y = tw.where(x < 1e-30, -x, tw.larger(x * alpha, tw.exp(x)))
+    y = tw.where(x < 1e-30, -x, tw.maximum(x * alpha, tw.exp(x)))
     y.to(tw.f16)
 
 
@@ -308,7 +308,7 @@ def _fragment(draw: Any, known: list[Any], numbers: list[Any]) -> Any:
         lambda: literal - x,
         lambda: -x / y,
         lambda: tw.where(x <= y, x, literal),
-        lambda: tw.smaller(x, literal),
+        lambda: tw.minimum(x, literal),
         lambda: x.to("f16").to(tw.f32),
         lambda: x.assign(tw.tanh(x)),
         lambda: x - tw.reduce_max(x, draw(st.integers(0, 1))),

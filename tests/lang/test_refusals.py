@@ -150,23 +150,23 @@ def variable_truth(A, n, alpha):
 
 
 def true_division(A, n, alpha):
-    n / 2  # n / 2
+    tw.range(n / 2)  # tw.range(n / 2)
 
 
 def bitwise_and(A, n, alpha):
-    n & 1  # n & 1
+    n & 6  # n & 6
 
 
 def float_of_index(A, n, alpha):
-    n * 0.5  # n * 0.5
+    A.tile((8, 8), (n * 0.5, 0))  # A.tile((8, 8), (n * 0.5, 0))
 
 
 def division_by_zero(A, n, alpha):
     n // 0  # n // 0
 
 
-def modulo_of_a_negative(A, n, alpha):
-    n % -4  # n % -4
+def modulo_of_what_may_be_negative(A, n, alpha):
+    n % (n - 4)  # n % (n - 4)
 
 
 def symbolic_step(A, n, alpha):

@@ -15,7 +15,7 @@ from typing import ClassVar
 
 from tilewright.dtypes import DType
 from tilewright.errors import Violation
-from tilewright.ir import rules
+from tilewright.ir import elementwise_rules, rules
 from tilewright.ir.async_ops import ASYNC_OPS
 from tilewright.ir.elementwise import FUNCTIONS, result_dtype
 from tilewright.ir.fragment_ops import FRAGMENT_OPS, Redistribute
@@ -97,7 +97,7 @@ class Fragment(Op):
 
     def verify(self) -> Iterator[Violation]:
         """The dtype must be able to hold what it is filled with."""
-        yield from rules.verify_literals(self, self.dtype, (self.fill,))
+        yield from elementwise_rules.verify_literals(self, self.dtype, (self.fill,))
 
 
 @dataclass(frozen=True)
@@ -228,9 +228,9 @@ class Fill(Op):
 
     def verify(self) -> Iterator[Violation]:
         """The dtype must be able to hold the value."""
-        yield from rules.verify_literals(self, self.target.dtype, (self.value,))
+        yield from elementwise_rules.verify_literals(self, self.target.dtype, (self.value,))
         if isinstance(self.value, Value):
-            yield from rules.verify_conversion(self, self.value, self.target)
+            yield from elementwise_rules.verify_conversion(self, self.value, self.target)
 
 
 # ---------------------------------------------------------------- arithmetic
@@ -258,7 +258,7 @@ class Elementwise(Op):
         values = [v for v in operands_ if isinstance(v, Value)]
         chosen = result_dtype(function, [v.dtype for v in values], dtype)
         maps = [v.type.distribution for v in values if isinstance(v.type, FragmentType)]
-        return FragmentType(chosen, rules.widest_map(maps)) if maps else ScalarType(chosen)
+        return FragmentType(chosen, elementwise_rules.widest_map(maps)) if maps else ScalarType(chosen)
 
     def verify(self) -> Iterator[Violation]:
         """The function exists, with this many operands, over distributions that fit together."""
@@ -267,7 +267,7 @@ class Elementwise(Op):
             yield self.violation(
                 "elementwise", f"{self.function} takes {arity} operands, not {len(self.operands_)}"
             )
-        yield from rules.verify_elementwise(self)
+        yield from elementwise_rules.verify_elementwise(self)
 
 
 @dataclass(frozen=True)

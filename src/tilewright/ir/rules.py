@@ -1,26 +1,23 @@
-"""The legality rules of arithmetic, copies and matrix multiplies that hold on every target."""
+"""The legality rules of copies and matrix multiplies that hold on every target."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from tilewright.dtypes import DType
 from tilewright.errors import Violation
-from tilewright.ir.elementwise import CONVERSION
+from tilewright.ir.elementwise_rules import moved, spelled, verify_conversion
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
 from tilewright.layout.counts import dealt
-from tilewright.layout.distribution import Distribution, registers
+from tilewright.layout.distribution import Distribution
 from tilewright.layout.expr import add, expand, mul
-from tilewright.layout.nodes import And, Expr, Int, Sym
-from tilewright.layout.registers import broadcast
+from tilewright.layout.nodes import And, Int, Sym
 from tilewright.layout.view import View
 from tilewright.layout.walk import substitute, symbols
 
 if TYPE_CHECKING:
-    from tilewright.ir.ops import Copy, Elementwise, Mma, Op
+    from tilewright.ir.ops import Copy, Mma
 
 LARGEST_ACCESS_BYTES = 16
 
@@ -28,99 +25,6 @@ LARGEST_ACCESS_BYTES = 16
 def _shape(value: Value) -> tuple[Int, ...]:
     assert isinstance(value.type, TensorType | FragmentType)
     return value.type.shape
-
-
-def _spelled(shape: tuple[Int, ...]) -> str:
-    return f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
-
-
-# ---------------------------------------------------------------- arithmetic
-
-
-def verify_literals(op: Op, dtype: DType, values: tuple[object, ...]) -> Iterator[Violation]:
-    """Plain numbers must be values of the dtype that they stand beside."""
-    if dtype.kind not in ("int", "uint"):
-        return
-    low = -(2 ** (dtype.bits - 1)) if dtype.kind == "int" else 0
-    high = low + 2**dtype.bits - 1
-    for value in values:
-        if isinstance(value, float) and not value.is_integer():
-            nearest = f"{round(value)}, or .to(tw.f32) first" if math.isfinite(value) else "an integer"
-            yield op.violation("dtype", f"{value} is no {dtype}", nearest)
-        elif isinstance(value, int | float) and not low <= value <= high:
-            nearest = str(low if value < low else high)
-            yield op.violation(
-                "dtype", f"{value} is not within {low} to {high}, the range of {dtype}", nearest
-            )
-
-
-def verify_elementwise(op: Elementwise) -> Iterator[Violation]:
-    """The rules of `Elementwise` that an operation breaks, its arity apart."""
-    values = [v for v in op.operands_ if isinstance(v, Value)]
-    maps: dict[Distribution, Value] = {}
-    for value in values:
-        if value.is_fragment:
-            maps.setdefault(value.fragment.distribution, value)
-    if maps:
-        widest = widest_map(list(maps))
-        for spread, value in maps.items():
-            if broadcast(widest, spread) is None:
-                yield _unequal(op, maps[widest], value)
-                break
-    if op.function in CONVERSION:
-        for value in values:
-            yield from verify_conversion(op, value, op.result)
-    elif values:
-        yield from verify_literals(op, values[-1].dtype, op.operands_)
-        for index in (o for o in op.operands_ if isinstance(o, Expr)):
-            if values[-1].dtype.name not in ("i32", "i64"):
-                yield op.violation(
-                    "dtype", f"the integer {index} is no {values[-1].dtype}", "an i32 fragment"
-                )
-
-
-def widest_map(maps: Sequence[Distribution]) -> Distribution:
-    """The map that the others are broadcast to, if they fit: the first of the most elements."""
-    return max(maps, key=lambda spread: math.prod(spread.shape))
-
-
-def _moved(source: Value, like: Value) -> str:
-    """The call that gives a fragment another's map."""
-    given, wanted = source.fragment.distribution, like.fragment.distribution
-    local = registers(given, wanted, (0,) * given.rank)
-    scratch = "" if local is not None else f", scratch=tw.shared({given.shape}, tw.{source.dtype})"
-    return f"tw.redistribute({source}, like={like}{scratch})"
-
-
-def _unequal(op: Elementwise, full: Value, part: Value) -> Violation:
-    """A violation for two maps that do not fit together."""
-    shapes = " and ".join(f"{v} {_spelled(v.fragment.shape)}" for v in (full, part))
-    maps = "; ".join(f"{v}: {v.fragment.distribution}" for v in (full, part))
-    wanted, given = full.fragment.shape, part.fragment.shape
-    nearest = _moved(part, full)
-    if len(wanted) != len(given) or any(g not in (1, w) for g, w in zip(given, wanted, strict=True)):
-        nearest = f"fragments of shape {_spelled(wanted)}, or 1 where they are to be broadcast"
-    elif wanted != given:
-        nearest = (
-            f"what a reduction of {full} gives, or tw.load(tensor, {full}.distribution.projected({given}))"
-        )
-    return op.violation(
-        "elementwise",
-        f"{op.function} of {shapes}, whose elements lie in the threads in different ways ({maps})",
-        nearest,
-    )
-
-
-def verify_conversion(op: Op, source: Value, target: Value) -> Iterator[Violation]:
-    """Complex numbers are moved as they are: no dtype is converted to or from them."""
-    kinds = source.dtype, target.dtype
-    if kinds[0] != kinds[1] and any(kind.components > 1 for kind in kinds):
-        yield op.violation(
-            "dtype",
-            f"{op.name} of {source} to {target} converts {kinds[0]} to {kinds[1]}; complex numbers are not "
-            "converted",
-            f"{kinds[0]} on both sides",
-        )
 
 
 # ---------------------------------------------------------------- copies
@@ -133,8 +37,8 @@ def verify_copy(op: Copy) -> Iterator[Violation]:
     if source != target:
         yield op.violation(
             "shape",
-            f"copy from {op.source} of shape {_spelled(source)} to {op.target} of shape {_spelled(target)}",
-            f"{_spelled(target)} on both sides",
+            f"copy from {op.source} of shape {spelled(source)} to {op.target} of shape {spelled(target)}",
+            f"{spelled(target)} on both sides",
         )
         return
     maps = {op.distribution: "threads=..."} if op.distribution is not None else {}
@@ -145,7 +49,7 @@ def verify_copy(op: Copy) -> Iterator[Violation]:
         yield op.violation(
             "distribution",
             f"nothing says which thread moves what from {op.source} to {op.target}",
-            f"threads=..., with one count per dimension that divides {_spelled(source)}",
+            f"threads=..., with one count per dimension that divides {spelled(source)}",
         )
     elif len(maps) > 1:
         yield op.violation(
@@ -160,7 +64,7 @@ def verify_copy(op: Copy) -> Iterator[Violation]:
 def _nearest_map(op: Copy) -> str:
     """How both sides of a copy get one map."""
     if op.source.is_fragment and op.target.is_fragment:
-        return f"{_moved(op.source, op.target)}, copied to {op.target}"
+        return f"{moved(op.source, op.target)}, copied to {op.target}"
     if op.distribution is not None:
         own = next(v for v in (op.source, op.target) if getattr(v.type, "distribution", None))
         return f"no threads=: {own} brings its own"
@@ -171,15 +75,14 @@ def _verify_spread(op: Copy, spread: Distribution, shape: tuple[Int, ...]) -> It
     if spread.shape != shape:
         yield op.violation(
             "distribution",
-            f"a distribution of shape {_spelled(spread.shape)} for a tile of shape {_spelled(shape)}",
+            f"a distribution of shape {spelled(spread.shape)} for a tile of shape {spelled(shape)}",
             _nearest_spread(spread, shape),
         )
         return
     if flaw := _flaw(spread):
         yield op.violation(
             "threads x slice = tile",
-            f"the distribution does not move every element of the tile {_spelled(shape)} exactly once: "
-            f"{flaw}",
+            f"the distribution does not move every element of the tile {spelled(shape)} exactly once: {flaw}",
             _nearest_spread(spread, shape),
         )
     if op.vector is not None:
@@ -195,8 +98,8 @@ def _nearest_spread(spread: Distribution, shape: tuple[Int, ...]) -> str:
     """A map of a tile to about as many threads, or the tile that a map is of."""
     extents = tuple(extent for extent in shape if isinstance(extent, int))
     if len(extents) < len(shape):
-        return f"a tile of shape {_spelled(spread.shape)}"
-    return f"tw.blocked({_spelled(extents)}, {_spelled(dealt(extents, spread.size_threads))})"
+        return f"a tile of shape {spelled(spread.shape)}"
+    return f"tw.blocked({spelled(extents)}, {spelled(dealt(extents, spread.size_threads))})"
 
 
 def _verify_vector(op: Copy, spread: Distribution, vector: int) -> Iterator[Violation]:
@@ -326,7 +229,7 @@ def verify_mma(op: Mma) -> Iterator[Violation]:
     if not op.c.is_fragment or op.c.fragment.distribution != op.mma.c():
         yield op.violation(
             "distribution",
-            f"{op.c} is not distributed as the {_spelled(op.mma.tile[:2])} accumulator of {op.mma.atom} with "
+            f"{op.c} is not distributed as the {spelled(op.mma.tile[:2])} accumulator of {op.mma.atom} with "
             f"warps {op.mma.warps} and repeats {op.mma.repeats}",
             "tw.accumulator(mma), with the same mma",
         )
@@ -344,7 +247,7 @@ def _verify_operand(op: Mma, axis: int, label: str, value: Value) -> Iterator[Vi
     if len(shape) != 2 or shape[0] != rows or not isinstance(shape[1], int) or shape[1] % k:
         yield op.violation(
             "mma shape",
-            f"{label} = {value} has shape {_spelled(shape)}, but {mma.atom} with warps {mma.warps} and "
+            f"{label} = {value} has shape {spelled(shape)}, but {mma.atom} with warps {mma.warps} and "
             f"repeats {mma.repeats} takes ({rows}, a multiple of {k}): {mma.atom.shape[axis]} x "
             f"{mma.warps[axis]} x {mma.repeats[axis]} rows",
             _nearest_mma(op),

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import operator
+from functools import reduce
 from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
-from tilewright.dtypes import DType, dtype
+from tilewright.dtypes import DType, dtype, f64, i64
 from tilewright.errors import TraceError
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.ops import Copy, Elementwise, Redistribute
 from tilewright.ir.types import Value
+from tilewright.lang.operators import Arithmetic
 from tilewright.lang.scalars import (
     Collective,
+    Condition,
     Index,
     Scalar,
     as_tuple,
@@ -24,63 +28,16 @@ from tilewright.lang.scalars import (
 from tilewright.lang.source import here
 from tilewright.lang.tracer import current, located, open_region
 from tilewright.layout.distribution import Distribution
+from tilewright.layout.nodes import And, Cond, Constant, Equal, Expr, Int, Less, Not, Or
 
 
-class _Arithmetic(Collective):
-    """Operators that record elementwise functions; comparisons give masks for `where`."""
+class _Arithmetic(Arithmetic):
+    """Operators whose functions are recorded here."""
 
-    __array_ufunc__ = None
-    value: Value
-
-    def __add__(self, other: Operand) -> Any:
-        return elementwise("add", self, other)
-
-    def __radd__(self, other: Operand) -> Any:
-        return elementwise("add", other, self)
-
-    def __sub__(self, other: Operand) -> Any:
-        return elementwise("sub", self, other)
-
-    def __rsub__(self, other: Operand) -> Any:
-        return elementwise("sub", other, self)
-
-    def __mul__(self, other: Operand) -> Any:
-        return elementwise("mul", self, other)
-
-    def __rmul__(self, other: Operand) -> Any:
-        return elementwise("mul", other, self)
-
-    def __truediv__(self, other: Operand) -> Any:
-        return elementwise("div", self, other)
-
-    def __rtruediv__(self, other: Operand) -> Any:
-        return elementwise("div", other, self)
-
-    def __neg__(self) -> Any:
-        return elementwise("neg", self)
-
-    def __abs__(self) -> Any:
-        return elementwise("abs", self)
-
-    def __lt__(self, other: Operand) -> Any:
-        return elementwise("less", self, other)
-
-    def __le__(self, other: Operand) -> Any:
-        return elementwise("less_equal", self, other)
-
-    def __gt__(self, other: Operand) -> Any:
-        return elementwise("less", other, self)
-
-    def __ge__(self, other: Operand) -> Any:
-        return elementwise("less_equal", other, self)
-
-    def __eq__(self, other: object) -> Any:
-        return elementwise("equal", self, other)
-
-    def __ne__(self, other: object) -> NoReturn:
-        raise TraceError("fragments have no `!=`; use `tw.where(x == y, otherwise, chosen)`", here())
-
-    __hash__ = object.__hash__
+    @staticmethod
+    def record(function: str, *operands: object, dtype: DType | None = None) -> Any:
+        """Record an elementwise function; gives back a fragment or a number."""
+        return elementwise(function, *operands, dtype=dtype)
 
     def to(self, element: DType | str, *, saturate: bool = False) -> Any:
         """The same values in another dtype, rounded once: to nearest even, towards 0 from float to integer.
@@ -101,11 +58,6 @@ class Number(_Arithmetic):
         self.value = value
         self.region = open_region()
 
-    @property
-    def dtype(self) -> DType:
-        """Its dtype."""
-        return self.value.dtype
-
     def __bool__(self) -> NoReturn:
         raise undecided(f"number {self.value.name} is not 0")
 
@@ -125,11 +77,6 @@ class Fragment(_Arithmetic):
     def shape(self) -> tuple[int, ...]:
         """Extents of the tile."""
         return self.value.fragment.shape
-
-    @property
-    def dtype(self) -> DType:
-        """Element type."""
-        return self.value.dtype
 
     @property
     def distribution(self) -> Distribution:
@@ -161,20 +108,51 @@ class Fragment(_Arithmetic):
             current().define(Redistribute, "part", source=self.value, start=start, distribution=part)
         )
 
-    def _in_place(self, function: str, other: Operand) -> Fragment:
-        return self.assign(elementwise(function, self, other))
+    def _in_place(self, sign: str, made: Any) -> Fragment:
+        if made.dtype != self.dtype:
+            nearest = "`//=`, or " if sign == "/" else ""
+            raise TraceError(
+                f"`{sign}=` would make {made.dtype} of {self!r}, whose dtype stays; nearest legal choice: "
+                f"{nearest}`y = {self.value.name} {sign} ...`",
+                here(),
+            )
+        return self.assign(made)
 
-    def __iadd__(self, other: Operand) -> Fragment:
-        return self._in_place("add", other)
+    def __iadd__(self, other: object) -> Fragment:
+        return self._in_place("+", self + other)
 
-    def __isub__(self, other: Operand) -> Fragment:
-        return self._in_place("sub", other)
+    def __isub__(self, other: object) -> Fragment:
+        return self._in_place("-", self - other)
 
-    def __imul__(self, other: Operand) -> Fragment:
-        return self._in_place("mul", other)
+    def __imul__(self, other: object) -> Fragment:
+        return self._in_place("*", self * other)
 
-    def __itruediv__(self, other: Operand) -> Fragment:
-        return self._in_place("div", other)
+    def __itruediv__(self, other: object) -> Fragment:
+        return self._in_place("/", self / other)
+
+    def __ifloordiv__(self, other: object) -> Fragment:
+        return self._in_place("//", self // other)
+
+    def __imod__(self, other: object) -> Fragment:
+        return self._in_place("%", self % other)
+
+    def __ipow__(self, other: object) -> Fragment:
+        return self._in_place("**", self**other)
+
+    def __iand__(self, other: object) -> Fragment:
+        return self._in_place("&", self & other)
+
+    def __ior__(self, other: object) -> Fragment:
+        return self._in_place("|", self | other)
+
+    def __ixor__(self, other: object) -> Fragment:
+        return self._in_place("^", self ^ other)
+
+    def __ilshift__(self, other: object) -> Fragment:
+        return self._in_place("<<", self << other)
+
+    def __irshift__(self, other: object) -> Fragment:
+        return self._in_place(">>", self >> other)
 
     def assign(self, other: Fragment) -> Fragment:
         """Overwrite the contents with those of another fragment of the same map; converts the dtype."""
@@ -191,12 +169,44 @@ class Fragment(_Arithmetic):
 
 Operand: TypeAlias = Fragment | Number | float | Index
 
+LOGICAL = ("and", "or", "xor", "equal", "not_equal", "select")
+"""Functions of which an operand may be a truth value."""
+
 
 def elementwise(function: str, *operands: object, dtype: DType | None = None) -> Any:
     """Record an elementwise function of fragments and numbers."""
-    values = tuple(operand(o) for o in operands)
+    values = tuple(_of_truth(o) if function in LOGICAL else operand(o) for o in operands)
     result = current().define(Elementwise, function, function=function, operands_=values, dtype=dtype)
     return Fragment(result) if result.is_fragment else Number(result)
+
+
+def of_integer(value: Expr, dtype: DType = f64) -> Number:
+    """A symbolic integer as a number."""
+    result = current().define(Elementwise, "number", function="convert", operands_=(value,), dtype=dtype)
+    return Number(result)
+
+
+def of_condition(cond: Cond) -> Any:
+    """A symbolic condition as a truth value beside the masks of fragments."""
+
+    def number_(value: Int) -> Any:
+        return of_integer(value, i64) if isinstance(value, Expr) else value
+
+    match cond:
+        case Less():
+            return elementwise("less", number_(cond.left), number_(cond.right))
+        case Equal():
+            return elementwise("equal", number_(cond.left), number_(cond.right))
+        case Not():
+            return elementwise("invert", of_condition(cond.part))
+        case And() | Or():
+            parts = [of_condition(part) for part in cond.parts]
+            return reduce(operator.and_ if isinstance(cond, And) else operator.or_, parts)
+        case _:
+            return isinstance(cond, Constant) and cond.value
+
+
+Collective.of_integer = staticmethod(of_integer)
 
 
 def _bounds(part: Any, extent: int) -> tuple[int, int]:
@@ -223,6 +233,13 @@ def element_type(element: DType | str) -> DType:
     """The dtype that the author names."""
     with located():
         return dtype(element)
+
+
+def _of_truth(value: Any) -> Any:
+    """What a function takes that also combines truth values: those, and conditions of the kernel, too."""
+    if isinstance(value, Condition):
+        value = of_condition(value.cond)
+    return bool(value) if isinstance(value, bool | np.bool_) else operand(value)
 
 
 def operand(value: Any) -> Any:

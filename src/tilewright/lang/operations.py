@@ -32,7 +32,7 @@ from tilewright.lang.launch import (
     workspace,
 )
 from tilewright.lang.source import here
-from tilewright.lang.tensors import Fragment, Number, Operand, Tensor, constant, elementwise, static
+from tilewright.lang.tensors import Fragment, Number, Tensor, constant, static
 from tilewright.lang.threads import thread_map
 from tilewright.lang.tracer import current, located
 from tilewright.layout.distribution import Distribution
@@ -41,7 +41,6 @@ from tilewright.layout.transforms import Swizzle
 from tilewright.layout.view import View
 
 __all__ = [
-    "absolute",
     "accumulator",
     "async_commit",
     "async_wait",
@@ -52,25 +51,15 @@ __all__ = [
     "copy",
     "copy_async",
     "derived",
-    "exp",
-    "exp2",
     "fill",
-    "fma",
     "fragment",
-    "larger",
     "load",
-    "log",
     "mma",
     "operand_a",
     "operand_b",
     "require",
-    "rsqrt",
     "shared",
-    "smaller",
-    "sqrt",
-    "tanh",
     "warp_barrier",
-    "where",
     "workspace",
 ]
 
@@ -285,69 +274,6 @@ def operand_b(mma: TiledMma, k: int) -> Distribution:
     """The distribution of a B tile of shape (N, k) that `mma` takes from registers."""
     with located():
         return mma.b(k)
-
-
-def exp(x: Fragment) -> Fragment:
-    """``e ** x``."""
-    return _fragment("exp", x)
-
-
-def exp2(x: Fragment) -> Fragment:
-    """``2 ** x``; results below the least normal number may be 0."""
-    return _fragment("exp2", x)
-
-
-def log(x: Fragment) -> Fragment:
-    """The natural logarithm."""
-    return _fragment("log", x)
-
-
-def sqrt(x: Fragment) -> Fragment:
-    """The square root, correctly rounded."""
-    return _fragment("sqrt", x)
-
-
-def rsqrt(x: Fragment) -> Fragment:
-    """``1 / sqrt(x)``."""
-    return _fragment("rsqrt", x)
-
-
-def tanh(x: Fragment) -> Fragment:
-    """The hyperbolic tangent."""
-    return _fragment("tanh", x)
-
-
-def absolute(x: Fragment) -> Fragment:
-    """``|x|``."""
-    return _fragment("abs", x)
-
-
-def smaller(x: Operand, y: Operand) -> Fragment:
-    """The smaller of two, element by element."""
-    return _fragment("min", x, y)
-
-
-def larger(x: Operand, y: Operand) -> Fragment:
-    """The larger of two, element by element."""
-    return _fragment("max", x, y)
-
-
-def fma(x: Operand, y: Operand, z: Operand) -> Fragment:
-    """``x * y + z``, rounded once: of f32 or f64.
-
-    ``x * y + z`` in operators rounds twice, and no target fuses it.
-    """
-    return _fragment("fma", x, y, z)
-
-
-def where(condition: Fragment, x: Operand, y: Operand) -> Fragment:
-    """``x`` where the condition holds, else ``y``, element by element."""
-    return _fragment("select", condition, x, y)
-
-
-def _fragment(function: str, *operands: Operand) -> Fragment:
-    made: Fragment = elementwise(function, *operands)
-    return made
 
 
 # ---------------------------------------------------------------- synchronisation

@@ -6,21 +6,28 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, TypeAlias, Union
+import operator
+from collections.abc import Callable
+from typing import Any, ClassVar, NoReturn, TypeAlias, Union
 
 import numpy as np
 
 from tilewright.errors import TraceError
+from tilewright.lang.numpy_functions import no_numpy_function, operator_of
 from tilewright.lang.source import author_frame, here, instruction_at
 from tilewright.lang.tracer import located, open_region
 from tilewright.layout import expr
 from tilewright.layout.nodes import Cond, Constant, Expr, Int
+from tilewright.layout.ranges import bounds
 
 Index: TypeAlias = Union[int, "Scalar"]
 
 
 class Collective:
     """Base of what has arithmetic of its own, in which integers take part: fragments and numbers."""
+
+    of_integer: ClassVar[Callable[[Expr], Any]]
+    """Makes a number, in f64, of a symbolic integer."""
 
 
 class _UnhashableError(TraceError, TypeError):
@@ -31,71 +38,123 @@ class Scalar:
     """An integer that is known only when the kernel runs: a size, a block index, a loop index."""
 
     __slots__ = ("expr", "region")
-    __array_ufunc__ = None
 
     def __init__(self, value: Expr) -> None:
         self.expr = value
         self.region = open_region()
 
-    def __add__(self, other: Index) -> Index:
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
+        """NumPy's numbers take part in arithmetic; its functions do not."""
+        apply = operator_of(ufunc.__name__) if method == "__call__" else None
+        if apply is None or not all(isinstance(i, Scalar | np.generic) for i in inputs):
+            raise no_numpy_function(ufunc.__name__, self)
+        return apply(*(i.item() if isinstance(i, np.generic) else i for i in inputs))
+
+    def __add__(self, other: Index) -> Any:
+        return _of_two(_sum, operator.add, self, other)
+
+    def __radd__(self, other: Index) -> Any:
+        return _of_two(_sum, operator.add, other, self)
+
+    def __sub__(self, other: Index) -> Any:
+        return _of_two(_difference, operator.sub, self, other)
+
+    def __rsub__(self, other: Index) -> Any:
+        return _of_two(_difference, operator.sub, other, self)
+
+    def __mul__(self, other: Index) -> Any:
+        return _of_two(_product, operator.mul, self, other)
+
+    def __rmul__(self, other: Index) -> Any:
+        return _of_two(_product, operator.mul, other, self)
+
+    def __floordiv__(self, other: Index) -> Any:
+        return _of_two(_quotient, operator.floordiv, self, other)
+
+    def __rfloordiv__(self, other: Index) -> Any:
+        return _of_two(_quotient, operator.floordiv, other, self)
+
+    def __mod__(self, other: Index) -> Any:
+        return _of_two(_rest, operator.mod, self, other)
+
+    def __rmod__(self, other: Index) -> Any:
+        return _of_two(_rest, operator.mod, other, self)
+
+    def __divmod__(self, other: Index) -> tuple[Any, Any]:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Index) -> tuple[Any, Any]:
+        return other // self, other % self
+
+    def __truediv__(self, other: Any) -> Any:
+        return NotImplemented if isinstance(other, Collective) else _number_of(operator.truediv, self, other)
+
+    def __rtruediv__(self, other: Any) -> Any:
+        return _number_of(operator.truediv, other, self)
+
+    def __pow__(self, other: Any) -> Any:
         if isinstance(other, Collective):
             return NotImplemented
-        return wrap(expr.add(self.expr, unwrap(other)))
+        if not isinstance(other, int) or other < 0:
+            raise TraceError(
+                f"{self} ** {other}: an integer has powers of constants that are not negative; nearest legal "
+                "choice: the power of a fragment",
+                here(),
+            )
+        return wrap(expr.product(*(self.expr,) * other) if other else 1)
 
-    __radd__ = __add__
-
-    def __sub__(self, other: Index) -> Index:
-        if isinstance(other, Collective):
-            return NotImplemented
-        return wrap(expr.add(self.expr, expr.mul(unwrap(other), -1)))
-
-    def __rsub__(self, other: Index) -> Index:
-        return wrap(expr.add(unwrap(other), expr.mul(self.expr, -1)))
+    def __rpow__(self, other: object) -> NoReturn:
+        raise TraceError(
+            f"{other} ** {self}: the exponent is known only when the kernel runs; nearest legal choice: a "
+            "constant exponent, or the power of a fragment",
+            here(),
+        )
 
     def __neg__(self) -> Index:
         return wrap(expr.mul(self.expr, -1))
 
-    def __mul__(self, other: Index) -> Index:
+    def __pos__(self) -> Index:
+        return self
+
+    def __abs__(self) -> Index:
+        return maximum(self, -self)
+
+    def __invert__(self) -> Index:
+        return wrap(expr.add(expr.mul(self.expr, -1), -1))
+
+    def __xor__(self, other: Index) -> Any:
+        return _of_two(expr.xor, operator.xor, self, other)
+
+    def __rxor__(self, other: Index) -> Any:
+        return _of_two(expr.xor, operator.xor, other, self)
+
+    def __lshift__(self, other: int) -> Any:
+        return NotImplemented if isinstance(other, Collective) else self * (1 << _shift(other))
+
+    def __rshift__(self, other: int) -> Any:
+        return NotImplemented if isinstance(other, Collective) else self // (1 << _shift(other))
+
+    def __and__(self, other: object) -> Any:
         if isinstance(other, Collective):
             return NotImplemented
-        return wrap(expr.mul(self.expr, unwrap(other)))
-
-    __rmul__ = __mul__
-
-    def __floordiv__(self, other: Index) -> Index:
-        return _divided(expr.floordiv, self, other)
-
-    def __rfloordiv__(self, other: Index) -> Index:
-        return _divided(expr.floordiv, other, self)
-
-    def __mod__(self, other: Index) -> Index:
-        return _divided(expr.mod, self, other)
-
-    def __rmod__(self, other: Index) -> Index:
-        return _divided(expr.mod, other, self)
-
-    def __xor__(self, other: Index) -> Index:
-        return wrap(expr.xor(self.expr, unwrap(other)))
-
-    __rxor__ = __xor__
-
-    def __lshift__(self, other: int) -> Index:
-        return self * (1 << _shift(other))
-
-    def __rshift__(self, other: int) -> Index:
-        return self // (1 << _shift(other))
-
-    def __truediv__(self, other: object) -> NoReturn:
-        raise TraceError(f"{self} / {other}: integers divide with `//`, `%` or `tw.ceil_div`", here())
-
-    __rtruediv__ = __truediv__
-
-    def __and__(self, other: object) -> NoReturn:
+        if isinstance(other, int) and other >= 0 and not other & (other + 1):
+            return self % (other + 1)
         raise TraceError(
-            f"{self} & {other}: integers have no bitwise and; `x % 8` gives the low 3 bits", here()
+            f"{self} & {other}: integers have the bitwise and of their low bits only; `x & 7` and `x % 8` "
+            "give the low 3 bits",
+            here(),
         )
 
     __rand__ = __and__
+
+    def __or__(self, other: object) -> Any:
+        if isinstance(other, Collective):
+            return NotImplemented
+        raise TraceError(
+            f"{self} | {other}: integers have no bitwise or; `x + 8` sets a bit that is not set", here()
+        )
+
+    __ror__ = __or__
 
     def __lt__(self, other: Index) -> Condition:
         if isinstance(other, Collective):
@@ -153,12 +212,16 @@ class Condition:
         self.cond = cond
         self.region = open_region()
 
-    def __and__(self, other: Condition | bool) -> Condition:
+    def __and__(self, other: Condition | bool) -> Any:
+        if isinstance(other, Collective):
+            return NotImplemented
         return Condition(expr.all_of(self.cond, unwrap_condition(other)))
 
     __rand__ = __and__
 
-    def __or__(self, other: Condition | bool) -> Condition:
+    def __or__(self, other: Condition | bool) -> Any:
+        if isinstance(other, Collective):
+            return NotImplemented
         return Condition(expr.any_of(self.cond, unwrap_condition(other)))
 
     __ror__ = __or__
@@ -202,11 +265,64 @@ def _shift(count: object) -> int:
     return count
 
 
-def _divided(function: Any, left: Index, right: Index) -> Index:
-    divisor = unwrap(right)
-    if expr.prove(expr.less(0, divisor)) is not True and isinstance(divisor, int):
-        raise TraceError(f"division by {divisor}; divisors must be positive", here())
-    return wrap(function(unwrap(left), divisor))
+def _of_two(exact: Callable[[Int, Int], Int], sign: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """An integer made of two; a number where one of them is a float."""
+    if isinstance(left, Collective) or isinstance(right, Collective):
+        return NotImplemented
+    if isinstance(left, float | np.floating) or isinstance(right, float | np.floating):
+        return _number_of(sign, left, right)
+    return wrap(exact(unwrap(left), unwrap(right)))
+
+
+def _number_of(sign: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+    """A number in f32 made of two, one of them an integer of the kernel; computed in f64, rounded once."""
+    made = [
+        Collective.of_integer(value.expr) if isinstance(value, Scalar) else value for value in (left, right)
+    ]
+    return sign(*made).to("f32")
+
+
+def _sum(left: Int, right: Int) -> Int:
+    return expr.add(left, right)
+
+
+def _difference(left: Int, right: Int) -> Int:
+    return expr.add(left, expr.mul(right, -1))
+
+
+def _product(left: Int, right: Int) -> Int:
+    return expr.mul(left, right)
+
+
+def _quotient(left: Int, right: Int) -> Int:
+    """``left // right`` as in Python: rounded down, for constant divisors of either sign."""
+    if isinstance(right, int) and right < 0:
+        return expr.floordiv(expr.mul(left, -1), -right)
+    return expr.floordiv(left, _divisor(left, right, "//"))
+
+
+def _rest(left: Int, right: Int) -> Int:
+    """``left % right`` as in Python: with the sign of the divisor."""
+    if isinstance(right, int) and right < 0:
+        return expr.mul(expr.mod(expr.mul(left, -1), -right), -1)
+    return expr.mod(left, _divisor(left, right, "%"))
+
+
+def _divisor(left: Int, right: Int, sign: str) -> Int:
+    """A divisor of an integer of the kernel, which is not negative.
+
+    Raises:
+        TraceError: it is 0, or may be negative when the kernel runs.
+    """
+    if right == 0:
+        raise TraceError(f"division of {left} by 0; divisors must be positive", here())
+    if bounds(right)[0] < 0:
+        raise TraceError(
+            f"{left} {sign} ({right}): the divisor may be negative when the kernel runs; nearest legal "
+            f"choice: {left} {sign} tw.maximum({right}, 1)",
+            here(),
+        )
+    return right
 
 
 def wrap(value: Int) -> Index:
@@ -226,6 +342,12 @@ def unwrap(value: object) -> Int:
         return int(value)
     if isinstance(value, Expr):
         return value
+    if isinstance(value, Collective):
+        raise TraceError(
+            f"{value!r} is no integer; quotients of integers that are integers are `//`, `%` and "
+            "`tw.ceil_div`",
+            here(),
+        )
     raise TraceError(f"{value!r} of type {type(value).__name__} is no integer", here())
 
 
@@ -282,10 +404,10 @@ def spelled_slice(part: slice) -> str:
 
 
 def minimum(left: Index, right: Index) -> Index:
-    """The smaller of two integers."""
+    """The lesser of two integers."""
     return wrap(expr.minimum(unwrap(left), unwrap(right)))
 
 
 def maximum(left: Index, right: Index) -> Index:
-    """The larger of two integers."""
+    """The greater of two integers."""
     return wrap(expr.maximum(unwrap(left), unwrap(right)))

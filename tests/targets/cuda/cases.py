@@ -74,7 +74,7 @@ def _elementwise(source: DType, target: DType, *functions: Callable[[Any], Any],
 def _arithmetic(dtype: DType) -> tuple[Callable[[Any], Any], ...]:
     every = (
         lambda x: x * 3 - 1,
-        lambda x: tw.smaller(tw.larger(x, -2), 2) if dtype.kind != "uint" else tw.smaller(x, 2),
+        lambda x: tw.minimum(tw.maximum(x, -2), 2) if dtype.kind != "uint" else tw.minimum(x, 2),
         lambda x: tw.where(x < 1, x + x, -x if dtype.kind != "uint" else x),
         lambda x: tw.absolute(x) / 2 if dtype.kind != "uint" else x / 2,
     )

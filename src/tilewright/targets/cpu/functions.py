@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from tilewright.dtypes import DType
+from tilewright.targets.cpu import division, power
+from tilewright.targets.cpu.conversions import STORAGE
 
 
 @dataclass(frozen=True)
@@ -181,13 +183,7 @@ def _table() -> dict[str, tuple[tuple[str, ...], str]]:
             *(("log", _log(form)), ("tanh", _tanh(form))),
         ):
             found[f"{name}_{form.name}"] = ((bits,), text)
-    # As the reference divides: by 0 gives 0, and the least number by -1 itself.
-    for real, name in (("long long", "i64"), ("int", "i32")):
-        body = "{ return b == 0 ? 0 : b == -1 ? -a : a / b; }"
-        found[f"div_{name}"] = ((), f"static inline {real} div_{name}({real} a, {real} b) {body}")
-    body = "{ return b == 0 ? 0 : a / b; }"
-    found["div_u32"] = ((), f"static inline unsigned div_u32(unsigned a, unsigned b) {body}")
-    return found
+    return {**found, **division.SNIPPETS, **power.SNIPPETS}
 
 
 SNIPPETS = _table()
@@ -198,12 +194,16 @@ _PLAIN = {
     "sub": "{0} - {1}",
     "mul": "{0} * {1}",
     "neg": "-{0}",
-    # A NaN loses against a number.
-    "min": "({0} < {1} || {1} != {1} ? {0} : {1})",
-    "max": "({0} > {1} || {1} != {1} ? {0} : {1})",
+    # A NaN wins against a number.
+    "min": "(({0} < {1}) | ({0} != {0}) ? {0} : {1})",
+    "max": "(({0} > {1}) | ({0} != {0}) ? {0} : {1})",
+    "and": "{0} & {1}",
+    "or": "{0} | {1}",
+    "xor": "{0} ^ {1}",
     "less": "({0} < {1})",
     "less_equal": "({0} <= {1})",
     "equal": "({0} == {1})",
+    "not_equal": "({0} != {1})",
 }
 
 
@@ -234,11 +234,17 @@ def spell(function: str, dtype: DType, operands: Sequence[str]) -> tuple[str, tu
             return operands[0], ()
         case "abs":
             return f"({operands[0]} < 0 ? -{operands[0]} : {operands[0]})", ()
-        case "div" if dtype.is_float:
-            return f"{operands[0]} / {operands[1]}", ()
+        case "invert":
+            return f"{'!' if dtype.kind == 'bool' else '~'}{operands[0]}", ()
         case "div":
-            name = f"div_{dtype.name if dtype.bits == 64 or dtype.name == 'u32' else 'i32'}"
-            return f"{name}({', '.join(operands)})", (name,)
+            return f"{operands[0]} / {operands[1]}", ()
+        case "floordiv" | "mod":
+            kind = dtype.name if dtype.bits >= 32 else "i32"
+            return f"{function}_{kind}({', '.join(operands)})", (f"{function}_{kind}",)
+        case "shift_left" | "shift_right":
+            return f"{function}<{STORAGE[dtype.name]}>({', '.join(operands)})", (function,)
+        case "pow":
+            return f"pow_f32({', '.join(operands)})", ("pow_f32",)
         case "exp" | "exp2" | "log" | "tanh":
             return f"{function}_{dtype.name}({operands[0]})", (f"{function}_{dtype.name}",)
         case _:

@@ -21,6 +21,8 @@ from tilewright.targets.cpu.fuse import Pointwise, made_by
 
 def literal(emitter: CpuEmitter, value: float | int, dtype: DType) -> str:
     """A number as a value of a dtype, rounded once."""
+    if dtype.kind == "bool":
+        return "true" if value else "false"
     if not dtype.is_float and isinstance(value, int):
         suffix = "ll" if dtype.bits == 64 else "u" if dtype.name == "u32" else ""
         return f"({STORAGE[dtype.name]}){value}{suffix}" if value < 0 else f"{value}{suffix}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from tilewright.targets.cfamily import Dialect
-from tilewright.targets.cuda import wgmma
+from tilewright.targets.cuda import division, wgmma
 from tilewright.targets.simt.arithmetic import MATH
 from tilewright.targets.simt.emitter import THREAD
 
@@ -332,7 +332,10 @@ def _qualified(text: str) -> str:
 
 PIECES: dict[str, str] = {
     name: _qualified(text)
-    for group in (_TYPES, _INTEGERS, _CONVERSIONS, _MOVES, _MATRICES, _INSTRUCTIONS, _CLUSTER, wgmma.PIECES)
+    for group in (
+        *(_TYPES, _INTEGERS, division.PIECES, _CONVERSIONS, _MOVES),
+        *(_MATRICES, _INSTRUCTIONS, _CLUSTER, wgmma.PIECES),
+    )
     for name, text in group.items()
 }
 """Every piece by the name that it defines; a piece comes after those that it names."""
@@ -347,6 +350,7 @@ _BUILT_IN = {
     "uint4",
     "float2",
     "double2",
+    *("fmod", "fmodf", "floor", "floorf", "copysign", "copysignf"),
 }
 
 DIALECT = Dialect(

@@ -1,7 +1,7 @@
 """What numbers do: conversions, elementwise functions, and the product of an MMA, on NumPy arrays.
 
-Types narrower than f32 compute in f32 and round once; f64 computes in f64.  Integers wrap, and division
-truncates, as in C.  Conversions of floats to integers truncate and saturate; NaN becomes 0.
+Types narrower than f32 compute in f32 and round once; f64 computes in f64.  Integers wrap.  Conversions of
+floats to integers truncate and saturate; NaN becomes 0.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from fractions import Fraction
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -139,13 +140,23 @@ def keep_fraction(values: Array, bits: int) -> Array:
     return kept
 
 
-def _divide(left: Array, right: Array) -> Array:
+def _shift(function: Callable[..., Any], left: Array, count: Array) -> Array:
+    """``left`` shifted; a count outside of its bits, negative or large, shifts all of them out."""
+    bits = left.dtype.itemsize * 8
+    count = np.asarray(count, left.dtype)
+    inside = (count >= 0) & (count < bits)
+    near = function(left, np.where(inside, count, np.asarray(bits - 1, left.dtype)))
+    away = near if function is np.right_shift and left.dtype.kind == "i" else np.zeros_like(near)
+    return np.asarray(np.where(inside, near, away), left.dtype)
+
+
+def _rounding_down(function: Callable[..., Any], left: Array, right: Array) -> Array:
+    """Quotient or rest as Python has them; of integers divided by 0, 0."""
     if left.dtype.kind not in "iu":
-        return np.asarray(left / right)
-    quotient = np.floor_divide(left, right)
-    exact = quotient * right == left
-    below = ~exact & ((left < 0) != (right < 0))
-    return np.asarray(quotient + below, left.dtype)
+        return np.asarray(function(left, right))
+    zero = np.equal(right, 0)
+    made = function(left, np.where(zero, np.asarray(1, right.dtype), right))
+    return np.asarray(np.where(zero, 0, made), left.dtype)
 
 
 def fma(x: Array, y: Array, z: Array) -> Array:
@@ -185,9 +196,18 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
-    "div": _divide,
-    "min": np.fmin,
-    "max": np.fmax,
+    "div": np.divide,
+    "floordiv": partial(_rounding_down, np.floor_divide),
+    "mod": partial(_rounding_down, np.remainder),
+    "pow": np.power,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+    "xor": np.bitwise_xor,
+    "invert": np.invert,
+    "shift_left": partial(_shift, np.left_shift),
+    "shift_right": partial(_shift, np.right_shift),
     "neg": np.negative,
     "abs": np.abs,
     "exp": np.exp,
@@ -200,6 +220,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "less": np.less,
     "less_equal": np.less_equal,
     "equal": np.equal,
+    "not_equal": np.not_equal,
 }
 
 
@@ -256,7 +277,8 @@ def elementwise(
     if function in CONVERSION:
         value = operands[0]
         if dtypes[0] is None:
-            return _rounded(np.asarray(value, np.float64), result)
+            whole = isinstance(value, int) and abs(value) < 2**63
+            return _rounded(np.asarray(value, np.int64 if whole else np.float64), result)
         change = saturated if function == "saturate" else convert
         return change(np.asarray(value), dtypes[0], result)
     if function == "select":
@@ -272,13 +294,20 @@ def elementwise(
     wide = compute_dtype(common)
     with np.errstate(all="ignore"):
         inputs = [
-            np.asarray(value, wide) if dtype is None else widen(np.asarray(value), dtype)
+            _plain(value, wide) if dtype is None else widen(np.asarray(value), dtype)
             for value, dtype in zip(operands, dtypes, strict=True)
         ]
         computed = np.asarray(_FUNCTIONS[function](*inputs))
         if function in COMPARISON:
             return computed
         return computed if computed.dtype == result.numpy else _rounded(computed, result)
+
+
+def _plain(value: Any, wide: np.dtype[Any]) -> Array:
+    """A plain number in the dtype in which others compute, rounded once."""
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 2**63:
+        return np.asarray(np.int64(value)).astype(wide)
+    return np.asarray(value, wide)
 
 
 def accumulate(atom: MmaAtom, a: Array, b: Array, c: Array, rows: Array, columns: Array) -> Array:

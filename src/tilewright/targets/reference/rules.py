@@ -103,7 +103,7 @@ def _elementwise(machine: Machine, warp: Warp, op: ops.Elementwise) -> None:
             operands.append(_broadcast(machine, warp, op, operand) if is_fragment else warp.scalars[operand])
             dtypes.append(operand.dtype)
         else:
-            operands.append(_wrapped(warp.int(operand), op) if isinstance(operand, Expr) else operand)
+            operands.append(_held(warp.int(operand), op) if isinstance(operand, Expr) else operand)
             dtypes.append(None)
     values = elementwise(op.function, operands, dtypes, op.result.dtype)
     if op.result.is_fragment:
@@ -122,10 +122,13 @@ def _broadcast(machine: Machine, warp: Warp, op: ops.Elementwise, operand: Value
     return values if len(digits) == 1 else values[:, registers_of(digits, spread.size_values)]
 
 
-def _wrapped(number: int, op: ops.Elementwise) -> int:
-    """An integer as the fragments beside it hold it."""
-    bits = next(v.dtype.bits for v in op.operands_ if isinstance(v, Value) and v.dtype.kind == "int")
-    return (number + (1 << (bits - 1))) % (1 << bits) - (1 << (bits - 1))
+def _held(number: int, op: ops.Elementwise) -> int:
+    """An integer as what stands beside it holds it: integers wrap, floats are rounded later."""
+    beside = next((v.dtype for v in op.operands_ if isinstance(v, Value)), op.result.dtype)
+    if beside.kind not in ("int", "uint"):
+        return number
+    low = -(1 << (beside.bits - 1)) if beside.kind == "int" else 0
+    return (number - low) % (1 << beside.bits) + low
 
 
 @REFERENCE.rule(ops.Mma)

@@ -15,12 +15,29 @@ from tilewright.layout.registers import broadcast, indexed
 from tilewright.targets.simt.conversion import compute_dtype, converted, widened
 from tilewright.targets.simt.emitter import SIMT_RULES, SimtEmitter
 
-_INFIX = {"add": "+", "sub": "-", "mul": "*", "div": "/", "less": "<", "less_equal": "<=", "equal": "=="}
+_INFIX = {
+    "add": "+",
+    "sub": "-",
+    "mul": "*",
+    "div": "/",
+    "and": "&",
+    "or": "|",
+    "xor": "^",
+    "less": "<",
+    "less_equal": "<=",
+    "equal": "==",
+    "not_equal": "!=",
+}
 _CALLS = {
-    ("min", "f32"): "fminf",
-    ("max", "f32"): "fmaxf",
-    ("min", "f64"): "fmin",
-    ("max", "f64"): "fmax",
+    ("min", "f32"): "min_or_nan",
+    ("max", "f32"): "max_or_nan",
+    ("min", "f64"): "min_or_nan",
+    ("max", "f64"): "max_or_nan",
+    ("floordiv", "f32"): "floor_quotient_float",
+    ("floordiv", "f64"): "floor_quotient_double",
+    ("mod", "f32"): "floor_remainder_float",
+    ("mod", "f64"): "floor_remainder_double",
+    ("pow", "f32"): "powf",
     ("abs", "f32"): "fabsf",
     ("abs", "f64"): "fabs",
     ("exp", "f32"): "expf",
@@ -36,6 +53,14 @@ _CALLS = {
     ("fma", "f32"): "fmaf",
     ("fma", "f64"): "fma",
 }
+
+_OF_INTEGERS = {
+    "floordiv": "floor_quotient",
+    "mod": "floor_remainder",
+    "shift_left": "shifted_left",
+    "shift_right": "shifted_right",
+}
+"""Functions of integers, which take their type as a template argument."""
 
 MATH = frozenset({*_CALLS.values(), "min", "max", "abs", "fma", "fmaf"})
 """Functions of the language that generated text calls."""
@@ -156,7 +181,7 @@ def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> str:
         for v in op.operands_
     ]
     kind = compute_dtype(common)
-    value = _applied(op.function, texts, kind)
+    value = _applied(op.function, texts, kind, types[kind.name])
     return value if op.function in COMPARISON else _rounded(value, kind, result, types)
 
 
@@ -190,12 +215,18 @@ def _number(emitter: SimtEmitter, value: float | Int, dtype: DType, *, stored: b
     return text if emitter.int_type(value) == emitter.type(dtype) else f"({emitter.type(dtype)}){text}"
 
 
-def _applied(function: str, operands: list[str], kind: DType) -> str:
-    """The function of widened operands."""
+def _applied(function: str, operands: list[str], kind: DType, spelled: str) -> str:
+    """The function of widened operands, which have a type that is spelled like that."""
+    if not kind.is_float and function in _OF_INTEGERS:
+        return f"{_OF_INTEGERS[function]}<{spelled}>({', '.join(operands)})"
     if function in _INFIX:
         return f"{operands[0]} {_INFIX[function]} {operands[1]}"
     if function == "neg":
         return f"-{operands[0]}"
+    if function == "invert":
+        return f"{'!' if kind.kind == 'bool' else '~'}{operands[0]}"
+    if function == "abs" and kind.kind == "uint":
+        return operands[0]
     if function == "rsqrt":
         one, root = ("1.0", "sqrt") if kind == f64 else ("1.0f", "sqrtf")
         return f"{one} / {root}({operands[0]})"

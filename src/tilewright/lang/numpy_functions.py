@@ -1,0 +1,80 @@
+"""What to write instead of a function of NumPy, which knows nothing of a kernel that is being traced."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from tilewright.errors import TraceError
+from tilewright.lang.source import here
+
+_OPERATORS: dict[str, Callable[..., Any]] = {
+    "add": operator.add,
+    "subtract": operator.sub,
+    "multiply": operator.mul,
+    "divide": operator.truediv,
+    "true_divide": operator.truediv,
+    "floor_divide": operator.floordiv,
+    "remainder": operator.mod,
+    "power": operator.pow,
+    "float_power": operator.pow,
+    "bitwise_and": operator.and_,
+    "bitwise_or": operator.or_,
+    "bitwise_xor": operator.xor,
+    "left_shift": operator.lshift,
+    "right_shift": operator.rshift,
+    "less": operator.lt,
+    "less_equal": operator.le,
+    "greater": operator.gt,
+    "greater_equal": operator.ge,
+    "equal": operator.eq,
+    "not_equal": operator.ne,
+}
+"""What NumPy calls when one of its numbers stands to the left of an operator."""
+
+_INSTEAD = {
+    **{name: f"tw.{name}(x)" for name in ("exp", "exp2", "log", "sqrt", "tanh", "absolute")},
+    **{name: f"tw.{name}(x, y)" for name in ("maximum", "minimum")},
+    "abs": "abs(x)",
+    "fabs": "abs(x)",
+    "fmax": "tw.maximum(x, y)",
+    "fmin": "tw.minimum(x, y)",
+    "square": "x * x",
+    "negative": "-x",
+    "reciprocal": "1 / x",
+    "log2": "tw.log(x) * (1 / math.log(2))",
+    "logical_and": "x & y",
+    "logical_or": "x | y",
+    "logical_not": "~x",
+    "where": "tw.where(condition, x, y)",
+    "clip": "tw.minimum(tw.maximum(x, low), high)",
+    "sum": "tw.reduce_sum(x, dim)",
+    "mean": "tw.reduce_sum(x, dim) / x.shape[dim]",
+    **dict.fromkeys(("max", "amax"), "tw.reduce_max(x, dim)"),
+    **dict.fromkeys(("min", "amin"), "tw.reduce_min(x, dim)"),
+    **dict.fromkeys(("matmul", "dot", "einsum"), "tw.mma(a, b, acc)"),
+    **dict.fromkeys(("zeros_like", "full_like", "ones_like"), "tw.fragment(x, fill=0)"),
+    "transpose": "X.permute(1, 0)",
+    "copyto": "tw.copy(source, target)",
+}
+
+
+def operator_of(ufunc: str) -> Callable[..., Any] | None:
+    """The operator that a universal function stands for, if it is one."""
+    return _OPERATORS.get(ufunc)
+
+
+def no_numpy_function(name: str, given: object) -> TraceError:
+    """What to raise where NumPy is asked to compute with something that is only being traced."""
+    nearest = _INSTEAD.get(name)
+    if nearest is None and name in _OPERATORS:
+        nearest = "the operator, between fragments or a fragment and a number"
+    advice = (
+        f"; nearest legal choice: {nearest}" if nearest else "; see `help(tw)` for the functions of tiles"
+    )
+    return TraceError(
+        f"np.{name} of {given!r}: NumPy computes with arrays, and a kernel has none while it is traced"
+        f"{advice}",
+        here(),
+    )

@@ -1,0 +1,178 @@
+"""Integers of the kernel beside fragments and floats, and among themselves, are Python's and NumPy's."""
+
+from __future__ import annotations
+
+import operator
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+
+TARGETS = pytest.mark.parametrize("target", ["reference", "cpu"])
+
+
+@tw.kernel(X="M N", Y="M N")
+def centred(X, Y, *, how):
+    m = tw.block_index(tw.ceil_div(X.shape[0], 8))
+    x = tw.load(X.tile((8, 64), (m, 0)).partition((8, 4)))
+    total = tw.reduce_sum(x, 1)
+    tw.copy(x - how(total, X.shape[1]), Y.tile((8, 64), (m, 0)))
+
+
+@TARGETS
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_a_mean_divides_by_an_extent(target: str, dtype: type) -> None:
+    x = np.random.default_rng(0).standard_normal((21, 50)).astype(dtype)
+    y = np.full_like(x, 7)
+    assert centred.bind(how=lambda total, n: total / n)(x, y, target=target).target == target
+    bound = 60 * np.finfo(dtype).eps
+    np.testing.assert_allclose(y, x - x.mean(1, keepdims=True, dtype=np.float64), atol=bound, rtol=bound)
+
+
+@TARGETS
+@pytest.mark.parametrize(
+    "how",
+    [
+        lambda total, n: total * (1.0 / n),
+        lambda total, n: total * (2 / n) * 0.5,
+        lambda total, n: total / (n * 1.0),
+        lambda total, n: total / (n + 0.0),
+        lambda total, n: total / (np.float64(1.0) * n),
+        lambda total, n: total * np.float32(1.0) / n,
+        lambda total, n: np.float32(1.0) * total / tw.maximum(n, 0.5),
+    ],
+)
+def test_floats_and_extents_make_numbers(target: str, how) -> None:
+    x = np.random.default_rng(0).standard_normal((21, 50)).astype(np.float32)
+    y = np.full_like(x, 7)
+    assert centred.bind(how=how)(x, y, target=target).target == target
+    np.testing.assert_allclose(y, x - x.mean(1, keepdims=True, dtype=np.float64), atol=1e-5)
+
+
+@tw.kernel(X="M N", Y="M N", n=int)
+def selected(X, Y, n, *, mask):
+    m = tw.block_index(tw.ceil_div(X.shape[0], 8))
+    x = tw.load(X.tile((8, 64), (m, 0)).partition((8, 4)))
+    i, j = tw.coordinates(x, 0) + 8 * m, tw.coordinates(x, 1)
+    tw.copy(tw.where(mask(i, j, n), x, -1.0), Y.tile((8, 64), (m, 0)))
+
+
+@TARGETS
+@pytest.mark.parametrize(
+    "mask",
+    [
+        lambda i, j, n: (i > 3) & (i < n),
+        lambda i, j, n: ~((i > 3) | (j < n)),
+        lambda i, j, n: (i < n) ^ (j < n),
+        lambda i, j, n: (i != n) & (n != j),
+        lambda i, j, n: (i >> 1 == j // 3) | ((i + j) % n == 0),
+        lambda i, j, n: (j & 5 == 4) & True,
+        lambda i, j, n: (i < 4) == (j < 9),
+        lambda i, j, n: n % (j + 1) == 0,
+        lambda i, j, n: (i < 4) & (n == 6),
+        lambda i, j, n: ((n == 6) | (n < 2)) & (i < 4),
+        lambda i, j, n: (i < 4) ^ ~(n == 6),
+    ],
+)
+def test_masks_are_numpys(target: str, mask) -> None:
+    x = np.random.default_rng(0).standard_normal((21, 50)).astype(np.float32)
+    i, j = np.indices(x.shape)
+    for n in (6, 13):
+        y = np.full_like(x, 7)
+        assert selected.bind(mask=mask)(x, y, n, target=target).target == target
+        np.testing.assert_array_equal(y, np.where(mask(i, j, np.int64(n)), x, np.float32(-1)))
+
+
+SCALARS = [
+    *(lambda n, d=d: n // d for d in (3, -3, 7, -1)),
+    *(lambda n, d=d: n % d for d in (3, -3, 7, -1, 8)),
+    *(lambda n, d=d: divmod(n, d)[1] for d in (5, -5)),
+    lambda n: n >> 2,
+    lambda n: n << 3,
+    lambda n: n & 7,
+    lambda n: ~n,
+    lambda n: -(+n),
+    lambda n: n**3,
+    lambda n: (n * n + 5) // -4,
+    lambda n: 100 // tw.maximum(n, 1),
+    lambda n: -100 % tw.maximum(n, 1),
+]
+
+
+@tw.kernel(Y="N", n=int)
+def numbered(Y, n):
+    part = Y.tile((32,), (0,)).partition((32,))
+    at, y = tw.coordinates(part.value.type.distribution, 0), tw.fragment(part, tw.i32, 0)
+    for number, function in enumerate(
+        [*SCALARS, abs, lambda n: tw.maximum(n, -4), lambda n: tw.minimum(4, n)]
+    ):
+        y.assign(tw.where(at == number, y + function(n), y))
+    tw.copy(y, part)
+
+
+@TARGETS
+def test_integers_divide_as_in_python(target: str) -> None:
+    for n in (-101, -8, -7, -1, 0, 1, 6, 7, 1000):
+        wanted = [function(n) for function in [*SCALARS, abs, lambda n: max(n, -4), lambda n: min(4, n)]]
+        y = np.full(len(wanted), 77, np.int32)
+        assert numbered(y, n, target=target).target == target
+        np.testing.assert_array_equal(y, wanted, err_msg=str(n))
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (lambda i, f, n: i / 2 + f.to(tw.f64), "add of f32 and f64: convert one of them first"),
+        (lambda i, f, n: i**-1, "i: i32 fragment (32,) ** -1: an integer has integer powers of constants"),
+        (lambda i, f, n: i**i, "nearest legal choice: x.to(tw.f32) ** "),
+        (lambda i, f, n: 2**i, "nearest legal choice: 2 ** x.to(tw.f32) or `1 << x`"),
+        (lambda i, f, n: f & 1, "and of f32: needs integers; convert them first"),
+        (
+            lambda i, f, n: (i < 3) + (i < 4),
+            "add of boolean: needs numbers; combine truth values with & | ^ ~",
+        ),
+        (lambda i, f, n: i << -1, "shift by -1; nearest legal choice: the other direction, by 1"),
+        (lambda i, f, n: operator.itruediv(i, 2), "`/=` would make f32 of i: i32 fragment"),
+        (lambda i, f, n: f.to(tw.f64) ** n, "pow of f64: no target has it; nearest legal choice: tw.exp(y"),
+        (lambda i, f, n: tw.range(n / 2), "quotients of integers that are integers are `//`"),
+        (
+            lambda i, f, n: n // (n - 1),
+            "the divisor may be negative when the kernel runs; nearest legal choice",
+        ),
+        (lambda i, f, n: n | 1, "n | 1: integers have no bitwise or"),
+        (lambda i, f, n: 2**n, "2 ** n: the exponent is known only when the kernel runs"),
+    ],
+)
+def test_what_has_no_meaning_is_refused_with_what_has(function, message: str) -> None:
+    @tw.kernel(X="N", n=int)
+    def kernel(X, n):
+        f = tw.load(X.tile((32,), (0,)).partition((32,)))
+        i = f.to(tw.i32)
+        function(i, f, n)
+
+    with pytest.raises(tw.TraceError) as refused:
+        kernel.trace(np.zeros(32, np.float32), 3)
+    assert message in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (
+            lambda x, n: x.to(tw.i8) + n,
+            "the integer n, -2147483648 to 2147483647, need not be within -128 to 127",
+        ),
+        (lambda x, n: (x < 3) & n, "n is no truth value"),
+        (lambda x, n: (x < 3) & 1, "1 is no truth value"),
+        (lambda x, n: x.to(tw.i32) & True, "True is no i32"),
+    ],
+)
+def test_integers_must_be_numbers_of_the_dtype(function, message: str) -> None:
+    @tw.kernel(X="N", n=int)
+    def kernel(X, n):
+        function(tw.load(X.tile((32,), (0,)).partition((32,))), n)
+
+    with pytest.raises(tw.LegalityError) as refused:
+        kernel(np.zeros(32, np.float32), 3, target="reference")
+    assert message in str(refused.value)
