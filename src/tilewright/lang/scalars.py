@@ -13,12 +13,12 @@ from typing import Any, ClassVar, NoReturn, TypeAlias, Union
 import numpy as np
 
 from tilewright.errors import TraceError
+from tilewright.lang import exact
 from tilewright.lang.numpy_functions import no_numpy_function, operator_of
 from tilewright.lang.source import author_frame, here, instruction_at
 from tilewright.lang.tracer import located, open_region
 from tilewright.layout import expr
 from tilewright.layout.nodes import Cond, Constant, Expr, Int
-from tilewright.layout.ranges import bounds
 
 Index: TypeAlias = Union[int, "Scalar"]
 
@@ -51,34 +51,34 @@ class Scalar:
         return apply(*(i.item() if isinstance(i, np.generic) else i for i in inputs))
 
     def __add__(self, other: Index) -> Any:
-        return _of_two(_sum, operator.add, self, other)
+        return _of_two(exact.total, operator.add, self, other)
 
     def __radd__(self, other: Index) -> Any:
-        return _of_two(_sum, operator.add, other, self)
+        return _of_two(exact.total, operator.add, other, self)
 
     def __sub__(self, other: Index) -> Any:
-        return _of_two(_difference, operator.sub, self, other)
+        return _of_two(exact.difference, operator.sub, self, other)
 
     def __rsub__(self, other: Index) -> Any:
-        return _of_two(_difference, operator.sub, other, self)
+        return _of_two(exact.difference, operator.sub, other, self)
 
     def __mul__(self, other: Index) -> Any:
-        return _of_two(_product, operator.mul, self, other)
+        return _of_two(exact.product, operator.mul, self, other)
 
     def __rmul__(self, other: Index) -> Any:
-        return _of_two(_product, operator.mul, other, self)
+        return _of_two(exact.product, operator.mul, other, self)
 
     def __floordiv__(self, other: Index) -> Any:
-        return _of_two(_quotient, operator.floordiv, self, other)
+        return _of_two(exact.quotient, operator.floordiv, self, other)
 
     def __rfloordiv__(self, other: Index) -> Any:
-        return _of_two(_quotient, operator.floordiv, other, self)
+        return _of_two(exact.quotient, operator.floordiv, other, self)
 
     def __mod__(self, other: Index) -> Any:
-        return _of_two(_rest, operator.mod, self, other)
+        return _of_two(exact.rest, operator.mod, self, other)
 
     def __rmod__(self, other: Index) -> Any:
-        return _of_two(_rest, operator.mod, other, self)
+        return _of_two(exact.rest, operator.mod, other, self)
 
     def __divmod__(self, other: Index) -> tuple[Any, Any]:
         return self // other, self % other
@@ -129,10 +129,10 @@ class Scalar:
         return _of_two(expr.xor, operator.xor, other, self)
 
     def __lshift__(self, other: int) -> Any:
-        return NotImplemented if isinstance(other, Collective) else self * (1 << _shift(other))
+        return NotImplemented if isinstance(other, Collective) else self * (1 << exact.shift_count(other))
 
     def __rshift__(self, other: int) -> Any:
-        return NotImplemented if isinstance(other, Collective) else self // (1 << _shift(other))
+        return NotImplemented if isinstance(other, Collective) else self // (1 << exact.shift_count(other))
 
     def __and__(self, other: object) -> Any:
         if isinstance(other, Collective):
@@ -259,19 +259,15 @@ def undecided(what: str) -> TraceError:
     )
 
 
-def _shift(count: object) -> int:
-    if not isinstance(count, int) or count < 0:
-        raise TraceError(f"shift by {count}; the count is a constant that is not negative", here())
-    return count
-
-
-def _of_two(exact: Callable[[Int, Int], Int], sign: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
+def _of_two(
+    function: Callable[[Int, Int], Int], sign: Callable[[Any, Any], Any], left: Any, right: Any
+) -> Any:
     """An integer made of two; a number where one of them is a float."""
     if isinstance(left, Collective) or isinstance(right, Collective):
         return NotImplemented
     if isinstance(left, float | np.floating) or isinstance(right, float | np.floating):
         return _number_of(sign, left, right)
-    return wrap(exact(unwrap(left), unwrap(right)))
+    return wrap(function(unwrap(left), unwrap(right)))
 
 
 def _number_of(sign: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
@@ -280,49 +276,6 @@ def _number_of(sign: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
         Collective.of_integer(value.expr) if isinstance(value, Scalar) else value for value in (left, right)
     ]
     return sign(*made).to("f32")
-
-
-def _sum(left: Int, right: Int) -> Int:
-    return expr.add(left, right)
-
-
-def _difference(left: Int, right: Int) -> Int:
-    return expr.add(left, expr.mul(right, -1))
-
-
-def _product(left: Int, right: Int) -> Int:
-    return expr.mul(left, right)
-
-
-def _quotient(left: Int, right: Int) -> Int:
-    """``left // right`` as in Python: rounded down, for constant divisors of either sign."""
-    if isinstance(right, int) and right < 0:
-        return expr.floordiv(expr.mul(left, -1), -right)
-    return expr.floordiv(left, _divisor(left, right, "//"))
-
-
-def _rest(left: Int, right: Int) -> Int:
-    """``left % right`` as in Python: with the sign of the divisor."""
-    if isinstance(right, int) and right < 0:
-        return expr.mul(expr.mod(expr.mul(left, -1), -right), -1)
-    return expr.mod(left, _divisor(left, right, "%"))
-
-
-def _divisor(left: Int, right: Int, sign: str) -> Int:
-    """A divisor of an integer of the kernel, which is not negative.
-
-    Raises:
-        TraceError: it is 0, or may be negative when the kernel runs.
-    """
-    if right == 0:
-        raise TraceError(f"division of {left} by 0; divisors must be positive", here())
-    if bounds(right)[0] < 0:
-        raise TraceError(
-            f"{left} {sign} ({right}): the divisor may be negative when the kernel runs; nearest legal "
-            f"choice: {left} {sign} tw.maximum({right}, 1)",
-            here(),
-        )
-    return right
 
 
 def wrap(value: Int) -> Index:
