@@ -76,13 +76,13 @@ def beyond(report, *texts):
 @pytest.mark.parametrize("start", [0, 24, 32])
 def test_a_slice_inside_is_clean(start) -> None:
     x = matrix(32, 40)
-    assert by_slice.check(x, np.zeros_like(x), start).is_clean
+    assert by_slice.check(x, np.zeros_like(x), start, partial="Y").is_clean
 
 
 @pytest.mark.parametrize("start", [33, 39, 40])
 def test_a_slice_over_the_end_of_a_row_does_not_wrap_into_the_next_unseen(start) -> None:
     x = matrix(32, 40)
-    report = by_slice.check(x, np.zeros_like(x), start)
+    report = by_slice.check(x, np.zeros_like(x), start, partial="Y")
     text = f"slice {start}:{start + 8} of dimension 1, whose extent is 40 (written slice start:start + 8)"
     found = beyond(report, text, "X[:, start : start + 8]", "test_extents.py")
     assert {finding.tensor for finding in found} == {"X", "Y"}
@@ -90,22 +90,23 @@ def test_a_slice_over_the_end_of_a_row_does_not_wrap_into_the_next_unseen(start)
 
 def test_a_slice_before_the_row_is_found() -> None:
     x = matrix(32, 40)
-    beyond(by_slice.check(x, np.zeros_like(x), -1), "slice -1:7 of dimension 1")
+    beyond(by_slice.check(x, np.zeros_like(x), -1, partial="Y"), "slice -1:7 of dimension 1")
 
 
 def test_a_stage_that_is_not_there_is_found() -> None:
     x = matrix(32, 8)
-    assert by_stage.check(x, np.zeros_like(x), 1).is_clean
+    assert by_stage.check(x, np.zeros_like(x), 1, partial="Y").is_clean
     for stage in (2, -1):
-        found = beyond(by_stage.check(x, np.zeros_like(x), stage), f"index {stage} of dimension 0")
+        report = by_stage.check(x, np.zeros_like(x), stage, partial="Y")
+        found = beyond(report, f"index {stage} of dimension 0")
         assert {finding.access.action for finding in found} == {"read", "write"}
 
 
 def test_rows_of_the_next_stage_are_found() -> None:
     x = matrix(32, 8)
-    assert in_stage.check(x, np.zeros_like(x), 8).is_clean
+    assert in_stage.check(x, np.zeros_like(x), 8, partial="Y").is_clean
     text = "slice 9:17 of dimension 1, whose extent is 16"
-    [finding] = beyond(in_stage.check(x, np.zeros_like(x), 9), text, "held[0, row : row + 8]")
+    [finding] = beyond(in_stage.check(x, np.zeros_like(x), 9, partial="Y"), text, "held[0, row : row + 8]")
     assert (finding.tensor, finding.memory, finding.access.action) == ("held", "shared", "read")
 
 
@@ -117,15 +118,15 @@ def test_a_constant_row_of_an_extent_known_at_launch_is_found() -> None:
 
 def test_a_tile_of_shared_memory_that_is_not_there_is_found() -> None:
     x = matrix(96, 8)
-    assert by_tile.check(x, np.zeros_like(x), 2).is_clean
-    report = by_tile.check(x, np.zeros_like(x), 3)
+    assert by_tile.check(x, np.zeros_like(x), 2, partial="Y").is_clean
+    report = by_tile.check(x, np.zeros_like(x), 3, partial="Y")
     beyond(report, "tile 3 of dimension 0, whose extent is 3 tiles")
 
 
 def test_a_slice_that_nothing_accesses_may_lie_anywhere() -> None:
     x = matrix(32, 40)
-    assert guarded.check(x, np.zeros_like(x), 32).is_clean
-    assert guarded.check(x, np.zeros_like(x), 33).is_clean
+    assert guarded.check(x, np.zeros_like(x), 32, partial="Y").is_clean
+    assert guarded.check(x, np.zeros_like(x), 33, partial="Y").is_clean
 
 
 @tw.kernel(X="M N")

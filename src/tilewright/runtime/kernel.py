@@ -35,6 +35,9 @@ if TYPE_CHECKING:  # a target is loaded when it is asked for
     from tilewright.runtime.reference import PreparedReference
     from tilewright.targets.reference.report import Report
 
+CHECKED = ("lanes", "target", "arch", "outputs", "partial")
+"""The options of `Bound.check`; other names are those of arguments and constants."""
+
 KEPT = 1024
 """How many prepared launches a bound kernel remembers; the oldest is forgotten first."""
 
@@ -102,17 +105,11 @@ class Kernel:
         bound, given = self._split(named)
         return bound.compile(*arguments, target=target, arch=arch, **given)
 
-    def check(
-        self,
-        *arguments: Any,
-        lanes: int | None = None,
-        target: str | None = None,
-        arch: str | None = None,
-        **named: Any,
-    ) -> Report:
-        """Run on copies of the arguments under the hazard checker; see `Bound.check`."""
+    def check(self, *arguments: Any, **named: Any) -> Report:
+        """Run on copies of the arguments under the hazard checker, with the options of `Bound.check`."""
+        options = {name: named.pop(name) for name in CHECKED if name in named}
         bound, given = self._split(named)
-        return bound.check(*arguments, lanes=lanes, target=target, arch=arch, **given)
+        return bound.check(*arguments, **options, **given)
 
     def _split(self, named: Mapping[str, Any]) -> tuple[Bound, dict[str, Any]]:
         """The kernel bound to the constants among some named values, and the arguments among them."""
@@ -261,6 +258,8 @@ class Bound:
         lanes: int | None = None,
         target: str | None = None,
         arch: str | None = None,
+        outputs: str | Sequence[str] = (),
+        partial: str | Sequence[str] = (),
         **named: Any,
     ) -> Report:
         """Run on copies of the arguments under the hazard checker, on the host, and report what it finds.
@@ -272,12 +271,15 @@ class Bound:
             target: whose rules the kernel must keep too: shared memory, threads, instructions of ``"cuda"``
                 or ``"cpu"``; no such machine is needed.  Default: none.
             arch: the target's architecture, e.g. ``"sm_90a"``; default: that of this machine.
+            outputs: names of arrays whose contents mean nothing before the launch: they begin as NaN, and an
+                element that is read before it is written is found.  Others may be read, as ``C += A B`` does.
+            partial: names of written arrays that the kernel may leave elements of as they are.
             named: arguments by the names of the kernel's parameters.
 
         Returns:
-            Races, out-of-bounds and unwritten accesses, deadlocks, with both source lines; bank conflicts
-            and global-memory sectors; the rules of ``target`` that are broken.
-            ``report.raise_if_any()`` makes findings an error.
+            Races, out-of-bounds and unwritten accesses, deadlocks, elements of written arrays that nothing
+            writes, with the source lines; bank conflicts and global-memory sectors; the rules of ``target``
+            that are broken.  ``report.raise_if_any()`` makes findings an error.
 
         Raises:
             LaunchError: the arguments do not fit the kernel, or no such target or architecture.
@@ -286,7 +288,7 @@ class Bound:
         given = tuple(with_arrays(in_order(self.program, arguments, named)))
         prepared = cast("PreparedReference", self._prepare(given, "reference"))
         rules_of, broken = broken_rules(prepared.executable.kernel, target, arch)
-        report = prepared.run(given, lanes=lanes, copy=True)
+        report = prepared.check(given, lanes=lanes, outputs=outputs, partial=partial)
         return replace(report, target=rules_of, violations=broken)
 
     def _specs(self, arguments: Sequence[Any]) -> dict[str, TensorSpec]:

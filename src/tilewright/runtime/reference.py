@@ -71,17 +71,59 @@ class PreparedReference:
         self.recent = True
         self.run(arguments).raise_if_any()
 
-    def run(self, arguments: Sequence[Any], *, lanes: int | None = None, copy: bool = False) -> Report:
-        """Run on these arguments, or on copies of the arrays, and report."""
+    def run(self, arguments: Sequence[Any]) -> Report:
+        """Run on these arguments, and report."""
+        arrays, numbers = self._unpacked(arguments)
+        return run(self.executable.kernel, arrays, self.binding.sizes, numbers)
+
+    def check(
+        self,
+        arguments: Sequence[Any],
+        *,
+        lanes: int | None = None,
+        outputs: str | Sequence[str] = (),
+        partial: str | Sequence[str] = (),
+    ) -> Report:
+        """Run on copies of the arrays, and report; see `tilewright.runtime.kernel.Bound.check`.
+
+        Raises:
+            LaunchError: ``outputs`` or ``partial`` name what the kernel does not write.
+        """
+        kernel = self.executable.kernel
+        arrays, numbers = self._unpacked(arguments)
+        arrays = dict(zip(arrays, copied(list(arrays.values())), strict=True))
+        return run(
+            kernel,
+            arrays,
+            self.binding.sizes,
+            numbers,
+            lanes=lanes,
+            outputs=_written("outputs", outputs, kernel),
+            whole=kernel.written_params - _written("partial", partial, kernel),
+        )
+
+    def _unpacked(self, arguments: Sequence[Any]) -> tuple[dict[str, HostArray], dict[str, Any]]:
+        """The arrays and the numbers among the arguments, by name."""
         arrays, numbers = {}, {}
         for parameter, argument in zip(self.parameters, arguments, strict=True):
             if parameter.kind == "tensor":
                 arrays[parameter.name] = host_array(describe(argument))
             elif parameter.kind == "scalar":
                 numbers[parameter.name] = number(parameter.name, parameter.dtype, argument)
-        if copy:
-            arrays = dict(zip(arrays, copied(list(arrays.values())), strict=True))
-        return run(self.executable.kernel, arrays, self.binding.sizes, numbers, lanes=lanes)
+        return arrays, numbers
+
+
+def _written(what: str, names: str | Sequence[str], kernel: Kernel) -> frozenset[str]:
+    """Names of arrays, all of which a kernel writes."""
+    given = (names,) if isinstance(names, str) else tuple(names)
+    for name in given:
+        if name not in kernel.written_params:
+            known = ", ".join(sorted(kernel.written_params)) or "none"
+            raise LaunchError(
+                f"kernel {kernel.name}: {what}={name!r} is no array that it writes; "
+                f"nearest legal choice: {known}"
+            )
+    return frozenset(given)
 
 
 ALIGNMENT = 128

@@ -89,6 +89,21 @@ class Checker:
         if self.findings.is_new(key, len(np.unique(at))):
             self.findings.add(key, self._finding(kind, agent, site, buffer, at, lanes, None, reason))
 
+    def uncovered(self, op: Op, buffer: Buffer, missing: Array) -> None:
+        """Report elements of an array that ``op``, and all other operations, never wrote."""
+        key = (Kind.UNCOVERED, buffer.owner)
+        if self.findings.is_new(key, len(missing)):
+            name, offset = str(buffer.owner), int(missing[0])
+            reason = (
+                f"all blocks have run, and {len(missing)} elements of {name} are as they were: the grid "
+                f'is too small, or tiles are left out; if this is meant, say check(..., partial=("{name}",))'
+            )
+            access = Access("writes of others", op, "", (), 0, None)
+            where = buffer.locate(offset)
+            self.findings.add(
+                key, Finding(Kind.UNCOVERED, name, "global", where, offset, access, None, reason)
+            )
+
     def beyond(self, agent: Agent, site: int, buffer: Buffer, found: Beyond, at: Array, lanes: Array) -> None:
         """Report an access through a view that leaves its tensor."""
         key = (Kind.OUT_OF_BOUNDS, buffer.owner, site, id(found.op), found.dim)

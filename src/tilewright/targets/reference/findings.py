@@ -36,6 +36,7 @@ class Kind(Enum):
     DIVISION = "division by zero"
     UNFINISHED = "unfinished at the end"
     ENDED = "reaches a block that may have ended"
+    UNCOVERED = "elements never written"
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,7 @@ class Access:
     Args:
         action: ``"read"``, ``"write"`` or, for a synchronisation, ``"wait"`` and the like.
         op: the operation.
-        agent: what acted: ``"warp"``, or the name of what runs in the background.
+        agent: what acted: ``"warp"``, or the name of what runs in the background; empty for all that ran.
         block: index of the block in the grid, x first.
         warp: index of the warp in its block.
         lane: index of the lane in its warp; None for what all lanes do together, or none of them.
@@ -97,7 +98,7 @@ class Access:
         if self.rank is not None:
             block += f" of rank {self.rank} in its cluster"
         actor = ", ".join(part for part in (block, warp, who) if part)
-        lines = [f"  {self.action} by {actor}, in {describe(self.op)}"]
+        lines = [f"  {self.action}{f' by {actor}' * bool(self.agent)}, in {describe(self.op)}"]
         if self.op.location is not None:
             lines += [f"  {line}" for line in self.op.location.excerpt().splitlines()]
         return "\n".join(lines)

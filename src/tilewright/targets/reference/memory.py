@@ -148,14 +148,19 @@ class Buffer:
         places = (self.first + at * self.units)[:, None] + np.arange(self.units)
         return np.repeat(at, self.units), places.ravel(), np.repeat(lanes, self.units)
 
-    @property
-    def never_written(self) -> int:
-        """How many elements of the array no access has written; 0 if hazards are not looked for."""
+    def never_written(self) -> Array:
+        """The offsets of elements that no access has written; none if hazards are not looked for."""
         if self.history is None:
-            return 0
+            return np.zeros(0, np.int64)
         last = self.first + len(self.elements) * self.units
         missing = self.history.writes.event[self.first : last : self.units] == 0
-        return int((missing if self.exists is None else missing & self.exists).sum())
+        return np.flatnonzero(missing if self.exists is None else missing & self.exists)
+
+    def forget(self) -> None:
+        """Hold nothing: what is read before it is written is found, and is poison."""
+        self.written = False
+        at: Any = slice(None) if self.exists is None else self.exists
+        self.elements[at] = poison(self.owner.dtype, ())
 
     @property
     def is_shared(self) -> bool:
@@ -233,6 +238,11 @@ def overlapping(bounds: Iterable[tuple[int, int]]) -> list[list[int]]:
             groups.append([number])
         reach = max(reach, high)
     return groups
+
+
+def share(one: Buffer, other: Buffer) -> bool:
+    """Whether two buffers overlap in memory."""
+    return len(overlapping([one.bounds, other.bounds])) == 1 and len(one.elements) * len(other.elements) > 0
 
 
 def share_histories(buffers: Iterable[Buffer], written: Container[Value]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,8 +18,9 @@ from tilewright.ir.types import Value
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.nodes import Sym
 from tilewright.layout.walk import evaluate
+from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.machine import Machine
-from tilewright.targets.reference.memory import Buffer, array_buffer, share_histories, workspace_buffer
+from tilewright.targets.reference.memory import Buffer, array_buffer, share, share_histories, workspace_buffer
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.report import Report
 from tilewright.targets.reference.rules import REFERENCE
@@ -36,6 +37,8 @@ def run(
     check: bool = True,
     blocks: Iterable[tuple[int, ...]] | None = None,
     rules: RuleTable = REFERENCE,
+    outputs: Collection[str] = (),
+    whole: Collection[str] = (),
 ) -> Report:
     """Execute a kernel in place on NumPy arrays, and look for hazards.
 
@@ -48,6 +51,9 @@ def run(
         check: whether to look for hazards and to count; without, execution alone is about three times faster.
         blocks: indices of the blocks to execute, x first, each with all of its cluster; default: all.
         rules: what each operation does.
+        outputs: arrays whose contents mean nothing on entry: they begin as poison, and elements that are read
+            before they are written are found.
+        whole: arrays of which every element must be written, once all blocks have run; others are found.
 
     Returns:
         What was found and counted.  A block or cluster that cannot go on ends the run.
@@ -78,14 +84,17 @@ def run(
         if (message := guard.broken(env)) is not None:
             raise LaunchError(f"kernel {kernel.name}: {message}")
     buffers = _bind_buffers(kernel, arrays, env, check)
+    _forget(kernel, buffers, outputs)
     machine = Machine(kernel, lanes, rules, buffers, _bind_scalars(kernel, scalars or {}), check)
     extents = [int(evaluate(axis.extent, env)) for axis in kernel.grid]
-    done = 0
+    done, is_over = 0, blocks is None
     for indices in _clusters(kernel, extents, _grid(extents) if blocks is None else blocks):
         if not machine.run_cluster([(index, {**env, **_block_env(kernel, index)}) for index in indices]):
+            is_over = False
             break
         done += len(indices)
-    found, uncovered = machine.checker.findings, _uncovered(kernel, buffers)
+    uncovered = _uncovered(kernel, buffers, machine.checker, whole if is_over else ())
+    found = machine.checker.findings
     return Report(kernel.name, found.all(), found.omitted, machine.counters, uncovered, done)
 
 
@@ -190,11 +199,33 @@ def _block_env(kernel: Kernel, index: Sequence[int]) -> dict[Sym, int]:
     return found | {member.sym: index[member.axis] % member.extent for member in kernel.cluster}
 
 
-def _uncovered(kernel: Kernel, buffers: Mapping[Value, Buffer]) -> dict[str, int]:
+def _forget(kernel: Kernel, buffers: Mapping[Value, Buffer], outputs: Collection[str]) -> None:
+    """Let outputs hold nothing."""
+    for value in (value for value in kernel.tensors if value.name in outputs):
+        buffer = buffers[value]
+        sharing = [other for other in kernel.tensors if other is not value and share(buffers[other], buffer)]
+        if sharing:
+            raise LaunchError(
+                f"{value} is said to be an output that holds nothing, but shares memory with {sharing[0]}; "
+                f"nearest legal choice: leave {value} out of the outputs"
+            )
+        buffer.forget()
+
+
+def _uncovered(
+    kernel: Kernel, buffers: Mapping[Value, Buffer], checker: Checker, whole: Collection[str]
+) -> dict[str, int]:
+    """How many elements of each written array nothing has written; of ``whole`` arrays, that is found."""
     counts = {}
-    for value in kernel.tensors:
-        if value.name in kernel.written_params and buffers[value].history is not None:
-            counts[value.name] = buffers[value].never_written
+    for op in kernel.walk():
+        for value in (value.buffer for value in op.written):
+            if value.name not in kernel.written_params or value.name in counts:
+                continue
+            missing = buffers[value].never_written()
+            if buffers[value].history is not None:
+                counts[value.name] = len(missing)
+            if len(missing) and value.name in whole:
+                checker.uncovered(op, buffers[value], missing)
     return counts
 
 
