@@ -62,6 +62,8 @@ def build(program: list[Step]) -> tuple[Kernel, dict[int, int]]:
             case ("tell", each):
                 barrier = first if each == "role" else every
                 made = [async_ops.Arrive(barrier, at, 0, each), async_ops.Wait(barrier, at, 0)]
+            case ("arrive", each):
+                made = [async_ops.Arrive(first if each == "role" else every, at, 0, each)]
             case (name,) if name in SIMPLE:
                 made = [SIMPLE[name]()]
         number.update((id(builder.append(op)), at) for op in made)
@@ -145,7 +147,7 @@ class Graph:
                     }
             case ("meet",) | ("tell", "warp"):
                 self.join(self.threads)
-            case ("warp_barrier",):
+            case ("warp_barrier",) | ("arrive", "warp"):
                 for warp in warps:
                     self.join(warp)
             case ("tell", "role"):
@@ -212,6 +214,7 @@ STEPS = st.one_of(
     st.tuples(st.sampled_from(["write", "read"]), st.sampled_from(sorted(SPREADS))),
     st.sampled_from([("load",), ("wait for the load",), ("store",), ("bulk_commit",), ("fence_async",)]),
     st.sampled_from([("meet",), ("warp_barrier",), ("tell", "role"), ("tell", "warp")]),
+    st.tuples(st.just("arrive"), st.sampled_from(["role", "warp"])),
     st.tuples(st.just("bulk_wait"), st.integers(0, 1)),
 )
 
@@ -223,6 +226,8 @@ STEPS = st.one_of(
 @example([("store",), ("bulk_commit",), ("bulk_wait", 0), ("tell", "role"), ("write", "one lane")])
 @example([("write", "one lane"), ("fence_async",), ("store",), ("bulk_commit",), ("tell", "warp"), ("load",)])
 @example([("write", "crossed"), ("warp_barrier",), ("tell", "role"), ("read", "crossed")])
+@example([("write", "one lane"), ("arrive", "role"), ("read", "one warp")])
+@example([("write", "one warp"), ("arrive", "warp"), ("read", "one lane")])
 def test_races_are_those_of_the_graph(steps) -> None:
     program = [*WRITTEN, *steps]
     found, expected = found_races(program), true_races(program)

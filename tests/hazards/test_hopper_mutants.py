@@ -29,6 +29,7 @@ OWN_NUMBER = "role_barrier -> role_barrier: the number is only a name, and the s
 SAME_ELEMENTS = "copy -> fence_async -> role_barrier -> tma_store: the same threads write the same elements"
 REGISTERS_ONLY = "fragment -> mma_fence -> mma_async stands, and so does tma_load -> wait(full) -> mma_async"
 ONE_WARP = "wait(empty) -> arrive(full) -> tma_load: by one warp of the loading warpgroup, whichever it is"
+NOBODY_WAITS = "arrive -> role_barrier -> arrive: without K no warp waits for a stage, whoever arrives at it"
 
 REGISTERS_KEPT = "role(warps=1) inside stands: the same warp loads, and no warp gives registers away"
 
@@ -36,6 +37,7 @@ EQUIVALENT = {
     "role 0: for all warps around it": REGISTERS_KEPT,
     "role 1: one warp later": ONE_WARP,
     "arrive 0: each warp": ONE_WARP,
+    **dict.fromkeys((f"if {i}: always" for i in (1, 3)), NOBODY_WAITS),
     **dict.fromkeys((f"mma_commit {i}: twice" for i in (0, 1)), EMPTY_GROUP),
     **dict.fromkeys((f"mma_wait {i}: one fewer pending" for i in (0, 2)), WAITS_FOR_ALL),
     **dict.fromkeys((f"bulk_wait {i}: one fewer pending" for i in (0, 1, 3, 4)), STORES_FOR_ALL),

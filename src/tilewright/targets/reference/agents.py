@@ -5,6 +5,10 @@ it comes before another access if the other's agent has since learnt of that tim
 depends on how far a completion reaches, its `Scope`: a thread that waited for its own copy knows of it before
 the other lanes of its warp do, and these before the rest of the block.
 
+Whether a step certainly comes after another one is a weaker question than whether it sees what the other
+wrote: bytes of a bulk copy arrive after the copy was issued, and tell nothing of what its issuer wrote.
+Barriers count by the former; `Agent.order` has it.
+
 An agent belongs to a `Proxy`.  Operations that run in the background are agents of their own, and those that
 work through another proxy than their issuer come after what the issuer's second clocks know, which only a
 fence of that proxy joins with the first.
@@ -80,6 +84,8 @@ class Agent:
         proxy: the path of its accesses.
         time: its own clock.
         issues: what the asynchronous operations that a warp issues through the other proxy come after.
+        order: for a warp: the time of every agent that has certainly passed when it comes here, in whatever
+            schedule; of a transaction barrier, the number of completed phases.
         issuer: for such an operation: the clocks of the warp that issued it.
         missing: for what runs in the background: the wait that nobody made, in words.
         shown: what would show others that it was waited for.
@@ -95,6 +101,7 @@ class Agent:
     proxy: Proxy = Proxy.GENERIC
     time: int = 1
     issues: Clocks | None = None
+    order: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     issuer: Clocks | None = None
     missing: str = ""
     shown: str = ""
@@ -123,35 +130,33 @@ class Agent:
         for clocks in self.both:
             clocks.learn_time(scope, slot, time)
 
-    @property
-    def seen(self) -> Array:
-        """The latest time of every agent that any of its lanes knows to have passed."""
-        return np.asarray(np.max(list(self.clocks.known.values()), axis=0))
-
-    def has_seen(self, slot: int, time: int) -> bool:
-        """Whether it knows, at any scope, of a time of an agent that is no warp."""
-        return any(int(times[slot]) >= time for times in self.clocks.known.values())
+    def comes_after(self, slot: int, time: int) -> bool:
+        """Whether another agent's time has certainly passed when this one comes here."""
+        return int(self.order[slot]) >= time
 
     def _know_itself(self) -> None:
         if not self.in_background:
             self.clocks.known[Scope.LANE][self.slot] = self.time
+        if len(self.order):
+            self.order[self.slot] = self.time
 
 
 @dataclass(eq=False)
 class Message:
-    """What agents tell others through a transaction barrier: clocks of both proxies."""
+    """What agents tell others through a transaction barrier: clocks of both proxies, and their order."""
 
     generic: Clocks
     issues: Clocks
+    order: Array
 
     @staticmethod
     def of(agents: int) -> Message:
         """Nothing told yet."""
-        return Message(Clocks.of(agents), Clocks.of(agents))
+        return Message(Clocks.of(agents), Clocks.of(agents), np.zeros(agents, np.int64))
 
     def copy(self) -> Message:
         """The same, as of now."""
-        return Message(self.generic.copy(), self.issues.copy())
+        return Message(self.generic.copy(), self.issues.copy(), self.order.copy())
 
     def tell(self, agent: Agent, homes: Array) -> None:
         """Add what the first lane of a warp knows: of its own accesses, and what all lanes know."""
@@ -160,21 +165,18 @@ class Message:
             told.learn(Scope.BLOCK, clocks.known[Scope.BLOCK])
             told.learn(Scope.FIRST, clocks.known[Scope.FIRST])
             told.learn(Scope.FIRST, np.where(mine, clocks.known[Scope.LANE], 0))
+        self.tell_order(agent)
 
-    def tell_phases(self, agent: Agent, phases: Array) -> None:
-        """Add what a warp knows of the barriers whose slots ``phases`` marks, and of nothing else.
-
-        Bytes of a bulk copy can only arrive after it was issued, and so after all that its issuer waited for.
-        """
-        for told, clocks in zip((self.generic, self.issues), agent.both, strict=True):
-            for scope in (Scope.BLOCK, Scope.FIRST):
-                told.learn(scope, np.where(phases, clocks.known[scope], 0))
+    def tell_order(self, agent: Agent) -> None:
+        """Add that a warp has come here, and nothing of what it wrote."""
+        np.maximum(self.order, agent.order, out=self.order)
 
     def hear(self, agent: Agent) -> None:
         """Let all lanes of a warp know."""
         for told, clocks in zip((self.generic, self.issues), agent.both, strict=True):
             clocks.learn(Scope.BLOCK, told.known[Scope.BLOCK])
             clocks.learn(Scope.FIRST, told.known[Scope.FIRST])
+        np.maximum(agent.order, self.order, out=agent.order)
 
 
 def join(agents: Sequence[Agent]) -> None:
@@ -186,7 +188,9 @@ def join(agents: Sequence[Agent]) -> None:
         for each in clocks:
             each.learn(Scope.BLOCK, lanes)
             each.learn(Scope.FIRST, first)
+    order = np.max([agent.order for agent in agents], axis=0)
     for agent in agents:
+        agent.order[:] = order
         agent.advance()
 
 

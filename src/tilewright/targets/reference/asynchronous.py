@@ -71,17 +71,13 @@ def _arrive(machine: Machine, warp: Warp, op: ops.Arrive) -> None:
         if not barrier.is_complete:
             return
         _complete(machine, barrier)
-    elif machine.check and not warp.agent.has_seen(barrier.slot, barrier.phase):
+    elif machine.check and not barrier.is_over(barrier.phase, warp.agent):
         reason = (
             f"arrives in phase {barrier.phase} but does not know that phase {barrier.phase - 1} is over: "
             f"no wait for it comes before, so this may be one arrival too many for {barrier.arrivals}"
         ) + ("" if block is warp.block else f"; the barrier is that{_of(block)}")
         machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason)
-    barrier.comes_after(warp.agent)
-    barrier.told.tell(warp.agent, machine.checker.events.homes)
-    barrier.arrivers.append((warp.agent, op))
-    barrier.arrived += 1
-    barrier.expected += op.expect_bytes
+    barrier.arrive(warp.agent, op, op.expect_bytes, machine.checker.events.homes)
     warp.agent.advance()
     if barrier.is_complete and not barrier.waits_for_bytes:
         _complete(machine, barrier)
@@ -113,16 +109,16 @@ def _wait(machine: Machine, warp: Warp, op: ops.Wait) -> Steps:
                 return False
             _complete(machine, barrier)
         heard, phase = barrier.heard, barrier.phase
+        barrier.may_pass(warp.agent, op)
         return True
 
     yield Wait(op, ready, barrier.state)
-    if machine.check and not warp.agent.has_seen(barrier.slot, phase - 1):
+    if machine.check and not barrier.is_over(phase - 1, warp.agent):
         reason = (
             f"passes when phase {phase - 1} is over without knowing that phase {phase - 2} "
             f"was: two phases earlier it would have passed as well"
         )
         machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason)
-    barrier.has_passed(warp.agent, op, phase)
     heard.hear(warp.agent)
 
 
@@ -213,9 +209,15 @@ def _tma_load(machine: Machine, warp: Warp, op: ops.TmaLoad) -> None:
         if barrier is None:
             return
         targets.append((block, barrier))
-    for _, barrier in targets:
-        barrier.comes_after(warp.agent)
+        if machine.check and not barrier.is_over(barrier.phase, warp.agent):
+            reason = (
+                f"its bytes are to count for phase {barrier.phase}, but the warp does not know that phase "
+                f"{barrier.phase - 1} is over: no wait for it comes before, so they may count for that one"
+            ) + ("" if block is warp.block else f"; the barrier is that{_of(block)}")
+            machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason)
     load_box(machine, warp, op, targets)
+    # The phase comes after the copy was issued, but not after what its warp does from now on.
+    warp.agent.advance()
 
 
 @REFERENCE.rule(ops.TmaStore)

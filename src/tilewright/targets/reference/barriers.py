@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from tilewright.ir.async_ops import RoleBarrier
 from tilewright.ir.ops import Op
 from tilewright.targets.reference.agents import Agent, Message, Scope, join
@@ -34,7 +32,7 @@ class Load:
 
 @dataclass(frozen=True)
 class Passed:
-    """A warp that passed a wait: the operation, the phase that it waited for, and its time then."""
+    """A warp that may pass a wait: the operation, the phase that it waits for, and its time."""
 
     agent: Agent
     op: Op
@@ -60,8 +58,9 @@ class TransactionBarrier:
         told: what all arrivals so far told.
         heard: what the arrivals at completed phases told.
         arrivers: the agents that arrived in the present phase, with their operations.
-        passed: for each warp that waited here, by its slot, its last wait.
-        seen: the time of every agent that the end of the present phase comes after.
+        came: their slots and times.
+        passed: for each warp that waited here, by its slot, the last wait that it could pass.
+        ends: for each completed phase, the slots and times of its arrivals; None if it also waited for bytes.
     """
 
     name: str
@@ -79,10 +78,8 @@ class TransactionBarrier:
     loads: list[Load] = field(default_factory=list)
     arrivers: list[tuple[Agent, Op]] = field(default_factory=list)
     passed: dict[int, Passed] = field(default_factory=dict)
-    seen: Array = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.seen = np.zeros_like(self.told.generic.known[Scope.LANE])
+    ends: list[list[tuple[int, int]] | None] = field(default_factory=list)
+    came: list[tuple[int, int]] = field(default_factory=list)
 
     @property
     def issued(self) -> int:
@@ -113,23 +110,40 @@ class TransactionBarrier:
                 late.append(load)
         self.loads = late
         self.phase += 1
+        self.ends.append(None if self.expected else self.came)
+        self.told.order[self.slot] = self.phase
         self.heard = self.told.copy()
         for clocks in (self.heard.generic, self.heard.issues):
             clocks.learn_time(Scope.BLOCK, self.slot, self.phase)
-        if len({id(agent) for agent, _ in self.arrivers}) == 1 and not self.expected:
-            # Who alone made the phase complete knows that it did.
-            self.hear(self.arrivers[0][0])
         self.arrived = self.expected = 0
-        self.arrivers = []
+        self.arrivers, self.came = [], []
         return late
 
-    def comes_after(self, agent: Agent) -> None:
-        """Note that the present phase cannot be over before an agent has come here."""
-        self.seen = np.maximum(self.seen, agent.seen)
+    def arrive(self, agent: Agent, op: Op, expect_bytes: int, homes: Array) -> None:
+        """Count an arrival of a warp's first lane, which tells what it knows."""
+        self.told.tell(agent, homes)
+        self.arrivers.append((agent, op))
+        self.came.append((agent.slot, agent.time))
+        self.arrived += 1
+        self.expected += expect_bytes
 
-    def has_passed(self, agent: Agent, op: Op, phase: int) -> None:
-        """Note that a warp has passed a wait for the phase before ``phase``."""
-        self.passed[agent.slot] = Passed(agent, op, phase - 1, agent.time)
+    def is_over(self, phases: int, agent: Agent) -> bool:
+        """Whether ``phases`` phases have certainly completed when a warp comes here.
+
+        It has waited for that, or comes after who has; or it comes after every arrival that they took.
+        """
+        if phases <= 0 or agent.comes_after(self.slot, phases):
+            return True
+        came = self.ends[phases - 1]
+        return came is not None and all(agent.comes_after(*arrival) for arrival in came)
+
+    def may_pass(self, agent: Agent, op: Op) -> None:
+        """Note that a warp may pass a wait from now on: the phase that it waits for is over.
+
+        It may be slow to go on.  If nothing keeps the present phase from ending before it does, another
+        schedule exists in which it is too late and its wait is for the phase after the next.
+        """
+        self.passed[agent.slot] = Passed(agent, op, self.phase - 1, agent.time)
 
     def overtaken(self) -> list[Passed]:
         """The waits for the phase before the present one that nothing lets pass before the present one ends.
@@ -138,7 +152,7 @@ class TransactionBarrier:
         together.
         """
         late = (wait for wait in self.passed.values() if wait.phase == self.phase - 1)
-        return [wait for wait in late if self.seen[wait.agent.slot] < wait.time]
+        return [wait for wait in late if self.told.order[wait.agent.slot] < wait.time]
 
     def hear(self, agent: Agent) -> None:
         """Let a warp know of the completed phases, and of all that was told to them."""
@@ -173,5 +187,5 @@ class NamedBarrier:
     def is_new(self, agent: Agent) -> bool:
         """Whether an agent comes that nothing tells that the barrier has opened for others."""
         return bool(self.last) and not any(
-            agent is other or agent.seen[other.slot] > time for other, _, time in self.last
+            agent is other or agent.comes_after(other.slot, time + 1) for other, _, time in self.last
         )

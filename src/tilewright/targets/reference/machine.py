@@ -62,7 +62,7 @@ class Machine:
         self._banks: dict[int, BankCount] = {}
         self._sectors: dict[int, SectorCount] = {}
         self._population = Population(kernel, lanes, check)
-        self.phases = self._population.phases
+        self.agents = self._population.agents
 
     @property
     def counters(self) -> Counters:

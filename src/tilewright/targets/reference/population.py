@@ -17,7 +17,6 @@ from tilewright.layout.nodes import Sym
 from tilewright.targets.reference.agents import Agent, Clocks, Message, Proxy
 from tilewright.targets.reference.barriers import TransactionBarrier
 from tilewright.targets.reference.memory import Buffer, shared_buffer
-from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.state import BlockState, ClusterState, Slots, Warp
 
 STORE_WAIT = "no bulk_wait covers its group"
@@ -51,9 +50,9 @@ class Population:
         return [home for slots in self._slots for home in slots.homes]
 
     @property
-    def phases(self) -> Array:
-        """Which slots are those of transaction barriers."""
-        return np.concatenate([np.arange(s.first, s.end) >= s.barriers for s in self._slots])
+    def agents(self) -> int:
+        """How many slots there are."""
+        return self._slots[-1].end
 
     def cluster(
         self,
@@ -86,11 +85,12 @@ class Population:
         self, block: BlockState, number: int, scalars: Mapping[Value, Any], env: Mapping[Sym, int]
     ) -> Warp:
         slots = block.slots
-        clocks, issues = (Clocks.of(self._slots[-1].end) for _ in range(2))
+        clocks, issues = (Clocks.of(self.agents) for _ in range(2))
+        order = np.zeros(self.agents, np.int64)
         slot = slots.first + number
         own = (slot, block.index, number)
         rank = block.rank if self._in_cluster else None
-        agent = Agent(slot, *own, "warp", clocks, issues=issues, rank=rank)
+        agent = Agent(slot, *own, "warp", clocks, issues=issues, order=order, rank=rank)
         copies = Agent(slots.copies + number, *own, "asynchronous copy", clocks, rank=rank)
         bulk = ("TMA store", issues, Proxy.ASYNC)
         stores, landings = (
@@ -112,7 +112,7 @@ class Population:
             usual = max(bytes_of, default=0)
             made[op.result] = []
             for stage in range(op.stages):
-                told, heard = (Message.of(self._slots[-1].end) for _ in range(2))
+                told, heard = (Message.of(self.agents) for _ in range(2))
                 name = f"{op.result}[{stage}]"
                 made[op.result].append(TransactionBarrier(name, stage, slot, usual, op.arrivals, told, heard))
                 slot += 1

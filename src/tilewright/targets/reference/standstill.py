@@ -125,7 +125,7 @@ def _report_loads(checker: Checker, block: BlockState) -> None:
 def _report_visits(checker: Checker, block: BlockState) -> None:
     """Arrivals of other blocks that no warp of the block knows of when it ends."""
     for (agent, barrier), visit in block.visits.items():
-        if not any(warp.agent.has_seen(agent.slot, visit.time) for warp in block.warps):
+        if not any(warp.agent.comes_after(agent.slot, visit.time) for warp in block.warps):
             reason = (
                 f"block {block.index} may have ended before this arrival at its {barrier.name}: it does not "
                 "wait for that phase, and no cluster_barrier comes after the arrival and before its end"

@@ -55,7 +55,7 @@ def _issue(machine: Machine, warp: Warp, op: MmaAsync, unit: MmaUnit) -> Issue:
     mma = op.mma
     group = warp.rank // unit.size
     along_m, along_n = group % mma.warps[0], group // mma.warps[0]
-    everything = {scope: np.full(len(machine.phases), np.iinfo(np.int64).max) for scope in Scope}
+    everything = {scope: np.full(machine.agents, np.iinfo(np.int64).max) for scope in Scope}
     agent = Agent(
         unit.slot,
         unit.slot,

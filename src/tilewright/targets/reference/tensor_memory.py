@@ -88,7 +88,7 @@ def _load_into(
         target.elements[tile[usable]] = values[usable]
 
     events = range(first, len(machine.checker.events.agents))
-    barrier.told.tell_phases(warp.agent, machine.phases)
+    barrier.told.tell_order(warp.agent)
     barrier.loads.append(Load(op, agent, tile.size * op.target.dtype.bytes, land, events))
 
 
