@@ -13,9 +13,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from tilewright.calls import Calls
 from tilewright.errors import DTypeError
 
 
+@Calls(DTypeError)
 @dataclass(frozen=True, slots=True)
 class DType:
     """An element type.

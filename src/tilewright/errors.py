@@ -7,10 +7,43 @@ line with a caret.
 
 from __future__ import annotations
 
+import difflib
 import linecache
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
+
+from tilewright import tracebacks
+
+LONGEST_VALUE = 120
+"""Characters of a value that a message shows."""
+
+
+def shown(value: object) -> str:
+    """A value as messages show it: as Python spells it, shortened, whatever its own spelling does.
+
+    Example:
+        >>> shown("f16"), shown(10**5000), len(shown(list(range(10**4))))
+        ("'f16'", 'an integer of 16610 bits', 120)
+    """
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"
+    try:
+        text = " ".join(repr(value).split())
+    except Exception:  # noqa: BLE001 what a stranger's repr raises is not what this message is about
+        text = f"<{type(value).__name__}>"
+    return text if len(text) <= LONGEST_VALUE else text[: LONGEST_VALUE - 1] + "…"
+
+
+def close_to(name: object, names: Iterable[str]) -> str:
+    """``"; did you mean ...?"`` for a name that is like one of those that exist; else nothing.
+
+    Example:
+        >>> close_to("cdua", ["cpu", "cuda"]), close_to("x", ["cpu", "cuda"])
+        ("; did you mean 'cuda'?", '')
+    """
+    close = difflib.get_close_matches(name, list(names), 1) if isinstance(name, str) else []
+    return f"; did you mean {close[0]!r}?" if close else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +105,18 @@ class Location:
 
 
 class TilewrightError(Exception):
-    """Base of all errors raised by tilewright."""
+    """Base of all errors raised by tilewright.
+
+    Its traceback has the user's frames alone; ``full_traceback`` has all of them.
+    """
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows."""
+        return tracebacks.rendered(self)
+
+
+class SignatureError(TilewrightError, TypeError):
+    """A call whose arguments a function does not have, or a kernel whose parameters cannot be."""
 
 
 class LayoutError(TilewrightError, ValueError):
@@ -168,3 +212,6 @@ class HazardError(TilewrightError):
 
 class WrongResultError(TilewrightError):
     """A computed array differs from its reference by more than the bound."""
+
+
+tracebacks.install(TilewrightError)

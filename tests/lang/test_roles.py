@@ -132,7 +132,7 @@ def test_inner_roles_set_no_registers() -> None:
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        (lambda full: tw.wait(full, 0), "is no stage of a tw.mbarrier; index it"),
+        (lambda full: tw.wait(full, 0), "nearest legal choice: one stage of a tw.mbarrier: full[stage]"),
         (lambda full: full[2], "stage 2 of 2 barriers"),
         (lambda full: tw.arrive(full[0], each="lane"), "choose 'role' or 'warp'"),
         (lambda full: tw.arrive(full[0.5]), "0.5 of type float is no integer"),

@@ -17,26 +17,26 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "base is an atom": (
         lambda: tw.by_warps((128, 64), ATOM, (2, 2)),
         (
-            "base=MmaAtom(mma.m16n8k16.f32.f16) is no Distribution; nearest legal choice: operand a, b or c "
-            "of an atom, or tw.base_tile(tile, dtype)"
+            "by_warps(base=MmaAtom(mma.m16n8k16.f32.f16)): base must be a Distribution; nearest legal choice: "
+            "operand a, b or c of an atom, a(k), b(k) or c() of a tiled MMA, tw.blocked or tw.raked"
         ),
     ),
     "one count of warps": (
         lambda: tw.by_warps((128, 64), ATOM.c, 4),
         (
-            "warps=4 must be two positive integers, rows and columns of a grid; nearest legal choice: "
-            "warps=(4, 1)"
+            "by_warps(warps=4): warps must be a Layout or two integers, of rows and of columns; nearest legal "
+            "choice: warps=(4, 1)"
         ),
     ),
     "tile of letters": (
         lambda: tw.by_warps("ab", ATOM.c, (2, 2)),
-        "tile='ab' must be two positive integers, rows and columns",
+        "by_warps(tile='ab'): tile must be two integers, of rows and of columns",
     ),
     "half a row": (
         lambda: tw.by_warps((128.5, 64), ATOM.c, (2, 2)),
         (
-            "tile=(128.5, 64) must be two positive integers, rows and columns; nearest legal choice: "
-            "tile=(128, 64)"
+            "by_warps(tile=(128.5, 64)): tile must be two integers, of rows and of columns; nearest legal "
+            "choice: tile=(128, 64)"
         ),
     ),
     "one repeat": (
@@ -49,13 +49,13 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "atom is a name": (
         lambda: tw.TiledMma("mma", (2, 2), (4, 4)),
         (
-            "atom='mma' of a tiled MMA is no MmaAtom; nearest legal choice: one of tw.atoms, e.g. "
+            "TiledMma(atom='mma'): atom must be an MmaAtom; nearest legal choice: one of tw.atoms, e.g. "
             "tw.atoms.MMA_F16"
         ),
     ),
     "repeats of an MMA": (
         lambda: tw.TiledMma(ATOM, (2, 2), 4),
-        "repeats=4 must be two positive integers, along M and N; nearest legal choice: repeats=(4, 1)",
+        "TiledMma(repeats=4): repeats must be 2 integers; nearest legal choice: repeats=(4, 1)",
     ),
     "lanes of a multiply-add": (
         lambda: tw.atoms.fma("f32", lanes=(0, 8)),
@@ -76,13 +76,14 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "a drawn atom": (
         lambda: tw.draw.draw_distribution(ATOM),
         (
-            "MmaAtom(mma.m16n8k16.f32.f16) is no distribution; nearest legal choice: operand a, b or c of an "
-            "atom, a(k), b(k) or c() of a tiled MMA, tw.blocked or tw.raked"
+            "draw_distribution(distribution=MmaAtom(mma.m16n8k16.f32.f16)): distribution must be a "
+            "Distribution; nearest legal choice: operand a, b or c of an atom, a(k), b(k) or c() of a tiled "
+            "MMA, tw.blocked or tw.raked"
         ),
     ),
     "a drawn shape": (
         lambda: tw.draw.draw_layout((4, 8)),
-        "(4, 8) is neither a layout nor a view; nearest legal choice: tw.Layout(shape)",
+        "draw_layout(layout=(4, 8)): layout must be a Layout or a View; nearest legal choice: tw.Layout(shape)",
     ),
     "a drawn map that leaves its tile": (
         lambda: tw.draw.draw_distribution(tw.Distribution((2, 2), (tw.Mode(4, 0, 1),), ())),

@@ -100,5 +100,5 @@ def test_only_the_launchers_integers_can_be_required() -> None:
     def number(X):
         tw.require(X.shape[0], "some")  # type: ignore[arg-type]
 
-    with pytest.raises(tw.TraceError, match="is no condition"):
+    with pytest.raises(tw.TraceError, match="must be a Condition"):
         number(np.zeros(3))

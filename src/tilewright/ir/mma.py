@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.calls import layouts
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LayoutError
 from tilewright.layout.distribution import Distribution
@@ -16,6 +17,7 @@ from tilewright.layout.tuples import integers
 from tilewright.layout.warps import by_warps
 
 
+@layouts
 @dataclass(frozen=True, repr=False)
 class MmaAtom:
     """``C[m, n] += sum_k A[m, k] * B[n, k]``, executed by ``lanes`` threads together.
@@ -73,6 +75,7 @@ class MmaAtom:
         return f"MmaAtom({self.name})"
 
 
+@layouts
 @dataclass(frozen=True)
 class TiledMma:
     """An atom repeated over a grid of warps and, within each warp, over registers.
@@ -96,11 +99,6 @@ class TiledMma:
     repeats: tuple[int, int] = (1, 1)
 
     def __post_init__(self) -> None:
-        if not isinstance(self.atom, MmaAtom):
-            raise LayoutError(
-                f"atom={self.atom!r} of a tiled MMA is no MmaAtom; nearest legal choice: one of tw.atoms, "
-                "e.g. tw.atoms.MMA_F16"
-            )
         for what in ("warps", "repeats"):
             pair = integers(what, getattr(self, what), 2, "along M and N")
             object.__setattr__(self, what, pair)
@@ -116,11 +114,13 @@ class TiledMma:
         """Threads of all warps."""
         return self.atom.lanes * self.warps[0] * self.warps[1]
 
+    @layouts
     def a(self, k: int) -> Distribution:
         """Distribution of an A tile of shape (m, k): the warps of a row of the grid hold the same."""
         self._check_depth(k)
         return by_warps((self.tile[0], k), self.atom.a, self.warps, reuse="row")
 
+    @layouts
     def b(self, k: int) -> Distribution:
         """Distribution of a B tile of shape (n, k): the warps of a column of the grid hold the same."""
         self._check_depth(k)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tilewright import dtypes
+from tilewright.calls import Calls
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.ir import kernel as k
 from tilewright.ir.async_ops import Role
@@ -51,6 +52,7 @@ _CALLS: dict[str, Callable[..., Any]] = {
 }
 
 
+@Calls(ParseError)
 def parse_kernel(text: str) -> k.Kernel:
     """The kernel that `tilewright.ir.printer.print_kernel` printed as ``text``.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any
 
+from tilewright.calls import layouts
 from tilewright.dtypes import DType
 from tilewright.ir.async_ops import Role
 from tilewright.ir.kernel import Kernel, Param, ScalarParam, SizeParam, TensorParam
@@ -24,6 +25,7 @@ from tilewright.layout.view import View
 VERSION = 1
 
 
+@layouts
 def print_kernel(kernel: Kernel, *, locations: bool = False) -> str:
     """The kernel as text."""
     return _Printer(locations).kernel(kernel)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any
 
 from tilewright.errors import TraceError
 from tilewright.ir import async_ops as ops
@@ -17,9 +16,11 @@ from tilewright.lang.scalars import Index, as_tuple, unwrap
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Fragment, Tensor, constant
 from tilewright.lang.tracer import current
+from tilewright.lang.verbs import verb
 from tilewright.layout.nodes import Int
 
 
+@verb
 def role(warps: int, *, registers: int | None = None) -> AbstractContextManager[None]:
     """``with tw.role(warps=4):`` is executed by the next ``warps`` warps of the block, beside other roles.
 
@@ -79,6 +80,7 @@ class BarrierStage:
     stage: Int
 
 
+@verb
 def mbarrier(stages: int, arrivals: int) -> Barriers:
     """``stages`` transaction barriers, each completing a phase after ``arrivals`` arrivals.
 
@@ -89,12 +91,13 @@ def mbarrier(stages: int, arrivals: int) -> Barriers:
     return Barriers(current().define(ops.MBarrier, "mbarrier", stages=count, arrivals=needed))
 
 
+@verb
 def wait(barrier: BarrierStage, parity: Index) -> None:
     """Wait until the phase of this parity has completed; parity 1 of a fresh barrier passes at once."""
-    place = _stage(barrier)
-    current().emit(ops.Wait, barrier=place.value, stage=place.stage, parity=unwrap(parity))
+    current().emit(ops.Wait, barrier=barrier.value, stage=barrier.stage, parity=unwrap(parity))
 
 
+@verb
 def arrive(
     barrier: BarrierStage,
     *,
@@ -113,20 +116,14 @@ def arrive(
     """
     if each not in ("role", "warp"):
         raise TraceError(f"arrive(each={each!r}); choose 'role' or 'warp'", here())
-    place = _stage(barrier)
     size = constant("expect_bytes", expect_bytes)
     rank = None if block is None else other_block(block)
     current().emit(
-        ops.Arrive, barrier=place.value, stage=place.stage, expect_bytes=size, each=each, block=rank
+        ops.Arrive, barrier=barrier.value, stage=barrier.stage, expect_bytes=size, each=each, block=rank
     )
 
 
-def _stage(barrier: Any) -> BarrierStage:
-    if not isinstance(barrier, BarrierStage):
-        raise TraceError(f"{barrier!r} is no stage of a tw.mbarrier; index it: full[stage]", here())
-    return barrier
-
-
+@verb
 def tma_load(
     source: Tensor,
     at: Sequence[Index],
@@ -148,18 +145,18 @@ def tma_load(
         multicast: axes of the cluster; all blocks that differ from this one only along them get the box too,
             at the same place of their shared memory, and its bytes count at their own barriers.
     """
-    place = _stage(barrier)
     current().emit(
         ops.TmaLoad,
         source=source.value,
         target=target.value,
-        barrier=place.value,
-        stage=place.stage,
+        barrier=barrier.value,
+        stage=barrier.stage,
         at=tuple(unwrap(i) for i in as_tuple(at)),
         multicast=shared_axes(multicast),
     )
 
 
+@verb
 def tma_store(source: Tensor, target: Tensor, at: Sequence[Index]) -> None:
     """Copy a box of shared memory to element ``at`` of ``target``, in the background; edges clip it.
 
@@ -173,26 +170,31 @@ def tma_store(source: Tensor, target: Tensor, at: Sequence[Index]) -> None:
     current().emit(ops.TmaStore, source=source.value, target=target.value, at=place)
 
 
+@verb
 def bulk_commit() -> None:
     """Close the group of `tma_store` copies that the role's first thread issued."""
     current().emit(ops.BulkCommit)
 
 
+@verb
 def bulk_wait(pending: int = 0) -> None:
     """The role's first thread waits until at most ``pending`` of its groups still read shared memory."""
     current().emit(ops.BulkWait, pending=constant("pending", pending))
 
 
+@verb
 def fence_async() -> None:
     """Let bulk copies and asynchronous MMA see what this thread wrote to shared memory."""
     current().emit(ops.FenceAsync)
 
 
+@verb
 def mma_fence() -> None:
     """Order register accesses before the asynchronous MMAs that follow."""
     current().emit(ops.MmaFence)
 
 
+@verb
 def mma_async(a: Tensor | Fragment, b: Tensor, acc: Fragment, tiled: TiledMma | None = None) -> None:
     """``acc[m, n] += sum_k a[m, k] * b[n, k]`` in the background; complete after `mma_wait`."""
     chosen = tiled or acc.mma
@@ -203,16 +205,19 @@ def mma_async(a: Tensor | Fragment, b: Tensor, acc: Fragment, tiled: TiledMma | 
     current().emit(ops.MmaAsync, a=a.value, b=b.value, c=acc.value, mma=chosen)
 
 
+@verb
 def mma_commit() -> None:
     """Close the group of asynchronous MMAs issued since the last commit."""
     current().emit(ops.MmaCommit)
 
 
+@verb
 def mma_wait(pending: int = 0) -> None:
     """Wait until at most ``pending`` groups of asynchronous MMAs are unfinished."""
     current().emit(ops.MmaWait, pending=constant("pending", pending))
 
 
+@verb
 def role_barrier(number: int, threads: int) -> None:
     """The ``threads`` threads that name barrier ``number`` (1 to 15) wait for each other."""
     meet(constant("number", number), constant("threads", threads))
@@ -224,6 +229,7 @@ def meet(number: int, threads: int) -> None:
     current().emit(ops.RoleBarrier, number=number, threads=threads)
 
 
+@verb
 def prior_grid_wait() -> None:
     """Wait until the grid before this one in the stream has finished and its writes are visible.
 
@@ -255,6 +261,7 @@ def prior_grid_wait() -> None:
     current().emit(ops.PriorGridWait)
 
 
+@verb
 def launch_dependents() -> None:
     """Let the next grid in the stream begin once every block of this one has said so or ended.
 

@@ -11,10 +11,12 @@ from tilewright.lang.scalars import Index, as_tuple, unwrap
 from tilewright.lang.source import here
 from tilewright.lang.tensors import static
 from tilewright.lang.tracer import current
+from tilewright.lang.verbs import verb
 from tilewright.layout.nodes import Int
 from tilewright.layout.ranges import bounds
 
 
+@verb
 def cluster_barrier() -> None:
     """All threads of all blocks of the cluster wait for each other.
 

@@ -17,10 +17,12 @@ from tilewright.lang.scalars import Condition, Index, Scalar, undecided, unwrap,
 from tilewright.lang.source import author_frame, here, instruction_at, is_statement_loop, stored_names
 from tilewright.lang.syntax import code_here, leaving
 from tilewright.lang.tracer import current
+from tilewright.lang.verbs import inline, verb
 from tilewright.lang.watch import Watch
 from tilewright.layout.nodes import Int, Sym
 
 
+@verb
 def range(  # noqa: A001
     *span: Index, unroll: bool = False, provenance: str = ""
 ) -> Iterable[Index]:
@@ -114,6 +116,7 @@ def _left(what: str, code: CodeType, location: Location) -> TraceError:
     return TraceError(f"a traced {what} is left by {how}: {why[what]}", place)
 
 
+@verb
 def when(condition: Condition | bool) -> AbstractContextManager[None]:
     """``with tw.when(condition):`` records a branch; `otherwise` may follow."""
     current()
@@ -121,6 +124,7 @@ def when(condition: Condition | bool) -> AbstractContextManager[None]:
     return Region("branch", lambda block, location: If(cond, block, location=location))
 
 
+@verb
 def otherwise() -> AbstractContextManager[None]:
     """``with tw.otherwise():`` right after a `when` block records its other branch."""
     last = current().builder.take_last()
@@ -158,6 +162,7 @@ class Region(AbstractContextManager[None]):
         return _left(self.what, self.code, self.location)
 
 
+@inline
 def unroll(stop: int) -> builtins.range:
     """A Python loop over a static count: the body is traced once per iteration."""
     count = unwrap(stop)
@@ -166,6 +171,7 @@ def unroll(stop: int) -> builtins.range:
     return builtins.range(count)
 
 
+@verb
 def let(value: Index) -> Index:
     """The same integer under a name: computed once, and called so in generated text.
 
@@ -191,6 +197,7 @@ class MutableIndex:
     def __repr__(self) -> str:
         return f"variable {self.value.name} (its value is {self.value.name}.get())"
 
+    @verb
     def get(self) -> Scalar:
         """The present value."""
         tracer = current()
@@ -198,11 +205,13 @@ class MutableIndex:
         tracer.builder.append(GetVariable(sym, self.value, location=here()))
         return Scalar(sym)
 
+    @verb
     def set(self, value: Index) -> None:
         """Change the value."""
         current().emit(SetVariable, variable=self.value, value=unwrap(value))
 
 
+@verb
 def var(initial: Index = 0) -> MutableIndex:
     """A mutable integer that loops and branches carry: ``x = tw.var(0); x.set(x.get() + 1)``."""
     return MutableIndex(current().define(Variable, "variable", initial=unwrap(initial)))

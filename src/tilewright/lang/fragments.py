@@ -8,6 +8,7 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
+from tilewright.calls import legal
 from tilewright.dtypes import DType, dtype, f64, i64
 from tilewright.errors import TraceError
 from tilewright.ir.mma import TiledMma
@@ -27,6 +28,7 @@ from tilewright.lang.scalars import (
 )
 from tilewright.lang.source import here
 from tilewright.lang.tracer import current, located, open_region
+from tilewright.lang.verbs import verb
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.nodes import And, Cond, Constant, Equal, Expr, Int, Less, Not, Or
 
@@ -39,6 +41,7 @@ class _Arithmetic(Arithmetic):
         """Record an elementwise function; gives back a fragment or a number."""
         return elementwise(function, *operands, dtype=dtype)
 
+    @verb
     def to(self, element: DType | str, *, saturate: bool = False) -> Any:
         """The same values in another dtype, rounded once: to nearest even, towards 0 from float to integer.
 
@@ -154,6 +157,7 @@ class Fragment(_Arithmetic):
     def __irshift__(self, other: object) -> Fragment:
         return self._in_place(">>", self >> other)
 
+    @verb
     def assign(self, other: Fragment) -> Fragment:
         """Overwrite the contents with those of another fragment of the same map; converts the dtype."""
         if not isinstance(other, Fragment):
@@ -168,6 +172,7 @@ class Fragment(_Arithmetic):
 
 
 Operand: TypeAlias = Fragment | Number | float | Index
+legal("Operand", "a fragment or a number", "operands", lambda value: True)  # `operand` says what is wrong
 
 LOGICAL = ("and", "or", "xor", "equal", "not_equal", "select")
 """Functions of which an operand may be a truth value."""

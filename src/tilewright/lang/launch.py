@@ -15,6 +15,7 @@ from tilewright.lang.scalars import Condition, Index, Scalar, as_tuple, unwrap, 
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor, static
 from tilewright.lang.tracer import current
+from tilewright.lang.verbs import verb
 from tilewright.layout.expr import mul
 from tilewright.layout.nodes import Cond, Constant, Int, Sym
 from tilewright.layout.ranges import bits, bounds, divisor
@@ -22,6 +23,7 @@ from tilewright.layout.view import View
 from tilewright.layout.walk import symbols
 
 
+@verb
 def block_index(extents: Index | Sequence[Index]) -> Any:
     """The block's index in a grid of ``extents``; declares the grid.
 
@@ -34,6 +36,7 @@ def block_index(extents: Index | Sequence[Index]) -> Any:
     return _grid(extents, ("block_m", "block_n", "block_k"), "block")
 
 
+@verb
 def batch_index(extent: Index) -> Scalar:
     """The block's index along the batch axis of the grid; declares that axis."""
     made: Scalar = _grid(extent, ("batch",), "batch")
@@ -72,6 +75,7 @@ def _check_known(what: str, known: Int | Cond, named: set[Sym]) -> None:
         )
 
 
+@verb
 def cluster_index(shape: int | Sequence[int]) -> Any:
     """The block's index in its cluster of ``shape`` blocks; declares the cluster.  The grid must divide.
 
@@ -96,6 +100,7 @@ def cluster_index(shape: int | Sequence[int]) -> Any:
     return tuple(made) if isinstance(shape, tuple | list) else made[0]
 
 
+@verb
 def workspace(shape: Index | Sequence[Index], element: DType | str, *, zeroed: bool = False) -> Tensor:
     """Global memory that the launcher allocates and keeps between launches; shared by all blocks.
 
@@ -115,6 +120,7 @@ def workspace(shape: Index | Sequence[Index], element: DType | str, *, zeroed: b
     return Tensor(value)
 
 
+@verb
 def derived(value: Index) -> Index:
     """An integer over the kernel's sizes that the launcher computes once and passes to the kernel."""
     tracer = current()
@@ -128,6 +134,7 @@ def derived(value: Index) -> Index:
     return Scalar(sym)
 
 
+@verb
 def require(condition: Condition | bool, message: str) -> None:
     """The launcher raises `LaunchError` with ``message`` unless ``condition`` holds for the launch's sizes.
 

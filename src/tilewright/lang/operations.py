@@ -35,6 +35,7 @@ from tilewright.lang.source import here
 from tilewright.lang.tensors import Fragment, Number, Tensor, constant, static
 from tilewright.lang.threads import thread_map
 from tilewright.lang.tracer import current, located
+from tilewright.lang.verbs import inline, verb
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.layout import Layout
 from tilewright.layout.transforms import Swizzle
@@ -66,6 +67,7 @@ __all__ = [
 # ---------------------------------------------------------------- allocation
 
 
+@verb
 def shared(
     shape: int | Sequence[int],
     element: DType | str,
@@ -117,6 +119,7 @@ def _swizzled(view: View, swizzle: int, kind: DType) -> View:
         return Swizzle(3, (16 // kind.bytes).bit_length() - 1, 3).apply(view)
 
 
+@verb
 def fragment(
     like: Fragment | Tensor | Distribution,
     element: DType | str | None = None,
@@ -146,6 +149,7 @@ def _distribution_of(like: Fragment | Tensor) -> Distribution:
     return spread
 
 
+@verb
 def accumulator(mma: TiledMma, fill: float | int | None = 0) -> Fragment:
     """The accumulator of a tiled MMA, filled with ``fill``."""
     value = current().define(
@@ -161,11 +165,12 @@ def _fill(value: float | int | None) -> float | int | None:
 # ---------------------------------------------------------------- movement and arithmetic
 
 
+@verb
 def copy(
     source: Tensor | Fragment,
     target: Tensor | Fragment,
     *,
-    threads: Layout | Distribution | Sequence[int] | None = None,
+    threads: Layout | Distribution | int | Sequence[int] | None = None,
     vector: int | None = None,
     vector_dim: int | None = None,
     access_order: Sequence[int] | None = None,
@@ -186,11 +191,12 @@ def copy(
     _copy(Copy, source, target, (threads, vector, vector_dim, access_order))
 
 
+@verb
 def copy_async(
     source: Tensor,
     target: Tensor,
     *,
-    threads: Layout | Distribution | Sequence[int] | None = None,
+    threads: Layout | Distribution | int | Sequence[int] | None = None,
     vector: int | None = None,
     vector_dim: int | None = None,
     access_order: Sequence[int] | None = None,
@@ -202,9 +208,6 @@ def copy_async(
 def _copy(op: type[Copy], source: Any, target: Any, how: tuple[Any, Any, Any, Any]) -> None:
     tracer = current()
     threads, vector, vector_dim, access_order = how
-    for operand in (source, target):
-        if not isinstance(operand, Tensor | Fragment):
-            raise TraceError(f"copy of {operand!r}: takes tensors and fragments", here())
     width = None if vector is None else constant("vector", vector)
     spread = threads if isinstance(threads, Distribution) else None
     if threads is not None and spread is None:
@@ -218,11 +221,13 @@ def _copy(op: type[Copy], source: Any, target: Any, how: tuple[Any, Any, Any, An
     tracer.emit(op, source=source.value, target=target.value, distribution=spread, vector=width)
 
 
+@verb
 def async_commit() -> None:
     """Close the group of asynchronous copies issued since the last commit."""
     current().emit(AsyncCommit)
 
 
+@verb
 def async_wait(pending: int = 0) -> None:
     """Wait until at most ``pending`` committed groups are unfinished."""
     count = constant("the number of pending groups", pending)
@@ -231,6 +236,7 @@ def async_wait(pending: int = 0) -> None:
     current().emit(AsyncWait, pending=count)
 
 
+@verb
 def load(source: Tensor, like: Fragment | Distribution | None = None, vector: int | None = None) -> Fragment:
     """A fragment with the contents of a tensor, distributed as ``like`` or as the tensor is partitioned."""
     tracer = current()
@@ -241,6 +247,7 @@ def load(source: Tensor, like: Fragment | Distribution | None = None, vector: in
     return made
 
 
+@verb
 def fill(target: Fragment, value: float | int | Number) -> None:
     """Set every element of a fragment."""
     current().emit(
@@ -248,6 +255,7 @@ def fill(target: Fragment, value: float | int | Number) -> None:
     )
 
 
+@verb
 def mma(a: Tensor | Fragment, b: Tensor | Fragment, acc: Fragment, tiled: TiledMma | None = None) -> None:
     """``acc[m, n] += sum_k a[m, k] * b[n, k]``, by all warps of the tiled MMA.
 
@@ -264,12 +272,14 @@ def mma(a: Tensor | Fragment, b: Tensor | Fragment, acc: Fragment, tiled: TiledM
     current().emit(Mma, a=a.value, b=b.value, c=acc.value, mma=chosen)
 
 
+@inline
 def operand_a(mma: TiledMma, k: int) -> Distribution:
     """The distribution of an A tile of shape (M, k) that `mma` takes from registers."""
     with located():
         return mma.a(k)
 
 
+@inline
 def operand_b(mma: TiledMma, k: int) -> Distribution:
     """The distribution of a B tile of shape (N, k) that `mma` takes from registers."""
     with located():
@@ -279,11 +289,13 @@ def operand_b(mma: TiledMma, k: int) -> Distribution:
 # ---------------------------------------------------------------- synchronisation
 
 
+@verb
 def barrier() -> None:
     """All threads of the block wait for each other; orders their accesses to memory."""
     current().emit(Barrier)
 
 
+@verb
 def warp_barrier() -> None:
     """The lanes of each warp wait for each other; orders their accesses to memory."""
     current().emit(WarpBarrier)

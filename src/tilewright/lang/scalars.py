@@ -12,15 +12,23 @@ from typing import Any, ClassVar, NoReturn, TypeAlias, Union
 
 import numpy as np
 
+from tilewright.calls import is_integer, legal
 from tilewright.errors import TraceError
 from tilewright.lang import exact
 from tilewright.lang.numpy_functions import no_numpy_function, operator_of
 from tilewright.lang.source import author_frame, here, instruction_at
 from tilewright.lang.tracer import located, open_region
+from tilewright.lang.verbs import inline
 from tilewright.layout import expr
 from tilewright.layout.nodes import Cond, Constant, Expr, Int
 
 Index: TypeAlias = Union[int, "Scalar"]
+legal(
+    "Index",
+    "an integer, a constant or one that the running kernel knows",
+    "integers",
+    lambda value: isinstance(value, Expr) or is_integer(value),
+)
 
 
 class Collective:
@@ -318,6 +326,7 @@ def as_tuple(value: object) -> tuple[Any, ...]:
     return tuple(value) if isinstance(value, tuple | list) else (value,)
 
 
+@inline
 def ceil_div(extents: Any, tiles: Any) -> Any:
     """``ceil(extents / tiles)``, for integers or, element by element, for tuples of equal length.
 
@@ -356,11 +365,13 @@ def spelled_slice(part: slice) -> str:
     return ":".join(ends) + (f":{part.step}" if part.step is not None else "")
 
 
+@inline
 def minimum(left: Index, right: Index) -> Index:
     """The lesser of two integers."""
     return wrap(expr.minimum(unwrap(left), unwrap(right)))
 
 
+@inline
 def maximum(left: Index, right: Index) -> Index:
     """The greater of two integers."""
     return wrap(expr.maximum(unwrap(left), unwrap(right)))

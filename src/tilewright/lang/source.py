@@ -17,7 +17,11 @@ from tilewright.errors import Frame, Location
 # What runs beneath the author's code; `ops` writes kernels as authors do.
 _ROOMS = ("lang", "runtime", "layout", "ir", "targets")
 _PACKAGE = Path(__file__).parents[1]
-_OURS = (*(str(_PACKAGE / room) + os.sep for room in _ROOMS), str(_PACKAGE / "dtypes.py"))
+_OURS = (
+    *(str(_PACKAGE / room) + os.sep for room in _ROOMS),
+    str(_PACKAGE / "dtypes.py"),
+    str(_PACKAGE / "calls.py"),
+)
 _STORES = ("STORE_FAST", "STORE_NAME", "STORE_DEREF", "STORE_GLOBAL")
 _LOADS = ("LOAD_FAST", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_CLASSDEREF")
 _RESULTS = ("CALL", "BINARY", "COMPARE_OP", "UNARY_NEGATIVE", "FOR_ITER")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.calls import layouts
 from tilewright.dtypes import DType, dtype
 
 
+@layouts
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """What a kernel may assume about one of the caller's arrays; arrays that agree on it share a kernel.

@@ -16,6 +16,7 @@ from tilewright.lang.source import here
 from tilewright.lang.threads import thread_map
 from tilewright.lang.tiles import Tiles
 from tilewright.lang.tracer import current, located, open_region
+from tilewright.lang.verbs import verb
 from tilewright.layout import transforms as t
 from tilewright.layout.expr import add, ceil_div, expand, mul
 from tilewright.layout.im2col import im2col_requirements, im2col_transforms
@@ -55,6 +56,7 @@ class Tensor:
         base = self.value.buffer.name
         return Tensor(current().define(Reshape, f"{base}_{suffix}", source=self.value, transform=transform))
 
+    @verb
     def tile(
         self,
         shape: Sequence[int | None],
@@ -91,6 +93,7 @@ class Tensor:
                 )
         return tuple(made)
 
+    @verb
     def tiles(self, shape: Sequence[int | None]) -> Tiles:
         """All tiles of ``shape``, to be counted by their place: ``tiles[i, j]``, or ``tiles[i, :][j]``.
 
@@ -144,26 +147,32 @@ class Tensor:
 
     __array__ = __dlpack__ = __dlpack_device__ = _no_contents
 
+    @verb
     def permute(self, *order: int) -> Tensor:
         """Reorder dimensions: ``new.shape[d] == old.shape[order[d]]``."""
         return self._view(t.Permute(static("dimensions", order)), "permuted")
 
+    @verb
     def pad(self, before: Sequence[Index], after: Sequence[Index]) -> Tensor:
         """Grow each dimension by invalid elements before and after."""
         return self._view(t.Pad(_ints(before), _ints(after)), "padded")
 
+    @verb
     def pad_to(self, multiple: Sequence[int]) -> Tensor:
         """Grow each dimension at its end to a multiple."""
         return self._view(t.PadTo(static("multiples", multiple)), "padded")
 
+    @verb
     def unmerge(self, dim: int, lengths: Sequence[Index]) -> Tensor:
         """Split a dimension, the last length fastest."""
         return self._view(t.Unmerge(constant("dimension", dim), _ints(lengths)), "unmerged")
 
+    @verb
     def merge(self, dim: int, count: int = 2) -> Tensor:
         """Join neighbouring dimensions, the last one fastest."""
         return self._view(t.Merge(constant("dimension", dim), constant("count", count)), "merged")
 
+    @verb
     def embed(
         self, dim: int, lengths: Sequence[Index], strides: Sequence[Index], offset: Index = 0
     ) -> Tensor:
@@ -172,6 +181,7 @@ class Tensor:
             t.Embed(constant("dimension", dim), _ints(lengths), _ints(strides), unwrap(offset)), "embedded"
         )
 
+    @verb
     def im2col(self, spatial: Sequence[int], filter: Sequence[int], **geometry: Any) -> Tensor:  # noqa: A002
         """The matrix of a convolution's input: a row per filter position, a column per tap and channel.
 
@@ -194,10 +204,12 @@ class Tensor:
                     tracer.guards.append(Guard(*needed))
         return made
 
+    @verb
     def broadcast(self, dim: int, extent: Index) -> Tensor:
         """Insert a dimension along which the element is the same."""
         return self._view(t.Broadcast(constant("dimension", dim), unwrap(extent)), "broadcast")
 
+    @verb
     def swizzle(self, bits: int, base: int, shift: int) -> Tensor:
         """Exclusive-or swizzle of the offsets."""
         with located():
@@ -214,9 +226,10 @@ class Tensor:
                 return dim
         return None
 
+    @verb
     def partition(
         self,
-        threads: Layout | Sequence[int],
+        threads: Layout | int | Sequence[int],
         projection: Sequence[int | None] | None = None,
         vector_dim: int | None = None,
         access_order: Sequence[int] | None = None,

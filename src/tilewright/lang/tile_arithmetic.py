@@ -16,6 +16,7 @@ from tilewright.lang.scalars import Index, maximum, minimum, unwrap
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor, constant
 from tilewright.lang.tracer import current, located
+from tilewright.lang.verbs import verb
 from tilewright.layout.distribution import Distribution, Mode
 from tilewright.layout.ranges import bounds
 from tilewright.layout.registers import Keep, reduction, thread_digits
@@ -27,6 +28,7 @@ SMALL = 1 << 30
 """Integers that may be added to a coordinate: their sum fits 32 bits."""
 
 
+@verb
 def reduce_sum(
     x: Fragment,
     dim: int,
@@ -74,6 +76,7 @@ def reduce_sum(
     return _reduce("sum", x, dim, block, per_thread, scratch, barrier)
 
 
+@verb
 def reduce_max(
     x: Fragment,
     dim: int,
@@ -87,6 +90,7 @@ def reduce_max(
     return _reduce("max", x, dim, block, per_thread, scratch, barrier)
 
 
+@verb
 def reduce_min(
     x: Fragment,
     dim: int,
@@ -205,6 +209,7 @@ def _whole_along(spread: Distribution, dim: int) -> Distribution:
     return Distribution(spread.shape, made.threads, (Mode(spread.shape[dim], dim, 1), *made.values))
 
 
+@verb
 def redistribute(
     x: Fragment,
     like: Fragment | Distribution,
@@ -242,6 +247,7 @@ def redistribute(
     return made
 
 
+@verb
 def coordinates(like: Fragment | Distribution, dim: int) -> Fragment:
     """``y[i, j] = i`` for ``dim=0``, ``j`` for ``dim=1``, in i32: for masks, with a tile's origin added.
 
@@ -268,6 +274,7 @@ def coordinates(like: Fragment | Distribution, dim: int) -> Fragment:
     return Fragment(current().define(Coordinates, "at", distribution=spread, dim=_dimension(spread, dim)))
 
 
+@verb
 def causal_mask(scores: Fragment, row: Index, column: Index) -> Fragment:
     """``scores[i, j]`` where ``column + j <= row + i``, else minus infinity.
 

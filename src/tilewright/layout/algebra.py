@@ -8,18 +8,31 @@ anyway would answer wrongly.  Ragged tiling is the business of views (`tilewrigh
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
+from tilewright.calls import is_integer, is_sequence, layouts, legal
 from tilewright.errors import LayoutError
 from tilewright.layout.expr import ceil_div, equal, floordiv, mul, prove
 from tilewright.layout.layout import Layout
 from tilewright.layout.modes import Pair, coalesced, compose, divides, from_pairs, gaps_of, nearest, pairs_of
-from tilewright.layout.nodes import Int
+from tilewright.layout.nodes import Expr, Int
+from tilewright.layout.tuples import DEEPEST
 
 Tiler: TypeAlias = Int | Layout | Sequence["Tiler"]
 """What divides a layout: a layout, an extent (packed), or one of these per mode."""
 
 
+def _divides(tiler: object, depth: int = 0) -> bool:
+    """Whether something is of the kind `Tiler`."""
+    if is_sequence(tiler):
+        return depth < DEEPEST and all(_divides(part, depth + 1) for part in cast(Sequence[object], tiler))
+    return isinstance(tiler, Layout | Expr) or is_integer(tiler)
+
+
+legal("Tiler", "a Layout, an extent, or a sequence of these, one per mode", "tilers", _divides)
+
+
+@layouts
 def make_layout(*layouts: Layout) -> Layout:
     """The layout whose modes are ``layouts``: ``result(c0, c1, ...) = sum(layouts[i](c_i))``.
 
@@ -30,6 +43,7 @@ def make_layout(*layouts: Layout) -> Layout:
     return Layout(tuple(l.shape for l in layouts), tuple(l.stride for l in layouts))
 
 
+@layouts
 def coalesce(layout: Layout, profile: object = None) -> Layout:
     """The same function of one index, in as few modes as possible.
 
@@ -56,6 +70,7 @@ def coalesce(layout: Layout, profile: object = None) -> Layout:
     return from_pairs(coalesced(pairs_of(layout)))
 
 
+@layouts
 def composition(outer: Layout, inner: Tiler) -> Layout:
     """``result(c) = outer(inner(c))``, with the coordinates of ``inner``.
 
@@ -80,6 +95,7 @@ def composition(outer: Layout, inner: Tiler) -> Layout:
     return _by_mode(composition, outer, inner)
 
 
+@layouts
 def complement(layout: Layout, size: Int | None = None) -> Layout:
     """The layout of the offsets that ``layout`` skips: together they reach each of ``[0, size)`` once.
 
@@ -105,6 +121,7 @@ def complement(layout: Layout, size: Int | None = None) -> Layout:
     return from_pairs(coalesced([*gaps, (floordiv(total, span), span)]))
 
 
+@layouts
 def logical_divide(layout: Layout, tiler: Tiler) -> Layout:
     """``((tile), (rest))``: mode 0 runs through one tile, mode 1 through the tiles.
 
@@ -128,6 +145,7 @@ def logical_divide(layout: Layout, tiler: Tiler) -> Layout:
     return _by_mode(logical_divide, layout, tiler)
 
 
+@layouts
 def zipped_divide(layout: Layout, tiler: Tiler) -> Layout:
     """``((tile0, tile1, ...), (rest0, rest1, ...))``: `logical_divide` with the tiles' modes gathered.
 
@@ -142,6 +160,7 @@ def zipped_divide(layout: Layout, tiler: Tiler) -> Layout:
     return make_layout(tile, rest)
 
 
+@layouts
 def tiled_divide(layout: Layout, tiler: Tiler) -> Layout:
     """``((tile0, tile1, ...), rest0, rest1, ...)``: `zipped_divide` with the rest at the top.
 
@@ -156,6 +175,7 @@ def tiled_divide(layout: Layout, tiler: Tiler) -> Layout:
     return make_layout(tile, *rest.modes)
 
 
+@layouts
 def logical_product(layout: Layout, tiler: Tiler) -> Layout:
     """``(layout, copies)``: mode 1 lays copies of ``layout`` out as ``tiler`` says, without overlap.
 
@@ -180,6 +200,7 @@ def logical_product(layout: Layout, tiler: Tiler) -> Layout:
     return _by_mode(logical_product, layout, tiler)
 
 
+@layouts
 def blocked_product(layout: Layout, tiler: Layout) -> Layout:
     """A grid of copies of ``layout``, each copy in one piece: modes ``(layout_i, tiler_i)``.
 
@@ -194,6 +215,7 @@ def blocked_product(layout: Layout, tiler: Layout) -> Layout:
     return make_layout(*(make_layout(a, b) for a, b in zip(inner.modes, outer.modes, strict=True)))
 
 
+@layouts
 def raked_product(layout: Layout, tiler: Layout) -> Layout:
     """A grid of copies of ``layout``, the copies interleaved: modes ``(tiler_i, layout_i)``.
 
@@ -208,6 +230,7 @@ def raked_product(layout: Layout, tiler: Layout) -> Layout:
     return make_layout(*(make_layout(b, a) for a, b in zip(inner.modes, outer.modes, strict=True)))
 
 
+@layouts
 def right_inverse(layout: Layout) -> Layout:
     """The largest layout with ``layout(result(i)) == i``: it covers the offsets that run on from 0.
 
@@ -230,6 +253,7 @@ def right_inverse(layout: Layout) -> Layout:
     return from_pairs(coalesced(found))
 
 
+@layouts
 def left_inverse(layout: Layout) -> Layout:
     """A layout with ``result(layout(i)) == i``, for an injective ``layout``.
 

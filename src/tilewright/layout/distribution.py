@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tilewright.calls import layouts
 from tilewright.errors import LayoutError
 from tilewright.layout.counts import fitting
 from tilewright.layout.shown import Shown
@@ -50,6 +51,7 @@ def merge(modes: Iterable[Mode]) -> tuple[Mode, ...]:
     return tuple(merged)
 
 
+@layouts
 @dataclass(frozen=True, repr=False)
 class Distribution(Shown):
     """A map (thread, value) -> coordinate of a tile of ``shape``.
@@ -88,6 +90,7 @@ class Distribution(Shown):
         """Values held by each thread."""
         return math.prod(mode.extent for mode in self.values)
 
+    @layouts
     def coordinate(self, thread: Any, value: Any) -> tuple[Any, ...]:
         """The coordinate of a (thread, value) pair: integers, NumPy arrays or symbolic integers."""
         total: list[Any] = [0] * self.rank
@@ -160,6 +163,7 @@ class Distribution(Shown):
     def __repr__(self) -> str:
         return f"Distribution({self.shape}: {self})"
 
+    @layouts
     def slice(self, start: Sequence[int], shape: Sequence[int]) -> Distribution:
         """The part that holds the box of ``shape`` at ``start``: each thread keeps its own values.
 
@@ -206,6 +210,7 @@ class Distribution(Shown):
         """The same map in as few modes as possible; equal for any two ways to write one map."""
         return Distribution(self.shape, merge(self.threads), merge(self.values))
 
+    @layouts
     def projected(self, shape: Sequence[int]) -> Distribution:
         """The map of what a tile of this shape, 1 along some dimensions, is broadcast from.
 
@@ -271,6 +276,7 @@ def registers(source: Distribution, target: Distribution, start: Sequence[int]) 
     return tuple(found.tolist()) if (held[:, found] == wanted).all() else None
 
 
+@layouts
 def blocked(
     tile: Sequence[int],
     threads: Sequence[int],
@@ -358,6 +364,7 @@ def _visited(
     return (Mode(run, first, 1), *steps)
 
 
+@layouts
 def raked(tile: Sequence[int], threads: Sequence[int], vector: int, vector_dim: int) -> Distribution:
     """Neighbouring threads take neighbouring vectors; each thread then steps on by all threads together.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from tilewright.calls import layouts
 from tilewright.errors import LayoutError
 from tilewright.layout.expr import add, floordiv, less, mul, prove
 from tilewright.layout.nodes import Cond, Int
@@ -146,6 +147,7 @@ def im2col_requirements(
     return [fits for fits in all_fit if prove(fits.condition) is not True]
 
 
+@layouts
 def im2col(
     view: View,
     *,

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.calls import layouts
 from tilewright.errors import LayoutError
 from tilewright.layout.expr import add, expand, less, maximum, mul, prove
 from tilewright.layout.nodes import Expr, Int
@@ -32,6 +33,7 @@ from tilewright.layout.tuples import (
 )
 
 
+@layouts
 @dataclass(frozen=True, slots=True, init=False, repr=False)
 class Layout(Shown):
     """``offset(c) = sum(c_i * stride_i)``, nested.
@@ -188,6 +190,7 @@ def packed(shape: IntTuple, first: Int = 1) -> IntTuple:
     return unflatten(iter(strides), shape)
 
 
+@layouts
 def column_major(shape: Any, stride: Any = None) -> Layout:
     """The layout whose first mode is fastest; ``stride`` is the distance between columns (mode 1).
 
@@ -207,6 +210,7 @@ def column_major(shape: Any, stride: Any = None) -> Layout:
     return Layout(modes, (packed(modes[0]), *_tail(modes[1:], stride)))
 
 
+@layouts
 def row_major(shape: Any, stride: Any = None) -> Layout:
     """The layout whose last mode is fastest; ``stride`` is the distance between rows (the mode before).
 

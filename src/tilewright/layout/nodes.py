@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import TypeAlias, Union
 
+from tilewright.calls import is_integer, legal
+
 Int: TypeAlias = Union[int, "Expr"]
 INFINITY = math.inf
 
@@ -196,6 +198,14 @@ class Not(Cond):
 
     part: Cond
 
+
+legal(
+    "Int",
+    "an integer of 64 bits or a symbolic one",
+    "integers",
+    lambda v: isinstance(v, Expr) or is_integer(v),
+)
+legal("Cond", "a condition", "conditions", lambda value: isinstance(value, Cond))
 
 TRUE = Constant(True)
 FALSE = Constant(False)

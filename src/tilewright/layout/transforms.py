@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from tilewright.calls import layouts
 from tilewright.errors import LayoutError
 from tilewright.layout.expr import (
     add,
@@ -53,6 +54,7 @@ def _check_dim(dim: int, view: View) -> None:
         )
 
 
+@layouts
 @dataclass(frozen=True, slots=True)
 class Tile:
     """The tile ``at`` of the partition into tiles of ``shape``; elements outside are invalid.
@@ -68,6 +70,7 @@ class Tile:
     shape: tuple[int | None, ...]
     at: tuple[Int | None, ...]
 
+    @layouts
     def apply(self, view: View) -> View:
         """See `Transform.apply`."""
         _check_rank("tile", self.shape, view)
@@ -97,6 +100,7 @@ class Tile:
         return view.map(shape, old, all_of(*begins, *inside))
 
 
+@layouts
 @dataclass(frozen=True, slots=True)
 class Slice:
     """A box: per dimension an index, which drops the dimension, or a half-open pair ``(start, stop)``.
@@ -112,6 +116,7 @@ class Slice:
 
     at: tuple[Int | tuple[Int | None, Int | None] | None, ...]
 
+    @layouts
     def apply(self, view: View) -> View:
         """See `Transform.apply`."""
         _check_rank("slice", self.at, view)
@@ -145,6 +150,7 @@ def _from_end(index: Int, extent: Int) -> Int:
     return add(extent, index) if prove(less(index, 0)) is True else index
 
 
+@layouts
 @dataclass(frozen=True, slots=True)
 class Pad:
     """Grow each dimension by ``before`` and ``after`` invalid elements.
@@ -157,6 +163,7 @@ class Pad:
     before: tuple[Int, ...]
     after: tuple[Int, ...]
 
+    @layouts
     def apply(self, view: View) -> View:
         """See `Transform.apply`."""
         _check_rank("padding", self.before, view)
@@ -170,6 +177,7 @@ class Pad:
         return view.map(shape, old, all_of(*inside))
 
 
+@layouts
 @dataclass(frozen=True, slots=True)
 class PadTo:
     """Grow each dimension at its end to a multiple of ``multiple``; the new elements are invalid.
@@ -181,6 +189,7 @@ class PadTo:
 
     multiple: tuple[int, ...]
 
+    @layouts
     def apply(self, view: View) -> View:
         """See `Transform.apply`."""
         _check_rank("padding multiple", self.multiple, view)
@@ -193,6 +202,7 @@ class PadTo:
         return Pad((0,) * view.rank, tuple(after)).apply(view)
 
 
+@layouts
 @dataclass(frozen=True, slots=True)
 class Unmerge:
     """Split ``dim`` into dimensions of ``lengths``, the last one fastest: ``old = (n0*L1 + n1)*L2 + n2``.
@@ -205,6 +215,7 @@ class Unmerge:
     dim: int
     lengths: tuple[Int, ...]
 
+    @layouts
     def apply(self, view: View) -> View:
         """See `Transform.apply`."""
         _check_dim(self.dim, view)
@@ -231,6 +242,7 @@ class Unmerge:
         return ""
 
 
+@layouts
 @dataclass(frozen=True, slots=True)
 class Merge:
     """Join ``count`` neighbouring dimensions from ``dim`` on into one, the last one fastest.
@@ -243,6 +255,7 @@ class Merge:
     dim: int
     count: int
 
+    @layouts
     def apply(self, view: View) -> View:
         """See `Transform.apply`."""
         if self.count < 1:
@@ -261,6 +274,7 @@ class Merge:
         return view.map(shape, [*index[: self.dim], *reversed(digits), *index[self.dim + 1 :]])
 
 
+@layouts
 @dataclass(frozen=True, slots=True)
 class Embed:
     """Replace ``dim`` by dimensions of ``lengths`` with ``old = sum(n_i * strides_i) - offset``.
@@ -278,6 +292,7 @@ class Embed:
     strides: tuple[Int, ...]
     offset: Int = 0
 
+    @layouts
     def apply(self, view: View) -> View:
         """See `Transform.apply`."""
         _check_dim(self.dim, view)
@@ -291,6 +306,7 @@ class Embed:
         return view.map(shape, [*index[: self.dim], old, *index[self.dim + len(self.lengths) :]], inside)
 
 
+@layouts
 @dataclass(frozen=True, slots=True)
 class Permute:
     """Reorder dimensions: ``new[d]`` is the old dimension ``order[d]``.
@@ -302,6 +318,7 @@ class Permute:
 
     order: tuple[int, ...]
 
+    @layouts
     def apply(self, view: View) -> View:
         """See `Transform.apply`."""
         if sorted(self.order) != list(range(view.rank)):
@@ -311,6 +328,7 @@ class Permute:
         return view.map(shape, [index[self.order.index(dim)] for dim in range(view.rank)])
 
 
+@layouts
 @dataclass(frozen=True, slots=True)
 class Broadcast:
     """Insert a dimension of ``extent`` at ``dim`` along which the element is the same.
@@ -323,6 +341,7 @@ class Broadcast:
     dim: int
     extent: Int
 
+    @layouts
     def apply(self, view: View) -> View:
         """See `Transform.apply`."""
         if not 0 <= self.dim <= view.rank:
@@ -332,6 +351,7 @@ class Broadcast:
         return view.map(shape, [*index[: self.dim], *index[self.dim + 1 :]])
 
 
+@layouts
 @dataclass(frozen=True, slots=True)
 class Swizzle:
     """Exclusive-or swizzle: bits ``[base, base+bits)`` of the offset ^= those ``shift`` places higher.
@@ -354,11 +374,13 @@ class Swizzle:
                 f"swizzle<{self.bits}, {self.base}, {self.shift}>: needs bits >= 0, base >= 0, shift >= bits"
             )
 
+    @layouts
     def offset(self, value: Int) -> Int:
         """The swizzled offset."""
         picked = mul(mod(floordiv(value, 1 << (self.base + self.shift)), 1 << self.bits), 1 << self.base)
         return xor(value, picked)
 
+    @layouts
     def apply(self, view: View) -> View:
         """See `Transform.apply`."""
         block = 1 << (self.base + self.bits)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, TypeAlias
 
 import numpy as np
 
-from tilewright.errors import LayoutError
+from tilewright.calls import MOST_ENTRIES, is_integer, is_sequence
+from tilewright.errors import LayoutError, shown
 from tilewright.layout.expr import mul
 from tilewright.layout.nodes import Expr, Int
 
 IntTuple: TypeAlias = Int | tuple["IntTuple", ...]
+
+DEEPEST = 32
+"""How deeply shapes are nested at most; more than a few levels are a mistake."""
 
 
 def canonical(value: Any) -> IntTuple:
@@ -25,14 +29,24 @@ def canonical(value: Any) -> IntTuple:
         >>> canonical([4, [2, True]])
         (4, (2, 1))
     """
+    return _canonical(value, 0)
+
+
+def _canonical(value: Any, depth: int) -> IntTuple:
     if isinstance(value, Expr):
         return value
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return tuple(canonical(part) for part in value)
-    try:
+    if is_sequence(value):
+        if depth == DEEPEST or len(value) > MOST_ENTRIES:
+            raise LayoutError(
+                f"{shown(value)} has more than {DEEPEST} levels or more than {MOST_ENTRIES} entries; a "
+                "layout has a mode per dimension, and few parts of each"
+            )
+        return tuple(_canonical(part, depth + 1) for part in value)
+    if isinstance(value, bool | np.bool_) or is_integer(value):
         return operator.index(value)
-    except TypeError:
-        raise LayoutError(f"{value!r} is no integer and no tuple of integers") from None
+    if isinstance(value, int):
+        raise LayoutError(f"{shown(value)}: integers of layouts have at most 64 bits")
+    raise LayoutError(f"{shown(value)} is no integer and no tuple of integers")
 
 
 def integers(what: str, values: Any, count: int | None = None, meaning: str = "") -> tuple[int, ...]:

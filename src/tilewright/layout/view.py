@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tilewright.calls import layouts
 from tilewright.errors import LayoutError
 from tilewright.layout.expr import add, all_of, expand, floordiv, mod, mul
 from tilewright.layout.nodes import TRUE, And, Cond, Int, Less, Not, Or, Sym
@@ -42,6 +43,7 @@ def coordinates(shape: Sequence[Int], prefix: str = "i") -> tuple[Sym, ...]:
     return tuple(coordinate(dim, extent, prefix) for dim, extent in enumerate(shape))
 
 
+@layouts
 @dataclass(frozen=True, slots=True, repr=False)
 class View(Shown):
     """A map from coordinates to buffer offsets, with a validity predicate.
@@ -64,6 +66,7 @@ class View(Shown):
     valid: Cond = TRUE
 
     @staticmethod
+    @layouts
     def strided(shape: Sequence[Int], strides: Sequence[Int]) -> View:
         """The view with one stride per dimension.
 
@@ -80,6 +83,7 @@ class View(Shown):
         return View(tuple(shape), offset, expand(last))
 
     @staticmethod
+    @layouts
     def of(layout: Layout) -> View:
         """The view of a layout; nested modes become single dimensions.
 
@@ -106,6 +110,7 @@ class View(Shown):
         """Whether every extent is a plain integer."""
         return all(isinstance(extent, int) for extent in self.shape)
 
+    @layouts
     def map(self, shape: Sequence[Int], old: Sequence[Int], valid: Cond = TRUE) -> View:
         """The view over ``shape`` whose element is this view's element at coordinates ``old``.
 
@@ -119,10 +124,12 @@ class View(Shown):
         both = all_of(substitute(self.valid, mapping), valid)
         return View(tuple(shape), substitute(self.offset, mapping), self.elems, both)
 
+    @layouts
     def at(self, index: Sequence[Any]) -> Any:
         """The offset at a coordinate; integers, expressions, or NumPy arrays."""
         return self._evaluate(self.offset, index)
 
+    @layouts
     def valid_at(self, index: Sequence[Any]) -> Any:
         """Whether the element at a coordinate exists; a truth value, a condition, or a NumPy array."""
         return self._evaluate(self.valid, index)
@@ -135,6 +142,7 @@ class View(Shown):
             return evaluate(what, mapping)
         return substitute(what, mapping)
 
+    @layouts
     def vector_width(self, dim: int, limit: int = 16) -> int:
         """The largest legal vector along ``dim``: a power of two up to ``limit``, in elements.
 
@@ -146,6 +154,7 @@ class View(Shown):
             width *= 2
         return width
 
+    @layouts
     def vector_obstacle(self, dim: int, width: int) -> str:
         """Why a vector of ``width`` elements along ``dim`` is illegal; empty if it is legal."""
         return _vector_obstacle(self, dim, width)

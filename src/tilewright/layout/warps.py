@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import TypeAlias
 
+from tilewright.calls import layouts
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LayoutError
 from tilewright.layout.distribution import Distribution, Mode
 from tilewright.layout.layout import Layout
 from tilewright.layout.tuples import flat, integers
+
+Pair: TypeAlias = Sequence[int]
+"""Two positive integers: rows and columns."""
 
 REUSES = (None, "row", "column")
 """Which warps of the grid hold the same part: none, those of one row, those of one column."""
@@ -22,13 +27,14 @@ RUN_BYTES = 128
 """The longest run of a base tile: one line of shared memory's banks, or of the cache."""
 
 
+@layouts
 def by_warps(
-    tile: Sequence[int],
+    tile: Pair,
     base: Distribution,
-    warps: Layout | Sequence[int],
+    warps: Layout | Pair,
     reuse: str | None = None,
     along: int | None = None,
-    repeats: Sequence[int] | None = None,
+    repeats: int | Sequence[int] | None = None,
 ) -> Distribution:
     """Warp (r, c) of a grid holds a contiguous part of a tile, made of repeated base tiles.
 
@@ -61,11 +67,6 @@ def by_warps(
     counts, order = _grid(warps)
     dims = _shared_out(reuse, along)
     extents = _matrix("tile", tile)
-    if not isinstance(base, Distribution):
-        raise LayoutError(
-            f"base={base!r} is no Distribution; nearest legal choice: operand a, b or c of an atom, or "
-            "tw.base_tile(tile, dtype)"
-        )
     parts = [1, 1]
     for count, dim in zip(counts, dims, strict=True):
         if dim is not None:
@@ -108,7 +109,8 @@ def _repeated(
     return Distribution(tuple(shape), threads, (*base.values, *steps))
 
 
-def base_tile(tile: Sequence[int], dtype: DType | str, contiguous: int = 1, lanes: int = 32) -> Distribution:
+@layouts
+def base_tile(tile: Pair, dtype: DType | str, contiguous: int = 1, lanes: int = 32) -> Distribution:
     """What a warp moves at once: 16 bytes per thread, in runs of at most 128 bytes.
 
     Args:
@@ -146,7 +148,7 @@ def base_tile(tile: Sequence[int], dtype: DType | str, contiguous: int = 1, lane
     return Distribution(shape, threads, (Mode(width, contiguous, 1),))
 
 
-def _grid(warps: Layout | Sequence[int]) -> tuple[tuple[int, int], tuple[int, int]]:
+def _grid(warps: Layout | Pair) -> tuple[tuple[int, int], tuple[int, int]]:
     """Rows and columns of the grid, and its axes in the order in which warps are numbered."""
     given = flat(warps.shape) if isinstance(warps, Layout) else warps
     counts = rows, columns = integers("warps", given, 2, "rows and columns of a grid")

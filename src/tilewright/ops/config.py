@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.calls import launches
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError
 from tilewright.ir.mma import MmaAtom, TiledMma
@@ -11,6 +12,7 @@ from tilewright.runtime.environment import settings
 from tilewright.targets.atoms import TENSOR_CORE, fma
 
 
+@launches
 @dataclass(frozen=True)
 class Config:
     """One way to run a GEMM.
@@ -26,6 +28,7 @@ class Config:
     stages: int = 1
 
     @staticmethod
+    @launches
     def of(atom: MmaAtom, tile: tuple[int, int, int], warps: tuple[int, int], stages: int = 1) -> Config:
         """The configuration whose repeats fill ``tile`` with ``warps`` warps."""
         m, n, _ = atom.shape
@@ -41,6 +44,7 @@ SUPPORTED = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i8")
 """Element types that `default_config` has a configuration for."""
 
 
+@launches
 def default_config(target: str, dtype: DType, shape: tuple[int, int, int], math: str = "exact") -> Config:
     """The configuration that `matmul` uses.
 

@@ -5,6 +5,7 @@
 | `TILEWRIGHT_CACHE_DIR` | where compiled artifacts are kept | the user's cache directory |
 | `TILEWRIGHT_CACHE_BYTES` | how much of them is kept | `1GiB` |
 | `TILEWRIGHT_THREADS` | threads of the CPU target | the processors this process may use |
+| `TILEWRIGHT_TRACEBACK` | `full` shows the frames of the package in tracebacks of its errors | `short` |
 
 An empty variable counts as unset.
 """
@@ -17,11 +18,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from tilewright import tracebacks
 from tilewright.errors import TilewrightError
 
 CACHE_DIR = "TILEWRIGHT_CACHE_DIR"
 CACHE_BYTES = "TILEWRIGHT_CACHE_BYTES"
 THREADS = "TILEWRIGHT_THREADS"
+TRACEBACK = "TILEWRIGHT_TRACEBACK"
 
 _DEFAULT_CACHE_BYTES = 1 << 30
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}
@@ -46,11 +49,13 @@ class Settings:
         cache_dir: an absolute directory for compiled artifacts; None for the user's cache directory.
         cache_bytes: the size that the artifacts may take on disk, in bytes.
         threads: how many threads the CPU target runs.
+        full_tracebacks: whether errors show the frames of the package too.
     """
 
     cache_dir: Path | None
     cache_bytes: int
     threads: int
+    full_tracebacks: bool = False
 
 
 def settings(variables: Mapping[str, str] = os.environ) -> Settings:
@@ -64,9 +69,23 @@ def settings(variables: Mapping[str, str] = os.environ) -> Settings:
 
     Example:
         >>> settings({"TILEWRIGHT_CACHE_BYTES": "256MiB", "TILEWRIGHT_THREADS": "8"})
-        Settings(cache_dir=None, cache_bytes=268435456, threads=8)
+        Settings(cache_dir=None, cache_bytes=268435456, threads=8, full_tracebacks=False)
     """
-    return Settings(_cache_dir(variables), _cache_bytes(variables), _threads(variables))
+    return Settings(
+        _cache_dir(variables), _cache_bytes(variables), _threads(variables), wants_full_tracebacks(variables)
+    )
+
+
+def wants_full_tracebacks(variables: Mapping[str, str] = os.environ) -> bool:
+    """Whether errors show the frames of the package too.
+
+    Raises:
+        SettingError: the variable has a value that means nothing.
+    """
+    text = variables.get(TRACEBACK, "").strip()
+    if text not in ("", "short", "full"):
+        raise SettingError(TRACEBACK, text, "tracebacks are short or full", "full")
+    return text == "full"
 
 
 def usable_processors() -> int:
@@ -108,3 +127,14 @@ def _threads(variables: Mapping[str, str]) -> int:
     if not 1 <= int(text) <= _MOST_THREADS:
         raise SettingError(THREADS, text, f"threads are 1 to {_MOST_THREADS}", "8")
     return int(text)
+
+
+def _shows_all() -> bool:
+    """What errors ask while they are shown: a wrong value, which is said where settings are read, hides none."""
+    try:
+        return wants_full_tracebacks()
+    except SettingError:
+        return True
+
+
+tracebacks.WANTS_ALL[:] = [_shows_all]

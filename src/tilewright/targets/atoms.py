@@ -6,6 +6,7 @@ holds rows ``g`` and ``g + 8``; the K positions of 16-bit operands are ``2*t + {
 
 from __future__ import annotations
 
+from tilewright.calls import layouts
 from tilewright.dtypes import DType, bf16, f16, f32, f64, i8, i32
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LayoutError
@@ -33,6 +34,7 @@ MMA_TF32 = _mma_sync(f32, f32, 8, "f32.tf32", precision=10)
 MMA_I8 = _mma_sync(i8, i32, 32, "i32.s8")
 
 
+@layouts
 def fma(
     dtype: DType | str,
     acc: DType | str | None = None,
@@ -68,6 +70,7 @@ TENSOR_CORE: dict[str, MmaAtom] = {"f16": MMA_F16, "bf16": MMA_BF16, "f32": MMA_
 """The ``mma.sync`` atom for each dtype of A and B; f32 computes in tf32."""
 
 
+@layouts
 def wgmma(dtype: DType | str, n: int) -> MmaAtom:
     """The asynchronous m64 atom of a warpgroup, for f16 or bf16 with an f32 accumulator.
 

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tilewright.calls import layouts
 from tilewright.inspect.draw.grids import MARGIN, TEXT, Swatch, heading, legend_marks, shortened
 from tilewright.inspect.draw.maps import spelled
 from tilewright.inspect.draw.marks import MONO_WIDTH, Box, Label, Line, Mark, Span, plain
@@ -52,6 +53,7 @@ class Request:
         return max((len(words) for words in self.banks.values()), default=0)
 
 
+@layouts
 def bank_requests(
     view: View | Layout, distribution: Distribution, vector: int, element_bytes: int, lanes: int = BANKS
 ) -> tuple[Request, ...]:
@@ -91,6 +93,7 @@ def bank_requests(
     return tuple(found)
 
 
+@layouts
 def draw_banks(
     view: View | Layout,
     distribution: Distribution,

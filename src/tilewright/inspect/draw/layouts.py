@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.calls import layouts
 from tilewright.errors import LayoutError
 from tilewright.inspect.draw.grids import NOTHING, Cell, Grid, Swatch, check_size, grid_of, picture_of, table
 from tilewright.inspect.draw.palette import of_fraction
@@ -18,6 +19,7 @@ from tilewright.layout.view import View
 from tilewright.layout.walk import symbols
 
 
+@layouts
 def offset_table(layout: Layout | View) -> str:
     """The offsets as a text table: a row per coordinate of all dimensions but the last.
 
@@ -36,6 +38,7 @@ def offset_table(layout: Layout | View) -> str:
     return "\n".join("".join(span.text for span in line).rstrip() for line in table(_grid(layout)))
 
 
+@layouts
 def draw_layout(layout: Layout | View, title: str | None = None) -> Picture:
     """Draw the offset of every coordinate; darker cells lie further back in the buffer.
 
@@ -79,10 +82,6 @@ def offsets_of(layout: Layout | View) -> tuple[Sequence[int], list[int | None]]:
         >>> offsets_of(Layout((2, 2)))
         ((2, 2), [0, 2, 1, 3])
     """
-    if not isinstance(layout, Layout | View):
-        raise LayoutError(
-            f"{layout!r} is neither a layout nor a view; nearest legal choice: tw.Layout(shape)"
-        )
     view = View.of(layout) if isinstance(layout, Layout) else layout
     free = (symbols(view.offset) | symbols(view.valid)) - set(view.coords)
     if free or not view.is_static:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tilewright.calls import layouts
 from tilewright.errors import LayoutError
 from tilewright.inspect.draw.grids import NOTHING, Cell, Grid, Swatch, check_size, grid_of, picture_of
 from tilewright.inspect.draw.palette import of_thread
@@ -16,6 +17,7 @@ from tilewright.layout.distribution import Distribution
 WARP = 32
 
 
+@layouts
 def draw_distribution(distribution: Distribution, title: str | None = None, lanes: int = WARP) -> Picture:
     """Draw which thread holds each element of a tile, and in which of its values.
 
@@ -34,11 +36,6 @@ def draw_distribution(distribution: Distribution, title: str | None = None, lane
         >>> draw_distribution(blocked((4, 8), threads=(4, 2), order=(1, 0))).title
         'Tile of 4 x 8 on 8 threads'
     """
-    if not isinstance(distribution, Distribution):
-        raise LayoutError(
-            f"{distribution!r} is no distribution; nearest legal choice: operand a, b or c of an atom, a(k), "
-            "b(k) or c() of a tiled MMA, tw.blocked or tw.raked"
-        )
     shape = distribution.shape
     check_size(shape)
     cells = [_cell(at, held, lanes) for at, held in holders(distribution).items()]

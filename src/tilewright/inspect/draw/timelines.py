@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tilewright.calls import layouts
 from tilewright.errors import LayoutError
 from tilewright.inspect.draw.grids import MARGIN, TEXT, Swatch, heading, legend_marks
 from tilewright.inspect.draw.maps import spelled
@@ -70,6 +71,7 @@ class Slot:
     touch: Touch
 
 
+@layouts
 def draw_timeline(timeline: Timeline, first: int = 0, steps: int = MOST_STEPS) -> Picture:
     """Draw what each agent of a block does, and when each stage of shared memory is filled and read.
 

@@ -1,0 +1,19 @@
+"""Calls of the language: what is wrong with one is said at the author's line."""
+
+from __future__ import annotations
+
+from tilewright.calls import Calls
+from tilewright.errors import TraceError
+from tilewright.lang.source import here
+from tilewright.lang.tracer import current
+
+
+def _refusal(message: str) -> TraceError:
+    return TraceError(message, here())
+
+
+verb = Calls(_refusal, before=current)
+"""For what records something: it belongs inside a kernel."""
+
+inline = Calls(_refusal)
+"""For what computes with integers and maps: it may be used outside of kernels too."""
