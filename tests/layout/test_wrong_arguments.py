@@ -17,15 +17,15 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "base is an atom": (
         lambda: tw.by_warps((128, 64), ATOM, (2, 2)),
         (
-            "by_warps(base=MmaAtom(mma.m16n8k16.f32.f16)): base must be a Distribution; nearest legal choice: "
-            "operand a, b or c of an atom, a(k), b(k) or c() of a tiled MMA, tw.blocked or tw.raked"
+            "by_warps(base=MmaAtom(mma.m16n8k16.f32.f16)): base must be a Distribution; nearest legal "
+            "choice: operand a, b or c of an atom, a(k), b(k) or c() of a tiled MMA, tw.blocked or tw.raked"
         ),
     ),
     "one count of warps": (
         lambda: tw.by_warps((128, 64), ATOM.c, 4),
         (
-            "by_warps(warps=4): warps must be a Layout or two integers, of rows and of columns; nearest legal "
-            "choice: warps=(4, 1)"
+            "by_warps(warps=4): warps must be a Layout or two integers, of rows and of columns; nearest "
+            "legal choice: warps=(4, 1)"
         ),
     ),
     "tile of letters": (
@@ -83,7 +83,10 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "a drawn shape": (
         lambda: tw.draw.draw_layout((4, 8)),
-        "draw_layout(layout=(4, 8)): layout must be a Layout or a View; nearest legal choice: tw.Layout(shape)",
+        (
+            "draw_layout(layout=(4, 8)): layout must be a Layout or a View; nearest legal choice: "
+            "tw.Layout(shape)"
+        ),
     ),
     "a drawn map that leaves its tile": (
         lambda: tw.draw.draw_distribution(tw.Distribution((2, 2), (tw.Mode(4, 0, 1),), ())),

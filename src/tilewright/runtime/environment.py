@@ -130,7 +130,7 @@ def _threads(variables: Mapping[str, str]) -> int:
 
 
 def _shows_all() -> bool:
-    """What errors ask while they are shown: a wrong value, which is said where settings are read, hides none."""
+    """What errors ask while they are shown.  A wrong value is refused where settings are read, not here."""
     try:
         return wants_full_tracebacks()
     except SettingError:
