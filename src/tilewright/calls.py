@@ -8,42 +8,18 @@ happened by then.  Limits on numbers, where more would only run forever, are giv
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast, overload
 
-import numpy as np
-
 from tilewright.errors import LaunchError, LayoutError, SignatureError, TilewrightError, close_to, shown
+from tilewright.kinds import ANYTHING, CLASSES, Kind, is_sequence, is_whole, read
 from tilewright.tracebacks import trim
 
 CallableType = TypeVar("CallableType", bound=Callable[..., Any])
 
-MOST = 1 << 63
-"""Integers lie below this: offsets, extents and strides are 64 bits wide."""
-
-MOST_ENTRIES = 1024
-"""Entries of a sequence of integers: one per dimension, per mode or per warp, never one per element."""
-
-
-class Kind(NamedTuple):
-    """What is legal for a parameter.
-
-    Args:
-        words: what is legal, e.g. ``"an integer"``.
-        several: the same of many, e.g. ``"integers"``.
-        holds: whether a value is legal.
-        nearest: what to write instead; empty if there is nothing to say.
-        near: the nearest legal value to one that is not, or None.
-    """
-
-    words: str
-    several: str
-    holds: Callable[[Any], bool]
-    nearest: str = ""
-    near: Callable[[Any], Any] = lambda value: None
+ClassType = TypeVar("ClassType", bound=type)
 
 
 class Most(NamedTuple):
@@ -51,180 +27,6 @@ class Most(NamedTuple):
 
     limit: int
     reason: str
-
-
-def is_integer(value: object) -> bool:
-    """Whether a value is an integer of 64 bits, of Python, of NumPy, or one that stands for itself.
-
-    Example:
-        >>> is_integer(3), is_integer(np.int8(3)), is_integer(True), is_integer(2**80), is_integer("3")
-        (True, True, False, False, False)
-    """
-    if type(value) is int:
-        return -MOST < value < MOST
-    if isinstance(value, bool | np.bool_ | np.ndarray) or not hasattr(type(value), "__index__"):
-        return False
-    return not isinstance(value, int) or -MOST < value < MOST
-
-
-def is_number(value: object) -> bool:
-    """Whether a value is an integer or a float."""
-    return is_integer(value) or isinstance(value, float | np.floating)
-
-
-def is_sequence(value: object) -> bool:
-    """Whether a value has a length and entries in order, and is no text."""
-    if isinstance(value, tuple | list):
-        return True
-    several = isinstance(value, Sequence) or (isinstance(value, np.ndarray) and value.ndim > 0)
-    return several and not isinstance(value, str | bytes | bytearray | memoryview)
-
-
-def near_integer(value: Any) -> int | None:
-    """The integer next to a number; None of what is no number, or has none."""
-    known = isinstance(value, int | float | np.integer | np.floating)
-    return int(value) if known and -MOST < value < MOST else None
-
-
-ANYTHING = Kind("anything", "anything", lambda value: True)
-KINDS: dict[str, Kind] = {
-    "Any": ANYTHING,
-    "object": ANYTHING,
-    "DType": ANYTHING,  # `tilewright.dtypes.dtype` knows many names for one
-    "None": Kind("None", "None", lambda value: value is None),
-    "bool": Kind("True or False", "booleans", lambda value: isinstance(value, bool | np.bool_)),
-    "int": Kind("an integer of 64 bits", "integers", is_integer, near=near_integer),
-    "float": Kind("a number", "numbers", is_number),
-    "str": Kind("a string", "strings", lambda value: isinstance(value, str)),
-    "Callable": Kind("a function", "functions", callable),
-}
-"""What is legal by the name of an annotation; rooms add their own with `legal`."""
-
-CLASSES: dict[str, type] = {}
-"""Classes whose constructors are looked at, for signatures in files that cannot import them."""
-
-NEAREST = {
-    "Layout": "tw.Layout(shape)",
-    "View": "tw.View.of(layout)",
-    "Distribution": "operand a, b or c of an atom, a(k), b(k) or c() of a tiled MMA, tw.blocked or tw.raked",
-    "MmaAtom": "one of tw.atoms, e.g. tw.atoms.MMA_F16",
-    "TiledMma": "tw.TiledMma(tw.atoms.MMA_F16, warps=(2, 2))",
-    "Fragment": "tw.load(tensor) brings a tensor to registers",
-    "Tensor": "a parameter of the kernel, tw.shared, or tile, slice or view of one",
-    "BarrierStage": "one stage of a tw.mbarrier: full[stage]",
-    "Config": "tw.ops.config.Config.of(atom, tile, warps)",
-}
-
-
-def legal(name: str, words: str, several: str, holds: Callable[[Any], bool]) -> None:
-    """Say what an annotation of this name stands for, where it is no class."""
-    KINDS[name] = Kind(words, several, holds, near=near_integer)
-
-
-def named(cls: type) -> Kind:
-    """Instances of a class."""
-    name = cls.__name__
-    article = "an" if name[0] in "AEIOU" or name.startswith("Mma") else "a"
-    return Kind(f"{article} {name}", f"{name}s", lambda value: isinstance(value, cls), NEAREST.get(name, ""))
-
-
-def read(annotation: str, scope: Mapping[str, Any]) -> Kind:
-    """What an annotation says is legal.
-
-    Example:
-        >>> read("int | Sequence[int] | None", {}).words
-        'an integer of 64 bits, a sequence of integers or None'
-    """
-    return _read(ast.parse(annotation, mode="eval").body, scope)
-
-
-def _read(node: ast.expr, scope: Mapping[str, Any]) -> Kind:
-    match node:
-        case ast.BinOp(op=ast.BitOr()):
-            return _either([_read(part, scope) for part in _alternatives(node)])
-        case ast.Constant(value=None):
-            return KINDS["None"]
-        case ast.Constant(value=str(text)):
-            return read(text, scope)
-        case ast.Name(id=name):
-            return _named(name, scope)
-        case ast.Subscript(value=ast.Name(id="Sequence"), slice=inner):
-            return _sequence("a sequence", _read(inner, scope), is_sequence)
-        case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=[inner, ast.Constant()])):
-            return _sequence("a tuple", _read(inner, scope), lambda value: isinstance(value, tuple))
-        case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=parts)):
-            return _tuple([_read(part, scope) for part in parts])
-        case ast.Subscript(value=ast.Name(id="Callable")):
-            return KINDS["Callable"]
-    raise AssertionError(f"no kind of argument is known for the annotation {ast.unparse(node)}")
-
-
-def _alternatives(node: ast.expr) -> list[ast.expr]:
-    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
-        return [*_alternatives(node.left), *_alternatives(node.right)]
-    return [node]
-
-
-def _named(name: str, scope: Mapping[str, Any]) -> Kind:
-    if name in KINDS:
-        return KINDS[name]
-    cls = scope.get(name) or CLASSES.get(name)
-    if isinstance(cls, type):
-        return named(cls)
-    raise AssertionError(f"no kind of argument is known by the name {name}")
-
-
-def _either(kinds: list[Kind]) -> Kind:
-    if any(kind is ANYTHING for kind in kinds):
-        return ANYTHING
-    holders = tuple(kind.holds for kind in kinds)
-    words, several = ([getattr(kind, which) for kind in kinds] for which in ("words", "several"))
-    nearest = next((kind.nearest for kind in kinds if kind.nearest), "")
-
-    def near(value: Any) -> Any:
-        return next((found for kind in kinds if (found := kind.near(value)) is not None), None)
-
-    return Kind(_listed(words), _listed(several), lambda value: any(h(value) for h in holders), nearest, near)
-
-
-def _listed(words: list[str]) -> str:
-    unique = list(dict.fromkeys(words))
-    return unique[0] if len(unique) == 1 else f"{', '.join(unique[:-1])} or {unique[-1]}"
-
-
-def _sequence(words: str, inner: Kind, outer: Callable[[Any], bool]) -> Kind:
-    def holds(value: Any) -> bool:
-        return outer(value) and len(value) <= MOST_ENTRIES and all(inner.holds(part) for part in value)
-
-    several = f"{words}s of {inner.several}".removeprefix("a ")
-    return Kind(f"{words} of {inner.several}", several, holds, inner.nearest, _near(inner, 1))
-
-
-def _near(inner: Kind, count: int) -> Callable[[Any], Any]:
-    """The nearest sequence to one entry or to several, at least ``count`` long."""
-
-    def near(value: Any) -> Any:
-        parts = value if is_sequence(value) else (value,)
-        if len(parts) > MOST_ENTRIES:
-            return None
-        found = [part if inner.holds(part) else inner.near(part) for part in parts]
-        return None if None in found else (*found, *(1,) * (count - len(found)))
-
-    return near
-
-
-def _tuple(inner: list[Kind]) -> Kind:
-    def holds(value: Any) -> bool:
-        pairs = zip(inner, value, strict=True) if is_sequence(value) and len(value) == len(inner) else ()
-        return is_sequence(value) and len(value) == len(inner) and all(k.holds(v) for k, v in pairs)
-
-    words = f"{len(inner)} {_listed([kind.several for kind in inner])}"
-    near = _near(inner[0], len(inner)) if len(set(inner)) == 1 else lambda value: None
-    return Kind(words, f"tuples of {words}", holds, near=near)
-
-
-_WHOLE = KINDS["int"]
-KINDS["Pair"] = _tuple([_WHOLE, _WHOLE])._replace(words="two integers, of rows and of columns")
 
 
 class Signature:
@@ -298,27 +100,37 @@ class Signature:
             return None
         names = [name for name in self.names if name != "self"]
         return (
-            f"{calling(self.function)}() has no parameter {extra[0]!r}{close_to(extra[0], names)}; "
-            f"it has {', '.join(names) or 'none'}"
+            f"{calling(self.function)}() has no parameter {extra[0]!r}, only {', '.join(names) or 'none'}"
+            f"{close_to(extra[0], names)}"
         )
 
 
-def _whole(value: Any) -> bool:
-    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+def is_hashable(value: object) -> bool:
+    """Whether a value can be a key.
+
+    Example:
+        >>> is_hashable((1, 2)), is_hashable([1, 2])
+        (True, False)
+    """
+    try:
+        hash(value)
+    except Exception:  # noqa: BLE001 what a stranger's hash raises is not what a message is about
+        return False
+    return True
 
 
 def _clipped(value: Any, limit: int) -> Any:
     """The integers in a value, none above the limit."""
     if isinstance(value, tuple):
         return tuple(_clipped(part, limit) for part in value)
-    return min(value, limit) if _whole(value) else value
+    return min(value, limit) if is_whole(value) else value
 
 
 def _within(value: Any, limit: int) -> bool:
     """Whether all integers in a value are at most the limit; what is not known yet counts as within."""
     if is_sequence(value):
         return all(_within(part, limit) for part in value)
-    return not _whole(value) or value <= limit
+    return not is_whole(value) or value <= limit
 
 
 def calling(function: Callable[..., Any]) -> str:
@@ -350,6 +162,16 @@ class Calls:
             return lambda inner: self._decorated(inner, most)
         return self._decorated(what, most)
 
+    def methods(self, *names: str) -> Callable[[ClassType], ClassType]:
+        """Decorate these methods of a class."""
+
+        def decorate(cls: ClassType) -> ClassType:
+            for name in names:
+                setattr(cls, name, self._wrapped(vars(cls)[name], {}))
+            return cls
+
+        return decorate
+
     def _decorated(self, what: Any, most: Mapping[str, Most]) -> Any:
         if isinstance(what, type):
             CLASSES[what.__name__] = what
@@ -369,14 +191,17 @@ class Calls:
                     raise self.refuse(signature.refusal(*wrong))
                 return function(*args, **kwargs)
             except TilewrightError as error:
-                __tracebackhide__ = True
                 trim(error)
-                raise error
+                raise  # bare: it adds no entry for this frame
             except TypeError as error:
-                __tracebackhide__ = True
                 if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                     raise
-                raise SignatureError(signature.unknown(kwargs) or str(error)) from None
+                misfit = SignatureError(signature.unknown(kwargs) or str(error))
+            try:
+                raise misfit
+            except SignatureError as error:
+                trim(error)
+                raise
 
         return cast(CallableType, call)
 

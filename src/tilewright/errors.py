@@ -13,8 +13,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from tilewright import tracebacks
-
 LONGEST_VALUE = 120
 """Characters of a value that a message shows."""
 
@@ -109,10 +107,6 @@ class TilewrightError(Exception):
 
     Its traceback has the user's frames alone; ``full_traceback`` has all of them.
     """
-
-    def _render_traceback_(self) -> list[str]:
-        """What IPython shows."""
-        return tracebacks.rendered(self)
 
 
 class SignatureError(TilewrightError, TypeError):
@@ -212,6 +206,3 @@ class HazardError(TilewrightError):
 
 class WrongResultError(TilewrightError):
     """A computed array differs from its reference by more than the bound."""
-
-
-tracebacks.install(TilewrightError)

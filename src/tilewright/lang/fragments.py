@@ -8,13 +8,13 @@ from typing import Any, NoReturn, TypeAlias
 
 import numpy as np
 
-from tilewright.calls import legal
 from tilewright.dtypes import DType, dtype, f64, i64
 from tilewright.errors import TraceError
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.ops import Copy, Elementwise, Redistribute
 from tilewright.ir.types import Value
 from tilewright.lang.operators import Arithmetic
+from tilewright.kinds import legal
 from tilewright.lang.scalars import (
     Collective,
     Condition,

@@ -10,6 +10,7 @@ from tilewright.lang.fragments import Fragment, Number, Operand, elementwise, of
 from tilewright.lang.scalars import Scalar
 from tilewright.lang.scalars import maximum as integer_maximum
 from tilewright.lang.scalars import minimum as integer_minimum
+from tilewright.lang.verbs import inline, verb
 
 __all__ = [
     "absolute",
@@ -26,41 +27,49 @@ __all__ = [
 ]
 
 
+@verb
 def exp(x: Fragment) -> Fragment:
     """``e ** x``."""
     return _fragment("exp", x)
 
 
+@verb
 def exp2(x: Fragment) -> Fragment:
     """``2 ** x``; results below the least normal number may be 0."""
     return _fragment("exp2", x)
 
 
+@verb
 def log(x: Fragment) -> Fragment:
     """The natural logarithm."""
     return _fragment("log", x)
 
 
+@verb
 def sqrt(x: Fragment) -> Fragment:
     """The square root, correctly rounded."""
     return _fragment("sqrt", x)
 
 
+@verb
 def rsqrt(x: Fragment) -> Fragment:
     """``1 / sqrt(x)``."""
     return _fragment("rsqrt", x)
 
 
+@verb
 def tanh(x: Fragment) -> Fragment:
     """The hyperbolic tangent."""
     return _fragment("tanh", x)
 
 
+@verb
 def absolute(x: Fragment) -> Fragment:
     """``|x|``."""
     return _fragment("abs", x)
 
 
+@inline
 def maximum(x: Any, y: Any) -> Any:
     """The greater of two, element by element: of fragments, numbers and integers alike.
 
@@ -83,6 +92,7 @@ def maximum(x: Any, y: Any) -> Any:
     return _extreme("max", integer_maximum, max, x, y)
 
 
+@inline
 def minimum(x: Any, y: Any) -> Any:
     """The lesser of two, element by element; see `maximum`."""
     return _extreme("min", integer_minimum, min, x, y)
@@ -101,6 +111,7 @@ def _extreme(function: str, of_integers: Any, of_floats: Any, x: Any, y: Any) ->
     return elementwise(function, *numbers).to("f32")
 
 
+@verb
 def fma(x: Operand, y: Operand, z: Operand) -> Fragment:
     """``x * y + z``, rounded once: of f32 or f64.
 
@@ -109,6 +120,7 @@ def fma(x: Operand, y: Operand, z: Operand) -> Fragment:
     return _fragment("fma", x, y, z)
 
 
+@verb
 def where(condition: Fragment, x: Operand, y: Operand) -> Fragment:
     """``x`` where the condition holds, else ``y``, element by element."""
     return _fragment("select", condition, x, y)

@@ -12,10 +12,10 @@ from typing import Any, ClassVar, NoReturn, TypeAlias, Union
 
 import numpy as np
 
-from tilewright.calls import is_integer, legal
 from tilewright.errors import TraceError
 from tilewright.lang import exact
 from tilewright.lang.numpy_functions import no_numpy_function, operator_of
+from tilewright.kinds import is_integer, legal
 from tilewright.lang.source import author_frame, here, instruction_at
 from tilewright.lang.tracer import located, open_region
 from tilewright.lang.verbs import inline

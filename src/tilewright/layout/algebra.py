@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeAlias, cast
 
-from tilewright.calls import is_integer, is_sequence, layouts, legal
+from tilewright.calls import layouts
 from tilewright.errors import LayoutError
+from tilewright.kinds import is_integer, is_sequence, legal
 from tilewright.layout.expr import ceil_div, equal, floordiv, mul, prove
 from tilewright.layout.layout import Layout
 from tilewright.layout.modes import Pair, coalesced, compose, divides, from_pairs, gaps_of, nearest, pairs_of

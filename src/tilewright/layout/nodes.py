@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TypeAlias, Union
 
-from tilewright.calls import is_integer, legal
+from tilewright.kinds import is_integer, legal
 
 Int: TypeAlias = Union[int, "Expr"]
 INFINITY = math.inf

@@ -12,7 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast, overload
 
-from tilewright.errors import LaunchError, LegalityError
+from tilewright.calls import is_hashable, launches
+from tilewright.errors import LaunchError, LegalityError, TilewrightError, shown
 from tilewright.ir import verify
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.lang.program import Program
@@ -30,6 +31,7 @@ from tilewright.runtime.binding import bind, check_output
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.specialise import spec_of
 from tilewright.runtime.specimens import Specimen, in_order, with_arrays
+from tilewright.tracebacks import trim
 
 if TYPE_CHECKING:  # a target is loaded when it is asked for
     from tilewright.runtime.reference import PreparedReference
@@ -42,6 +44,7 @@ KEPT = 1024
 """How many prepared launches a bound kernel remembers; the oldest is forgotten first."""
 
 
+@launches.methods("bind", "trace", "compile", "check")
 class Kernel:
     """A kernel that can be traced, checked, compiled and launched.
 
@@ -78,10 +81,10 @@ class Kernel:
         key = tuple(given.items())
         try:
             found = self._bound.get(key)
-        except TypeError:
-            bad = next(name for name, value in given.items() if not _hashable(value))
+        except Exception:  # noqa: BLE001 what a stranger's hash raises
+            bad = next(name for name, value in given.items() if not is_hashable(value))
             raise LaunchError(
-                f"kernel {self.name}: constant {bad}={given[bad]!r} is not hashable; use a tuple"
+                f"kernel {self.name}: constant {bad}={shown(given[bad])} is not hashable; use a tuple"
             ) from None
         if found is None:
             found = self._bound[key] = Bound(self.program, given)
@@ -91,7 +94,11 @@ class Kernel:
         self, *arguments: Any, target: str | None = None, stream: Any = None, **constants: Any
     ) -> Executable:
         """Launch on the caller's arrays; see `Bound.__call__`."""
-        return self.bind(**constants)(*arguments, target=target, stream=stream)
+        try:
+            return self.bind(**constants)(*arguments, target=target, stream=stream)
+        except TilewrightError as error:
+            trim(error)
+            raise
 
     def trace(self, *arguments: Any, **named: Any) -> IrKernel:
         """The traced kernel; see `Bound.trace`.  ``named`` are arguments and constants, by name."""
@@ -123,6 +130,7 @@ class Kernel:
         return f"<kernel {self.name}({names}{', *, ' + constants if constants else ''})>"
 
 
+@launches.methods("trace", "compile", "check", "prepare")
 class Bound:
     """A kernel with its compile-time constants fixed."""
 
@@ -153,8 +161,12 @@ class Bound:
             LaunchError: the arguments do not fit the kernel.
             LegalityError: the kernel breaks rules for these arguments; lists all of them.
         """
-        prepared, pointers = self.launcher(arguments, target)
-        prepared.launch(arguments, pointers, stream)
+        try:
+            prepared, pointers = self.launcher(arguments, target)
+            prepared.launch(arguments, pointers, stream)
+        except TilewrightError as error:
+            trim(error)
+            raise
         return prepared.executable
 
     def launcher(self, arguments: tuple[Any, ...], target: str | None) -> tuple[Prepared, list[int]]:
@@ -367,18 +379,11 @@ class Bound:
         return backend.prepare(executable, bind(launched, arrays, numbers), self.program.parameters, arrays)
 
 
-def _hashable(value: Any) -> bool:
-    try:
-        hash(value)
-    except TypeError:
-        return False
-    return True
-
-
 @overload
 def kernel(function: Callable[..., None], /) -> Kernel: ...
 @overload
 def kernel(**declared: Any) -> Callable[[Callable[..., None]], Kernel]: ...
+@launches
 def kernel(function: Callable[..., None] | None = None, /, **declared: Any) -> Any:
     """Make a kernel of a function that describes it.
 
