@@ -13,7 +13,7 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar, cast, overload
 
-from tilewright.errors import LaunchError, LayoutError, SignatureError, TilewrightError, close_to, shown
+from tilewright.errors import LaunchError, LayoutError, SignatureError, close_to, shown
 from tilewright.kinds import ANYTHING, CLASSES, Kind, is_sequence, is_whole, read
 from tilewright.tracebacks import trim
 
@@ -35,12 +35,14 @@ class Signature:
     Args:
         function: the function.
         most: for some of its parameters the largest number.
+        called: what messages call it; default: its name.
     """
 
-    def __init__(self, function: Callable[..., Any], most: Mapping[str, Most]) -> None:
+    def __init__(self, function: Callable[..., Any], most: Mapping[str, Most], called: str = "") -> None:
         code = function.__code__
         count, only = code.co_argcount, code.co_kwonlyargcount
         self.function = function
+        self.called = called or calling(function)
         self.most = most
         self.positional = code.co_varnames[:count]
         self.names = code.co_varnames[: count + only]
@@ -88,7 +90,7 @@ class Signature:
     def refusal(self, name: str, value: Any) -> str:
         """What to say of a value that is not legal."""
         kind = (self.kinds or {})[name]
-        what = f"{calling(self.function)}({name}={shown(value)}): {name} must be {kind.words}"
+        what = f"{self.called}({name}={shown(value)}): {name} must be {kind.words}"
         near = kind.near(value)
         nearest = kind.nearest if near is None or kind.holds(near) is False else f"{name}={near}"
         return what + (f"; nearest legal choice: {nearest}" if nearest else "")
@@ -100,7 +102,7 @@ class Signature:
             return None
         names = [name for name in self.names if name != "self"]
         return (
-            f"{calling(self.function)}() has no parameter {extra[0]!r}, only {', '.join(names) or 'none'}"
+            f"{self.called}() has no parameter {extra[0]!r}, only {', '.join(names) or 'none'}"
             f"{close_to(extra[0], names)}"
         )
 
@@ -162,6 +164,10 @@ class Calls:
             return lambda inner: self._decorated(inner, most)
         return self._decorated(what, most)
 
+    def of(self, called: str) -> Callable[[CallableType], CallableType]:
+        """Decorate what does the work of another function, by whose name messages call it."""
+        return lambda inner: self._wrapped(inner, {}, called)
+
     def methods(self, *names: str) -> Callable[[ClassType], ClassType]:
         """Decorate these methods of a class."""
 
@@ -179,8 +185,8 @@ class Calls:
             return what
         return self._wrapped(what, most)
 
-    def _wrapped(self, function: CallableType, most: Mapping[str, Most]) -> CallableType:
-        signature, before = Signature(function, most), self.before
+    def _wrapped(self, function: CallableType, most: Mapping[str, Most], called: str = "") -> CallableType:
+        signature, before = Signature(function, most, called), self.before
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -190,13 +196,14 @@ class Calls:
                 if wrong is not None:
                     raise self.refuse(signature.refusal(*wrong))
                 return function(*args, **kwargs)
-            except TilewrightError as error:
-                trim(error)
-                raise  # bare: it adds no entry for this frame
             except TypeError as error:
                 if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                    trim(error)
                     raise
                 misfit = SignatureError(signature.unknown(kwargs) or str(error))
+            except Exception as error:
+                trim(error)
+                raise  # bare: it adds no entry for this frame
             try:
                 raise misfit
             except SignatureError as error:

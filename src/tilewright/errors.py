@@ -12,6 +12,7 @@ import linecache
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
+from types import TracebackType
 
 LONGEST_VALUE = 120
 """Characters of a value that a message shows."""
@@ -107,6 +108,9 @@ class TilewrightError(Exception):
 
     Its traceback has the user's frames alone; ``full_traceback`` has all of them.
     """
+
+    of_users = True
+    full_traceback: TracebackType | None = None
 
 
 class SignatureError(TilewrightError, TypeError):

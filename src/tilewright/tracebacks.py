@@ -24,7 +24,7 @@ def trim(error: BaseException) -> None:
 
     An error that the package raised by itself on the way to this one tells a user nothing, and is left out.
     """
-    if any(wanted() for wanted in WANTS_ALL):
+    if not getattr(error, "of_users", False) or any(wanted() for wanted in WANTS_ALL):
         return
     error.full_traceback = _whole(error)  # type: ignore[attr-defined]
     error.__traceback__ = _of_users(error.__traceback__)
@@ -35,6 +35,13 @@ def trim(error: BaseException) -> None:
         error.__cause__ = None  # which hides the context too
     else:
         origin.__traceback__ = _of_users(origin.__traceback__)
+
+
+def mark(error: BaseException) -> None:
+    """Let `trim` cut an error of any class that the user's own code raised while the package called it."""
+    *_, last = _entries(error.__traceback__)
+    if not is_ours(last.tb_frame):
+        error.of_users = True  # type: ignore[attr-defined]
 
 
 def is_ours(frame: FrameType) -> bool:

@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.dtypes import DType, i32
-from tilewright.errors import DTypeError, LaunchError, LayoutError, TraceError
+from tilewright.errors import (
+    DTypeError,
+    LaunchError,
+    LayoutError,
+    SignatureError,
+    TraceError,
+    close_to,
+    shown,
+)
 from tilewright.ir.async_ops import Role
 from tilewright.ir.builder import is_reserved
 from tilewright.ir.kernel import (
@@ -32,6 +40,7 @@ from tilewright.lang.tensors import Number, Tensor
 from tilewright.lang.tracer import Tracer, tracing
 from tilewright.layout.nodes import Int, Sym
 from tilewright.layout.view import View
+from tilewright.tracebacks import mark
 
 LEAST, LARGEST = -(2**31), 2**31 - 1
 
@@ -62,6 +71,10 @@ class Program:
     """
 
     def __init__(self, function: Callable[..., None], declared: Mapping[str, Any] | None = None) -> None:
+        if not (inspect.isfunction(function) or inspect.ismethod(function)):
+            raise SignatureError(
+                f"@tw.kernel of {shown(function)}: a kernel is made of a function, which describes it"
+            )
         self.function: Callable[..., object] = function
         self.name = function.__name__ if function.__name__.isidentifier() else "kernel"  # of a lambda
         self.__doc__ = function.__doc__
@@ -80,12 +93,15 @@ class Program:
             elif parameter.kind is parameter.POSITIONAL_OR_KEYWORD:
                 found.append(_parameter(self.name, parameter.name, declared.pop(parameter.name, "")))
             else:
-                raise TypeError(
+                raise SignatureError(
                     f"kernel {self.name}: parameter {parameter} cannot be variadic or positional-only"
                 )
         if declared:
             names = ", ".join(parameter.name for parameter in found)
-            raise TypeError(f"kernel {self.name} declares {', '.join(declared)}, its parameters are {names}")
+            near = "".join(close_to(name, [parameter.name for parameter in found]) for name in declared)
+            raise SignatureError(
+                f"kernel {self.name} declares {', '.join(declared)}, its parameters are {names}{near}"
+            )
         self.parameters = tuple(found)
 
     def with_defaults(self, constants: Mapping[str, Any]) -> dict[str, Any]:
@@ -98,7 +114,8 @@ class Program:
         given = {**self.defaults, **constants}
         missing = [name for name in self.constants if name not in given]
         if unknown or missing:
-            parts = [f"unknown constant {', '.join(unknown)}"] if unknown else []
+            near = [close_to(name, self.constants) for name in unknown]
+            parts = [f"unknown constant {', '.join(unknown)}{''.join(near)}"] if unknown else []
             parts += [f"missing constant {', '.join(missing)}"] if missing else []
             raise LaunchError(
                 f"kernel {self.name}: {' and '.join(parts)}; "
@@ -145,7 +162,11 @@ class Program:
                 LayoutError,
                 DTypeError,
             ) as error:  # of what knows no lines: layouts, distributions, atoms
-                raise TraceError(str(error), raised_at(error.__traceback__)) from error
+                located = TraceError(str(error), raised_at(error.__traceback__))
+                raise located.with_traceback(error.__traceback__) from None
+            except Exception as error:
+                mark(error)
+                raise
         if returned is not None:
             kind = type(returned).__name__
             raise TraceError(
@@ -168,20 +189,23 @@ class Program:
 
 def _parameter(program: str, name: str, declared: Any) -> Parameter:
     if is_reserved(name):
-        raise TypeError(
+        raise SignatureError(
             f"kernel {program}: parameter {name} has a name that printed kernels reserve; rename it"
         )
     if isinstance(declared, str):
         return Parameter(name, "tensor", tuple(declared.split()))
     if isinstance(declared, DType):
         if declared.components > 1:
-            raise TypeError(
+            raise SignatureError(
                 f"kernel {program}: a number of {declared} cannot be passed; nearest: {name}=tw.f32"
             )
         return Parameter(name, "scalar", dtype=declared)
     if declared is int:
         return Parameter(name, "index")
-    raise TypeError(f"kernel {program}: {name}={declared!r} is no dimension string, dtype, or int")
+    raise SignatureError(
+        f"kernel {program}: {name}={shown(declared)} is neither the names of dimensions, such as 'M K', nor "
+        "a dtype for a number, nor int"
+    )
 
 
 def dim_names(parameter: Parameter, rank: int) -> tuple[str, ...]:

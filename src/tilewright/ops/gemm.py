@@ -8,9 +8,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+import numpy as np
+
 from tilewright import dtypes
+from tilewright.calls import launches
 from tilewright.dtypes import DType
-from tilewright.errors import DTypeError, LaunchError
+from tilewright.errors import DTypeError, LaunchError, TilewrightError, close_to
 from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
 from tilewright.lang.scalars import ceil_div
@@ -21,6 +24,7 @@ from tilewright.ops.plans import Plans, plan
 from tilewright.runtime.arrays import LOCATORS, ArrayInfo, describe, locate_new, overlap
 from tilewright.runtime.backends import backend_for
 from tilewright.runtime.kernel import Bound, kernel
+from tilewright.tracebacks import trim
 
 
 @kernel(A="M K", B="N K", C="M N")
@@ -112,26 +116,31 @@ def matmul(
         array([[ 5., 14.],
                [14., 50.]], dtype=float32)
     """
-    if out is None:
-        return _checked(a, b, None, math, target, config, stream)
-    # A known problem needs only the addresses, and a look at whether they are far enough apart.
     try:
-        key_a, at_a = LOCATORS.get(type(a), locate_new)(a, 0)
-        key_b, at_b = LOCATORS.get(type(b), locate_new)(b, 0)
-        key_out, at_out = LOCATORS.get(type(out), locate_new)(out, 0)
-    except LaunchError:
-        return _checked(a, b, out, math, target, config, stream)  # which says what is wrong with which
-    key = (key_a, key_b, key_out, type(b), math, target, config)
-    known = _PLANS.find(key)
-    if known is None or not known.apart(at_a, at_b, at_out):
-        return _checked(a, b, out, math, target, config, stream, key)
-    known.prepared.launch((a, b, out), (at_a, at_b, at_out), stream)
+        if out is None:
+            return _checked(a, b, None, math, target, config, stream)
+        # A known problem needs only the addresses, and a look at whether they are far enough apart.
+        try:
+            key_a, at_a = LOCATORS.get(type(a), locate_new)(a, 0)
+            key_b, at_b = LOCATORS.get(type(b), locate_new)(b, 0)
+            key_out, at_out = LOCATORS.get(type(out), locate_new)(out, 0)
+            key = (key_a, key_b, key_out, type(b), math, target, config)
+            known = _PLANS.find(key)
+        except (LaunchError, TypeError):  # TypeError: something that has no hash
+            return _checked(a, b, out, math, target, config, stream)  # which says what is wrong with which
+        if known is None or not known.apart(at_a, at_b, at_out):
+            return _checked(a, b, out, math, target, config, stream, key)
+        known.prepared.launch((a, b, out), (at_a, at_b, at_out), stream)
+    except TilewrightError as error:
+        trim(error)
+        raise
     return out
 
 
 _PLANS = Plans()
 
 
+@launches.of("matmul")
 def _checked(
     a: Any,
     b: Any,
@@ -144,15 +153,15 @@ def _checked(
 ) -> Any:
     """`matmul` with everything looked at; with a key, it is remembered for arrays like these."""
     if math not in MATHS:
-        raise LaunchError(f"math={math!r}; choose one of {', '.join(MATHS)}")
-    info_a, info_b = describe(a), describe(b)
+        raise LaunchError(f"math={math!r}; choose one of {', '.join(MATHS)}{close_to(math, MATHS)}")
+    info_a, info_b = describe(a, "a"), describe(b, "b")
     problem = problem_of(info_a, info_b, target)
     if out is None:
         out = _empty_like(a, (problem.m, problem.n), output_dtype(problem.dtype))
     else:
         _check_out(describe(out, "out"), problem, {"a": info_a, "b": info_b})
     chosen = config or _config(problem.target, problem.dtype, shape(problem), math)
-    arguments = (a, b.T, out)
+    arguments = (a, _transposed(b), out)
     prepared, pointers = bind(chosen).launcher(arguments, problem.target)
     prepared.launch(arguments, pointers, stream)
     # The reference reads the arrays themselves, and some frameworks copy to transpose.
@@ -188,10 +197,22 @@ def bind(config: Config) -> Bound:
     return gemm.bind(tile=config.tile, mma=config.mma, stages=config.stages)
 
 
+def _transposed(b: Any) -> Any:
+    """``b`` with its dimensions exchanged, in the same memory."""
+    if not hasattr(b, "T"):
+        raise LaunchError(
+            f"b of type {type(b).__name__} has no .T, by which its dimensions are exchanged; nearest: "
+            "numpy.from_dlpack(b), or that of the framework it lies in"
+        )
+    return b.T
+
+
 def _empty_like(a: Any, extents: tuple[int, int], dtype: DType) -> Any:
     """An uninitialised array of the framework and device of ``a``."""
-    library = sys.modules[type(a).__module__.partition(".")[0]]
-    if library.__name__ == "torch":
+    library: Any = sys.modules.get(type(a).__module__.partition(".")[0])
+    if isinstance(a, np.ndarray):
+        return np.empty(extents, dtype.numpy)
+    if getattr(library, "__name__", "") == "torch":
         names = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64", "i32": "int32"}
         return library.empty(extents, dtype=getattr(library, names[dtype.name]), device=a.device)
     if hasattr(library, "empty"):

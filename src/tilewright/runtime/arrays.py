@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.errors import LaunchError
+from tilewright.errors import LaunchError, shown
 from tilewright.runtime import frameworks
 from tilewright.runtime.frameworks import ArrayInfo, Device, Family
 from tilewright.runtime.specimens import Specimen
@@ -18,6 +18,7 @@ __all__ = [
     "Device",
     "current_stream",
     "describe",
+    "described",
     "elements",
     "end",
     "exact_key",
@@ -59,6 +60,24 @@ def describe(array: Any, name: str = "", stream: int = 0) -> ArrayInfo:
         if name:
             raise LaunchError(f"{name}: {problem}") from problem.__cause__
         raise
+
+
+def described(kernel: str, name: str, argument: Any) -> ArrayInfo:
+    """What a kernel's argument for an array is.
+
+    Raises:
+        LaunchError: it is no array; of a number says how a parameter is declared as one.
+    """
+    if isinstance(argument, Specimen):
+        return argument.info
+    if isinstance(argument, bool | int | float | np.number):
+        declared = "int" if isinstance(argument, int | np.integer) else "tw.f32"
+        raise LaunchError(
+            f"kernel {kernel}: {name}={shown(argument)} is a number, but {name} is a parameter for an array; "
+            f"declare it as a number with @tw.kernel({name}={declared}), or make it a constant, which is "
+            "given by keyword only"
+        )
+    return describe(argument, f"kernel {kernel}, argument {name}")
 
 
 def exact_key(array: Any) -> Hashable:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
+from typing import Any
 
-from tilewright.errors import LaunchError, Violation
+from tilewright.errors import LaunchError, Violation, close_to, shown
 from tilewright.ir.kernel import Kernel
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.executable import Backend, Executable, Prepared
@@ -19,14 +20,16 @@ BACKENDS = {
 """The class of every backend, by its target's name.  What a target takes is loaded when it is asked for."""
 
 
-def backend_named(name: str) -> Backend:
+def backend_named(name: Any) -> Backend:
     """The backend of a target.
 
     Raises:
         LaunchError: no such target; lists the names.
     """
-    if name not in BACKENDS:
-        raise LaunchError(f"unknown target {name!r}; choose one of {', '.join(BACKENDS)}")
+    if not isinstance(name, str) or name not in BACKENDS:
+        raise LaunchError(
+            f"unknown target {shown(name)}; choose one of {', '.join(BACKENDS)}{close_to(name, BACKENDS)}"
+        )
     return _made(name)
 
 

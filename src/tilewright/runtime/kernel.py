@@ -13,12 +13,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from tilewright.calls import is_hashable, launches
-from tilewright.errors import LaunchError, LegalityError, TilewrightError, shown
+from tilewright.errors import LaunchError, LegalityError, shown
 from tilewright.ir import verify
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
-from tilewright.runtime.arrays import LOCATORS, ArrayInfo, describe, locate_new
+from tilewright.runtime.arrays import LOCATORS, ArrayInfo, described, locate_new
 from tilewright.runtime.backends import (
     Backend,
     Executable,
@@ -96,7 +96,7 @@ class Kernel:
         """Launch on the caller's arrays; see `Bound.__call__`."""
         try:
             return self.bind(**constants)(*arguments, target=target, stream=stream)
-        except TilewrightError as error:
+        except Exception as error:
             trim(error)
             raise
 
@@ -164,7 +164,7 @@ class Bound:
         try:
             prepared, pointers = self.launcher(arguments, target)
             prepared.launch(arguments, pointers, stream)
-        except TilewrightError as error:
+        except Exception as error:
             trim(error)
             raise
         return prepared.executable
@@ -184,14 +184,20 @@ class Bound:
             indices = [a for a, kind in zip(arguments, self._kinds, strict=False) if kind == "index"]
             key += [len(arguments), *indices]
         pointers = []
-        for tensor in tensors:
-            exact, pointer = LOCATORS.get(type(tensor), locate_new)(tensor, 0)
-            key.append(exact)
-            pointers.append(pointer)
-        last_key, prepared = self._last
-        if key != last_key:  # less than a look-up, which compares too, after computing a hash
-            prepared = self._prepared.get(tuple(key)) or self._prepare_and_keep(key, arguments, target)
-            self._last = (key, prepared)
+        try:
+            for tensor in tensors:
+                exact, pointer = LOCATORS.get(type(tensor), locate_new)(tensor, 0)
+                key.append(exact)
+                pointers.append(pointer)
+            last_key, prepared = self._last
+            if key == last_key:  # less than a look-up, which compares too, after computing a hash
+                return prepared, pointers
+            prepared = self._prepared.get(tuple(key))
+        except (LaunchError, TypeError, ValueError):  # no array, or an integer that is none: it says which
+            self._prepare(arguments, target)
+            raise
+        prepared = prepared or self._prepare_and_keep(key, arguments, target)
+        self._last = (key, prepared)
         return prepared, pointers
 
     def prepare(self, *arguments: Any, target: str | None = None) -> PreparedLaunch:
@@ -306,12 +312,10 @@ class Bound:
     def _specs(self, arguments: Sequence[Any]) -> dict[str, TensorSpec]:
         self._check_count(arguments)
         specs = {}
-        for parameter, argument in zip(self.program.parameters, arguments, strict=True):
-            if parameter.kind == "tensor":
+        for p, argument in zip(self.program.parameters, arguments, strict=True):
+            if p.kind == "tensor":
                 known = isinstance(argument, TensorSpec)
-                specs[parameter.name] = (
-                    argument if known else spec_of(self._describe(parameter.name, argument))
-                )
+                specs[p.name] = argument if known else spec_of(self._describe(p.name, argument))
         return specs
 
     def _check_count(self, arguments: Sequence[Any]) -> None:
@@ -323,9 +327,7 @@ class Bound:
             )
 
     def _describe(self, name: str, argument: Any) -> ArrayInfo:
-        if isinstance(argument, Specimen):
-            return argument.info
-        return describe(argument, f"kernel {self.program.name}, argument {name}")
+        return described(self.program.name, name, argument)
 
     def _trace(self, specs: Mapping[str, TensorSpec]) -> IrKernel:
         key = tuple(specs.items())

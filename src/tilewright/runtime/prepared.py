@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from tilewright.errors import LaunchError
+from tilewright.errors import LaunchError, TilewrightError
 from tilewright.lang.program import Parameter
 from tilewright.runtime.arrays import locate, watch
 from tilewright.runtime.executable import Executable, Prepared
+from tilewright.tracebacks import trim
 
 
 class PreparedLaunch:
@@ -56,9 +57,13 @@ class PreparedLaunch:
         Raises:
             LaunchError: an array was moved or resized, or a name is not that of a number.
         """
-        if [look() for look in self._looks] != self._seen:
-            raise self._moved()
-        self._launch(self._with(numbers) if numbers else self._arguments, self._pointers, stream)
+        try:
+            if [look() for look in self._looks] != self._seen:
+                raise self._moved()
+            self._launch(self._with(numbers) if numbers else self._arguments, self._pointers, stream)
+        except TilewrightError as error:
+            trim(error)
+            raise
         return self._executable
 
     def _with(self, numbers: dict[str, Any]) -> Sequence[Any]:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
-from tilewright.errors import LaunchError
+from tilewright.errors import LaunchError, close_to, shown
 
 MOST_BLOCKS = (2**31 - 1, 65535, 65535)
 """Most blocks of a grid along x, y and z."""
@@ -49,7 +50,7 @@ ARCHITECTURES: dict[str, Arch] = {arch.name: arch for arch in (SM_80, SM_86, SM_
 """Every architecture by name.  Source: CUDA C++ Programming Guide, "Compute Capabilities"."""
 
 
-def architecture(name: str | Arch) -> Arch:
+def architecture(name: Any) -> Arch:
     """The architecture of a name.
 
     Raises:
@@ -57,8 +58,9 @@ def architecture(name: str | Arch) -> Arch:
     """
     if isinstance(name, Arch):
         return name
-    if name not in ARCHITECTURES:
-        raise LaunchError(f"unknown architecture {name!r}; known: {', '.join(ARCHITECTURES)}")
+    if not isinstance(name, str) or name not in ARCHITECTURES:
+        known = f"{', '.join(ARCHITECTURES)}{close_to(name, ARCHITECTURES)}"
+        raise LaunchError(f"unknown architecture {shown(name)}; known: {known}")
     return ARCHITECTURES[name]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from tilewright.errors import LaunchError
+from typing import Any
+
+from tilewright.errors import LaunchError, close_to, shown
 from tilewright.ir.kernel import Kernel
 from tilewright.passes.quotients import derive_inverses
 from tilewright.targets.cpu.arch import ARCHS, Arch
@@ -10,7 +12,7 @@ from tilewright.targets.cpu.feed import feed_micro_kernels
 from tilewright.targets.cpu.sequential import drop_threads
 
 
-def architecture(name: str | Arch) -> Arch:
+def architecture(name: Any) -> Arch:
     """The architecture of a name.
 
     Raises:
@@ -18,8 +20,9 @@ def architecture(name: str | Arch) -> Arch:
     """
     if isinstance(name, Arch):
         return name
-    if name not in ARCHS:
-        raise LaunchError(f"unknown architecture {name!r} of the cpu target; known: {', '.join(ARCHS)}")
+    if not isinstance(name, str) or name not in ARCHS:
+        known = f"{', '.join(ARCHS)}{close_to(name, ARCHS)}"
+        raise LaunchError(f"unknown architecture {shown(name)} of the cpu target; known: {known}")
     return ARCHS[name]
 
 
