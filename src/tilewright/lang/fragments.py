@@ -13,8 +13,8 @@ from tilewright.errors import TraceError
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.ops import Copy, Elementwise, Redistribute
 from tilewright.ir.types import Value
-from tilewright.lang.operators import Arithmetic
 from tilewright.kinds import legal
+from tilewright.lang.operators import Arithmetic
 from tilewright.lang.scalars import (
     Collective,
     Condition,

@@ -13,9 +13,9 @@ from typing import Any, ClassVar, NoReturn, TypeAlias, Union
 import numpy as np
 
 from tilewright.errors import TraceError
+from tilewright.kinds import is_integer, legal
 from tilewright.lang import exact
 from tilewright.lang.numpy_functions import no_numpy_function, operator_of
-from tilewright.kinds import is_integer, legal
 from tilewright.lang.source import author_frame, here, instruction_at
 from tilewright.lang.tracer import located, open_region
 from tilewright.lang.verbs import inline
@@ -27,7 +27,7 @@ legal(
     "Index",
     "an integer, a constant or one that the running kernel knows",
     "integers",
-    lambda value: isinstance(value, Expr) or is_integer(value),
+    lambda value: isinstance(value, Expr | Collective) or is_integer(value),  # `unwrap` says what to write
 )
 
 
