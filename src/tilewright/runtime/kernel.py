@@ -30,7 +30,7 @@ from tilewright.runtime.backends import (
 from tilewright.runtime.binding import bind, check_output
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.specialise import spec_of
-from tilewright.runtime.specimens import Specimen, in_order, with_arrays
+from tilewright.runtime.specimens import Specimen, check_count, in_order, with_arrays
 from tilewright.tracebacks import trim
 
 if TYPE_CHECKING:  # a target is loaded when it is asked for
@@ -310,21 +310,13 @@ class Bound:
         return replace(report, target=rules_of, violations=broken)
 
     def _specs(self, arguments: Sequence[Any]) -> dict[str, TensorSpec]:
-        self._check_count(arguments)
+        check_count(self.program, arguments)
         specs = {}
         for p, argument in zip(self.program.parameters, arguments, strict=True):
             if p.kind == "tensor":
                 known = isinstance(argument, TensorSpec)
                 specs[p.name] = argument if known else spec_of(self._describe(p.name, argument))
         return specs
-
-    def _check_count(self, arguments: Sequence[Any]) -> None:
-        if len(arguments) != len(self._kinds):
-            names = ", ".join(parameter.name for parameter in self.program.parameters)
-            raise LaunchError(
-                f"kernel {self.program.name} takes {len(self._kinds)} arguments ({names}), "
-                f"{len(arguments)} given"
-            )
 
     def _describe(self, name: str, argument: Any) -> ArrayInfo:
         return described(self.program.name, name, argument)
@@ -362,7 +354,7 @@ class Bound:
         return self._executables[key]
 
     def _prepare(self, arguments: tuple[Any, ...], target: str | None) -> Prepared:
-        self._check_count(arguments)
+        check_count(self.program, arguments)
         backend = self._backend(arguments, target)
         specs = self._specs(arguments)
         arrays: dict[str, ArrayInfo] = {}

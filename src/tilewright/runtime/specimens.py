@@ -136,6 +136,19 @@ def _counts(what: str, given: Any) -> tuple[int, ...]:
     return found
 
 
+def check_count(program: Program, given: Sequence[Any]) -> None:
+    """As many arguments as a kernel has parameters.
+
+    Raises:
+        LaunchError: more or fewer; names the parameters.
+    """
+    names = [parameter.name for parameter in program.parameters]
+    if len(given) != len(names):
+        raise LaunchError(
+            f"kernel {program.name} takes {len(names)} arguments ({', '.join(names)}), {len(given)} given"
+        )
+
+
 def in_order(program: Program, given: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
     """The arguments of a kernel in the order of its parameters; numbers may be left out if any is named.
 
