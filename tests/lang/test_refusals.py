@@ -165,8 +165,8 @@ def division_by_zero(A, n, alpha):
     n // 0  # n // 0
 
 
-def modulo_of_what_may_be_negative(A, n, alpha):
-    n % (n - 4)  # n % (n - 4)
+def modulo_of_zero(A, n, alpha):
+    n % (n * 0)  # n % (n * 0)
 
 
 def symbolic_step(A, n, alpha):

@@ -136,10 +136,6 @@ def test_integers_divide_as_in_python(target: str) -> None:
         (lambda i, f, n: operator.itruediv(i, 2), "`/=` would make f32 of i: i32 fragment"),
         (lambda i, f, n: f.to(tw.f64) ** n, "pow of f64: no target has it; nearest legal choice: tw.exp(y"),
         (lambda i, f, n: tw.range(n / 2), "quotients of integers that are integers are `//`"),
-        (
-            lambda i, f, n: n // (n - 1),
-            "the divisor may be negative when the kernel runs; nearest legal choice",
-        ),
         (lambda i, f, n: n | 1, "n | 1: integers have no bitwise or"),
         (lambda i, f, n: 2**n, "2 ** n: the exponent is known only when the kernel runs"),
     ],
@@ -176,3 +172,26 @@ def test_integers_must_be_numbers_of_the_dtype(function, message: str) -> None:
     with pytest.raises(tw.LegalityError) as refused:
         kernel(np.zeros(32, np.float32), 3, target="reference")
     assert message in str(refused.value)
+
+
+@tw.kernel(Y="N", n=int)
+def divided(Y, n, *, inside):
+    k = tw.let(n - 4)
+    divisor = k if inside else n - 4
+    part = Y.tile((32,), (0,)).partition((32,))
+    tw.copy(tw.fragment(part, tw.i32, 0) + 7 // divisor, part)
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_a_divisor_that_depends_on_the_launch_must_be_positive(target: str) -> None:
+    y = np.zeros(32, np.int32)
+    assert divided(y, 6, inside=False, target=target).target == target
+    assert (y == 3).all()
+    with pytest.raises(tw.LaunchError, match="the divisor must be positive"):
+        divided(y, 2, inside=False, target=target)
+
+
+def test_a_negative_divisor_that_only_the_kernel_knows_is_found() -> None:
+    y = np.zeros(32, np.int32)
+    report = divided.bind(inside=True).check(y, 2)
+    assert "by a negative number" in str(report)

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from tilewright.errors import TraceError
+from tilewright.ir.kernel import Guard
 from tilewright.lang.source import here
+from tilewright.lang.tracer import current
 from tilewright.layout import expr
 from tilewright.layout.nodes import Int
 from tilewright.layout.ranges import bounds
+from tilewright.layout.walk import symbols
 
 
 def total(left: Int, right: Int) -> Int:
@@ -39,18 +42,22 @@ def rest(left: Int, right: Int) -> Int:
 
 
 def _divisor(left: Int, right: Int, sign: str) -> Int:
-    """A divisor of an integer of the kernel, which is not negative.
+    """A divisor of an integer of the kernel.
+
+    It is positive, as all that is known of quotients supposes.  Where that depends on the launch's sizes, the
+    launcher asks them; where it depends on what only the running kernel knows, the reference finds others.
 
     Raises:
-        TraceError: it is 0, or may be negative when the kernel runs.
+        TraceError: it is never positive.
     """
-    if right == 0:
-        raise TraceError(f"division of {left} by 0; divisors must be positive", here())
-    if bounds(right)[0] < 0:
-        raise TraceError(
-            f"{left} {sign} ({right}): the divisor may be negative when the kernel runs; nearest legal "
-            f"choice: {left} {sign} tw.maximum({right}, 1)",
-            here(),
+    if bounds(right)[1] <= 0:
+        raise TraceError(f"division of {left} by {right}; divisors must be positive", here())
+    if bounds(right)[0] >= 0:
+        return right
+    tracer = current()
+    if symbols(right) <= tracer.sizes and len(tracer.region_ids) == 1:
+        tracer.guards.append(
+            Guard(expr.less(0, right), f"`{left} {sign} ({right})`: the divisor must be positive")
         )
     return right
 

@@ -148,7 +148,11 @@ def _operands(value: Expr | Cond) -> list[Any]:
 
 
 def evaluate(value: Any, env: Mapping[Sym, Any]) -> Any:
-    """The value of an expression or condition; ``env`` may hold integers or NumPy integer arrays."""
+    """The value of an expression or condition; ``env`` may hold integers or NumPy integer arrays.
+
+    Raises:
+        ZeroDivisionError: a divisor is 0 or negative.
+    """
     match value:
         case Sym():
             return env[value]
@@ -157,9 +161,9 @@ def evaluate(value: Any, env: Mapping[Sym, Any]) -> Any:
         case Mul():
             return math.prod(evaluate(factor, env) for factor in value.factors)
         case FloorDiv():
-            return evaluate(value.left, env) // evaluate(value.right, env)
+            return evaluate(value.left, env) // _divisor(value.right, env)
         case Mod():
-            return evaluate(value.left, env) % evaluate(value.right, env)
+            return evaluate(value.left, env) % _divisor(value.right, env)
         case Xor():
             return evaluate(value.left, env) ^ evaluate(value.right, env)
         case Min():
@@ -184,6 +188,14 @@ def evaluate(value: Any, env: Mapping[Sym, Any]) -> Any:
             return ~_array(evaluate(value.part, env))
         case _:
             return value
+
+
+def _divisor(value: Int, env: Mapping[Sym, Any]) -> Any:
+    """A divisor, which all that is known of quotients takes for positive."""
+    found = evaluate(value, env)
+    if isinstance(found, int) and found < 0:
+        raise ZeroDivisionError(f"the divisor {value} is {found}; divisors are positive")
+    return found
 
 
 def _array(value: Any) -> Any:

@@ -329,7 +329,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
     // 09_attention.py:75: highest = max(largest, scores_max)
     float highest[4];
     #pragma unroll
-    for (int i = 0; i < 4; ++i) highest[i] = fmaxf(largest[i], scores_max[i]);
+    for (int i = 0; i < 4; ++i) highest[i] = max_or_nan(largest[i], scores_max[i]);
     // 09_attention.py:76: equal = equal(highest, -inf)
     bool equal[4];
     #pragma unroll

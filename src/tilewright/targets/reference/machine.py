@@ -85,7 +85,10 @@ class Machine:
                 try:
                     warp.waiting = next(tasks[warp], None)
                 except ZeroDivisionError:
-                    reason = "an integer of this operation, or of its operands' places, is divided by zero"
+                    reason = (
+                        "an integer of this operation, or of its operands' places, is divided by zero or by a "
+                        "negative number"
+                    )
                     assert warp.executes is not None
                     self.checker.waiting(Kind.DIVISION, warp.agent, warp.executes, None, reason, "run")
                     return False
