@@ -86,8 +86,8 @@ class Machine:
                     warp.waiting = next(tasks[warp], None)
                 except ZeroDivisionError:
                     reason = (
-                        "an integer of this operation, or of its operands' places, is divided by zero or by a "
-                        "negative number"
+                        "an integer of this operation, or of its operands' places, is divided by zero or by "
+                        "a negative number"
                     )
                     assert warp.executes is not None
                     self.checker.waiting(Kind.DIVISION, warp.agent, warp.executes, None, reason, "run")
