@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.lang.fragments import Fragment, Number, Operand, elementwise, of_integer
-from tilewright.lang.scalars import Scalar
+from tilewright.lang.scalars import Condition, Scalar
 from tilewright.lang.scalars import maximum as integer_maximum
 from tilewright.lang.scalars import minimum as integer_minimum
 from tilewright.lang.verbs import inline, verb
@@ -28,45 +28,45 @@ __all__ = [
 
 
 @verb
-def exp(x: Fragment) -> Fragment:
+def exp(x: Fragment | Number) -> Any:
     """``e ** x``."""
-    return _fragment("exp", x)
+    return _made("exp", x)
 
 
 @verb
-def exp2(x: Fragment) -> Fragment:
+def exp2(x: Fragment | Number) -> Any:
     """``2 ** x``; results below the least normal number may be 0."""
-    return _fragment("exp2", x)
+    return _made("exp2", x)
 
 
 @verb
-def log(x: Fragment) -> Fragment:
+def log(x: Fragment | Number) -> Any:
     """The natural logarithm."""
-    return _fragment("log", x)
+    return _made("log", x)
 
 
 @verb
-def sqrt(x: Fragment) -> Fragment:
+def sqrt(x: Fragment | Number) -> Any:
     """The square root, correctly rounded."""
-    return _fragment("sqrt", x)
+    return _made("sqrt", x)
 
 
 @verb
-def rsqrt(x: Fragment) -> Fragment:
+def rsqrt(x: Fragment | Number) -> Any:
     """``1 / sqrt(x)``."""
-    return _fragment("rsqrt", x)
+    return _made("rsqrt", x)
 
 
 @verb
-def tanh(x: Fragment) -> Fragment:
+def tanh(x: Fragment | Number) -> Any:
     """The hyperbolic tangent."""
-    return _fragment("tanh", x)
+    return _made("tanh", x)
 
 
 @verb
-def absolute(x: Fragment) -> Fragment:
+def absolute(x: Fragment | Number) -> Any:
     """``|x|``."""
-    return _fragment("abs", x)
+    return _made("abs", x)
 
 
 @inline
@@ -112,20 +112,19 @@ def _extreme(function: str, of_integers: Any, of_floats: Any, x: Any, y: Any) ->
 
 
 @verb
-def fma(x: Operand, y: Operand, z: Operand) -> Fragment:
+def fma(x: Operand, y: Operand, z: Operand) -> Any:
     """``x * y + z``, rounded once: of f32 or f64.
 
     ``x * y + z`` in operators rounds twice, and no target fuses it.
     """
-    return _fragment("fma", x, y, z)
+    return _made("fma", x, y, z)
 
 
 @verb
-def where(condition: Fragment, x: Operand, y: Operand) -> Fragment:
-    """``x`` where the condition holds, else ``y``, element by element."""
-    return _fragment("select", condition, x, y)
+def where(condition: Fragment | Number | Condition, x: Operand | bool, y: Operand | bool) -> Any:
+    """``x`` where the condition holds, else ``y``, element by element; also of numbers."""
+    return _made("select", condition, x, y)
 
 
-def _fragment(function: str, *operands: Operand) -> Fragment:
-    made: Fragment = elementwise(function, *operands)
-    return made
+def _made(function: str, *operands: object) -> Any:
+    return elementwise(function, *operands)
