@@ -16,8 +16,9 @@ from reporting import ROOT, arguments, keep
 
 from tilewright.errors import TilewrightError
 from tilewright.inspect.comparison import Comparison, compare, predict
+from tilewright.inspect.from_files import from_file
 from tilewright.inspect.measured import require_gpu
-from tilewright.inspect.subject import Subject, from_file
+from tilewright.inspect.subject import Subject
 from tilewright.runtime import cuda
 
 ARCH = "sm_90a"

@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from tilewright.runtime.outputs import output
+
 HERE = Path(__file__).parent
 
 
@@ -23,7 +25,8 @@ def main() -> None:
     files = asked.files or sorted((HERE / "results").glob("*.json"))
     if not files:
         sys.exit("no results to render; run a benchmark with --json benchmarks/results/NAME.json")
-    asked.out.write_text(page(files), encoding="utf-8", newline="\n")
+    with output(asked.out) as file:
+        file.write(page(files).encode())
 
 
 def page(files: Sequence[Path]) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from tilewright.runtime.outputs import output
 from tilewright.tune.machine import machine
 from tilewright.tune.measure import Effort
 
@@ -50,7 +51,8 @@ def keep(asked: argparse.Namespace, name: str, target: str, rows: Sequence[dict[
         return
     found = {"benchmark": name, "machine": machine(target, asked.commit).record(), "rows": list(rows)}
     asked.json.parent.mkdir(parents=True, exist_ok=True)
-    asked.json.write_text(json.dumps(found, indent=1, default=str) + "\n", encoding="utf-8")
+    with output(asked.json) as file:
+        file.write(f"{json.dumps(found, indent=1, default=str)}\n".encode())
 
 
 def table(head: Sequence[str], lines: Iterable[Sequence[object]]) -> str:

@@ -2,9 +2,9 @@
 
     python examples/01_layouts.py [--small] [-o DIRECTORY]
 
-Prints each table, compares it with a formula in plain Python, and draws it (as SVG, and as PNG if matplotlib
-is installed) into the directory, along with the picture of a tile dealt to threads.  Exits non-zero if a
-table differs from its formula.
+Prints each table and compares it with a formula in plain Python.  With a directory, draws it there (as SVG,
+and as PNG if matplotlib is installed), along with the picture of a tile dealt to threads.  Exits non-zero if
+a table differs from its formula.
 """
 
 from __future__ import annotations
@@ -65,18 +65,28 @@ def wrong_entries(layout, formula):
     ]
 
 
+def draw(layouts, directory):
+    """The picture of each layout, and of a tile dealt to threads."""
+    directory.mkdir(parents=True, exist_ok=True)
+    threads = tw.blocked((8, 16), threads=(4, 8), order=(1, 0))
+    suffixes = ("svg", "png") if find_spec("matplotlib") is not None else ("svg",)
+    for suffix in suffixes:
+        for make, layout in zip(LAYOUTS, layouts, strict=True):
+            draw_layout(layout).save(directory / f"{make.__name__}.{suffix}")
+        draw_distribution(threads).save(directory / f"threads.{suffix}")
+    print(f"pictures: {directory}")
+
+
 def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--small", action="store_true", help="smaller layouts")
     parser.add_argument(
-        "-o", "--output", type=Path, default=Path("layouts"), help="directory of the pictures"
+        "-o", "--output", type=Path, help="draw pictures into this directory; without it, none"
     )
     arguments = parser.parse_args()
     scale = 1 if arguments.small else 2
-    suffixes = ("svg", "png") if find_spec("matplotlib") is not None else ("svg",)
-    arguments.output.mkdir(parents=True, exist_ok=True)
     wrong = 0
     for make in LAYOUTS:
         layout, formula = make(scale)
@@ -85,12 +95,10 @@ def main():
         print(f"{make.__name__}: {layout}")
         print(f"{make.__doc__}\n\n{offset_table(layout)}\n")
         print(f"differs from the formula at {found}\n" if found else "as the formula says\n")
-        for suffix in suffixes:
-            draw_layout(layout).save(arguments.output / f"{make.__name__}.{suffix}")
-    threads = tw.blocked((8, 16), threads=(4, 8), order=(1, 0))
-    for suffix in suffixes:
-        draw_distribution(threads).save(arguments.output / f"threads.{suffix}")
-    print(f"pictures: {arguments.output}")
+    if arguments.output is not None:
+        draw([make(scale)[0] for make in LAYOUTS], arguments.output)
+    else:
+        print("pictures: none; give -o DIRECTORY")
     return 1 if wrong else 0
 
 

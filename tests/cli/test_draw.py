@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from tilewright.cli import app
+from tilewright.cli.verbs import app
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -83,7 +83,7 @@ def test_files(tmp_path: Path, suffix: str) -> None:
     [
         (("layout", "(4,4", "-o", "a.svg"), "means nothing"),
         (("layout", "(4,4)", "-o", "a.jpg"), "nearest: a.svg"),
-        (("layout", "(4,4)", "-o", "no/such/directory/a.svg"), "No such file or directory"),
+        (("layout", "(4,4)", "-o", "no/such/directory/a.svg"), "there is no directory no/such/directory"),
         (("layout", "(512,512)"), "nearest: Slice("),
         (("map", "mma.m16n8k17"), "nearest: mma.m16n8k16.f32.f16"),
         (("map", "mma.m16n8k16", "--warps", "2"), "e.g. 2x2"),

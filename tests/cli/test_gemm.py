@@ -14,8 +14,8 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tilewright as tw
-from tilewright.cli import app
-from tilewright.cli.matrices import save
+from tilewright.cli.npy import write
+from tilewright.cli.verbs import app
 from tilewright.runtime.compare import compare_gemm
 from tilewright.tune.trial import Trial
 
@@ -137,7 +137,7 @@ def test_a_failed_write_leaves_nothing(
 
     monkeypatch.setattr(np.lib.format, "write_array", full)
     with pytest.raises(tw.TilewrightError, match="No space left"):
-        save(tmp_path / "c.npy", np.zeros(3))
+        write(tmp_path / "c.npy", np.zeros(3))
     assert not (tmp_path / "c.npy").exists()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.npy", "b.npy"]
 
@@ -179,7 +179,7 @@ def test_a_closed_pipe_is_no_traceback() -> None:
 
 def test_help_comes_quickly_and_loads_nothing_heavy() -> None:
     program = (
-        "import sys\nfrom tilewright.cli import app\n"
+        "import sys\nfrom tilewright.cli.verbs import app\n"
         "try:\n    app(['gemm', '--help'])\nfinally:\n    print(*sys.modules, file=sys.stderr)"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tilewright.cli import app
+from tilewright.cli.verbs import app
 
 KERNELS = """\
 import tilewright as tw

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
-from tilewright.cli import app
+from tilewright.cli.verbs import app
 from tilewright.errors import CompileError, ToolchainError
 from tilewright.runtime.compare import Comparison
 from tilewright.tune.trial import Trial

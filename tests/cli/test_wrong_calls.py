@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tilewright as tw
-from tilewright.cli import app
+from tilewright.cli.verbs import app
 from tilewright.ops.gemm import gemm, matmul
 from tilewright.targets.atoms import fma
 

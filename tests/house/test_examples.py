@@ -74,3 +74,4 @@ def test_example_runs(example: Path, tmp_path: Path) -> None:
     )
     assert result.returncode == 0, result.stdout + result.stderr
     assert result.stdout.strip(), "an example shows something"
+    assert not list(tmp_path.iterdir()), "an example writes where it is told"

@@ -12,7 +12,8 @@ import tilewright as tw
 from tilewright.errors import LaunchError
 from tilewright.inspect.draw import draw_timeline
 from tilewright.inspect.draw.timelines import slot_rows, warp_rows
-from tilewright.inspect.subject import Subject, from_file
+from tilewright.inspect.from_files import from_file
+from tilewright.inspect.subject import Subject
 from tilewright.inspect.timeline import Event, Timeline
 
 from .pictures import check_picture

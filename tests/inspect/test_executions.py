@@ -16,7 +16,8 @@ import tilewright as tw
 from tilewright.errors import UnknownCountError
 from tilewright.inspect import executions as room
 from tilewright.inspect.executions import executions
-from tilewright.inspect.subject import Subject, from_file
+from tilewright.inspect.from_files import from_file
+from tilewright.inspect.subject import Subject
 from tilewright.ir import async_ops, ops
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.op import Op

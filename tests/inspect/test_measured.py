@@ -16,8 +16,9 @@ from tests.runtime.fake_gpu import gpu as gpu  # a fixture
 from typer.testing import CliRunner, Result
 
 import tilewright as tw
-from tilewright.cli import app
+from tilewright.cli.verbs import app
 from tilewright.inspect.comparison import DERIVED, SHOWN, Comparison, predict, with_derived
+from tilewright.inspect.from_files import from_file
 from tilewright.inspect.measured import (
     CONFLICTS,
     FEWEST,
@@ -29,7 +30,7 @@ from tilewright.inspect.measured import (
     measured,
     parse,
 )
-from tilewright.inspect.subject import Subject, from_file
+from tilewright.inspect.subject import Subject
 from tilewright.runtime import cuda
 
 Golden = Callable[[str, str], None]

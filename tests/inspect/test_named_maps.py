@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 import tilewright as tw
-from tilewright.cli import app
+from tilewright.cli.verbs import app
 from tilewright.inspect.draw.maps import holders
 from tilewright.inspect.draw.marks import Box
 from tilewright.inspect.draw.palette import of_fraction

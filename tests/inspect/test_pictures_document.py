@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from tilewright.cli import app
+from tilewright.cli.verbs import app
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "pictures.md"

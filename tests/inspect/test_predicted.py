@@ -9,6 +9,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.inspect.comparison import predicted_figures, with_derived
+from tilewright.inspect.from_files import from_file
 from tilewright.inspect.measured import (
     ASYNC_PASSES,
     CONFLICTS,
@@ -21,7 +22,7 @@ from tilewright.inspect.measured import (
     STORES,
 )
 from tilewright.inspect.predicted import Traffic, predicted_traffic
-from tilewright.inspect.subject import Subject, from_file
+from tilewright.inspect.subject import Subject
 from tilewright.targets.cuda.banks import Requests
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

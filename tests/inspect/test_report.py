@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.inspect.from_files import from_file
 from tilewright.inspect.report import movements, resources
-from tilewright.inspect.subject import Subject, from_file, library_gemm, read_shape
+from tilewright.inspect.subject import Subject, library_gemm, read_shape
 from tilewright.runtime.executable import Executable
 
 

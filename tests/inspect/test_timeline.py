@@ -13,7 +13,8 @@ import tilewright as tw
 from tilewright.errors import HazardError, LaunchError, LayoutError
 from tilewright.inspect.draw import draw_timeline
 from tilewright.inspect.draw.timelines import Row, background_rows, slot_rows, warp_rows
-from tilewright.inspect.subject import Subject, from_file, library_gemm
+from tilewright.inspect.from_files import from_file
+from tilewright.inspect.subject import Subject, library_gemm
 from tilewright.inspect.timeline import Event, Lengths, Timeline, timeline
 from tilewright.targets.reference.asynchronous import REFERENCE
 from tilewright.targets.reference.recorder import Recorder

@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
-import typer
+import os
+import signal
+import sys
+from importlib import import_module
 
-from tilewright.cli.cache import cache
-from tilewright.cli.doctor import doctor
-from tilewright.cli.draw import draw
-from tilewright.cli.gemm import gemm
-from tilewright.cli.inspect import inspect
-
-__all__ = ["app", "main"]
-
-app = typer.Typer(
-    name="tilewright",
-    help="GEMM kernels written out of tiles: run them, look into them, and see what this machine can do.",
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    add_completion=False,
-    no_args_is_help=True,
-)
-for verb in (gemm, doctor, inspect, cache):
-    app.command()(verb)
-app.add_typer(draw, name="draw")
+INTERRUPTED = 130
+"""Exit status after Ctrl-C, as shells have it."""
 
 
 def main() -> None:
     """The entry point of `tilewright` and of `python -m tilewright`."""
-    app(prog_name="tilewright")
+    # Before and after the work there is nothing to clean up.
+    _on_interrupt(_end)
+    verbs = import_module("tilewright.cli.verbs")
+    _on_interrupt(signal.default_int_handler)
+    status = verbs.run(sys.argv[1:])
+    _on_interrupt(_end)
+    sys.exit(status)
+
+
+def _on_interrupt(handler: object) -> None:
+    # A shell has those in the background ignore Ctrl-C.
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+        signal.signal(signal.SIGINT, handler)  # type: ignore[arg-type]
+
+
+def _end(*_: object) -> None:
+    """Say that the command was interrupted, and end at once."""
+    try:
+        os.write(2, b"tilewright: interrupted\n")
+    finally:
+        os._exit(INTERRUPTED)

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
+import io
 import os
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import ParamSpec
 
 import typer
 
+from tilewright.cli import INTERRUPTED
 from tilewright.errors import HazardError, TilewrightError, WrongResultError
+
+OK = 0
 
 WRONG = 1
 """Exit status of a result that is not what it should be."""
 
 BAD_INPUT = 2
 """Exit status of a request that cannot be served."""
-
-INTERRUPTED = 130
 
 _MEANT = {"gpu": "cuda", "nvidia": "cuda", "host": "cpu"}
 
@@ -50,17 +53,16 @@ def reports(verb: Callable[Parameters, None]) -> Callable[Parameters, None]:
     def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
         try:
             verb(*args, **kwargs)
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
         except (WrongResultError, HazardError) as error:
             raise _stop(str(error), WRONG) from None
         except TilewrightError as error:
             raise _stop(str(error), BAD_INPUT) from None
         except MemoryError as error:
             raise _stop(f"not enough memory: {error or 'the matrices are too large'}", BAD_INPUT) from None
-        except BrokenPipeError:
-            # Whoever read the output has closed it; what is still buffered has nowhere to go.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise typer.Exit(BAD_INPUT) from None
+        except OSError as error:
+            raise typer.Exit(refused(error)) from None
         except KeyboardInterrupt:
             raise _stop("interrupted", INTERRUPTED) from None
 
@@ -68,8 +70,58 @@ def reports(verb: Callable[Parameters, None]) -> Callable[Parameters, None]:
 
 
 def _stop(message: str, status: int) -> typer.Exit:
-    typer.echo(f"tilewright: {message}", err=True)
+    complain(message)
     return typer.Exit(status)
+
+
+def complain(message: str) -> None:
+    """Say what is wrong, on the standard error if it can be written; words without an end are cut."""
+    shown = re.sub(r"\S{300,}", lambda word: f"{word[0][:80]}…{word[0][-40:]}", message)
+    with contextlib.suppress(OSError):
+        typer.echo(f"tilewright: {shown}", err=True)
+
+
+def refused(error: OSError) -> int:
+    """Say what the system refused, and give the exit status."""
+    if isinstance(error, BrokenPipeError):
+        _discard_output()  # whoever read it has closed it, and knows
+    else:
+        where = f"{error.filename}: " if error.filename else ""
+        complain(f"{where}{error.strerror or error}")
+    return BAD_INPUT
+
+
+def open_streams() -> bool:
+    """Make sure of somewhere to write to; false, and the reason is said, where the output would be lost."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115
+    if sys.stdout is None:
+        complain("the standard output is closed; nearest: > /dev/null")
+        return False
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):  # names and signs that the locale does not know are spelled
+            stream.reconfigure(errors="backslashreplace")
+    return True
+
+
+def close_streams(status: int) -> int:
+    """Write what is left, and give the exit status: of a request that cannot be served if nobody gets it."""
+    try:
+        sys.stdout.flush()
+    except OSError as error:
+        _discard_output()
+        if status != OK:
+            return status
+        if not isinstance(error, BrokenPipeError):
+            complain(f"the standard output cannot be written: {error.strerror or error}")
+        return BAD_INPUT
+    return status
+
+
+def _discard_output() -> None:
+    """Let what is still buffered go nowhere."""
+    with contextlib.suppress(OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def say(step: str, text: str) -> None:
@@ -78,10 +130,10 @@ def say(step: str, text: str) -> None:
     sys.stdout.flush()
 
 
-@contextmanager
+@contextlib.contextmanager
 def working(what: str) -> Iterator[None]:
     """Show that something goes on, on a terminal; it leaves no trace."""
-    if not sys.stderr.isatty():
+    if sys.stderr is None or not sys.stderr.isatty():
         yield
         return
     from rich.console import Console

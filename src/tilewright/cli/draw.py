@@ -16,13 +16,15 @@ from tilewright.errors import LayoutError
 from tilewright.inspect.draw import Picture, draw_banks, draw_distribution, draw_layout, draw_timeline
 from tilewright.inspect.draw.picture import check_suffix
 from tilewright.inspect.draw.timelines import MOST_STEPS
-from tilewright.inspect.spelled import MATRICES, matrix_rows, read_layout, read_map, read_pair
-from tilewright.inspect.subject import from_file, library_gemm
+from tilewright.inspect.from_files import from_file
+from tilewright.inspect.spelled import MATRICES, matrix_rows, read_layout, read_map, read_pair, whole
+from tilewright.inspect.subject import library_gemm
 from tilewright.lang.threads import thread_map
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.layout import Layout
 from tilewright.layout.transforms import Tile
 from tilewright.layout.view import View
+from tilewright.runtime.outputs import check_output, is_standard_output
 
 draw = typer.Typer(
     help="Draw a layout, a (thread, value) map, bank conflicts or a pipeline's timeline.",
@@ -156,8 +158,8 @@ def timeline_(
 
 
 def _threads(text: str) -> Layout | tuple[int, ...]:
-    if all(part.isdecimal() for part in text.split("x")):
-        return tuple(map(int, text.split("x")))
+    if re.fullmatch(r"\d+(x\d+)*", text):
+        return tuple(whole("a count of threads", part, "32x4") for part in text.split("x"))
     made = read_layout(text)
     if not isinstance(made, Layout):
         raise LayoutError(f"threads {text!r}: give counts such as 32x4, or a layout without transforms")
@@ -175,7 +177,7 @@ def _tile(view: View, spread: Distribution, at: str) -> View:
 def _indices(option: str, text: str) -> tuple[int, ...]:
     if not re.fullmatch(r"\d+(,\d+)*", text):
         raise LayoutError(f"--{option} {text!r} means nothing; give e.g. --{option} 0,0")
-    return tuple(map(int, text.split(",")))
+    return tuple(whole(f"--{option}", part, f"--{option} 0,0") for part in text.split(","))
 
 
 def _widest(view: View, spread: Distribution, element_bytes: int) -> int:
@@ -187,15 +189,15 @@ def _widest(view: View, spread: Distribution, element_bytes: int) -> int:
 def _check(output: Path | None) -> None:
     if output is not None:
         check_suffix(output)
+        check_output(output)
 
 
 def _give(picture: Picture, output: Path | None) -> None:
     """Write a picture into a file, or as text to the terminal, in colours if it shows them."""
     if output is not None:
-        try:
-            typer.echo(f"wrote {picture.save(output)}")
-        except OSError as error:
-            raise LayoutError(f"{output}: {error.strerror}") from None
+        saved = picture.save(output)
+        if not is_standard_output(output):
+            typer.echo(f"wrote {saved}")
     elif sys.stdout.isatty():
         from rich.console import Console
         from rich.text import Text

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from tilewright.cli.console import choose, duration, reports, say, working
-from tilewright.cli.matrices import check_output, gather, save
+from tilewright.cli.matrices import gather
+from tilewright.cli.npy import write
 from tilewright.dtypes import dtype
 from tilewright.ops.config import MATHS
 from tilewright.ops.sample import Array, Operands
 from tilewright.runtime.backends import BACKENDS
 from tilewright.runtime.compare import Comparison
 from tilewright.runtime.executable import Executable
+from tilewright.runtime.outputs import check_output, is_standard_output
 from tilewright.tune.measure import QUICK
 from tilewright.tune.trial import OURS, Trial, gemm_trial
 
@@ -24,14 +28,19 @@ def gemm(
     operands: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[M N K | A.npy B.npy]",
+            metavar="[M N K | MxNxK | A.npy B.npy]",
             help="Extents of made-up matrices A (M, K) and B (K, N), or two files. "
             "Default: 1024 1024 1024 (cuda: 4096, reference: 64, each way).",
             show_default=False,
         ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Write C (M, N) to this .npy file, once verified.")
+        Path | None,
+        typer.Option(
+            "-o",
+            "--output",
+            help="Write C (M, N) to this .npy file, once verified; with /dev/stdout the steps go to stderr.",
+        ),
     ] = None,
     dtype: Annotated[
         str | None,
@@ -73,17 +82,26 @@ def gemm(
     choose("math", math, MATHS)
     if output is not None:
         check_output(output)
-    with working("making the matrices"):
-        made = gather(
-            operands or [], target=target, dtype_name=dtype, layout=layout, init=init, data=data, seed=seed
-        )
-        trial = gemm_trial(made, target, math)
-    _execute(trial, made, verify)
-    if output is not None:
-        save(output, trial.result())
-        say("output", f"{output}: C {_shape(trial.result())} {trial.out_dtype}")
-    if time:
-        _time(trial)
+    with contextlib.ExitStack() as stack:
+        if output is not None and is_standard_output(output):
+            stack.enter_context(contextlib.redirect_stdout(sys.stderr))  # a reader expects C alone
+        with working("making the matrices"):
+            made = gather(
+                operands or [],
+                target=target,
+                dtype_name=dtype,
+                layout=layout,
+                init=init,
+                data=data,
+                seed=seed,
+            )
+            trial = gemm_trial(made, target, math)
+        _execute(trial, made, verify)
+        if output is not None:
+            write(output, trial.result())
+            say("output", f"{output}: C {_shape(trial.result())} {trial.out_dtype}")
+        if time:
+            _time(trial)
 
 
 def _execute(trial: Trial, made: Operands, verify: bool) -> None:

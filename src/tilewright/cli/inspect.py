@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -11,9 +12,10 @@ import typer
 from tilewright.cli.console import UsageError, choose, duration, reports, working
 from tilewright.errors import LegalityError
 from tilewright.inspect.comparison import compare
+from tilewright.inspect.from_files import from_file, listed
 from tilewright.inspect.measured import require_gpu
 from tilewright.inspect.report import counters, resources
-from tilewright.inspect.subject import Subject, from_file, library_gemm
+from tilewright.inspect.subject import Subject, library_gemm
 from tilewright.runtime.backends import BACKENDS
 
 DTYPE = "f32"
@@ -24,7 +26,8 @@ def inspect(
     kernel: Annotated[
         str,
         typer.Argument(
-            help="gemm, the library's; or path/to/file.py:name, a kernel or a bound kernel; or NAME[key]."
+            help="gemm, the library's; path/to/file.py, to list its kernels; or path/to/file.py:name, a "
+            "kernel or a bound kernel; or NAME[key]."
         ),
     ] = "gemm",
     target: Annotated[str, typer.Option(help="Which target to compile for: cpu, cuda or reference.")] = "cpu",
@@ -81,6 +84,9 @@ def inspect(
     Compiles for GPUs that are not there; only --measure runs the kernel.
     """
     choose("target", target, tuple(BACKENDS))
+    if kernel.endswith(".py"):
+        typer.echo(listed(Path(kernel)))
+        return
     if (measure or launch) and target != "cuda":
         raise UsageError(
             f"--measure reads the counters of a GPU, and target {target} has none; "

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import os
-import tempfile
+import re
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +11,13 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.cli.console import UsageError, choose, size
+from tilewright.cli.npy import read
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import DTypeError
+from tilewright.inspect.spelled import whole
 from tilewright.ops.config import SUPPORTED
 from tilewright.ops.sample import INITS, Operands, operands
+from tilewright.tune.machine import memory_bytes
 
 Array = npt.NDArray[Any]
 
@@ -64,7 +66,7 @@ def gather(
     """The matrices that the command line asks for.
 
     Args:
-        given: ``M N K``, two file names, or nothing.
+        given: ``M N K`` or ``MxNxK``, two file names, or nothing.
         target: which target will multiply them.
         dtype_name: element type; None for f32, or what the files hold.
         layout: how A and B are stored; None for ``"nn"``, or what the files say.
@@ -95,20 +97,22 @@ def gather(
 
 
 def _extents(given: list[str]) -> tuple[int, int, int]:
-    if len(given) != 3:
+    texts = (
+        given[0].split("x")
+        if len(given) == 1 and re.fullmatch(r"[^./\\]+x[^./\\]+x[^./\\]+", given[0])
+        else given
+    )
+    if len(texts) != 3:
         raise UsageError(
-            f"{len(given)} argument{'s' * (len(given) != 1)} ({' '.join(given)}); give three extents M N K, "
-            "or two files a.npy b.npy, or nothing"
+            f"{len(given)} argument{'s' * (len(given) != 1)} ({' '.join(given)}); give three extents M N K "
+            "or MxNxK, or two files a.npy b.npy, or nothing"
         )
-    found = []
-    for name, text in zip("MNK", given, strict=True):
-        if not (text.isascii() and text.isdigit()):
-            raise UsageError(
-                f"{name} is {text!r}, which is not a whole number; e.g. tilewright gemm 512 512 512"
-            )
-        if int(text) == 0:
+    found = [
+        whole(name, text, "tilewright gemm 512 512 512") for name, text in zip("MNK", texts, strict=True)
+    ]
+    for name, extent in zip("MNK", found, strict=True):
+        if extent == 0:
             raise UsageError(f"{name} is 0; the extents M N K must be positive")
-        found.append(int(text))
     return (found[0], found[1], found[2])
 
 
@@ -122,13 +126,6 @@ def _check_memory(shape: tuple[int, int, int], element: DType) -> None:
         raise UsageError(
             f"M N K = {m} {n} {k} in {element} takes {size(wanted)}; this machine has {size(present)}"
         )
-
-
-def memory_bytes() -> int | None:
-    """The machine's memory; None where the system does not say."""
-    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
-        return None
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 # ---------------------------------------------------------------- files
@@ -152,34 +149,36 @@ def _read(path_a: Path, path_b: Path, dtype_name: str | None) -> Operands:
 
 def _load(path: Path, asked: DType | None) -> Array:
     """A matrix from a file, in the dtype that was asked for."""
-    try:
-        with path.open("rb") as file:
-            array = np.lib.format.read_array(file, allow_pickle=False)
-    except FileNotFoundError:
-        raise UsageError(f"{path}: no such file") from None
-    except OSError as error:
-        raise UsageError(f"{path}: {error.strerror or error}") from None
-    except ValueError:
-        raise UsageError(f"{path}: not a .npy file of numbers; write one with numpy.save") from None
+    array = read(path)
     if array.ndim != 2:
         raise UsageError(f"{path}: has {array.ndim} dimensions {array.shape}; a matrix has 2")
     if 0 in array.shape:
         raise UsageError(f"{path}: is empty, shape {array.shape}; the extents M N K must be positive")
-    if array.dtype.kind == "V" and asked is not None and array.dtype.itemsize == asked.bytes:
-        return array.view(asked.numpy)  # what NumPy's format makes of bf16 and fp8
+    if array.dtype.kind == "V":  # what NumPy's format makes of bf16 and fp8
+        return _opaque(path, array, asked)
     native = array.astype(array.dtype.newbyteorder("="), copy=False)
     try:
         held = dtype(native.dtype)
     except DTypeError:
-        raise UsageError(
-            f"{path}: holds {array.dtype}, which is no element type; say what it is, e.g. --dtype bf16"
-        ) from None
+        raise UsageError(f"{path}: holds {array.dtype}, which is no element type") from None
     if asked is None:
         _multiplied(held, f"{path}: ")
         return native
     if held.components > 1:
         raise UsageError(f"{path}: holds complex numbers ({held}), of which no {asked} can be made")
     return _converted(native, asked, path)
+
+
+def _opaque(path: Path, array: Array, asked: DType | None) -> Array:
+    """Bytes without a meaning, as the dtype that was asked for."""
+    count = array.dtype.itemsize
+    fitting = [name for name in SUPPORTED if dtype(name).numpy.kind == "V" and dtype(name).bytes == count]
+    if asked is None or asked.bytes != count:
+        nearest = f"; say what they are, e.g. --dtype {fitting[0]}" if fitting else ""
+        raise UsageError(
+            f"{path}: holds elements of {count} bytes without a type ({array.dtype.str}){nearest}"
+        )
+    return array.view(asked.numpy)
 
 
 def _converted(array: Array, asked: DType, path: Path) -> Array:
@@ -192,44 +191,3 @@ def _converted(array: Array, asked: DType, path: Path) -> Array:
         first = tuple(int(i) for i in np.argwhere(lost)[0])
         raise UsageError(f"{path}: element {list(first)} is {array[first]}, which {asked} does not hold")
     return made
-
-
-def check_output(path: Path) -> None:
-    """Find out before the work whether its result can be kept.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
-    folder = path.parent
-    if path.is_dir():
-        raise UsageError(f"cannot write {path}: it is a directory")
-    if not folder.is_dir():
-        raise UsageError(f"cannot write {path}: there is no directory {folder}")
-    if not os.access(folder, os.W_OK):
-        raise UsageError(f"cannot write {path}: {folder} may not be written")
-
-
-def save(path: Path, array: Array) -> None:
-    """Write a .npy file, whole or not at all; replaces a file of that name.
-
-    Raises:
-        UsageError: the file cannot be written.
-    """
-    try:
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as file:
-                np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
-            Path(name).chmod(0o666 & ~_umask())
-            Path(name).replace(path)
-        except BaseException:
-            Path(name).unlink(missing_ok=True)
-            raise
-    except OSError as error:
-        raise UsageError(f"cannot write {path}: {error.strerror or error}") from None
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

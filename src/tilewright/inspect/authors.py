@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from tilewright.errors import TilewrightError, TraceError
+from tilewright.errors import Location, TilewrightError, TraceError
 from tilewright.lang.program import Program
 from tilewright.lang.source import raised_at
+
+DEEPEST = 8
+"""Calls within one another that are shown."""
 
 
 def in_kernel(program: Program, error: Exception) -> TraceError | None:
@@ -26,6 +29,8 @@ def told(error: Exception, file: str) -> str:
     while traceback is not None and traceback.tb_frame.f_code.co_filename != file:
         traceback = traceback.tb_next
     where = raised_at(traceback)
+    if where is not None and len(where.frames) > DEEPEST:  # recursion without an end
+        where = Location(where.frames[:DEEPEST])
     return _named(error) + (f"\n{where.excerpt()}" if where else "")
 
 

@@ -11,7 +11,7 @@ from dataclasses import fields
 from typing import Any
 
 from tilewright.dtypes import bf16, f16
-from tilewright.errors import LayoutError, TilewrightError
+from tilewright.errors import LaunchError, LayoutError, TilewrightError
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.layout.distribution import Distribution, Mode
 from tilewright.layout.layout import Layout
@@ -135,6 +135,28 @@ def matrix_rows(name: str) -> Distribution:
     return Distribution(_box(count), (Mode(8, 0, 1), *along), (Mode(8, 1, 1),))
 
 
+LARGEST = 2**31 - 1
+
+
+def whole(what: str, text: str, example: str) -> int:
+    """A whole number of at most 31 bits.
+
+    Raises:
+        LaunchError: it is something else; ends with the example.
+
+    Example:
+        >>> whole("M", "0512", "")
+        512
+    """
+    if not (text.isascii() and text.isdigit()):
+        raise LaunchError(f"{what} is {text!r}, which is not a whole number; e.g. {example}")
+    digits = text.lstrip("0") or "0"
+    if len(digits) > len(str(LARGEST)) or int(digits) > LARGEST:
+        shown = digits if len(digits) < 30 else f"a number of {len(digits)} digits"
+        raise LaunchError(f"{what} is {shown}; nearest legal choice: {LARGEST}")
+    return int(digits)
+
+
 def read_pair(what: str, text: str) -> tuple[int, int]:
     """Two positive integers, as ``2x4``.
 
@@ -148,7 +170,7 @@ def read_pair(what: str, text: str) -> tuple[int, int]:
     found = re.fullmatch(r"([1-9]\d*)x([1-9]\d*)", text)
     if not found:
         raise LayoutError(f"{what} {text!r} means nothing; give two counts, along M and N, e.g. 2x2")
-    return int(found[1]), int(found[2])
+    return whole(what, found[1], "2x2"), whole(what, found[2], "2x2")
 
 
 def nearest(text: str, known: Iterable[str]) -> str:
@@ -174,7 +196,7 @@ def _layout(text: str) -> Layout:
     shape, colon, stride = text.partition(":")
     try:
         parts = [ast.literal_eval(part.strip()) for part in ((shape, stride) if colon else (shape,))]
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
         parts = []
     if not parts or not all(map(_is_integers, parts)):
         raise LayoutError(f"layout {text!r} means nothing; give shape:stride, e.g. (4,(2,4)):(2,(1,8))")
@@ -194,7 +216,7 @@ def _transform(text: str) -> Any:
         name = call.func.id
         given = [ast.literal_eval(argument) for argument in call.args]
         named = {keyword.arg or "": ast.literal_eval(keyword.value) for keyword in call.keywords}
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):
         raise LayoutError(f"transform {text!r} means nothing; write e.g. Swizzle(3,3,3)") from None
     if name not in known:
         raise LayoutError(
@@ -209,10 +231,10 @@ def _transform(text: str) -> Any:
 
 def _atom(text: str) -> MmaAtom:
     if found := WGMMA.fullmatch(text):
-        return atoms.wgmma(bf16 if found[2] == "bf16" else f16, int(found[1]))
+        return atoms.wgmma(bf16 if found[2] == "bf16" else f16, whole("n", found[1], text))
     if found := FMA.fullmatch(text):
         acc, element, *counts = found.groups(default="1")
-        lanes_m, lanes_n, m, n = map(int, counts)
+        lanes_m, lanes_n, m, n = (whole("a count of lanes or elements", count, text) for count in counts)
         return atoms.fma(element, acc, (lanes_m, lanes_n), (m, n))
     fitting = [atom for name, atom in ATOMS.items() if name == text or name.startswith(f"{text}.")]
     # Accumulators and narrow floats of one size have the same maps: then the first will do.

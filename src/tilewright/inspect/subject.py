@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import functools
-import importlib.util
 import itertools
 import re
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
-from types import ModuleType
 from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 
 import numpy as np
@@ -18,12 +14,12 @@ import numpy.typing as npt
 
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError, TilewrightError
-from tilewright.inspect.authors import in_kernel, told
+from tilewright.inspect.authors import in_kernel
+from tilewright.inspect.spelled import whole
 from tilewright.inspect.timeline import Timeline, timeline
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.ir.printer import print_kernel
 from tilewright.ir.verify import violations
-from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.layout.walk import evaluate
 from tilewright.ops.config import default_config
@@ -35,7 +31,7 @@ from tilewright.runtime.arrays import ArrayInfo, describe
 from tilewright.runtime.backends import backend_named
 from tilewright.runtime.binding import Binding, bind
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.kernel import Bound, Kernel
+from tilewright.runtime.kernel import Bound
 from tilewright.runtime.reference import PreparedReference
 from tilewright.runtime.specialise import spec_of
 from tilewright.runtime.specimens import Order, like
@@ -237,7 +233,7 @@ def library_gemm(target: str, dtype_name: str, shape: str, layout: str, math: st
         raise LaunchError(f"unknown layout {layout!r}; choose one of nn, nt, tn, tt")
     element = dtype(dtype_name)
     extents = read_shape(shape)
-    _require(extents, ("M", "N", "K"))
+    require_extents(extents, ("M", "N", "K"))
     sizes = (extents["M"], extents["N"], extents["K"])
     config = default_config(target, element, sizes, math)
     bound = gemm.bind(tile=config.tile, mma=config.mma, stages=config.stages)
@@ -246,53 +242,6 @@ def library_gemm(target: str, dtype_name: str, shape: str, layout: str, math: st
     return Subject(
         bound, {"A": element, "B": element, "C": output_dtype(element)}, extents, frozenset(stored)
     )
-
-
-def from_file(where: str, dtype_names: str, shape: str, constants: Sequence[str]) -> Subject:
-    """A kernel that a Python file defines.
-
-    Args:
-        where: ``path/to/file.py:name``; the name is a kernel, or what its `bind` gave; in a dictionary of
-            them ``NAME[key]``, the key without quotes.
-        dtype_names: one element type for all arrays, or ``A=i8,B=i8,C=i32``.
-        shape: extents, as `read_shape` takes them.
-        constants: ``NAME=EXPRESSION`` for each constant, and for each number that the kernel takes; Python,
-            evaluated in the file's own namespace.
-
-    Raises:
-        LaunchError: no such file or kernel, or something is missing; lists what there is.
-    """
-    path, _, name = where.partition(".py:")
-    path += ".py"
-    if not name:
-        raise LaunchError(f"unknown kernel {where!r}; give gemm, or path/to/file.py:name")
-    module = _load(Path(path))
-    kernels = _kernels(module)
-    found = kernels.get(name)
-    if found is None:
-        there = list(kernels)
-        raise LaunchError(f"{path} has no kernel {name!r}; it has {', '.join(there) or 'none'}")
-    given = _constants(constants, module)
-    _check_numbers(found.program, given)
-    taken = {parameter.name for parameter in found.program.parameters if parameter.kind != "tensor"}
-    numbers = {name: given.pop(name) for name in taken & given.keys()}
-    if isinstance(found, Bound) and given:
-        raise LaunchError(f"{name} is bound already; leave out --set {', '.join(given)}")
-    bound = found if isinstance(found, Bound) else found.bind(**given)
-    dtypes, extents = _dtypes(dtype_names, bound.program), _extents(shape, bound.program)
-    return Subject(bound, dtypes, extents, numbers=numbers)
-
-
-def _kernels(module: ModuleType) -> dict[str, Kernel | Bound]:
-    """The kernels of a file by name; those in a dictionary as ``NAME[key]``."""
-    found: dict[str, Kernel | Bound] = {}
-    for name, value in vars(module).items():
-        if isinstance(value, Kernel | Bound):
-            found[name] = value
-        elif isinstance(value, dict):
-            inside = {f"{name}[{key}]": item for key, item in value.items()}
-            found |= {key: item for key, item in inside.items() if isinstance(item, Kernel | Bound)}
-    return found
 
 
 def read_shape(text: str) -> dict[str, int]:
@@ -306,88 +255,25 @@ def read_shape(text: str) -> dict[str, int]:
         ({'M': 3, 'N': 4, 'K': 5}, {'H': 7, 'W': 9})
     """
     if re.fullmatch(r"\d+x\d+x\d+", text):
-        found = dict(zip("MNK", map(int, text.split("x")), strict=True))
+        pairs = list(zip("MNK", text.split("x"), strict=True))
     elif re.fullmatch(r"\w+=\d+(,\w+=\d+)*", text):
-        found = {name: int(extent) for name, extent in (part.split("=") for part in text.split(","))}
+        pairs = [(name, extent) for name, extent in (part.split("=") for part in text.split(","))]
     else:
         raise LaunchError(f"shape {text!r} means nothing; give e.g. 512x512x512, or M=512,N=512,K=512")
+    found = {name: whole(name, extent, "512x512x512") for name, extent in pairs}
     if 0 in found.values():
         raise LaunchError(f"shape {text!r} has an extent of 0; extents must be positive")
     return found
 
 
-def _require(extents: Mapping[str, int], names: Sequence[str]) -> None:
+def require_extents(extents: Mapping[str, int], names: Sequence[str]) -> None:
+    """Check that every dimension has an extent.
+
+    Raises:
+        LaunchError: some have none; names them.
+    """
     missing = [name for name in names if name not in extents]
     if missing:
         raise LaunchError(
             f"no extent for {', '.join(missing)}; give --shape {','.join(f'{n}=…' for n in names)}"
         )
-
-
-def _extents(shape: str, program: Program) -> dict[str, int]:
-    given = read_shape(shape)
-    for parameter in program.parameters:
-        if parameter.kind == "tensor" and not parameter.dims:
-            raise LaunchError(
-                f"kernel {program.name} does not name the dimensions of {parameter.name}; "
-                f'e.g. @tw.kernel({parameter.name}="M K")'
-            )
-    _require(given, list(dict.fromkeys(dim for parameter in program.parameters for dim in parameter.dims)))
-    return given
-
-
-def _dtypes(names: str, program: Program) -> dict[str, DType]:
-    tensors = [parameter.name for parameter in program.parameters if parameter.kind == "tensor"]
-    if "=" not in names:
-        return dict.fromkeys(tensors, dtype(names))
-    pairs = [part.partition("=") for part in names.split(",")]
-    given = {name.strip(): dtype(value.strip()) for name, _, value in pairs}
-    if missing := [name for name in tensors if name not in given]:
-        raise LaunchError(
-            f"no dtype for {', '.join(missing)}; give --dtype {','.join(f'{n}=…' for n in tensors)}"
-        )
-    return given
-
-
-def _check_numbers(program: Program, given: Mapping[str, Any]) -> None:
-    for parameter in program.parameters:
-        if parameter.name not in given:
-            continue
-        if parameter.kind == "tensor":
-            raise LaunchError(f"--set {parameter.name}: it is an array; give its --dtype and --shape")
-        value, what = given[parameter.name], "an integer" if parameter.kind == "index" else "a number"
-        if isinstance(value, bool) or not isinstance(
-            value, int if parameter.kind == "index" else int | float
-        ):
-            raise LaunchError(f"--set {parameter.name}={value!r}: {parameter.name} is {what}")
-
-
-def _constants(texts: Sequence[str], module: ModuleType) -> dict[str, Any]:
-    names = {"tw": sys.modules["tilewright"], **vars(module)}
-    given: dict[str, Any] = {}
-    for text in texts:
-        name, equals, expression = text.partition("=")
-        if not equals or not name.isidentifier():
-            raise LaunchError(
-                f"--set {text!r} means nothing; give NAME=EXPRESSION, e.g. --set 'tile=(64,64,32)'"
-            )
-        try:
-            given[name] = eval(expression, dict(names))
-        except Exception as error:  # whatever the expression does
-            raise LaunchError(f"--set {text!r}: {told(error, str(module.__file__))}") from error
-    return given
-
-
-def _load(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise LaunchError(f"{path}: no such file")
-    spec = importlib.util.spec_from_file_location(f"inspected_{path.stem}", path)
-    if spec is None or spec.loader is None:
-        raise LaunchError(f"{path}: not a Python file")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module.__name__] = module
-    try:
-        spec.loader.exec_module(module)
-    except Exception as error:  # whatever the file does
-        raise LaunchError(f"{path}: {told(error, str(module.__file__))}") from error
-    return module

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import re
 import shutil
@@ -175,3 +176,10 @@ def clocks_now() -> dict[str, str]:
         return {}
     values = [value.strip() for value in asked.stdout.splitlines()[0].split(",")]
     return dict(zip(CLOCKS, values, strict=False))
+
+
+def memory_bytes() -> int | None:
+    """The machine's memory; None where the system does not say."""
+    if not hasattr(os, "sysconf") or "SC_PHYS_PAGES" not in os.sysconf_names:
+        return None
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

@@ -10,7 +10,8 @@ from pathlib import Path
 from tilewright.errors import LayoutError
 from tilewright.inspect.draw.marks import Box, Label, Line, Mark, Span
 from tilewright.inspect.draw.palette import PAPER, RULE
-from tilewright.inspect.draw.raster import save_raster
+from tilewright.inspect.draw.raster import raster
+from tilewright.runtime.outputs import output
 
 MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, DejaVu Sans Mono, monospace"
 SANS = "system-ui, -apple-system, Segoe UI, Helvetica, Arial, DejaVu Sans, sans-serif"
@@ -86,16 +87,19 @@ class Picture:
 
         Raises:
             LayoutError: another suffix.
+            OutputError: the file cannot be written.
             ToolchainError: PNG or PDF, and matplotlib is not installed.
         """
         target = Path(path)
         check_suffix(target)
         if target.suffix == ".svg":
-            target.write_text(self.svg, encoding="utf-8", newline="\n")
+            content = self.svg.encode()
         elif target.suffix == ".txt":
-            target.write_text(self.text + "\n", encoding="utf-8", newline="\n")
+            content = f"{self.text}\n".encode()
         else:
-            save_raster(self.marks, (self.width, self.height), target)
+            content = raster(self.marks, (self.width, self.height), target.suffix)
+        with output(target) as file:
+            file.write(content)
         return target
 
 
@@ -106,9 +110,10 @@ def check_suffix(path: Path) -> None:
         LayoutError: it cannot.
     """
     if path.suffix not in SUFFIXES:
+        nearest = path.with_suffix(".svg") if path.name else path / "picture.svg"
         raise LayoutError(
             f"a picture cannot be written as {path.suffix or 'a file without suffix'!r}; nearest: "
-            f"{path.with_suffix('.svg')}; choose one of {', '.join(SUFFIXES)}"
+            f"{nearest}; choose one of {', '.join(SUFFIXES)}"
         )
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from tilewright.errors import ToolchainError
@@ -18,8 +18,8 @@ SHARPNESS = 2
 _ANCHORS = {"start": "left", "middle": "center", "end": "right"}
 
 
-def save_raster(marks: Sequence[Mark], size: tuple[float, float], path: Path) -> None:
-    """Write marks on paper of a size in pixels, in the format that the file's suffix names.
+def raster(marks: Sequence[Mark], size: tuple[float, float], suffix: str) -> bytes:
+    """Marks on paper of a size in pixels, in the format of a file with that suffix.
 
     Raises:
         ToolchainError: matplotlib is not installed.
@@ -30,7 +30,7 @@ def save_raster(marks: Sequence[Mark], size: tuple[float, float], path: Path) ->
         from matplotlib.patches import Rectangle
     except ImportError:
         raise ToolchainError(
-            f"{path.suffix} pictures need matplotlib: pip install 'tilewright[plot]'; .svg and .txt do not"
+            f"{suffix} pictures need matplotlib: pip install 'tilewright[plot]'; .svg and .txt do not"
         ) from None
     width, height = size
     figure = Figure(figsize=(width / PIXELS_PER_INCH, height / PIXELS_PER_INCH))
@@ -40,9 +40,13 @@ def save_raster(marks: Sequence[Mark], size: tuple[float, float], path: Path) ->
     for order, mark in enumerate(marks):
         _add(axes, Rectangle, mark, order)
     # The same picture is the same file: no date.
-    metadata = {"CreationDate": None} if path.suffix == ".pdf" else None
+    metadata = {"CreationDate": None} if suffix == ".pdf" else None
+    made = io.BytesIO()
     with mpl.rc_context({"hatch.linewidth": 1.5}):
-        figure.savefig(path, dpi=SHARPNESS * PIXELS_PER_INCH, facecolor=PAPER, metadata=metadata)
+        figure.savefig(
+            made, format=suffix[1:], dpi=SHARPNESS * PIXELS_PER_INCH, facecolor=PAPER, metadata=metadata
+        )
+    return made.getvalue()
 
 
 def _add(axes: Any, rectangle: Any, mark: Mark, order: int) -> None:

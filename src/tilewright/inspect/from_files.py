@@ -1,0 +1,221 @@
+"""Kernels in Python files: which there are, how each is called, and one as something to inspect."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import os
+import reprlib
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from tilewright.dtypes import DType, dtype
+from tilewright.errors import LaunchError
+from tilewright.inspect.authors import told
+from tilewright.inspect.spelled import nearest
+from tilewright.inspect.subject import Subject, read_shape, require_extents
+from tilewright.lang.program import Parameter, Program
+from tilewright.runtime.kernel import Bound, Kernel
+
+
+def from_file(where: str, dtype_names: str, shape: str, constants: Sequence[str]) -> Subject:
+    """A kernel that a Python file defines.
+
+    Args:
+        where: ``path/to/file.py:name``; the name is a kernel, or what its `bind` gave; in a dictionary of
+            them ``NAME[key]``, the key without quotes.
+        dtype_names: one element type for all arrays, or ``A=i8,B=i8,C=i32``.
+        shape: extents, as `read_shape` takes them.
+        constants: ``NAME=EXPRESSION`` for each constant, and for each number that the kernel takes; Python,
+            evaluated in the file's own namespace.
+
+    Raises:
+        LaunchError: no such file or kernel, or something is missing; lists what there is.
+    """
+    path, colon, name = where.rpartition(".py:")
+    if not colon and not where.endswith(".py"):
+        raise LaunchError(f"unknown kernel {where!r}; give gemm, or path/to/file.py:name")
+    path = f"{path}.py" if colon else where
+    module = load(Path(path))
+    kernels = kernels_in(module)
+    found = kernels.get(name)
+    if found is None:
+        what = f"no kernel {name!r}" if name else "no kernel of the empty name"
+        raise LaunchError(f"{path} has {what}; it has {', '.join(kernels) or 'none'}{nearest(name, kernels)}")
+    given = _constants(constants, module)
+    _check_numbers(found.program, given)
+    taken = {parameter.name for parameter in found.program.parameters if parameter.kind != "tensor"}
+    numbers = {name: given.pop(name) for name in taken & given.keys()}
+    if isinstance(found, Bound) and given:
+        raise LaunchError(f"{name} is bound already; leave out --set {', '.join(given)}")
+    bound = found if isinstance(found, Bound) else found.bind(**given)
+    dtypes, extents = _dtypes(dtype_names, bound.program), _extents(shape, bound.program)
+    return Subject(bound, dtypes, extents, numbers=numbers)
+
+
+def kernels_in(module: ModuleType) -> dict[str, Kernel | Bound]:
+    """The kernels of a file by name; those in a dictionary as ``NAME[key]``."""
+    found: dict[str, Kernel | Bound] = {}
+    for name, value in vars(module).items():
+        if isinstance(value, Kernel | Bound):
+            found[name] = value
+        elif isinstance(value, dict):
+            inside = {f"{name}[{key}]": item for key, item in value.items()}
+            found |= {key: item for key, item in inside.items() if isinstance(item, Kernel | Bound)}
+    return found
+
+
+def listed(path: Path) -> str:
+    """The kernels of a file: parameters, constants, and how to call and inspect each.
+
+    Raises:
+        LaunchError: no such file, it fails, or it has no kernel.
+    """
+    kernels = kernels_in(load(path))
+    if not kernels:
+        raise LaunchError(f"{path} has no kernel; a function becomes one by @tw.kernel")
+    return "\n\n".join(_described(path, name, kernel) for name, kernel in kernels.items())
+
+
+def _described(path: Path, name: str, kernel: Kernel | Bound) -> str:
+    program = kernel.program
+    bound = kernel.constants if isinstance(kernel, Bound) else {}
+    parameters = [_declared(parameter) for parameter in program.parameters]
+    open_constants = [] if bound else [c for c in program.constants if c not in program.defaults]
+    constants = [
+        f"{c}={reprlib.repr(program.defaults[c])}" if c in program.defaults else c for c in program.constants
+    ]
+    star = ["*", *constants] if constants and not bound else []
+    lines = [f"{name}({', '.join([*parameters, *star])})"]
+    if text := inspect.getdoc(program.function):
+        lines.append(text.partition("\n")[0])
+    if bound:
+        lines.append(f"with {', '.join(f'{c}={reprlib.repr(value)}' for c, value in bound.items())}")
+    given = [*(p.name for p in program.parameters), *(f"{c}=…" for c in open_constants)]
+    lines.append(f"call: {name}({', '.join(given)})")
+    dims = _dims(program)
+    shape = f" --shape {','.join(f'{dim}=512' for dim in dims)}" if dims else ""
+    sets = "".join(f" --set {c}=…" for c in open_constants)
+    lines.append(f"look: tilewright inspect {shlex.quote(f'{path}:{name}')}{shape}{sets}")
+    return "\n    ".join(lines)
+
+
+def _dims(program: Program) -> list[str]:
+    """The names of all dimensions, each once."""
+    return list(dict.fromkeys(dim for parameter in program.parameters for dim in parameter.dims))
+
+
+def _declared(parameter: Parameter) -> str:
+    if parameter.kind == "tensor":
+        return f"{parameter.name} ({', '.join(parameter.dims)})" if parameter.dims else parameter.name
+    return f"{parameter.name}: {'int' if parameter.kind == 'index' else parameter.dtype}"
+
+
+def _extents(shape: str, program: Program) -> dict[str, int]:
+    given = read_shape(shape)
+    for parameter in program.parameters:
+        if parameter.kind == "tensor" and not parameter.dims:
+            raise LaunchError(
+                f"kernel {program.name} does not name the dimensions of {parameter.name}; "
+                f'e.g. @tw.kernel({parameter.name}="M K")'
+            )
+    require_extents(given, _dims(program))
+    return given
+
+
+def _dtypes(names: str, program: Program) -> dict[str, DType]:
+    tensors = [parameter.name for parameter in program.parameters if parameter.kind == "tensor"]
+    if "=" not in names:
+        return dict.fromkeys(tensors, dtype(names))
+    pairs = [part.partition("=") for part in names.split(",")]
+    given = {name.strip(): dtype(value.strip()) for name, _, value in pairs}
+    if missing := [name for name in tensors if name not in given]:
+        raise LaunchError(
+            f"no dtype for {', '.join(missing)}; give --dtype {','.join(f'{n}=…' for n in tensors)}"
+        )
+    return given
+
+
+def _check_numbers(program: Program, given: Mapping[str, Any]) -> None:
+    for parameter in program.parameters:
+        if parameter.name not in given:
+            continue
+        if parameter.kind == "tensor":
+            raise LaunchError(f"--set {parameter.name}: it is an array; give its --dtype and --shape")
+        value, what = given[parameter.name], "an integer" if parameter.kind == "index" else "a number"
+        if isinstance(value, bool) or not isinstance(
+            value, int if parameter.kind == "index" else int | float
+        ):
+            raise LaunchError(f"--set {parameter.name}={value!r}: {parameter.name} is {what}")
+
+
+def _constants(texts: Sequence[str], module: ModuleType) -> dict[str, Any]:
+    names = {"tw": sys.modules["tilewright"], **vars(module)}
+    given: dict[str, Any] = {}
+    for text in texts:
+        name, equals, expression = text.partition("=")
+        if not equals or not name.isidentifier():
+            raise LaunchError(
+                f"--set {text!r} means nothing; give NAME=EXPRESSION, e.g. --set 'tile=(64,64,32)'"
+            )
+        try:
+            given[name] = eval(expression, dict(names))
+        except Exception as error:  # whatever the expression does
+            raise LaunchError(f"--set {text!r}: {told(error, str(module.__file__))}") from error
+    return given
+
+
+def load(path: Path) -> ModuleType:
+    """Import a file, which finds the modules beside it, or those of the package that it belongs to.
+
+    Raises:
+        LaunchError: no such file, or it raises; shows the file's line.
+    """
+    try:
+        there = path.is_file()
+    except OSError as error:
+        raise LaunchError(f"{path}: {error.strerror or error}") from None
+    if not there:
+        raise LaunchError(f"{path}: no such file")
+    path = Path(os.path.abspath(path))
+    name, folder = _import_name(path)
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    try:
+        return importlib.import_module(name) if "." in name else _executed(name, path)
+    except SystemExit:
+        raise LaunchError(
+            f"{path}: ends the program when it is imported; what it does besides defining kernels belongs "
+            "under `if __name__ == '__main__':`"
+        ) from None
+    except Exception as error:  # whatever the file does
+        raise LaunchError(f"{path}: {told(error, str(path))}") from error
+
+
+def _import_name(path: Path) -> tuple[str, Path]:
+    """The name to import a file by, with dots if it is in a package, and the folder to find it in."""
+    folder, parts = path.parent, [path.stem]
+    while (folder / "__init__.py").is_file():
+        folder, parts = folder.parent, [folder.name, *parts]
+    known = sys.modules.get(parts[0])
+    taken = known is not None and not str(getattr(known, "__file__", "")).startswith(
+        f"{folder / parts[0]}{os.sep}"
+    )
+    if len(parts) > 1 and not taken and all(part.isidentifier() for part in parts):
+        return ".".join(parts), folder
+    return f"inspected_{path.stem}", path.parent
+
+
+def _executed(name: str, path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise LaunchError(f"{path}: not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
