@@ -32,8 +32,7 @@ GOAL = 0.7
 @tw.kernel(X="N", Y="N")
 def copy(X, Y, *, tile):
     n = tw.block_index(tw.ceil_div(X.shape[0], tile))
-    spread = tw.raked((tile,), (256,), 4, 0)
-    tw.copy(X.tile((tile,), (n,)), Y.tile((tile,), (n,)), threads=spread, vector=4)
+    tw.copy(X.tile((tile,), (n,)), Y.tile((tile,), (n,)), threads=256, vector=4)
 
 
 COPYING = copy.bind(tile=4096)

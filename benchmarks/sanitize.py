@@ -73,7 +73,7 @@ def racy_gemm(A, B, C, *, tile, threads, mma):
 
 def planted(target: str) -> Iterator[Case]:
     mma = tw.TiledMma(MMA_F16, warps=(2, 2), repeats=(2, 4))
-    bound = racy_gemm.bind(tile=(64, 64, 32), threads=(32, 4), mma=mma)
+    bound = racy_gemm.bind(tile=(64, 64, 32), threads=128, mma=mma)
     trial = Trial(bound, operands("random", tw.f16, (64, 64, 256), layout="nt"), target, MMA_F16, "racy")
 
     def run() -> None:

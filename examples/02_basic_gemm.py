@@ -36,7 +36,7 @@ def basic_gemm(A, B, C, *, tile, threads, mma, vector):
 # 4 x 2 warps, each with 4 x 8 instructions of 16 x 8 x 16, cover the tile of 256 x 128.
 LARGE = basic_gemm.bind(
     tile=(256, 128, 32),
-    threads=tw.Layout((64, 4), (4, 1)),
+    threads=256,
     mma=tw.TiledMma(tw.atoms.MMA_F16, warps=(4, 2), repeats=(4, 8)),
     vector=8,
 )
@@ -54,7 +54,7 @@ ATOMS = {
 
 def padded(dtype, mma):
     """The kernel for rows of any length and start: each access is one element."""
-    return basic_gemm.bind(tile=(64, 64, 32), threads=(32, 4), mma=mma, vector=1)
+    return basic_gemm.bind(tile=(64, 64, 32), threads=128, mma=mma, vector=1)
 
 
 def attempt(bound, dtype, shape, target, verify=1, init=2, time=1):

@@ -62,10 +62,10 @@ def optimized_gemm(A, B, C, *, tile, threads, mma, vector, k1):
 
     tw.copy(acc, sC)
     tw.barrier()
-    tw.copy(sC, C.tile((tile_m, tile_n), (m, n)), threads=(mma.threads // 16, 16))
+    tw.copy(sC, C.tile((tile_m, tile_n), (m, n)), threads=mma.threads)
 
 
-# The threads run along K0 first: four of them read 64 consecutive bytes.
+# The threads run along K0 first: four of them read 64 consecutive bytes, and write to different banks.
 LARGE = optimized_gemm.bind(
     tile=(256, 128, 32),
     threads=tw.Layout((4, 64, 1), (1, 4, 1)),
@@ -77,8 +77,8 @@ LARGE = optimized_gemm.bind(
 
 def padded(dtype, mma):
     """The kernel for rows of any length and start: each access to global memory is one element."""
-    threads, k1 = tw.Layout((2, 64, 1), (1, 2, 1)), 16 // dtype.bytes
-    return optimized_gemm.bind(tile=(64, 64, 32), threads=threads, mma=mma, vector=1, k1=k1)
+    k1 = 16 // dtype.bytes
+    return optimized_gemm.bind(tile=(64, 64, 32), threads=128, mma=mma, vector=1, k1=k1)
 
 
 def compare_with_basic(trial, shape, target):

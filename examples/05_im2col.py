@@ -3,7 +3,7 @@
     python examples/05_im2col.py [--small] [--target cuda|cpu|reference]
 
 An image of 32 x 9 x 9 x 7 positions with 4 groups of 64 channels in f32 (NDHWGC) and a filter of 3 x 3 x 3
-give a matrix of 4 x 7840 rows and 1728 columns, written in tiles of 32 x 64 by 8 x 16 threads, 4 elements at
+give a matrix of 4 x 7840 rows and 1728 columns, written in tiles of 32 x 64 by 128 threads, 4 elements at
 once.  Every element is compared with NumPy's windows.  Then strides, dilations and padding, on an image that
 no tile divides.
 """
@@ -36,14 +36,14 @@ def im2col(X, Y, *, taps, tile, threads, vector, stride=1, dilation=1, padding=0
     tw.copy(matrix[group].tile(tile, (i, j)), Y[group].tile(tile, (i, j)), threads=threads, vector=vector)
 
 
-LARGE = im2col.bind(taps=(3, 3, 3), tile=(32, 64), threads=(8, 16), vector=4)
+LARGE = im2col.bind(taps=(3, 3, 3), tile=(32, 64), threads=128, vector=4)
 SHAPE = (32, 9, 9, 7, 4, 64)
 SMALL = (2, 5, 4, 6, 2, 8)
 
 RAGGED = im2col.bind(
     taps=(3, 2, 3),
     tile=(32, 64),
-    threads=(8, 16),
+    threads=128,
     vector=1,
     stride=(2, 1, 2),
     dilation=(1, 2, 1),

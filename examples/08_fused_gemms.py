@@ -32,9 +32,7 @@ def fused_gemms(A, B, C, D, *, tile, atom, warps):
     steps = tw.ceil_div(A.shape[1], tile_k)
 
     def fetch(source, target, at):
-        rows = 32 * warps * 8 // target.shape[1]
-        threads = tw.raked(target.shape, (rows, target.shape[1] // 8), vector=8, vector_dim=1)
-        tw.copy_async(source.tile(target.shape, at), target, threads=threads)
+        tw.copy_async(source.tile(target.shape, at), target, threads=32 * warps)
 
     acc = tw.accumulator(second)
     for n in tw.range(tw.ceil_div(B.shape[0], tile_n), provenance="mainloop"):

@@ -40,10 +40,10 @@ def attention(Q, K, V, O, scale, shift, *, causal, tile, atom, warps):
     count = tw.let(tw.ceil_div(seen, keys))
 
     lanes = (32 * warps * 8 // depth, depth // 8)
-    by_query, by_key = (tw.raked((n, depth), lanes, vector=8, vector_dim=1) for n in (rows, keys))
+    by_query = tw.raked((rows, depth), lanes, vector=8, vector_dim=1)
 
     def fetch(source, target, at):
-        tw.copy_async(source[b, h].tile((keys, depth), (at, 0)), target, threads=by_key)
+        tw.copy_async(source[b, h].tile((keys, depth), (at, 0)), target, threads=32 * warps)
 
     fetch(K, sK[0], 0)
     fetch(V, sV[0], 0)

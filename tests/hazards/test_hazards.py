@@ -16,7 +16,7 @@ from tilewright.targets.reference.findings import Findings
 from .kernels import gemm_arrays, trace
 
 MMA = tw.TiledMma(MMA_F16, warps=(1, 2), repeats=(2, 2))
-TILES = {"tile": (32, 32, 16), "threads": (16, 4), "mma": MMA, "vector": 2}
+TILES = {"tile": (32, 32, 16), "threads": tw.row_major((16, 4)), "mma": MMA, "vector": 2}
 TURNS = 5 * 16 - 6
 
 

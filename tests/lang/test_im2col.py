@@ -198,7 +198,7 @@ def test_the_example_against_the_definition(
         ({"vector": 4}, 6, "vector width", "vector=2"),
         ({"vector": 8}, 64, "vector width", "vector=4"),
         ({"threads": (8, 5)}, 64, "threads x slice = tile", "threads=(8, 4)"),
-        ({"tile": (30, 64)}, 64, "threads x slice = tile", "threads=(6, 16)"),
+        ({"tile": (30, 64), "threads": (8, 16)}, 64, "threads x slice = tile", "threads=(6, 16)"),
     ],
 )
 def test_an_illegal_im2col_is_refused_with_the_nearest_legal_choice(

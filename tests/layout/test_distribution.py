@@ -201,7 +201,7 @@ def test_rakes_that_do_not_fit_name_what_does(tile, threads, vector, along, near
 @pytest.mark.parametrize("order", [(1, 1), (0, 2), (-1, 0)])
 def test_an_order_that_is_no_permutation_is_refused(order: tuple[int, int]) -> None:
     with pytest.raises(
-        LayoutError, match=r"nearest legal choice: order=\(1, 0\), the last dimension fastest"
+        LayoutError, match=r"nearest legal choice: order=\(0, 1\), the first dimension fastest"
     ):
         blocked((32, 64), (4, 4), order=order)
 
@@ -215,8 +215,8 @@ def test_a_projection_keeps_an_extent_or_makes_it_one(shape, nearest) -> None:
     assert atom.projected(nearest).is_exact
 
 
-def test_threads_are_numbered_along_the_last_dimension_first_unless_asked_otherwise() -> None:
-    """As a tuple of counts numbers them everywhere else."""
-    assert blocked((8, 12, 6), (2, 3, 6)) == blocked((8, 12, 6), (2, 3, 6), order=(2, 1, 0))
-    assert blocked((8, 12), (2, 3)).coordinate(1, 0) == (0, 4)
-    assert blocked((8, 12), (2, 3), order=(0, 1)).coordinate(1, 0) == (4, 0)
+def test_threads_are_numbered_along_the_first_dimension_first_unless_asked_otherwise() -> None:
+    """As a compact layout numbers them, and a tuple of counts everywhere else."""
+    assert blocked((8, 12, 6), (2, 3, 6)) == blocked((8, 12, 6), (2, 3, 6), order=(0, 1, 2))
+    assert blocked((8, 12), (2, 3)).coordinate(1, 0) == (4, 0)
+    assert blocked((8, 12), (2, 3), order=(1, 0)).coordinate(1, 0) == (0, 4)

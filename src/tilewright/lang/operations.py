@@ -31,9 +31,9 @@ from tilewright.lang.launch import (
     require,
     workspace,
 )
+from tilewright.lang.sharing import share_out
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Fragment, Number, Tensor, constant, static
-from tilewright.lang.threads import thread_map
 from tilewright.lang.tracer import current, located
 from tilewright.lang.verbs import inline, verb
 from tilewright.layout.distribution import Distribution
@@ -180,13 +180,16 @@ def copy(
     Args:
         source: tensor or fragment.
         target: tensor or fragment of the same shape; elements past an edge are not written.
-        threads: for a copy between memories, how threads share the tile: a thread layout, each thread
-            taking one contiguous chunk; thread counts whose last dimension is fastest; or a
+        threads: for a copy between memories, how threads share the tile.  A number of threads:
+            consecutive ones take consecutive vectors along the dimension that is contiguous in global memory,
+            as wide as both sides allow.  A thread layout: each thread takes one contiguous chunk; counts
+            ``(32, 4)`` are short for the compact ``Layout((32, 4))``, the first dimension fastest.  Or a
             `Distribution` (`raked`, `blocked`).  A fragment or a partitioned tensor brings its own.
         vector: elements per access along ``vector_dim``; default: the widest legal.
-        vector_dim: the dimension along which a thread's consecutive elements lie; default: the last.
-        access_order: the dimensions in the order in which a thread visits its chunk, slowest first, a vector
-            at a time; default: as they come, ``vector_dim`` fastest.
+        vector_dim: the dimension along which a thread's consecutive elements lie; default: of a number of
+            threads the contiguous one, else the last.
+        access_order: of a thread layout, the dimensions in the order in which a thread visits its chunk,
+            fastest first, a vector at a time; default: ``vector_dim``, then from the last to the first.
     """
     _copy(Copy, source, target, (threads, vector, vector_dim, access_order))
 
@@ -212,8 +215,8 @@ def _copy(op: type[Copy], source: Any, target: Any, how: tuple[Any, Any, Any, An
     spread = threads if isinstance(threads, Distribution) else None
     if threads is not None and spread is None:
         try:
-            shape = target.value.type.shape
-            spread = thread_map(shape, threads, None, vector_dim, access_order, width)
+            sides = (source.value, target.value)
+            spread = share_out(sides, threads, None, vector_dim, access_order, width)
         except LayoutError as error:
             what, _, nearest = str(error).partition("; nearest legal choice: ")
             tracer.violate("threads x slice = tile", what, nearest)

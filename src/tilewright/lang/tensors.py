@@ -12,6 +12,7 @@ from tilewright.ir.ops import Partition, Reshape
 from tilewright.ir.types import Memory, Value
 from tilewright.lang.fragments import Fragment, Number, Operand, elementwise
 from tilewright.lang.scalars import Index, as_tuple, from_end, spelled_slice, unwrap, wrap
+from tilewright.lang.sharing import share_out
 from tilewright.lang.source import here
 from tilewright.lang.threads import thread_map
 from tilewright.lang.tiles import Tiles
@@ -235,21 +236,23 @@ class Tensor:
         access_order: Sequence[int] | None = None,
         vector: int | None = None,
     ) -> Tensor:
-        """Deal the tile to threads, each taking one contiguous chunk.
+        """Deal the tile to threads.
 
         Args:
-            threads: thread counts per dimension as a layout (its strides order the thread index), or a
-                tuple of counts whose last dimension is fastest.
+            threads: how many there are: consecutive threads take consecutive vectors along the contiguous
+                dimension.  Or thread counts per dimension as a layout, whose strides number the threads, each
+                taking one contiguous chunk; a tuple of counts is short for the compact layout
+                `Layout(counts)`, the first dimension fastest.
             projection: one entry per thread dimension: 1 keeps it, None drops it, so that its threads hold
                 copies; default: all kept.
             vector_dim: the dimension along which a thread's consecutive values lie; default: the last.
-            access_order: the dimensions in the order in which a thread visits its chunk, slowest first;
-                default: as they come, ``vector_dim`` fastest.
+            access_order: the dimensions in the order in which a thread visits its chunk, fastest first;
+                default: ``vector_dim``, then from the last to the first.
             vector: how many values a thread takes along ``vector_dim`` before it goes on in that order;
                 default: all of its chunk.
         """
         with located():
-            made = thread_map(self.value.tensor.shape, threads, projection, vector_dim, access_order, vector)
+            made = share_out((self.value,), threads, projection, vector_dim, access_order, vector)
         name = f"{self.value.buffer.name}_part"
         return Tensor(current().define(Partition, name, source=self.value, distribution=made))
 

@@ -22,24 +22,22 @@ def thread_map(
 ) -> Distribution:
     """The distribution of a tile over a thread layout, one contiguous chunk per thread.
 
+    Args:
+        shape: extents of the tile.
+        threads: a thread layout, or counts, which are short for the compact layout `Layout(counts)`.
+        projection: which thread dimensions run along the tile's; see `Tensor.partition`.
+        vector_dim: the dimension along which a thread's consecutive values lie; default: the last.
+        access_order: see `blocked`.
+        vector: see `blocked`.
+
     Raises:
         LayoutError: symbolic extents, threads that do not divide the tile, or a thread layout that is no
             bijection onto 0..T-1.
     """
     counts, order = _thread_counts(threads)
-    if not all(isinstance(extent, int) for extent in shape):
-        raise LayoutError(
-            f"threads can be laid over a static tile only, not over shape {tuple(shape)}; "
-            "nearest legal choice: a tile of it, .tile(shape, at) with constants in shape"
-        )
-    tile = [int(extent) for extent in shape if isinstance(extent, int)]
+    tile = static_tile(shape)
     kept = _kept(tile, counts, projection)
-    if vector_dim is not None and not 0 <= vector_dim < len(tile):
-        nearest = min(max(vector_dim, 0), len(tile) - 1)
-        raise LayoutError(
-            f"vector_dim={vector_dim} of a tile of rank {len(tile)}; "
-            f"nearest legal choice: vector_dim={nearest}"
-        )
+    check_vector_dim(vector_dim, len(tile))
     for extent, dim in zip(tile, kept, strict=True):
         if extent % counts[dim]:
             raise LayoutError(_indivisible(tile, counts, kept, extent, dim))
@@ -54,6 +52,29 @@ def thread_map(
     modes = iter(base.threads)
     spread = tuple(next(modes) if dim in kept else Mode(counts[dim], None, 0) for dim in order)
     return Distribution(base.shape, spread, base.values)
+
+
+def static_tile(shape: Sequence[Int]) -> list[int]:
+    """The extents of a tile, if threads can be laid over it.
+
+    Raises:
+        LayoutError: symbolic extents.
+    """
+    if not all(isinstance(extent, int) for extent in shape):
+        raise LayoutError(
+            f"threads can be laid over a static tile only, not over shape {tuple(shape)}; "
+            "nearest legal choice: a tile of it, .tile(shape, at) with constants in shape"
+        )
+    return [int(extent) for extent in shape if isinstance(extent, int)]
+
+
+def check_vector_dim(vector_dim: int | None, rank: int) -> None:
+    """Refuse a dimension that a tile of this rank does not have."""
+    if vector_dim is not None and not 0 <= vector_dim < rank:
+        nearest = min(max(vector_dim, 0), rank - 1)
+        raise LayoutError(
+            f"vector_dim={vector_dim} of a tile of rank {rank}; nearest legal choice: vector_dim={nearest}"
+        )
 
 
 def _kept(tile: Sequence[int], counts: Sequence[int], projection: Sequence[int | None] | None) -> list[int]:
@@ -85,7 +106,7 @@ def _thread_counts(threads: Layout | int | Sequence[int]) -> tuple[tuple[int, ..
     """Thread counts per dimension, and the dimensions in order of their stride, fastest first."""
     if not isinstance(threads, Layout):
         counts = tuple(unwrap(count) for count in as_tuple(threads))
-        return _positive(counts), list(reversed(range(len(counts))))
+        return _positive(counts), list(range(len(counts)))
     counts, strides = as_tuple(threads.shape), as_tuple(threads.stride)
     if not all(isinstance(n, int) for n in (*counts, *strides)):
         raise LayoutError(f"thread layout {threads} must have one static extent and stride per dimension")

@@ -290,11 +290,11 @@ def blocked(
     Args:
         tile: extents of the tile.
         threads: number of threads along each dimension.
-        order: the dimensions in the order in which threads are numbered, fastest first, as modes are listed;
-            default: the last dimension fastest.
+        order: the dimensions in the order in which threads are numbered, fastest first; default: the first
+            dimension fastest, as in a compact `Layout`.
         vector_dim: the dimension along which a thread's consecutive values lie; default: the last.
-        access_order: the dimensions in the order in which a thread visits its chunk, slowest first, as loops
-            are nested; default: as they come, ``vector_dim`` fastest.
+        access_order: the dimensions in the order in which a thread visits its chunk, fastest first; default:
+            ``vector_dim``, then from the last to the first.
         vector: how many values a thread takes along ``vector_dim`` before it goes on in ``access_order``;
             default: its chunk.
 
@@ -307,7 +307,7 @@ def blocked(
         (5, 9)
     """
     tile, threads = integers("tile", tile), integers("threads", threads)
-    order = tuple(reversed(range(len(tile)))) if order is None else order
+    order = tuple(range(len(tile))) if order is None else order
     if not len(tile) == len(threads) == len(order):
         raise LayoutError(
             f"tile {tuple(tile)}, threads {tuple(threads)} and order {tuple(order)} differ in rank"
@@ -315,7 +315,7 @@ def blocked(
     if sorted(order) != list(range(len(tile))):
         raise LayoutError(
             f"order={tuple(order)} does not name each of {len(tile)} dimensions once; nearest legal choice: "
-            f"order={tuple(reversed(range(len(tile))))}, the last dimension fastest"
+            f"order={tuple(range(len(tile)))}, the first dimension fastest"
         )
     for dim, (extent, count) in enumerate(zip(tile, threads, strict=True)):
         if extent % count:
@@ -345,7 +345,7 @@ def _visited(
         fastest = [first, *(dim for dim in reversed(range(len(chunk))) if dim != first)]
         return tuple(Mode(chunk[dim], dim, 1) for dim in fastest)
     if sorted(access_order) != list(range(len(chunk))):
-        nearest = (*(dim for dim in range(len(chunk)) if dim != first), first)
+        nearest = (first, *(dim for dim in reversed(range(len(chunk))) if dim != first))
         raise LayoutError(
             f"access_order={tuple(access_order)} does not name each of {len(chunk)} dimensions once; nearest "
             f"legal choice: access_order={nearest}"
@@ -359,7 +359,7 @@ def _visited(
         )
     steps = [
         Mode(chunk[dim] // run, dim, run) if dim == first else Mode(chunk[dim], dim, 1)
-        for dim in map(int, reversed(access_order))
+        for dim in map(int, access_order)
     ]
     return (Mode(run, first, 1), *steps)
 
@@ -372,7 +372,8 @@ def raked(tile: Sequence[int], threads: Sequence[int], vector: int, vector_dim: 
         tile: extents of the tile.
         threads: number of threads along each dimension.
         vector: neighbours along ``vector_dim`` that a thread takes at once.
-        vector_dim: the dimension of the vectors; also the fastest of the thread index.
+        vector_dim: the dimension of the vectors; also the fastest of the thread index, the others following
+            from the last to the first.
 
     Raises:
         LayoutError: the threads and vectors do not divide the tile.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from tilewright.ir.mma import TiledMma
@@ -11,7 +10,6 @@ from tilewright.lang.control import range as traced_range
 from tilewright.lang.control import unroll, when
 from tilewright.lang.scalars import Index, ceil_div
 from tilewright.lang.tensors import Fragment, Tensor
-from tilewright.layout.distribution import Distribution, raked
 from tilewright.layout.view import View
 
 
@@ -77,7 +75,7 @@ class _Operand:
         self.source, self.row, self.tile = source, row, tile
         # What is contiguous in global memory is contiguous in shared memory too, and vectorised.
         self.unit_dim = 1 if source.unit_dim is None else source.unit_dim
-        self.threads = copy_map(tile, threads, self.unit_dim, source.dtype.bytes)
+        self.threads = threads
         rows, depth = tile
         strides = (depth, 1) if self.unit_dim == 1 else (1, rows)
         size = rows * depth
@@ -102,19 +100,3 @@ class _Operand:
 
     def _tile(self, k: Index) -> Tensor:
         return self.source.tile(self.tile, (self.row, k))
-
-
-def copy_map(tile: tuple[int, int], threads: int, unit_dim: int, element_bytes: int) -> Distribution:
-    """How threads share a tile so that each moves 16 contiguous bytes at once, if the tile allows it.
-
-    Example:
-        >>> copy_map((128, 32), 256, unit_dim=1, element_bytes=2).coordinate(5, 0)
-        (1, 8)
-    """
-    vector = max(16 // element_bytes, 1)
-    while tile[unit_dim] % vector:
-        vector //= 2
-    along = math.gcd(tile[unit_dim] // vector, threads)
-    across = math.gcd(tile[1 - unit_dim], threads // along)
-    counts = (across, along) if unit_dim == 1 else (along, across)
-    return raked(tile, counts, vector, unit_dim)

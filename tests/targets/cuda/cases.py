@@ -113,19 +113,19 @@ def _im2col(divisor: int, stride: Any = 1, dilation: Any = 1, padding: Any = 0) 
 CASES: dict[str, Callable[[], Kernel]] = {
     "im2col": lambda: _im2col(16),
     "im2col_ragged": lambda: _im2col(1, stride=(2, 1), dilation=(1, 2), padding=((1, 0), 2)),
-    "basic_gemm_f16": lambda: _gemm(tw.f16, tw.f16, MMA_F16, (256, 128, 32), (64, 4), 8, True),
-    "ragged_gemm_f16": lambda: _gemm(tw.f16, tw.f16, SMALL["f16"], (64, 64, 32), (32, 4), None, False),
-    "padded_gemm_f32": lambda: _gemm(tw.f32, tw.f32, simt(tw.f32), (32, 64, 16), (32, 4), None, False),
+    "basic_gemm_f16": lambda: _gemm(tw.f16, tw.f16, MMA_F16, (256, 128, 32), 256, 8, True),
+    "ragged_gemm_f16": lambda: _gemm(tw.f16, tw.f16, SMALL["f16"], (64, 64, 32), 128, None, False),
+    "padded_gemm_f32": lambda: _gemm(tw.f32, tw.f32, simt(tw.f32), (32, 64, 16), 128, None, False),
     "gemm_f64": lambda: _gemm(tw.f64, tw.f64, simt(tw.f64), (32, 64, 8), (32, 4), None, False),
     "gemm_f16_fma": lambda: _gemm(tw.f16, tw.f16, simt(tw.f16), (32, 64, 16), (32, 4), None, True),
     "gemm_bf16_fma": lambda: _gemm(tw.bf16, tw.f32, simt(tw.bf16), (32, 64, 16), (32, 4), None, False),
     "gemm_f8e4m3": lambda: _gemm(tw.f8e4m3, tw.f16, simt(tw.f8e4m3), (32, 64, 16), (32, 4), None, False),
     "gemm_f8e5m2": lambda: _gemm(tw.f8e5m2, tw.f8e5m2, simt(tw.f8e5m2), (32, 64, 16), (32, 4), None, True),
     "gemm_i8_fma": lambda: _gemm(tw.i8, tw.i32, simt(tw.i8), (32, 64, 16), (32, 4), None, False),
-    "gemm_i8": lambda: _gemm(tw.i8, tw.i32, SMALL["i8"], (64, 64, 64), (32, 4), 16, True),
-    "gemm_tf32": lambda: _gemm(tw.f32, tw.f32, SMALL["tf32"], (64, 64, 16), (32, 4), 4, True),
+    "gemm_i8": lambda: _gemm(tw.i8, tw.i32, SMALL["i8"], (64, 64, 64), 128, 16, True),
+    "gemm_tf32": lambda: _gemm(tw.f32, tw.f32, SMALL["tf32"], (64, 64, 16), 128, 4, True),
     "gemm_f16_f16": lambda: _gemm(tw.f16, tw.f16, SMALL["f16_f16"], (64, 64, 32), (32, 4), 8, True),
-    "gemm_bf16": lambda: _gemm(tw.bf16, tw.bf16, SMALL["bf16"], (64, 64, 32), (32, 4), 8, True),
+    "gemm_bf16": lambda: _gemm(tw.bf16, tw.bf16, SMALL["bf16"], (64, 64, 32), 128, 8, True),
     "pipelined_gemm_f16": lambda: _pipelined(
         tw.f16, tw.f16, tw.TiledMma(atoms.MMA_F16, (2, 4), (4, 4)), (128, 128, 32), 4
     ),
@@ -264,7 +264,7 @@ CLUSTERS: dict[str, Callable[[], Kernel]] = {
         matrix(tw.f32, (64, 32), 4), matrix(tw.f32, (64, 32), 4), tile=(16, 32), threads=(8, 4), blocks=2
     ),
     "dependent": lambda: dependent.trace(
-        matrix(tw.f32, (1, 4), 4), matrix(tw.f32, (1, 4), 4), tile=(16, 32), threads=(8, 4)
+        matrix(tw.f32, (1, 4), 4), matrix(tw.f32, (1, 4), 4), tile=(16, 32), threads=32
     ),
 }
 """Cases for architectures that have clusters."""

@@ -1,5 +1,5 @@
-// sA re-laid out: swizzle<2, 3, 3> then swizzle<1, 5, 2>
-// sB re-laid out: swizzle<2, 3, 3> then swizzle<1, 5, 1>
+// sA re-laid out: swizzle<2, 3, 3>
+// sB re-laid out: swizzle<2, 3, 3>
 struct half_t { unsigned short bits; };
 
 __device__ __forceinline__ half_t float_to_half(float x) {
@@ -25,8 +25,8 @@ __device__ __forceinline__ void mma_m16n8k16_f16(float* c, const void* a, const 
                  "r"(y[0]), "r"(y[1]));
 }
 
-// - sA re-laid out: swizzle<2, 3, 3> then swizzle<1, 5, 2>
-// - sB re-laid out: swizzle<2, 3, 3> then swizzle<1, 5, 1>
+// - sA re-laid out: swizzle<2, 3, 3>
+// - sB re-laid out: swizzle<2, 3, 3>
 extern "C" __global__ void __launch_bounds__(256) basic_gemm(
     const half_t* A, const half_t* B, half_t* C, int M, int A_stride0, int K, int N, int B_stride0,
     int C_stride0) {
@@ -43,29 +43,27 @@ extern "C" __global__ void __launch_bounds__(256) basic_gemm(
   for (int k = 0; k < K / 32; ++k) {
     // kernels.py:19: A_tile -> sA, 16 bytes at a time
     {
-      const int row = 4*(tid / 4);
+      const int row = tid / 4;
       const int col = 8*(tid % 4);
       const half_t* from = A + 32*k + (256*m + row)*A_stride0 + col;
-      half_t* to = sA + 32*row;
+      half_t* to = sA + 32*row + ((8*((row / 2) % 4)) ^ col);
       uint4 moved[4];
       #pragma unroll
-      for (int i = 0; i < 4; ++i) moved[i] = *(const uint4*)(from + A_stride0*i);
+      for (int i = 0; i < 4; ++i) moved[i] = *(const uint4*)(from + 64*A_stride0*i);
       #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        *(uint4*)(to + ((32*i) ^ (8*(row % 8))) + ((8*(((i + row) / 2) % 4)) ^ col)) = moved[i];
-      }
+      for (int i = 0; i < 4; ++i) *(uint4*)(to + 2048*i) = moved[i];
     }
     // kernels.py:20: B_tile -> sB, 16 bytes at a time
     {
-      const int row = 2*(tid / 4);
+      const int row = tid / 4;
       const int col = 8*(tid % 4);
       const half_t* from = B + 32*k + (128*n + row)*B_stride0 + col;
-      half_t* to = sB + 32*row + ((4*(row % 8)) ^ col);
+      half_t* to = sB + 32*row + ((8*((row / 2) % 4)) ^ col);
       uint4 moved[2];
       #pragma unroll
-      for (int i = 0; i < 2; ++i) moved[i] = *(const uint4*)(from + B_stride0*i);
+      for (int i = 0; i < 2; ++i) moved[i] = *(const uint4*)(from + 64*B_stride0*i);
       #pragma unroll
-      for (int i = 0; i < 2; ++i) *(uint4*)(to + ((16*(row % 4)) ^ (32*i))) = moved[i];
+      for (int i = 0; i < 2; ++i) *(uint4*)(to + 2048*i) = moved[i];
     }
     // kernels.py:21: barrier
     __syncthreads();
@@ -77,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(256) basic_gemm(
       {
         const int row = 64*((tid / 32) % 4) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
-        const int start = ((32*((row / 4) % 2)) ^ (32*row)) + ((8*((row / 2) % 4)) ^ col);
+        const int start = 32*row + ((8*((row / 2) % 4)) ^ col);
         const half_t* from = sA + ((16*k_step) ^ start);
         #pragma unroll
         for (int i = 0; i < 4; ++i) ldmatrix_x4(&sA_frag[8*i], from + 512*i);
@@ -88,7 +86,7 @@ extern "C" __global__ void __launch_bounds__(256) basic_gemm(
       {
         const int row = 64*(tid / 128) + 8*((tid / 16) % 2) + (tid % 8);
         const int col = 8*((tid / 8) % 2);
-        const int start = ((32*((row / 2) % 2)) ^ (32*row)) + ((8*((row / 2) % 4)) ^ col);
+        const int start = 32*row + ((8*((row / 2) % 4)) ^ col);
         const half_t* from = sB + ((16*k_step) ^ start);
         #pragma unroll
         for (int i = 0; i < 4; ++i) ldmatrix_x4(&sB_frag[8*i], from + 512*i);

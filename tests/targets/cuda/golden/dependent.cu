@@ -24,16 +24,13 @@ extern "C" __global__ void __launch_bounds__(32) dependent(
   __align__(16) float x[16];
   // kernels.py:135: X_part -> x, 16 bytes at a time
   {
-    const int row = 2*(tid / 4);
-    const int col = 8*(tid % 4);
+    const int row = tid / 8;
+    const int col = 4*(tid % 8);
     const float* from = X + 32*n + (16*m + row)*X_stride0 + col;
+    const bool inside = 32*n + col < N;
     #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        *(uint4*)&x[8*j + 4*i] =
-            load_if<uint4>(16*m + j + row < M && 32*n + 4*i + col < N, from + 4*i + X_stride0*j);
-      }
+    for (int i = 0; i < 4; ++i) {
+      *(uint4*)&x[4*i] = load_if<uint4>(inside && 16*m + 4*i + row < M, from + 4*X_stride0*i);
     }
   }
   // kernels.py:136: the grids after this one may begin
@@ -44,17 +41,13 @@ extern "C" __global__ void __launch_bounds__(32) dependent(
   for (int i = 0; i < 16; ++i) add[i] = x[i] + 1.0f;
   // kernels.py:137: add -> Y_tile, 16 bytes at a time
   {
-    const int row = 2*(tid / 4);
-    const int col = 8*(tid % 4);
+    const int row = tid / 8;
+    const int col = 4*(tid % 8);
     float* to = Y + 32*n + (16*m + row)*Y_stride0 + col;
+    const bool inside = 32*n + col < N;
     #pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      #pragma unroll
-      for (int i = 0; i < 2; ++i) {
-        if (16*m + j + row < M && 32*n + 4*i + col < N) {
-          *(uint4*)(to + 4*i + Y_stride0*j) = *(const uint4*)&add[8*j + 4*i];
-        }
-      }
+    for (int i = 0; i < 4; ++i) {
+      if (inside && 16*m + 4*i + row < M) *(uint4*)(to + 4*Y_stride0*i) = *(const uint4*)&add[4*i];
     }
   }
 }

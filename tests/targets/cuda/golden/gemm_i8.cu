@@ -1,5 +1,5 @@
-// sA re-laid out: swizzle<2, 4, 3> then swizzle<1, 6, 1>
-// sB re-laid out: swizzle<2, 4, 3> then swizzle<1, 6, 1>
+// sA re-laid out: swizzle<2, 4, 3>
+// sB re-laid out: swizzle<2, 4, 3>
 __device__ __forceinline__ void ldmatrix_x4(void* to, const void* from) {
   unsigned* r = (unsigned*)to;
   const unsigned shared = __cvta_generic_to_shared(from);
@@ -17,8 +17,8 @@ __device__ __forceinline__ void mma_m16n8k32_s8(int* c, const void* a, const voi
                  "r"(y[0]), "r"(y[1]));
 }
 
-// - sA re-laid out: swizzle<2, 4, 3> then swizzle<1, 6, 1>
-// - sB re-laid out: swizzle<2, 4, 3> then swizzle<1, 6, 1>
+// - sA re-laid out: swizzle<2, 4, 3>
+// - sB re-laid out: swizzle<2, 4, 3>
 extern "C" __global__ void __launch_bounds__(128) basic_gemm(
     const signed char* A, const signed char* B, int* C, int M, int A_stride0, int K, int N,
     int B_stride0, int C_stride0) {
@@ -35,27 +35,27 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
   for (int k = 0; k < K / 64; ++k) {
     // kernels.py:19: A_tile -> sA, 16 bytes at a time
     {
-      const int row = 2*(tid / 4);
+      const int row = tid / 4;
       const int col = 16*(tid % 4);
       const signed char* from = A + 64*k + (64*m + row)*A_stride0 + col;
-      signed char* to = sA + 64*row + ((8*(row % 8)) ^ col);
+      signed char* to = sA + 64*row + ((16*((row / 2) % 4)) ^ col);
       uint4 moved[2];
       #pragma unroll
-      for (int i = 0; i < 2; ++i) moved[i] = *(const uint4*)(from + A_stride0*i);
+      for (int i = 0; i < 2; ++i) moved[i] = *(const uint4*)(from + 32*A_stride0*i);
       #pragma unroll
-      for (int i = 0; i < 2; ++i) *(uint4*)(to + ((32*(row % 4)) ^ (64*i))) = moved[i];
+      for (int i = 0; i < 2; ++i) *(uint4*)(to + 2048*i) = moved[i];
     }
     // kernels.py:20: B_tile -> sB, 16 bytes at a time
     {
-      const int row = 2*(tid / 4);
+      const int row = tid / 4;
       const int col = 16*(tid % 4);
       const signed char* from = B + 64*k + (64*n + row)*B_stride0 + col;
-      signed char* to = sB + 64*row + ((8*(row % 8)) ^ col);
+      signed char* to = sB + 64*row + ((16*((row / 2) % 4)) ^ col);
       uint4 moved[2];
       #pragma unroll
-      for (int i = 0; i < 2; ++i) moved[i] = *(const uint4*)(from + B_stride0*i);
+      for (int i = 0; i < 2; ++i) moved[i] = *(const uint4*)(from + 32*B_stride0*i);
       #pragma unroll
-      for (int i = 0; i < 2; ++i) *(uint4*)(to + ((32*(row % 4)) ^ (64*i))) = moved[i];
+      for (int i = 0; i < 2; ++i) *(uint4*)(to + 2048*i) = moved[i];
     }
     // kernels.py:21: barrier
     __syncthreads();
@@ -67,7 +67,7 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       {
         const int row = 32*((tid / 32) % 2) + (tid % 16);
         const int col = 16*((tid / 16) % 2);
-        const int start = ((16*((row / 2) % 4)) ^ col) + ((64*((row / 2) % 2)) ^ (64*row));
+        const int start = 64*row + ((16*((row / 2) % 4)) ^ col);
         const signed char* from = sA + ((32*k_step) ^ start);
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sA_frag[16*i], from + 1024*i);
@@ -78,7 +78,7 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       {
         const int row = 32*(tid / 64) + 8*((tid / 16) % 2) + (tid % 8);
         const int col = 16*((tid / 8) % 2);
-        const int start = ((16*((row / 2) % 4)) ^ col) + ((64*((row / 2) % 2)) ^ (64*row));
+        const int start = 64*row + ((16*((row / 2) % 4)) ^ col);
         const signed char* from = sB + ((32*k_step) ^ start);
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sB_frag[16*i], from + 1024*i);

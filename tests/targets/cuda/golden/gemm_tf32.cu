@@ -1,5 +1,5 @@
-// sA re-laid out: swizzle<2, 2, 3> then swizzle<1, 4, 1>
-// sB re-laid out: swizzle<2, 2, 3> then swizzle<1, 4, 1>
+// sA re-laid out: swizzle<2, 2, 3>
+// sB re-laid out: swizzle<2, 2, 3>
 __device__ __forceinline__ float round_to_tf32(float x) {
   unsigned y;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(y) : "f"(x));
@@ -23,8 +23,8 @@ __device__ __forceinline__ void mma_m16n8k8_tf32(float* c, const void* a, const 
                  "r"(y[0]), "r"(y[1]));
 }
 
-// - sA re-laid out: swizzle<2, 2, 3> then swizzle<1, 4, 1>
-// - sB re-laid out: swizzle<2, 2, 3> then swizzle<1, 4, 1>
+// - sA re-laid out: swizzle<2, 2, 3>
+// - sB re-laid out: swizzle<2, 2, 3>
 extern "C" __global__ void __launch_bounds__(128) basic_gemm(
     const float* A, const float* B, float* C, int M, int A_stride0, int K, int N, int B_stride0,
     int C_stride0) {
@@ -41,27 +41,27 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
   for (int k = 0; k < K / 16; ++k) {
     // kernels.py:19: A_tile -> sA, 16 bytes at a time
     {
-      const int row = 2*(tid / 4);
+      const int row = tid / 4;
       const int col = 4*(tid % 4);
       const float* from = A + 16*k + (64*m + row)*A_stride0 + col;
-      float* to = sA + 16*row + ((2*(row % 8)) ^ col);
+      float* to = sA + 16*row + ((4*((row / 2) % 4)) ^ col);
       uint4 moved[2];
       #pragma unroll
-      for (int i = 0; i < 2; ++i) moved[i] = *(const uint4*)(from + A_stride0*i);
+      for (int i = 0; i < 2; ++i) moved[i] = *(const uint4*)(from + 32*A_stride0*i);
       #pragma unroll
-      for (int i = 0; i < 2; ++i) *(uint4*)(to + ((16*i) ^ (8*(row % 4)))) = moved[i];
+      for (int i = 0; i < 2; ++i) *(uint4*)(to + 512*i) = moved[i];
     }
     // kernels.py:20: B_tile -> sB, 16 bytes at a time
     {
-      const int row = 2*(tid / 4);
+      const int row = tid / 4;
       const int col = 4*(tid % 4);
       const float* from = B + 16*k + (64*n + row)*B_stride0 + col;
-      float* to = sB + 16*row + ((2*(row % 8)) ^ col);
+      float* to = sB + 16*row + ((4*((row / 2) % 4)) ^ col);
       uint4 moved[2];
       #pragma unroll
-      for (int i = 0; i < 2; ++i) moved[i] = *(const uint4*)(from + B_stride0*i);
+      for (int i = 0; i < 2; ++i) moved[i] = *(const uint4*)(from + 32*B_stride0*i);
       #pragma unroll
-      for (int i = 0; i < 2; ++i) *(uint4*)(to + ((16*i) ^ (8*(row % 4)))) = moved[i];
+      for (int i = 0; i < 2; ++i) *(uint4*)(to + 512*i) = moved[i];
     }
     // kernels.py:21: barrier
     __syncthreads();
@@ -73,7 +73,7 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       {
         const int row = 32*((tid / 32) % 2) + (tid % 16);
         const int col = 4*((tid / 16) % 2);
-        const int start = ((16*((row / 2) % 2)) ^ (16*row)) + ((4*((row / 2) % 4)) ^ col);
+        const int start = 16*row + ((4*((row / 2) % 4)) ^ col);
         const float* from = sA + ((8*k_step) ^ start);
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sA_frag[4*i], from + 256*i);
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       {
         const int row = 32*(tid / 64) + 8*((tid / 16) % 2) + (tid % 8);
         const int col = 4*((tid / 8) % 2);
-        const int start = ((16*((row / 2) % 2)) ^ (16*row)) + ((4*((row / 2) % 4)) ^ col);
+        const int start = 16*row + ((4*((row / 2) % 4)) ^ col);
         const float* from = sB + ((8*k_step) ^ start);
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sB_frag[4*i], from + 256*i);

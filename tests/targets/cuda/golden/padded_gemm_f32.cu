@@ -1,5 +1,5 @@
 // sA re-laid out: swizzle<2, 2, 4>
-// sB re-laid out: swizzle<3, 2, 4> then swizzle<1, 4, 1>
+// sB re-laid out: swizzle<3, 2, 4>
 template <class Word>
 __device__ __forceinline__ Word load_if(bool exists, const void* from) {
   Word word = {};
@@ -8,7 +8,7 @@ __device__ __forceinline__ Word load_if(bool exists, const void* from) {
 }
 
 // - sA re-laid out: swizzle<2, 2, 4>
-// - sB re-laid out: swizzle<3, 2, 4> then swizzle<1, 4, 1>
+// - sB re-laid out: swizzle<3, 2, 4>
 extern "C" __global__ void __launch_bounds__(128) basic_gemm(
     const float* A, const float* B, float* C, int M, int A_stride0, int K, int N, int B_stride0,
     int C_stride0) {
@@ -25,39 +25,33 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
   for (int k = 0; k < (K + 15) / 16; ++k) {
     // kernels.py:19: A_tile -> sA, 4 bytes at a time
     {
-      const int row = tid / 4;
-      const int col = 4*(tid % 4);
+      const int row = tid / 16;
+      const int col = tid % 16;
       const float* from = A + 16*k + (32*m + row)*A_stride0 + col;
-      const bool inside = 32*m + row < M;
-      float* to = sA + 16*row + ((4*((row / 4) % 4)) ^ col);
+      const bool inside = 16*k + col < K;
+      const int start = 16*row + ((4*(row / 4)) ^ col);
       float moved[4];
       #pragma unroll
-      for (int i = 0; i < 4; ++i) moved[i] = load_if<float>(inside && 16*k + col + i < K, from + i);
+      for (int i = 0; i < 4; ++i) {
+        moved[i] = load_if<float>(inside && 32*m + 8*i + row < M, from + 8*A_stride0*i);
+      }
       #pragma unroll
-      for (int i = 0; i < 4; ++i) to[i] = moved[i];
+      for (int i = 0; i < 4; ++i) sA[128*i + ((8*(i % 2)) ^ start)] = moved[i];
     }
     // kernels.py:20: B_tile -> sB, 4 bytes at a time
     {
-      const int row = 2*(tid / 4);
-      const int col = 4*(tid % 4);
+      const int row = tid / 16;
+      const int col = tid % 16;
       const float* from = B + 16*k + (64*n + row)*B_stride0 + col;
-      float* to = sB + 16*row;
+      const bool inside = 16*k + col < K;
+      const int start = 16*row + ((4*(row / 4)) ^ col);
       float moved[8];
       #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          moved[4*j + i] =
-              load_if<float>(64*n + j + row < N && 16*k + col + i < K, from + B_stride0*j + i);
-        }
+      for (int i = 0; i < 8; ++i) {
+        moved[i] = load_if<float>(inside && 64*n + 8*i + row < N, from + 8*B_stride0*i);
       }
       #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          to[i + ((8*(row % 4)) ^ ((16*j + col) ^ (4*((row / 4) % 8))))] = moved[4*j + i];
-        }
-      }
+      for (int i = 0; i < 8; ++i) sB[128*i + ((8*(i % 4)) ^ start)] = moved[i];
     }
     // kernels.py:21: barrier
     __syncthreads();
@@ -78,11 +72,9 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       // kernels.py:22: sB_step -> sB_frag, 4 bytes at a time
       {
         const int row = 32*(tid / 64) + 4*(tid % 8);
-        const float* from = sB + 16*row;
+        const int start = 16*row + (row % 32);
         #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          sB_frag[i] = from[(16*(((i + row) / 2) % 2)) ^ ((16*i + k_step) ^ (row % 32))];
-        }
+        for (int i = 0; i < 4; ++i) sB_frag[i] = sB[(16*i + k_step) ^ start];
       }
       // kernels.py:22: acc += sA_frag * sB_frag
       #pragma unroll

@@ -65,14 +65,14 @@ extern "C" __global__ void __launch_bounds__(128) pipelined_gemm(
   const int m = blockIdx.x;  // of (M + 48) / 64
   const int n = blockIdx.y;  // of (N + 48) / 64
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  // mainloop.py:86: sA: f16 3x64x32
+  // mainloop.py:84: sA: f16 3x64x32
   half_t* const sA = (half_t*)shared_memory;
-  // mainloop.py:86: sB: f16 3x64x32
+  // mainloop.py:84: sB: f16 3x64x32
   half_t* const sB = (half_t*)(shared_memory + 12288);
-  // mainloop.py:45: acc: f32 64x64, 32 per thread
+  // mainloop.py:43: acc: f32 64x64, 32 per thread
   float acc[32] = {};
   if (0 < (K + 16) / 32) {
-    // mainloop.py:101: A_tile -> sA_slice, 16 bytes at a time, in the background
+    // mainloop.py:99: A_tile -> sA_slice, 16 bytes at a time, in the background
     {
       const int row = tid / 4;
       const int col = 8*(tid % 4);
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(128) pipelined_gemm(
         copy_async<16>(to + 1024*i, from + 32*A_stride0*i, inside && 64*m + 32*i + row < M);
       }
     }
-    // mainloop.py:101: B_tile -> sB_slice, 16 bytes at a time, in the background
+    // mainloop.py:99: B_tile -> sB_slice, 16 bytes at a time, in the background
     {
       const int row = 8*(tid % 8);
       const int col = tid / 8;
@@ -97,10 +97,10 @@ extern "C" __global__ void __launch_bounds__(128) pipelined_gemm(
       }
     }
   }
-  // mainloop.py:70: close the group of copies
+  // mainloop.py:68: close the group of copies
   async_commit();
   if (1 < (K + 16) / 32) {
-    // mainloop.py:101: A_tile_1 -> sA_slice_1, 16 bytes at a time, in the background
+    // mainloop.py:99: A_tile_1 -> sA_slice_1, 16 bytes at a time, in the background
     {
       const int row = tid / 4;
       const int col = 8*(tid % 4);
@@ -112,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(128) pipelined_gemm(
         copy_async<16>(to + 1024*i, from + 32*A_stride0*i, inside && 64*m + 32*i + row < M);
       }
     }
-    // mainloop.py:101: B_tile_1 -> sB_slice_1, 16 bytes at a time, in the background
+    // mainloop.py:99: B_tile_1 -> sB_slice_1, 16 bytes at a time, in the background
     {
       const int row = 8*(tid % 8);
       const int col = tid / 8;
@@ -125,15 +125,15 @@ extern "C" __global__ void __launch_bounds__(128) pipelined_gemm(
       }
     }
   }
-  // mainloop.py:70: close the group of copies
+  // mainloop.py:68: close the group of copies
   async_commit();
   for (int k = 0; k < (K + 16) / 32; ++k) {
-    // mainloop.py:57: wait until at most 1 groups are unfinished
+    // mainloop.py:55: wait until at most 1 groups are unfinished
     async_wait<1>();
-    // mainloop.py:58: barrier
+    // mainloop.py:56: barrier
     __syncthreads();
     if (k + 2 < (K + 16) / 32) {
-      // mainloop.py:101: A_tile_2 -> sA_slice_2, 16 bytes at a time, in the background
+      // mainloop.py:99: A_tile_2 -> sA_slice_2, 16 bytes at a time, in the background
       {
         const int row = tid / 4;
         const int col = 8*(tid % 4);
@@ -145,7 +145,7 @@ extern "C" __global__ void __launch_bounds__(128) pipelined_gemm(
           copy_async<16>(to + 1024*i, from + 32*A_stride0*i, inside && 64*m + 32*i + row < M);
         }
       }
-      // mainloop.py:101: B_tile_2 -> sB_slice_2, 16 bytes at a time, in the background
+      // mainloop.py:99: B_tile_2 -> sB_slice_2, 16 bytes at a time, in the background
       {
         const int row = 8*(tid % 8);
         const int col = tid / 8;
@@ -158,13 +158,13 @@ extern "C" __global__ void __launch_bounds__(128) pipelined_gemm(
         }
       }
     }
-    // mainloop.py:70: close the group of copies
+    // mainloop.py:68: close the group of copies
     async_commit();
     #pragma unroll
     for (int k_step = 0; k_step < 2; ++k_step) {
-      // mainloop.py:61: sA_frag: f16 64x16, 16 per thread
+      // mainloop.py:59: sA_frag: f16 64x16, 16 per thread
       __align__(4) half_t sA_frag[16];
-      // mainloop.py:61: sA_step -> sA_frag, 4 matrices at a time
+      // mainloop.py:59: sA_step -> sA_frag, 4 matrices at a time
       {
         const int row = 32*((tid / 32) % 2) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -173,9 +173,9 @@ extern "C" __global__ void __launch_bounds__(128) pipelined_gemm(
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sA_frag[8*i], from + 512*i);
       }
-      // mainloop.py:61: sB_frag: f16 64x16, 16 per thread
+      // mainloop.py:59: sB_frag: f16 64x16, 16 per thread
       __align__(4) half_t sB_frag[16];
-      // mainloop.py:61: sB_step -> sB_frag, 4 matrices at a time
+      // mainloop.py:59: sB_step -> sB_frag, 4 matrices at a time
       {
         const int row = 32*(tid / 64) + 8*((tid / 16) % 2);
         const int col = tid % 16;
@@ -185,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(128) pipelined_gemm(
           ldmatrix_x4_trans(&sB_frag[8*i], from + ((16*i + row) ^ (8*(col % 8))));
         }
       }
-      // mainloop.py:61: acc += sA_frag * sB_frag, by mma.m16n8k16.f32.f16
+      // mainloop.py:59: acc += sA_frag * sB_frag, by mma.m16n8k16.f32.f16
       #pragma unroll
       for (int j = 0; j < 4; ++j) {
         #pragma unroll

@@ -1,0 +1,128 @@
+"""How threads share a tile: as a layout of them says, or by a number of them as the tile lies in memory."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tilewright.errors import LayoutError
+from tilewright.ir.types import FragmentType, Memory, TensorType, Value
+from tilewright.lang.scalars import unwrap
+from tilewright.lang.threads import check_vector_dim, static_tile, thread_map
+from tilewright.layout.coalesced import coalesced
+from tilewright.layout.distribution import Distribution
+from tilewright.layout.layout import Layout
+from tilewright.layout.nodes import Int
+from tilewright.layout.questions import contiguous_run, stride
+from tilewright.layout.view import View
+
+ACCESS_BYTES = 16
+"""The widest access of a thread."""
+
+
+def share_out(
+    sides: Sequence[Value],
+    threads: Layout | int | Sequence[int],
+    projection: Sequence[int | None] | None = None,
+    vector_dim: int | None = None,
+    access_order: Sequence[int] | None = None,
+    vector: int | None = None,
+) -> Distribution:
+    """The map by which threads move a tile: as a layout of threads says, or the best for a number of them.
+
+    For a number of threads, consecutive ones take consecutive vectors.  Global memory decides how the tile
+    lies: of two sides in it the target, as a store that fills no sector costs more than a load.  The vectors
+    are as wide as both sides allow, 16 bytes at most.
+
+    Args:
+        sides: what is accessed, all of one shape; the target last.
+        threads: how many threads; or a layout, or counts, see `thread_map`.
+        projection: of a layout of threads only.
+        vector_dim: the dimension of the vectors; default: the contiguous one, or of a layout the last.
+        access_order: of a layout of threads only.
+        vector: elements per access; default: as many as all sides allow.
+
+    Raises:
+        LayoutError: threads that cannot share the tile; the message gives the nearest legal choice.
+    """
+    number = None if isinstance(threads, Layout | Sequence) else unwrap(threads)
+    if not isinstance(number, int):
+        shape = _shape(sides[-1])
+        return thread_map(shape, threads, projection, vector_dim, access_order, vector)
+    for name, given in (("projection", projection), ("access_order", access_order)):
+        if given is not None:
+            raise LayoutError(
+                f"{name}={tuple(given)} for threads={threads}, a number; nearest legal choice: a layout of "
+                "threads, with one count per dimension"
+            )
+    tensors = [side.type for side in sides if isinstance(side.type, TensorType)]
+    if not tensors:
+        raise LayoutError(
+            f"threads={threads} for what lies in registers; nearest legal choice: no threads=, as fragments "
+            "bring their own distribution"
+        )
+    return by_number(tensors, number, vector_dim, vector)
+
+
+def by_number(
+    tensors: Sequence[TensorType],
+    threads: int,
+    vector_dim: int | None = None,
+    vector: int | None = None,
+) -> Distribution:
+    """The best map for a number of threads; see `share_out`."""
+    leading = next((kind for kind in reversed(tensors) if kind.memory is Memory.GLOBAL), tensors[-1])
+    tile = static_tile(leading.shape)
+    if not tile:
+        raise LayoutError(
+            f"threads={threads} of a single element; nearest legal choice: a tile of shape (1,)"
+        )
+    check_vector_dim(vector_dim, len(tile))
+    order = _order(leading.view, vector_dim)
+    widest, least = _widest([kind for kind in tensors if kind.shape == leading.shape], order), 1
+    if vector is not None and order:
+        widest = least = _vector(vector, tile[order[0]], order[0])
+    steps = (stride(leading.view, dim) for dim in range(len(tile)))
+    known = [step if isinstance(step, int) else None for step in steps]
+    return coalesced(tile, threads, order, widest, leading.dtype.bytes, known, least)
+
+
+def _shape(side: Value) -> tuple[Int, ...]:
+    return side.type.shape if isinstance(side.type, TensorType | FragmentType) else ()
+
+
+def _order(view: View, vector_dim: int | None) -> tuple[int, ...]:
+    """The dimensions by the distance of their neighbours in memory, as far as it is known."""
+    steps = {dim: stride(view, dim) for dim in reversed(range(view.rank)) if dim != vector_dim}
+    first = [] if vector_dim is None else [vector_dim]
+    if vector_dim is None and 1 not in steps.values():
+        # A dimension of runs, such as the taps and channels of im2col, if there is one.
+        runs = {dim: contiguous_run(view, dim) for dim in steps}
+        first = [dim for dim, run in runs.items() if run != 1][:1]
+    rest = [dim for dim in steps if dim not in first]
+    return (*first, *sorted(rest, key=lambda dim: _distance(steps[dim])))
+
+
+def _distance(step: Int | None) -> tuple[int, int]:
+    if isinstance(step, int) and step:
+        return 0, abs(step)
+    return (1, 0) if step != 0 else (2, 0)
+
+
+def _widest(sides: Sequence[TensorType], order: Sequence[int]) -> int:
+    """The widest vector along the first dimension that all sides allow."""
+    width = max(ACCESS_BYTES // max(side.dtype.bytes for side in sides), 1)
+    for side in sides:
+        width = min(width, max(side.align // side.dtype.bytes, 1))
+        width = side.view.vector_width(order[0], width) if order else 1
+    return width
+
+
+def _vector(vector: int, extent: int, dim: int) -> int:
+    nearest = math.gcd(extent, max(vector, 1))
+    if vector < 1 or extent % vector:
+        raise LayoutError(
+            f"vectors of {vector} do not divide the extent {extent} of dimension {dim}; nearest legal "
+            f"choice: vector={nearest}"
+        )
+    return vector
