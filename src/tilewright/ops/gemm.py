@@ -182,8 +182,8 @@ def _check_out(out: ArrayInfo, problem: Problem, operands: Mapping[str, ArrayInf
     for name, operand in operands.items():
         if overlap(out, operand):
             raise LaunchError(
-                f"out and {name} share memory: elements of {name} would be overwritten before they are read; "
-                "pass another array"
+                f"out and {name} share memory, or interleave in too intricate a way to tell: elements of "
+                f"{name} would be overwritten before they are read; nearest legal choice: another array"
             )
 
 

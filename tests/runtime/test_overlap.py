@@ -1,0 +1,74 @@
+"""Arrays that share memory are never missed: against the sets of their bytes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tilewright as tw
+from tilewright.dtypes import DType
+from tilewright.ops import gemm
+from tilewright.runtime import arrays
+from tilewright.runtime.arrays import ArrayInfo, overlap
+
+
+@st.composite
+def infos(draw: st.DrawFn) -> ArrayInfo:
+    """Any array within some thousand bytes: gaps, repeats, rows over each other, no elements."""
+    dtype: DType = draw(st.sampled_from([tw.i8, tw.f16, tw.f32, tw.c64]))
+    rank = draw(st.integers(1, 3))
+    shape = draw(st.tuples(*[st.integers(0, 7)] * rank))
+    strides = draw(st.tuples(*[st.integers(0, 60)] * rank))
+    start = draw(st.integers(0, 300)) * dtype.bytes
+    return ArrayInfo(4096 + start, shape, strides, dtype, "cpu", False, None)
+
+
+def bytes_of(info: ArrayInfo) -> set[int]:
+    """The address of every byte, one by one."""
+    size = info.dtype.bytes
+    return {
+        info.pointer + size * sum(i * s for i, s in zip(at, info.strides, strict=True)) + byte
+        for at in np.ndindex(info.shape)
+        for byte in range(size)
+    }
+
+
+@given(infos(), infos())
+def test_it_is_exact_where_arrays_are_simple(one: ArrayInfo, other: ArrayInfo) -> None:
+    assert overlap(one, other) == bool(bytes_of(one) & bytes_of(other))
+
+
+@pytest.mark.parametrize("work", [1, 8, 64])
+@given(one=infos(), other=infos())
+def test_what_shares_memory_is_never_missed_however_little_is_tried(
+    work: int, one: ArrayInfo, other: ArrayInfo
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(arrays, "_WORK", work)
+        found = overlap(one, other)
+    if bytes_of(one) & bytes_of(other):
+        assert found
+
+
+def test_arrays_that_are_too_intricate_to_tell_count_as_if_they_shared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They were taken to be apart: the product came out wrong wherever they were not."""
+    memory = np.ones(200_000, np.float32)
+    a = np.lib.stride_tricks.as_strided(memory[3:], (90, 80), (4 * 797, 4 * 991))
+    b = np.ones((80, 70), np.float32)
+    out = np.lib.stride_tricks.as_strided(memory, (90, 70), (4 * 1009, 4 * 13))
+    monkeypatch.setattr(arrays, "_WORK", 1)
+    with pytest.raises(tw.LaunchError, match="out and a share memory, or interleave in too intricate a way"):
+        tw.matmul(a, b, out=out)
+    assert (memory == 1).all()
+
+
+def test_a_known_product_looks_again_where_arrays_lie() -> None:
+    memory = np.ones(300, np.float32)
+    a, b = memory[:64].reshape(8, 8), np.ones((8, 8), np.float32)
+    gemm.matmul(a, b, out=memory[64:128].reshape(8, 8))
+    with pytest.raises(tw.LaunchError, match="out and a share memory"):
+        gemm.matmul(a, b, out=memory[48:112].reshape(8, 8))
