@@ -73,6 +73,12 @@ MAKERS: dict[str, tuple[str, Callable[..., Any], Callable[[Any], Any]]] = {
 INSTALLED = [name for name, (package, _, _) in MAKERS.items() if find_spec(package)]
 
 
+def config_of(dtype: tw.DType) -> dict[str, Any]:
+    """The constants of the library's GEMM for `SHAPE`."""
+    config = default_config("cuda", dtype, SHAPE)
+    return {"tile": config.tile, "mma": config.mma, "stages": config.stages}
+
+
 def made(dtype: Any = np.float32) -> tuple[Any, Any, Any]:
     m, n, k = SHAPE
     rng = np.random.default_rng(1)
@@ -111,8 +117,7 @@ def test_jax_inputs(package: str) -> None:
     a, b, out = made()
     ours = torch_array(out)
     left, right = numpy.asarray(a), numpy.asarray(b)
-    config = default_config("cuda", tw.f32, SHAPE)
-    bound = gemm.bind(tile=config.tile, mma=config.mma, stages=config.stages)
+    bound = gemm.bind(**config_of(tw.f32))
     assert bound(left, right.T, ours).target == "cuda"
     assert compare_gemm(a, b, torch_host(ours)).ok
 
@@ -165,3 +170,61 @@ def test_a_view_of_a_tensor() -> None:
     matmul(wide[:, : a.shape[1]], torch_array(b), out[:150, :200])
     assert compare_gemm(a, b, torch_host(out[:150, :200])).ok
     assert bool(out[150:].isnan().all()) and bool(out[:, 200:].isnan().all())  # noqa: PT018
+
+
+def test_a_tensor_that_requires_a_gradient() -> None:
+    """Its product would have none: it is refused while gradients are recorded, and served otherwise."""
+    torch = import_module("torch")
+    a, b, out = made()
+    device_b, device_out = torch_array(b), torch_array(out)
+    weights = torch.nn.Parameter(torch_array(a))
+    grown = torch_array(a)
+    again = gemm.bind(**config_of(tw.f32)).prepare(grown, device_b.T, device_out)
+    again()
+    with pytest.raises(tw.LaunchError, match="requires a gradient.*detach"):
+        matmul(weights, device_b)
+    with pytest.raises(tw.LaunchError, match="requires a gradient.*detach"):
+        matmul(weights, device_b, device_out)
+    grown.requires_grad_()
+    with pytest.raises(tw.LaunchError, match="requires a gradient.*detach"):
+        again()
+    for context in (torch.no_grad, torch.inference_mode):
+        with context():
+            assert compare_gemm(a, b, torch_host(matmul(weights, device_b))).ok
+            device_out.fill_(float("nan"))
+            assert matmul(weights, device_b, device_out) is device_out
+            assert compare_gemm(a, b, torch_host(device_out)).ok
+            again()
+    assert compare_gemm(a, b, torch_host(matmul(weights.detach(), device_b))).ok
+
+
+def test_subclasses_of_tensors_are_read_by_their_memory() -> None:
+    torch = import_module("torch")
+
+    class Lying(torch.Tensor):  # type: ignore[misc, name-defined]
+        shape = property(lambda self: torch.Size((4000, 4000)))
+
+        def stride(self) -> tuple[int, ...]:
+            return (1, 1)
+
+    a, b, out = made()
+    device_out = torch_array(out)
+    matmul(torch_array(a).as_subclass(Lying), torch_array(b), device_out)
+    assert compare_gemm(a, b, torch_host(device_out)).ok
+
+
+def test_conjugates_and_negations_that_are_not_carried_out() -> None:
+    torch = import_module("torch")
+    c = torch.randn(8, 8, dtype=torch.complex64, device="cuda")
+    for tensor in (c.conj(), c.conj().imag, torch._neg_view(c), torch._neg_view(c.real)):
+        with pytest.raises(tw.LaunchError, match="not carried out yet"):
+            matmul(tensor, tensor)
+
+
+@pytest.mark.parametrize("package", [name for name in ("jax",) if find_spec(name)])
+def test_a_jax_tracer_is_refused(package: str) -> None:
+    jax = import_module(package)
+    a, _, _ = made()
+    for transform in (jax.jit, jax.vmap, jax.grad):
+        with pytest.raises(tw.LaunchError, match="a JAX tracer stands for arrays"):
+            transform(lambda x: matmul(x, x))(a[:70, :70])

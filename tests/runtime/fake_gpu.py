@@ -162,5 +162,5 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
     monkeypatch.setattr(cuda, "device", lambda index=0: replace(device, index=index))
     monkeypatch.setattr(cuda, "device_count", lambda: made.devices)
     monkeypatch.setattr(cuda, "context", context)
-    monkeypatch.setattr("tilewright.runtime.frameworks._ordinal", lambda pointer: 0)
+    monkeypatch.setattr("tilewright.runtime.cuda_interface._ordinal", lambda pointer: 0)
     return made

@@ -29,7 +29,7 @@ DRIVER_ASKS = ("cuCtxGetCurrent", "cuStreamGetId")
 def gpus(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
     """Two devices; every array lies on the second one."""
     gpu.devices = 2
-    monkeypatch.setattr("tilewright.runtime.frameworks._ordinal", lambda pointer: 1)
+    monkeypatch.setattr("tilewright.runtime.cuda_interface._ordinal", lambda pointer: 1)
     monkeypatch.setattr(multiplying, "gemm", fresh(multiplying.gemm))
     monkeypatch.setattr(multiplying, "_PLANS", Plans())
     return gpu

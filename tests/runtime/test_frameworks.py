@@ -7,6 +7,7 @@ PyTorch 2.13, CuPy 13 and Numba 0.60 that are read.
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 
 from tilewright import dtypes
 from tilewright.errors import LaunchError
-from tilewright.runtime import frameworks
+from tilewright.runtime import cuda_interface
 from tilewright.runtime.arrays import current_stream, describe, exact_key, locate, watch
 
 
@@ -55,8 +56,36 @@ def seen(array: Any) -> list[object]:
     return [look() for look in watch(array)]
 
 
+class Torch(ModuleType):
+    """The module, as far as it is asked: whether it records gradients, and who may answer for tensors."""
+
+    recording = True
+
+    class _C:
+        DisableTorchFunctionSubclass = nullcontext
+
+    def is_grad_enabled(self) -> bool:
+        return self.recording
+
+
+@pytest.fixture(autouse=True)
+def torch(monkeypatch: pytest.MonkeyPatch) -> Torch:
+    made = Torch("torch")
+    monkeypatch.setitem(sys.modules, "torch", made)
+    return made
+
+
 class Tensor:
+    """Its attributes are of the class, as in PyTorch, so that a subclass may override them."""
+
     __module__ = "torch"
+
+    dtype = property(lambda self: self._dtype)
+    shape = property(lambda self: self._shape)
+    device = property(lambda self: self._device)
+    is_cuda = property(lambda self: self._device.type == "cuda")
+    layout = property(lambda self: self._layout)
+    requires_grad = property(lambda self: self._requires_grad)
 
     def __init__(
         self,
@@ -68,12 +97,13 @@ class Tensor:
         layout: str = "torch.strided",
         conj: bool = False,
         neg: bool = False,
+        requires_grad: bool = False,
     ) -> None:
-        self.dtype = dtype
-        self.shape = Size(shape)
-        self.device = TorchDevice(*device)
-        self.is_cuda = device[0] == "cuda"
-        self.layout = layout
+        self._dtype = dtype
+        self._shape = Size(shape)
+        self._device = TorchDevice(*device)
+        self._layout = layout
+        self._requires_grad = requires_grad
         self._stride = stride
         self._pointer = pointer
         self._bits = (conj, neg)
@@ -152,6 +182,7 @@ def test_torch_element_types_without_a_kernel(name: str) -> None:
     ("tensor", "message"),
     [
         (Tensor(C64, conj=True), r"the tensor is a conjugate .*; nearest: tensor.resolve_conj\(\)"),
+        (Tensor(C64, neg=True), r"the tensor is a negation .*; nearest: tensor.resolve_neg\(\)"),
         (Tensor(neg=True), r"the tensor is a negation .*; nearest: tensor.resolve_neg\(\)"),
         (Tensor(layout="torch.sparse_coo"), r"a tensor of layout torch.sparse_coo .*; .*to_dense\(\)"),
         (Tensor(pointer=0), r"an array of shape \(4, 6\) has no memory: its address is 0"),
@@ -195,10 +226,8 @@ def test_torch_keys_differ_in_every_part() -> None:
     assert exact_key(Tensor(pointer=4096)) == exact_key(Tensor(pointer=8192))
 
 
-def test_the_current_stream_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
-    torch = ModuleType("torch")
+def test_the_current_stream_of_torch(monkeypatch: pytest.MonkeyPatch, torch: Torch) -> None:
     torch._C = SimpleNamespace(_cuda_getCurrentRawStream=lambda index: 0x7F00 + index)
-    monkeypatch.setitem(sys.modules, "torch", torch)
     on_gpu = Tensor(device=("cuda", 2))
     assert current_stream(("cuda", 2), [on_gpu]) == 0x7F02
     assert current_stream(("cuda", 2), [np.zeros(3), on_gpu]) == 0x7F02
@@ -209,7 +238,7 @@ def test_the_current_stream_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_torch_tensor_that_is_moved_or_resized_in_place() -> None:
-    for change in ({"_pointer": 8192}, {"shape": Size((2, 6))}):
+    for change in ({"_pointer": 8192}, {"_shape": Size((2, 6))}):
         tensor = Tensor()
         before = seen(tensor)
         assert seen(tensor) == before
@@ -360,10 +389,10 @@ def test_the_driver_knows_the_device_of_a_pointer(monkeypatch: pytest.MonkeyPatc
     bindings.driver = driver
     monkeypatch.setitem(sys.modules, "cuda", ModuleType("cuda"))
     monkeypatch.setitem(sys.modules, "cuda.bindings", bindings)
-    assert frameworks._ordinal(4096) == 2
-    assert frameworks._ordinal(8192) == 0
+    assert cuda_interface._ordinal(4096) == 2
+    assert cuda_interface._ordinal(8192) == 0
 
 
 def test_without_the_driver_there_is_one_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cuda.bindings", None)
-    assert frameworks._ordinal(4096) == 0
+    assert cuda_interface._ordinal(4096) == 0

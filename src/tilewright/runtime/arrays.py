@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import LaunchError, shown
-from tilewright.runtime import frameworks
-from tilewright.runtime.frameworks import ArrayInfo, Device, Family
+from tilewright.runtime import cuda_interface, frameworks, torch_tensors
+from tilewright.runtime.frameworks import ArrayInfo, Device, Family, base_of
 from tilewright.runtime.specimens import Specimen
 
 __all__ = [
@@ -226,18 +226,22 @@ def _classify(array: Any) -> Family:
     cls = type(array)
     if isinstance(array, Specimen):
         raise LaunchError(f"{array} has no memory; nearest: an array, or compile, trace and check")
-    names = {(base.__module__.partition(".")[0], base.__name__) for base in cls.__mro__}
-    if ("numpy", "MaskedArray") in names:
+    if base_of(cls, "numpy", "MaskedArray"):
         raise LaunchError("a masked array's mask would be lost; nearest: array.filled()")
-    if isinstance(array, np.ndarray):
-        return frameworks.NUMPY
-    if ("torch", "Tensor") in names:
+    if issubclass(cls, np.ndarray):
+        return frameworks.NUMPY if cls is np.ndarray else frameworks.NUMPY_SUBCLASS
+    if base_of(cls, "torch", "Tensor"):
         plain = cls.__module__.partition(".")[0] == "torch" and cls.__name__ in ("Tensor", "Parameter")
-        return frameworks.TORCH if plain else frameworks.TORCH_SUBCLASS
-    if ("cupy", "ndarray") in names:
-        return frameworks.CUPY
+        return torch_tensors.TORCH if plain else torch_tensors.TORCH_SUBCLASS
+    if base := base_of(cls, "cupy", "ndarray"):
+        return frameworks.CUPY if base is cls else frameworks.cupy_subclass(base)
+    if base_of(cls, "jax", "Tracer"):
+        raise LaunchError(
+            "a JAX tracer stands for arrays that are not there while a function is being transformed; "
+            "nearest legal choice: a call outside of jax.jit, jax.grad and jax.vmap"
+        )
     if hasattr(cls, "__dlpack__"):
         return frameworks.DLPACK
     if hasattr(array, "__cuda_array_interface__"):
-        return frameworks.CUDA
+        return cuda_interface.CUDA
     raise LaunchError(f"{cls.__module__}.{cls.__qualname__} is not an array; nearest: numpy.asarray(it)")

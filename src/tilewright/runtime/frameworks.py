@@ -7,17 +7,16 @@ through DLPack or the CUDA array interface.
 from __future__ import annotations
 
 import ctypes
-import functools
 import math
 import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from tilewright.dtypes import ALL, DType, c32, dtype
-from tilewright.errors import DTypeError, LaunchError
+from tilewright.dtypes import ALL, DType
+from tilewright.errors import LaunchError
 from tilewright.runtime import dlpack
 
 Device: TypeAlias = Literal["cpu"] | tuple[Literal["cuda"], int]
@@ -65,7 +64,7 @@ class Family:
     one_stream: bool = True
 
 
-def _finish(
+def finish(
     pointer: int,
     shape: Iterable[int],
     strides: Sequence[int] | None,
@@ -77,6 +76,8 @@ def _finish(
 ) -> ArrayInfo:
     """Check what every framework's arrays must keep; `strides` count `unit` bytes, or elements if 1."""
     extents = tuple(map(int, shape))
+    if min(extents, default=0) < 0:
+        raise LaunchError(f"shape {extents} has a negative extent")
     if not pointer and 0 not in extents:
         raise LaunchError(f"an array of shape {extents} has no memory: its address is 0")
     if pointer % element.component.bytes:
@@ -115,17 +116,38 @@ def _in_elements(shape: tuple[int, ...], strides: Sequence[int], unit: int, empt
     return tuple(steps)
 
 
-def _none() -> None:
-    return None
+def none() -> None:
+    """What has no streams."""
+    return
 
 
 def _no_stream(array: Any, index: int) -> Callable[[], int | None]:
-    return _none
+    return none
 
 
-def _locate_described(info: ArrayInfo) -> tuple[Hashable, int]:
+def located(info: ArrayInfo) -> tuple[Hashable, int]:
+    """The key and the address of an array that has been described."""
     key = (info.shape, info.strides, info.dtype, info.pointer & 15, info.device, info.readonly)
     return key, info.pointer
+
+
+class AsBase:
+    """An array as its framework's own class reads it, whatever attributes a subclass overrides."""
+
+    def __init__(self, array: Any, base: type) -> None:
+        self._array = array
+        self._base = base
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._base, name).__get__(self._array)
+
+
+def base_of(cls: type, framework: str, name: str) -> type | None:
+    """The class of a framework that a class is, or is derived from."""
+    for base in cls.__mro__:
+        if (base.__module__.partition(".")[0], base.__name__) == (framework, name):
+            return base
+    return None
 
 
 # NumPy.
@@ -155,7 +177,12 @@ _read_address = ctypes.c_void_p.from_address
 _DATA = _ArrayStruct.data.offset
 
 
-def _numpy_element(given: Any) -> DType:
+def numpy_element(given: Any) -> DType:
+    """The element type of a NumPy dtype.
+
+    Raises:
+        LaunchError: no kernel takes it.
+    """
     found = _BY_NUMPY.get(given)
     if found is not None:
         return found
@@ -164,17 +191,18 @@ def _numpy_element(given: Any) -> DType:
             f"elements {given!r} have the other byte order; "
             "nearest: array.astype(array.dtype.newbyteorder('='))"
         )
-    raise _unsupported(given)
+    raise unsupported(given)
 
 
-def _unsupported(given: object) -> LaunchError:
+def unsupported(given: object) -> LaunchError:
+    """The error for an element type that no kernel takes."""
     return LaunchError(f"elements of type {given} are not supported; known: {', '.join(ALL)}")
 
 
 def _describe_numpy(array: Any, stream: int) -> ArrayInfo:
-    element, readonly = _numpy_element(array.dtype), not array.flags.writeable
+    element, readonly = numpy_element(array.dtype), not array.flags.writeable
     pointer = _locate_numpy(array, stream)[1]
-    return _finish(pointer, array.shape, array.strides, element, "cpu", readonly, array, element.bytes)
+    return finish(pointer, array.shape, array.strides, element, "cpu", readonly, array, element.bytes)
 
 
 def _locate_numpy(array: Any, stream: int) -> tuple[Hashable, int]:
@@ -193,77 +221,33 @@ def _watch_numpy(array: Any) -> tuple[Callable[[], object], ...]:
 NUMPY = Family(_describe_numpy, _locate_numpy, _watch_numpy, _no_stream)
 
 
-# PyTorch.
-
-_BY_TORCH: dict[object, DType] = {}
-
-
-def _torch_element(given: object) -> DType:
-    found = _BY_TORCH.get(given)
-    if found is None:
-        name = str(given).removeprefix("torch.")
-        try:
-            found = _BY_TORCH[given] = c32 if name == "complex32" else dtype(name)
-        except DTypeError:
-            raise _unsupported(given) from None
-    return found
+def _plain(array: Any) -> np.ndarray[Any, np.dtype[Any]]:
+    """The array without what a subclass says of it: attributes may be overridden, memory may not."""
+    return np.ndarray.view(array, np.ndarray)
 
 
-def _describe_torch(tensor: Any, stream: int) -> ArrayInfo:
-    if str(tensor.layout) != "torch.strided":
-        raise LaunchError(f"a tensor of layout {tensor.layout} has no strides; nearest: tensor.to_dense()")
-    if tensor.is_conj():
-        raise LaunchError("the tensor is a conjugate not carried out yet; nearest: tensor.resolve_conj()")
-    if tensor.is_neg():
-        raise LaunchError("the tensor is a negation not carried out yet; nearest: tensor.resolve_neg()")
-    where = tensor.device
-    if where.type not in ("cpu", "cuda"):
-        raise LaunchError(f"the tensor lies on {where}; nearest: tensor.cpu() or tensor.cuda()")
-    device: Device = "cpu" if where.type == "cpu" else ("cuda", where.index)
-    element = _torch_element(tensor.dtype)
-    try:
-        pointer = tensor.data_ptr()
-    except RuntimeError as problem:  # a tensor that stands for another while it is being transformed
-        raise LaunchError(f"the tensor has no memory: {problem}") from problem
-    return _finish(pointer, tensor.shape, tensor.stride(), element, device, False, tensor)
+def _describe_numpy_subclass(array: Any, stream: int) -> ArrayInfo:
+    return replace(_describe_numpy(_plain(array), stream), owner=array)
 
 
-def _locate_torch(tensor: Any, stream: int) -> tuple[Hashable, int]:
-    try:
-        pointer, element = tensor.data_ptr(), tensor.dtype
-    except RuntimeError:
-        return _locate_described(_describe_torch(tensor, stream))
-    # As a rule only complex tensors have a conjugate bit, and only real ones a negative bit.
-    if not pointer or (tensor.is_conj() if element.is_complex else tensor.is_neg()):
-        _describe_torch(tensor, stream)
-    return (tensor.shape, tensor.stride(), element, pointer & 15, tensor.device), pointer
+def _locate_numpy_subclass(array: Any, stream: int) -> tuple[Hashable, int]:
+    return _locate_numpy(_plain(array), stream)
 
 
-def _locate_torch_subclass(tensor: Any, stream: int) -> tuple[Hashable, int]:
-    return _locate_described(_describe_torch(tensor, stream))
+def _watch_numpy_subclass(array: Any) -> tuple[Callable[[], object], ...]:
+    return (lambda: _locate_numpy(_plain(array), 0),)
 
 
-def _watch_torch(tensor: Any) -> tuple[Callable[[], object], ...]:
-    return tensor.data_ptr, tensor.size
-
-
-def _torch_stream(tensor: Any, index: int) -> Callable[[], int | None]:
-    if not tensor.is_cuda:
-        return _none
-    return functools.partial(sys.modules["torch"]._C._cuda_getCurrentRawStream, index)
-
-
-TORCH = Family(_describe_torch, _locate_torch, _watch_torch, _torch_stream)
-TORCH_SUBCLASS = Family(_describe_torch, _locate_torch_subclass, _watch_torch, _torch_stream)
+NUMPY_SUBCLASS = Family(_describe_numpy_subclass, _locate_numpy_subclass, _watch_numpy_subclass, _no_stream)
 
 
 # CuPy.
 
 
 def _describe_cupy(array: Any, stream: int) -> ArrayInfo:
-    element, memory = _numpy_element(array.dtype), array.data
+    element, memory = numpy_element(array.dtype), array.data
     device: Device = ("cuda", memory.device_id)
-    return _finish(memory.ptr, array.shape, array.strides, element, device, False, array, element.bytes)
+    return finish(memory.ptr, array.shape, array.strides, element, device, False, array, element.bytes)
 
 
 def _locate_cupy(array: Any, stream: int) -> tuple[Hashable, int]:
@@ -284,6 +268,16 @@ def _cupy_stream(array: Any, index: int) -> Callable[[], int | None]:
 CUPY = Family(_describe_cupy, _locate_cupy, _watch_cupy, _cupy_stream)
 
 
+def cupy_subclass(base: type) -> Family:
+    """How arrays are read whose class is derived from CuPy's: by what CuPy's own says."""
+    return Family(
+        lambda array, stream: replace(_describe_cupy(AsBase(array, base), stream), owner=array),
+        lambda array, stream: _locate_cupy(AsBase(array, base), stream),
+        lambda array: _watch_cupy(AsBase(array, base)),
+        _cupy_stream,
+    )
+
+
 # DLPack.
 
 _CODES = {"int": 0, "uint": 1, "float": 2, "bool": 6}
@@ -302,14 +296,14 @@ def _describe_dlpack(array: Any, stream: int) -> ArrayInfo:
     element = _BY_DLPACK.get((found.code, found.bits)) if found.lanes == 1 else None
     if element is None:
         shown = getattr(array, "dtype", f"(code {found.code}, {found.bits} bits, {found.lanes} lanes)")
-        raise _unsupported(shown)
+        raise unsupported(shown)
     # JAX's arrays never change, whatever the capsule's flags say.
     readonly = found.readonly or type(array).__module__.partition(".")[0] in ("jax", "jaxlib")
-    return _finish(found.pointer, found.shape, found.strides, element, device, readonly, (array, found))
+    return finish(found.pointer, found.shape, found.strides, element, device, readonly, (array, found))
 
 
 def _locate_dlpack(array: Any, stream: int) -> tuple[Hashable, int]:
-    return _locate_described(_describe_dlpack(array, stream))
+    return located(_describe_dlpack(array, stream))
 
 
 def _watch_dlpack(array: Any) -> tuple[Callable[[], object], ...]:
@@ -317,55 +311,3 @@ def _watch_dlpack(array: Any) -> tuple[Callable[[], object], ...]:
 
 
 DLPACK = Family(_describe_dlpack, _locate_dlpack, _watch_dlpack, _no_stream)
-
-
-# The CUDA array interface.
-
-
-def _describe_cuda(array: Any, stream: int) -> ArrayInfo:
-    face = array.__cuda_array_interface__
-    if face.get("mask") is not None:
-        raise LaunchError("the array's mask would be lost; nearest: an array without one")
-    # Extension types look like raw bytes in "typestr".
-    given = getattr(array, "dtype", None)
-    element = _numpy_element(given if isinstance(given, np.dtype) else np.dtype(face["typestr"]))
-    pointer, readonly = face["data"]
-    device: Device = ("cuda", _ordinal(pointer))
-    strides = face.get("strides")
-    readonly = bool(readonly)
-    return _finish(pointer or 0, face["shape"], strides, element, device, readonly, array, element.bytes)
-
-
-def _locate_cuda(array: Any, stream: int) -> tuple[Hashable, int]:
-    return _locate_described(_describe_cuda(array, stream))
-
-
-def _watch_cuda(array: Any) -> tuple[Callable[[], object], ...]:
-    def face() -> object:
-        now = array.__cuda_array_interface__
-        return now["data"], now["shape"], now.get("strides")
-
-    return (face,)
-
-
-def _cuda_stream(array: Any, index: int) -> Callable[[], int | None]:
-    def ask() -> int | None:
-        stream = array.__cuda_array_interface__.get("stream")
-        return None if stream is None else int(stream)
-
-    return ask
-
-
-def _ordinal(pointer: int) -> int:
-    """The index of the device that a pointer belongs to, which the interface does not say."""
-    try:
-        from cuda.bindings import driver
-
-        attribute = driver.CUpointer_attribute.CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
-        status, index = driver.cuPointerGetAttribute(attribute, pointer)
-    except (ImportError, RuntimeError):
-        return 0
-    return int(index) if int(status) == 0 else 0
-
-
-CUDA = Family(_describe_cuda, _locate_cuda, _watch_cuda, _cuda_stream, one_stream=False)

@@ -34,7 +34,8 @@ class PreparedLaunch:
         self._arrays = {
             p.name: a for a, p in zip(self._arguments, self._parameters, strict=True) if p.kind == "tensor"
         }
-        self._pointers = tuple(locate(array)[1] for array in self._arrays.values())
+        self._located = [locate(array) for array in self._arrays.values()]
+        self._pointers = tuple(pointer for _, pointer in self._located)
         self._looks = tuple(look for array in self._arrays.values() for look in watch(array))
         self._seen = [look() for look in self._looks]
 
@@ -55,11 +56,12 @@ class PreparedLaunch:
             The executable that ran.
 
         Raises:
-            LaunchError: an array was moved or resized, or a name is not that of a number.
+            LaunchError: an array was moved or resized, a tensor requires a gradient now, or a name is not
+                that of a number.
         """
         try:
             if [look() for look in self._looks] != self._seen:
-                raise self._moved()
+                self._look_again()
             self._launch(self._with(numbers) if numbers else self._arguments, self._pointers, stream)
         except TilewrightError as error:
             trim(error)
@@ -78,14 +80,16 @@ class PreparedLaunch:
             given[self._scalars[name]] = value
         return given
 
-    def _moved(self) -> LaunchError:
-        moved = [
-            name
-            for name, array, pointer in zip(self._arrays, self._arrays.values(), self._pointers, strict=True)
-            if locate(array)[1] != pointer
-        ]
-        what = f"{' and '.join(moved)} moved" if moved else "an array was resized"
-        return LaunchError(f"kernel {self._kernel}: {what} since the launch was prepared; prepare it again")
+    def _look_again(self) -> None:
+        """Refuse arrays that were moved or resized, or that may not be read any more."""
+        now = [locate(array) for array in self._arrays.values()]
+        if now != self._located:
+            pairs = zip(self._arrays, now, self._located, strict=True)
+            moved = [name for name, (_, pointer), (_, before) in pairs if pointer != before]
+            what = f"{' and '.join(moved)} moved" if moved else "an array was resized"
+            raise LaunchError(
+                f"kernel {self._kernel}: {what} since the launch was prepared; prepare it again"
+            )
 
     def __repr__(self) -> str:
         return f"<prepared launch of {self._executable!r}>"
