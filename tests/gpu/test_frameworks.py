@@ -181,12 +181,12 @@ def test_a_tensor_that_requires_a_gradient() -> None:
     grown = torch_array(a)
     again = gemm.bind(**config_of(tw.f32)).prepare(grown, device_b.T, device_out)
     again()
-    with pytest.raises(tw.LaunchError, match="requires a gradient.*detach"):
+    with pytest.raises(tw.LaunchError, match="requires a gradient"):
         matmul(weights, device_b)
-    with pytest.raises(tw.LaunchError, match="requires a gradient.*detach"):
+    with pytest.raises(tw.LaunchError, match="requires a gradient"):
         matmul(weights, device_b, device_out)
     grown.requires_grad_()
-    with pytest.raises(tw.LaunchError, match="requires a gradient.*detach"):
+    with pytest.raises(tw.LaunchError, match="requires a gradient"):
         again()
     for context in (torch.no_grad, torch.inference_mode):
         with context():
