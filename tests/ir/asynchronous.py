@@ -90,7 +90,8 @@ def mma_wait(A, n):
 
 
 def role_barrier(A, n):
-    tw.role_barrier(1, threads=128)
+    with tw.role(warps=4):
+        tw.role_barrier(1, threads=128)
 
 
 def cluster_barrier(A, n):

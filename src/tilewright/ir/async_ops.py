@@ -222,11 +222,11 @@ class RoleBarrier(Op):
     threads: int
 
     def verify(self) -> Iterator[Violation]:
-        """Numbers 1 to 15 (0 is the block's barrier), whole warps."""
+        """Numbers 1 to 15 (0 is the block's barrier), whole warps and at least one."""
         if not 1 <= self.number <= 15:
             yield self.violation("role_barrier", f"barrier number {self.number}", "a number from 1 to 15")
-        if self.threads % 32:
-            nearest = -(-self.threads // 32) * 32
+        if self.threads % 32 or self.threads < 32:
+            nearest = max(-(-self.threads // 32), 1) * 32
             yield self.violation("role_barrier", f"{self.threads} threads are no whole warps", str(nearest))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright.errors import Violation
 from tilewright.ir import clusters, prior_grid
-from tilewright.ir.async_ops import Role, TmaLoad, TmaStore
+from tilewright.ir.async_ops import MBarrier, Role, RoleBarrier, TmaLoad, TmaStore
 from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Derived, Kernel, SizeParam
 from tilewright.ir.ops import Block, For, Mma, Op
@@ -26,6 +26,7 @@ def violations(kernel: Kernel) -> list[Violation]:
     found.extend(_scopes(kernel))
     found.extend(_warps(kernel))
     found.extend(_inner_roles(kernel.body))
+    found.extend(_barriers_in_loops(kernel.body))
     found.extend(prior_grid.violations(kernel))
     found.extend(clusters.violations(kernel))
     return found
@@ -74,6 +75,9 @@ def _warps(kernel: Kernel) -> Iterator[Violation]:
             yield op.violation(
                 "warp size", f"{op.mma.atom} has {op.mma.atom.lanes} lanes, the kernel {kernel.lanes}"
             )
+        if isinstance(op, RoleBarrier) and op.threads > kernel.threads:
+            text = f"waits for {op.threads} threads; the block has {kernel.threads}"
+            yield op.violation("role_barrier", text, str(kernel.threads))
     if kernel.threads % kernel.lanes and kernel.threads > kernel.lanes:
         nearest = -(-kernel.threads // kernel.lanes) * kernel.lanes
         yield Violation(
@@ -90,6 +94,16 @@ def _inner_roles(block: Block, outer: Role | None = None) -> Iterator[Violation]
             yield from _inner_role(op, outer)
         for region in op.regions:
             yield from _inner_roles(region, op if isinstance(op, Role) else outer)
+
+
+def _barriers_in_loops(block: Block, *, in_loop: bool = False) -> Iterator[Violation]:
+    """Transaction barriers are made once: a turn of a loop would initialise them again, in whatever phase."""
+    for op in block.ops:
+        if isinstance(op, MBarrier) and in_loop:
+            text = f"{op.result} is made in a loop: every turn would initialise it again, while it is in use"
+            yield op.violation("mbarrier", text, "make it before the loop")
+        for region in op.regions:
+            yield from _barriers_in_loops(region, in_loop=in_loop or isinstance(op, For))
 
 
 def _inner_role(op: Role, outer: Role) -> Iterator[Violation]:

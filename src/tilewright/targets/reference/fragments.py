@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tilewright.ir.ops import Op
@@ -15,16 +17,25 @@ from tilewright.targets.reference.state import Registers, Warp
 
 def read(machine: Machine, warp: Warp, op: Op, value: Value) -> Array:
     """The values of a fragment, all of which must have been written; poison while an MMA uses it."""
-    registers = warp.registers[value]
+    registers = held(machine, warp, value)
     require_written(machine, warp, op, value)
     if touch(machine, warp, op, value, "read"):
         return registers.values
     return poison(value.dtype, (registers.values.shape[0], registers.values.shape[1]))
 
 
+def held(machine: Machine, warp: Warp, value: Value) -> Registers:
+    """A warp's part of a fragment; what was made in the role of other warps is there, and unwritten."""
+    shape = machine.shape(warp, value.fragment.distribution)
+    registers = warp.registers.get(value)
+    if registers is None:
+        registers = warp.registers[value] = Registers.blank(value.dtype, shape)
+    return registers.of_lanes(value.dtype, shape[0])
+
+
 def require_written(machine: Machine, warp: Warp, op: Op, value: Value) -> None:
     """Report elements of a fragment that nothing has written."""
-    registers = warp.registers[value]
+    registers = held(machine, warp, value)
     if machine.check and not registers.written.all():
         missing = np.argwhere(~registers.written)
         lane, number = (int(i) for i in missing[0])
@@ -33,10 +44,10 @@ def require_written(machine: Machine, warp: Warp, op: Op, value: Value) -> None:
         machine.checker.registers(warp.agent, op, value, element, lane, len(missing))
 
 
-def define(machine: Machine, warp: Warp, op: Op, value: Value, values: Array) -> None:
-    """Write all elements of a fragment."""
+def define(machine: Machine, warp: Warp, op: Op, value: Value, values: Array, fill: Any = None) -> None:
+    """Write all elements of a fragment; ``fill``: the number that they all are, in every thread."""
     touch(machine, warp, op, value, "write")
-    warp.registers[value] = Registers(values, np.ones(values.shape, bool))
+    warp.registers[value] = Registers(values, np.ones(values.shape, bool), fill=fill)
 
 
 def touch(machine: Machine, warp: Warp, op: Op, value: Value, action: str) -> bool:

@@ -16,7 +16,7 @@ from tilewright.layout.distribution import Distribution
 from tilewright.layout.nodes import Expr
 from tilewright.layout.registers import broadcast, registers_of
 from tilewright.targets.reference.agents import Agent, join
-from tilewright.targets.reference.fragments import define, read, touch
+from tilewright.targets.reference.fragments import define, held, read, touch
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.numerics import Array, accumulate, convert, elementwise, number
 from tilewright.targets.reference.state import Registers, Steps, Warp
@@ -38,7 +38,8 @@ def _nothing(machine: Machine, warp: Warp, op: ops.Op) -> None:
 def _fragment(machine: Machine, warp: Warp, op: ops.Fragment) -> None:
     registers = Registers.blank(op.dtype, machine.shape(warp, op.distribution))
     if op.fill is not None:
-        registers.values[...] = number(op.fill, op.dtype)
+        registers.fill = number(op.fill, op.dtype)
+        registers.values[...] = registers.fill
         registers.written[...] = True
     touch(machine, warp, op, op.result, "write")
     warp.registers[op.result] = registers
@@ -87,7 +88,7 @@ def _fill(machine: Machine, warp: Warp, op: ops.Fill) -> None:
     else:
         made = number(value, kind)
     shape = machine.shape(warp, op.target.fragment.distribution)
-    define(machine, warp, op, op.target, np.full(shape, made))
+    define(machine, warp, op, op.target, np.full(shape, made), fill=made)
 
 
 # ---------------------------------------------------------------- arithmetic
@@ -133,7 +134,7 @@ def _held(number: int, op: ops.Elementwise) -> int:
 
 @REFERENCE.rule(ops.Mma)
 def _mma(machine: Machine, warp: Warp, op: ops.Mma) -> None:
-    accumulator = warp.registers[op.c]
+    accumulator = held(machine, warp, op.c)
     depth = _depth(op.a)
     shapes = op.mma.a(depth), op.mma.b(depth)
     a, b = (

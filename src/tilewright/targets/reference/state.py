@@ -88,16 +88,33 @@ class Registers:
     """A fragment's values in the lanes of one warp: arrays of shape (lanes, values).
 
     ``ahead`` are the values that asynchronous MMAs have computed, which the warp has not waited for.
+    ``fill`` is the number that every thread last put into all of them, also the threads that the distribution
+    does not reach; None: they hold other values.
     """
 
     values: Array
     written: Array
     ahead: Array | None = None
+    fill: Any = None
 
     @staticmethod
     def blank(dtype: DType, shape: tuple[int, int]) -> Registers:
         """Registers that nothing has written."""
         return Registers(poison(dtype, shape), np.zeros(shape, bool))
+
+    def of_lanes(self, dtype: DType, lanes: int) -> Registers:
+        """The registers of the first ``lanes`` lanes, of which those that are not here hold the fill, if any.
+
+        A role counts its threads anew: its warps may hold parts of a fragment that they did not hold before.
+        """
+        had = self.values.shape[0]
+        if had == lanes:
+            return self
+        made = Registers.blank(dtype, (lanes, self.values.shape[1]))
+        made.values[:had], made.written[:had] = self.values[:lanes], self.written[:lanes]
+        if self.fill is not None:
+            made.values[had:], made.written[had:] = self.fill, True
+        return made
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from tilewright.ir.mma import TiledMma
 from tilewright.ir.types import Value
 from tilewright.targets.reference.agents import Agent, Clocks, Proxy, Scope
 from tilewright.targets.reference.findings import Kind
-from tilewright.targets.reference.fragments import require_written
+from tilewright.targets.reference.fragments import held, require_written
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.memory import Buffer, poison
 from tilewright.targets.reference.numerics import Array, add_products, multiply
@@ -85,6 +85,7 @@ def _issue(machine: Machine, warp: Warp, op: MmaAsync, unit: MmaUnit) -> Issue:
 def _use_registers(machine: Machine, warp: Warp, op: MmaAsync, issue: Issue) -> None:
     fragments = [op.c, *([op.a] if op.a.is_fragment else [])]
     for value in fragments:
+        warp.registers[value] = held(machine, warp, value)
         if machine.check:
             if not any(flight.value is value for flight in warp.flights):
                 require_written(machine, warp, op, value)
@@ -136,9 +137,9 @@ def wait_mma(machine: Machine, warp: Warp, pending: int) -> None:
                 continue
             if not issue.is_done:
                 _carry_out(machine, issue)
-            held = issue.parts[warp]
-            if held.ahead is not None:
-                held.values, held.ahead = held.ahead, None
+            part = issue.parts[warp]
+            if part.ahead is not None:
+                part.values, part.ahead = part.ahead, None
             issue.waited.add(warp)
             if len(issue.waited) == unit.size:
                 del unit.issues[number]
@@ -153,12 +154,12 @@ def _carry_out(machine: Machine, issue: Issue) -> None:
     a = _sampled(*issue.a) if issue.a is not None else _from_registers(machine, issue, b.shape[1])
     products = multiply(op.mma.atom, a, b)
     table = op.mma.c().table
-    for warp, held in issue.parts.items():
+    for warp, part in issue.parts.items():
         first = warp.rank * machine.lanes
         spread = table[first : first + machine.lanes]
         index = (spread[..., 0] - issue.origin[0], spread[..., 1] - issue.origin[1])
-        before = held.values if held.ahead is None else held.ahead
-        held.ahead = add_products(op.mma.atom, products[index], before)
+        before = part.values if part.ahead is None else part.ahead
+        part.ahead = add_products(op.mma.atom, products[index], before)
 
 
 def _sampled(buffer: Buffer, box: Array) -> Array:
