@@ -19,6 +19,7 @@ from tilewright.targets.reference.agents import Agent, join
 from tilewright.targets.reference.fragments import define, held, read, touch
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.numerics import Array, accumulate, convert, elementwise, number
+from tilewright.targets.reference.overlaps import find_overlap
 from tilewright.targets.reference.state import Registers, Steps, Warp
 from tilewright.targets.rules import RuleTable
 
@@ -63,6 +64,8 @@ def _move(machine: Machine, warp: Warp, op: ops.Copy, agent: Agent) -> None:
     else:
         values = machine.load(warp, agent, op, op.source, spread, vector)
     moved = convert(values, op.source.dtype, op.target.dtype)
+    if machine.check and op.source.is_tensor and op.target.is_tensor:
+        find_overlap(machine, warp, op, agent)
     if op.target.is_fragment:
         define(machine, warp, op, op.target, moved)
     else:
