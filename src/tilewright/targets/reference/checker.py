@@ -15,6 +15,7 @@ from tilewright.targets.reference.findings import Access, Finding, Findings, Kin
 from tilewright.targets.reference.memory import Buffer
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.reasons import explain
+from tilewright.targets.reference.remedies import Remedies
 
 _ACTIONS = {"wait": "wait", "arrive": "arrival", "tma_load": "write"}
 
@@ -26,6 +27,7 @@ LIMIT = 64
 class Checker:
     """Happens-before over the accesses of all agents."""
 
+    remedies: Remedies
     events: Events = field(default_factory=Events)
     findings: Findings = field(default_factory=lambda: Findings(LIMIT))
     _sites: list[Site] = field(default_factory=list)
@@ -201,13 +203,14 @@ class Checker:
             one = (lanes[mine][:1], event_lanes[mine][:1])
             found, reason = explain(self.events, kind, agent, former, int(event), one)
             before = self._sites[self.events.sites[event]]
-            if before.value.buffer is not buffer.owner:
-                reason += f"; {before.value.buffer} and {buffer.owner} share memory"
             key = (found, buffer.owner, self.events.sites[event], site, former.block != agent.block)
             # Of two lanes of one warp and two warps, the latter says what is really missing.
             reach = int(former.home != agent.home)
             if self.findings.is_new(key, len(np.unique(at[mine])), reach):
                 earlier = Access.of(before, former, event_lanes[mine][0])
+                reason += self.remedies.remedy(reason, before.op, self._sites[site].op)
+                if before.value.buffer is not buffer.owner:
+                    reason += f"; {before.value.buffer} and {buffer.owner} share memory"
                 made = self._finding(found, agent, site, buffer, at[mine], lanes[mine], earlier, reason)
                 self.findings.add(key, made, reach)
 

@@ -21,6 +21,7 @@ from tilewright.targets.reference.footprint import Footprint, Footprints
 from tilewright.targets.reference.memory import Buffer, poison
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.population import Population
+from tilewright.targets.reference.remedies import Remedies
 from tilewright.targets.reference.standstill import explain_standstill, report_unfinished
 from tilewright.targets.reference.state import Delivery, Gathering, Steps, Wait, Warp
 from tilewright.targets.rules import RuleTable
@@ -52,7 +53,7 @@ class Machine:
         self.kernel = kernel
         self.lanes = lanes
         self.check = check
-        self.checker = Checker()
+        self.checker = Checker(Remedies(kernel))
         self.footprints = Footprints(lanes, kernel.threads)
         self.extents = Extents(kernel)
         self.barriers = 0

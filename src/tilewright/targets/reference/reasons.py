@@ -7,6 +7,7 @@ import numpy as np
 from tilewright.targets.reference.agents import Agent, Events, Proxy, Scope
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.numerics import Array
+from tilewright.targets.reference.remedies import NO_BARRIER, NO_WARP_BARRIER
 
 
 def explain(
@@ -34,13 +35,13 @@ def explain(
             f"path: no fence_async of {_warp(former, agent)} between its access and what orders the two"
         )
     if former.home == agent.home:
-        return kind, "no barrier or warp_barrier between these two lanes of one warp"
+        return kind, NO_WARP_BARRIER
     if former.block != agent.block:
         return kind, (
             "nothing orders the two blocks here: no arrive at a barrier of the other block and wait there, "
             "and no cluster_barrier, between the two accesses"
         )
-    return kind, "no barrier between the two accesses"
+    return kind, NO_BARRIER
 
 
 def _warp(agent: Agent, other: Agent) -> str:
