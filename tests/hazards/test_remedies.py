@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.layout.distribution import Distribution, Mode
 from tilewright.targets.reference import Kind
 
 from .test_aliases import matrix
 
-IN, OUT = (32, 2), tw.Layout((32, 2), (1, 32))
-"""Threads of two warps, that bring half of the rows each, and take half of the columns."""
+ROWS, HALVES, RUN = Mode(32, 0, 1), Mode(2, 1, 16), (Mode(16, 1, 1),)
+IN, OUT = (Distribution((32, 32), threads, RUN) for threads in ((HALVES, ROWS), (ROWS, HALVES)))
+"""Half a row for each of 64 threads: one warp brings half of the rows, and takes half of the columns."""
 
 
 @tw.kernel(X="M N", Y="M N")
