@@ -153,6 +153,16 @@ def limits(kind: DType) -> tuple[float, float]:
     return int(ends.min), int(ends.max)
 
 
+def has_infinity(kind: DType) -> bool:
+    """Whether a real dtype holds infinities.
+
+    Example:
+        >>> has_infinity(f8e5m2), has_infinity(f8e4m3), has_infinity(i8)
+        (True, False, False)
+    """
+    return kind.is_float and kind != f8e4m3
+
+
 def dtype(value: object) -> DType:
     """The `DType` that a name, a NumPy dtype, a framework's dtype or a `DType` stands for.
 

@@ -59,6 +59,7 @@ def copy(A, C, n, alpha):
     part = C.tile((16, 8), (0, n)).partition((4, 8))
     x = tw.load(part)
     tw.copy(x, C.tile((16, 8), (n, 0)))
+    tw.copy(tw.load(part, other=-math.inf), C.tile((16, 8), (n, 0)))
 
 
 def copy_async(A, C, n, alpha):

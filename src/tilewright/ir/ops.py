@@ -138,13 +138,14 @@ class Partition(Op):
 class Copy(Op):
     """``target = source``, element by element, converting to the target's dtype (round to nearest even).
 
-    Elements that are invalid in the source read as 0; those that are invalid in the target are not written.
+    Elements invalid in the source read as ``other``; those invalid in the target are not written.
 
     Args:
         source: tensor or fragment.
         target: tensor or fragment of the same shape.
         distribution: which thread moves what, for a copy between memories; a fragment brings its own.
         vector: elements per access along the distribution's first value mode; None: the widest legal.
+        other: what elements outside of the source read as, in the source's dtype.
     """
 
     name = "copy"
@@ -153,6 +154,7 @@ class Copy(Op):
     target: Value
     distribution: Distribution | None = None
     vector: int | None = None
+    other: float | int = 0
 
     @property
     def spread(self) -> Distribution:
@@ -181,6 +183,9 @@ class CopyAsync(Copy):
         memories = tuple(v.tensor.memory if v.is_tensor else None for v in (self.source, self.target))
         if memories != (Memory.GLOBAL, Memory.SHARED):
             yield self.violation("copy_async", "asynchronous copies go from global to shared memory", "copy")
+        elif self.other != 0:
+            text = f"copies in the background read 0 outside of {self.source}, not {self.other}"
+            yield self.violation("other", text, "copy")
         elif self.source.dtype != self.target.dtype:
             yield self.violation(
                 "copy_async",

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from tilewright.dtypes import has_infinity, limits
 from tilewright.errors import Violation
-from tilewright.ir.elementwise_rules import moved, spelled, verify_conversion
+from tilewright.ir.elementwise_rules import moved, spelled, verify_conversion, verify_literals
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
 from tilewright.layout.counts import dealt
 from tilewright.layout.distribution import Distribution
@@ -33,6 +35,8 @@ def _shape(value: Value) -> tuple[Int, ...]:
 def verify_copy(op: Copy) -> Iterator[Violation]:
     """The rules of `Copy` that a copy breaks."""
     yield from verify_conversion(op, op.source, op.target)
+    if op.other != 0:
+        yield from _verify_other(op)
     source, target = _shape(op.source), _shape(op.target)
     if source != target:
         yield op.violation(
@@ -59,6 +63,21 @@ def verify_copy(op: Copy) -> Iterator[Violation]:
         )
     else:
         yield from _verify_spread(op, next(iter(maps)), source)
+
+
+def _verify_other(op: Copy) -> Iterator[Violation]:
+    """What elements outside of the source read as is a number of its dtype, and there is an outside."""
+    kind = op.source.dtype
+    if op.source.is_fragment:
+        text = f"every element of the fragment {op.source} exists: none reads as {op.other}"
+        yield op.violation("other", text, "no other=")
+    elif kind.kind == "bool" or kind.components > 1:
+        yield op.violation("other", f"elements of {kind} outside of {op.source} read as 0", "no other=")
+    elif kind.is_float and math.isinf(op.other) and not has_infinity(kind):
+        least, most = limits(kind)
+        nearest = f"other={most if op.other > 0 else least}"
+        yield op.violation("other", f"{kind} has no infinity for other={op.other}", nearest)
+    yield from verify_literals(op, kind, (op.other,))
 
 
 def _nearest_map(op: Copy) -> str:

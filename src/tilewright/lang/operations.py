@@ -174,6 +174,7 @@ def copy(
     vector: int | None = None,
     vector_dim: int | None = None,
     access_order: Sequence[int] | None = None,
+    other: float = 0,
 ) -> None:
     """``target = source``, by all threads together, converting to the target's dtype.
 
@@ -190,8 +191,10 @@ def copy(
             threads the contiguous one, else the last.
         access_order: of a thread layout, the dimensions in the order in which a thread visits its chunk,
             fastest first, a vector at a time; default: ``vector_dim``, then from the last to the first.
+        other: what elements of the tile outside of the source's array read as, a number of its dtype; they
+            are written where they lie inside of the target.
     """
-    _copy(Copy, source, target, (threads, vector, vector_dim, access_order))
+    _copy(Copy, source, target, (threads, vector, vector_dim, access_order), other)
 
 
 @verb
@@ -203,12 +206,16 @@ def copy_async(
     vector: int | None = None,
     vector_dim: int | None = None,
     access_order: Sequence[int] | None = None,
+    other: float = 0,
 ) -> None:
-    """Start copying from global to shared memory; complete after `async_wait`, for others after a barrier."""
-    _copy(CopyAsync, source, target, (threads, vector, vector_dim, access_order))
+    """Start copying from global to shared memory; complete after `async_wait`, for others after a barrier.
+
+    As `copy`; what lies outside of the source's array reads as 0, and any ``other`` is refused.
+    """
+    _copy(CopyAsync, source, target, (threads, vector, vector_dim, access_order), other)
 
 
-def _copy(op: type[Copy], source: Any, target: Any, how: tuple[Any, Any, Any, Any]) -> None:
+def _copy(op: type[Copy], source: Any, target: Any, how: tuple[Any, Any, Any, Any], other: float) -> None:
     tracer = current()
     threads, vector, vector_dim, access_order = how
     width = None if vector is None else constant("vector", vector)
@@ -221,7 +228,14 @@ def _copy(op: type[Copy], source: Any, target: Any, how: tuple[Any, Any, Any, An
             what, _, nearest = str(error).partition("; nearest legal choice: ")
             tracer.violate("threads x slice = tile", what, nearest)
             return
-    tracer.emit(op, source=source.value, target=target.value, distribution=spread, vector=width)
+    tracer.emit(
+        op,
+        source=source.value,
+        target=target.value,
+        distribution=spread,
+        vector=width,
+        other=number(other),
+    )
 
 
 @verb
@@ -240,13 +254,42 @@ def async_wait(pending: int = 0) -> None:
 
 
 @verb
-def load(source: Tensor, like: Fragment | Distribution | None = None, vector: int | None = None) -> Fragment:
-    """A fragment with the contents of a tensor, distributed as ``like`` or as the tensor is partitioned."""
+def load(
+    source: Tensor,
+    like: Fragment | Distribution | None = None,
+    vector: int | None = None,
+    *,
+    other: float = 0,
+) -> Fragment:
+    """A fragment with the contents of a tensor, distributed as ``like`` or as the tensor is partitioned.
+
+    Args:
+        source: the tensor; a tile of it may reach past the edge of the array.
+        like: what has the map; default: the partitioned tensor.
+        vector: elements per access; default: the widest legal.
+        other: what elements outside of the array read as, a number of its dtype.  They take part in
+            everything that is computed with the fragment: before a sum over exponentials they are minus
+            infinity, before a maximum likewise, before a product 1.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N", Y="M N")
+        ... def softmax(X, Y):
+        ...     x = tw.load(X.tile((8, 64), (0, 0)).partition((8, 4)), other=-float("inf"))
+        ...     weights = tw.exp(x - tw.reduce_max(x, dim=1))
+        ...     tw.copy(weights / tw.reduce_sum(weights, dim=1), Y.tile((8, 64), (0, 0)))
+        >>> x, y = np.zeros((8, 50), np.float32), np.empty((8, 50), np.float32)
+        >>> softmax(x, y, target="reference").target
+        'reference'
+        >>> round(float(y.sum(axis=1)[0]), 6)
+        1.0
+    """
     tracer = current()
     spread = like if isinstance(like, Distribution) else _distribution_of(source if like is None else like)
     made = Fragment(tracer.define(FragmentOp, "loaded", dtype=source.dtype, distribution=spread))
     width = None if vector is None else constant("vector", vector)
-    tracer.emit(Copy, source=source.value, target=made.value, vector=width)
+    tracer.emit(Copy, source=source.value, target=made.value, vector=width, other=number(other))
     return made
 
 

@@ -12,6 +12,7 @@ from tilewright.layout.nodes import TRUE, Int
 from tilewright.layout.transforms import Slice
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import CpuEmitter, Side
+from tilewright.targets.cpu.literals import literal
 from tilewright.targets.cpu.loops import Axis, Edges, Nest, coalesced, edges, nest, transposed
 from tilewright.targets.cpu.transpose import transposition
 from tilewright.targets.listing import Access
@@ -20,11 +21,12 @@ LEAST_LANES = 4
 
 
 def emit_copy(emitter: CpuEmitter, op: Copy) -> None:
-    """``target = source`` where both exist; 0 where only the target does."""
+    """``target = source`` where both exist; ``other`` where only the target does."""
     source, target = emitter.side(op.source), emitter.side(op.target)
     emitter.comment(op, f"{op.target} = {op.source}")
+    outside = emitter.convert(literal(emitter, op.other, op.source.dtype), op.source.dtype, op.target.dtype)
     with emitter.indented(""):
-        emitter.accesses[op, op.location] = _Copying(emitter, source, target).emit()
+        emitter.accesses[op, op.location] = _Copying(emitter, source, target, outside).emit()
 
 
 def emit_redistribute(emitter: CpuEmitter, op: Redistribute) -> None:
@@ -46,8 +48,9 @@ class _Limit:
 
 
 class _Copying:
-    def __init__(self, emitter: CpuEmitter, source: Side, target: Side) -> None:
+    def __init__(self, emitter: CpuEmitter, source: Side, target: Side, outside: str = "0") -> None:
         self.emitter = emitter
+        self.outside = outside
         views = coalesced((source.view, target.view))
         self.source, self.target = (
             replace(side, view=view) for side, view in zip((source, target), views, strict=True)
@@ -57,7 +60,7 @@ class _Copying:
         self.taken: Edges = edges(self.target.view)
 
     def emit(self) -> Access:
-        """The zeros past the source's edge, then the elements; how those are accessed."""
+        """What lies past the source's edge, then the elements; how those are accessed."""
         taken = self._declare("limit", self.taken.upper)
         bounds = dict(self.taken.upper)
         for dim, bound in self.given.upper.items():
@@ -71,7 +74,7 @@ class _Copying:
                 stack.enter_context(
                     self.emitter.indented(f"if ({self.emitter.spell_cond(self.taken.uniform)})")
                 )
-            self._zeros(taken, both)
+            self._fill_outside(taken, both)
             if self.given.uniform != TRUE:
                 stack.enter_context(
                     self.emitter.indented(f"if ({self.emitter.spell_cond(self.given.uniform)})")
@@ -115,8 +118,8 @@ class _Copying:
             )
         return found
 
-    def _zeros(self, taken: Mapping[int, _Limit], both: Mapping[int, _Limit]) -> None:
-        """Fill the target with 0 if the source ends inside it."""
+    def _fill_outside(self, taken: Mapping[int, _Limit], both: Mapping[int, _Limit]) -> None:
+        """Fill the target with what lies outside of the source if that ends inside it."""
         ends = [
             f"{limit.name} < {taken[d].name if d in taken else self.shape[d]}" for d, limit in both.items()
         ]
@@ -126,7 +129,7 @@ class _Copying:
             return
         loops = nest(self.shape, (self.target.view,), (self.taken.rest,), self.emitter.local, 0)
         asked = "" if loops.conditions[0] == TRUE else f"if ({self.emitter.spell_cond(loops.conditions[0])}) "
-        body = f"{asked}{self.target.name}[{self.emitter.spell(loops.offsets[0])}] = 0;"
+        body = f"{asked}{self.target.name}[{self.emitter.spell(loops.offsets[0])}] = {self.outside};"
         with self.emitter.indented(f"if ({' || '.join(ends)})"):
             self._loops(loops, taken, body, self.target.is_scratch)
 
@@ -143,7 +146,7 @@ class _Copying:
         value = self.emitter.convert(read, self.source.dtype, self.target.dtype)
         if loops.conditions[0] != TRUE:
             kind = STORAGE[self.target.dtype.name]
-            value = f"{self.emitter.spell_cond(loops.conditions[0])} ? {value} : ({kind})0"
+            value = f"{self.emitter.spell_cond(loops.conditions[0])} ? {value} : ({kind}){self.outside}"
         asked = "" if loops.conditions[1] == TRUE else f"if ({self.emitter.spell_cond(loops.conditions[1])}) "
         return f"{asked}{self.target.name}[{self.emitter.spell(loops.offsets[1])}] = {value};"
 

@@ -110,7 +110,12 @@ def _zero_past(operand: Value, writers: Sequence[Op], before: Sequence[Op]) -> I
     if len(writers) != 1 or not any(op is writers[0] for op in before):
         return None
     copy = writers[0]
-    if not isinstance(copy, Copy) or copy.target is not operand or operand.tensor.view.valid != TRUE:
+    if (
+        not isinstance(copy, Copy)
+        or copy.other != 0
+        or copy.target is not operand
+        or operand.tensor.view.valid != TRUE
+    ):
         return None
     source = copy.source.type
     return edges(source.view).upper.get(1) if isinstance(source, TensorType) else None

@@ -13,7 +13,7 @@ from tilewright.ir.fragment_ops import Reduce
 from tilewright.layout.registers import Digit
 from tilewright.targets.cpu.conversions import STORAGE, computes_in
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
-from tilewright.targets.cpu.pointwise import literal
+from tilewright.targets.cpu.literals import literal
 
 COMBINE = {
     "sum": "{0} + {1}",

@@ -106,7 +106,7 @@ class _Sequence:
         match op:
             case Copy():
                 spread = None if op.distribution is None else self.of(op.distribution)
-                return (Copy(op.source, op.target, spread, location=op.location),)
+                return (Copy(op.source, op.target, spread, other=op.other, location=op.location),)
             case Fragment():
                 spread = self.of(op.distribution)
                 name = op.result.name

@@ -1,6 +1,42 @@
-"""Pieces of CUDA text that divide and shift as the reference does, for operands of any sign and size."""
+"""Pieces of CUDA text that divide and shift as the reference does.
+
+Indices have positive divisors, elements of fragments any.
+"""
 
 from __future__ import annotations
+
+_INDICES = {
+    "floor_div": """
+template <class A, class B>
+DEVICE auto floor_div(A a, B b) {
+  return a / b - (a % b != 0 && a < 0);
+}""",
+    "floor_mod": """
+template <class A, class B>
+DEVICE auto floor_mod(A a, B b) {
+  return (a % b + b) % b;
+}""",
+    "quotient": """
+DEVICE int quotient(int n, long long inverse) {
+  // n / d, with inverse = (2^63 - 1) / d
+  const unsigned long long twice = 2u * (unsigned)n + 2u;
+  return (twice * (unsigned)(inverse >> 32) + (twice * (unsigned)inverse >> 32)) >> 32;
+}""",
+    "remainder": """
+DEVICE int remainder(int n, int d, long long inverse) {
+  return n - quotient(n, inverse) * d;
+}""",
+    "min_int": """
+template <class A, class B>
+DEVICE decltype(A() + B()) min_int(A a, B b) {
+  return a < b ? a : b;
+}""",
+    "max_int": """
+template <class A, class B>
+DEVICE decltype(A() + B()) max_int(A a, B b) {
+  return a > b ? a : b;
+}""",
+}
 
 _WHOLE = {
     "floor_quotient": """
@@ -57,5 +93,5 @@ DEVICE {real} floor_quotient_{real}({real} a, {real} b) {{
     }
 
 
-PIECES: dict[str, str] = {**_WHOLE, **_of_floats("float", "f"), **_of_floats("double", "")}
+PIECES: dict[str, str] = {**_INDICES, **_WHOLE, **_of_floats("float", "f"), **_of_floats("double", "")}
 """Every piece by the name that it defines."""

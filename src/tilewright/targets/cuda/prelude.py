@@ -21,39 +21,6 @@ _TYPES = {
     "half2_t": "struct __align__(4) half2_t { half_t re, im; };",
 }
 
-_INTEGERS = {
-    "floor_div": """
-template <class A, class B>
-DEVICE auto floor_div(A a, B b) {
-  return a / b - (a % b != 0 && a < 0);
-}""",
-    "floor_mod": """
-template <class A, class B>
-DEVICE auto floor_mod(A a, B b) {
-  return (a % b + b) % b;
-}""",
-    "quotient": """
-DEVICE int quotient(int n, long long inverse) {
-  // n / d, with inverse = (2^63 - 1) / d
-  const unsigned long long twice = 2u * (unsigned)n + 2u;
-  return (twice * (unsigned)(inverse >> 32) + (twice * (unsigned)inverse >> 32)) >> 32;
-}""",
-    "remainder": """
-DEVICE int remainder(int n, int d, long long inverse) {
-  return n - quotient(n, inverse) * d;
-}""",
-    "min_int": """
-template <class A, class B>
-DEVICE decltype(A() + B()) min_int(A a, B b) {
-  return a < b ? a : b;
-}""",
-    "max_int": """
-template <class A, class B>
-DEVICE decltype(A() + B()) max_int(A a, B b) {
-  return a > b ? a : b;
-}""",
-}
-
 _CONVERSIONS = {
     "half_to_float": """
 DEVICE float half_to_float(half_t x) {
@@ -205,6 +172,12 @@ DEVICE Word load_if(bool exists, const void* from) {
   if (exists) word = *(const Word*)from;
   return word;
 }""",
+    "load_or": """
+template <class Word>
+DEVICE Word load_or(bool exists, const void* from, Word other) {
+  if (exists) other = *(const Word*)from;
+  return other;
+}""",
     "copy_async": """
 template <int bytes>
 DEVICE void copy_async(void* to, const void* from, bool exists = true) {
@@ -333,7 +306,7 @@ def _qualified(text: str) -> str:
 PIECES: dict[str, str] = {
     name: _qualified(text)
     for group in (
-        *(_TYPES, _INTEGERS, division.PIECES, _CONVERSIONS, _MOVES),
+        *(_TYPES, division.PIECES, _CONVERSIONS, _MOVES),
         *(_MATRICES, _INSTRUCTIONS, _CLUSTER, wgmma.PIECES),
     )
     for name, text in group.items()

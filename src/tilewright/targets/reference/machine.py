@@ -134,9 +134,16 @@ class Machine:
         return threads.stop - threads.start, spread.size_values
 
     def load(
-        self, warp: Warp, agent: Agent, op: Op, value: Value, spread: Distribution, vector: int
+        self,
+        warp: Warp,
+        agent: Agent,
+        op: Op,
+        value: Value,
+        spread: Distribution,
+        vector: int,
+        other: Array | None = None,
     ) -> Array:
-        """Read a tensor in memory; invalid elements are 0, what cannot be read is poison."""
+        """Read a tensor in memory; invalid elements are 0 or ``other``, what cannot be read is poison."""
         buffer = warp.block.buffers[value.buffer]
         footprint = self.footprints.of(warp.rank, value, spread, warp.env)
         result = np.zeros(self.shape(warp, spread), value.dtype.numpy)
@@ -144,6 +151,8 @@ class Machine:
             return result
         site = self.checker.site(op, value, "read")
         touched = self._usable(warp, agent, site, buffer, footprint, footprint.valid, vector)
+        if other is not None:
+            result[~footprint.valid] = other
         result[footprint.valid & ~touched] = poison(value.dtype, ())
         at, lanes = footprint.offsets[touched], np.nonzero(touched)[0].astype(np.int16)
         result[touched] = buffer.elements[at]

@@ -62,7 +62,8 @@ def _move(machine: Machine, warp: Warp, op: ops.Copy, agent: Agent) -> None:
     if op.source.is_fragment:
         values = read(machine, warp, op, op.source)
     else:
-        values = machine.load(warp, agent, op, op.source, spread, vector)
+        other = number(op.other, op.source.dtype) if op.other != 0 else None
+        values = machine.load(warp, agent, op, op.source, spread, vector, other)
     moved = convert(values, op.source.dtype, op.target.dtype)
     if machine.check and op.source.is_tensor and op.target.is_tensor:
         find_overlap(machine, warp, op, agent)

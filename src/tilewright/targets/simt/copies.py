@@ -11,6 +11,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tilewright.dtypes import DType
 from tilewright.ir.ops import Copy
 from tilewright.ir.types import Memory, Value
@@ -18,6 +20,7 @@ from tilewright.layout.distribution import Distribution
 from tilewright.layout.expr import add, mul, xor
 from tilewright.layout.nodes import TRUE, Cond, Int, Sym
 from tilewright.layout.walk import symbols
+from tilewright.targets.simt.arithmetic import rounded
 from tilewright.targets.simt.conversion import converted
 from tilewright.targets.simt.emitter import LOOPS, SIMT_RULES, Scope, SimtEmitter, walk_of
 from tilewright.targets.simt.swizzled import split_flips
@@ -42,6 +45,7 @@ class Access:
         dtype: element type.
         word: type of one access.
         vector: elements of one access.
+        other: the word that is read where the vector does not exist; empty for zeros.
     """
 
     pointer: str
@@ -51,6 +55,7 @@ class Access:
     dtype: DType
     word: str
     vector: int
+    other: str = ""
 
     def address(self, emitter: SimtEmitter) -> str:
         """The address of the vector."""
@@ -62,8 +67,11 @@ class Access:
         return " && ".join(part for part in (self.inside, inner) if part)
 
     def load(self, emitter: SimtEmitter) -> str:
-        """The vector, or zeros where it does not exist."""
-        if condition := self.condition(emitter):
+        """The vector, or what stands for it where it does not exist."""
+        condition = self.condition(emitter)
+        if condition and self.other:
+            return f"load_or<{self.word}>({condition}, {self.address(emitter)}, {self.other})"
+        if condition:
             return f"load_if<{self.word}>({condition}, {self.address(emitter)})"
         if self.vector == 1:
             return f"{self.pointer}[{emitter.spell(self.step)}]"
@@ -104,16 +112,31 @@ def access(
     vector: int,
     *,
     const: bool,
+    other: float | int = 0,
 ) -> Access:
     """Declare what one side of a copy needs before its loops."""
     emitter = scope.emitter
+    outside = repeated(emitter, tensor.dtype, vector, other) if other != 0 else ""
     view = tensor.tensor.view
     outer, inner = split_valid(view.valid_at(tuple(at)), loops)
     pointer, step = place(scope, wanted, tensor, at, loops, const=const)
     if not loops:
-        return Access(pointer, step, "", outer, tensor.dtype, emitter.word(tensor.dtype, vector), vector)
-    inside = scope.condition("inside", outer)
-    return Access(pointer, step, inside, inner, tensor.dtype, emitter.word(tensor.dtype, vector), vector)
+        word = emitter.word(tensor.dtype, vector)
+        return Access(pointer, step, "", outer, tensor.dtype, word, vector, outside)
+    inside, word = scope.condition("inside", outer), emitter.word(tensor.dtype, vector)
+    return Access(pointer, step, inside, inner, tensor.dtype, word, vector, outside)
+
+
+def repeated(emitter: SimtEmitter, dtype: DType, vector: int, value: float | int) -> str:
+    """A word that holds a number in each element of a vector."""
+    if vector == 1:
+        return rounded(value, dtype, emitter.dialect.types)
+    with np.errstate(over="ignore"):
+        data = dtype.numpy.type(value).tobytes() * vector
+    parts = [f"0x{int.from_bytes(data[at : at + 4], 'little'):x}u" for at in range(0, len(data), 4)]
+    if len(parts) == 1:
+        return f"({emitter.word(dtype, vector)}){parts[0]}"
+    return f"{emitter.word(dtype, vector)}{{{', '.join(parts)}}}"
 
 
 def title(op: Copy, vector: int) -> str:
@@ -159,7 +182,7 @@ def _load(emitter: SimtEmitter, op: Copy) -> None:
     vector = op.vector or 1
     with emitter.scope(op, title(op, vector), emitter.participants(op.spread)) as scope:
         path, at = plan(scope, op.spread, vector)
-        source = access(scope, "from", op.source, at, path.loops, vector, const=True)
+        source = access(scope, "from", op.source, at, path.loops, vector, const=True, other=op.other)
         target, register = emitter.name(op.target), emitter.spell(path.register)
         if op.source.dtype != op.target.dtype:
             with emitter.loops(path.loops):
@@ -230,7 +253,7 @@ def _between_memories(emitter: SimtEmitter, op: Copy) -> None:
         path, at = plan(scope, spread, vector, staged)
         first = len(path.loops) - path.batch
         outer, inner = path.loops[:first], path.loops[first:]
-        source = access(scope, "from", op.source, at, path.loops, vector, const=True)
+        source = access(scope, "from", op.source, at, path.loops, vector, const=True, other=op.other)
         target = access(scope, "to", op.target, at, path.loops, vector, const=False)
         with emitter.loops(outer, unroll=False):
             if not inner:
