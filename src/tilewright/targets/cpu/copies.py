@@ -24,7 +24,10 @@ def emit_copy(emitter: CpuEmitter, op: Copy) -> None:
     """``target = source`` where both exist; ``other`` where only the target does."""
     source, target = emitter.side(op.source), emitter.side(op.target)
     emitter.comment(op, f"{op.target} = {op.source}")
-    outside = emitter.convert(literal(emitter, op.other, op.source.dtype), op.source.dtype, op.target.dtype)
+    outside = "0"
+    if op.other != 0:
+        text = literal(emitter, op.other, op.source.dtype)
+        outside = emitter.convert(text, op.source.dtype, op.target.dtype)
     with emitter.indented(""):
         emitter.accesses[op, op.location] = _Copying(emitter, source, target, outside).emit()
 
