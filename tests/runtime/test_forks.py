@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import threading
 
@@ -33,8 +34,6 @@ def scale(X, alpha):
 
 
 def test_scratch_memory_is_not_shared_with_a_forked_child() -> None:
-    import ctypes
-
     for size in (100, 3 << 20):
         memory = Scratch(size)
         ctypes.memset(memory.address, 1, size)

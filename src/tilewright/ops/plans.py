@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 
 from tilewright.runtime.arrays import ArrayInfo, end
-from tilewright.runtime.executable import Prepared
+from tilewright.runtime.executable import Executable, Prepared
+from tilewright.runtime.loaded import launched_lately, remembers
+from tilewright.runtime.recent import Recent
 
 KEPT = 1024
-"""How many plans are remembered; the oldest is forgotten first."""
+"""How many plans are remembered; the least recently used is forgotten first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,19 +37,21 @@ class Plans:
     """Plans by the metadata that they were made for; safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._plans: dict[Hashable, Plan] = {}
-        self._lock = threading.Lock()
-        self.find: Callable[[Hashable], Plan | None] = self._plans.get
+        self._plans: Recent[Hashable, Plan] = Recent(KEPT, _used)
+        self.find: Callable[[Hashable], Plan | None] = self._plans.find
+        self.keep = self._plans.keep
+        remembers(self)
 
-    def keep(self, key: Hashable, plan: Plan) -> None:
-        """Remember a plan."""
-        with self._lock:
-            while len(self._plans) >= KEPT:
-                del self._plans[next(iter(self._plans))]
-            self._plans[key] = plan
+    def forget(self, executable: Executable) -> None:
+        """Let go of the plans that launch an executable."""
+        self._plans.forget(lambda plan: plan.prepared.executable is executable)
 
     def __len__(self) -> int:
         return len(self._plans)
+
+
+def _used(plan: Plan) -> bool:
+    return launched_lately(plan.prepared)
 
 
 def plan(prepared: Prepared, *arrays: ArrayInfo) -> Plan:

@@ -7,14 +7,13 @@ in the cache, and a prepared launch is stored for the next call.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from operator import is_
 from typing import TYPE_CHECKING, Any, cast, overload
 
 from tilewright.calls import is_hashable, launches
-from tilewright.errors import LaunchError, LegalityError, shown
-from tilewright.ir import verify
+from tilewright.errors import LaunchError, shown
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
@@ -28,8 +27,12 @@ from tilewright.runtime.backends import (
     broken_rules,
 )
 from tilewright.runtime.binding import bind, check_output
+from tilewright.runtime.builds import Builds, Surroundings
+from tilewright.runtime.constants import exact as exactly
+from tilewright.runtime.loaded import launched_lately, remembers
 from tilewright.runtime.prepared import PreparedLaunch
-from tilewright.runtime.specialise import spec_of
+from tilewright.runtime.recent import Recent
+from tilewright.runtime.specialise import specs_of
 from tilewright.runtime.specimens import Specimen, check_count, in_order, with_arrays
 from tilewright.tracebacks import trim
 
@@ -41,7 +44,10 @@ CHECKED = ("lanes", "target", "arch", "outputs", "partial")
 """The options of `Bound.check`; other names are those of arguments and constants."""
 
 KEPT = 1024
-"""How many prepared launches a bound kernel remembers; the oldest is forgotten first."""
+"""How many prepared launches a bound kernel remembers; the least recently used is forgotten first."""
+
+MOST_BOUND = 256
+"""For how many sets of constants a kernel remembers what it was bound to."""
 
 
 @launches.methods("bind", "trace", "compile", "check")
@@ -69,7 +75,9 @@ class Kernel:
         self.name = program.name
         self.__doc__ = program.__doc__
         self.__name__ = program.name
-        self._bound: dict[Any, Bound] = {}
+        self._around = Surroundings(program)
+        self._bound: Recent[Any, Bound] = Recent(MOST_BOUND)
+        self._last: tuple[tuple[Any, ...], Bound | None] = ((), None)
 
     def bind(self, **constants: Any) -> Bound:
         """The kernel with its compile-time constants fixed; calling it is the fastest way to launch.
@@ -78,8 +86,12 @@ class Kernel:
             LaunchError: a constant is missing, unknown, or not hashable.
         """
         given = self.program.with_defaults(constants)
-        key = tuple(given.items())
+        values = tuple(map(given.__getitem__, self.program.constants))
+        known, bound = self._last
+        if bound is not None and all(map(is_, values, known)):
+            return bound
         try:
+            key = tuple(map(exactly, values))
             found = self._bound.get(key)
         except Exception:  # noqa: BLE001 what a stranger's hash raises
             bad = next(name for name, value in given.items() if not is_hashable(value))
@@ -87,7 +99,9 @@ class Kernel:
                 f"kernel {self.name}: constant {bad}={shown(given[bad])} is not hashable; use a tuple"
             ) from None
         if found is None:
-            found = self._bound[key] = Bound(self.program, given)
+            found = Bound(self.program, given, self._around)
+            self._bound.keep(key, found)
+        self._last = (values, found)
         return found
 
     def __call__(
@@ -134,16 +148,24 @@ class Kernel:
 class Bound:
     """A kernel with its compile-time constants fixed."""
 
-    def __init__(self, program: Program, constants: Mapping[str, Any]) -> None:
+    def __init__(
+        self, program: Program, constants: Mapping[str, Any], around: Surroundings | None = None
+    ) -> None:
         self.program = program
         self.constants = dict(constants)
-        self._lock = threading.Lock()
-        self._prepared: dict[Any, Prepared] = {}
+        self._prepared: Recent[Any, Prepared] = Recent(KEPT, launched_lately)
         self._last: tuple[list[Any] | None, Any] = (None, None)
-        self._executables: dict[Any, Executable] = {}
-        self._traces: dict[Any, IrKernel] = {}
+        self._builds = Builds(program, self.constants, around or Surroundings(program))
         self._kinds = tuple(parameter.kind for parameter in program.parameters)
         self._only_tensors = all(kind == "tensor" for kind in self._kinds)
+        self._builds.around.users.add(self)
+        remembers(self)
+
+    def forget(self, executable: Executable | None = None) -> None:
+        """Let go of an executable, or of all, with the launches of it; what is wanted again is made again."""
+        self._builds.forget(executable)
+        self._prepared.forget(lambda prepared: executable in (None, prepared.executable))
+        self._last = (None, None)
 
     def __call__(self, *arguments: Any, target: str | None = None, stream: Any = None) -> Executable:
         """Launch on the caller's arrays.
@@ -182,7 +204,7 @@ class Bound:
         if not self._only_tensors:
             tensors = tuple(a for a, kind in zip(arguments, self._kinds, strict=False) if kind == "tensor")
             indices = [a for a, kind in zip(arguments, self._kinds, strict=False) if kind == "index"]
-            key += [len(arguments), *indices]
+            key += [len(arguments), *indices, *map(type, indices)]  # 1 == True, which is no integer
         pointers = []
         try:
             for tensor in tensors:
@@ -192,7 +214,7 @@ class Bound:
             last_key, prepared = self._last
             if key == last_key:  # less than a look-up, which compares too, after computing a hash
                 return prepared, pointers
-            prepared = self._prepared.get(tuple(key))
+            prepared = self._prepared.find(tuple(key))
         except (LaunchError, TypeError, ValueError):  # no array, or an integer that is none: it says which
             self._prepare(arguments, target)
             raise
@@ -232,15 +254,14 @@ class Bound:
 
     def _prepare_and_keep(self, key: list[Any], arguments: tuple[Any, ...], target: str | None) -> Prepared:
         prepared = self._prepare(arguments, target)
-        with self._lock:
-            while len(self._prepared) >= KEPT:
-                del self._prepared[next(iter(self._prepared))]
-            self._prepared[tuple(key)] = prepared
+        self._prepared.keep(tuple(key), prepared)
         return prepared
 
     def trace(self, *arguments: Any, **named: Any) -> IrKernel:
         """The traced kernel, for arguments as `compile` takes them."""
-        return self._trace(self._specs(in_order(self.program, arguments, named)))
+        specs = specs_of(self.program, in_order(self.program, arguments, named))
+        self._builds.keep_up()
+        return self._builds.trace(specs)
 
     def compile(
         self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
@@ -263,12 +284,13 @@ class Bound:
             LegalityError: the kernel breaks rules for these arguments; lists all of them.
         """
         given = in_order(self.program, arguments, named)
-        specs = self._specs(given)
+        specs = specs_of(self.program, given)
         tensors = [a for a, kind in zip(given, self._kinds, strict=True) if kind == "tensor"]
         if target is None and all(isinstance(a, TensorSpec | Specimen) for a in tensors):
             raise LaunchError(f"kernel {self.program.name}: say target= when compiling without arrays")
         backend = backend_named(target) if target is not None else self._backend(given, None)
-        return self._executable(specs, backend, arch)
+        self._builds.keep_up()
+        return self._builds.executable(specs, backend, arch)
 
     def check(
         self,
@@ -309,62 +331,29 @@ class Bound:
         report = prepared.check(given, lanes=lanes, outputs=outputs, partial=partial)
         return replace(report, target=rules_of, violations=broken)
 
-    def _specs(self, arguments: Sequence[Any]) -> dict[str, TensorSpec]:
-        check_count(self.program, arguments)
-        specs = {}
-        for p, argument in zip(self.program.parameters, arguments, strict=True):
-            if p.kind == "tensor":
-                known = isinstance(argument, TensorSpec)
-                specs[p.name] = argument if known else spec_of(self._describe(p.name, argument))
-        return specs
-
-    def _describe(self, name: str, argument: Any) -> ArrayInfo:
-        return described(self.program.name, name, argument)
-
-    def _trace(self, specs: Mapping[str, TensorSpec]) -> IrKernel:
-        key = tuple(specs.items())
-        if key not in self._traces:
-            self._traces[key] = self.program.trace(specs, self.constants)
-        return self._traces[key]
-
     def _backend(self, arguments: Sequence[Any], target: str | None) -> Backend:
         infos = [
-            (parameter.name, self._describe(parameter.name, argument))
+            (parameter.name, described(self.program.name, parameter.name, argument))
             for parameter, argument in zip(self.program.parameters, arguments, strict=True)
             if parameter.kind == "tensor" and not isinstance(argument, TensorSpec | Specimen)
         ]
         return backend_for(self.program.name, infos, target)
 
-    def _executable(
-        self,
-        specs: Mapping[str, TensorSpec],
-        backend: Backend,
-        arch: str | None,
-        check: Callable[[IrKernel], object] = lambda kernel: None,
-    ) -> Executable:
-        """The kernel for the class of some arrays; ``check`` may refuse it before it is compiled."""
-        key = (backend.name, arch or backend.arch_name(), *specs.items())
-        if key not in self._executables:
-            kernel = self._trace(specs)
-            broken = [*verify.violations(kernel), *backend.violations(kernel, arch)]
-            if broken:
-                raise LegalityError(kernel.name, backend.name, broken)
-            check(kernel)
-            self._executables[key] = backend.compile(kernel, arch)
-        return self._executables[key]
-
     def _prepare(self, arguments: tuple[Any, ...], target: str | None) -> Prepared:
         check_count(self.program, arguments)
         backend = self._backend(arguments, target)
-        specs = self._specs(arguments)
+        specs = specs_of(self.program, arguments)
         arrays: dict[str, ArrayInfo] = {}
         numbers: dict[str, Any] = {}
         for parameter, argument in zip(self.program.parameters, arguments, strict=True):
             if parameter.kind == "tensor":
-                arrays[parameter.name] = self._describe(parameter.name, argument)
+                arrays[parameter.name] = described(self.program.name, parameter.name, argument)
             else:
                 numbers[parameter.name] = argument
-        executable = self._executable(specs, backend, None, lambda traced: bind(traced, arrays, numbers))
+        self._builds.keep_up()
+        executable = self._builds.executable(
+            specs, backend, None, lambda traced: bind(traced, arrays, numbers)
+        )
         kernel = executable.kernel
         for name in kernel.written_params:
             check_output(kernel.name, name, arrays[name])
@@ -380,6 +369,13 @@ def kernel(**declared: Any) -> Callable[[Callable[..., None]], Kernel]: ...
 @launches
 def kernel(function: Callable[..., None] | None = None, /, **declared: Any) -> Any:
     """Make a kernel of a function that describes it.
+
+    The function runs once for every class of arrays.  Beside its parameters it may read global variables,
+    variables of an enclosing function and attributes of modules; so may the functions that it calls.  Their
+    values count as compile-time constants.  They are compared whenever the kernel meets arrays of a new
+    shape, and if one has changed, all is compiled anew; until then launches use the old values, and prepared
+    launches always do.  Not compared are attributes of arbitrary objects, arrays of more than 1 MiB, and
+    what the function itself changes.  A value that is meant to change is better a constant, or a number.
 
     Args:
         function: takes tensors, numbers and integers positionally, compile-time constants by keyword only.

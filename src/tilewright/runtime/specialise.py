@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from typing import Any
 
 from tilewright.errors import LaunchError
+from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
-from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.arrays import ArrayInfo, described
+from tilewright.runtime.specimens import check_count
 
 MAX_EXTENT = 2**31 - 1
 
@@ -45,6 +49,22 @@ def spec_of(info: ArrayInfo, name: str = "array") -> TensorSpec:
         align=math.gcd(0 if empty else info.pointer, _ALIGN_BYTES),
         wide=_reach(info) > MAX_EXTENT,
     )
+
+
+def specs_of(program: Program, arguments: Sequence[Any]) -> dict[str, TensorSpec]:
+    """The classes of the arrays among the arguments of a kernel, by the names of its parameters.
+
+    Raises:
+        LaunchError: too many or too few arguments, or one that is no array.
+    """
+    check_count(program, arguments)
+    return {
+        p.name: argument
+        if isinstance(argument, TensorSpec)
+        else spec_of(described(program.name, p.name, argument))
+        for p, argument in zip(program.parameters, arguments, strict=True)
+        if p.kind == "tensor"
+    }
 
 
 def _check_extents(info: ArrayInfo, name: str) -> None:

@@ -61,7 +61,7 @@ def _value(emitter: CpuEmitter, op: Op, present: dict[Value, str], loops: Loops 
     """C++ for what an operation makes of one element."""
     match op:
         case Fragment():
-            return literal(emitter, op.fill or 0, op.dtype)
+            return literal(emitter, 0 if op.fill is None else op.fill, op.dtype)
         case Fill():
             if not isinstance(op.value, Value):
                 return literal(emitter, op.value, op.target.dtype)

@@ -112,7 +112,7 @@ def fragment(emitter: SimtEmitter, op: Fragment) -> None:
     declared = emitter.registers(op.result)
     if op.fill is None:
         emitter.line(f"{declared};")
-    elif op.fill == 0:
+    elif op.fill == 0 and math.copysign(1.0, op.fill) > 0:
         emitter.line(f"{declared} = {{}};")
     else:
         emitter.line(f"{declared};")

@@ -1,0 +1,97 @@
+"""What a bound kernel has made so far: its traces and executables, for each class of arrays."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from tilewright.errors import LegalityError
+from tilewright.ir import verify
+from tilewright.ir.kernel import Kernel
+from tilewright.lang.program import Program
+from tilewright.lang.specs import TensorSpec
+from tilewright.runtime import loaded
+from tilewright.runtime.executable import Backend, Executable
+from tilewright.runtime.reads import Reads
+from tilewright.runtime.recent import Recent
+
+MOST_CLASSES = 256
+"""For how many classes of arrays one bound kernel remembers traces and executables."""
+
+
+class Forgetful(Protocol):
+    """Who remembers what was made of a program."""
+
+    def forget(self) -> None:
+        """Let go of all."""
+
+
+class Surroundings:
+    """What a program reads from around it, and who remembers what was made of it, whatever the constants."""
+
+    def __init__(self, program: Program) -> None:
+        self.reads = Reads([program.function])
+        self.users: weakref.WeakSet[Forgetful] = weakref.WeakSet()
+
+
+class Builds:
+    """Traces and executables of a program with its constants fixed; made when asked for, kept while used.
+
+    Args:
+        program: the author's function.
+        constants: its constants.
+        around: what the function reads beside its parameters.
+    """
+
+    def __init__(self, program: Program, constants: Mapping[str, Any], around: Surroundings) -> None:
+        self._program = program
+        self._constants = constants
+        self._traces: Recent[Any, Kernel] = Recent(MOST_CLASSES)
+        self._executables: Recent[Any, Executable] = Recent(MOST_CLASSES, loaded.used_lately)
+        self._own = Reads(constants.values())
+        self.around = around
+
+    def keep_up(self) -> None:
+        """Begin anew, here and for all other constants, if a value that is read around the kernel changed."""
+        if self.around.reads.changed() or self._own.changed():
+            for user in list(self.around.users):
+                user.forget()
+
+    def forget(self, executable: Executable | None) -> None:
+        """Let go of one executable, or of everything."""
+        self._executables.forget(lambda known: executable in (None, known))
+        if executable is None:
+            self._traces.forget()
+
+    def trace(self, specs: Mapping[str, TensorSpec]) -> Kernel:
+        """The traced kernel for a class of arrays."""
+        key = tuple(specs.items())
+        found = self._traces.get(key)
+        if found is None:
+            found = self._program.trace(specs, self._constants)
+            self.around.reads.settle()
+            self._own.settle()
+            self._traces.keep(key, found)
+        return found
+
+    def executable(
+        self,
+        specs: Mapping[str, TensorSpec],
+        backend: Backend,
+        arch: str | None,
+        check: Callable[[Kernel], object] = lambda kernel: None,
+    ) -> Executable:
+        """The kernel for the class of some arrays; ``check`` may refuse it before it is compiled."""
+        key = (backend.name, arch or backend.arch_name(), *specs.items())
+        found = self._executables.get(key)
+        if found is None:
+            kernel = self.trace(specs)
+            broken = [*verify.violations(kernel), *backend.violations(kernel, arch)]
+            if broken:
+                raise LegalityError(kernel.name, backend.name, broken)
+            check(kernel)
+            found = backend.compile(kernel, arch)
+            self._executables.keep(key, found)
+            loaded.enter(found)
+        return found
