@@ -2,27 +2,29 @@
 
 from __future__ import annotations
 
-from collections import deque
+import itertools
 from collections.abc import Callable, Hashable, Iterator
 from typing import Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Kept = TypeVar("Kept")
 
+_STEPS = 16
+
 
 class Recent(Generic[Key, Kept]):
-    """A dictionary of bounded size.
+    """A dictionary of bounded size, whose least recently used values make room for others.
 
-    Every value has a mark that says whether it was used since it was last looked at.  When room is needed,
-    the oldest value goes if it has no mark; otherwise it loses the mark and counts as the youngest.  This is
-    the second-chance approximation of "least recently used"; a use costs no more than setting the mark.
+    A look-up with `get` is a use.  One with `find` costs no more than a look-up in a dictionary: then the
+    values say themselves whether they were used, and are asked each time a sixteenth of the bound was kept.
+    As many are let go at once, so that keeping a value costs the same however many there are.
 
     No method waits for a lock: threads, signal handlers and forked children may call any of them at any time.
-    Threads that keep values at the same moment may each exceed the bound by one until the next is kept.
+    Threads that keep values at the same moment may each exceed the bound by one, until the next is kept.
 
     Args:
         most: how many values are kept.
-        used: whether a value was used since it was asked last, for values that `find` looks up.
+        used: whether a value was used since it was asked last.
         dropped: called with every value that made room.
 
     Example:
@@ -36,56 +38,59 @@ class Recent(Generic[Key, Kept]):
     def __init__(
         self,
         most: int,
-        used: Callable[[Kept], bool] = lambda value: False,
+        used: Callable[[Kept], bool] | None = None,
         dropped: Callable[[Kept], object] = lambda value: None,
     ) -> None:
         self.most = most
         self._used = used
         self._dropped = dropped
+        self._step = max(most // _STEPS, 1)
+        self._clock = itertools.count(1)
         self._values: dict[Key, Kept] = {}
-        self._marked: set[Key] = set()
-        self._order: deque[Key] = deque()  # oldest first; a key that has left `_values` is passed over
+        self._uses: dict[Key, int] = {}  # when each value was used last
         self.find: Callable[[Key], Kept | None] = self._values.get
-        """`get` without the mark, for values that are marked by being used."""
+        """`get` without noting the use, for values that know themselves whether they were used."""
 
     def get(self, key: Key) -> Kept | None:
-        """The value of a key, which counts as used now; None if there is none."""
+        """The value of a key, which is used now; None if there is none."""
         found = self._values.get(key)
         if found is not None:
-            self._marked.add(key)
+            self._uses[key] = next(self._clock)
         return found
 
     def keep(self, key: Key, value: Kept) -> None:
         """Set a key's value, and let others go if there are too many."""
-        if key not in self._values:
-            self._order.append(key)
+        now = next(self._clock)
         self._values[key] = value
-        while len(self._values) > self.most:
-            try:
-                oldest = self._order.popleft()
-            except IndexError:  # other threads have made room
-                return
-            self._judge(oldest)
+        self._uses[key] = now
+        if len(self._values) > self.most:
+            self._ask(now)
+            self._make_room(key)
+        elif now % self._step == 0:
+            self._ask(now)
 
-    def _judge(self, key: Key) -> None:
-        """Let the oldest value go, or count it as the youngest."""
-        value = self._values.get(key)
-        if value is None:
-            return
-        used = self._used(value)
-        if key in self._marked or used:
-            self._marked.discard(key)
-            self._order.append(key)
-        elif self._values.pop(key, None) is not None:
-            self._dropped(value)
+    def _ask(self, now: int) -> None:
+        """Note which values were used since they were asked last."""
+        if self._used is not None:
+            self._uses.update((key, now) for key, value in list(self._values.items()) if self._used(value))
+
+    def _make_room(self, newest: Key) -> None:
+        uses = self._uses
+        others = sorted(
+            (key for key in list(self._values) if key != newest), key=lambda key: uses.get(key, 0)
+        )
+        for key in others[: len(self._values) - self.most + self._step - 1]:
+            value = self._values.pop(key, None)
+            if value is not None:
+                self._dropped(value)
+        self._uses = {key: uses.get(key, 0) for key in list(self._values)}
 
     def forget(self, unwanted: Callable[[Kept], bool] = lambda value: True) -> None:
         """Let go of the values that ``unwanted`` says, or of all."""
         for key, value in list(self._values.items()):
             if unwanted(value):
                 self._values.pop(key, None)
-                self._marked.discard(key)
-        self._order = deque(self._values)
+                self._uses.pop(key, None)
 
     def __iter__(self) -> Iterator[Key]:
         return iter(list(self._values))

@@ -1,0 +1,203 @@
+"""What is kept is bounded: values in general, and the compiled code that a process has loaded."""
+
+from __future__ import annotations
+
+import gc
+import re
+import struct
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tilewright as tw
+from tilewright.ops.gemm import gemm
+from tilewright.ops.plans import Plans
+from tilewright.runtime import host, loaded
+from tilewright.runtime.executable import Executable
+from tilewright.runtime.libraries import Library, damage
+from tilewright.runtime.recent import Recent
+from tilewright.runtime.workers import Launcher
+
+from .fake_gpu import Driver, OnGpu
+
+
+@tw.kernel(X="N", Y="N")
+def double(X, Y, *, tile=64, seed=0):
+    n = tw.block_index(tw.ceil_div(X.shape[0], tile))
+    x = tw.load(X.tile((tile,), (n,)).partition((32,)))
+    tw.copy(x + x, Y.tile((tile,), (n,)))
+
+
+def mapped() -> int:
+    """How many of our libraries this process has mapped."""
+    gc.collect()
+    text = Path("/proc/self/maps").read_text()
+    return len(set(re.findall(r"\S+ +\S+ (\d+) +/memfd:tilewright", text)))
+
+
+@pytest.fixture
+def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+    """A bound of 8 executables, and nothing remembered from tests before."""
+    before = loaded._entered
+    monkeypatch.setattr(loaded, "_entered", Recent(8, before._used, before._dropped))
+    yield 8
+    double._bound.forget()
+
+
+# Values.
+
+
+@given(st.integers(1, 8), st.lists(st.tuples(st.booleans(), st.integers(0, 12)), max_size=80))
+def test_the_least_recently_used_go(most: int, steps: list[tuple[bool, int]]) -> None:
+    kept: Recent[int, int] = Recent(most)
+    known: dict[int, None] = {}  # in the order of their last uses
+    for look, key in steps:
+        there = key in known
+        known.pop(key, None)
+        if look:
+            assert kept.get(key) == (key if there else None)
+            if there:
+                known[key] = None
+            continue
+        kept.keep(key, key)
+        known[key] = None
+        if len(known) > most:
+            known.pop(next(iter(known)))
+        assert sorted(kept) == sorted(known)
+
+
+def test_a_large_one_lets_a_sixteenth_go_at_once_and_never_what_is_used() -> None:
+    used: set[int] = set()
+    kept: Recent[int, int] = Recent(320, lambda value: value in used and not used.discard(value))
+    for key in range(5000):
+        kept.keep(key, key)
+        used |= {3, 7}
+        assert len(kept) <= 320
+        assert kept.find(3) is not None or key < 3
+    assert {3, 7} <= set(kept)
+    assert len(kept) >= 300
+    assert min(set(kept) - {3, 7}) >= 4680
+    assert len(kept._uses) <= 320
+
+
+def test_threads_keep_and_look_up_at_the_same_time() -> None:
+    kept: Recent[int, int] = Recent(16)
+    wrong: list[object] = []
+
+    def work(seed: int) -> None:
+        drawn = np.random.default_rng(seed)
+        try:
+            for key in map(int, drawn.integers(0, 64, 4000)):
+                found = kept.get(key)
+                if found is None:
+                    kept.keep(key, key)
+                elif found != key:
+                    wrong.append(key)
+                if key == 0:
+                    kept.forget(lambda value: value % 3 == 0)
+        except Exception as error:  # noqa: BLE001 of any kind
+            wrong.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    kept.keep(100, 100)
+    assert not wrong
+    assert len(kept) <= 16
+
+
+# Compiled code.
+
+
+def test_a_thousand_shapes_leave_at_most_the_bound_of_libraries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every shape is a library of its own, loaded for real; only the compiler's work is done once."""
+    x, y = np.ones(64, np.float32), np.zeros(64, np.float32)
+    first = double.compile(x, y, target="cpu", seed=-1)
+    entry = first.handle[0]
+
+    def compile_quickly(self: Any, kernel: Any, arch: Any) -> Executable:
+        launcher = Launcher(Library(entry.data), first.listing.entry, first.listing.shared_bytes)  # type: ignore[union-attr]
+        return Executable("cpu", "x", first.kernel, first.listing, handle=(entry, launcher))
+
+    monkeypatch.setattr(host.CpuBackend, "compile", compile_quickly)
+    monkeypatch.setattr(double.program, "trace", lambda *given: first.kernel)
+    before = mapped()
+    held = double.bind(seed=-2).prepare(x, y, target="cpu")
+    try:
+        for seed in range(1000):
+            y.fill(np.nan)
+            double(x, y, seed=seed, target="cpu")
+            assert (y == 2).all()
+        assert mapped() - before <= loaded.MOST_EXECUTABLES + 1
+        assert len(double._bound) <= 256
+        y.fill(np.nan)
+        held()  # a prepared launch keeps its library
+        assert (y == 2).all()
+    finally:
+        double._bound.forget()
+        double._last = ((), None)
+        del held
+    assert mapped() <= before + 1
+
+
+def test_what_is_launched_stays_and_what_is_not_goes(few: int) -> None:
+    x, y = np.ones(64, np.float32), np.zeros(64, np.float32)
+    hot, cold = double.bind(seed=1), double.bind(seed=2)
+    kept, gone = hot(x, y, target="reference"), cold(x, y, target="reference")
+    for seed in range(10, 10 + 2 * few):
+        double(x, y, seed=seed, target="reference")
+        assert hot(x, y, target="reference") is kept
+    assert cold(x, y, target="reference") is not gone
+
+
+def test_a_plan_goes_with_its_executable(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    plans = Plans()
+    monkeypatch.setattr("tilewright.ops.gemm._PLANS", plans)
+    for size in range(1, 13):
+        a = np.ones((size, size), np.float32)
+        out = np.zeros_like(a)
+        tw.matmul(a, a, out, target="cpu")
+        assert (out == size).all()
+    executables = {id(plan.prepared.executable) for plan in map(plans.find, plans._plans)}  # type: ignore[union-attr]
+    assert 0 < len(executables) <= few
+    assert len(list(gemm._bound)) > 0
+
+
+def test_on_a_gpu_a_module_is_unloaded_with_the_last_that_holds_it(gpu: Driver) -> None:
+    x, y = OnGpu(np.ones(64, np.float32)), OnGpu(np.zeros(64, np.float32))
+    bound = double.bind(seed=77)
+    executable = bound(x, y)
+    again = bound.prepare(x, y)
+    number = gpu.loaded
+    bound.forget(executable)
+    double._bound.forget()
+    del executable
+    gc.collect()
+    assert gpu.unloaded == []
+    again()
+    del again
+    gc.collect()
+    assert gpu.unloaded == [number]
+    bound(x, y)
+    assert gpu.loaded == number + 1
+
+
+def test_a_library_that_is_cut_off_anywhere_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.ones(64, np.float32)
+    data = double.compile(x, x, target="cpu").handle[0].data
+    assert damage(data) is None
+    for size in (0, 3, 40, 64, 100, len(data) // 2, len(data) - 1):
+        with pytest.raises(tw.ToolchainError, match="cannot load the compiled library cut: it"):
+            Library(data[:size], "cut")
+    (sections,) = struct.unpack_from("<Q", data, 40)
+    assert damage(data[:sections]) is not None
+    with pytest.raises(tw.ToolchainError, match="it is no ELF file"):
+        Library(b"no library")
