@@ -87,7 +87,7 @@ EQUAL_TO_PYTHON = [
 ]
 
 
-@pytest.mark.parametrize(("one", "other"), EQUAL_TO_PYTHON, ids=repr)
+@pytest.mark.parametrize(("one", "other"), EQUAL_TO_PYTHON, ids=lambda value: type(value).__name__)
 def test_what_python_calls_equal_is_told_apart(one: Any, other: Any) -> None:
     assert one == other
     assert exact(one) != exact(other)
@@ -156,7 +156,9 @@ def test_a_nan_is_bound_once() -> None:
     assert power.bind(s=float("nan")) is power.bind(s=-float("-nan"))
 
 
-@pytest.mark.parametrize("bad", [[1], (1, [2]), {1: 2}, Frozen([1]), np.zeros(2)], ids=repr)
+@pytest.mark.parametrize(
+    "bad", [[1], (1, [2]), {1: 2}, Frozen([1]), np.zeros(2)], ids=lambda value: type(value).__name__
+)
 def test_what_is_not_hashable_is_refused(bad: Any) -> None:
     with pytest.raises(tw.LaunchError, match=r"kernel power: constant s=.* is not hashable; use a tuple"):
         power.bind(s=bad)
