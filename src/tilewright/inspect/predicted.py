@@ -11,7 +11,7 @@ from tilewright.ir.ops import Copy, CopyAsync, Op
 from tilewright.runtime.binding import Binding
 from tilewright.targets.arch import architecture
 from tilewright.targets.cuda.banks import Requests, in_shared, requests
-from tilewright.targets.cuda.rules import loads_by_matrix, stores_by_matrix
+from tilewright.targets.simt.matrices import loads_by_matrix, stores_by_matrix
 
 NONE = Requests()
 

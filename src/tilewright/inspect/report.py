@@ -13,9 +13,9 @@ from tilewright.ir.types import Value
 from tilewright.runtime.executable import Executable
 from tilewright.targets.arch import architecture
 from tilewright.targets.cuda.banks import passes_per_access
-from tilewright.targets.cuda.rules import loads_by_matrix, stores_by_matrix
 from tilewright.targets.listing import Access
 from tilewright.targets.reference.report import Report
+from tilewright.targets.simt.matrices import loads_by_matrix, stores_by_matrix
 
 _UNITS = {"registers": "registers per thread"}
 

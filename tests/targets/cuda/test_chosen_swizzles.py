@@ -22,7 +22,7 @@ from tilewright.passes.expand_mma import expand_mma
 from tilewright.passes.vectors import resolve_vectors
 from tilewright.targets import cuda
 from tilewright.targets.cuda.banks import in_shared, requests
-from tilewright.targets.cuda.matrices import matrix_load
+from tilewright.targets.simt.matrices import matrix_load
 
 LANES, BANKS, WORD_BYTES, ROW_BYTES = 32, 32, 4, 16
 

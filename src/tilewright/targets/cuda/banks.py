@@ -23,7 +23,7 @@ from tilewright.layout.nodes import Int, Sym
 from tilewright.layout.transforms import Swizzle
 from tilewright.layout.view import View
 from tilewright.layout.walk import evaluate, symbols
-from tilewright.targets.cuda.matrices import MatrixLoad, matrix_load
+from tilewright.targets.simt.matrices import MatrixLoad, matrix_load
 from tilewright.targets.simt.walk import first_copy
 
 Offsets = np.ndarray[Any, np.dtype[np.int64]]

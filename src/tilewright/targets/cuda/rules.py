@@ -12,10 +12,9 @@ from tilewright.ir.ops import (
     Shared,
     WarpBarrier,
 )
-from tilewright.ir.types import Memory, Value
+from tilewright.ir.types import Value
 from tilewright.layout.expr import mul
 from tilewright.layout.nodes import Sym
-from tilewright.targets.cuda.matrices import MatrixLoad, matrix_load
 from tilewright.targets.cuda.prelude import MMA_FUNCTIONS
 from tilewright.targets.rules import RuleTable
 from tilewright.targets.simt import arithmetic
@@ -23,6 +22,7 @@ from tilewright.targets.simt.conversion import converted
 from tilewright.targets.simt.copies import access, place, plan, title
 from tilewright.targets.simt.copies import copy as plain_copy
 from tilewright.targets.simt.emitter import LOOPS, SIMT_RULES, Scope, SimtEmitter, walk_of
+from tilewright.targets.simt.matrices import MatrixLoad, loads_by_matrix, stores_by_matrix
 from tilewright.targets.simt.mma import MULTIPLY_ADD, atom_loops, multiply_add
 from tilewright.targets.simt.walk import thread_coordinate, walk
 
@@ -64,27 +64,6 @@ def copy(emitter: SimtEmitter, op: Copy) -> None:
         source = emitter.plus(pointer, step)
         register = emitter.spell(mul(path.register, how.count * how.word))
         emitter.one_line(path.loops, f"ld{how.matrices}(&{emitter.name(op.target)}[{register}], {source});")
-
-
-def loads_by_matrix(op: Copy) -> MatrixLoad | None:
-    """How a copy is done by ``ldmatrix``, if it can be."""
-    source, target = op.source, op.target
-    if not target.is_fragment or not source.is_tensor or source.dtype != target.dtype:
-        return None
-    if source.tensor.memory is not Memory.SHARED:
-        return None
-    return matrix_load(source.tensor.view, target.fragment.distribution, source.dtype)
-
-
-def stores_by_matrix(op: Copy, features: frozenset[str]) -> MatrixLoad | None:
-    """How a copy is done by ``stmatrix``, if it can be, on an architecture of these features."""
-    source, target = op.source, op.target
-    if "sm_90" not in features or not source.is_fragment or not target.is_tensor:
-        return None
-    spread = source.fragment.distribution
-    if target.tensor.memory is not Memory.SHARED or spread.copies > 1:
-        return None
-    return matrix_load(target.tensor.view, spread, target.dtype)
 
 
 def _store_matrices(emitter: SimtEmitter, op: Copy, how: MatrixLoad) -> None:

@@ -24,6 +24,9 @@ import numpy as np
 
 from tilewright.targets.reference.numerics import Array
 
+WHOLE_WARP = -1
+"""The lane of accesses that all lanes of a warp make together, each for the others: it is no lane's own."""
+
 
 class Proxy(Enum):
     """The path by which an access reaches memory."""
@@ -264,7 +267,8 @@ class Events:
         at = np.flatnonzero(unordered & ~self.is_foreign(events))
         slot, time = self._slot[events[at]], self._time[events[at]]
         seen = (event_lanes[at] == 0) & (time <= clocks.known[Scope.FIRST][slot])
-        mine = (event_lanes[at] == lanes[at]) & (self.homes[slot] == agent.home)
+        one = (event_lanes[at] == lanes[at]) & (lanes[at] != WHOLE_WARP)
+        mine = one & (self.homes[slot] == agent.home)
         seen |= mine & (time <= clocks.known[Scope.LANE][slot])
         unordered[at[seen]] = False
         return unordered

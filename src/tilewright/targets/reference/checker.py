@@ -8,7 +8,7 @@ import numpy as np
 
 from tilewright.ir.ops import Op
 from tilewright.ir.types import Value
-from tilewright.targets.reference.agents import Agent, Events
+from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Events
 from tilewright.targets.reference.barriers import TransactionBarrier
 from tilewright.targets.reference.extents import Beyond
 from tilewright.targets.reference.findings import Access, Finding, Findings, Kind, Site
@@ -62,13 +62,31 @@ class Checker:
         self._conflict(Kind.WRITE_READ, agent, site, buffer, at, lanes, late, writes, write_lanes)
         history.record_reads(self.events, agent, self.events.append(agent, site), places, lanes)
 
-    def writes(self, agent: Agent, site: int, buffer: Buffer, at: Array, lanes: Array) -> None:
-        """Lanes write elements: each must come after the element's last write and all reads."""
+    def writes(
+        self,
+        agent: Agent,
+        site: int,
+        buffer: Buffer,
+        at: Array,
+        lanes: Array,
+        by_warp: bool = False,
+    ) -> None:
+        """Lanes write elements: each must come after the element's last write and all reads.
+
+        Args:
+            agent: who writes.
+            site: where in the program.
+            buffer: the memory.
+            at: element offsets.
+            lanes: whose elements they are.
+            by_warp: whether the lanes of the warp write together, each also elements of others.
+        """
         history = buffer.history
         if history is None or not len(at):
             return
         at, places, lanes = buffer.places(at, lanes)
         writes, write_lanes = history.writes.get(places)
+        own, lanes = lanes, np.full_like(lanes, WHOLE_WARP) if by_warp else lanes
         late = self.events.unordered(agent, lanes, writes, write_lanes)
         self._conflict(Kind.WRITE_WRITE, agent, site, buffer, at, lanes, late, writes, write_lanes)
         for reads, read_lanes in history.earlier_reads(places):
@@ -77,11 +95,14 @@ class Checker:
             late = self.events.unordered(agent, lanes, reads, read_lanes)
             self._conflict(Kind.READ_WRITE, agent, site, buffer, at, lanes, late, reads, read_lanes)
         event = self.events.append(agent, site)
-        history.writes.put(places, event, lanes)
+        history.writes.put(places, event, own)
         last = history.writes.lane[places]
+        twice = last != own
         self._conflict(
-            Kind.WRITE_WRITE, agent, site, buffer, at, lanes, last != lanes, np.full_like(writes, event), last
+            Kind.WRITE_WRITE, agent, site, buffer, at, own, twice, np.full_like(writes, event), last
         )
+        if by_warp:
+            history.writes.lane[places] = WHOLE_WARP
 
     def defect(
         self, kind: Kind, agent: Agent, site: int, buffer: Buffer, at: Array, lanes: Array, reason: str

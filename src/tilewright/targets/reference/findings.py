@@ -12,7 +12,7 @@ import numpy as np
 from tilewright.ir.ops import Op
 from tilewright.ir.types import TensorType, Value
 from tilewright.layout.walk import evaluate, symbols
-from tilewright.targets.reference.agents import Agent, Proxy
+from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Proxy
 
 
 class Kind(Enum):
@@ -89,7 +89,7 @@ class Access:
     def of(site: Site, agent: Agent, lane: int) -> Access:
         """The access of a site by an agent; what works through the other proxy has no lanes."""
         of_lanes = agent.proxy is Proxy.GENERIC
-        one = int(lane) if of_lanes else None
+        one = int(lane) if of_lanes and lane != WHOLE_WARP else None
         return Access(site.action, site.op, agent.name, agent.block, agent.warp, one, agent.rank)
 
     def __str__(self) -> str:

@@ -12,9 +12,10 @@ from tilewright.ir.ops import Block, Op
 from tilewright.ir.types import Value
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.nodes import Sym
-from tilewright.targets.reference.agents import Agent, Scope, join
+from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Scope, join
 from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.counters import BankCount, Counters, SectorCount
+from tilewright.targets.reference.engines import Engines
 from tilewright.targets.reference.extents import Extents
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.footprint import Footprint, Footprints
@@ -56,6 +57,7 @@ class Machine:
         self.checker = Checker(Remedies(kernel))
         self.footprints = Footprints(lanes, kernel.threads)
         self.extents = Extents(kernel)
+        self.engines = Engines(lanes)
         self.barriers = 0
         self._rules = rules
         self._buffers = buffers
@@ -157,7 +159,9 @@ class Machine:
         at, lanes = footprint.offsets[touched], np.nonzero(touched)[0].astype(np.int16)
         result[touched] = buffer.elements[at]
         if self.check:
-            self.checker.reads(agent, site, buffer, at, lanes)
+            by_warp = self.engines.by_warp(op, value, spread)
+            who = np.full_like(lanes, WHOLE_WARP) if by_warp else lanes
+            self.checker.reads(agent, site, buffer, at, who)
             self._count(site, buffer, footprint, vector)
         return result
 
@@ -181,7 +185,7 @@ class Machine:
         touched = self._usable(warp, agent, site, buffer, footprint, wanted, vector)
         at, lanes = footprint.offsets[touched], np.nonzero(touched)[0].astype(np.int16)
         if self.check:
-            self.checker.writes(agent, site, buffer, at, lanes)
+            self.checker.writes(agent, site, buffer, at, lanes, self.engines.by_warp(op, value, spread))
             self._count(site, buffer, footprint, vector)
         if agent.in_background:
             buffer.elements[at] = poison(value.dtype, ())

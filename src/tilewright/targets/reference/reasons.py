@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from tilewright.targets.reference.agents import Agent, Events, Proxy, Scope
+from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Events, Proxy, Scope
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.numerics import Array
-from tilewright.targets.reference.remedies import NO_BARRIER, NO_WARP_BARRIER
+from tilewright.targets.reference.remedies import NO_BARRIER, NO_MATRIX_BARRIER, NO_WARP_BARRIER
 
 
 def explain(
@@ -35,7 +35,8 @@ def explain(
             f"path: no fence_async of {_warp(former, agent)} between its access and what orders the two"
         )
     if former.home == agent.home:
-        return kind, NO_WARP_BARRIER
+        is_whole = any((each == WHOLE_WARP).any() for each in lanes)
+        return kind, NO_MATRIX_BARRIER if is_whole else NO_WARP_BARRIER
     if former.block != agent.block:
         return kind, (
             "nothing orders the two blocks here: no arrive at a barrier of the other block and wait there, "

@@ -13,9 +13,17 @@ from tilewright.ir.ops import Barrier, For, WarpBarrier
 
 NO_BARRIER = "no barrier between the two accesses"
 NO_WARP_BARRIER = "no barrier or warp_barrier between these two lanes of one warp"
+NO_MATRIX_BARRIER = (
+    "no barrier or warp_barrier between the two: GPUs move this tile by ldmatrix or stmatrix, where each "
+    "lane reads and writes elements of the other lanes of its warp"
+)
 
 _WHOLE: tuple[type[Op], ...] = (Barrier, ClusterBarrier, RoleBarrier)
-_ORDERS = {NO_BARRIER: _WHOLE, NO_WARP_BARRIER: (*_WHOLE, WarpBarrier)}
+_ORDERS = {
+    NO_BARRIER: _WHOLE,
+    NO_WARP_BARRIER: (*_WHOLE, WarpBarrier),
+    NO_MATRIX_BARRIER: (*_WHOLE, WarpBarrier),
+}
 """What would have ordered the accesses, by what is said to be missing."""
 
 
@@ -42,7 +50,7 @@ class Remedies:
         """Where a barrier belongs, as the end of a sentence; empty if there is no one place for it.
 
         Args:
-            missing: what is said to be missing: `NO_BARRIER`, `NO_WARP_BARRIER`; nothing is said of others.
+            missing: what is said to be missing, one of the constants above; nothing is said of others.
             earlier: the access that ran first.
             later: the access that ran after it.
         """
@@ -62,7 +70,7 @@ class Remedies:
             return ""
         in_role = any(isinstance(owner, Role) for owner in around)
         whole = "tw.role_barrier(...)" if in_role else "tw.barrier()"
-        return f"; a {'tw.warp_barrier()' if missing == NO_WARP_BARRIER else whole} belongs {where}"
+        return f"; a {whole if missing == NO_BARRIER else 'tw.warp_barrier()'} belongs {where}"
 
     def _note(self, block: Block, path: tuple[_Step, ...], owner: Op | None) -> None:
         for at, op in enumerate(block.ops):

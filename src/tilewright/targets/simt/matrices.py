@@ -12,6 +12,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.dtypes import DType
+from tilewright.ir.ops import Copy
+from tilewright.ir.types import Memory
 from tilewright.layout.distribution import Distribution, Mode, merge
 from tilewright.layout.nodes import TRUE
 from tilewright.layout.view import View
@@ -72,3 +74,24 @@ def matrix_load(view: View, spread: Distribution, dtype: DType) -> MatrixLoad | 
                 lanes = (Mode(8, rows, 1), *split[0], *idle, *warps)
                 return MatrixLoad(count, transposed, lanes, split[1], word)
     return None
+
+
+def loads_by_matrix(op: Copy) -> MatrixLoad | None:
+    """How a copy is done by ``ldmatrix``, if it can be."""
+    source, target = op.source, op.target
+    if not target.is_fragment or not source.is_tensor or source.dtype != target.dtype:
+        return None
+    if source.tensor.memory is not Memory.SHARED:
+        return None
+    return matrix_load(source.tensor.view, target.fragment.distribution, source.dtype)
+
+
+def stores_by_matrix(op: Copy, features: frozenset[str]) -> MatrixLoad | None:
+    """How a copy is done by ``stmatrix``, if it can be, on an architecture of these features."""
+    source, target = op.source, op.target
+    if "sm_90" not in features or not source.is_fragment or not target.is_tensor:
+        return None
+    spread = source.fragment.distribution
+    if target.tensor.memory is not Memory.SHARED or spread.copies > 1:
+        return None
+    return matrix_load(target.tensor.view, spread, target.dtype)
