@@ -23,8 +23,31 @@ def test_shapes_must_agree() -> None:
         tw.copy(A.tile((64, 32), (0, 0)), tw.shared((32, 64), A.dtype), threads=(8, 4))
 
     [(rule, message, nearest)] = said(author)
-    assert (rule, nearest) == ("shape", "(32, 64) on both sides")
+    assert (rule, nearest) == ("shape", "A_tile.permute(1, 0)")
     assert message == "copy from A_tile of shape (64, 32) to shared of shape (32, 64)"
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "said_nearest"),
+    [
+        ((64, 1), (64,), "T.unmerge(0, (64, 1))"),
+        ((1, 64), (64,), "T.unmerge(0, (1, 64))"),
+        ((64,), (1, 64), "S.unmerge(0, (1, 64))"),
+        ((32,), (8, 32), "S.broadcast(0, 8)"),
+        ((32,), (32, 8), "S.broadcast(1, 8)"),
+        ((8, 32), (32,), "(32,) on both sides"),
+        ((64, 32), (32, 32), "(32, 32) on both sides"),
+    ],
+)
+def test_the_transform_that_makes_shapes_agree_is_named(
+    source: tuple[int, ...], target: tuple[int, ...], said_nearest: str
+) -> None:
+    def author():
+        S = tw.shared(source, tw.f16)
+        T = tw.shared(target, tw.f16)
+        tw.copy(S, T, threads=32)
+
+    assert [nearest for rule, _, nearest in said(author) if rule == "shape"] == [said_nearest]
 
 
 def test_symbolic_shapes_must_be_the_same_expression() -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from tilewright.dtypes import has_infinity, limits
 from tilewright.errors import Violation
 from tilewright.ir.elementwise_rules import moved, spelled, verify_conversion, verify_literals
+from tilewright.ir.nearest_shapes import nearest_shapes
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
 from tilewright.layout.counts import dealt
 from tilewright.layout.distribution import Distribution
@@ -42,7 +43,7 @@ def verify_copy(op: Copy) -> Iterator[Violation]:
         yield op.violation(
             "shape",
             f"copy from {op.source} of shape {spelled(source)} to {op.target} of shape {spelled(target)}",
-            f"{spelled(target)} on both sides",
+            nearest_shapes(op.source, op.target, (source, target)) or f"{spelled(target)} on both sides",
         )
         return
     maps = {op.distribution: "threads=..."} if op.distribution is not None else {}

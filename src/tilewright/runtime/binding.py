@@ -9,6 +9,7 @@ from typing import Any
 
 from tilewright.errors import LaunchError
 from tilewright.ir.kernel import Argument, Derived, Extent, Kernel, Stride
+from tilewright.ir.types import Value
 from tilewright.layout.nodes import Sym
 from tilewright.layout.walk import evaluate
 from tilewright.runtime.arrays import ArrayInfo
@@ -78,12 +79,25 @@ def _extents(kernel: Kernel, arrays: Mapping[str, ArrayInfo]) -> dict[Sym, int]:
                 continue
             given, place = arrays[tensor.name].shape[dim], f"{tensor.name}.shape[{dim}]"
             if env.setdefault(extent, given) != given:
+                own = f"{tensor.name}.shape"
+                others = {sym: env[sym] for sym in where if not where[sym].startswith(own)}
                 raise LaunchError(
                     f"kernel {kernel.name}: {extent.name} is {env[extent]} in {where[extent]} "
-                    f"but {given} in {place}"
+                    f"but {given} in {place}{_transposed(tensor, arrays[tensor.name], others)}"
                 )
             where.setdefault(extent, place)
     return env
+
+
+def _transposed(param: Value, array: ArrayInfo, others: Mapping[Sym, int]) -> str:
+    """What to pass instead of a matrix whose transpose would fit; empty if it would not."""
+    dims = param.tensor.shape
+    if len(dims) != 2 or not all(
+        isinstance(dim, Sym) and others.get(dim, extent) == extent
+        for dim, extent in zip(dims, reversed(array.shape), strict=True)
+    ):
+        return ""
+    return f"; {param.name} is ({dims[0]}, {dims[1]}); nearest: {param.name}.T"
 
 
 def _integer(kernel: Kernel, name: str, value: Any) -> int:

@@ -18,7 +18,7 @@ from tilewright.ir.ops import Copy
 from tilewright.ir.types import Memory, Value
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.expr import add, mul, xor
-from tilewright.layout.nodes import TRUE, Cond, Int, Sym
+from tilewright.layout.nodes import TRUE, Cond, Constant, Int, Sym
 from tilewright.layout.walk import symbols
 from tilewright.targets.simt.arithmetic import rounded
 from tilewright.targets.simt.conversion import converted
@@ -118,7 +118,9 @@ def access(
     emitter = scope.emitter
     outside = repeated(emitter, tensor.dtype, vector, other) if other != 0 else ""
     view = tensor.tensor.view
-    outer, inner = split_valid(view.valid_at(tuple(at)), loops)
+    valid = view.valid_at(tuple(at))
+    # Of a tile of one element the coordinate is known, and so may be whether it exists.
+    outer, inner = split_valid(valid if isinstance(valid, Cond) else Constant(bool(valid)), loops)
     pointer, step = place(scope, wanted, tensor, at, loops, const=const)
     if not loops:
         word = emitter.word(tensor.dtype, vector)

@@ -1,0 +1,51 @@
+"""What to write where the two sides of a copy have different shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.ir.types import Value
+from tilewright.layout.nodes import Int
+
+
+def nearest_shapes(source: Value, target: Value, shapes: tuple[Sequence[Int], Sequence[Int]]) -> str:
+    """The transform of a side in memory that gives it the shape of the other; empty if none does.
+
+    Args:
+        source: what is copied.
+        target: where to.
+        shapes: of both.
+    """
+    if not all(isinstance(extent, int) for shape in shapes for extent in shape):
+        return ""
+    from_source, from_target = shapes, shapes[::-1]
+    tried = (
+        (source, _permuted(*from_source)),
+        (target, _permuted(*from_target)),
+        (target, _with_one_more(*from_target)),
+        (source, _with_one_more(*from_source)),
+        (source, _repeated(*from_source)),  # the target must not be written several times
+    )
+    return next((f"{value}.{way}" for value, way in tried if way and not value.is_fragment), "")
+
+
+def _permuted(own: Sequence[Int], wanted: Sequence[Int]) -> str:
+    swapped = len(own) == len(wanted) == 2 and list(own) == [wanted[1], wanted[0]]
+    return "permute(1, 0)" if swapped else ""
+
+
+def _with_one_more(own: Sequence[Int], wanted: Sequence[Int]) -> str:
+    """A dimension of extent 1 besides."""
+    for at in range(len(wanted)):
+        if wanted[at] == 1 and [*wanted[:at], *wanted[at + 1 :]] == list(own) and own:
+            dim, parts = (at - 1, (own[at - 1], 1)) if at else (0, (1, own[0]))
+            return f"unmerge({dim}, {parts})"
+    return ""
+
+
+def _repeated(own: Sequence[Int], wanted: Sequence[Int]) -> str:
+    """A dimension besides along which the same elements come again."""
+    for at in range(len(wanted)):
+        if [*wanted[:at], *wanted[at + 1 :]] == list(own):
+            return f"broadcast({at}, {wanted[at]})"
+    return ""
