@@ -112,7 +112,7 @@ def test_threads_must_divide_the_tile() -> None:
         tw.copy(tile, sA, threads=(48, 3))
         tw.copy(tile, sA, threads=(300, 4))
         tw.copy(tile, sA, threads=(0, 4))
-        tw.copy(tile, sA, threads=256)
+        tw.copy(tile, sA, threads=(256,))
         tw.copy(tile, sA, threads=(64, 4, 1))
         tw.copy(tile, sA, threads=tw.Layout((64, 4), (8, 1)))
         tw.copy(tile, sA, threads=tw.Layout((64, 4), (1, 64)))
