@@ -11,6 +11,7 @@ GPU the kernel is compiled for sm_90a all the same.
 from __future__ import annotations
 
 import argparse
+import sys
 
 import tilewright as tw
 from tilewright.ops.sample import operands
@@ -150,4 +151,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except tw.ToolchainError as missing:  # without NVRTC there is nothing to compile with
+        sys.exit(str(missing))

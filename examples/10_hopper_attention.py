@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import math
 import runpy
+import sys
 from pathlib import Path
 
 import ml_dtypes
@@ -168,4 +169,7 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except tw.ToolchainError as missing:  # without NVRTC there is nothing to compile with
+        sys.exit(str(missing))

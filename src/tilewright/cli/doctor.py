@@ -134,7 +134,8 @@ def try_target(target: str) -> Check:
     m, n, k = SHAPE
     if target == "cuda" and not cuda.device_count():
         return Check(
-            MISSING, "target cuda: no GPU here; `tilewright inspect --target cuda` compiles without one"
+            MISSING,
+            "target cuda: no GPU here; with NVRTC, `tilewright inspect --target cuda` compiles without one",
         )
     try:
         trial = gemm_trial(operands("random", f32, SHAPE), target)

@@ -18,7 +18,7 @@ from tilewright.targets.cuda.prelude import MMA_FUNCTIONS
 from tilewright.targets.cuda.registers import too_many_registers
 from tilewright.targets.simt.mma import MULTIPLY_ADD
 
-_SINCE_SM_90 = {*ASYNC_OPS} - {Role, RoleBarrier}
+SINCE_SM_90 = {*ASYNC_OPS} - {Role, RoleBarrier}
 """Bulk copies and their barriers, asynchronous MMA, dependent launches."""
 
 
@@ -109,7 +109,7 @@ def _shared(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
 def _operation(op: Op, arch: Arch) -> Iterator[Violation]:
     if isinstance(op, Mma):
         yield from _atom(op, arch)
-    elif type(op) in _SINCE_SM_90 and "sm_90" not in arch.features:
+    elif type(op) in SINCE_SM_90 and "sm_90" not in arch.features:
         yield op.violation("target", f"{arch.name} has no {op.name}", "sm_90a")
     elif isinstance(op, CopyAsync) and "cp_async" not in arch.features:
         yield op.violation("copy_async", f"{arch.name} copies nothing in the background", "copy")

@@ -1,0 +1,120 @@
+"""Writes docs/operations.md: every public name by what it is for, and which target executes which operation.
+
+    python scripts/operations.py
+
+The page is made of docstrings and of the targets' own tables; a test holds it to what this writes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import tilewright as tw
+from tilewright.ir.async_ops import ASYNC_OPS
+from tilewright.targets.arch import ARCHITECTURES
+from tilewright.targets.cpu.legality import INSTEAD
+from tilewright.targets.cuda.legality import SINCE_SM_90
+
+PAGE = Path(__file__).parents[1] / "docs" / "operations.md"
+
+INTRODUCTION = """\
+# Operations, and who executes them
+
+Written by `python scripts/operations.py` from docstrings and the targets' tables. `help(tw.copy)` has the
+whole text of an operation; what they become is in [coverage.txt](../tests/targets/golden/coverage.txt).
+
+`reference` executes everything. `cuda` executes everything on `sm_90a`; on `sm_80`, `sm_86` and `sm_89` all
+that does not say `sm_90a` here. `cpu` executes all that has nothing under "on `cpu`, instead"; it moves
+complex numbers, but does not compute with them.
+"""
+
+SECTIONS = {
+    "Kernels and arrays": (
+        "runtime.kernel", "runtime.prepared", "runtime.specimens", "lang.specs", "ops.gemm", "ir.parser",
+        "ir.printer",
+    ),
+    "The grid, and integers of the kernel": ("lang.launch", "lang.control", "lang.scalars"),
+    "Tensors, copies and products": ("lang.operations",),
+    "Arithmetic of fragments": ("lang.functions", "lang.tile_arithmetic"),
+    "Warp roles, and what runs in the background": ("lang.asynchrony", "lang.clusters"),
+    "Layouts, views and maps": (
+        "layout.layout", "layout.algebra", "layout.view", "layout.transforms", "layout.im2col",
+        "layout.distribution", "layout.warps", "ir.mma", "module",
+    ),
+    "Errors": ("errors",),
+}  # fmt: skip
+"""Each section, and the files that its names are from; dtypes have a section of their own."""
+
+OPERATIONS = {op.name: op for op in ASYNC_OPS}
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [INTRODUCTION]
+    homes = {name: _home(name) for name in tw.__all__ if name != "__version__"}
+    for section, files in SECTIONS.items():
+        names = [name for file in files for name, home in homes.items() if home == file]
+        parts.append("\n".join([f"## {section}", "", *_table(names)]) + "\n")
+    parts.append("\n".join(["## Dtypes", "", *_dtypes()]) + "\n")
+    parts.append("\n".join(["## Instructions that multiply", "", *_atoms()]) + "\n")
+    left = set(homes) - {name for name, home in homes.items() for files in SECTIONS.values() if home in files}
+    assert left == {name for name, home in homes.items() if home == "dtypes"}, left
+    return "\n".join(parts)
+
+
+def _home(name: str) -> str:
+    """The file that defines a name."""
+    found = getattr(tw, name)
+    module = "module" if inspect.ismodule(found) else getattr(found, "__module__", type(found).__module__)
+    return str(module).removeprefix("tilewright.")
+
+
+def _table(names: list[str]) -> Iterator[str]:
+    beside = any(name in OPERATIONS for name in names)
+    yield "| Name | What it does |" + (" on `cuda` | on `cpu`, instead |" if beside else "")
+    yield "|---|---|" + ("---|---|" if beside else "")
+    for name in names:
+        row = f"| `tw.{name}` | {_said(getattr(tw, name))} |"
+        if beside:
+            op = OPERATIONS.get(name)
+            arch = "`sm_90a`" if op in SINCE_SM_90 else "yes"
+            row += f" {arch} | {'' if op is None else INSTEAD.get(op, 'tw.barrier')} |"
+        yield row
+
+
+def _said(found: object) -> str:
+    """The first line of a docstring, for a cell of a table."""
+    line = (inspect.getdoc(found) or "").partition("\n")[0]
+    return line.replace("``", "`").replace("|", "\\|").replace("](", "] (")  # which would be a link
+
+
+def _dtypes() -> Iterator[str]:
+    yield "| Name | Bits | Kind |"
+    yield "|---|---|---|"
+    for name in tw.__all__:
+        if isinstance(dtype := getattr(tw, name), tw.DType):
+            kind = f"complex, of two {dtype.component}" if dtype.components > 1 else dtype.kind
+            yield f"| `tw.{name}` | {dtype.bits} | {kind} |"
+    yield ""
+    yield f"They are of the class `tw.DType`. `tw.dtype(name)`: {_said(tw.dtype)}"
+
+
+def _atoms() -> Iterator[str]:
+    yield "On `cpu` any atom but `wgmma` says what is multiplied and in what it is summed, not how."
+    yield ""
+    yield "| Atom | A and B | Sum | on `cuda` |"
+    yield "|---|---|---|---|"
+    for name, atom in vars(tw.atoms).items():
+        if isinstance(atom, tw.MmaAtom):
+            since = [arch for arch, known in ARCHITECTURES.items() if atom.feature in known.features]
+            yield f"| `tw.atoms.{name}` | {atom.a_dtype} | {atom.c_dtype} | `{since[0]}` on |"
+    yield "| `tw.atoms.fma(dtype)` | any | f32, f64, i32 | all |"
+    yield "| `tw.atoms.wgmma(dtype, n)`, for `tw.mma_async` | f16, bf16 | f32 | `sm_90a` |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8", newline="\n")
+    sys.exit(0)
