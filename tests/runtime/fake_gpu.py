@@ -54,6 +54,7 @@ class Driver:
     stream_ids: dict[int, int] = field(default_factory=dict)
     memory: dict[int, Any] = field(default_factory=dict)
     status: Any = bindings.CUresult.CUDA_SUCCESS
+    capturing: set[int] = field(default_factory=set)
     devices: int = 1
     current: int = 0
     used: list[tuple[str, int]] = field(default_factory=list)
@@ -79,6 +80,12 @@ class Driver:
             return (bindings.CUresult.CUDA_ERROR_INVALID_CONTEXT,)
         self.launched.append(Launched(name, stream, tuple(shape), said(attributes), words))
         return (self.status,)
+
+    def cuStreamIsCapturing(self, stream: int) -> tuple[Any, Any]:  # noqa: N802
+        status = bindings.CUstreamCaptureStatus
+        is_it = stream in self.capturing
+        active, none = status.CU_STREAM_CAPTURE_STATUS_ACTIVE, status.CU_STREAM_CAPTURE_STATUS_NONE
+        return bindings.CUresult.CUDA_SUCCESS, active if is_it else none
 
     def cuCtxGetCurrent(self) -> tuple[Any, int]:  # noqa: N802
         return bindings.CUresult.CUDA_SUCCESS, self.current

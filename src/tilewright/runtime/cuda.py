@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import sys
+import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -62,11 +62,6 @@ def _start() -> Any:
         forked = " in a forked process (nearest: one that is spawned)" if _process.forked else ""
         raise ToolchainError(f"the CUDA driver cannot start{forked}: {status.name}; use target='cpu'")
     return bindings
-
-
-def usable() -> bool:
-    """Whether the driver can take memory back: not in a forked child, nor at the interpreter's end."""
-    return _process.bindings is not None and not sys.is_finalizing()
 
 
 def call(name: str, *arguments: Any) -> Any:
@@ -199,6 +194,33 @@ class Current:
         restore(self._before)
 
 
+def give_back(owner: object, index: int, name: str, handle: Any) -> None:
+    """Have the driver take something of a device back when its owner is collected.
+
+    Not at the interpreter's end, when the driver may be gone before the owner is.
+    """
+    weakref.finalize(owner, _take, index, name, handle).atexit = False
+
+
+def _take(index: int, name: str, handle: Any) -> None:
+    if _process.bindings is not None:  # else this is a forked child, to which nothing belongs
+        with Current(index):
+            getattr(driver(), name)(handle)
+
+
+def is_capturing(stream: int) -> bool:
+    """Whether launches on a stream go into a graph instead, which launches them later; never on stream 0."""
+    if stream in LEGACY_STREAM:
+        return False
+    status, state = driver().cuStreamIsCapturing(stream)[:2]
+    none = driver().CUstreamCaptureStatus.CU_STREAM_CAPTURE_STATUS_NONE
+    return bool(status == driver().CUresult.CUDA_SUCCESS and state != none)
+
+
+LEGACY_STREAM = (0, 1)
+"""The handles of the default stream that all threads share: it is never destroyed, nor captured."""
+
+
 class Function:
     """A kernel loaded on one device.
 
@@ -213,18 +235,13 @@ class Function:
         self.index = index
         self.shared_bytes = shared_bytes
         with Current(index):
-            self._module = call("cuModuleLoadData", cubin)
-            self.handle = call("cuModuleGetFunction", self._module, entry.encode())
+            module = call("cuModuleLoadData", cubin)
+            # Every launch prepared with the code holds this object.
+            give_back(self, index, "cuModuleUnload", module)
+            self.handle = call("cuModuleGetFunction", module, entry.encode())
             if shared_bytes > 48 * 1024:
                 attribute = driver().CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
                 call("cuFuncSetAttribute", self.handle, attribute, shared_bytes)
-
-    def __del__(self) -> None:
-        """Unload the machine code; every launch prepared with it holds this object."""
-        module = getattr(self, "_module", None)
-        if module is not None and usable():
-            with Current(self.index):
-                driver().cuModuleUnload(module)
 
 
 MOST_STARTS = 64
@@ -322,6 +339,7 @@ class Memory:
         self.size_bytes = max(size_bytes, 1)
         with Current(index):
             self.address = int(call("cuMemAlloc", self.size_bytes))
+        give_back(self, index, "cuMemFree", self.address)
 
     def clear(self, stream: int) -> None:
         """Set every byte to 0, in order with ``stream``."""
@@ -340,12 +358,6 @@ class Memory:
             call("cuCtxSynchronize")
             if size_bytes:
                 call("cuMemcpyDtoH", target, self.address, size_bytes)
-
-    def __del__(self) -> None:
-        address = getattr(self, "address", 0)
-        if address and usable():
-            with Current(self.index):
-                driver().cuMemFree(address)
 
 
 def synchronize(index: int = 0) -> None:

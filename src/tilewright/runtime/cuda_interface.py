@@ -66,13 +66,15 @@ def _data(face: Mapping[str, Any]) -> tuple[int, bool]:
 def _interface_element(array: Any, face: Mapping[str, Any]) -> DType:
     """The element type: extension types look like raw bytes in "typestr", and are the array's own dtype."""
     text = face.get("typestr")
+    own = getattr(array, "dtype", None)
+    if isinstance(own, np.dtype) and text == own.str:
+        return numpy_element(own)  # NumPy itself does not know the "<f1" that ml_dtypes' float8_e5m2 says
     try:
         said = np.dtype(text)
     except (TypeError, ValueError):
         said = None
     if said is None or not isinstance(text, str):
         raise _malformed("typestr", text, "a type as NumPy writes it, e.g. '<f4'")
-    own = getattr(array, "dtype", None)
     if said.kind != "V" or not isinstance(own, np.dtype):
         return numpy_element(said)
     if own.itemsize != said.itemsize:

@@ -101,6 +101,10 @@ class _Loaded:
         return self._functions[index]
 
 
+_in_graphs: set[object] = set()
+"""What was launched while a graph was captured: the graph may launch it again at any time."""
+
+
 class PreparedCuda:
     """Launches of one exact shape, each from a packed argument buffer of its own.
 
@@ -147,6 +151,9 @@ class PreparedCuda:
             handle = (current if type(array) is known else self._find_reader(array))() or 0
         else:
             handle = stream_handle(stream)
+        captured = handle not in driver.LEGACY_STREAM and driver.is_capturing(handle)
+        if captured:
+            _in_graphs.add(self)
         packed = self._first
         if pointers is packed.written and not packed.more:
             # The same ones come again only from a prepared launch, and then no call writes other ones.
@@ -161,7 +168,10 @@ class PreparedCuda:
         if packed.more:
             packed.write_more(arguments, handle)
         packed.run(handle)
-        self._idle.append(packed)
+        if captured:
+            _in_graphs.add(packed)  # its workspaces are the graph's own
+        else:
+            self._idle.append(packed)
 
     def driver_call(self, stream: int) -> Callable[[], object]:
         """The driver's call alone, on the arguments of the last launch: what a launch costs at the least."""

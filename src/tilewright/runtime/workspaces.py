@@ -13,13 +13,11 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from tilewright.runtime import cuda
-from tilewright.runtime.cuda import Memory
+from tilewright.runtime.cuda import LEGACY_STREAM, Memory
 
 MOST_SETS = 16
 """For how many streams a launch keeps workspaces; the oldest are freed first, for which the driver waits."""
 
-_DEFAULT = (0, 1)
-"""The handles of the default stream that all threads share: it is never destroyed."""
 _PER_THREAD = 2
 """The handle of the default stream that each thread has for itself."""
 
@@ -72,6 +70,6 @@ class Workspaces:
 
 def _key(stream: int) -> Hashable:
     """What a stream shares with no other, not even with one that has its handle later."""
-    if stream in _DEFAULT:
+    if stream in LEGACY_STREAM:
         return stream
     return _own.key if stream == _PER_THREAD else ("created", cuda.call("cuStreamGetId", stream))

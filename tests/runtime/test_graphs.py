@@ -1,0 +1,60 @@
+"""What a captured CUDA graph will launch again stays where it is, whatever is let go meanwhile."""
+
+from __future__ import annotations
+
+import gc
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.runtime.arrays import describe
+
+from .fake_gpu import Driver, OnGpu
+from .test_prepared import count
+from .test_recent import double
+
+STREAM = 77
+
+
+@pytest.mark.parametrize("is_captured", [False, True])
+def test_code_that_a_graph_launches_is_never_unloaded(gpu: Driver, is_captured: bool) -> None:
+    x, y = OnGpu(np.ones(64, np.float32)), OnGpu(np.zeros(64, np.float32))
+    bound = double.bind(seed=900 + is_captured)
+    gpu.capturing = {STREAM} if is_captured else set()
+    executable = bound(x, y, stream=STREAM)
+    bound.forget(executable)
+    double._bound.forget()
+    del executable, bound
+    gc.collect()
+    assert len(gpu.unloaded) == (0 if is_captured else 1)
+
+
+def test_workspaces_of_a_graph_are_its_own(gpu: Driver) -> None:
+    gpu.arguments = 2
+    again = count.bind().prepare(OnGpu(np.zeros(130, np.float32)), 3)
+    again(stream=STREAM)
+    gpu.capturing.add(STREAM)
+    again(stream=STREAM)
+    gpu.capturing.clear()
+    ours = gpu.launched[-1].words[1]
+    for stream in range(100, 130):
+        again(stream=stream)
+    again(stream=STREAM)
+    assert gpu.freed
+    assert ours not in gpu.freed
+    assert ours not in {launched.words[1] for launched in gpu.launched[2:]}
+
+
+@pytest.mark.parametrize("dtype", [ml_dtypes.float8_e5m2, ml_dtypes.float8_e4m3fn, ml_dtypes.bfloat16])
+def test_extension_dtypes_as_they_name_themselves(gpu: Driver, dtype: Any) -> None:
+    class Array(OnGpu):
+        @property
+        def dtype(self) -> Any:
+            return self.array.dtype
+
+    array = Array(np.zeros((8, 16), dtype))
+    assert array.__cuda_array_interface__["typestr"] == np.dtype(dtype).str
+    assert describe(array).dtype == tw.dtype(dtype)
