@@ -191,7 +191,7 @@ def _near(inner: Kind, count: int) -> Callable[[Any], Any]:
         if len(parts) > MOST_ENTRIES:
             return None
         found = [part if inner.holds(part) else inner.near(part) for part in parts]
-        return None if None in found else (*found, *(1,) * (count - len(found)))
+        return None if any(part is None for part in found) else (*found, *(1,) * (count - len(found)))
 
     return near
 

@@ -1,0 +1,302 @@
+"""Wrong calls made from right ones, carried out, and judged: an answer, or an error that a user can read."""
+
+from __future__ import annotations
+
+import ast
+import copy
+import linecache
+import resource
+import signal
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from random import Random
+from types import FrameType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import tilewright as tw
+from tests.calls.legal import INSIDE, OUTSIDE, TRACED, VALUES
+from tilewright.errors import TilewrightError
+from tilewright.ir import verify
+from tilewright.layout import transforms
+from tilewright.layout.nodes import Sym
+from tilewright.ops.config import Config, default_config
+from tilewright.tracebacks import is_ours
+
+SECONDS = 3.0
+"""Processor time that one call may take; nearly all take less than a hundredth of it."""
+
+MEMORY = 3 << 30
+"""Bytes beyond those of the process that a call may take: so that one that would take all is found."""
+
+
+class TooSlowError(BaseException):
+    """A call took longer than `SECONDS`."""
+
+
+class Strange:
+    """An object whose own methods fail."""
+
+    def __repr__(self) -> str:
+        raise RuntimeError("repr of a stranger")
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("eq of a stranger")
+
+    def __hash__(self) -> int:
+        raise RuntimeError("hash of a stranger")
+
+
+class Liar:
+    """An object that claims to lie on a GPU, in words that mean nothing."""
+
+    __cuda_array_interface__ = {"shape": "ab", "typestr": 3, "data": None, "version": "x"}
+
+
+@tw.kernel(X="M N", alpha=tw.f32)
+def scale(X, alpha, *, tile):
+    part = X.tile((tile, tile), tw.block_index(tw.ceil_div(X.shape, (tile, tile)))).partition((8, 4))
+    tw.copy(tw.load(part) * alpha, part)
+
+
+def function(X, alpha=None):
+    """A kernel that does nothing."""
+
+
+def nest(depth: int) -> Any:
+    made: Any = 4
+    for _ in range(depth):
+        made = (made,)
+    return made
+
+
+MMA = tw.TiledMma(tw.atoms.MMA_F16, (2, 2), (1, 2))
+ARRAYS = {name: np.arange(64, dtype=np.float32).reshape(8, 8) for name in ("a", "b")}
+SPECS = (tw.TensorSpec("f32", 2, 1, (32, 32), (16, 1), 16, False), 2.0)
+NAMES: dict[str, Any] = {
+    **ARRAYS,
+    "tw": tw,
+    "np": np,
+    "transforms": transforms,
+    "Config": Config,
+    "default_config": default_config,
+    "out": np.zeros((8, 8), np.float32),
+    "given": [4, 8],
+    "table": {"tile": 4},
+    "nested": nest(3000),
+    "strange": Strange(),
+    "liar": Liar(),
+    "function": function,
+    "rows": tw.Distribution((4, 8), (tw.Mode(4, 0, 1),), (tw.Mode(8, 1, 1),)),
+    "columns": tw.blocked((32, 4), (32, 1), (0, 1)),
+    "view": tw.View.strided((4, 8), (8, 1)),
+    "image": tw.View.strided((2, 9, 9, 8), (648, 72, 8, 1)),
+    "symbolic": tw.Layout((Sym("n", 1, 64), 4)),
+    "mma": MMA,
+    "config": Config.of(tw.atoms.fma("f32"), (8, 8, 8), (1, 1)),
+    "scale": scale,
+    "bound": scale.bind(tile=32),
+    "prepared": scale.bind(tile=32).prepare(np.ones((8, 8), np.float32), 2.0, target="reference"),
+    "traced": scale.trace(*SPECS, tile=32),
+}
+NAMES["text"] = tw.print_kernel(NAMES["traced"])
+UNCHANGED = ("a", "b", "given", "table")
+BEFORE = {name: copy.deepcopy(NAMES[name]) for name in UNCHANGED}
+
+
+class Call(NamedTuple):
+    """A call, as text, and whether it stands in a kernel."""
+
+    text: str
+    inside: bool
+
+    def __str__(self) -> str:
+        return self.text + ("  # inside of a kernel" if self.inside else "")
+
+
+class Failure(NamedTuple):
+    """What is wrong with how a call ended, and where it came from."""
+
+    what: str
+    where: str
+    call: Call
+    report: str = ""
+
+
+# ---------------------------------------------------------------- making calls
+
+
+def drawn(rng: Random) -> Call:
+    """A call in which one to three arguments are replaced, left out, or given twice."""
+    inside = rng.random() < 0.5
+    base = rng.choice(INSIDE if inside else OUTSIDE)
+    tree = ast.parse(base.replace("\\n", "\n"))
+    pool = VALUES + (TRACED * 3 if inside else [])
+    for _ in range(rng.choice((1, 1, 1, 2, 3))):
+        calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call | ast.BinOp | ast.Subscript)]
+        if calls:
+            _damage(rng, rng.choice(calls), pool)
+    return Call(ast.unparse(ast.fix_missing_locations(tree)), inside)
+
+
+def _damage(rng: Random, node: ast.Call | ast.BinOp | ast.Subscript, pool: list[str]) -> None:
+    value = ast.parse(rng.choice(pool), mode="eval").body
+    match node:
+        case ast.BinOp():
+            if rng.random() < 0.5:
+                node.left = value
+            else:
+                node.right = value
+        case ast.Subscript():
+            node.slice = value
+        case ast.Call():
+            _damage_call(rng, node, value)
+
+
+def _damage_call(rng: Random, node: ast.Call, value: ast.expr) -> None:
+    slots: list[Any] = [*range(len(node.args)), *node.keywords]
+    how = rng.random()
+    if not slots or how < 0.05:
+        node.args.append(value)
+        return
+    slot = rng.choice(slots)
+    if how < 0.1:
+        (node.args.pop(slot) if isinstance(slot, int) else node.keywords.remove(slot))
+    elif isinstance(slot, ast.keyword):
+        if how < 0.15:
+            slot.arg = f"{slot.arg}s"
+        slot.value = _inner(rng, slot.value, value)
+    else:
+        node.args[slot] = _inner(rng, node.args[slot], value)
+
+
+def _inner(rng: Random, old: ast.expr, value: ast.expr) -> ast.expr:
+    """The value, or a tuple with the value in the place of one entry."""
+    if isinstance(old, ast.Tuple) and old.elts and rng.random() < 0.5:
+        entries = list(old.elts)
+        entries[rng.randrange(len(entries))] = value
+        return ast.Tuple(entries, ast.Load())
+    return value
+
+
+# ---------------------------------------------------------------- carrying them out
+
+
+def failure_of(call: Call) -> Failure | None:
+    """Carries a call out; what is wrong with how it ended, or None."""
+    try:
+        with limited():
+            (_inside if call.inside else _outside)(call)
+        found = None
+    except (TilewrightError, TooSlowError) as error:
+        found = _judged(call, error)
+    except Exception as error:  # noqa: BLE001 which of them are failures is what is asked here
+        found = _judged(call, error)
+    changed = [name for name in UNCHANGED if not np.array_equal(NAMES[name], BEFORE[name])]
+    if found is None and changed:
+        NAMES.update(copy.deepcopy(BEFORE))
+        return Failure(f"it changed {', '.join(changed)}", call.text.partition("(")[0], call)
+    return found
+
+
+def _outside(call: Call) -> None:
+    exec(compile(call.text, "<call>", "exec"), dict(NAMES))
+
+
+@tw.kernel(X="M N", n=int, alpha=tw.f32)
+def around(X, n, alpha, *, code):
+    names = dict(NAMES)
+    names |= {
+        "X": X,
+        "n": n,
+        "alpha": alpha,
+        "m": tw.block_index(tw.ceil_div(X.shape[0], 32)),
+        "S": tw.shared((32, 32), "f32"),
+        "T": tw.shared((32, 32), "f32", swizzle=128),
+        "A": tw.shared((32, 16), "f16"),
+        "B": tw.shared((32, 16), "f16"),
+        "f": tw.fragment(tw.blocked((32, 32), (8, 4)), "f32", 0.0),
+        "h": tw.fragment(tw.blocked((32, 32), (4, 8)), "i32", 0),
+        "acc": tw.accumulator(MMA),
+        "full": tw.mbarrier(2, 1),
+        "v0": tw.var(0),
+    }
+    exec(code, names)
+
+
+def _inside(call: Call) -> None:
+    code = compile(call.text, "<call>", "exec")
+    linecache.cache["<call>"] = (len(call.text), None, call.text.splitlines(keepends=True), "<call>")
+    # Each call is traced anew: constants are not kept.
+    kernel = around.program.trace({"X": SPECS[0]}, {"code": code})
+    verify.violations(kernel)
+    tw.print_kernel(kernel)
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Processor time and memory are limited inside."""
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        raise TooSlowError
+
+    before = signal.signal(signal.SIGPROF, stop)
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (_taken() + MEMORY, hard))
+    signal.setitimer(signal.ITIMER_PROF, SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+        signal.signal(signal.SIGPROF, before)
+
+
+def _taken() -> int:
+    """Bytes of address space that this process has."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
+# ---------------------------------------------------------------- judging
+
+
+def _judged(call: Call, error: BaseException) -> Failure | None:
+    frames = list(traceback.walk_tb(getattr(error, "full_traceback", None) or error.__traceback__))
+    ours = [(frame, line) for frame, line in frames if is_ours(frame)]
+    kind = type(error).__name__
+    where = f"{ours[-1][0].f_code.co_filename.rpartition('tilewright/')[2]}:{ours[-1][1]}" if ours else "-"
+    report = "".join(traceback.format_exception(error)[-6:])
+    if isinstance(error, TooSlowError):
+        return Failure(f"takes more than {SECONDS:g} s", where, call, report)
+    if not isinstance(error, TilewrightError):
+        # Python's own refusals, and what a stranger's methods raise, are no business of the package.
+        foreign = not ours or "of a stranger" in str(error) or not _beneath(frames)
+        return None if foreign else Failure(f"raises {kind}", where, call, report)
+    if not _names_something(str(error), call.text):
+        return Failure(f"{kind} names nothing of the call: {error}"[:300], where, call, report)
+    return None
+
+
+def _beneath(frames: list[tuple[FrameType, int]]) -> bool:
+    """Whether the package was at work, beneath the frame of the call itself, when it happened."""
+    at = max((i for i, (frame, _) in enumerate(frames) if frame.f_code.co_filename == "<call>"), default=-1)
+    return any(is_ours(frame) for frame, _ in frames[at + 1 :])
+
+
+def _names_something(message: str, text: str) -> bool:
+    """Whether a message has a word, a number or a value of the call in it."""
+    words = {node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)}
+    words |= {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)} - {"tw", "np"}
+    words |= {node.arg for node in ast.walk(ast.parse(text)) if isinstance(node, ast.keyword) and node.arg}
+    words |= {part for word in words for part in word.lower().split("_") if len(part) > 2}
+    words |= {repr(node.value) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)}
+    return any(word in message.lower() for word in map(str.lower, words))
+
+
+def main_thread_only() -> bool:
+    """Whether calls can be limited here: signals reach the main thread alone."""
+    return signal.getsignal(signal.SIGPROF) is not None and sys.platform == "linux"
