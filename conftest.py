@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Generator
+from datetime import date
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,22 @@ def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="write golden files instead of comparing")
+    parser.addoption("--fuzz-seed", type=int, help="which wrong calls are made; default: the day's")
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return f"fuzz seed: {_fuzz_seed(config)}"
+
+
+def _fuzz_seed(config: pytest.Config) -> int:
+    given = config.getoption("--fuzz-seed")
+    return date.today().toordinal() if given is None else int(given)
+
+
+@pytest.fixture
+def fuzz_seed(request: pytest.FixtureRequest) -> int:
+    """The seed of the day, or the one that was asked for."""
+    return _fuzz_seed(request.config)
 
 
 @pytest.fixture

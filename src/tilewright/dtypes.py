@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from tilewright.calls import Calls
-from tilewright.errors import DTypeError
+from tilewright.errors import DTypeError, shown
 
 
 @Calls(DTypeError)
@@ -175,16 +175,16 @@ def dtype(value: object) -> DType:
         >>> dtype("float16"), dtype(np.float32), dtype("bf16").bits
         (f16, f32, 16)
     """
-    if isinstance(value, DType):
+    if isinstance(value, DType) and ALL.get(value.name) == value:
         return value
-    name = value if isinstance(value, str) else str(value).removeprefix("torch.")
+    name = value if isinstance(value, str) else shown(value).removeprefix("torch.")
     if found := ALL.get(name) or _ALIASES.get(name):
         return found
     try:
         if not isinstance(value, str):
             return _BY_NUMPY[np.dtype(value)]  # type: ignore[call-overload]
-    except (TypeError, KeyError):
+    except Exception:  # noqa: BLE001 what NumPy and a stranger say of what is none
         pass
     close = difflib.get_close_matches(name, [*ALL, *_ALIASES], 1)
     nearest = f"nearest: {close[0]}; " if close else ""
-    raise DTypeError(f"unknown dtype {value!r}; {nearest}known: {', '.join(ALL)}")
+    raise DTypeError(f"unknown dtype {shown(value)}; {nearest}known: {', '.join(ALL)}")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -59,8 +59,11 @@ def is_sequence(value: object) -> bool:
     """Whether a value has a length and entries in order, and is no text."""
     if isinstance(value, tuple | list):
         return True
-    several = isinstance(value, Sequence) or (isinstance(value, np.ndarray) and value.ndim > 0)
-    return several and not isinstance(value, str | bytes | bytearray | memoryview)
+    if isinstance(value, np.ndarray):
+        return value.ndim > 0
+    if isinstance(value, range):
+        return value.stop - value.start < MOST  # beyond, Python itself cannot tell its length
+    return isinstance(value, Sequence) and not isinstance(value, str | bytes | bytearray | memoryview)
 
 
 def near_integer(value: Any) -> int | None:
@@ -77,11 +80,20 @@ KINDS: dict[str, Kind] = {
     "None": Kind("None", "None", lambda value: value is None),
     "bool": Kind("True or False", "booleans", lambda value: isinstance(value, bool | np.bool_)),
     "int": Kind("an integer of 64 bits", "integers", is_integer, near=near_integer),
+    "Count": Kind(
+        "a positive integer",
+        "positive integers",
+        lambda value: is_integer(value) and not (is_whole(value) and value < 1),
+        near=lambda value: None if (found := near_integer(value)) is None else max(found, 1),
+    ),
     "float": Kind("a number", "numbers", is_number),
     "str": Kind("a string", "strings", lambda value: isinstance(value, str)),
     "Callable": Kind("a function", "functions", callable),
 }
 """What is legal by the name of an annotation; rooms add their own with `legal`."""
+
+Count: TypeAlias = int
+"""A positive integer."""
 
 CLASSES: dict[str, type] = {}
 """Classes whose constructors are looked at, for signatures in files that cannot import them."""
@@ -197,9 +209,12 @@ def _near(inner: Kind, count: int) -> Callable[[Any], Any]:
 
 
 def _tuple(inner: list[Kind]) -> Kind:
+    # Pairs of numbers are taken from any sequence, what may be several things from a tuple alone.
+    outer = is_sequence if len(set(inner)) == 1 else (lambda value: isinstance(value, tuple))
+
     def holds(value: Any) -> bool:
-        pairs = zip(inner, value, strict=True) if is_sequence(value) and len(value) == len(inner) else ()
-        return is_sequence(value) and len(value) == len(inner) and all(k.holds(v) for k, v in pairs)
+        fits = outer(value) and len(value) == len(inner)
+        return fits and all(kind.holds(part) for kind, part in zip(inner, value, strict=True))
 
     words = f"{len(inner)} {_listed([kind.several for kind in inner])}"
     near = _near(inner[0], len(inner)) if len(set(inner)) == 1 else lambda value: None

@@ -7,19 +7,18 @@ import copy
 import linecache
 import resource
 import signal
-import sys
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from random import Random
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any, NamedTuple
 
 import numpy as np
+from tests.calls.legal import INSIDE, OUTSIDE, TRACED, VALUES
 
 import tilewright as tw
-from tests.calls.legal import INSIDE, OUTSIDE, TRACED, VALUES
-from tilewright.errors import TilewrightError
+from tilewright.errors import TilewrightError, shown
 from tilewright.ir import verify
 from tilewright.layout import transforms
 from tilewright.layout.nodes import Sym
@@ -53,7 +52,9 @@ class Strange:
 class Liar:
     """An object that claims to lie on a GPU, in words that mean nothing."""
 
-    __cuda_array_interface__ = {"shape": "ab", "typestr": 3, "data": None, "version": "x"}
+    @property
+    def __cuda_array_interface__(self) -> object:
+        return {"shape": "ab", "typestr": 3, "data": None, "version": "x"}
 
 
 @tw.kernel(X="M N", alpha=tw.f32)
@@ -83,8 +84,10 @@ NAMES: dict[str, Any] = {
     "transforms": transforms,
     "Config": Config,
     "default_config": default_config,
+    "w": np.ones((8, 8), np.float32),
     "out": np.zeros((8, 8), np.float32),
     "given": [4, 8],
+    "long": "x" * 5000,
     "table": {"tile": 4},
     "nested": nest(3000),
     "strange": Strange(),
@@ -104,6 +107,8 @@ NAMES: dict[str, Any] = {
 }
 NAMES["text"] = tw.print_kernel(NAMES["traced"])
 UNCHANGED = ("a", "b", "given", "table")
+for kept in ARRAYS.values():
+    kept.setflags(write=False)
 BEFORE = {name: copy.deepcopy(NAMES[name]) for name in UNCHANGED}
 
 
@@ -189,7 +194,7 @@ def failure_of(call: Call) -> Failure | None:
     """Carries a call out; what is wrong with how it ended, or None."""
     try:
         with limited():
-            (_inside if call.inside else _outside)(call)
+            perform(call)
         found = None
     except (TilewrightError, TooSlowError) as error:
         found = _judged(call, error)
@@ -202,8 +207,19 @@ def failure_of(call: Call) -> Failure | None:
     return found
 
 
+def perform(call: Call) -> None:
+    """Carries a call out."""
+    (_inside if call.inside else _outside)(call)
+
+
 def _outside(call: Call) -> None:
-    exec(compile(call.text, "<call>", "exec"), dict(NAMES))
+    exec(_compiled(call.text), dict(NAMES))
+
+
+def _compiled(text: str) -> CodeType:
+    """The code of a call; its lines can be shown."""
+    linecache.cache["<call>"] = (len(text), None, text.splitlines(keepends=True), "<call>")
+    return compile(text, "<call>", "exec")
 
 
 @tw.kernel(X="M N", n=int, alpha=tw.f32)
@@ -228,8 +244,7 @@ def around(X, n, alpha, *, code):
 
 
 def _inside(call: Call) -> None:
-    code = compile(call.text, "<call>", "exec")
-    linecache.cache["<call>"] = (len(call.text), None, call.text.splitlines(keepends=True), "<call>")
+    code = _compiled(call.text)
     # Each call is traced anew: constants are not kept.
     kernel = around.program.trace({"X": SPECS[0]}, {"code": code})
     verify.violations(kernel)
@@ -288,15 +303,28 @@ def _beneath(frames: list[tuple[FrameType, int]]) -> bool:
 
 
 def _names_something(message: str, text: str) -> bool:
-    """Whether a message has a word, a number or a value of the call in it."""
+    """Whether a message shows the call's line, or has a word, a number or a value of the call in it."""
+    if "at <call>:1:" in message:
+        return True
     words = {node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute)}
     words |= {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)} - {"tw", "np"}
     words |= {node.arg for node in ast.walk(ast.parse(text)) if isinstance(node, ast.keyword) and node.arg}
     words |= {part for word in words for part in word.lower().split("_") if len(part) > 2}
-    words |= {repr(node.value) for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Constant)}
-    return any(word in message.lower() for word in map(str.lower, words))
+    words |= set(_values(text)) | ({"scale"} if words & {"bound", "prepared"} else set())
+    return any(word in message.lower() for word in map(str.lower, words) if len(word) > 1 or word.isdigit())
 
 
-def main_thread_only() -> bool:
-    """Whether calls can be limited here: signals reach the main thread alone."""
-    return signal.getsignal(signal.SIGPROF) is not None and sys.platform == "linux"
+def _values(text: str) -> Iterator[str]:
+    """How messages show the values in a call, and what types they have."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Constant | ast.Name | ast.Attribute | ast.UnaryOp | ast.BinOp | ast.Tuple):
+            try:
+                value = eval(compile(ast.Expression(_loaded(node)), "<value>", "eval"), dict(NAMES))
+                said = str(value)[:80]
+            except Exception:  # noqa: BLE001 a name of the kernel, or what has no value or text
+                continue
+            yield from (shown(value), type(value).__name__, said)
+
+
+def _loaded(node: ast.expr) -> ast.expr:
+    return ast.fix_missing_locations(ast.parse(ast.unparse(node), mode="eval").body)

@@ -55,7 +55,10 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "repeats of an MMA": (
         lambda: tw.TiledMma(ATOM, (2, 2), 4),
-        "TiledMma(repeats=4): repeats must be 2 integers; nearest legal choice: repeats=(4, 1)",
+        (
+            "TiledMma(repeats=4): repeats must be 2 integers, at most 4096: each is held in registers of its "
+            "own; nearest legal choice: repeats=(4, 1)"
+        ),
     ),
     "lanes of a multiply-add": (
         lambda: tw.atoms.fma("f32", lanes=(0, 8)),

@@ -13,6 +13,7 @@ from tilewright.calls import layouts
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LayoutError
 from tilewright.layout.distribution import Distribution
+from tilewright.layout.limits import REPEATS, WARPS
 from tilewright.layout.tuples import integers
 from tilewright.layout.warps import by_warps
 
@@ -75,7 +76,7 @@ class MmaAtom:
         return f"MmaAtom({self.name})"
 
 
-@layouts
+@layouts(warps=WARPS, repeats=REPEATS)
 @dataclass(frozen=True)
 class TiledMma:
     """An atom repeated over a grid of warps and, within each warp, over registers.

@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright import dtypes
 from tilewright.calls import Calls
-from tilewright.errors import ParseError, TilewrightError
+from tilewright.errors import ParseError, TilewrightError, shown
 from tilewright.ir import kernel as k
 from tilewright.ir.async_ops import Role
 from tilewright.ir.builder import make
@@ -61,7 +61,7 @@ def parse_kernel(text: str) -> k.Kernel:
     """
     first = text.split("\n", 1)[0]
     if first != f"# tilewright ir {VERSION}":
-        raise ParseError(f"the text starts with {first!r}, not with '# tilewright ir {VERSION}'")
+        raise ParseError(f"the text starts with {shown(first)}, not with '# tilewright ir {VERSION}'")
     try:
         tree = ast.parse(text)
     except SyntaxError as error:

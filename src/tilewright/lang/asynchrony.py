@@ -17,10 +17,11 @@ from tilewright.lang.source import here
 from tilewright.lang.tensors import Fragment, Tensor, constant
 from tilewright.lang.tracer import current
 from tilewright.lang.verbs import verb
+from tilewright.layout.limits import ARRIVALS, BARRIERS, WARPS
 from tilewright.layout.nodes import Int
 
 
-@verb
+@verb(warps=WARPS)
 def role(warps: int, *, registers: int | None = None) -> AbstractContextManager[None]:
     """``with tw.role(warps=4):`` is executed by the next ``warps`` warps of the block, beside other roles.
 
@@ -80,7 +81,7 @@ class BarrierStage:
     stage: Int
 
 
-@verb
+@verb(stages=BARRIERS, arrivals=ARRIVALS)
 def mbarrier(stages: int, arrivals: int) -> Barriers:
     """``stages`` transaction barriers, each completing a phase after ``arrivals`` arrivals.
 

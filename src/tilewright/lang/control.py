@@ -19,6 +19,7 @@ from tilewright.lang.syntax import code_here, leaving
 from tilewright.lang.tracer import current
 from tilewright.lang.verbs import inline, verb
 from tilewright.lang.watch import Watch
+from tilewright.layout.limits import UNROLLED
 from tilewright.layout.nodes import Int, Sym
 
 
@@ -162,7 +163,7 @@ class Region(AbstractContextManager[None]):
         return _left(self.what, self.code, self.location)
 
 
-@inline
+@inline(stop=UNROLLED)
 def unroll(stop: int) -> builtins.range:
     """A Python loop over a static count: the body is traced once per iteration."""
     count = unwrap(stop)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.errors import TraceError
+from tilewright.errors import TraceError, shown
 from tilewright.ir.kernel import Guard
 from tilewright.lang.source import here
 from tilewright.lang.tracer import current
@@ -68,6 +68,6 @@ def shift_count(count: object) -> int:
     Raises:
         TraceError: it is no constant, or negative.
     """
-    if not isinstance(count, int) or count < 0:
-        raise TraceError(f"shift by {count}; the count is a constant that is not negative", here())
+    if not isinstance(count, int) or not 0 <= count < 64:
+        raise TraceError(f"shift by {shown(count)}; the count is a constant, from 0 to 63", here())
     return count

@@ -9,7 +9,7 @@ from typing import Any, NoReturn, TypeAlias
 import numpy as np
 
 from tilewright.dtypes import DType, dtype, f64, i64
-from tilewright.errors import TraceError
+from tilewright.errors import TraceError, shown
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.ops import Copy, Elementwise, Redistribute
 from tilewright.ir.types import Value
@@ -162,7 +162,7 @@ class Fragment(_Arithmetic):
         """Overwrite the contents with those of another fragment of the same map; converts the dtype."""
         if not isinstance(other, Fragment):
             raise TraceError(
-                f"assign takes a fragment, not {other!r}; `tw.fill` sets all to a number", here()
+                f"assign takes a fragment, not {shown(other)}; `tw.fill` sets all to a number", here()
             )
         current().emit(Copy, source=other.value, target=self.value)
         return self
@@ -217,7 +217,7 @@ Collective.of_integer = staticmethod(of_integer)
 def _bounds(part: Any, extent: int) -> tuple[int, int]:
     """First and last-plus-one of one index of a fragment."""
     if not isinstance(part, slice) or part.step not in (None, 1):
-        raise TraceError(f"index {part!r} of a fragment; it takes ranges, e.g. x[:, 0:64]", here())
+        raise TraceError(f"index {shown(part)} of a fragment; it takes ranges, e.g. x[:, 0:64]", here())
     if any(isinstance(end, Scalar) for end in (part.start, part.stop)):
         raise TraceError(
             f"{part} of a fragment must be numbers: which registers hold it is known when the kernel is "
@@ -270,4 +270,4 @@ def number(value: Any) -> float | int:
         )
     kind = type(value).__name__
     hint = "; bring it to registers with `tw.load`" if kind == "Tensor" else ""
-    raise TraceError(f"{value!r} of type {kind} is no operand of fragment arithmetic{hint}", here())
+    raise TraceError(f"{shown(value)} of type {kind} is no operand of fragment arithmetic{hint}", here())

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.lang.fragments import Fragment, Number, Operand, elementwise, of_integer
+from tilewright.lang.fragments import Fragment, Number, Operand, elementwise, number, of_integer
 from tilewright.lang.scalars import Condition, Scalar
 from tilewright.lang.scalars import maximum as integer_maximum
 from tilewright.lang.scalars import minimum as integer_minimum
@@ -106,7 +106,8 @@ def _extreme(function: str, of_integers: Any, of_floats: Any, x: Any, y: Any) ->
     if not any(isinstance(value, float) for value in given):
         return of_integers(*given)
     if not any(isinstance(value, Scalar) for value in given):
-        return next((value for value in given if value != value), of_floats(given))
+        plain = [number(value) for value in given]
+        return next((value for value in plain if value != value), of_floats(plain))
     numbers = [of_integer(v.expr) if isinstance(v, Scalar) else v for v in given]
     return elementwise(function, *numbers).to("f32")
 

@@ -87,7 +87,7 @@ def cluster_index(shape: int | Sequence[int]) -> Any:
     given = static("the cluster's shape", shape)
     if tracer.cluster_shape:
         raise TraceError("the cluster is declared already", here())
-    if min(given) < 1:
+    if min(given, default=0) < 1:
         raise TraceError(f"a cluster of {given} blocks; every extent is at least 1", here())
     tracer.cluster_shape = given
     made: list[Index] = []

@@ -181,7 +181,7 @@ class Program:
             if parameter.kind != "tensor":
                 continue
             spec = specs[parameter.name]
-            names = dim_names(parameter, spec.rank)
+            names = dim_names(parameter, spec.rank, self.name)
             for name, known in zip(names, spec.extent_divisors, strict=True):
                 found[name] = math.lcm(found.get(name, 1), known)
         return found
@@ -208,7 +208,7 @@ def _parameter(program: str, name: str, declared: Any) -> Parameter:
     )
 
 
-def dim_names(parameter: Parameter, rank: int) -> tuple[str, ...]:
+def dim_names(parameter: Parameter, rank: int, program: str) -> tuple[str, ...]:
     """Names of a tensor parameter's dimensions.
 
     Raises:
@@ -216,7 +216,7 @@ def dim_names(parameter: Parameter, rank: int) -> tuple[str, ...]:
     """
     if parameter.dims and len(parameter.dims) != rank:
         raise LaunchError(
-            f"{parameter.name} has rank {rank}, but is declared as ({', '.join(parameter.dims)}) "
+            f"kernel {program}: {parameter.name} has rank {rank}, but is declared as ({', '.join(parameter.dims)}) "
             f"of rank {len(parameter.dims)}"
         )
     return parameter.dims or tuple(f"{parameter.name}_{dim}" for dim in range(rank))
@@ -232,7 +232,7 @@ def _tensor(
     """The value of a tensor parameter; registers the sizes that its view is written in."""
     shape: list[Int] = []
     strides: list[Int] = []
-    for dim, name in enumerate(dim_names(parameter, spec.rank)):
+    for dim, name in enumerate(dim_names(parameter, spec.rank, "")):
         if name not in sizes:
             sym = Sym(tracer.name(name), 0, LARGEST, divisors[name])
             sizes[name] = SizeParam(sym, Extent(parameter.name, dim))

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, NoReturn, TypeAlias, Union
 
 import numpy as np
 
-from tilewright.errors import TraceError
+from tilewright.errors import TraceError, shown
 from tilewright.kinds import is_integer, legal
 from tilewright.lang import exact
 from tilewright.lang.numpy_functions import no_numpy_function, operator_of
@@ -54,7 +54,7 @@ class Scalar:
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
         """NumPy's numbers take part in arithmetic; its functions do not."""
         apply = operator_of(ufunc.__name__) if method == "__call__" else None
-        if apply is None or not all(isinstance(i, Scalar | np.generic) for i in inputs):
+        if apply is None or not all(isinstance(i, Scalar | np.number) for i in inputs):
             raise no_numpy_function(ufunc.__name__, self)
         return apply(*(i.item() if isinstance(i, np.generic) else i for i in inputs))
 
@@ -243,7 +243,7 @@ class Condition:
         raise undecided(str(self))
 
     def __eq__(self, other: object) -> NoReturn:
-        raise TraceError(f"`{self}` compared with {other!r}; combine conditions with & | ~", here())
+        raise TraceError(f"`{self}` compared with {shown(other)}; combine conditions with & | ~", here())
 
     __ne__ = __eq__
     __hash__ = None  # type: ignore[assignment]
@@ -309,7 +309,7 @@ def unwrap(value: object) -> Int:
             "`tw.ceil_div`",
             here(),
         )
-    raise TraceError(f"{value!r} of type {type(value).__name__} is no integer", here())
+    raise TraceError(f"{shown(value)} of type {type(value).__name__} is no integer", here())
 
 
 def unwrap_condition(value: object) -> Cond:
@@ -318,7 +318,7 @@ def unwrap_condition(value: object) -> Cond:
         return value.cond
     if isinstance(value, bool):
         return Constant(value)
-    raise TraceError(f"{value!r} of type {type(value).__name__} is no condition", here())
+    raise TraceError(f"{shown(value)} of type {type(value).__name__} is no condition", here())
 
 
 def as_tuple(value: object) -> tuple[Any, ...]:
@@ -337,7 +337,7 @@ def ceil_div(extents: Any, tiles: Any) -> Any:
     if isinstance(extents, tuple | list):
         if len(extents) != len(as_tuple(tiles)):
             raise TraceError(f"ceil_div of {len(extents)} extents by {len(as_tuple(tiles))} tiles", here())
-        return tuple(ceil_div(extent, tile) for extent, tile in zip(extents, tiles, strict=True))
+        return tuple(ceil_div(extent, tile) for extent, tile in zip(extents, as_tuple(tiles), strict=True))
     with located():
         return wrap(expr.ceil_div(unwrap(extents), unwrap(tiles)))
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from tilewright.errors import LayoutError
 from tilewright.lang.scalars import as_tuple, unwrap
+from tilewright.layout.counts import divisor_at_most
 from tilewright.layout.distribution import Distribution, Mode, blocked
 from tilewright.layout.layout import Layout
 from tilewright.layout.nodes import Int
@@ -95,7 +96,7 @@ def _kept(tile: Sequence[int], counts: Sequence[int], projection: Sequence[int |
 def _indivisible(tile: list[int], counts: tuple[int, ...], kept: list[int], extent: int, dim: int) -> str:
     nearest = list(counts)
     for length, at in zip(tile, kept, strict=True):
-        nearest[at] = next(n for n in range(counts[at], 0, -1) if length % n == 0)
+        nearest[at] = divisor_at_most(length, counts[at])
     return (
         f"{counts[dim]} threads cannot share the extent {extent} of dimension {kept.index(dim)} of the tile "
         f"{tuple(tile)} equally; nearest legal choice: threads={tuple(nearest)}"

@@ -17,6 +17,7 @@ from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor, constant
 from tilewright.lang.tracer import current, located
 from tilewright.lang.verbs import verb
+from tilewright.layout.counts import divisor_at_most
 from tilewright.layout.distribution import Distribution, Mode
 from tilewright.layout.ranges import bounds
 from tilewright.layout.registers import Keep, reduction, thread_digits
@@ -156,7 +157,7 @@ def _kept(x: Fragment, dim: int, block: int | None, per_thread: bool) -> Keep:
         return ()
     size, extent = constant("block", block), x.shape[dim]
     if size < 1 or extent % size:
-        nearest = max(n for n in range(1, extent + 1) if extent % n == 0 and n <= max(size, 1))
+        nearest = divisor_at_most(extent, size)
         raise TraceError(
             f"block={size} does not divide the extent {extent} of dimension {dim}; nearest legal choice: "
             f"block={nearest}",

@@ -12,7 +12,7 @@ from typing import TypeAlias, cast
 
 from tilewright.calls import layouts
 from tilewright.errors import LayoutError
-from tilewright.kinds import is_integer, is_sequence, legal
+from tilewright.kinds import MOST_ENTRIES, is_integer, is_sequence, legal
 from tilewright.layout.expr import ceil_div, equal, floordiv, mul, prove
 from tilewright.layout.layout import Layout
 from tilewright.layout.modes import Pair, coalesced, compose, divides, from_pairs, gaps_of, nearest, pairs_of
@@ -26,7 +26,9 @@ Tiler: TypeAlias = Int | Layout | Sequence["Tiler"]
 def _divides(tiler: object, depth: int = 0) -> bool:
     """Whether something is of the kind `Tiler`."""
     if is_sequence(tiler):
-        return depth < DEEPEST and all(_divides(part, depth + 1) for part in cast(Sequence[object], tiler))
+        parts = cast(Sequence[object], tiler)
+        few = depth < DEEPEST and len(parts) <= MOST_ENTRIES
+        return few and all(_divides(part, depth + 1) for part in parts)
     return isinstance(tiler, Layout | Expr) or is_integer(tiler)
 
 

@@ -20,6 +20,19 @@ def dealt(tile: Sequence[int], threads: int) -> tuple[int, ...]:
     return tuple(counts)
 
 
+def divisor_at_most(value: int, most: int) -> int:
+    """The largest divisor of a positive integer that is at most ``most``; at once, however large both are.
+
+    Of values beyond 2**32 those divisors are looked at that are small, or large by a small factor.
+
+    Example:
+        >>> divisor_at_most(60, 8), divisor_at_most(60, 2**40), divisor_at_most(2**60 + 2, 5)
+        (6, 60, 3)
+    """
+    small = (n for n in range(1, min(math.isqrt(value), 1 << 16) + 1) if value % n == 0)
+    return max((d for n in small for d in (n, value // n) if d <= most), default=1)
+
+
 def fitting(extent: int, threads: int, vector: int) -> str:
     """Threads and vectors, at most as many and as wide, that divide an extent.
 
@@ -31,7 +44,7 @@ def fitting(extent: int, threads: int, vector: int) -> str:
         fewer = max(n for n in (1, 2, 4, 8, 16) if n == 1 or (n <= vector and extent % (threads * n) == 0))
         return f"vector={fewer}"
     if extent % vector == 0:
-        fewer = max(n for n in range(1, threads) if extent % (n * vector) == 0)
+        fewer = divisor_at_most(extent // vector, threads - 1)
         return f"{fewer} thread{'s' * (fewer > 1)}"
-    fewer = max(n for n in range(1, threads) if extent % n == 0)
+    fewer = divisor_at_most(extent, threads - 1)
     return f"{fewer} thread{'s' * (fewer > 1)} with vector=1"

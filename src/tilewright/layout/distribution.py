@@ -9,46 +9,23 @@ that no linear index must be taken apart again.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from tilewright.calls import layouts
 from tilewright.errors import LayoutError
-from tilewright.layout.counts import fitting
+from tilewright.layout.counts import divisor_at_most, fitting
+from tilewright.layout.limits import check_pairs, check_rank, check_tile
+from tilewright.layout.map_modes import Mode, check_modes, merge
+from tilewright.layout.nodes import Place
 from tilewright.layout.shown import Shown
 from tilewright.layout.tuples import integer, integers
 
-
-class Mode(NamedTuple):
-    """``extent`` steps of ``step`` along ``dim``; ``dim`` None means replication."""
-
-    extent: int
-    dim: int | None
-    step: int
-
-
-def merge(modes: Iterable[Mode]) -> tuple[Mode, ...]:
-    """The same walk in as few modes as possible: neighbours that continue each other become one.
-
-    Example:
-        >>> merge([Mode(8, 0, 1), Mode(2, 0, 8), Mode(1, 1, 4), Mode(2, 1, 8)])
-        (Mode(extent=16, dim=0, step=1), Mode(extent=2, dim=1, step=8))
-    """
-    merged: list[Mode] = []
-    for mode in modes:
-        if mode.extent == 1:
-            continue
-        last = merged[-1] if merged else None
-        continues = last is not None and last.dim == mode.dim
-        if last is not None and continues and (mode.dim is None or mode.step == last.step * last.extent):
-            merged[-1] = Mode(last.extent * mode.extent, last.dim, last.step)
-        else:
-            merged.append(mode)
-    return tuple(merged)
+__all__ = ["Distribution", "Mode", "blocked", "merge", "raked", "registers"]
 
 
 @layouts
@@ -75,6 +52,12 @@ class Distribution(Shown):
     threads: tuple[Mode, ...]
     values: tuple[Mode, ...]
 
+    def __post_init__(self) -> None:
+        check_tile(self.shape)
+        check_modes(self.threads, len(self.shape))
+        check_modes(self.values, len(self.shape))
+        check_pairs(self.size_threads, self.size_values)
+
     @property
     def rank(self) -> int:
         """Dimensions of the tile."""
@@ -91,7 +74,7 @@ class Distribution(Shown):
         return math.prod(mode.extent for mode in self.values)
 
     @layouts
-    def coordinate(self, thread: Any, value: Any) -> tuple[Any, ...]:
+    def coordinate(self, thread: Place, value: Place) -> tuple[Any, ...]:
         """The coordinate of a (thread, value) pair: integers, NumPy arrays or symbolic integers."""
         total: list[Any] = [0] * self.rank
         for index, modes in ((thread, self.threads), (value, self.values)):
@@ -175,6 +158,8 @@ class Distribution(Shown):
             >>> rows.slice((0, 4), (4, 2)).values
             (Mode(extent=2, dim=1, step=1),)
         """
+        check_rank("box", shape, self.rank)
+        check_rank("start", start, self.rank)
         box = tuple(zip(start, shape, self.shape, strict=True))
         if any(at < 0 or extent < 1 or at + extent > whole for at, extent, whole in box):
             raise LayoutError(f"box of {tuple(shape)} at {tuple(start)} is not inside a tile of {self.shape}")
@@ -224,6 +209,7 @@ class Distribution(Shown):
             >>> tile.projected((4, 1)).threads
             (Mode(extent=4, dim=0, step=1), Mode(extent=2, dim=None, step=0))
         """
+        check_rank("projection", shape, self.rank)
         if any(new not in (1, old) for new, old in zip(shape, self.shape, strict=True)):
             nearest = tuple(1 if new == 1 else old for new, old in zip(shape, self.shape, strict=True))
             raise LayoutError(
@@ -319,7 +305,7 @@ def blocked(
         )
     for dim, (extent, count) in enumerate(zip(tile, threads, strict=True)):
         if extent % count:
-            nearest = max(n for n in range(1, count + 1) if extent % n == 0)
+            nearest = divisor_at_most(extent, count)
             raise LayoutError(
                 f"threads x slice must equal the tile: {count} threads do not divide the extent {extent} of "
                 f"dimension {dim}; nearest legal number of threads: {nearest}"
@@ -352,7 +338,7 @@ def _visited(
         )
     run = chunk[first] if vector is None else int(vector)
     if run < 1 or chunk[first] % run:
-        nearest_run = max(n for n in range(1, max(min(run, chunk[first]), 1) + 1) if chunk[first] % n == 0)
+        nearest_run = divisor_at_most(chunk[first], run)
         raise LayoutError(
             f"vectors of {run} do not divide a thread's {chunk[first]} values along dimension {first}; "
             f"nearest legal choice: vector={nearest_run}"

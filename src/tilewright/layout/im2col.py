@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from tilewright.calls import layouts
 from tilewright.errors import LayoutError
+from tilewright.layout.counts import divisor_at_most
 from tilewright.layout.expr import add, floordiv, less, mul, prove
 from tilewright.layout.nodes import Cond, Int
 from tilewright.layout.ranges import divisor
@@ -246,7 +247,7 @@ def _split_groups(
     channel = where[-1]
     channels = divisor(shape[channel])
     if groups < 1 or channels % groups:
-        nearest = max((n for n in range(1, groups + 1) if channels % n == 0), default=1)
+        nearest = divisor_at_most(channels, groups)
         raise LayoutError(
             f"{groups} groups do not divide {shape[channel]} channels; nearest legal number: {nearest}"
         )

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.calls import layouts
-from tilewright.errors import LayoutError
+from tilewright.errors import LayoutError, shown
 from tilewright.layout.expr import add, expand, less, maximum, mul, prove
 from tilewright.layout.nodes import Expr, Int
 from tilewright.layout.ranges import bounds
@@ -60,7 +60,9 @@ class Layout(Shown):
         extents = canonical(shape)
         for extent in flat(extents):
             if prove(less(extent, 1)) is True:
-                raise LayoutError(f"extent {extent} of the shape {format_tuple(extents)} is less than 1")
+                raise LayoutError(
+                    f"extent {extent} of the layout's shape {format_tuple(extents)} is less than 1"
+                )
         strides = packed(extents) if stride is None else canonical(stride)
         if not congruent(extents, strides):
             raise LayoutError(
@@ -191,7 +193,7 @@ def packed(shape: IntTuple, first: Int = 1) -> IntTuple:
 
 
 @layouts
-def column_major(shape: Any, stride: Any = None) -> Layout:
+def column_major(shape: Any, stride: Int | None = None) -> Layout:
     """The layout whose first mode is fastest; ``stride`` is the distance between columns (mode 1).
 
     Raises:
@@ -205,13 +207,15 @@ def column_major(shape: Any, stride: Any = None) -> Layout:
     if stride is None:
         return Layout(modes)
     if not isinstance(modes, tuple) or len(modes) < 2:
-        raise LayoutError(f"a column stride for the shape {format_tuple(modes)}, which has no columns")
+        raise LayoutError(
+            f"a stride of {stride} between columns for the shape {format_tuple(modes)}, which has no columns"
+        )
     _check_pitch("column", stride, product(modes[0]))
     return Layout(modes, (packed(modes[0]), *_tail(modes[1:], stride)))
 
 
 @layouts
-def row_major(shape: Any, stride: Any = None) -> Layout:
+def row_major(shape: Any, stride: Int | None = None) -> Layout:
     """The layout whose last mode is fastest; ``stride`` is the distance between rows (the mode before).
 
     Raises:
@@ -242,7 +246,7 @@ def _check_pitch(what: str, stride: Int, length: Int) -> None:
 
 
 def _misfit(coord: Any, shape: IntTuple) -> LayoutError:
-    return LayoutError(f"coordinate {coord!r} does not fit the shape {format_tuple(shape)}")
+    return LayoutError(f"coordinate {shown(coord)} does not fit the shape {format_tuple(shape)}")
 
 
 def _check_inside(coord: Any, extent: Int) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TypeAlias, Union
+from typing import Any, TypeAlias, Union
+
+import numpy as np
 
 from tilewright.kinds import is_integer, legal
 
@@ -204,6 +206,19 @@ legal(
     "an integer of 64 bits or a symbolic one",
     "integers",
     lambda v: isinstance(v, Expr) or is_integer(v),
+)
+Place: TypeAlias = Any
+"""An index: an integer, a symbolic one, or a NumPy array of integers."""
+
+legal(
+    "Place",
+    "an integer, a symbolic one, or an array of integers",
+    "integers",
+    lambda value: (
+        isinstance(value, Expr)
+        or is_integer(value)
+        or (isinstance(value, np.ndarray) and value.dtype.kind in "iu")
+    ),
 )
 legal("Cond", "a condition", "conditions", lambda value: isinstance(value, Cond))
 

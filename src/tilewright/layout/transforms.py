@@ -26,6 +26,7 @@ from tilewright.layout.expr import (
     prove,
     xor,
 )
+from tilewright.layout.limits import SWIZZLE_BITS
 from tilewright.layout.nodes import Cond, Int
 from tilewright.layout.ranges import divisor
 from tilewright.layout.view import View, coordinates
@@ -369,10 +370,10 @@ class Swizzle:
     shift: int
 
     def __post_init__(self) -> None:
-        if self.bits < 0 or self.base < 0 or self.shift < self.bits:
-            raise LayoutError(
-                f"swizzle<{self.bits}, {self.base}, {self.shift}>: needs bits >= 0, base >= 0, shift >= bits"
-            )
+        places = (self.bits, self.base, self.shift)
+        if min(places) < 0 or self.shift < self.bits or sum(places) > SWIZZLE_BITS:
+            needs = f"bits >= 0, base >= 0, shift >= bits, and at most {SWIZZLE_BITS} bits in all"
+            raise LayoutError(f"swizzle<{self.bits}, {self.base}, {self.shift}>: needs {needs}")
 
     @layouts
     def offset(self, value: Int) -> Int:

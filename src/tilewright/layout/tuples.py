@@ -29,10 +29,10 @@ def canonical(value: Any) -> IntTuple:
         >>> canonical([4, [2, True]])
         (4, (2, 1))
     """
-    return _canonical(value, 0)
+    return _canonical(value, 0, value)
 
 
-def _canonical(value: Any, depth: int) -> IntTuple:
+def _canonical(value: Any, depth: int, whole: Any) -> IntTuple:
     if isinstance(value, Expr):
         return value
     if is_sequence(value):
@@ -41,12 +41,17 @@ def _canonical(value: Any, depth: int) -> IntTuple:
                 f"{shown(value)} has more than {DEEPEST} levels or more than {MOST_ENTRIES} entries; a "
                 "layout has a mode per dimension, and few parts of each"
             )
-        return tuple(_canonical(part, depth + 1) for part in value)
-    if isinstance(value, bool | np.bool_) or is_integer(value):
+        return tuple(_canonical(part, depth + 1, whole) for part in value)
+    if isinstance(value, bool | np.bool_):
+        return int(value)
+    if is_integer(value):
         return operator.index(value)
     if isinstance(value, int):
         raise LayoutError(f"{shown(value)}: integers of layouts have at most 64 bits")
-    raise LayoutError(f"{shown(value)} is no integer and no tuple of integers")
+    where = "" if value is whole else f" in {shown(whole)}"
+    raise LayoutError(
+        f"{shown(value)}{where} is no integer and no tuple of integers, as shapes and strides are"
+    )
 
 
 def integers(what: str, values: Any, count: int | None = None, meaning: str = "") -> tuple[int, ...]:
@@ -76,7 +81,7 @@ nearest legal choice: warps=(4, 1)
     if several and len(whole) == len(given) and min(whole, default=1) > 0 and count in (None, len(whole)):
         return tuple(whole)
     words = "two positive integers" if count == 2 else "positive integers"
-    message = f"{what}={values!r} must be {words}{meaning and ', '}{meaning}"
+    message = f"{what}={shown(values)} must be {words}{meaning and ', '}{meaning}"
     if all(_near(value) for value in given):
         near = tuple(max(int(value), 1) for value in given)
         choice = near if count is None else (near + (1,) * count)[:count]
@@ -94,7 +99,7 @@ def integer(what: str, value: Any, meaning: str = "") -> int:
     if _whole(value) and value > 0:
         return int(value)
     nearest = f"; nearest legal choice: {what}={max(int(value), 1)}" if _near(value) else ""
-    raise LayoutError(f"{what}={value!r} must be a positive integer{meaning and ', '}{meaning}{nearest}")
+    raise LayoutError(f"{what}={shown(value)} must be a positive integer{meaning and ', '}{meaning}{nearest}")
 
 
 def _whole(value: Any) -> bool:

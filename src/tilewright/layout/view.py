@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from tilewright.calls import layouts
 from tilewright.errors import LayoutError
 from tilewright.layout.expr import add, all_of, expand, floordiv, mod, mul
-from tilewright.layout.nodes import TRUE, And, Cond, Int, Less, Not, Or, Sym
+from tilewright.layout.limits import check_rank
+from tilewright.layout.nodes import TRUE, And, Cond, Int, Less, Not, Or, Place, Sym
 from tilewright.layout.ranges import bounds, divisor
 from tilewright.layout.shown import Shown
 from tilewright.layout.walk import evaluate, substitute, symbols
@@ -119,18 +120,19 @@ class View(Shown):
             old: this view's coordinates, written over ``coordinates(shape)``.
             valid: an additional predicate over the new coordinates.
         """
+        check_rank("old coordinates", old, self.rank)
         # The symbols of old and new coordinates share names, so substitute through all at once.
         mapping = dict(zip(self.coords, old, strict=True))
         both = all_of(substitute(self.valid, mapping), valid)
         return View(tuple(shape), substitute(self.offset, mapping), self.elems, both)
 
     @layouts
-    def at(self, index: Sequence[Any]) -> Any:
+    def at(self, index: Sequence[Place]) -> Any:
         """The offset at a coordinate; integers, expressions, or NumPy arrays."""
         return self._evaluate(self.offset, index)
 
     @layouts
-    def valid_at(self, index: Sequence[Any]) -> Any:
+    def valid_at(self, index: Sequence[Place]) -> Any:
         """Whether the element at a coordinate exists; a truth value, a condition, or a NumPy array."""
         return self._evaluate(self.valid, index)
 
@@ -156,7 +158,16 @@ class View(Shown):
 
     @layouts
     def vector_obstacle(self, dim: int, width: int) -> str:
-        """Why a vector of ``width`` elements along ``dim`` is illegal; empty if it is legal."""
+        """Why a vector of ``width`` elements along ``dim`` is illegal; empty if it is legal.
+
+        Raises:
+            LayoutError: no such dimension, or no width.
+        """
+        if not 0 <= dim < self.rank or width < 1:
+            raise LayoutError(
+                f"vectors of {width} along dimension {dim} of a view of rank {self.rank}; the width is at "
+                f"least 1, and dimensions are 0 to {self.rank - 1}"
+            )
         return _vector_obstacle(self, dim, width)
 
     def __str__(self) -> str:

@@ -10,6 +10,7 @@ from tilewright.calls import layouts
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LayoutError
+from tilewright.kinds import Count
 from tilewright.layout.distribution import Distribution, Mode
 from tilewright.layout.layout import Layout
 from tilewright.layout.tuples import flat, integers
@@ -110,7 +111,7 @@ def _repeated(
 
 
 @layouts
-def base_tile(tile: Pair, dtype: DType | str, contiguous: int = 1, lanes: int = 32) -> Distribution:
+def base_tile(tile: Pair, dtype: DType | str, contiguous: int = 1, lanes: Count = 32) -> Distribution:
     """What a warp moves at once: 16 bytes per thread, in runs of at most 128 bytes.
 
     Args:

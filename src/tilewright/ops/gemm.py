@@ -154,12 +154,12 @@ def _checked(
     """`matmul` with everything looked at; with a key, it is remembered for arrays like these."""
     if math not in MATHS:
         raise LaunchError(f"math={math!r}; choose one of {', '.join(MATHS)}{close_to(math, MATHS)}")
-    info_a, info_b = describe(a, "a"), describe(b, "b")
+    info_a, info_b = describe(a, "matmul, argument a"), describe(b, "matmul, argument b")
     problem = problem_of(info_a, info_b, target)
     if out is None:
         out = _empty_like(a, (problem.m, problem.n), output_dtype(problem.dtype))
     else:
-        _check_out(describe(out, "out"), problem, {"a": info_a, "b": info_b})
+        _check_out(describe(out, "matmul, argument out"), problem, {"a": info_a, "b": info_b})
     chosen = config or _config(problem.target, problem.dtype, shape(problem), math)
     arguments = (a, _transposed(b), out)
     prepared, pointers = bind(chosen).launcher(arguments, problem.target)

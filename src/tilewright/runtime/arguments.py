@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import DType
-from tilewright.errors import LaunchError
+from tilewright.errors import LaunchError, shown
 from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam
 from tilewright.ir.passed import passed_params
 
@@ -96,13 +96,16 @@ def number(name: str, dtype: DType, value: Any) -> np.ndarray[Any, np.dtype[Any]
 
 def _plain(name: str, dtype: DType, value: Any) -> float | int:
     if dtype.is_float:
-        if hasattr(type(value), "__float__") or hasattr(type(value), "__index__"):
-            return float(value)
-        raise LaunchError(f"{name}={value!r} must be a number")
+        try:
+            if hasattr(type(value), "__float__") or hasattr(type(value), "__index__"):
+                return float(value)
+        except (TypeError, ValueError, OverflowError):
+            pass
+        raise LaunchError(f"{name}={shown(value)} must be a number, which {dtype} holds")
     try:
         whole = operator.index(value)
     except TypeError:
-        raise LaunchError(f"{name}={value!r} must be an integer, to be passed as {dtype}") from None
+        raise LaunchError(f"{name}={shown(value)} must be an integer, to be passed as {dtype}") from None
     low, high = (0, 1) if dtype.kind == "bool" else (np.iinfo(dtype.numpy).min, np.iinfo(dtype.numpy).max)
     if not low <= whole <= high:
         raise LaunchError(f"{name}={whole} does not fit {dtype}, which holds {low} to {high}")

@@ -73,7 +73,7 @@ def backend_for(kernel: str, arrays: Sequence[tuple[str, ArrayInfo]], target: st
         places = ", ".join(f"{name} on {info.device}" for name, info in arrays)
         raise LaunchError(f"kernel {kernel}: arrays on different devices: {places}; move them to one")
     on_host = devices <= {"cpu"}
-    chosen = target or ("cpu" if on_host else "cuda")
+    chosen = ("cpu" if on_host else "cuda") if target is None else target
     backend = backend_named(chosen)
     if (chosen == "cuda") == on_host and devices:
         where = "in host memory" if on_host else "on a GPU"

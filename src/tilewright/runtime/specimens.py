@@ -10,14 +10,22 @@ from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
 
+from tilewright.calls import launches
 from tilewright.dtypes import DType, dtype
-from tilewright.errors import LaunchError
+from tilewright.errors import LaunchError, shown
+from tilewright.kinds import legal
 from tilewright.lang.program import Program
 from tilewright.runtime.frameworks import ArrayInfo
 
 Order: TypeAlias = Literal["C", "F"]
+legal("Order", "'C', the last dimension fastest, or 'F', the first", "orders", lambda value: _is_order(value))
 
 
+def _is_order(value: object) -> bool:
+    return isinstance(value, str) and value in get_args(Order)
+
+
+@launches
 @dataclass(frozen=True)
 class Specimen:
     """What is known of an array, without the array; made by `like`.
@@ -58,6 +66,7 @@ class Specimen:
         return f"<like {self.dtype}[{extents}], strides {self.strides}, align {self.align}>"
 
 
+@launches
 def like(
     element: Any,
     *shape: Any,
@@ -102,12 +111,12 @@ def like(
         (<transpose for reference numpy>, True)
     """
     if not isinstance(element, DType | str):
-        raise LaunchError(f"like({element!r}, …): give a dtype such as 'f16' or tw.f16, then the extents")
+        raise LaunchError(
+            f"like({shown(element)}, …): give a dtype such as 'f16' or tw.f16, then the extents"
+        )
     kind = dtype(element)
     given = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
     extents = _counts("extent", given)
-    if order not in get_args(Order):
-        raise LaunchError(f"order={order!r}; choose 'C', the last dimension fastest, or 'F', the first")
     if strides is None:
         inner = [extents[dim + 1 :] if order == "C" else extents[:dim] for dim in range(len(extents))]
         steps = tuple(map(math.prod, inner))
@@ -129,7 +138,9 @@ def _counts(what: str, given: Any) -> tuple[int, ...]:
     try:
         found = tuple(map(operator.index, given))
     except TypeError:
-        raise LaunchError(f"{what}s {given!r} are not whole numbers; e.g. tw.like('f16', 512, 512)") from None
+        raise LaunchError(
+            f"{what}s {shown(given)} are not whole numbers; e.g. tw.like('f16', 512, 512)"
+        ) from None
     for number in found:
         if not 0 <= number < 2**63:
             raise LaunchError(f"{what} {number} is not one of an array; nearest legal choice: 0 to 2**63 - 1")

@@ -12,9 +12,11 @@ from tilewright.inspect.draw.maps import spelled
 from tilewright.inspect.draw.marks import MONO_WIDTH, Box, Label, Line, Mark, Span, plain
 from tilewright.inspect.draw.palette import FAINT, HUES, LINE, PAPER, RULE, mixed
 from tilewright.inspect.draw.picture import Picture
+from tilewright.kinds import Count
 from tilewright.layout.banks import WORD_BYTES, accesses, lanes_together
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.layout import Layout
+from tilewright.layout.limits import LANES, WIDEST
 from tilewright.layout.view import View
 
 BANKS = 32
@@ -53,9 +55,9 @@ class Request:
         return max((len(words) for words in self.banks.values()), default=0)
 
 
-@layouts
+@layouts(vector=WIDEST, element_bytes=WIDEST, lanes=LANES)
 def bank_requests(
-    view: View | Layout, distribution: Distribution, vector: int, element_bytes: int, lanes: int = BANKS
+    view: View | Layout, distribution: Distribution, vector: Count, element_bytes: Count, lanes: Count = BANKS
 ) -> tuple[Request, ...]:
     """Every request of an access to shared memory, in order: access by access, warp by warp.
 
@@ -93,14 +95,14 @@ def bank_requests(
     return tuple(found)
 
 
-@layouts
+@layouts(vector=WIDEST, element_bytes=WIDEST, lanes=LANES)
 def draw_banks(
     view: View | Layout,
     distribution: Distribution,
-    vector: int,
-    element_bytes: int,
+    vector: Count,
+    element_bytes: Count,
     reader: str = "",
-    lanes: int = BANKS,
+    lanes: Count = BANKS,
 ) -> Picture:
     """Draw which bank each thread hits; a bank that is hit in different words is a column that high.
 
@@ -138,7 +140,7 @@ def draw_banks(
     return _picture(title, about, shown)
 
 
-def _groups(threads: int, lanes: int, together: int) -> Iterator[tuple[int, int]]:
+def _groups(threads: int, lanes: Count, together: int) -> Iterator[tuple[int, int]]:
     for start in range(0, threads, lanes):
         for begin in range(start, min(start + lanes, threads), together):
             yield start // lanes, begin

@@ -83,7 +83,7 @@ def check_size(shape: Sequence[int]) -> None:
     what = f"{count} elements are" if count > MOST_CELLS else f"{columns} columns of {count} elements are"
     slices = ", ".join(f"(0, {extent})" for extent in kept)
     raise LayoutError(
-        f"{what} too many to look at; take a slice of at most {MOST_CELLS}, {MOST_ALONG} along a side; "
+        f"a shape of {tuple(shape)}: {what} too many to look at; take a slice of at most {MOST_CELLS}, {MOST_ALONG} along a side; "
         f"nearest: Slice(({slices}{',' * (len(kept) == 1)}))"
     )
 

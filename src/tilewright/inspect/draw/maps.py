@@ -12,13 +12,15 @@ from tilewright.errors import LayoutError
 from tilewright.inspect.draw.grids import NOTHING, Cell, Grid, Swatch, check_size, grid_of, picture_of
 from tilewright.inspect.draw.palette import of_thread
 from tilewright.inspect.draw.picture import Picture
+from tilewright.kinds import Count
 from tilewright.layout.distribution import Distribution
+from tilewright.layout.limits import LANES
 
 WARP = 32
 
 
-@layouts
-def draw_distribution(distribution: Distribution, title: str | None = None, lanes: int = WARP) -> Picture:
+@layouts(lanes=LANES)
+def draw_distribution(distribution: Distribution, title: str | None = None, lanes: Count = WARP) -> Picture:
     """Draw which thread holds each element of a tile, and in which of its values.
 
     Where there are too many cells for both in each, neighbours of one thread are one box.
@@ -86,7 +88,7 @@ def spelled(numbers: Sequence[int]) -> str:
     return f"{numbers[0]},{numbers[1]}" + (f"..{numbers[-1]}" if len(steps) == 1 else "…")
 
 
-def _cell(at: tuple[int, ...], held: list[tuple[int, int]], lanes: int) -> Cell:
+def _cell(at: tuple[int, ...], held: list[tuple[int, int]], lanes: Count) -> Cell:
     where = ", ".join(map(str, at))
     if not held:
         return Cell((NOTHING,), None, None, "", None, f"({where}): held by none")
@@ -104,7 +106,7 @@ def _about(distribution: Distribution) -> list[str]:
     return [f"(thread, value) -> ({coordinate})", text + (f", {copies} copies" if copies > 1 else "")]
 
 
-def _legend(distribution: Distribution, grid: Grid, lanes: int) -> list[Swatch]:
+def _legend(distribution: Distribution, grid: Grid, lanes: Count) -> list[Swatch]:
     count = distribution.size_threads
     legend = [Swatch(of_thread(thread), f"T{thread}") for thread in range(0, min(count, lanes), 4)]
     legend.append(Swatch(None, "T thread, V value of the thread"))

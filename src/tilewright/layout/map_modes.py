@@ -1,0 +1,54 @@
+"""The modes of a map of threads: how one digit of a thread's or a value's index moves a coordinate."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from tilewright.errors import LayoutError, shown
+from tilewright.kinds import is_integer
+
+
+class Mode(NamedTuple):
+    """``extent`` steps of ``step`` along ``dim``; ``dim`` None means replication."""
+
+    extent: int
+    dim: int | None
+    step: int
+
+
+def merge(modes: Iterable[Mode]) -> tuple[Mode, ...]:
+    """The same walk in as few modes as possible: neighbours that continue each other become one.
+
+    Example:
+        >>> merge([Mode(8, 0, 1), Mode(2, 0, 8), Mode(1, 1, 4), Mode(2, 1, 8)])
+        (Mode(extent=16, dim=0, step=1), Mode(extent=2, dim=1, step=8))
+    """
+    merged: list[Mode] = []
+    for mode in modes:
+        if mode.extent == 1:
+            continue
+        last = merged[-1] if merged else None
+        continues = last is not None and last.dim == mode.dim
+        if last is not None and continues and (mode.dim is None or mode.step == last.step * last.extent):
+            merged[-1] = Mode(last.extent * mode.extent, last.dim, last.step)
+        else:
+            merged.append(mode)
+    return tuple(merged)
+
+
+def check_modes(modes: Iterable[Mode], rank: int) -> None:
+    """Refuse modes that no map of a tile of this rank has.
+
+    Raises:
+        LayoutError: an extent below 1, a dimension that the tile does not have, or what is no integer.
+    """
+    for mode in modes:
+        extent, dim, step = mode
+        if not (is_integer(extent) and is_integer(step) and (dim is None or is_integer(dim))):
+            raise LayoutError(f"{shown(mode)}: extent and step are integers, and dim is one or None")
+        if extent < 1 or (dim is not None and not 0 <= dim < rank):
+            raise LayoutError(
+                f"{mode} of a map of a tile of rank {rank}: the extent is at least 1, and dim one of the "
+                f"tile's dimensions, 0 to {rank - 1}, or None"
+            )

@@ -1,0 +1,127 @@
+"""Wrong calls of everything public end in an answer or in an error that a user can read; others each day.
+
+The seed is that of the day, and stands in the message of a failure: ``--fuzz-seed`` makes the calls again.
+`scripts/fuzz_calls.py` does it for as long as one likes.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from random import Random
+
+import hypothesis
+import pytest
+from hypothesis import strategies as st
+from tests.calls import performed
+from tests.calls.legal import INSIDE, OUTSIDE, TRACED, VALUES
+from tests.calls.performed import Call, Failure, drawn, failure_of, perform
+
+import tilewright as tw
+
+CALLS = 1250
+"""For each of four seeds: together about fifteen seconds."""
+
+NOT_CALLED = {
+    "errors are raised": {name for name in tw.__all__ if name.endswith("Error")},
+    "constants": {name for name in tw.__all__ if isinstance(getattr(tw, name), tw.DType | str)},
+    "modules": {"atoms", "draw"},
+    "made by others": {"Kernel", "PreparedLaunch"},
+}
+
+
+def text_of_all() -> str:
+    return "\n".join([*OUTSIDE, *INSIDE])
+
+
+def test_everything_public_is_called() -> None:
+    names = {
+        node.attr
+        for line in [*OUTSIDE, *INSIDE]
+        for node in ast.walk(ast.parse(line.replace("\\n", "\n")))
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "tw"
+    }
+    left_out = set().union(*NOT_CALLED.values())
+    assert {*tw.__all__} - names - left_out == set()
+    drawing = [name for name in tw.draw.__all__ if inspect.isfunction(getattr(tw.draw, name))]
+    assert [
+        name for name in drawing if f"tw.draw.{name}(" not in text_of_all() and name != "draw_timeline"
+    ] == []
+
+
+@pytest.mark.parametrize("line", OUTSIDE[:-3], ids=lambda line: line.split("(")[0])
+def test_what_is_damaged_is_right_outside_of_kernels(line: str) -> None:
+    assert succeeded(Call(line, inside=False))
+
+
+@pytest.mark.parametrize("line", INSIDE, ids=lambda line: line.split("(")[0])
+def test_what_is_damaged_is_right_inside_of_a_kernel(line: str) -> None:
+    assert succeeded(Call(line.replace("\\n", "\n"), inside=True))
+
+
+def succeeded(call: Call) -> bool:
+    perform(call)
+    return True
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_wrong_calls_end_in_an_answer_or_a_readable_error(part: int, fuzz_seed: int) -> None:
+    seed = 4 * fuzz_seed + part
+
+    @hypothesis.seed(seed)
+    @hypothesis.settings(
+        max_examples=CALLS,
+        database=None,
+        derandomize=False,
+        deadline=None,
+        suppress_health_check=list(hypothesis.HealthCheck),
+    )
+    @hypothesis.given(st.randoms(use_true_random=False))
+    def wrong_call(rng: Random) -> None:
+        call = drawn(rng)
+        found = failure_of(call)
+        assert found is None, told(found, fuzz_seed)
+
+    wrong_call()
+
+
+def told(found: Failure, seed: int) -> str:
+    return (
+        f"{found.what} at {found.where}\n    {found.call}\n{found.report}\n"
+        f"again: pytest tests/calls/test_fuzz.py --fuzz-seed={seed}"
+    )
+
+
+FAILING = {
+    "a raw error": ("rows.broken()", "raises AttributeError"),
+    "an endless call": ("rows.endless()", "takes more than"),
+    "an argument that is changed": ("rows.change(given)", "it changed given"),
+    "a message about nothing": ("rows.mumble()", "LayoutError names nothing of the call: no"),
+}
+
+
+@pytest.mark.parametrize("name", FAILING)
+def test_what_is_wrong_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    code = compile(
+        "def broken(self):\n    return None.x\n"
+        "def endless(self):\n    while True: pass\n"
+        "def change(self, given):\n    given.append(1)\n"
+        "def mumble(self):\n    raise LayoutError('no')\n",
+        tw.tracebacks.PACKAGE + "made_up.py",
+        "exec",
+    )
+    made = {"LayoutError": tw.LayoutError}
+    exec(code, made)
+    for method in ("broken", "endless", "change", "mumble"):
+        monkeypatch.setattr(tw.Distribution, method, made[method], raising=False)
+    monkeypatch.setattr(performed, "SECONDS", 0.2)
+    text, what = FAILING[name]
+    found = failure_of(Call(text, inside=False))
+    assert found is not None
+    assert found.what.startswith(what)
+
+
+def test_calls_are_the_same_for_a_seed_and_others_for_another() -> None:
+    first, again, other = ([str(drawn(rng)) for _ in range(50)] for rng in map(Random, (7, 7, 8)))
+    assert first == again != other
+    assert len({*VALUES, *TRACED}) == len(VALUES) + len(TRACED)
