@@ -69,7 +69,7 @@ SCRIPTS = {
         scale.bind(tile=64)(np.zeros((4, 4), np.float32))
         """,
         ["<module>"],
-        "LaunchError: X has rank 2, but is declared as (N) of rank 1",
+        "LaunchError: kernel scale: X has rank 2, but is declared as (N) of rank 1",
     ),
     "a product": (
         """

@@ -116,14 +116,14 @@ def test_a_launch_still_needs_arrays_where_the_target_is() -> None:
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: tw.like("f16", 4, align="16"), "are not whole numbers"),
+        (lambda: tw.like("f16", 4, align="16"), "align must be an integer"),
         (lambda: tw.like(np.zeros(3), 3), "give a dtype such as 'f16'"),
         (lambda: tw.like("f16", 3.5), r"extents \(3.5,\) are not whole numbers"),
         (lambda: tw.like("f16", "64x64"), r"extents \('64x64',\) are not whole numbers"),
         (lambda: tw.like("f16", -1), "extent -1 is not one of an array; nearest legal choice: 0"),
         (lambda: tw.like("f16", 4, 4, strides=(4,)), "1 strides"),
         (lambda: tw.like("f16", 4, strides=(-1,)), "stride -1 is not one of an array"),
-        (lambda: tw.like("f16", 4, 4, order="K"), "order='K'; choose 'C'"),
+        (lambda: tw.like("f16", 4, 4, order="K"), "order must be 'C', the last dimension fastest, or 'F'"),
         (lambda: tw.like("f32", 4, align=6), "nearest legal choice: 4"),
         (lambda: tw.like("f32", 4, align=0), "nearest legal choice: 4"),
         (lambda: tw.like("half8", 4), "half8"),

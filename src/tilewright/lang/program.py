@@ -216,8 +216,8 @@ def dim_names(parameter: Parameter, rank: int, program: str) -> tuple[str, ...]:
     """
     if parameter.dims and len(parameter.dims) != rank:
         raise LaunchError(
-            f"kernel {program}: {parameter.name} has rank {rank}, but is declared as ({', '.join(parameter.dims)}) "
-            f"of rank {len(parameter.dims)}"
+            f"kernel {program}: {parameter.name} has rank {rank}, but is declared as "
+            f"({', '.join(parameter.dims)}) of rank {len(parameter.dims)}"
         )
     return parameter.dims or tuple(f"{parameter.name}_{dim}" for dim in range(rank))
 

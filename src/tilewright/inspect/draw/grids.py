@@ -83,8 +83,8 @@ def check_size(shape: Sequence[int]) -> None:
     what = f"{count} elements are" if count > MOST_CELLS else f"{columns} columns of {count} elements are"
     slices = ", ".join(f"(0, {extent})" for extent in kept)
     raise LayoutError(
-        f"a shape of {tuple(shape)}: {what} too many to look at; take a slice of at most {MOST_CELLS}, {MOST_ALONG} along a side; "
-        f"nearest: Slice(({slices}{',' * (len(kept) == 1)}))"
+        f"a shape of {tuple(shape)}: {what} too many to look at; take a slice of at most {MOST_CELLS}, "
+        f"{MOST_ALONG} along a side; nearest: Slice(({slices}{',' * (len(kept) == 1)}))"
     )
 
 
