@@ -110,7 +110,7 @@ def test_an_unwritable_root_is_left_for_a_private_one(tmp_path: Path, ended_proc
     root = tmp_path / "file" / "cache"
     (tmp_path / "file").touch()
     cache = Cache(root)
-    with pytest.warns(RuntimeWarning, match=r"cannot write .*file/cache .*TILEWRIGHT_CACHE_DIR") as caught:
+    with pytest.warns(RuntimeWarning, match=r"cannot keep .*file/cache .*TILEWRIGHT_CACHE_DIR") as caught:
         entry = cache.get_or_build(KEY, ".bin", lambda: b"code", {})
     assert [Path(warning.filename) for warning in caught] == [Path(__file__)]
     # A second warning would be an error here.

@@ -23,6 +23,8 @@ def cache(
     choose("action", action, ACTIONS)
     kept = Cache.default()
     held = kept.stats()
+    if (reason := kept.distrust()) is not None:
+        say("not used", f"{kept.root}: {reason}; set {CACHE_DIR} to a directory of yours")
     if action == "clear":
         count = kept.clear()
         say("cleared", f"{count} kernel{'s' * (count != 1)}, {size(held.bytes)}")

@@ -93,8 +93,11 @@ def _packages() -> Iterator[Check]:
 
 
 def _cache() -> Check:
-    held = Cache.default().stats()
+    kept = Cache.default()
+    held = kept.stats()
     text = f"cache {held.root}: {held.entries} kernels, {size(held.bytes)} of {size(held.capacity_bytes)}"
+    if (reason := kept.distrust()) is not None:
+        return Check(MISSING, f"{text}; not used: {reason}", f"export {CACHE_DIR}=a directory of yours")
     existing = next(folder for folder in (held.root, *held.root.parents) if folder.exists())
     if not os.access(existing, os.W_OK):
         return Check(MISSING, f"{text}; it may not be written", f"export {CACHE_DIR}=a directory of yours")

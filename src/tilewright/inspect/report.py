@@ -135,7 +135,7 @@ def resources(executable: Executable) -> str:
         for name, value in reported.items()
         if name != "shared_bytes"
     ]
-    if executable.path is not None:
+    if executable.path is not None and executable.path.exists():  # not cleared since
         rows.append(("machine code bytes", executable.path.stat().st_size))
     if executable.target == "cuda":
         rows.append(("bank conflicts", "predicted for each copy; --measure reads the GPU's counters"))

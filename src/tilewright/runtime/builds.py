@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from tilewright.errors import LegalityError
+from tilewright.errors import LegalityError, ToolchainError
 from tilewright.ir import verify
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Program
@@ -15,6 +15,7 @@ from tilewright.runtime import loaded
 from tilewright.runtime.executable import Backend, Executable
 from tilewright.runtime.reads import Reads
 from tilewright.runtime.recent import Recent
+from tilewright.runtime.ways_out import way_out
 
 MOST_CLASSES = 256
 """For how many classes of arrays one bound kernel remembers traces and executables."""
@@ -91,7 +92,15 @@ class Builds:
             if broken:
                 raise LegalityError(kernel.name, backend.name, broken)
             check(kernel)
-            found = backend.compile(kernel, arch)
+            found = _compile(backend, kernel, arch)
             self._executables.keep(key, found)
             loaded.enter(found)
         return found
+
+
+def _compile(backend: Backend, kernel: Kernel, arch: str | None) -> Executable:
+    try:
+        return backend.compile(kernel, arch)
+    except OSError as problem:
+        reason = f"{problem.strerror or problem}; {way_out(problem)}"
+        raise ToolchainError(f"cannot compile {kernel.name} for {backend.name}: {reason}") from problem

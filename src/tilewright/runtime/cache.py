@@ -7,10 +7,12 @@ built more than once, and is whole all the same (see `entries`).
 from __future__ import annotations
 
 import atexit
+import contextlib
 import functools
 import hashlib
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -19,6 +21,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from platformdirs import user_cache_path
 
@@ -26,11 +29,14 @@ from tilewright.runtime import entries
 from tilewright.runtime.entries import Entry
 from tilewright.runtime.environment import CACHE_DIR, settings
 from tilewright.runtime.forks import renew_after_fork
+from tilewright.runtime.recent import Recent
+from tilewright.runtime.trust import distrust
 
 __all__ = ["Cache", "Entry", "Stats", "key", "package_hash", "source_hash"]
 
 _LOADED_NS = time.time_ns()
 _LITTER_SECONDS = 3600.0
+_MOST_UNWRITTEN = 64
 
 _warned: set[Path] = set()
 _shared: dict[tuple[Path, int], Cache] = {}
@@ -132,7 +138,10 @@ class Stats:
 
 
 class Cache:
-    """A directory of artifacts, shared by any number of processes.
+    """A directory of artifacts, shared by any number of processes of one user.
+
+    A directory that other users may write, or may have written, is not used: what lies there is code, and
+    would run.  This process then keeps its artifacts in a directory of its own, as where it may not write.
 
     Args:
         root: the directory; made when first needed.
@@ -154,6 +163,7 @@ class Cache:
         self.capacity_bytes = capacity_bytes
         self.grace_seconds = grace_seconds
         self._private: tuple[Path, int] | None = None
+        self._unwritten: Recent[str, Entry] = Recent(_MOST_UNWRITTEN)
         self._alive: weakref.WeakSet[Entry] = weakref.WeakSet()
         self._held_bytes: int | None = None
         self._added_bytes = 0
@@ -192,12 +202,13 @@ class Cache:
             ValueError: `key` or `suffix` cannot be part of a file's name.
         """
         name = entries.file_name(key, suffix)
-        entry = self._find(name)
+        home = self._find_home()
+        entry = self._find(name, home)
         if entry is None:
-            with entries.locked(entries.place(self._home, name)):
-                entry = self._find(name)
+            with contextlib.nullcontext() if home is None else entries.locked(entries.place(home, name)):
+                entry = self._find(name, home)
                 if entry is None:
-                    entry = self._keep(name, build(), meta)
+                    entry = self._keep(home, name, build(), meta)
         with self._counting:
             self._hits += entry.hit
             self._alive.add(entry)
@@ -207,8 +218,11 @@ class Cache:
         return entry
 
     def clear(self) -> int:
-        """Remove every artifact; returns how many there were. Nothing else under the root is touched."""
-        found, litter = entries.scan(self._home)
+        """Remove every artifact; returns how many there were. Nothing else under the root is touched.
+
+        What this or another process has loaded goes on to work.
+        """
+        found, litter = self._scan()
         for entry in found:
             entries.remove(entry.artifact)
         _sweep(litter)
@@ -217,44 +231,82 @@ class Cache:
 
     def stats(self) -> Stats:
         """How much the cache holds, and what this process had from it."""
-        found, _ = entries.scan(self._home)
+        found, _ = self._scan()
         size = sum(entry.size for entry in found)
         return Stats(self._home, len(found), size, self.capacity_bytes, self._hits, self._builds)
 
+    def distrust(self) -> str | None:
+        """Why the root is not used; None if nobody else can have put code there."""
+        return distrust(self.root.absolute())
+
     @property
     def _home(self) -> Path:
-        """Where this process writes: the root, or its own directory once the root refused."""
+        """Where this process writes: the root, or its own directory once the root was refused."""
         if self._private is not None and self._private[1] == os.getpid():
             return self._private[0]
         return self.root
 
-    def _find(self, name: str) -> Entry | None:
-        entry = entries.load(entries.place(self.root, name))
-        if entry is None and self._home is not self.root:
-            entry = entries.load(entries.place(self._home, name))
+    def _find_home(self) -> Path | None:
+        """Where this process may write; None if nowhere, so that artifacts stay in memory."""
+        if self._home is not self.root or (reason := self.distrust()) is None:
+            return self._home
+        try:
+            return self._move_out(reason)
+        except OSError:
+            self._warn(reason, "in memory")
+            return None
+
+    def _scan(self) -> tuple[list[entries.Listed], list[tuple[Path, float]]]:
+        """What lies where this process writes; nothing of a root that it does not use."""
+        unused = self._home is self.root and self.distrust() is not None
+        return ([], []) if unused else entries.scan(self._home)
+
+    def _find(self, name: str, home: Path | None) -> Entry | None:
+        places = [] if home is None else [home]
+        if home != self.root and self.distrust() is None:
+            places = [self.root, *places]
+        found = (entries.load(entries.place(place, name)) for place in places)
+        return next((entry for entry in found if entry is not None), None) or self._unwritten.get(name)
+
+    def _keep(self, home: Path | None, name: str, data: bytes, meta: Mapping[str, object]) -> Entry:
+        problem: OSError | None = None
+        while home is not None:
+            try:
+                return entries.publish(entries.place(home, name), data, meta)
+            except OSError as raised:
+                problem = problem or raised
+                home = self._next_home(home, raised)
+        entry = entries.unwritten(entries.place(self.root, name), data, meta)
+        self._unwritten.keep(name, entry)
+        if problem is not None:
+            self._warn(str(problem.strerror or problem), "in memory")
         return entry
 
-    def _keep(self, name: str, data: bytes, meta: Mapping[str, object]) -> Entry:
-        try:
-            return entries.publish(entries.place(self._home, name), data, meta)
-        except OSError as problem:
-            if self._home is not self.root:
-                raise
-            return entries.publish(entries.place(self._move_out(problem), name), data, meta)
+    def _next_home(self, home: Path, problem: OSError) -> Path | None:
+        """Where to write what the root refused; None if there is no other place."""
+        if home != self.root:
+            return None
+        with contextlib.suppress(OSError):
+            return self._move_out(str(problem.strerror or problem))
+        return None
 
-    def _move_out(self, problem: OSError) -> Path:
+    def _move_out(self, reason: str) -> Path:
         home, process = Path(tempfile.mkdtemp(prefix="tilewright-")), os.getpid()
         self._private, self._held_bytes = (home, process), None
         # A forked child ends through here too, and must leave its parent's directory alone.
         atexit.register(lambda: shutil.rmtree(home, ignore_errors=True) if os.getpid() == process else None)
-        if self.root not in _warned:
-            _warned.add(self.root)
-            message = (
-                f"cannot write compiled kernels to {self.root} ({problem.strerror or problem}); this process "
-                f"keeps its own until it ends; set {CACHE_DIR} to a directory that can be written"
-            )
-            warnings.warn(message, RuntimeWarning, stacklevel=4)
+        self._warn(reason, "until it ends")
         return home
+
+    def _warn(self, reason: str, how: str) -> None:
+        if self.root in _warned:
+            return
+        _warned.add(self.root)
+        message = (
+            f"cannot keep compiled kernels in {self.root} ({reason}); this process keeps its own {how}; set "
+            f"{CACHE_DIR} to a directory that this user can write and nobody else"
+        )
+        warnings.warn(message, RuntimeWarning, stacklevel=_level_outside())
 
     def _make_room(self, added: int) -> None:
         """Remove what was used longest ago, once the directory holds more than it may."""
@@ -262,12 +314,12 @@ class Cache:
         if self._held_bytes is None or self._added_bytes * 16 > self.capacity_bytes:
             # Other processes add too: count again.
             self._added_bytes = 0
-            self._held_bytes = sum(entry.size for entry in entries.scan(self._home)[0])
+            self._held_bytes = sum(entry.size for entry in self._scan()[0])
         else:
             self._held_bytes += added
         if self._held_bytes <= self.capacity_bytes:
             return
-        found, litter = entries.scan(self._home)
+        found, litter = self._scan()
         in_use = {entry.path.name for entry in self._alive}
         size = sum(entry.size for entry in found)
         for entry in sorted(found, key=lambda entry: entry.used):
@@ -278,6 +330,15 @@ class Cache:
                 size -= entry.size
         _sweep(litter)
         self._held_bytes = size
+
+
+def _level_outside() -> int:
+    """The stack level, for a warning of the function that asks, of the first caller outside the package."""
+    inside, level = str(Path(__file__).parents[1]), 1
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(inside):
+        frame, level = frame.f_back, level + 1
+    return level
 
 
 def _sweep(litter: list[tuple[Path, float]]) -> None:

@@ -2,16 +2,19 @@
 
 An entry is two files: the artifact, `<key><suffix>`, and its record, `<key><suffix>.json`, which holds the
 artifact's sha256, the caller's meta data and a sha256 of the record itself.  Both appear by renaming a
-finished file, the record last; so a reader finds a whole entry or none, on network file systems too.
+finished file, the record last; so a reader finds a whole entry or none, on network file systems too.  Files
+and directories that other users may have written count as missing: the digests tell damage, not malice.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import json
 import os
 import re
+import stat
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -21,6 +24,7 @@ from pathlib import Path
 from filelock import FileLock
 
 from tilewright.runtime.forks import renew_after_fork
+from tilewright.runtime.trust import owned, private
 
 _KEY = re.compile(r"[0-9a-f]{16,128}")
 _SUFFIX = re.compile(r"\.[a-z0-9]+")
@@ -78,16 +82,16 @@ def place(root: Path, name: str) -> Path:
 
 
 def load(artifact: Path) -> Entry | None:
-    """The entry, if it is whole: its record, its name and its artifact agree."""
+    """The entry, if it is whole and nobody else's: its record, its name and its artifact agree."""
     record = f"{artifact}{_RECORD}"
     try:
-        with open(record, "rb", buffering=0) as file:
-            text, _, check = file.read().partition(b"\n")
-            used = os.fstat(file.fileno()).st_mtime
-        with open(artifact, "rb", buffering=0) as file:
-            data = file.read()
+        if not all(private(os.lstat(directory)) for directory in (artifact.parents[1], artifact.parent)):
+            return None
+        found, used = _read(record)
+        data, _ = _read(str(artifact))
     except OSError:
         return None
+    text, _, check = found.partition(b"\n")
     if not data or check != _digest(text) + b"\n":
         return None
     facts = json.loads(text)
@@ -98,6 +102,20 @@ def load(artifact: Path) -> Entry | None:
         with contextlib.suppress(OSError):  # a directory that others fill may be read-only
             os.utime(record)
     return Entry(artifact, facts["meta"], hit=True, data=data)
+
+
+def _read(path: str) -> tuple[bytes, float]:
+    """What a file of ours holds, and when it was changed last.
+
+    Raises:
+        OSError: it cannot be read, or another user may have written it.
+    """
+    flags = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)  # of a pipe
+    with open(os.open(path, flags | getattr(os, "O_BINARY", 0)), "rb", buffering=0) as file:
+        state = os.fstat(file.fileno())
+        if not (stat.S_ISREG(state.st_mode) and private(state)):
+            raise PermissionError(f"{path} is not of this user alone")
+        return file.read(), state.st_mtime
 
 
 def publish(artifact: Path, data: bytes, meta: Mapping[str, object]) -> Entry:
@@ -130,6 +148,11 @@ class _Builders:
 
 
 _builders = _Builders()
+
+
+def unwritten(artifact: Path, data: bytes, meta: Mapping[str, object]) -> Entry:
+    """An entry that no directory takes: it lives as long as somebody holds it."""
+    return Entry(artifact, json.loads(json.dumps(dict(meta))), hit=False, data=data)
 
 
 @contextlib.contextmanager
@@ -194,17 +217,34 @@ def _list(directory: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def _make_directory(directory: Path) -> None:
-    """Like `mkdir -p`; the cache's root is the user's alone if it is new."""
+    """Like `mkdir -p`, but nobody else may write in what is new, and the cache's root is the user's alone.
+
+    Raises:
+        OSError: the directory cannot be made, or others may write in it.
+    """
     root = directory.parents[1]
-    root.parent.mkdir(parents=True, exist_ok=True)
-    root.mkdir(mode=0o700, exist_ok=True)
-    directory.mkdir(parents=True, exist_ok=True)
+    for parent in reversed(root.parents):
+        _make_one(parent, 0o755)
+    _make_one(root, 0o700)
+    for inner in (directory.parent, directory):
+        _make_one(inner, 0o755)
+        state = os.lstat(inner)
+        if stat.S_ISDIR(state.st_mode) and owned(state) and not private(state):
+            os.chmod(inner, 0o755)  # made under an umask that lets a group write
+        if not private(os.lstat(inner)):
+            raise PermissionError(errno.EACCES, "other users may write it", str(inner))
+
+
+def _make_one(directory: Path, mode: int) -> None:
+    with contextlib.suppress(FileExistsError):
+        if not directory.is_dir():
+            os.mkdir(directory, mode)
 
 
 def _replace(path: str, data: bytes) -> None:
     """Write a file that appears whole or not at all, also when the machine stops."""
     temporary = f"{path}.{os.getpid()}-{os.urandom(6).hex()}{_TEMPORARY}"
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o666)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o644)
     try:
         with open(descriptor, "wb") as file:
             file.write(data)

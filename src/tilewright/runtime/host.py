@@ -43,7 +43,13 @@ class CpuBackend:
         listing = cpu.emit(kernel, chosen)
         address = key([print_kernel(kernel), package_hash(), toolchain_id(), self.name, chosen])
         meta = {"kernel": kernel.name, "target": self.name, "arch": chosen}
-        entry = Cache.default().get_or_build(address, ".so", lambda: compile_library(listing.text), meta)
+
+        def build() -> bytes:
+            data = compile_library(listing.text)
+            Library(data, kernel.name).function(listing.entry)  # before anybody else can find it
+            return data
+
+        entry = Cache.default().get_or_build(address, ".so", build, meta)
         launcher = Launcher(Library(entry.data, kernel.name), listing.entry, listing.shared_bytes)
         seconds = time.perf_counter() - start
         return Executable(

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import weakref
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from tilewright.errors import ToolchainError
@@ -29,6 +30,7 @@ _SIGNATURES: dict[str, list[Any]] = {
     "tilewright_serve": [_ADDRESS, ctypes.c_int],
     "tilewright_run": [_ADDRESS, _ADDRESS, _ADDRESS, _ADDRESS, ctypes.c_longlong],
 }
+_FOLDERS = (None, "/dev/shm", "/var/tmp")  # None: the temporary folder
 _ELF = b"\x7fELF"
 _numbers = itertools.count()
 
@@ -109,16 +111,18 @@ def _elf_bytes(data: bytes) -> int:
 
 
 def _load(data: bytes, name: str) -> ctypes.CDLL:
+    attempts: list[Callable[[bytes], ctypes.CDLL]] = [_from_memory]
+    attempts += [partial(_from_private_file, folder) for folder in _FOLDERS]
     problems = []
-    for attempt in (_from_memory, _from_private_file):
+    for attempt in attempts:
         try:
             return attempt(data)
         except OSError as problem:
             problems.append(problem)
     reasons = "; ".join(dict.fromkeys(str(problem) for problem in problems))
     raise ToolchainError(
-        f"cannot load the compiled library {name}: {reasons}; {way_out(problems[-1])}"
-    ) from problems[-1]
+        f"cannot load the compiled library {name}: {reasons}; {way_out(problems[0])}"
+    ) from problems[0]
 
 
 def _from_memory(data: bytes) -> ctypes.CDLL:
@@ -139,8 +143,8 @@ def _spelled_anew(descriptor: int) -> str:
     return f"/proc/self/fd{steps}/{descriptor}"
 
 
-def _from_private_file(data: bytes) -> ctypes.CDLL:
-    descriptor, path = tempfile.mkstemp(suffix=".so", prefix="tilewright-")
+def _from_private_file(folder: str | None, data: bytes) -> ctypes.CDLL:
+    descriptor, path = tempfile.mkstemp(suffix=".so", prefix="tilewright-", dir=folder)
     try:
         try:
             _write(descriptor, data)

@@ -6,6 +6,7 @@ first use.  A system compiler is preferred; without one, the compiler in the `zi
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.metadata
 import importlib.util
@@ -19,9 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from tilewright.errors import CompileError, ToolchainError
+from tilewright.runtime.libraries import damage
 from tilewright.runtime.pool_source import POOL_SOURCE
+from tilewright.runtime.ways_out import MORE_ROOM, is_shortage, way_out
 
 SYSTEM_COMPILERS = ("c++", "g++", "clang++")
 """Compilers looked for on PATH, in this order."""
@@ -82,8 +86,8 @@ class Triple:
 def processor_flags() -> frozenset[str]:
     """The instruction-set extensions of this processor, as the kernel lists them; empty if it does not."""
     try:
-        listed = Path("/proc/cpuinfo").read_text()
-    except OSError:
+        listed = Path("/proc/cpuinfo").read_text(errors="replace")
+    except (FileNotFoundError, PermissionError):  # other errors pass, and must not be remembered
         return frozenset()
     found = re.search(r"^(?:flags|Features)\s*:(.*)$", listed, re.MULTILINE)
     return frozenset(found[1].split()) if found else frozenset()
@@ -167,8 +171,10 @@ def toolchain_id() -> str:
 
 def _probe(where: str) -> Toolchain | None:
     try:
-        asked = subprocess.run([where, "--version"], capture_output=True, text=True, timeout=60, check=False)
-    except (OSError, subprocess.TimeoutExpired):
+        asked = _ask([where, "--version"], timeout=60)
+    except (OSError, subprocess.TimeoutExpired) as problem:
+        if isinstance(problem, OSError) and is_shortage(problem):
+            raise  # it may work later: what is found is remembered
         return None
     if asked.returncode != 0 or not asked.stdout:
         return None
@@ -214,14 +220,33 @@ def compile_library(source: str, toolchain: Toolchain | None = None, triple: Tri
 
     Raises:
         CompileError: the compiler refused the text; carries its log and the offending lines.
-        ToolchainError: there is no compiler, or it could not be run.
+        ToolchainError: there is no compiler, it could not be run, or what it left is no whole library.
     """
-    chosen = toolchain or find_toolchain()
-    with tempfile.TemporaryDirectory(prefix="tilewright-") as folder:
-        Path(folder, "kernel.cpp").write_text(source + POOL_SOURCE)
-        for command in _commands(chosen, triple):
-            _run(command, folder, source)
-        return Path(folder, "kernel.so").read_bytes()
+    try:
+        chosen = toolchain or find_toolchain()
+        with tempfile.TemporaryDirectory(prefix="tilewright-", ignore_cleanup_errors=True) as folder:
+            Path(folder, "kernel.cpp").write_text(source + POOL_SOURCE, encoding="utf-8")
+            for command in _commands(chosen, triple):
+                _run(command, folder, source)
+            return _made(Path(folder, "kernel.so"), chosen)
+    except OSError as problem:
+        reason = f"{problem.strerror or problem}"
+        raise ToolchainError(f"cannot compile a kernel: {reason}; {way_out(problem)}") from problem
+
+
+def _made(path: Path, toolchain: Toolchain) -> bytes:
+    """The library that a compiler left, if it is whole.
+
+    Raises:
+        ToolchainError: it is not.
+    """
+    data = path.read_bytes() if path.exists() else b""
+    if (problem := damage(data)) is not None:
+        raise ToolchainError(
+            f"{toolchain} reported no error, but the library that it left cannot be used: {problem}; "
+            f"is the disk full? nearest: {MORE_ROOM}"
+        )
+    return data
 
 
 def _commands(toolchain: Toolchain, triple: Triple | None) -> list[list[str]]:
@@ -235,14 +260,29 @@ def _commands(toolchain: Toolchain, triple: Triple | None) -> list[list[str]]:
 
 
 def _run(command: list[str], folder: str, source: str) -> None:
+    name = os.path.basename(command[0])
     try:
-        made = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+        made = _ask(command, cwd=folder)
     except OSError as error:
-        raise ToolchainError(f"cannot run {os.path.basename(command[0])}: {error.strerror}") from error
+        more = f"; {way_out(error)}" if is_shortage(error) else ""
+        raise ToolchainError(f"cannot run {name}: {error.strerror}{more}") from error
+    if made.returncode < 0:
+        raise ToolchainError(
+            f"{name} was ended by signal {-made.returncode} while it compiled a kernel; was there too little "
+            "memory? nearest: free some, or choose a smaller tile"
+        )
     if made.returncode != 0:
         log = made.stderr or made.stdout or f"no output; exit status {made.returncode}"
-        message = f"{os.path.basename(command[0])} refused the generated text{_excerpts(log, source)}"
-        raise CompileError(message, log, source)
+        if os.strerror(errno.ENOSPC) in log:
+            raise ToolchainError(f"{name} had no room for its files; nearest: {MORE_ROOM}")
+        raise CompileError(f"{name} refused the generated text{_excerpts(log, source)}", log, source)
+
+
+def _ask(command: list[str], **more: Any) -> subprocess.CompletedProcess[str]:
+    """Run a compiler; what it says may be in any encoding."""
+    return subprocess.run(
+        command, capture_output=True, check=False, encoding="utf-8", errors="replace", **more
+    )
 
 
 def _excerpts(log: str, source: str) -> str:

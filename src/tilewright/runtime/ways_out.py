@@ -4,15 +4,22 @@ from __future__ import annotations
 
 import errno
 
-_WAYS_OUT = {
-    errno.ENOSPC: "the disk is full: make room, or set TMPDIR to a folder that has some",
-    errno.EDQUOT: "the disk quota is used up: make room, or set TMPDIR to a folder that has some",
+MORE_ROOM = "make room, or set TMPDIR to a folder that has some"
+
+_SHORTAGES = {
+    errno.ENOSPC: f"the disk is full: {MORE_ROOM}",
+    errno.EDQUOT: f"the disk quota is used up: {MORE_ROOM}",
     errno.EMFILE: "this process has no file descriptors left: close some files, or allow more (`ulimit -n`)",
     errno.ENFILE: "the system has no file descriptors left: end some processes",
     errno.EAGAIN: "the limit of processes is reached: end some, or allow more (`ulimit -u`)",
     errno.ENOMEM: "there is no memory left: free some, or allow more (`ulimit -v`)",
 }
 _FOLDER = "nearest: set TMPDIR to a folder that this process may write to and load code from"
+
+
+def is_shortage(problem: OSError) -> bool:
+    """Whether something has run out that there may be more of later."""
+    return problem.errno in _SHORTAGES
 
 
 def way_out(problem: OSError) -> str:
@@ -22,4 +29,4 @@ def way_out(problem: OSError) -> str:
         >>> way_out(OSError(errno.ENOSPC, "No space left on device"))
         'the disk is full: make room, or set TMPDIR to a folder that has some'
     """
-    return _WAYS_OUT.get(problem.errno or 0, _FOLDER)
+    return _SHORTAGES.get(problem.errno or 0, _FOLDER)

@@ -1,0 +1,265 @@
+"""Code that another user may have written is never loaded; only root can run this: it gives files away."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.runtime import entries
+from tilewright.runtime.cache import Cache, key
+from tilewright.runtime.trust import distrust
+
+from .cached import KEY, built, refuse
+
+OTHER = 54321
+"""A user that is neither root nor this one."""
+
+
+@pytest.fixture
+def private(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where private directories go in this test."""
+    place = tmp_path / "private"
+    place.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(place))
+    yield place
+    shutil.rmtree(place)
+
+
+def given_away(root: Path) -> Path:
+    os.chown(root, OTHER, OTHER)
+    return root
+
+
+def group_may_write(root: Path) -> Path:
+    root.chmod(0o775)
+    return root
+
+
+def all_may_write(root: Path) -> Path:
+    root.chmod(0o777)
+    return root
+
+
+def sticky(root: Path) -> Path:
+    root.chmod(0o1777)
+    return root
+
+
+def behind_a_link_of_another(root: Path) -> Path:
+    link = root.parent / "link"
+    link.symlink_to(root)
+    os.lchown(link, OTHER, OTHER)
+    return link
+
+
+def behind_a_link_that_another_may_change(root: Path) -> Path:
+    place = root.parent / "open"
+    place.mkdir()
+    (place / "link").symlink_to(root)
+    place.chmod(0o777)
+    return place / "link"
+
+
+def in_a_directory_of_another(root: Path) -> Path:
+    place = root.parent / "theirs"
+    place.mkdir()
+    root = root.rename(place / root.name)
+    os.chown(place, OTHER, OTHER)
+    return root
+
+
+def in_a_directory_that_another_may_write(root: Path) -> Path:
+    place = root.parent / "open"
+    place.mkdir()
+    root = root.rename(place / root.name)
+    place.chmod(0o777)
+    return root
+
+
+PLANTS = [
+    *(given_away, group_may_write, all_may_write, sticky, behind_a_link_of_another),
+    *(
+        behind_a_link_that_another_may_change,
+        in_a_directory_of_another,
+        in_a_directory_that_another_may_write,
+    ),
+]
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_a_root_that_another_may_have_written_is_refused(
+    plant: Callable[[Path], Path], tmp_path: Path, private: Path
+) -> None:
+    root = tmp_path / "cache"
+    built(Cache(root), KEY, b"planted")
+    cache = Cache(plant(root))
+    before = sorted(path for path in tmp_path.rglob("*") if private not in path.parents)
+    with pytest.warns(RuntimeWarning, match=r"(?s)cannot keep .*nobody else") as caught:
+        entry = cache.get_or_build(KEY, ".bin", lambda: b"ours", {})
+    assert Path(caught[0].filename) == Path(__file__)
+    assert (entry.data, entry.hit) == (b"ours", False)
+    assert entry.path.is_relative_to(private)
+    assert [place.stat().st_mode & 0o777 for place in private.iterdir()] == [0o700]
+    assert cache.get_or_build(KEY, ".bin", refuse, {}).data == b"ours"
+    after = sorted(path for path in tmp_path.rglob("*") if private not in path.parents)
+    assert before == after, "it wrote there"
+
+
+def file_given_away(path: Path) -> None:
+    os.chown(path, OTHER, OTHER)
+
+
+def file_that_all_may_write(path: Path) -> None:
+    path.chmod(0o666)
+
+
+def file_behind_a_link(path: Path) -> None:
+    moved = path.rename(path.with_name("elsewhere"))
+    path.symlink_to(moved)
+
+
+def in_an_open_directory(path: Path) -> None:
+    path.parent.chmod(0o777)
+
+
+def in_a_foreign_directory(path: Path) -> None:
+    os.chown(path.parents[1], OTHER, OTHER)
+
+
+@pytest.mark.parametrize("ending", ["", ".json"])
+@pytest.mark.parametrize(
+    "plant",
+    [
+        *(file_given_away, file_that_all_may_write, file_behind_a_link),
+        *(in_an_open_directory, in_a_foreign_directory),
+    ],
+    ids=lambda plant: plant.__name__,
+)
+def test_an_entry_that_another_may_have_written_is_missing(
+    cache: Cache, plant: Callable[[Path], None], ending: str
+) -> None:
+    path = built(cache, KEY, b"planted").path
+    plant(path.with_name(path.name + ending))
+    assert entries.load(path) is None
+
+
+def test_what_is_made_is_closed_to_others_under_any_umask(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        cache = Cache(tmp_path / "some" / "where" / "cache")
+        path = built(cache, KEY).path
+    finally:
+        os.umask(before)
+    made = [cache.root.parents[1], *(tmp_path / "some").rglob("*")]
+    assert all(not place.stat().st_mode & 0o022 for place in made if place.suffix != ".lock")
+    assert cache.get_or_build(KEY, ".bin", refuse, {}).path == path
+    assert cache.root.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_directory_made_under_a_loose_umask_is_closed_when_it_is_written(cache: Cache) -> None:
+    path = built(cache, KEY).path
+    path.parent.chmod(0o775)
+    os.chown(path, OTHER, OTHER)
+    assert built(cache, KEY, b"new").data == b"new"
+    assert cache.get_or_build(KEY, ".bin", refuse, {}).data == b"new"
+    assert path.parent.stat().st_mode & 0o022 == 0
+
+
+def test_ordinary_places_are_trusted(tmp_path: Path) -> None:
+    assert distrust(Path(tempfile.gettempdir()) / "cache of mine") is None, "in a sticky directory"
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    for place in ("real", "link", "link/inside", "missing/deeper", "real/../real"):
+        assert distrust(tmp_path / place) is None
+    (tmp_path / "circle").symlink_to("circle")
+    assert "leads in a circle" in (distrust(tmp_path / "circle" / "x") or "")
+
+
+def test_the_bytes_that_were_verified_are_loaded_whatever_happens_to_the_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The file is exchanged between the check and the load."""
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    real = entries.load
+
+    def exchanged(artifact: Path) -> entries.Entry | None:
+        found = real(artifact)
+        if found is not None:
+            artifact.write_bytes(b"planted")
+        return found
+
+    x = np.ones(64, np.float32)
+    fill.bind(value=1)(x, target="cpu")
+    monkeypatch.setattr(entries, "load", exchanged)
+    again = tw.kernel(X="N")(fill.program.function).bind(value=1)
+    x.fill(np.nan)
+    assert again(x, target="cpu").cached
+    assert (x == 1).all()
+
+
+@tw.kernel(X="N")
+def fill(X, *, value):
+    part = X.tile((64,), (tw.block_index(tw.ceil_div(X.shape[0], 64)),))
+    tw.copy(tw.fragment(part.partition((32,)), fill=value), part)
+
+
+CLEARER = """
+import sys
+from pathlib import Path
+from tilewright.runtime.cache import Cache
+cache = Cache(Path(sys.argv[1]))
+print("ready", flush=True)
+while not Path(sys.argv[2]).exists():
+    cache.clear()
+"""
+
+
+def test_clearing_the_cache_in_one_process_fails_nothing_in_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    fill(np.ones(64, np.float32), value=0, target="cpu")  # makes the directories
+    stop = tmp_path / "stop"
+    wrong: list[object] = []
+    command = [sys.executable, "-c", CLEARER, str(tmp_path / "cache"), str(stop)]
+
+    def launch(turn: int) -> None:
+        try:
+            x = np.full(100, np.nan, np.float32)
+            fresh = tw.kernel(X="N")(fill.program.function)
+            fresh(x, value=turn % 4, target="cpu")
+            wrong.extend(x[x != turn % 4])
+        except Exception as error:  # noqa: BLE001 whatever it is, it is wrong
+            wrong.append(error)
+
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as clearer:
+        assert clearer.stdout is not None
+        clearer.stdout.readline()
+        for turn in range(6):
+            threads = [threading.Thread(target=launch, args=(turn,)) for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+        stop.touch()
+    assert not wrong
+    assert clearer.returncode == 0
+
+
+def test_an_untrusted_cache_is_not_cleared(tmp_path: Path) -> None:
+    root = tmp_path / "cache"
+    path = built(Cache(root), key(["theirs"])).path
+    given_away(root)
+    cache = Cache(root)
+    assert cache.stats().entries == cache.clear() == 0
+    assert path.exists()
