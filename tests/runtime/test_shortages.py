@@ -1,0 +1,209 @@
+"""What the system runs out of is told with the way out, or made do without; never a raw error."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tilewright as tw
+from tilewright.runtime import libraries, native, workers
+from tilewright.runtime.cache import Cache
+from tilewright.runtime.libraries import Library
+from tilewright.runtime.workers import Scratch
+
+from .cached import KEY, built
+from .exact import Product
+
+TEXT = 'extern "C" __attribute__((visibility("default"))) void nothing() {}\n'
+
+
+def compiler(folder: Path, body: str) -> native.Toolchain:
+    """A compiler that does what a shell script says."""
+    path = folder / "c++"
+    path.write_bytes(b"#!/bin/sh\n" + body.encode("latin-1") + b"\n")
+    path.chmod(0o755)
+    return native.Toolchain("gcc", "1.0", (str(path),))
+
+
+@pytest.fixture(scope="module")
+def whole() -> bytes:
+    return native.compile_library(TEXT)
+
+
+# Compilers.
+
+
+def test_a_compiler_that_writes_nothing(tmp_path: Path) -> None:
+    with pytest.raises(tw.ToolchainError, match=r"gcc 1\.0 reported no error, but .*empty; .*set TMPDIR"):
+        native.compile_library(TEXT, compiler(tmp_path, "exit 0"))
+
+
+@pytest.mark.parametrize("missing", ["all", "all but 63", "all but 500", "half", "a byte"])
+def test_a_library_that_is_cut_off_is_not_published(
+    missing: str, tmp_path: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = {"all": 0, "all but 63": 63, "all but 500": 500, "half": len(whole) // 2}
+    size = kept.get(missing, len(whole) - 1)
+    (tmp_path / "cut.so").write_bytes(whole[:size])
+    cut = compiler(tmp_path, f"cp {tmp_path}/cut.so kernel.so")
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    with pytest.raises(tw.ToolchainError, match="cannot be used: its? "):
+        Cache.default().get_or_build(KEY, ".so", lambda: native.compile_library(TEXT, cut), {})
+    assert Cache.default().stats().entries == 0
+
+
+def test_a_library_without_the_kernel_is_not_published(
+    tmp_path: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("tilewright.runtime.host.compile_library", lambda text: whole)
+    with pytest.raises(tw.ToolchainError, match="the compiled library gemm has no function"):
+        Product(1, 7, 7, 7).wrong()
+    assert Cache.default().stats().entries == 0
+
+
+def test_a_compiler_that_speaks_latin_1(tmp_path: Path) -> None:
+    speaks = compiler(tmp_path, "printf 'kernel.cpp:1:1: error: d\xe9clar\xe9' >&2; exit 1")
+    with pytest.raises(tw.CompileError, match="refused the generated text") as caught:
+        native.compile_library(TEXT, speaks)
+    assert "d\ufffdclar\ufffd" in caught.value.log
+    (tmp_path / "c++").write_bytes(b"#!/bin/sh\nprintf 'g++ (G\xe9) 1.0\\nFree Software Foundation'\n")
+    assert native.find_toolchains(f"{tmp_path}:/bin")[0] == native.Toolchain(
+        "gcc", "1.0", (str(tmp_path / "c++"),)
+    )
+
+
+def test_a_compiler_that_is_killed(tmp_path: Path) -> None:
+    with pytest.raises(tw.ToolchainError, match=r"c\+\+ was ended by signal 9 .*nearest: "):
+        native.compile_library(TEXT, compiler(tmp_path, "kill -9 $$"))
+
+
+def test_a_compiler_without_room_for_its_files(tmp_path: Path) -> None:
+    full = compiler(tmp_path, "echo 'fatal error: /tmp/cc.s: No space left on device' >&2; exit 1")
+    with pytest.raises(tw.ToolchainError, match=r"c\+\+ had no room .*set TMPDIR"):
+        native.compile_library(TEXT, full)
+
+
+# Folders.
+
+
+def test_no_temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(tw.ToolchainError, match=r"cannot compile a kernel: No such file .*set TMPDIR"):
+        native.compile_library(TEXT)
+
+
+def test_a_full_temporary_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(self: Path, *_: Any, **__: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(
+        tw.ToolchainError, match="No space left on device; the disk is full: make room, or set"
+    ):
+        native.compile_library(TEXT)
+
+
+def test_no_folder_for_artifacts_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    cache, builds = Cache(tmp_path / "file" / "cache"), []
+    with pytest.warns(RuntimeWarning, match="this process keeps its own in memory"):
+        entry = cache.get_or_build(KEY, ".bin", lambda: builds.append(1) or b"code", {"registers": 4})
+    assert (entry.data, entry.meta, entry.hit) == (b"code", {"registers": 4}, False)
+    assert built(cache, KEY, b"another").data == b"code"
+    assert builds == [1]
+
+
+def test_a_folder_that_may_not_execute(whole: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cache's own folder does not matter, as nothing is loaded from it; these are the places that do."""
+    real, refused = ctypes.CDLL, []
+
+    def load(path: str) -> ctypes.CDLL:
+        if path.startswith(("/proc", tempfile.gettempdir())) or refused[:1] == ["all"]:
+            refused.append(path)
+            raise OSError(f"{path}: failed to map segment from shared object")
+        return real(path)
+
+    monkeypatch.setattr(libraries.ctypes, "CDLL", load)
+    assert Library(whole).address("nothing")
+    assert len(refused) == 2
+    refused.insert(0, "all")
+    with pytest.raises(
+        tw.ToolchainError, match=r"cannot load .*failed to map .*set TMPDIR to a folder .*load"
+    ):
+        Library(whole)
+    assert not [path for path in refused[1:] if os.path.exists(path)], "it leaves nothing behind"
+
+
+def test_without_files_in_memory_a_private_one_does(whole: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(os, "memfd_create")
+    assert Library(whole).address("nothing")
+
+
+# File descriptors, threads, memory.
+
+STARVED = """
+import os, resource
+import numpy as np
+import tilewright as tw
+a = np.ones((33, 33), np.float32)
+assert (tw.matmul(a, a, target="cpu") == 33).all()
+soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (max(map(int, os.listdir("/proc/self/fd"))), hard))
+b = np.ones((50, 50), np.float16)
+for dtype in (np.float16, np.int8, np.float64):
+    b = np.ones((50, 50), dtype)
+    try:
+        tw.matmul(b, b, target="cpu")
+    except tw.ToolchainError as problem:
+        assert "ulimit -n" in str(problem), problem
+    else:
+        raise SystemExit("it found a file descriptor")
+assert (tw.matmul(a, a, target="cpu") == 33).all()
+resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+assert (tw.matmul(b, b, target="cpu") == 50).all()
+print("done")
+"""
+
+
+def test_without_file_descriptors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    command = [sys.executable, "-W", "ignore", "-c", STARVED]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=100)
+    assert (ran.stdout.strip(), ran.returncode) == ("done", 0), ran.stderr
+
+
+@pytest.mark.parametrize("given", [0, 1])
+def test_without_threads_one_works(given: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    real: Callable[[threading.Thread], None] = threading.Thread.start
+    left = [given]
+
+    def start(self: threading.Thread) -> None:
+        if not left[0]:
+            raise RuntimeError("can't start new thread")
+        left[0] -= 1
+        real(self)
+
+    shared = workers._Shared()
+    monkeypatch.setattr(workers, "_shared", shared)
+    monkeypatch.setenv("TILEWRIGHT_THREADS", "4")
+    monkeypatch.setattr(threading.Thread, "start", start)
+    product = Product(3, 300, 300, 100)
+    assert product.wrong(4) == 0
+    assert shared.threads == given + 1
+    shared.close()
+
+
+def test_without_memory() -> None:
+    with pytest.raises(tw.LaunchError, match=r"cannot have \d+ bytes of memory .*nearest: a smaller tile"):
+        Scratch(1 << 60)
