@@ -56,7 +56,7 @@ def test_a_library_that_is_cut_off_is_not_published(
     (tmp_path / "cut.so").write_bytes(whole[:size])
     cut = compiler(tmp_path, f"cp {tmp_path}/cut.so kernel.so")
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "cache"))
-    with pytest.raises(tw.ToolchainError, match="cannot be used: its? "):
+    with pytest.raises(tw.ToolchainError, match=r"cannot be used: its? "):
         Cache.default().get_or_build(KEY, ".so", lambda: native.compile_library(TEXT, cut), {})
     assert Cache.default().stats().entries == 0
 
