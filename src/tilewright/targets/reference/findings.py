@@ -35,6 +35,7 @@ class Kind(Enum):
     OVERTAKEN = "unguarded wait"
     TRANSACTION = "wrong expected bytes"
     DIVISION = "division by zero"
+    EDGE = "element beyond an edge in a result"
     UNFINISHED = "unfinished at the end"
     ENDED = "reaches a block that may have ended"
     UNCOVERED = "elements never written"

@@ -33,6 +33,14 @@ def held(machine: Machine, warp: Warp, value: Value) -> Registers:
     return registers.of_lanes(value.dtype, shape[0])
 
 
+def set_beyond(warp: Warp, value: Value, beyond: Array | None) -> None:
+    """Remember which elements of a fragment lie beyond the edge of an array."""
+    if beyond is not None and beyond.any():
+        warp.beyond[value] = beyond
+    else:
+        warp.beyond.pop(value, None)
+
+
 def require_written(machine: Machine, warp: Warp, op: Op, value: Value) -> None:
     """Report elements of a fragment that nothing has written."""
     registers = held(machine, warp, value)
@@ -44,9 +52,29 @@ def require_written(machine: Machine, warp: Warp, op: Op, value: Value) -> None:
         machine.checker.registers(warp.agent, op, value, element, lane, len(missing))
 
 
-def define(machine: Machine, warp: Warp, op: Op, value: Value, values: Array, fill: Any = None) -> None:
-    """Write all elements of a fragment; ``fill``: the number that they all are, in every thread."""
+def define(
+    machine: Machine,
+    warp: Warp,
+    op: Op,
+    value: Value,
+    values: Array,
+    *,
+    fill: Any = None,
+    beyond: Array | None = None,
+) -> None:
+    """Write all elements of a fragment.
+
+    Args:
+        machine: the machine.
+        warp: whose part of it.
+        op: what writes it.
+        value: the fragment.
+        values: its elements.
+        fill: the number that they all are, in every thread.
+        beyond: which of them lie beyond the edge of an array.
+    """
     touch(machine, warp, op, value, "write")
+    set_beyond(warp, value, beyond)
     warp.registers[value] = Registers(values, np.ones(values.shape, bool), fill=fill)
 
 

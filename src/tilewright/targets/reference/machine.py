@@ -12,6 +12,7 @@ from tilewright.ir.ops import Block, Op
 from tilewright.ir.types import Value
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.nodes import Sym
+from tilewright.targets.reference import edges
 from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Scope, join
 from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.counters import BankCount, Counters, SectorCount
@@ -58,6 +59,7 @@ class Machine:
         self.footprints = Footprints(lanes, kernel.threads)
         self.extents = Extents(kernel)
         self.engines = Engines(lanes)
+        self.signs = edges.Signs(kernel)
         self.barriers = 0
         self._rules = rules
         self._buffers = buffers
@@ -149,6 +151,7 @@ class Machine:
         buffer = warp.block.buffers[value.buffer]
         footprint = self.footprints.of(warp.rank, value, spread, warp.env)
         result = np.zeros(self.shape(warp, spread), value.dtype.numpy)
+        warp.loaded = None
         if footprint is None:
             return result
         site = self.checker.site(op, value, "read")
@@ -163,6 +166,7 @@ class Machine:
             who = np.full_like(lanes, WHOLE_WARP) if by_warp else lanes
             self.checker.reads(agent, site, buffer, at, who)
             self._count(site, buffer, footprint, vector)
+            warp.loaded = edges.of_load(buffer, footprint.valid, touched, at)
         return result
 
     def store(
@@ -174,6 +178,7 @@ class Machine:
         spread: Distribution,
         vector: int,
         values: Array,
+        beyond: Array | None = None,
     ) -> None:
         """Write a tensor in memory; an agent in the background delivers when its group completes."""
         buffer = warp.block.buffers[value.buffer]
@@ -187,6 +192,7 @@ class Machine:
         if self.check:
             self.checker.writes(agent, site, buffer, at, lanes, self.engines.by_warp(op, value, spread))
             self._count(site, buffer, footprint, vector)
+            edges.mark(buffer, at, None if beyond is None else beyond[touched])
         if agent.in_background:
             buffer.elements[at] = poison(value.dtype, ())
             warp.deliveries.append(Delivery(agent.time, buffer, at, values[touched]))

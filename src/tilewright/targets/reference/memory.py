@@ -122,6 +122,7 @@ class Buffer:
         locate: the coordinate of an element offset, or None.
         exists: which elements belong to the array; None if all do.
         history: None if hazards are not looked for.
+        beyond: which elements of shared memory were read beyond the edge of an array; None if none were.
         first: where element 0 lies in the history, which buffers that overlap share.
         units: how many entries of the history one element takes.
     """
@@ -133,6 +134,7 @@ class Buffer:
     locate: Callable[[int], tuple[int, ...] | None]
     exists: Array | None = None
     history: History | None = None
+    beyond: Array | None = None
     first: int = 0
     units: int = 1
 

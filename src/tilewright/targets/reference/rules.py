@@ -15,8 +15,9 @@ from tilewright.ir.types import Value
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.nodes import Expr
 from tilewright.layout.registers import broadcast, registers_of
+from tilewright.targets.reference import edges
 from tilewright.targets.reference.agents import Agent, join
-from tilewright.targets.reference.fragments import define, held, read, touch
+from tilewright.targets.reference.fragments import define, held, read, set_beyond, touch
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.numerics import Array, accumulate, convert, elementwise, number
 from tilewright.targets.reference.overlaps import find_overlap
@@ -43,6 +44,7 @@ def _fragment(machine: Machine, warp: Warp, op: ops.Fragment) -> None:
         registers.values[...] = registers.fill
         registers.written[...] = True
     touch(machine, warp, op, op.result, "write")
+    set_beyond(warp, op.result, None)
     warp.registers[op.result] = registers
 
 
@@ -60,17 +62,18 @@ def _move(machine: Machine, warp: Warp, op: ops.Copy, agent: Agent) -> None:
     spread = op.spread
     vector = widest_vector(op, spread) if op.vector is None else op.vector
     if op.source.is_fragment:
-        values = read(machine, warp, op, op.source)
+        values, beyond = read(machine, warp, op, op.source), warp.beyond.get(op.source)
     else:
         other = number(op.other, op.source.dtype) if op.other != 0 else None
         values = machine.load(warp, agent, op, op.source, spread, vector, other)
+        beyond = warp.loaded
     moved = convert(values, op.source.dtype, op.target.dtype)
     if machine.check and op.source.is_tensor and op.target.is_tensor:
         find_overlap(machine, warp, op, agent)
     if op.target.is_fragment:
-        define(machine, warp, op, op.target, moved)
+        define(machine, warp, op, op.target, moved, beyond=beyond)
     else:
-        machine.store(warp, agent, op, op.target, spread, vector, moved)
+        machine.store(warp, agent, op, op.target, spread, vector, moved, beyond)
 
 
 @REFERENCE.rule(ops.AsyncCommit)
@@ -102,25 +105,32 @@ def _fill(machine: Machine, warp: Warp, op: ops.Fill) -> None:
 def _elementwise(machine: Machine, warp: Warp, op: ops.Elementwise) -> None:
     operands: list[Any] = []
     dtypes: list[DType | None] = []
+    marks: list[Array | None] = []
     for operand in op.operands_:
+        marks.append(None)
         if isinstance(operand, Value):
             is_fragment = operand.is_fragment
-            operands.append(_broadcast(machine, warp, op, operand) if is_fragment else warp.scalars[operand])
+            values = read(machine, warp, op, operand) if is_fragment else warp.scalars[operand]
+            operands.append(_broadcast(op, operand, values) if is_fragment else values)
             dtypes.append(operand.dtype)
+            beyond = warp.beyond.get(operand)
+            if beyond is not None and beyond.shape == values.shape:
+                marks[-1] = _broadcast(op, operand, beyond)
         else:
             operands.append(_held(warp.int(operand), op) if isinstance(operand, Expr) else operand)
             dtypes.append(None)
     values = elementwise(op.function, operands, dtypes, op.result.dtype)
     if op.result.is_fragment:
         shape = machine.shape(warp, op.result.fragment.distribution)
-        define(machine, warp, op, op.result, np.broadcast_to(values, shape))
+        beyond = edges.of_elementwise(op.function, operands, marks)
+        beyond = None if beyond is None else np.broadcast_to(beyond, shape)
+        define(machine, warp, op, op.result, np.broadcast_to(values, shape), beyond=beyond)
     else:
         warp.scalars[op.result] = values
 
 
-def _broadcast(machine: Machine, warp: Warp, op: ops.Elementwise, operand: Value) -> Array:
-    """An operand's value for each register of the result."""
-    values = read(machine, warp, op, operand)
+def _broadcast(op: ops.Elementwise, operand: Value, values: Array) -> Array:
+    """What belongs to an operand's registers, for each register of the result."""
     spread = op.result.fragment.distribution
     digits = broadcast(spread, operand.fragment.distribution)
     assert digits is not None, "verified"
@@ -141,11 +151,15 @@ def _mma(machine: Machine, warp: Warp, op: ops.Mma) -> None:
     accumulator = held(machine, warp, op.c)
     depth = _depth(op.a)
     shapes = op.mma.a(depth), op.mma.b(depth)
-    a, b = (
-        _operand(machine, warp, op, value, spread) for value, spread in zip((op.a, op.b), shapes, strict=True)
+    (a, b), beyond = zip(
+        *(
+            _operand(machine, warp, op, value, spread)
+            for value, spread in zip((op.a, op.b), shapes, strict=True)
+        ),
+        strict=True,
     )
     c = read(machine, warp, op, op.c)
-    result = c.copy()
+    result, sums_beyond = c.copy(), warp.beyond.get(op.c)
     for part in _parts(machine, warp, op.mma):
         maps = _dense(op.mma, depth, warp.rank * machine.lanes + part.start, part.stop - part.start)
         dense = [
@@ -153,7 +167,34 @@ def _mma(machine: Machine, warp: Warp, op: ops.Mma) -> None:
             for values, (index, shape) in zip((a, b), maps[:2], strict=True)
         ]
         result[part] = accumulate(op.mma.atom, dense[0], dense[1], c[part], *maps[2][0])
+        if any(marks is not None for marks in beyond):
+            marks = [
+                _scattered(np.zeros(v.shape, bool)[part] if m is None else m[part], index, shape)
+                for v, m, (index, shape) in zip((a, b), beyond, maps[:2], strict=True)
+            ]
+            rows, columns, wrong = edges.of_multiply(dense[0], dense[1], (marks[0], marks[1]))
+            if sums_beyond is None:
+                sums_beyond = np.zeros(c.shape, bool)
+            sums_beyond = sums_beyond.copy()
+            sums_beyond[part] |= rows[maps[2][0][0]] | columns[maps[2][0][1]]
+            if wrong.any():
+                _report_products(machine, warp, op, dense, marks, wrong)
     warp.registers[op.c] = Registers(result, accumulator.written)
+    set_beyond(warp, op.c, sums_beyond)
+
+
+def _report_products(
+    machine: Machine, warp: Warp, op: ops.Mma, dense: list[Array], marks: list[Array], wrong: Array
+) -> None:
+    """Report the operands that multiply elements beyond the edge of K into sums."""
+    k = int(wrong.argmax())
+    for value, numbers, beyond in zip((op.a, op.b), dense, marks, strict=True):
+        used = beyond[:, k] & (numbers[:, k] != 0)
+        if used.any():
+            row = int(used.argmax())
+            what = f"{edges.spelled(numbers[row, k])}, which is multiplied into sums of elements inside"
+            count = int((beyond & (numbers != 0))[:, wrong].sum())
+            edges.report(machine.checker, warp.agent, op, value, ((row, k), 0), what, count)
 
 
 def _depth(value: Value) -> int:
@@ -163,12 +204,15 @@ def _depth(value: Value) -> int:
     return depth
 
 
-def _operand(machine: Machine, warp: Warp, op: ops.Mma, value: Value, spread: Distribution) -> Array:
+def _operand(
+    machine: Machine, warp: Warp, op: ops.Mma, value: Value, spread: Distribution
+) -> tuple[Array, Array | None]:
+    """An operand's elements, and which of them lie beyond the edge of an array."""
     if value.is_fragment:
-        return read(machine, warp, op, value)
+        return read(machine, warp, op, value), warp.beyond.get(value)
     dim, run = spread.vector()
     vector = value.tensor.view.vector_width(dim, min(run & -run, max(16 // value.dtype.bytes, 1)))
-    return machine.load(warp, warp.agent, op, value, spread, vector)
+    return machine.load(warp, warp.agent, op, value, spread, vector), warp.loaded
 
 
 def _parts(machine: Machine, warp: Warp, mma: TiledMma) -> list[slice]:

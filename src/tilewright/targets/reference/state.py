@@ -168,6 +168,8 @@ class Warp:
         mma_group: the number of the open group of asynchronous MMAs, from 1.
         waiting: what it waits for; None while it runs.
         executes: the operation that it is at.
+        beyond: for fragments, which elements lie beyond the edge of an array; none that is not here.
+        loaded: the same of what it read last from memory.
     """
 
     index: int
@@ -189,6 +191,8 @@ class Warp:
     mma_group: int = 1
     waiting: Wait | None = None
     executes: Op | None = None
+    beyond: dict[Value, Array] = field(default_factory=dict)
+    loaded: Array | None = None
 
     def int(self, value: Int) -> int:
         """The present value of an integer."""

@@ -14,6 +14,7 @@ from tilewright.ir.async_ops import TmaLoad, TmaStore
 from tilewright.ir.op import Op
 from tilewright.ir.types import Value
 from tilewright.layout.walk import evaluate
+from tilewright.targets.reference import edges
 from tilewright.targets.reference.agents import Agent, Proxy, Scope
 from tilewright.targets.reference.barriers import Load, TransactionBarrier
 from tilewright.targets.reference.findings import Kind
@@ -80,6 +81,7 @@ def _load_into(
         _keep_within(machine, warp, agent, op, (op.source, source, at[exists]), (op.target, target, tile))
         _check(machine, agent, op, op.source, source, at[exists], "read")
         _check(machine, agent, op, op.target, target, tile[usable], "write")
+        edges.mark(target, tile[usable], ~exists[usable])
     target.elements[tile[usable]] = poison(op.target.dtype, ())
 
     def land() -> None:

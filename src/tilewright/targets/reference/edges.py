@@ -1,0 +1,232 @@
+"""Elements beyond the edge of an array, followed through registers and shared memory into sums and extremes.
+
+A tile that reaches past the edge of its array has elements there, which take part in everything: a sum over
+``exp(x)`` counts them as 1.  They are marked when they are loaded, and so is what is computed of them;
+choosing something else for them (`tw.where`) clears the mark.  A reduction, or the K of a multiply, that
+mixes them with elements inside is a finding unless their values change nothing: 0 in a sum, the least number
+in a maximum.  Where all of what is reduced lies beyond, as in rows past the last, so does the result.
+
+Marks are not kept in global memory: what a kernel writes there, it means.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from tilewright.dtypes import limits
+from tilewright.ir.fragment_ops import Reduce
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import Elementwise, Op
+from tilewright.ir.types import Value
+from tilewright.layout.nodes import Expr
+from tilewright.layout.ranges import bounds
+from tilewright.targets.reference.agents import Agent
+from tilewright.targets.reference.checker import Checker
+from tilewright.targets.reference.findings import Access, Finding, Kind
+from tilewright.targets.reference.memory import Buffer
+from tilewright.targets.reference.numerics import Array
+
+NON_NEGATIVE = ("abs", "exp", "exp2", "sqrt")
+"""Functions without negative results."""
+
+KEEPING = {"add": all, "mul": all, "div": all, "min": all, "max": any, "pow": all, "fma": all, "rsqrt": all}
+"""Functions whose result is not negative if all, or any, of their operands are not."""
+
+
+class Signs:
+    """Which fragments of a kernel hold no negative number: 0 changes no maximum of them.
+
+    Args:
+        kernel: the kernel.
+    """
+
+    def __init__(self, kernel: Kernel) -> None:
+        ops = list(kernel.walk())
+        changed = {value for op in ops for value in op.written}
+        self._made = {op.result: op for op in ops if isinstance(op, Elementwise) and op.result not in changed}
+        self._known: dict[Value, bool] = {}
+
+    def is_positive_or_0(self, operand: Any) -> bool:
+        """Whether an operand holds no negative number, whatever the kernel is given."""
+        if not isinstance(operand, Value):
+            return (bounds(operand)[0] if isinstance(operand, Expr) else operand) >= 0
+        if operand.dtype.kind in ("uint", "bool"):
+            return True
+        if operand not in self._known:
+            op = self._made.get(operand)
+            self._known[operand] = op is not None and self._of(op)
+        return self._known[operand]
+
+    def _of(self, op: Elementwise) -> bool:
+        operands = op.operands_[1:] if op.function == "select" else op.operands_
+        if op.function in NON_NEGATIVE:
+            return op.result.dtype.is_float  # the least integer has no absolute value
+        if op.function == "mul" and operands[0] is operands[1] and op.result.dtype.is_float:
+            return True
+        if op.function in ("select", "convert", "saturate"):
+            return all(map(self.is_positive_or_0, operands))
+        over = KEEPING.get(op.function)
+        return over is not None and op.result.dtype.is_float and over(map(self.is_positive_or_0, operands))
+
+
+# ---------------------------------------------------------------- marks
+
+
+def some(marks: Array | None) -> Array | None:
+    """Marks, or None if there are none."""
+    return marks if marks is not None and marks.any() else None
+
+
+def of_load(buffer: Buffer, valid: Array, touched: Array, at: Array) -> Array | None:
+    """Which elements that a warp reads lie beyond an edge.
+
+    Args:
+        buffer: what is read.
+        valid: which elements exist in the view.
+        touched: which of them are read.
+        at: where those lie.
+    """
+    marks = ~valid
+    if buffer.beyond is not None:
+        marks[touched] |= buffer.beyond[at]
+    return some(marks)
+
+
+def mark(buffer: Buffer, at: Array, marks: Array | None) -> None:
+    """Remember which of the elements written to shared memory lie beyond an edge."""
+    if not buffer.is_shared or (buffer.beyond is None and some(marks) is None):
+        return
+    if buffer.beyond is None:
+        buffer.beyond = np.zeros(len(buffer.elements), bool)
+    buffer.beyond[at] = False if marks is None else marks
+
+
+def of_elementwise(function: str, operands: list[Any], marks: list[Array | None]) -> Array | None:
+    """Which results lie beyond: those of an operand that does; of a choice, only the chosen one counts."""
+    if all(part is None for part in marks):
+        return None
+    if function == "select":
+        left, right = (False if part is None else part for part in marks[1:])
+        chosen = np.where(operands[0], left, right)
+        return chosen if marks[0] is None else np.asarray(chosen | marks[0])
+    made: Array | None = None
+    for part in marks:
+        made = part if made is None else made if part is None else np.asarray(made | part)
+    return made
+
+
+# ---------------------------------------------------------------- reductions
+
+
+def is_neutral(function: str, values: Array, op: Reduce, signs: Signs) -> Array:
+    """Which values change nothing that they are combined with by a reduction."""
+    if function == "sum":
+        return np.asarray(values == 0)
+    least, most = limits(op.source.dtype)
+    if function == "min":
+        return np.asarray(values >= most)
+    return np.asarray(values <= (0 if signs.is_positive_or_0(op.source) else least))
+
+
+def of_reduce(op: Reduce, marks: Array, neutral: Array) -> tuple[Array, Array]:
+    """What a reduction does with elements beyond an edge.
+
+    Args:
+        op: the reduction.
+        marks: which elements lie beyond; of shape (lanes, results, values of each).
+        neutral: which change nothing.
+
+    Returns:
+        Which results lie beyond themselves, and which mix elements inside with others that change them; of
+        shape (lanes, results).
+    """
+    beyond, inside, some_beyond = (
+        np.asarray(part.any(-1)) for part in (marks & ~neutral, ~marks & ~neutral, marks)
+    )
+    lanes = np.arange(len(beyond))
+    for digit in op.plan.lanes:
+        apart = digit.weight
+        while apart < digit.weight * digit.extent:
+            beyond, inside, some_beyond = (
+                np.asarray(part | part[lanes ^ apart]) for part in (beyond, inside, some_beyond)
+            )
+            apart *= 2
+    return some_beyond & ~inside, beyond & inside
+
+
+def of_multiply(a: Array, b: Array, marks: tuple[Array, Array]) -> tuple[Array, Array, Array]:
+    """What a multiply does with elements beyond an edge.
+
+    Args:
+        a: (m, k).
+        b: (n, k).
+        marks: which elements of each lie beyond.
+
+    Returns:
+        The rows and the columns of the sums that lie beyond themselves, and the k at which elements beyond
+        the edge are multiplied into sums inside.
+    """
+    used, wrong = [], []
+    for values, beyond in zip((a, b), marks, strict=True):
+        inside = (~beyond & (values != 0)).any(1) | ~beyond.any(1)
+        used.append((values != 0)[inside].any(0))
+        wrong.append((beyond & (values != 0))[inside].any(0))
+    rows, columns = (np.asarray(beyond.all(1)) for beyond in marks)
+    # An operand that lies beyond as a whole is past the end of K, and its products are 0.
+    whole = bool(rows.all() or columns.all())
+    found = (wrong[0] & used[1]) | (wrong[1] & used[0])
+    if whole:
+        rows, columns = np.zeros_like(rows), np.zeros_like(columns)
+    return rows, columns, np.asarray(found)
+
+
+# ---------------------------------------------------------------- findings
+
+
+def report(
+    checker: Checker,
+    agent: Agent,
+    op: Op,
+    value: Value,
+    place: tuple[tuple[int, ...], int],
+    what: str,
+    count: int,
+) -> None:
+    """Report elements beyond an edge that change a result inside.
+
+    Args:
+        checker: where findings go.
+        agent: who computes.
+        op: the reduction or multiply.
+        value: the fragment or tensor that holds the elements.
+        place: one of them, and the lane that holds it.
+        what: its value, and what it changes.
+        count: how many there are.
+    """
+    element, lane = place
+    site = checker.site(op, value, "read")
+    key = (Kind.EDGE, value, site)
+    if not checker.findings.is_new(key, count):
+        return
+    neutral = "0"
+    if isinstance(op, Reduce) and op.function != "sum":
+        neutral = "-inf" if op.function == "max" else "inf"
+        if not op.source.dtype.is_float:
+            neutral = str(limits(op.source.dtype)[op.function == "min"])
+    reason = (
+        f"this element lies beyond the edge of an array and is {what};\n"
+        f"  choose another number there, tw.where(inside, {value}, {neutral}), or let "
+        f"tw.load(..., other=...) read what becomes {neutral} here"
+    )
+    memory = "registers" if value.is_fragment else value.tensor.memory.value
+    access = Access.of(checker.describe(site), agent, lane)
+    checker.findings.add(key, Finding(Kind.EDGE, str(value), memory, element, 0, access, None, reason))
+
+
+def spelled(value: Any) -> str:
+    """A number as messages have it."""
+    number = float(value)
+    return str(int(number)) if math.isfinite(number) and number.is_integer() else f"{number:.6g}"

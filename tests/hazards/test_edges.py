@@ -1,0 +1,228 @@
+"""Elements beyond the edge of an array that change a result inside are found; with right twins."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.targets.reference.findings import Kind
+
+TILE = (8, 64)
+
+
+@tw.kernel(X="M N", Y="M N")
+def rows(X, Y, *, compute, other=0):
+    """A function of the rows of X, which a tile holds whole, and ``inside``, the mask of its columns."""
+    m = tw.block_index(tw.ceil_div(X.shape[0], 8))
+    x = tw.load(X.tile(TILE, (m, 0)).partition((8, 4)), other=other)
+    y = compute(x, tw.coordinates(x, 1) < X.shape[1], X.shape[1])
+    tw.copy(y + tw.fragment(x, fill=0) if y.shape != x.shape else y, Y.tile(TILE, (m, 0)))
+
+
+def findings(kernel: Any, *arrays: np.ndarray, **constants: Any) -> list[Any]:
+    return list(kernel.bind(**constants).check(*arrays).findings)
+
+
+def arrays(shape: tuple[int, int] = (13, 50), dtype: type = np.float32) -> tuple[np.ndarray, np.ndarray]:
+    x = np.random.default_rng(0).standard_normal(shape) + 3
+    return x.astype(dtype), np.zeros(shape, dtype)
+
+
+WRONG = {
+    "softmax": lambda x, inside, n: tw.exp(x) / tw.reduce_sum(tw.exp(x), 1),
+    "maximum": lambda x, inside, n: x - tw.reduce_max(x, 1),
+    "minimum": lambda x, inside, n: x - tw.reduce_min(x, 1),
+    "variance": lambda x, inside, n: tw.reduce_sum((x - 3.0) ** 2, 1) / n,
+    "count": lambda x, inside, n: x + tw.reduce_sum((x > -9.0).to(tw.f32), 1),
+    "after a mask of something else": lambda x, inside, n: (
+        x / tw.reduce_sum(tw.where(x < 9.0, x + 1.0, 0.0), 1)
+    ),
+    "in two steps": lambda x, inside, n: x / tw.reduce_sum(tw.reduce_sum(tw.exp(x), 1, per_thread=True), 1),
+    "another map": lambda x, inside, n: (
+        x + tw.redistribute(tw.reduce_sum(tw.redistribute(tw.exp(x), x), 1), like=tw.reduce_sum(x, 1))
+    ),
+    "in place": lambda x, inside, n: x / tw.reduce_sum(tw.fragment(x, fill=0).assign(tw.exp(x)), 1),
+}
+RIGHT = {
+    "sum of zeros": lambda x, inside, n: tw.reduce_sum(x, 1) / n,
+    "sum of squares": lambda x, inside, n: tw.reduce_sum(x * x, 1) / n,
+    "masked": lambda x, inside, n: tw.exp(x) / tw.reduce_sum(tw.where(inside, tw.exp(x), 0.0), 1),
+    "multiplied by a mask": lambda x, inside, n: x / tw.reduce_sum(tw.exp(x) * inside.to(tw.f32), 1),
+    "masked first": lambda x, inside, n: x - tw.reduce_max(tw.where(inside, x, -math.inf), 1),
+    "largest size": lambda x, inside, n: x / tw.reduce_max(abs(x), 1),
+    "largest after relu": lambda x, inside, n: x / tw.reduce_max(tw.maximum(x, 0.0), 1),
+    "largest square": lambda x, inside, n: x / tw.reduce_max(x * x, 1),
+    "nothing is reduced": lambda x, inside, n: tw.exp(x) + 1.0,
+    "variance": lambda x, inside, n: tw.reduce_sum(tw.where(inside, (x - 3.0) ** 2, 0.0), 1) / n,
+    "in two steps": lambda x, inside, n: x / tw.reduce_sum(tw.reduce_sum(x, 1, per_thread=True), 1),
+}
+
+
+@pytest.mark.parametrize("compute", WRONG.values(), ids=WRONG)
+def test_what_changes_a_result_is_found(compute: Any) -> None:
+    found = findings(rows, *arrays(), compute=compute)
+    assert {finding.kind for finding in found} == {Kind.EDGE}
+    assert all("beyond the edge of an array and is " in str(finding) for finding in found)
+
+
+@pytest.mark.parametrize("compute", WRONG.values(), ids=WRONG)
+def test_whole_tiles_have_no_edge(compute: Any) -> None:
+    assert findings(rows, *arrays((16, 64)), compute=compute) == []
+
+
+@pytest.mark.parametrize("compute", WRONG.values(), ids=WRONG)
+def test_rows_past_the_last_are_left_alone(compute: Any) -> None:
+    assert findings(rows, *arrays((13, 64)), compute=compute) == []
+
+
+@pytest.mark.parametrize("compute", RIGHT.values(), ids=RIGHT)
+def test_what_changes_nothing_is_no_finding(compute: Any) -> None:
+    assert findings(rows, *arrays(), compute=compute) == []
+
+
+def test_a_finding_says_where_and_what_to_do() -> None:
+    [found] = findings(rows, *arrays(), compute=WRONG["softmax"])
+    text = str(found)
+    assert "element beyond an edge in a result on registers exp_1[0, 50], 182 elements in all" in text
+    assert "is 1, which changes the sum of elements inside" in text
+    assert "tw.where(inside, exp_1, 0), or let tw.load(..., other=...) read what becomes 0 here" in text
+    assert "tw.reduce_sum(tw.exp(x), 1)" in text
+
+
+@pytest.mark.parametrize(
+    ("other", "name", "is_clean"),
+    [
+        (-math.inf, "softmax", True),
+        (-math.inf, "maximum", True),
+        (math.inf, "minimum", True),
+        (3, "variance", True),
+        (1, "sum of zeros", False),
+        (-1, "largest size", False),
+        (-math.inf, "minimum", False),
+    ],
+)
+def test_other_is_right_where_it_becomes_neutral(other: float, name: str, is_clean: bool) -> None:
+    compute = {**RIGHT, **WRONG}[name]
+    if name == "variance":
+        compute = WRONG["variance"]
+    assert (findings(rows, *arrays(), compute=compute, other=other) == []) == is_clean
+
+
+def test_integers_have_a_least_number() -> None:
+    x, y = arrays(dtype=np.int32)
+    compute = WRONG["maximum"]
+    assert findings(rows, x, y, compute=compute) != []
+    assert findings(rows, x, y, compute=compute, other=-(2**31)) == []
+    x, y = arrays(dtype=np.uint8)
+    assert findings(rows, x, y, compute=compute) == []  # no number is below 0
+
+
+@tw.kernel(X="M N", Y="M N")
+def through_shared(X, Y, *, compute, background=False):
+    m = tw.block_index(tw.ceil_div(X.shape[0], 8))
+    held = tw.shared(TILE, X.dtype)
+    if background:
+        tw.copy_async(X.tile(TILE, (m, 0)), held, threads=(8, 4))
+        tw.async_commit()
+        tw.async_wait(0)
+    else:
+        tw.copy(X.tile(TILE, (m, 0)), held, threads=(8, 4))
+    tw.barrier()
+    x = tw.load(held.partition((8, 4)))
+    y = compute(x, tw.coordinates(x, 1) < X.shape[1], X.shape[1])
+    tw.copy(y + tw.fragment(x, fill=0) if y.shape != x.shape else y, Y.tile(TILE, (m, 0)))
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_marks_go_through_shared_memory(background: bool) -> None:
+    wrong = findings(through_shared, *arrays(), compute=WRONG["softmax"], background=background)
+    assert {finding.kind for finding in wrong} == {Kind.EDGE}
+    assert findings(through_shared, *arrays(), compute=RIGHT["masked"], background=background) == []
+
+
+@tw.kernel(X="M N", Y="M N")
+def across_warps(X, Y, *, masked):
+    m = tw.block_index(tw.ceil_div(X.shape[0], 8))
+    spread = tw.raked((8, 256), (1, 128), 1, 1)
+    x = tw.exp(tw.load(X.tile((8, 256), (m, 0)), spread))
+    if masked:
+        x = tw.where(tw.coordinates(x, 1) < X.shape[1], x, 0.0)
+    total = tw.reduce_sum(x, 1, scratch=tw.shared((8, 4), tw.f32))
+    tw.copy(x / total, Y.tile((8, 256), (m, 0)))
+
+
+@pytest.mark.parametrize("columns", [100, 150, 255])
+def test_reductions_of_several_warps(columns: int) -> None:
+    x, y = arrays((13, columns))
+    assert {f.kind for f in findings(across_warps, x, y, masked=False)} == {Kind.EDGE}
+    assert findings(across_warps, x, y, masked=True) == []
+
+
+MMA = tw.TiledMma(tw.atoms.MMA_F16, (2, 1), (1, 2))
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def product(A, B, C, *, change=None, in_registers=False, reduced=None):
+    m, n, k = (*MMA.tile[:2], 32)
+    at = tw.block_index(tw.ceil_div(C.shape, (m, n)))
+    sA, sB = tw.shared((m, k), A.dtype), tw.shared((n, k), B.dtype)
+    acc = tw.accumulator(MMA)
+    for turn in tw.range(tw.ceil_div(A.shape[1], k)):
+        a = tw.load(A.tile((m, k), (at[0], turn)).partition((16, 4)))
+        tw.copy(a if change is None else change(a), sA)
+        tw.copy(B.tile((n, k), (at[1], turn)), sB, threads=(16, 4))
+        tw.barrier()
+        if in_registers:
+            tw.mma(tw.load(sA, tw.operand_a(MMA, k)), tw.load(sB, tw.operand_b(MMA, k)), acc)
+        else:
+            tw.mma(sA, sB, acc)
+        tw.barrier()
+    if reduced is not None:
+        inside = tw.coordinates(acc, 1) + at[1] * n < C.shape[1]
+        acc = acc - reduced(acc, inside)
+    tw.copy(acc, C.tile((m, n), at))
+
+
+def operands(m: int, n: int, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((rows, k)).astype(np.float16) for rows in (m, n))
+    return a, b, np.zeros((m, n), np.float32)
+
+
+@pytest.mark.parametrize("in_registers", [False, True])
+@pytest.mark.parametrize(("m", "n", "k"), [(40, 20, 50), (32, 16, 64), (5, 3, 7)])
+def test_products_of_zeros_are_no_finding(m: int, n: int, k: int, in_registers: bool) -> None:
+    assert findings(product, *operands(m, n, k), in_registers=in_registers) == []
+    # exp(0) = 1, but the other operand is 0 there
+    assert findings(product, *operands(m, n, k), change=tw.exp, in_registers=in_registers) == []
+
+
+def test_products_past_the_end_of_k_are_found() -> None:
+    @tw.kernel(A="M K", C="M N")
+    def squares(A, C):
+        m, n, k = (*MMA.tile[:2], 32)
+        a, b = (tw.load(A.tile((rows, k), (0, 0)), like) for rows, like in ((m, MMA.a(k)), (n, MMA.b(k))))
+        acc = tw.accumulator(MMA)
+        tw.mma(tw.exp(a), tw.exp(b), acc)
+        tw.copy(acc, C.tile((m, n), (0, 0)))
+
+    a, _, c = operands(32, 16, 20)
+    found = findings(squares, a, c)
+    assert {finding.kind for finding in found} == {Kind.EDGE}
+    assert "which is multiplied into sums of elements inside" in str(found[0])
+    assert findings(squares, operands(32, 16, 32)[0], c) == []
+    assert findings(squares, operands(20, 16, 32)[0], operands(20, 16, 32)[2]) == []
+
+
+def test_columns_of_sums_beyond_the_edge_are_marked() -> None:
+    """As in attention: scores of keys that do not exist."""
+    given = operands(40, 20, 48)
+    assert {f.kind for f in findings(product, *given, reduced=lambda x, i: tw.reduce_max(x, 1))} == {
+        Kind.EDGE
+    }
+    masked = lambda x, i: tw.reduce_max(tw.where(i, x, -math.inf), 1)  # noqa: E731
+    assert findings(product, *given, reduced=masked) == []
