@@ -108,7 +108,11 @@ def _cpu(dtype: DType, shape: tuple[int, int, int], math: str) -> Config:
     m, n, k = shape
     side_m, side_n, _ = chosen.shape
     wide = CPU_COLUMNS[0] if n > CPU_COLUMNS[0] else side_n  # whole rows of the widest micro-tile
-    tiles = {(_fit(tm, m, side_m), _fit(tn, n, wide)) for tm in CPU_ROWS for tn in CPU_COLUMNS}
+    rows, columns = (
+        [extent for extent in extents if extent % side == 0]  # of whole atoms
+        for extents, side in ((CPU_ROWS, side_m), (CPU_COLUMNS, side_n))
+    )
+    tiles = {(_fit(tm, m, side_m), _fit(tn, n, wide)) for tm in rows for tn in columns}
     best = min(sorted(tiles, reverse=True), key=lambda tile: cpu_time(tile, m, n, settings().threads))
     steps = max(-(-k // CPU_DEPTH), 1)
     return Config.of(chosen, (*best, _fit(CPU_DEPTH, -(-k // steps), 8)), (1, 1))

@@ -192,10 +192,11 @@ class Machine:
         if self.check:
             self.checker.writes(agent, site, buffer, at, lanes, self.engines.by_warp(op, value, spread))
             self._count(site, buffer, footprint, vector)
-            edges.mark(buffer, at, None if beyond is None else beyond[touched])
+            edges.mark(buffer, at, None if beyond is None or agent.in_background else beyond[touched])
         if agent.in_background:
             buffer.elements[at] = poison(value.dtype, ())
-            warp.deliveries.append(Delivery(agent.time, buffer, at, values[touched]))
+            marks = None if beyond is None else beyond[touched]
+            warp.deliveries.append(Delivery(agent.time, buffer, at, values[touched], marks))
         else:
             buffer.elements[at] = values[touched]
 
@@ -224,6 +225,7 @@ class Machine:
         """Complete a warp's asynchronous copies up to group ``groups``, and let its lanes know."""
         for delivery in [d for d in warp.deliveries if d.group <= groups]:
             delivery.buffer.elements[delivery.at] = delivery.values
+            edges.mark(delivery.buffer, delivery.at, delivery.beyond)
         warp.deliveries = [d for d in warp.deliveries if d.group > groups]
         known = warp.copies.clocks.known[Scope.LANE]
         known[warp.copies.slot] = max(known[warp.copies.slot], groups)

@@ -119,12 +119,13 @@ class Registers:
 
 @dataclass(frozen=True)
 class Delivery:
-    """What an asynchronous copy will write when its group completes."""
+    """What an asynchronous copy will write when its group completes, and what of it lies beyond an edge."""
 
     group: int
     buffer: Buffer
     at: Array
     values: Array
+    beyond: Array | None = None
 
 
 @dataclass(frozen=True)
