@@ -8,9 +8,8 @@ in the cache, and a prepared launch is stored for the next call.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from operator import is_
-from typing import TYPE_CHECKING, Any, cast, overload
+from typing import Any, overload
 
 from tilewright.calls import is_hashable, launches
 from tilewright.errors import LaunchError, shown
@@ -24,24 +23,17 @@ from tilewright.runtime.backends import (
     Prepared,
     backend_for,
     backend_named,
-    broken_rules,
 )
 from tilewright.runtime.binding import bind, check_output
 from tilewright.runtime.builds import Builds, Surroundings
+from tilewright.runtime.checks import BoundChecks, KernelChecks
 from tilewright.runtime.constants import exact as exactly
 from tilewright.runtime.loaded import launched_lately, remembers
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.recent import Recent
 from tilewright.runtime.specialise import specs_of
-from tilewright.runtime.specimens import Specimen, check_count, in_order, with_arrays
+from tilewright.runtime.specimens import Specimen, check_count, in_order
 from tilewright.tracebacks import trim
-
-if TYPE_CHECKING:  # a target is loaded when it is asked for
-    from tilewright.runtime.reference import PreparedReference
-    from tilewright.targets.reference.report import Report
-
-CHECKED = ("lanes", "target", "arch", "outputs", "partial")
-"""The options of `Bound.check`; other names are those of arguments and constants."""
 
 KEPT = 1024
 """How many prepared launches a bound kernel remembers; the least recently used is forgotten first."""
@@ -50,8 +42,8 @@ MOST_BOUND = 256
 """For how many sets of constants a kernel remembers what it was bound to."""
 
 
-@launches.methods("bind", "trace", "compile", "check")
-class Kernel:
+@launches.methods("bind", "trace", "compile")
+class Kernel(KernelChecks):
     """A kernel that can be traced, checked, compiled and launched.
 
     Example:
@@ -126,12 +118,6 @@ class Kernel:
         bound, given = self._split(named)
         return bound.compile(*arguments, target=target, arch=arch, **given)
 
-    def check(self, *arguments: Any, **named: Any) -> Report:
-        """Run on copies of the arguments under the hazard checker, with the options of `Bound.check`."""
-        options = {name: named.pop(name) for name in CHECKED if name in named}
-        bound, given = self._split(named)
-        return bound.check(*arguments, **options, **given)
-
     def _split(self, named: Mapping[str, Any]) -> tuple[Bound, dict[str, Any]]:
         """The kernel bound to the constants among some named values, and the arguments among them."""
         names = {parameter.name for parameter in self.program.parameters}
@@ -144,8 +130,8 @@ class Kernel:
         return f"<kernel {self.name}({names}{', *, ' + constants if constants else ''})>"
 
 
-@launches.methods("trace", "compile", "check", "prepare")
-class Bound:
+@launches.methods("trace", "compile", "prepare")
+class Bound(BoundChecks):
     """A kernel with its compile-time constants fixed."""
 
     def __init__(
@@ -291,45 +277,6 @@ class Bound:
         backend = backend_named(target) if target is not None else self._backend(given, None)
         self._builds.keep_up()
         return self._builds.executable(specs, backend, arch)
-
-    def check(
-        self,
-        *arguments: Any,
-        lanes: int | None = None,
-        target: str | None = None,
-        arch: str | None = None,
-        outputs: str | Sequence[str] = (),
-        partial: str | Sequence[str] = (),
-        **named: Any,
-    ) -> Report:
-        """Run on copies of the arguments under the hazard checker, on the host, and report what it finds.
-
-        Args:
-            arguments: as for a launch; the caller's arrays are not written.  `tw.like` values stand for
-                arrays of random numbers.
-            lanes: threads per warp; default: as many as the kernel's MMA atom has.
-            target: whose rules the kernel must keep too: shared memory, threads, instructions of ``"cuda"``
-                or ``"cpu"``; no such machine is needed.  Default: none.
-            arch: the target's architecture, e.g. ``"sm_90a"``; default: that of this machine.
-            outputs: names of arrays whose contents mean nothing before the launch: they begin as NaN, and an
-                element that is read before it is written is found.  Others may be read, as ``C += A B`` does.
-            partial: names of written arrays that the kernel may leave elements of as they are.
-            named: arguments by the names of the kernel's parameters.
-
-        Returns:
-            Races, out-of-bounds and unwritten accesses, deadlocks, elements of written arrays that nothing
-            writes, with the source lines; bank conflicts and global-memory sectors; the rules of ``target``
-            that are broken.  ``report.raise_if_any()`` makes findings an error.
-
-        Raises:
-            LaunchError: the arguments do not fit the kernel, or no such target or architecture.
-            LegalityError: the kernel breaks rules that hold on every target.
-        """
-        given = tuple(with_arrays(in_order(self.program, arguments, named)))
-        prepared = cast("PreparedReference", self._prepare(given, "reference"))
-        rules_of, broken = broken_rules(prepared.executable.kernel, target, arch)
-        report = prepared.check(given, lanes=lanes, outputs=outputs, partial=partial)
-        return replace(report, target=rules_of, violations=broken)
 
     def _backend(self, arguments: Sequence[Any], target: str | None) -> Backend:
         infos = [

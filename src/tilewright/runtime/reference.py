@@ -14,6 +14,7 @@ from tilewright.lang.program import Parameter
 from tilewright.runtime.arguments import number
 from tilewright.runtime.arrays import ArrayInfo, describe, elements
 from tilewright.runtime.binding import Binding
+from tilewright.runtime.checking import WORK, Blocks, asked_blocks, check_lanes
 from tilewright.runtime.executable import Executable
 from tilewright.targets.reference.memory import overlapping
 from tilewright.targets.reference.report import Report
@@ -83,13 +84,16 @@ class PreparedReference:
         lanes: int | None = None,
         outputs: str | Sequence[str] = (),
         partial: str | Sequence[str] = (),
+        blocks: Blocks | None = None,
     ) -> Report:
         """Run on copies of the arrays, and report; see `tilewright.runtime.kernel.Bound.check`.
 
         Raises:
-            LaunchError: ``outputs`` or ``partial`` name what the kernel does not write.
+            LaunchError: ``outputs`` or ``partial`` name what the kernel does not write; blocks that the grid
+                does not have, or lanes that no warp has.
         """
         kernel = self.executable.kernel
+        check_lanes(kernel, lanes)
         arrays, numbers = self._unpacked(arguments)
         arrays = dict(zip(arrays, copied(list(arrays.values())), strict=True))
         return run(
@@ -100,6 +104,8 @@ class PreparedReference:
             lanes=lanes,
             outputs=_written("outputs", outputs, kernel),
             whole=kernel.written_params - _written("partial", partial, kernel),
+            blocks=asked_blocks(kernel, self.binding.grid, blocks),
+            work=WORK if blocks is None else None,
         )
 
     def _unpacked(self, arguments: Sequence[Any]) -> tuple[dict[str, HostArray], dict[str, Any]]:

@@ -30,6 +30,8 @@ class Checker:
     remedies: Remedies
     events: Events = field(default_factory=Events)
     findings: Findings = field(default_factory=lambda: Findings(LIMIT))
+    accessed: int = 0
+    """How many elements have been compared with the accesses before."""
     _sites: list[Site] = field(default_factory=list)
     _numbers: dict[tuple[int, Value, str], int] = field(default_factory=dict)
 
@@ -47,6 +49,7 @@ class Checker:
 
     def reads(self, agent: Agent, site: int, buffer: Buffer, at: Array, lanes: Array) -> None:
         """Lanes read elements: each must come after the element's last write."""
+        self.accessed += len(at)
         history = buffer.history
         if history is None or not len(at):
             return
@@ -81,6 +84,7 @@ class Checker:
             lanes: whose elements they are.
             by_warp: whether the lanes of the warp write together, each also elements of others.
         """
+        self.accessed += len(at)
         history = buffer.history
         if history is None or not len(at):
             return

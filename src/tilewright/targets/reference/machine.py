@@ -16,6 +16,7 @@ from tilewright.targets.reference import edges
 from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Scope, join
 from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.counters import BankCount, Counters, SectorCount
+from tilewright.targets.reference.coverage import Trail
 from tilewright.targets.reference.engines import Engines
 from tilewright.targets.reference.extents import Extents
 from tilewright.targets.reference.findings import Kind
@@ -61,6 +62,7 @@ class Machine:
         self.engines = Engines(lanes)
         self.signs = edges.Signs(kernel)
         self.barriers = 0
+        self.trail = Trail()
         self._rules = rules
         self._buffers = buffers
         self._scalars = scalars
@@ -107,6 +109,7 @@ class Machine:
         """Execute operations, yielding at every synchronisation."""
         for op in body.ops:
             warp.executes = op
+            self.trail.ran.add(id(op))
             steps = self._rules.lookup(op)(self, warp, op)
             if steps is not None:
                 yield from steps

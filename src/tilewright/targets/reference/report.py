@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tilewright.errors import HazardError, LegalityError, Violation
 from tilewright.targets.reference.counters import Counters
+from tilewright.targets.reference.coverage import Coverage
 from tilewright.targets.reference.findings import Finding
 
 
@@ -24,6 +25,7 @@ class Report:
         blocks: how many blocks were executed.
         target: the target and architecture whose rules were asked too; empty if none was named.
         violations: the rules of that target that the kernel breaks.
+        coverage: what the run was about: sizes, blocks, operations that never ran, loops that were short.
     """
 
     kernel: str
@@ -34,6 +36,7 @@ class Report:
     blocks: int
     target: str = ""
     violations: tuple[Violation, ...] = ()
+    coverage: Coverage = Coverage()
 
     @property
     def is_clean(self) -> bool:
@@ -58,4 +61,5 @@ class Report:
         tail = [f"and {self.omitted} more"] if self.omitted else []
         if self.violations:
             tail.append(str(LegalityError(self.kernel, self.target, self.violations)))
+        head = "\n".join([head, *self.coverage.lines()])
         return "\n\n".join([head, *(str(finding) for finding in self.findings), *tail])

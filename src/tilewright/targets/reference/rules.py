@@ -279,7 +279,9 @@ def _get_variable(machine: Machine, warp: Warp, op: ops.GetVariable) -> None:
 
 @REFERENCE.rule(ops.For)
 def _for(machine: Machine, warp: Warp, op: ops.For) -> Steps:
-    for index in range(warp.int(op.start), warp.int(op.stop), op.step):
+    turns = range(warp.int(op.start), warp.int(op.stop), op.step)
+    machine.trail.turned(op, len(turns))
+    for index in turns:
         warp.env[op.index] = index
         yield from machine.steps(warp, op.body)
 

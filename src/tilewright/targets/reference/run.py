@@ -19,11 +19,13 @@ from tilewright.layout.distribution import Distribution
 from tilewright.layout.nodes import Sym
 from tilewright.layout.walk import evaluate
 from tilewright.targets.reference.checker import Checker
+from tilewright.targets.reference.coverage import covered
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.memory import Buffer, array_buffer, share, share_histories, workspace_buffer
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.report import Report
 from tilewright.targets.reference.rules import REFERENCE
+from tilewright.targets.reference.selection import Selection
 from tilewright.targets.rules import RuleTable
 
 
@@ -39,6 +41,7 @@ def run(
     rules: RuleTable = REFERENCE,
     outputs: Collection[str] = (),
     whole: Collection[str] = (),
+    work: int | None = None,
 ) -> Report:
     """Execute a kernel in place on NumPy arrays, and look for hazards.
 
@@ -54,6 +57,7 @@ def run(
         outputs: arrays whose contents mean nothing on entry: they begin as poison, and elements that are read
             before they are written are found.
         whole: arrays of which every element must be written, once all blocks have run; others are found.
+        work: after so many accesses to elements only blocks run that stand for others; default: all run.
 
     Returns:
         What was found and counted.  A block or cluster that cannot go on ends the run.
@@ -74,10 +78,13 @@ def run(
         >>> x, y = np.arange(32, dtype=np.float32), np.zeros(32, np.float32)
         >>> print(run(double.trace(x, y), {"X": x, "Y": y}))
         kernel double: no findings
+        ran 1 block of 32 threads in warps of 32, for N = 32
         >>> bool((y == x + x).all())
         True
     """
     lanes = kernel.lanes if lanes is None else lanes
+    if lanes < 1:
+        raise LaunchError(f"kernel {kernel.name}: lanes={lanes}; nearest legal choice: lanes={kernel.lanes}")
     _verify(kernel, lanes)
     env = bind_sizes(kernel, arrays, sizes or {})
     for guard in kernel.guards:
@@ -86,16 +93,20 @@ def run(
     buffers = _bind_buffers(kernel, arrays, env, check)
     _forget(kernel, buffers, outputs)
     machine = Machine(kernel, lanes, rules, buffers, _bind_scalars(kernel, scalars or {}), check)
-    extents = [int(evaluate(axis.extent, env)) for axis in kernel.grid]
-    done, is_over = 0, blocks is None
+    extents = tuple(int(evaluate(axis.extent, env)) for axis in kernel.grid)
+    selection = Selection(kernel, env, extents, buffers, work, asked=blocks is not None)
+    done = 0
     for indices in _clusters(kernel, extents, _grid(extents) if blocks is None else blocks):
+        if selection.leaves_out(indices, machine.checker.accessed):
+            continue
         if not machine.run_cluster([(index, {**env, **_block_env(kernel, index)}) for index in indices]):
-            is_over = False
+            selection.has_stopped = True
             break
         done += len(indices)
-    uncovered = _uncovered(kernel, buffers, machine.checker, whole if is_over else ())
+    uncovered = _uncovered(kernel, buffers, machine.checker, whole, selection)
     found = machine.checker.findings
-    return Report(kernel.name, found.all(), found.omitted, machine.counters, uncovered, done)
+    about = covered(kernel, env, machine.trail, extents, done, lanes, selection.told(done))
+    return Report(kernel.name, found.all(), found.omitted, machine.counters, uncovered, done, coverage=about)
 
 
 def bind_sizes(kernel: Kernel, arrays: Mapping[str, Array], sizes: Mapping[str, int]) -> dict[Sym, int]:
@@ -213,7 +224,11 @@ def _forget(kernel: Kernel, buffers: Mapping[Value, Buffer], outputs: Collection
 
 
 def _uncovered(
-    kernel: Kernel, buffers: Mapping[Value, Buffer], checker: Checker, whole: Collection[str]
+    kernel: Kernel,
+    buffers: Mapping[Value, Buffer],
+    checker: Checker,
+    whole: Collection[str],
+    selection: Selection,
 ) -> dict[str, int]:
     """How many elements of each written array nothing has written; of ``whole`` arrays, that is found."""
     counts = {}
@@ -221,10 +236,12 @@ def _uncovered(
         for value in (value.buffer for value in op.written):
             if value.name not in kernel.written_params or value.name in counts:
                 continue
-            missing = buffers[value].never_written()
+            missing = selection.unwritten(value, buffers[value].never_written())
+            if missing is None:
+                continue
             if buffers[value].history is not None:
                 counts[value.name] = len(missing)
-            if len(missing) and value.name in whole:
+            if len(missing) and value.name in whole and selection.knows_all:
                 checker.uncovered(op, buffers[value], missing)
     return counts
 

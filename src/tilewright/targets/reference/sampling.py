@@ -1,0 +1,166 @@
+"""Which blocks of a grid are equal up to their place, and which of them stand for the others.
+
+Two blocks are equal if everything that decides their control flow and their predicates is: bounds of loops,
+conditions, where edges cut their tiles.  What cannot be separated from the place makes blocks different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.async_ops import Arrive, TmaLoad, TmaStore, Wait
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import For, If, Let, SetVariable, Variable
+from tilewright.ir.types import Memory, TensorType, Value
+from tilewright.layout.expr import add, all_of, expand, less, mul
+from tilewright.layout.nodes import Add, And, Cond, Int, Less, Not, Or, Sym
+from tilewright.layout.ranges import bounds
+from tilewright.layout.walk import evaluate, substitute, symbols
+from tilewright.targets.reference.numerics import Array
+
+
+def block_symbols(kernel: Kernel, indices: Array) -> dict[Sym, Array]:
+    """What many blocks know of themselves: for each symbol of the grid its values, one per row of indices."""
+    found = {axis.sym: indices[:, at] for at, axis in enumerate(kernel.grid)}
+    return found | {member.sym: indices[:, member.axis] % member.extent for member in kernel.cluster}
+
+
+def all_blocks(extents: Sequence[int]) -> Array:
+    """Every block index as a row, x fastest."""
+    grids = np.indices(tuple(reversed(extents))).reshape(len(extents), -1)
+    return np.ascontiguousarray(grids[::-1].T)
+
+
+def representatives(kernel: Kernel, env: Mapping[Sym, int], extents: Sequence[int]) -> Array | None:
+    """Blocks that stand for all: of each class of equal blocks the first, its neighbours, and the last.
+
+    Returns:
+        Rows of block indices in the order of the grid; None if blocks cannot be told to be equal.
+    """
+    if any(isinstance(op, Variable | SetVariable) and _varies(kernel, op) for op in kernel.walk()):
+        return None
+    blocks = all_blocks(extents)
+    known = block_symbols(kernel, blocks)
+    columns = [np.zeros(len(blocks), np.int64)]
+    lets = _lets(kernel)
+    for what in _decisive(kernel):
+        columns += _traits(substitute(what, lets), known, env)
+    _, classes = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
+    return blocks[sorted(set(_chosen(blocks, classes.reshape(-1), extents)))]
+
+
+def _chosen(blocks: Array, classes: Array, extents: Sequence[int]) -> Iterator[int]:
+    steps = [int(np.prod(extents[:axis], dtype=np.int64)) for axis in range(len(extents))]
+    _, first = np.unique(classes, return_index=True)
+    last = len(classes) - 1 - np.unique(classes[::-1], return_index=True)[1]
+    for low, high in zip(first.tolist(), last.tolist(), strict=True):
+        yield low
+        yield high
+        for axis, step in enumerate(steps):
+            if blocks[low, axis] + 1 < extents[axis] and classes[low + step] == classes[low]:
+                yield low + step
+
+
+def _varies(kernel: Kernel, op: Variable | SetVariable) -> bool:
+    """Whether a mutable integer may differ between blocks."""
+    value = op.initial if isinstance(op, Variable) else op.value
+    places = {axis.sym for axis in kernel.grid} | {member.sym for member in kernel.cluster}
+    lets = _lets(kernel)
+    return bool(symbols(substitute(value, lets)) & places)
+
+
+def _lets(kernel: Kernel) -> dict[Sym, Int]:
+    """What named integers stand for, in terms of what has no name."""
+    found: dict[Sym, Int] = {}
+    for op in kernel.walk():
+        if isinstance(op, Let):
+            found[op.result] = substitute(op.value, found)
+    return found
+
+
+def _decisive(kernel: Kernel) -> Iterator[Any]:
+    """Integers and conditions that decide what a block does, and what it finds to be there."""
+    seen: set[Value] = set()
+    for op in kernel.walk():
+        match op:
+            case For():
+                yield from (op.start, op.stop)
+            case If():
+                yield op.condition
+            case Arrive():
+                yield from (part for part in (op.stage, op.block) if part is not None)
+            case Wait():
+                yield from (op.stage, op.parity)
+            case TmaLoad():
+                yield op.stage
+                yield _box(op.at, op.source, op.target)
+            case TmaStore():
+                yield _box(op.at, op.target, op.source)
+        for value in op.operands:
+            if isinstance(value.type, TensorType) and value not in seen:
+                seen.add(value)
+                yield value.type.view.valid
+                if value.type.memory is Memory.SHARED:
+                    yield value.type.view.offset
+
+
+def _box(at: Sequence[Int], tensor: Value, box: Value) -> Cond:
+    """Whether a box lies inside of a tensor."""
+    shape = tensor.tensor.view.shape
+    sides: Sequence[Int] = (*(1,) * (len(at) - box.tensor.view.rank), *box.tensor.view.shape)
+    parts = (
+        part
+        for place, side, extent in zip(at, sides, shape, strict=True)
+        for part in (less(-1, place), less(add(place, side, -1), extent))
+    )
+    return all_of(*parts)
+
+
+def _traits(what: Any, known: Mapping[Sym, Array], env: Mapping[Sym, int]) -> list[Array]:
+    """Columns of numbers that are equal for blocks which an integer or condition does not tell apart."""
+    if not symbols(what) & known.keys():
+        return []
+    if symbols(what) <= known.keys() | env.keys():
+        column = np.asarray(evaluate(what, {**env, **known}), np.int64)
+        return [np.broadcast_to(column, next(iter(known.values())).shape)]
+    match what:
+        case And() | Or():
+            return [column for part in what.parts for column in _traits(part, known, env)]
+        case Not():
+            return _traits(what.part, known, env)
+        case Less():
+            gap = expand(add(what.right, mul(what.left, -1), -1))
+            return _clipped(gap, known, env)
+    return [known[sym] for sym in symbols(what) & known.keys()]
+
+
+def _clipped(gap: Int, known: Mapping[Sym, Array], env: Mapping[Sym, int]) -> list[Array]:
+    """What a block adds to ``gap``, as far as it matters for the sign of the whole."""
+    terms = gap.terms if isinstance(gap, Add) else ((gap, 1),)
+    constant = gap.constant if isinstance(gap, Add) else 0
+    own: Any = np.full(len(next(iter(known.values()))), constant, np.int64)
+    rest: Int = 0
+    for term, times in terms:
+        if symbols(term) <= known.keys() | env.keys():
+            own = own + times * np.asarray(evaluate(term, {**env, **known}))
+        elif symbols(term) & known.keys():
+            return [known[sym] for sym in symbols(gap) & known.keys()]
+        else:
+            rest = add(rest, mul(term, times))
+    low, high = _range(rest, env)
+    if low == -np.inf or high == np.inf:
+        return [own]
+    return [np.clip(own, -int(high) - 1, -int(low))]
+
+
+def _range(value: Int, env: Mapping[Sym, int]) -> tuple[float, float]:
+    """The range of an integer over loops and coordinates, for these sizes."""
+    fixed: dict[Sym, Int] = {}
+    for sym in symbols(value):
+        stop = None if sym.stop is None else substitute(sym.stop, env)
+        if sym not in env and isinstance(stop, int):
+            fixed[sym] = Sym(sym.name, sym.low, max(stop - 1, sym.low), sym.divisor)
+    return bounds(substitute(value, {**env, **fixed}))

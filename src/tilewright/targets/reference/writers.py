@@ -1,0 +1,130 @@
+"""Which block writes each element of global memory, from the places of the writes alone, without running."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, cast
+
+import numpy as np
+
+from tilewright.ir.async_ops import TmaStore
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import Block, Copy, For, If, Let, Op
+from tilewright.ir.types import Value
+from tilewright.layout.nodes import Sym
+from tilewright.layout.walk import evaluate
+from tilewright.targets.reference.footprint import box_at
+from tilewright.targets.reference.numerics import Array
+from tilewright.targets.reference.sampling import all_blocks, block_symbols
+
+MOST_VISITS = 50_000
+"""How many times the blocks of a grid together may come to an access that is looked at."""
+
+MOST_PAIRS = 4
+"""How many pairs of blocks that touch one element are told apart."""
+
+
+class UnknownError(Exception):
+    """The elements that a block touches cannot be told without running it."""
+
+
+@dataclass
+class Writers:
+    """Who writes what.
+
+    Args:
+        of: for each array that is written the number of the block that writes each element, from 1; 0 for
+            elements that no block writes.
+        meeting: blocks that write, or read and write, one element: a few pairs of them.
+    """
+
+    of: dict[Value, Array]
+    meeting: set[int] = field(default_factory=set)
+    _visits: int = 0
+
+    def visit(self, block: int, op: Op, value: Value, at: Array, writes: bool) -> None:
+        """A block accesses elements."""
+        self._visits += 1
+        if self._visits > MOST_VISITS:
+            raise UnknownError
+        owner = self.of[value.buffer]
+        at = at[(at >= 0) & (at < len(owner))]
+        others = owner[at]
+        others = others[(others != 0) & (others != block + 1)]
+        if len(others) and len(self.meeting) < 2 * MOST_PAIRS:
+            self.meeting |= {block, int(others[0]) - 1}
+        if writes:
+            owner[at] = block + 1
+
+
+def writers(
+    kernel: Kernel, env: Mapping[Sym, int], extents: tuple[int, ...], elems: Mapping[Value, int]
+) -> Writers | None:
+    """Who writes each element of the arrays that a kernel writes; None if only a run can tell.
+
+    Args:
+        kernel: the kernel.
+        env: its sizes.
+        extents: of its grid.
+        elems: elements of each of the arrays that are written.
+    """
+    found = Writers({value: np.zeros(count, np.int32) for value, count in elems.items()})
+    blocks = all_blocks(extents)
+    known = block_symbols(kernel, blocks)
+    try:
+        # Writes of all blocks first: a read meets also what a later block writes.
+        for writes in (True, False):
+            for number in range(len(blocks)):
+                mine = {**env, **{sym: int(values[number]) for sym, values in known.items()}}
+                for op, value, at in _accesses(kernel.body, mine, found.of.keys(), writes):
+                    found.visit(number, op, value, at, writes)
+    except (UnknownError, KeyError):  # a mutable integer has no value here
+        return None
+    return found
+
+
+def _accesses(
+    block: Block, env: dict[Sym, int], arrays: Collection[Value], writes: bool
+) -> Iterator[tuple[Op, Value, Array]]:
+    """The elements of some arrays that a block's operations write, or else read."""
+    if not _touches(block, frozenset(arrays), writes):
+        return
+    for op in block.ops:
+        if isinstance(op, Let):
+            env[op.result] = int(evaluate(op.value, env))
+        for value in op.written if writes else op.read:
+            if value.buffer in arrays:
+                yield op, value, _elements(op, value, env)
+        if isinstance(op, For) and _touches(op.body, frozenset(arrays), writes):
+            for index in range(int(evaluate(op.start, env)), int(evaluate(op.stop, env)), op.step):
+                yield from _accesses(op.body, {**env, op.index: index}, arrays, writes)
+        elif isinstance(op, If):
+            taken = op.then if evaluate(op.condition, env) else op.otherwise
+            yield from _accesses(taken, dict(env), arrays, writes)
+        elif not isinstance(op, For):
+            for region in op.regions:
+                yield from _accesses(region, dict(env), arrays, writes)
+
+
+@lru_cache(maxsize=4096)
+def _touches(block: Block, arrays: frozenset[Value], writes: bool) -> bool:
+    return any(v.buffer in arrays for op in block.walk() for v in (op.written if writes else op.read))
+
+
+def _elements(op: Op, value: Value, env: Mapping[Sym, int]) -> Array:
+    """Offsets of the elements that an operation touches of a tensor in global memory."""
+    if isinstance(op, TmaStore) and value is op.target:
+        at = [int(evaluate(place, env)) for place in op.at]
+        sides = [int(evaluate(side, env)) for side in op.source.tensor.view.shape]
+        offsets, exists = box_at(value, at, sides, env)
+        return cast(Array, offsets[exists])
+    view = value.tensor.view
+    shape = [extent for extent in view.shape if isinstance(extent, int)]
+    if not isinstance(op, Copy) or len(shape) < view.rank:
+        raise UnknownError
+    mapping: dict[Sym, Any] = {**env, **dict(zip(view.coords, np.indices(shape, sparse=True), strict=True))}
+    offsets = np.broadcast_to(np.asarray(evaluate(view.offset, mapping), np.int64), shape)
+    exists = np.broadcast_to(np.asarray(evaluate(view.valid, mapping), bool), shape)
+    return cast(Array, offsets[exists])
