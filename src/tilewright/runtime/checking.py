@@ -25,7 +25,7 @@ legal(
 LANES = (32, 64)
 """Threads of the warps that GPUs have."""
 
-WORK = 8_000_000
+WORK = 6_000_000
 """Accesses to elements, a few seconds of them, after which `check` runs only blocks that stand for others."""
 
 

@@ -21,7 +21,6 @@ CHECKED = ("lanes", "target", "arch", "outputs", "partial", "blocks")
 """The options of `Bound.check`; other names are those of arguments and constants."""
 
 
-@launches.methods("check")
 class BoundChecks:
     """What a bound kernel has of the checker."""
 
@@ -30,6 +29,7 @@ class BoundChecks:
     def _prepare(self, arguments: tuple[Any, ...], target: str | None) -> Prepared:
         raise NotImplementedError
 
+    @launches.of("Bound.check")
     def check(
         self,
         *arguments: Any,
@@ -80,10 +80,10 @@ class _Splits(Protocol):
     def _split(self, named: Mapping[str, Any]) -> tuple[BoundChecks, dict[str, Any]]: ...
 
 
-@launches.methods("check")
 class KernelChecks:
     """What a kernel has of the checker."""
 
+    @launches.of("Kernel.check")
     def check(self: _Splits, *arguments: Any, **named: Any) -> Report:
         """Run on copies of the arguments under the hazard checker, with the options of `Bound.check`."""
         options = {name: named.pop(name) for name in CHECKED if name in named}

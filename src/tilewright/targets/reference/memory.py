@@ -248,14 +248,18 @@ def share(one: Buffer, other: Buffer) -> bool:
 
 
 def share_histories(buffers: Iterable[Buffer], written: Container[Value]) -> None:
-    """Give arrays that overlap in memory one history, if any of them is written.
+    """Give arrays that overlap in memory one history, if any of them is written; if none is, nothing is kept.
 
     Its entries are as fine as the dtypes and the distances of the arrays are.
     """
     known = [buffer for buffer in buffers if buffer.history is not None]
     for numbers in overlapping(buffer.bounds for buffer in known):
         group = [known[number] for number in numbers]
-        if len(group) == 1 or not any(buffer.owner in written for buffer in group):
+        if not any(buffer.owner in written for buffer in group):
+            for buffer in group:
+                buffer.history = None
+            continue
+        if len(group) == 1:
             continue
         low, high = min(buffer.address for buffer in group), max(buffer.bounds[1] for buffer in group)
         sizes = [buffer.owner.dtype.bytes for buffer in group]

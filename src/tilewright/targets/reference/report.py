@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tilewright.errors import HazardError, LegalityError, Violation
 from tilewright.targets.reference.counters import Counters
@@ -36,7 +36,7 @@ class Report:
     blocks: int
     target: str = ""
     violations: tuple[Violation, ...] = ()
-    coverage: Coverage = Coverage()
+    coverage: Coverage = field(default_factory=Coverage)
 
     @property
     def is_clean(self) -> bool:
