@@ -4,18 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from tilewright.calls import launches
+from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Program
-from tilewright.runtime.backends import broken_rules
+from tilewright.runtime.backends import backend_named, broken_rules
 from tilewright.runtime.checking import Blocks
 from tilewright.runtime.executable import Prepared
-from tilewright.runtime.specimens import in_order, with_arrays
+from tilewright.runtime.specimens import check_count, in_order, with_arrays
 
 if TYPE_CHECKING:  # a target is loaded when it is asked for
-    from tilewright.runtime.reference import PreparedReference
+    from tilewright.runtime.reference import PreparedReference, ReferenceBackend
     from tilewright.targets.reference.report import Report
+    from tilewright.targets.reference.sizes import SizesReport
+
+SECONDS = 30.0
+"""After which `check_sizes` begins no further size."""
 
 CHECKED = ("lanes", "target", "arch", "outputs", "partial", "blocks")
 """The options of `Bound.check`; other names are those of arguments and constants."""
@@ -27,6 +32,10 @@ class BoundChecks:
     program: Program
 
     def _prepare(self, arguments: tuple[Any, ...], target: str | None) -> Prepared:
+        raise NotImplementedError
+
+    def trace(self, *arguments: Any, **named: Any) -> Kernel:
+        """The traced kernel."""
         raise NotImplementedError
 
     @launches.of("Bound.check")
@@ -75,17 +84,84 @@ class BoundChecks:
         report = prepared.check(given, lanes=lanes, outputs=outputs, partial=partial, blocks=blocks)
         return replace(report, target=rules_of, violations=broken)
 
+    @launches.of("Bound.check_sizes")
+    def check_sizes(
+        self,
+        *arguments: Any,
+        sizes: Any = None,
+        seconds: float = SECONDS,
+        **named: Any,
+    ) -> SizesReport:
+        """`check` at the sizes that show most: loops of no, one and many iterations, tiles cut by an edge.
 
-class _Splits(Protocol):
-    def _split(self, named: Mapping[str, Any]) -> tuple[BoundChecks, dict[str, Any]]: ...
+        Each dimension is varied by itself, the others being of one whole tile or long enough: so that loops
+        along it turn 0 and 1 times, as often as their ring of shared memory has stages, once more and once
+        less, and 2 * stages + 1 times; so that the grid has one and two blocks; each with whole tiles, and
+        with an edge that cuts the last one.  Then all dimensions are ragged at once.  Where a kernel takes
+        multiples only, ragged sizes are multiples of 8, of 16, or of 64.
+
+        Args:
+            arguments: arrays or `tw.like` values as specimens: their dtypes, and in which order their
+                dimensions lie in memory, are kept; their extents and contents are not.  Numbers as for a
+                launch.
+            sizes: the extents to try instead for some dimensions, by name: ``{"K": (0, 64, 100), "N": 64}``.
+            seconds: no further size is begun after this time.
+            named: arguments by the names of the kernel's parameters, and the options of `check`.
+
+        Returns:
+            One report of all sizes: `findings`, each with the sizes that show it; which sizes the kernel
+            refuses; which operations ran at none.
+
+        Raises:
+            LaunchError: the arguments do not fit the kernel, or no dimension has such a name.
+            LegalityError: the kernel breaks rules at every size.
+
+        Example:
+            A barrier is missing behind the second copy, which the first iteration alone does not show:
+
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="N", Y="N")
+            ... def through_shared(X, Y):
+            ...     held = tw.shared(64, X.dtype)
+            ...     for n in tw.range(tw.ceil_div(X.shape[0], 64)):
+            ...         tw.copy(X.tile((64,), (n,)), held, threads=64)
+            ...         tw.barrier()
+            ...         tw.copy(held, Y.tile((64,), (n,)), threads=32)
+            >>> report = through_shared.check_sizes(tw.like("f32", 100), tw.like("f32", 100))
+            >>> [str(finding.kind.value) for finding in report.findings]
+            ['read-write race']
+            >>> sorted(dict(sizes)["N"] for sizes, one in report.reports if one.is_clean)
+            [0, 1, 63, 64]
+        """
+        options = {name: named.pop(name) for name in CHECKED if name in named}
+        given = in_order(self.program, arguments, named)
+        check_count(self.program, given)
+        backend = cast("ReferenceBackend", backend_named("reference"))
+
+        def check(*made: Any) -> Report:
+            return self.check(*made, **options)
+
+        return backend.check_sizes(self.program, self.trace, given, check, sizes, float(seconds))
 
 
 class KernelChecks:
     """What a kernel has of the checker."""
 
+    def _split(self, named: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        raise NotImplementedError
+
     @launches.of("Kernel.check")
-    def check(self: _Splits, *arguments: Any, **named: Any) -> Report:
+    def check(self, *arguments: Any, **named: Any) -> Report:
         """Run on copies of the arguments under the hazard checker, with the options of `Bound.check`."""
-        options = {name: named.pop(name) for name in CHECKED if name in named}
+        return self._called("check", CHECKED, arguments, named)  # type: ignore[no-any-return]
+
+    @launches.of("Kernel.check_sizes")
+    def check_sizes(self, *arguments: Any, **named: Any) -> SizesReport:
+        """`check` at the sizes that show most; see `Bound.check_sizes`."""
+        options = (*CHECKED, "sizes", "seconds")
+        return self._called("check_sizes", options, arguments, named)  # type: ignore[no-any-return]
+
+    def _called(self, method: str, names: Sequence[str], arguments: Any, named: dict[str, Any]) -> Any:
+        options = {name: named.pop(name) for name in names if name in named}
         bound, given = self._split(named)
-        return bound.check(*arguments, **options, **given)
+        return getattr(bound, method)(*arguments, **options, **given)

@@ -16,6 +16,7 @@ from tilewright.runtime.arrays import ArrayInfo, describe, elements
 from tilewright.runtime.binding import Binding
 from tilewright.runtime.checking import WORK, Blocks, asked_blocks, check_lanes
 from tilewright.runtime.executable import Executable
+from tilewright.runtime.trials import check_sizes
 from tilewright.targets.reference.memory import overlapping
 from tilewright.targets.reference.report import Report
 from tilewright.targets.reference.run import run
@@ -39,6 +40,8 @@ class ReferenceBackend:
     def compile(self, kernel: Kernel, arch: str | None) -> Executable:
         """Nothing to compile."""
         return Executable(self.name, self.arch_name(), kernel)
+
+    check_sizes = staticmethod(check_sizes)
 
     def prepare(
         self,

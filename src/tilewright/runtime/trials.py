@@ -1,0 +1,131 @@
+"""A kernel under the checker at many sizes: which are tried, with which arrays, and the report of all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from tilewright.errors import LaunchError, LegalityError, TilewrightError, shown
+from tilewright.ir.kernel import Kernel
+from tilewright.kinds import is_integer, is_sequence
+from tilewright.lang.program import Program
+from tilewright.runtime.arrays import ArrayInfo, described
+from tilewright.runtime.specimens import Specimen, like
+from tilewright.targets.reference.coverage import extents
+from tilewright.targets.reference.report import Report
+from tilewright.targets.reference.sizes import Sizes, SizesReport
+from tilewright.targets.reference.trial_sizes import trial_sizes
+
+GRAINS = (1, 8, 16, 64)
+"""Of what ragged extents are multiples: the first that the kernel takes."""
+
+ODD = 97
+"""An extent that nothing divides: a kernel traced for it counts the iterations of ragged tiles too."""
+
+
+def check_sizes(
+    program: Program,
+    trace: Callable[..., Kernel],
+    given: Sequence[Any],
+    check: Callable[..., Report],
+    sizes: Any,
+    seconds: float,
+) -> SizesReport:
+    """One report of a kernel at many sizes; see `tilewright.runtime.kernel.Bound.check_sizes`."""
+    infos = _infos(program, given)
+    kernel = trace(*_arguments(program, given, infos, {}, ODD))
+    known = {p.name: int(a) for p, a in zip(program.parameters, given, strict=True) if p.kind == "index"}
+    known |= _extents(kernel, infos)
+    asked = _asked(program.name, kernel, sizes)
+    reports: dict[Sizes, Report] = {}
+    refused: dict[Sizes, str] = {}
+    left_out: list[Sizes] = []
+    broken: LegalityError | None = None
+    end = time.monotonic() + seconds
+    for wanted in trial_sizes(kernel, known, asked):
+        if time.monotonic() > end:
+            left_out.append(tuple(wanted.items()))
+            continue
+        for grain in GRAINS:
+            key = tuple((name, _rounded(name, size, grain, asked)) for name, size in wanted.items())
+            if key in reports:
+                break
+            try:
+                reports[key] = check(*_arguments(program, given, infos, dict(key), 0))
+                break
+            except (LegalityError, LaunchError) as error:
+                broken = error if isinstance(error, LegalityError) else broken
+                refused.setdefault(key, _why(error))
+    if not reports and broken is not None:
+        raise broken
+    return SizesReport(program.name, tuple(reports.items()), tuple(refused.items()), tuple(left_out))
+
+
+def _infos(program: Program, given: Sequence[Any]) -> dict[str, ArrayInfo]:
+    return {
+        p.name: argument.info if isinstance(argument, Specimen) else described(program.name, p.name, argument)
+        for p, argument in zip(program.parameters, given, strict=True)
+        if p.kind == "tensor"
+    }
+
+
+def _extents(kernel: Kernel, infos: Mapping[str, ArrayInfo]) -> dict[str, int]:
+    """The extents that the specimens have, by name."""
+    return {
+        str(extent): size
+        for value in kernel.tensors
+        for extent, size in zip(value.tensor.shape, infos[value.name].shape, strict=True)
+    }
+
+
+def _asked(name: str, kernel: Kernel, sizes: Any) -> dict[str, list[int]]:
+    """The extents that the caller wants tried, by dimension."""
+    known = [sym.name for sym in extents(kernel)]
+    found = {}
+    for dim, wanted in [] if sizes is None else _items(sizes):
+        values = list(wanted) if is_sequence(wanted) else [wanted]
+        if dim not in known or not values or not all(is_integer(v) and v >= 0 for v in values):
+            raise LaunchError(
+                f"kernel {name}: sizes={shown(sizes)} names no extents of {shown(dim)}; "
+                f"nearest legal choice: extents of {', '.join(known) or 'none'}, as in {{'M': (64, 65)}}"
+            )
+        found[dim] = [int(v) for v in values]
+    return found
+
+
+def _items(sizes: Any) -> list[tuple[Any, Any]]:
+    return list(sizes.items()) if isinstance(sizes, Mapping) else [(sizes, ())]
+
+
+def _rounded(name: str, size: int, grain: int, asked: Mapping[str, Sequence[int]]) -> int:
+    return size if name in asked else size - size % grain
+
+
+def _why(error: TilewrightError) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return " ".join(lines[:2]) if isinstance(error, LegalityError) else lines[0]
+
+
+def _arguments(
+    program: Program,
+    given: Sequence[Any],
+    infos: Mapping[str, ArrayInfo],
+    sizes: Mapping[str, int],
+    default: int,
+) -> list[Any]:
+    """The arguments with specimens of other extents, which lie in memory in the same order."""
+    made = []
+    for parameter, argument in zip(program.parameters, given, strict=True):
+        if parameter.kind != "tensor":
+            made.append(argument)
+            continue
+        info = infos[parameter.name]
+        names = parameter.dims or [f"{parameter.name}_{dim}" for dim in range(len(info.shape))]
+        shape = [sizes.get(name, default or extent) for name, extent in zip(names, info.shape, strict=True)]
+        strides = [0] * len(shape)
+        packed = 1
+        for dim in sorted(range(len(shape)), key=lambda d: (info.strides[d], -d)):
+            strides[dim], packed = packed, packed * max(shape[dim], 1)
+        made.append(like(info.dtype, shape, strides=strides))
+    return made
