@@ -10,7 +10,6 @@ from tilewright.targets.reference import Kind
 
 from .kernels import basic_gemm
 
-
 GEMM = tw.kernel(A="M K", B="N K", C="M N")(basic_gemm)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 import tilewright as tw
 from tilewright.ir.ops import Copy
@@ -84,7 +83,6 @@ def test_ldmatrix_then_stmatrix_needs_the_warp_barrier_too() -> None:
     assert finding.kind is Kind.READ_WRITE
 
 
-@pytest.mark.parametrize("lanes", [16, 64])
-def test_warps_of_another_size_have_no_such_instructions(lanes) -> None:
+def test_warps_of_another_size_have_no_such_instructions() -> None:
     x = matrix(32, 32, np.float16)
-    assert there_and_back.check(x, np.zeros_like(x), spread=MAP, ordered=False, lanes=lanes).is_clean
+    assert there_and_back.check(x, np.zeros_like(x), spread=MAP, ordered=False, lanes=64).is_clean

@@ -130,7 +130,9 @@ def test_a_report_raises_what_it_found() -> None:
     arrays = square(columns=8)
     report = run(trace("half_written", arrays, rows=16), arrays)
     assert not report.is_clean
-    with pytest.raises(HazardError, match=r"1 finding\n\nunwritten read on shared held\[16, 0\]"):
+    with pytest.raises(
+        HazardError, match=r"1 finding\nran 1 block .*\n\nunwritten read on shared held\[16, 0\]"
+    ):
         report.raise_if_any()
 
 

@@ -72,7 +72,8 @@ def test_operations_that_never_ran_are_named_with_their_line() -> None:
     assert f"never ran: {idle}" in str(report)
     report = ringed.check(*arrays(32, 0), stages=2)
     (idle,) = report.coverage.idle
-    assert "copy(" not in idle and idle.endswith("other operations beside it")
+    assert "copy(" not in idle
+    assert idle.endswith("other operations beside it")
     assert ringed.check(*arrays(32, 192), stages=2).coverage.idle == ()
 
 
@@ -119,7 +120,7 @@ def test_blocks_are_run_as_they_are_asked_for() -> None:
     x, y = arrays(320, 64)
     report = ringed.check(x, y, stages=3, blocks=[(2,), 7])
     assert report.blocks == 2
-    assert "8 blocks did not run: they were not asked for" in str(report)
+    assert "8 blocks did not run: only those that were asked for did" in str(report)
     assert ringed.check(x, y, stages=3, blocks=4).blocks == 4
     assert ringed.check(x, y, stages=3, blocks=99).blocks == 10
     assert ringed.check(x, y, stages=3, blocks="all").blocks == 10

@@ -132,7 +132,7 @@ def short_loops(kernel: Kernel, trail: Trail) -> tuple[ShortLoop, ...]:
             loop = ShortLoop(place(op), trail.trips.get(id(op), 0), stages_of(op))
             if loop.stages and loop.trips < loop.needed:
                 found.append(loop)
-    return tuple(found)
+    return tuple(dict.fromkeys(found))
 
 
 def stages_of(loop: For) -> int:

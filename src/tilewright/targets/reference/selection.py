@@ -97,7 +97,7 @@ class Selection:
             return ""
         which = f"{rest} block{'s' * (rest != 1)} did not run"
         if self._asked:
-            return f"{which}: they were not asked for"
+            return f"{which}: only those that were asked for did"
         if self._writers is None:
             known = 'where they write was not compared, as only a run can tell; blocks="all" runs all'
         elif self._writers.meeting:
