@@ -71,6 +71,7 @@ class Part:
         limit_s: seconds after which it is ended.
         well: whether its status and output mean that it went well; default: status 0.
         result: whether it keeps JSON, in a file named by ``{json}`` in the command.
+        asked: whether it runs only when it is asked for by name.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Part:
     limit_s: float
     well: Callable[[int, str], bool] = lambda status, output: status == 0
     result: bool = False
+    asked: bool = False
 
 
 @dataclass
@@ -128,15 +130,15 @@ def _benchmark(name: str, limit_s: float, *arguments: str) -> Part:
 
 def parts(quick: bool) -> list[Part]:
     """All parts, the most telling first."""
-    pytest = (PYTHON, "-m", "pytest", "-m", "gpu", "tests/gpu", *TILE_TESTS, "-n", "8")
-    pytest += ("-v",)  # names as they come: a run may be cut
-    pytest += ("-p", "no:cacheprovider", "-p", "no:benchmark")
+    # -v: names as they come, for a run may be cut.
+    pytest = (PYTHON, "-m", "pytest", "-n", "8", "-v", "-p", "no:cacheprovider", "-p", "no:benchmark")
     example = (PYTHON, str(ROOT / "examples" / "02_basic_gemm.py"))
     hurry = ("--quick",) if quick else ()
     return [
         Part("probe", (PYTHON, "-c", PROBE), 90),
         Part("doctor", (PYTHON, "-m", "tilewright", "doctor"), 60),
-        Part("tests", pytest, 240),
+        Part("tests", (*pytest, "-m", "gpu", "tests/gpu", *TILE_TESTS), 300),
+        Part("two-gpus", (*pytest, "-m", "two_gpus", "tests/gpu"), 120, asked=True),
         Part("example-cuda", (*example, "--target", "cuda"), 60),
         Part("example-cuda-small", (*example, "--target", "cuda", "--small"), 60),
         Part("example-optimized", (PYTHON, str(OPTIMIZED), "--target", "cuda"), 60),
@@ -244,7 +246,8 @@ def main() -> int:
     if unknown:
         parser.error(f"unknown parts: {', '.join(unknown)}; choose from {', '.join(names)}")
     asked.out.mkdir(parents=True, exist_ok=True)
-    wanted = [p for p in known if p.name in (asked.parts or names) and p.name not in asked.without]
+    usual = [part.name for part in known if not part.asked]
+    wanted = [p for p in known if p.name in (asked.parts or usual) and p.name not in asked.without]
     deadline = time.monotonic() + asked.seconds
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as scratch, (asked.out / "log.txt").open("w") as log:
