@@ -44,10 +44,10 @@ def is_integer(value: object) -> bool:
         (True, True, False, False, False)
     """
     if type(value) is int:
-        return -MOST < value < MOST
+        return -MOST <= value < MOST
     if isinstance(value, bool | np.bool_ | np.ndarray) or not hasattr(type(value), "__index__"):
         return False
-    return not isinstance(value, int) or -MOST < value < MOST
+    return not isinstance(value, int) or -MOST <= value < MOST
 
 
 def is_number(value: object) -> bool:
@@ -69,7 +69,7 @@ def is_sequence(value: object) -> bool:
 def near_integer(value: Any) -> int | None:
     """The integer next to a number; None of what is no number, or has none."""
     known = isinstance(value, int | float | np.integer | np.floating)
-    return int(value) if known and -MOST < value < MOST else None
+    return int(value) if known and -MOST <= value < MOST else None
 
 
 ANYTHING = Kind("anything", "anything", lambda value: True)
@@ -195,15 +195,15 @@ def _sequence(words: str, inner: Kind, outer: Callable[[Any], bool]) -> Kind:
     return Kind(f"{words} of {inner.several}", several, holds, inner.nearest, _near(inner, 1))
 
 
-def _near(inner: Kind, count: int) -> Callable[[Any], Any]:
-    """The nearest sequence to one entry or to several, at least ``count`` long."""
+def _near(inner: Kind, count: int, most: int | None = None) -> Callable[[Any], Any]:
+    """The nearest sequence to one entry or to several, ``count`` to ``most`` long."""
 
     def near(value: Any) -> Any:
         parts = value if is_sequence(value) else (value,)
         if len(parts) > MOST_ENTRIES:
             return None
         found = [part if inner.holds(part) else inner.near(part) for part in parts]
-        return None if any(part is None for part in found) else (*found, *(1,) * (count - len(found)))
+        return None if any(part is None for part in found) else (*found[:most], *(1,) * (count - len(found)))
 
     return near
 
@@ -217,7 +217,7 @@ def _tuple(inner: list[Kind]) -> Kind:
         return fits and all(kind.holds(part) for kind, part in zip(inner, value, strict=True))
 
     words = f"{len(inner)} {_listed([kind.several for kind in inner])}"
-    near = _near(inner[0], len(inner)) if len(set(inner)) == 1 else lambda value: None
+    near = _near(inner[0], len(inner), len(inner)) if len(set(inner)) == 1 else lambda value: None
     return Kind(words, f"tuples of {words}", holds, near=near)
 
 
