@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from tilewright.errors import LaunchError, Violation
+from tilewright.errors import LaunchError, LegalityError, Violation
 from tilewright.ir.kernel import Kernel, SizeParam, Workspace
 from tilewright.ir.passed import passed_params
 from tilewright.ir.printer import print_kernel
@@ -57,6 +57,8 @@ class CudaBackend:
         address = key([print_kernel(kernel), package_hash(), nvrtc.toolchain_id(), self.name, chosen])
         entry = Cache.default().get_or_build(address, ".cubin", build, meta)
         resources = {**dict(entry.meta["resources"]), "shared_bytes": listing.shared_bytes}  # type: ignore[call-overload]
+        if broken := cuda.too_many_as_compiled(kernel, resources["registers"]):
+            raise LegalityError(kernel.name, self.name, broken)
         seconds = time.perf_counter() - start
         return Executable(
             self.name,

@@ -16,6 +16,7 @@ from tilewright.targets.arch import Arch, architecture
 from tilewright.targets.atoms import TENSOR_CORE
 from tilewright.targets.cuda.prelude import MMA_FUNCTIONS
 from tilewright.targets.cuda.registers import too_many_registers
+from tilewright.targets.cuda.role_registers import too_many_in_roles
 from tilewright.targets.simt.mma import MULTIPLY_ADD
 
 SINCE_SM_90 = {*ASYNC_OPS} - {Role, RoleBarrier}
@@ -31,7 +32,7 @@ def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
     """
     chosen = architecture(arch)
     found = [*_launch(kernel, chosen), *_clusters(kernel, chosen), *_shared(kernel, chosen)]
-    found += too_many_registers(kernel, chosen)
+    found += [*too_many_registers(kernel, chosen), *too_many_in_roles(kernel, chosen)]
     for op in kernel.walk():
         found.extend(_operation(op, chosen))
         if isinstance(op, Reduce) and kernel.threads % chosen.lanes and op.plan.lanes:
