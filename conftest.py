@@ -2,6 +2,8 @@
 
 The markers are `gpu` and `two_gpus`; `-m gpu` asks for those tests, and without a GPU they then fail.
 
+In every GPU test the fixture `canaries` is in force: see `tests/canaries.py`.
+
 Golden files hold the text that a test expects; `--update-golden` writes them anew, to be read as a diff.
 """
 
@@ -9,9 +11,11 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from datetime import date
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -68,6 +72,32 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
             pytest.fail(f"{diff}\nif this is what it should say: pytest --update-golden", pytrace=False)
 
     return check
+
+
+def runs_on_gpu(item: Any) -> bool:
+    """Whether a test carries a marker of those that need a GPU."""
+    return any(item.get_closest_marker(name) for name in ("gpu", "two_gpus"))
+
+
+@pytest.fixture(autouse=True)
+def canaries(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Generator[Any, None, None]:
+    """In every GPU test: outputs lie between canaries, which are looked at when the test ends."""
+    if not runs_on_gpu(request.node):
+        yield None
+        return
+    with import_module("tests.canaries").in_force(monkeypatch) as made:
+        yield made
+
+
+def without_canaries(items: Iterable[Any]) -> list[str]:
+    """The GPU tests that go around the fixture."""
+    return [item.nodeid for item in items if runs_on_gpu(item) and "canaries" not in item.fixturenames]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if missing := without_canaries(items):
+        raise pytest.UsageError(f"GPU tests without the fixture `canaries`: {', '.join(missing)}")
 
 
 @pytest.hookimpl(wrapper=True)

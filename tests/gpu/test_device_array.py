@@ -7,9 +7,9 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from tests.canaries import plain
 
 import tilewright as tw
-from tilewright.ops.device_array import DeviceArray
 from tilewright.runtime import cuda, nvrtc
 from tilewright.runtime.arrays import describe
 from tilewright.tune.rivals import as_tensor
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.gpu
 @pytest.mark.parametrize("order", ["C", "F"])
 def test_there_and_back(dtype: tw.DType, order: str) -> None:
     host = np.asarray(np.arange(15).reshape(3, 5).astype(dtype.numpy), order=order)  # type: ignore[call-overload]
-    array = DeviceArray.of(host)
+    array = plain(host)
     assert array.host().tobytes() == host.tobytes()
     assert array.host().strides == host.strides
     assert array.T.host().tobytes() == host.T.tobytes()
@@ -33,13 +33,13 @@ def test_there_and_back(dtype: tw.DType, order: str) -> None:
 
 def test_a_view_with_gaps_is_copied_densely() -> None:
     host = np.arange(24.0).reshape(4, 6)[::2, ::3]
-    assert np.array_equal(DeviceArray.of(host).host(), host)
+    assert np.array_equal(plain(host).host(), host)
 
 
 def test_other_libraries_see_the_same_memory() -> None:
     torch = import_module("torch")
     host = np.random.default_rng(0).standard_normal((3, 5)).astype(tw.bf16.numpy)
-    array = DeviceArray.of(host)
+    array = plain(host)
     tensor = as_tensor(array)
     assert tensor.dtype == torch.bfloat16
     assert np.array_equal(tensor.float().cpu().numpy(), host.astype(np.float32))
@@ -57,7 +57,7 @@ def test_the_compiler_reports_what_it_used_each_time() -> None:
 
 
 def test_memory_is_given_back() -> None:
-    arrays = [DeviceArray.of(np.zeros(1 << 20, np.uint8)) for _ in range(4)]
+    arrays = [plain(np.zeros(1 << 20, np.uint8)) for _ in range(4)]
     addresses = [describe(array).pointer for array in arrays]
     for address in addresses:
         assert int(cuda.call("cuMemGetAddressRange", address)[1]) >= 1 << 20

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.canaries import Canaries
 
 import tilewright as tw
 from tilewright.ops.config import default_config
@@ -36,6 +37,14 @@ def cupy_host(array: Any) -> Any:
     return import_module("cupy").asnumpy(array)
 
 
+def torch_out(canaries: Canaries, host: np.ndarray[Any, Any]) -> Any:
+    return canaries.torch(host)
+
+
+def cupy_out(canaries: Canaries, host: np.ndarray[Any, Any]) -> Any:
+    return canaries.cupy(host)
+
+
 class OnlyDLPack:
     """A tensor of which nothing but its DLPack face can be seen."""
 
@@ -61,16 +70,22 @@ def dlpack_array(host: np.ndarray[Any, Any]) -> Any:
     return OnlyDLPack(torch_array(host))
 
 
+def dlpack_out(canaries: Canaries, host: np.ndarray[Any, Any]) -> Any:
+    return OnlyDLPack(canaries.torch(host))
+
+
 def dlpack_host(array: Any) -> Any:
     return torch_host(array.tensor)
 
 
-MAKERS: dict[str, tuple[str, Callable[..., Any], Callable[[Any], Any]]] = {
-    "torch": ("torch", torch_array, torch_host),
-    "cupy": ("cupy", cupy_array, cupy_host),
-    "dlpack": ("torch", dlpack_array, dlpack_host),
+MAKERS: dict[str, tuple[str, Callable[..., Any], Callable[..., Any], Callable[[Any], Any]]] = {
+    "torch": ("torch", torch_array, torch_out, torch_host),
+    "cupy": ("cupy", cupy_array, cupy_out, cupy_host),
+    "dlpack": ("torch", dlpack_array, dlpack_out, dlpack_host),
 }
-INSTALLED = [name for name, (package, _, _) in MAKERS.items() if find_spec(package)]
+"""Framework -> its package, and how to make an input, an output with canaries, and a copy on the host."""
+INSTALLED = [name for name, (package, *_) in MAKERS.items() if find_spec(package)]
+OWN_OUTPUT = "matmul makes its output by the framework"
 
 
 def config_of(dtype: tw.DType) -> dict[str, Any]:
@@ -92,10 +107,10 @@ def test_a_framework_is_installed() -> None:
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("framework", INSTALLED)
-def test_matmul_into_the_callers_array(framework: str, dtype: Any) -> None:
-    _, to_device, to_host = MAKERS[framework]
+def test_matmul_into_the_callers_array(framework: str, dtype: Any, canaries: Canaries) -> None:
+    _, to_device, make_out, to_host = MAKERS[framework]
     a, b, out = made(dtype)
-    device_out = to_device(out)
+    device_out = make_out(canaries, out)
     returned = matmul(to_device(a), to_device(b), device_out)
     assert returned is device_out
     atom = default_config("cuda", tw.dtype(dtype), SHAPE).mma.atom
@@ -103,30 +118,31 @@ def test_matmul_into_the_callers_array(framework: str, dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("framework", [name for name in INSTALLED if name != "dlpack"])
-def test_a_new_output_is_of_the_same_framework(framework: str) -> None:
-    _, to_device, to_host = MAKERS[framework]
+def test_a_new_output_is_of_the_same_framework(framework: str, canaries: Canaries) -> None:
+    _, to_device, _, to_host = MAKERS[framework]
     a, b, _ = made()
-    out = matmul(to_device(a), to_device(b))
+    with canaries.unguarded(OWN_OUTPUT):
+        out = matmul(to_device(a), to_device(b))
     assert type(out) is type(to_device(a))
     assert compare_gemm(a, b, to_host(out)).ok
 
 
 @pytest.mark.parametrize("package", [name for name in ("jax",) if find_spec(name)])
-def test_jax_inputs(package: str) -> None:
+def test_jax_inputs(package: str, canaries: Canaries) -> None:
     numpy = import_module("jax.numpy")
     a, b, out = made()
-    ours = torch_array(out)
+    ours = canaries.torch(out)
     left, right = numpy.asarray(a), numpy.asarray(b)
     bound = gemm.bind(**config_of(tw.f32))
     assert bound(left, right.T, ours).target == "cuda"
     assert compare_gemm(a, b, torch_host(ours)).ok
 
 
-def test_work_is_ordered_on_the_current_stream() -> None:
+def test_work_is_ordered_on_the_current_stream(canaries: Canaries) -> None:
     torch = import_module("torch")
     a, b, out = made()
     stream = torch.cuda.Stream()
-    device_a, device_b, device_out = torch_array(a), torch_array(b), torch_array(out)
+    device_a, device_b, device_out = torch_array(a), torch_array(b), canaries.torch(out)
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
         for loaded in (False, True):  # the first time, code is compiled and loaded, which may wait
@@ -139,11 +155,11 @@ def test_work_is_ordered_on_the_current_stream() -> None:
     assert compare_gemm(4 * a, b, torch_host(device_out)).ok
 
 
-def test_a_stream_that_the_caller_names() -> None:
+def test_a_stream_that_the_caller_names(canaries: Canaries) -> None:
     torch = import_module("torch")
     a, b, out = made()
     stream = torch.cuda.Stream()
-    device_a, device_b, device_out = torch_array(a), torch_array(b), torch_array(out)
+    device_a, device_b, device_out = torch_array(a), torch_array(b), canaries.torch(out)
     torch.cuda.synchronize()
     with torch.cuda.stream(stream):
         torch.cuda._sleep(50_000_000)
@@ -162,21 +178,20 @@ def test_arrays_on_host_and_device_are_refused() -> None:
         matmul(torch_array(a), b)
 
 
-def test_a_view_of_a_tensor() -> None:
-    torch = import_module("torch")
+def test_a_view_of_a_tensor(canaries: Canaries) -> None:
     a, b, _ = made()
     wide = torch_array(np.concatenate([a, a], axis=1))
-    out = torch.full((300, 400), float("nan"), device="cuda")
+    out = canaries.torch(np.full((300, 400), np.nan, np.float32))
     matmul(wide[:, : a.shape[1]], torch_array(b), out[:150, :200])
     assert compare_gemm(a, b, torch_host(out[:150, :200])).ok
     assert bool(out[150:].isnan().all()) and bool(out[:, 200:].isnan().all())  # noqa: PT018
 
 
-def test_a_tensor_that_requires_a_gradient() -> None:
+def test_a_tensor_that_requires_a_gradient(canaries: Canaries) -> None:
     """Its product would have none: it is refused while gradients are recorded, and served otherwise."""
     torch = import_module("torch")
     a, b, out = made()
-    device_b, device_out = torch_array(b), torch_array(out)
+    device_b, device_out = torch_array(b), canaries.torch(out)
     weights = torch.nn.Parameter(torch_array(a))
     grown = torch_array(a)
     again = gemm.bind(**config_of(tw.f32)).prepare(grown, device_b.T, device_out)
@@ -190,15 +205,17 @@ def test_a_tensor_that_requires_a_gradient() -> None:
         again()
     for context in (torch.no_grad, torch.inference_mode):
         with context():
-            assert compare_gemm(a, b, torch_host(matmul(weights, device_b))).ok
+            with canaries.unguarded(OWN_OUTPUT):
+                assert compare_gemm(a, b, torch_host(matmul(weights, device_b))).ok
             device_out.fill_(float("nan"))
             assert matmul(weights, device_b, device_out) is device_out
             assert compare_gemm(a, b, torch_host(device_out)).ok
             again()
-    assert compare_gemm(a, b, torch_host(matmul(weights.detach(), device_b))).ok
+    with canaries.unguarded(OWN_OUTPUT):
+        assert compare_gemm(a, b, torch_host(matmul(weights.detach(), device_b))).ok
 
 
-def test_subclasses_of_tensors_are_read_by_their_memory() -> None:
+def test_subclasses_of_tensors_are_read_by_their_memory(canaries: Canaries) -> None:
     torch = import_module("torch")
 
     class Lying(torch.Tensor):  # type: ignore[misc, name-defined]
@@ -208,7 +225,7 @@ def test_subclasses_of_tensors_are_read_by_their_memory() -> None:
             return (1, 1)
 
     a, b, out = made()
-    device_out = torch_array(out)
+    device_out = canaries.torch(out)
     matmul(torch_array(a).as_subclass(Lying), torch_array(b), device_out)
     assert compare_gemm(a, b, torch_host(device_out)).ok
 

@@ -6,7 +6,9 @@ import threading
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import pytest
+from tests.canaries import Canaries
 
 import tilewright as tw
 from tilewright.runtime import cuda
@@ -32,14 +34,14 @@ def count(X, turns):
     tw.copy(tw.load(mine.partition((32,))), X.tile((64,), (n,)))
 
 
-def vectors(torch: Any, n: int = 5000) -> tuple[Any, Any]:
+def vectors(torch: Any, canaries: Canaries, n: int = 5000) -> tuple[Any, Any]:
     torch.manual_seed(n)
-    return torch.randn(n, device="cuda"), torch.full((n,), float("nan"), device="cuda")
+    return torch.randn(n, device="cuda"), canaries.torch(np.full(n, np.nan, np.float32))
 
 
-def test_it_launches_again_with_numbers_given_anew() -> None:
+def test_it_launches_again_with_numbers_given_anew(canaries: Canaries) -> None:
     torch = import_module("torch")
-    x, y = vectors(torch)
+    x, y = vectors(torch, canaries)
     again = scale.bind().prepare(x, y, 2.0)
     for given, alpha in (({}, 2.0), ({"alpha": 3.0}, 3.0), ({}, 2.0)):
         x.normal_()
@@ -47,7 +49,7 @@ def test_it_launches_again_with_numbers_given_anew() -> None:
         assert torch.equal(y, alpha * x)
 
 
-def test_tensors_that_moved_or_were_resized_are_noticed() -> None:
+def test_tensors_that_moved_or_were_resized_are_noticed(canaries: Canaries) -> None:
     torch = import_module("torch")
     changes = (
         lambda x: x.set_(torch.randn_like(x)),
@@ -57,7 +59,7 @@ def test_tensors_that_moved_or_were_resized_are_noticed() -> None:
         lambda x: x.untyped_storage().resize_(0),
     )
     for change in changes:
-        x, y = vectors(torch)
+        x, y = vectors(torch, canaries)
         again = scale.bind().prepare(x, y, 2.0)
         change(x)
         with pytest.raises(tw.LaunchError):
@@ -65,12 +67,13 @@ def test_tensors_that_moved_or_were_resized_are_noticed() -> None:
         assert bool(y.isnan().all())
 
 
-def test_streams_that_run_together_have_counters_of_their_own() -> None:
+def test_streams_that_run_together_have_counters_of_their_own(canaries: Canaries) -> None:
     torch = import_module("torch")
-    x = torch.zeros(64 * 500, device="cuda")
+    zeros = np.zeros(64 * 500, np.float32)
+    x = canaries.torch(zeros)
     launches = []
     for turns in (40, 60):
-        made = torch.zeros_like(x)
+        made = canaries.torch(zeros)
         launches.append((count.bind().prepare(made, turns), made, turns, torch.cuda.Stream()))
     shared = count.bind().prepare(x, 50)
     streams = [torch.cuda.Stream() for _ in range(3)]
@@ -87,9 +90,9 @@ def test_streams_that_run_together_have_counters_of_their_own() -> None:
         assert bool((made == turns).all())
 
 
-def test_a_stream_that_comes_after_one_destroyed_at_work_has_counters_of_its_own() -> None:
+def test_a_stream_that_comes_after_one_destroyed_at_work_has_counters_of_its_own(canaries: Canaries) -> None:
     torch = import_module("torch")
-    made = [torch.zeros(64 * 500, device="cuda") for _ in range(100)]
+    made = [canaries.torch(np.zeros(64 * 500, np.float32)) for _ in range(100)]
     bound = count.bind()
     torch.cuda.synchronize()
     for x in made:
@@ -100,9 +103,9 @@ def test_a_stream_that_comes_after_one_destroyed_at_work_has_counters_of_its_own
     assert all(bool((x == 40).all()) for x in made)
 
 
-def test_threads_take_turns() -> None:
+def test_threads_take_turns(canaries: Canaries) -> None:
     torch = import_module("torch")
-    x, y = vectors(torch)
+    x, y = vectors(torch, canaries)
     again = scale.bind().prepare(x, y, 2.0)
     finished: list[bool] = []
 
@@ -121,7 +124,7 @@ def test_threads_take_turns() -> None:
     assert torch.equal(y, 2 * x)
 
 
-def test_remembered_products_are_those_of_their_own_arrays() -> None:
+def test_remembered_products_are_those_of_their_own_arrays(canaries: Canaries) -> None:
     torch = import_module("torch")
     torch.manual_seed(0)
     base = torch.randint(-4, 5, (200, 200), device="cuda").half()
@@ -133,7 +136,7 @@ def test_remembered_products_are_those_of_their_own_arrays() -> None:
             (base[:70, :33], base[1:34, 1:51]),
             (base[:71, :33], base[:33, :50]),
         ):
-            out = torch.full((len(a), b.shape[1]), float("nan"), device="cuda", dtype=torch.float16)
+            out = canaries.torch(np.full((len(a), b.shape[1]), np.nan, np.float16))
             assert tw.matmul(a, b, out=out) is out
             assert torch.equal(out.float(), a.float() @ b.float())
     with pytest.raises(tw.LaunchError, match="out and a share memory"):

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.canaries import Canaries
 
 import tilewright as tw
 from tilewright.ops.device_array import DeviceArray
@@ -28,14 +29,14 @@ def count(X, turns):
     tw.copy(tw.load(mine.partition((32,))), X.tile((64,), (n,)))
 
 
-def multiply(torch: Any, device: str) -> bool:
+def multiply(torch: Any, device: str, canaries: Canaries) -> bool:
     a, b = (torch.randint(-4, 5, (70, 70), device=device).half() for _ in range(2))
-    out = torch.full((70, 70), float("nan"), device=device, dtype=torch.float16)
+    out = canaries.torch(np.full((70, 70), np.nan, np.float16), device)
     return tw.matmul(a, b, out) is out and torch.equal(out.float(), a.float() @ b.float())
 
 
-def counted(torch: Any, device: str) -> bool:
-    x = torch.full((500,), float("nan"), device=device)
+def counted(torch: Any, device: str, canaries: Canaries) -> bool:
+    x = canaries.torch(np.full(500, np.nan, np.float32), device)
     again = count.bind().prepare(x, 7)
     again()
     ran = count(x, 5)
@@ -43,25 +44,25 @@ def counted(torch: Any, device: str) -> bool:
     return ran.target == "cuda" and bool((x == 5).all())
 
 
-def there_and_back(torch: Any, device: str) -> bool:
+def there_and_back(torch: Any, device: str, canaries: Canaries) -> bool:
     host = np.arange(12.0).reshape(3, 4)
     return np.array_equal(DeviceArray.of(host, int(device[-1])).host(), host)
 
 
-WORK: dict[str, Callable[[Any, str], bool]] = {
+WORK: dict[str, Callable[[Any, str, Canaries], bool]] = {
     work.__name__: work for work in (multiply, counted, there_and_back)
 }
 
 
 @pytest.mark.parametrize("name", WORK)
 @pytest.mark.parametrize("current", [0, 1])
-def test_the_current_device_stays(name: str, current: int) -> None:
+def test_the_current_device_stays(name: str, current: int, canaries: Canaries) -> None:
     torch = import_module("torch")
     assert cuda.device_count() >= 2, "two GPUs are needed"
     torch.cuda.set_device(current)
     for device in ("cuda:1", "cuda:0", "cuda:1"):
         context = int(cuda.call("cuCtxGetCurrent"))
-        assert WORK[name](torch, device)
+        assert WORK[name](torch, device, canaries)
         assert torch.cuda.current_device() == current
         assert int(cuda.call("cuCtxGetCurrent")) == context
         assert torch.empty(1, device="cuda").device.index == current
@@ -69,12 +70,12 @@ def test_the_current_device_stays(name: str, current: int) -> None:
 
 
 @pytest.mark.parametrize("name", WORK)
-def test_a_thread_that_has_used_no_device_stays_on_device_0(name: str) -> None:
+def test_a_thread_that_has_used_no_device_stays_on_device_0(name: str, canaries: Canaries) -> None:
     torch = import_module("torch")
     found: list[object] = []
 
     def work() -> None:
-        found.append(WORK[name](torch, "cuda:1"))
+        found.append(WORK[name](torch, "cuda:1", canaries))
         found.append(torch.cuda.current_device())
 
     thread = threading.Thread(target=work)

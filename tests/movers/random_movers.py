@@ -144,7 +144,8 @@ class Array:
 
     def __init__(self, shape: tuple[int, int], placed: Placed, dtype: Any) -> None:
         size = dtype.bytes
-        reach = 1 + sum((n - 1) * s for n, s in zip(shape, placed.strides, strict=True))
+        steps = sum((n - 1) * s for n, s in zip(shape, placed.strides, strict=True))
+        reach = 0 if 0 in shape else 1 + steps
         bytes_ = GUARD_BYTES + (placed.start + reach) * size + GUARD_BYTES
         raw = np.full(bytes_ + 256, POISON, np.uint8)
         self.buffer = raw[-raw.ctypes.data % 256 :][:bytes_]
@@ -164,12 +165,13 @@ class Array:
 
     def is_whole_around(self) -> bool:
         """Whether all around this one is still poison, and between its rows."""
-        return bool((self._around() == POISON).all())
+        return bool((self.around() == POISON).all())
 
     def _bits(self) -> bytes:
         return np.ascontiguousarray(self.array).tobytes()
 
-    def _around(self) -> Any:
+    def around(self) -> Any:
+        """The bytes of the buffer, with poison in the place of the array."""
         rest = self.buffer.copy()
         size = self.array.itemsize
         inside = np.ndarray((*self.array.shape, size), np.uint8, rest, self.offset, (*self.strides, 1))

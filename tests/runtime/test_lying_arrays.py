@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.dtypes import ALL
 from tilewright.errors import LaunchError
 from tilewright.runtime.arrays import current_stream, describe, exact_key, locate, watch
 
@@ -176,6 +177,16 @@ def test_a_dtype_beside_the_interface_counts_only_where_the_interface_has_no_nam
     raw.dtype = np.dtype(np.float32)
     with pytest.raises(LaunchError, match=r"'typestr'.* is '<V2'; it must be a type of 4 bytes"):
         describe(raw)
+
+
+@pytest.mark.parametrize("element", ALL.values(), ids=str)
+def test_every_element_type_by_the_interface(element: tw.DType) -> None:
+    array = DeviceArray(np.zeros((4, 4), element.numpy))
+    array.dtype = element.numpy
+    array.__cuda_array_interface__["typestr"] = (
+        element.numpy.str
+    )  # of f8e5m2 '<f1', which NumPy does not read
+    assert describe(array).dtype is element
 
 
 FACES: list[tuple[Callable[[dict[str, Any]], object], str]] = [

@@ -1,0 +1,171 @@
+"""Canaries: in a GPU test every array lies in a larger buffer of poison, with poison behind each of its rows.
+
+The fixture `canaries` of the root `conftest.py` is in force in every test that runs on a GPU.  It gives
+`DeviceArray.of` arrays with canaries, refuses launches that write anywhere else, and looks at all canaries
+when the test ends.  Arrays of frameworks get theirs by `Canaries.torch` and `Canaries.cupy`.
+
+A row is followed by 16 elements of poison, so that strides keep their divisors and the same kernels are
+compiled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.movers.random_movers import POISON, Array, Placed
+
+from tilewright.dtypes import dtype
+from tilewright.ops.device_array import DeviceArray
+from tilewright.runtime.arrays import ArrayInfo, describe, end
+from tilewright.runtime.device import PreparedCuda
+
+GAP = 16
+"""Elements of poison behind a row."""
+
+plain = DeviceArray.of
+"""An array in GPU memory without canaries, for tests that launch nothing."""
+
+
+def spaced(array: np.ndarray[Any, Any]) -> Placed:
+    """The order of an array in memory, with a gap behind each row; C order for one that has gaps already."""
+    given = array.strides if array.flags.forc else np.empty(array.shape, array.dtype).strides
+    strides = [stride // array.itemsize for stride in given]
+    reach = 1
+    # Dimensions of extent 1 have no rows, and keep strides of which nothing follows.
+    for rank, dim in enumerate(sorted(_stepped(array.shape), key=lambda dim: (strides[dim], -dim))):
+        strides[dim], reach = reach, reach * array.shape[dim] + (GAP if rank == 0 else 0)
+    return Placed(tuple(strides), 0)  # type: ignore[arg-type]
+
+
+def _stepped(shape: Sequence[int]) -> list[int]:
+    return [dim for dim, extent in enumerate(shape) if extent > 1]
+
+
+def held(array: np.ndarray[Any, Any]) -> Array:
+    """The values of an array, in a buffer of poison in host memory."""
+    made = Array(array.shape, spaced(array), dtype(array.dtype))  # type: ignore[arg-type]
+    made.array[...] = array
+    return made
+
+
+class Guarded(DeviceArray):
+    """An array in GPU memory, in a buffer with canaries."""
+
+    def __init__(self, buffer: DeviceArray, array: Array, shape: Any, strides: Any) -> None:
+        address = buffer.memory.address + array.offset
+        size = array.buffer.nbytes - array.offset
+        memory: Any = SimpleNamespace(address=address, index=buffer.memory.index, size_bytes=size)
+        super().__init__(memory, shape, strides, dtype(array.array.dtype))
+        self._buffer, self._array = buffer, array
+
+    @property
+    def T(self) -> Guarded:  # noqa: N802
+        return Guarded(self._buffer, self._array, self.shape[::-1], self.strides[::-1])
+
+    def host(self) -> np.ndarray[Any, Any]:
+        whole = self._buffer.host()
+        return np.ndarray(self.shape, self.dtype, whole, self._array.offset, self.strides).copy(order="K")
+
+
+class Canaries:
+    """The canaries of one test."""
+
+    def __init__(self) -> None:
+        self._watched: list[tuple[Array, Callable[[], np.ndarray[Any, Any]]]] = []
+        self._covered: list[tuple[int, int]] = []
+        self._written: dict[int, frozenset[str]] = {}
+        self._unguarded = ""
+
+    def of(self, array: np.ndarray[Any, Any], index: int = 0) -> Guarded:
+        """As `DeviceArray.of`: a copy in GPU memory."""
+        made = held(array)
+        buffer = plain(made.buffer, index)
+        self._watch(made, buffer.memory.address, buffer.host)
+        return Guarded(buffer, made, array.shape, made.array.strides)
+
+    def torch(self, array: np.ndarray[Any, Any], device: str = "cuda") -> Any:
+        """A copy as a PyTorch tensor."""
+        torch = import_module("torch")
+        made = held(array)
+        buffer = torch.from_numpy(made.buffer.copy()).to(device)
+        self._watch(made, buffer.data_ptr(), lambda: buffer.cpu().numpy())
+        element = torch.from_numpy(np.empty(0, array.dtype)).dtype
+        strides = tuple(stride // array.itemsize for stride in made.array.strides)
+        start = made.offset // array.itemsize
+        return buffer.view(element).as_strided(array.shape, strides, start)
+
+    def cupy(self, array: np.ndarray[Any, Any]) -> Any:
+        """A copy as a CuPy array."""
+        cupy = import_module("cupy")
+        made = held(array)
+        buffer = cupy.asarray(made.buffer)
+        self._watch(made, buffer.data.ptr, lambda: cupy.asnumpy(buffer))
+        return cupy.ndarray(array.shape, array.dtype, buffer.data + made.offset, made.array.strides)
+
+    def _watch(self, array: Array, address: int, read: Callable[[], np.ndarray[Any, Any]]) -> None:
+        self._watched.append((array, read))
+        self._covered.append((address, address + array.buffer.nbytes))
+
+    def check(self) -> None:
+        """Fail if a canary is not as it was; let go of all arrays."""
+        watched, self._watched = self._watched, []
+        self._covered.clear()
+        for number, (array, read) in enumerate(watched):
+            array.buffer[...] = read()
+            if not array.is_whole_around():
+                wrong = np.flatnonzero(array.around() != POISON)
+                pytest.fail(
+                    f"array {number} of this test, of shape {array.array.shape} and {array.array.dtype}: "
+                    f"{len(wrong)} bytes outside of it were written, the first {wrong[0] - array.offset} "
+                    "bytes from its start"
+                )
+
+    def require(self, name: str, info: ArrayInfo) -> None:
+        """Fail if what a kernel writes has no canaries around it."""
+        if self._unguarded or 0 in info.shape:
+            return
+        if not any(low <= info.pointer and end(info) <= high for low, high in self._covered):
+            pytest.fail(
+                f"the kernel writes {name}, which has no canaries: make it by DeviceArray.of, canaries.torch "
+                "or canaries.cupy"
+            )
+
+    @contextmanager
+    def unguarded(self, reason: str) -> Iterator[None]:
+        """Allow outputs without canaries, for a reason."""
+        self._unguarded = reason
+        try:
+            yield
+        finally:
+            self._unguarded = ""
+
+    def launch(self, prepared: PreparedCuda, arguments: Sequence[Any]) -> None:
+        """Look at what a launch is going to write."""
+        kernel = prepared.executable.kernel
+        if id(kernel) not in self._written:
+            self._written[id(kernel)] = kernel.written_params
+        arrays = [a for a in arguments if not isinstance(a, int | float | complex | np.generic)]
+        for value, array in zip(kernel.tensors, arrays, strict=True):
+            if value.name in self._written[id(kernel)]:
+                self.require(value.name, describe(array))
+
+
+@contextmanager
+def in_force(monkeypatch: pytest.MonkeyPatch) -> Iterator[Canaries]:
+    """`DeviceArray.of` gives arrays with canaries, and nothing else is written."""
+    made, launch = Canaries(), PreparedCuda.launch
+
+    def guarded(self: PreparedCuda, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
+        made.launch(self, arguments)
+        launch(self, arguments, pointers, stream)
+
+    monkeypatch.setattr(DeviceArray, "of", made.of)
+    monkeypatch.setattr(PreparedCuda, "launch", guarded)
+    yield made
+    made.check()
