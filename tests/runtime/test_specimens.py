@@ -77,6 +77,27 @@ def test_a_packed_specimen_lies_as_numpy_says(order: Any) -> None:
     assert tw.like("bf16", 6, 16, 32, order=order) == tw.like(tw.bf16, (6, 16, 32), order=order)
 
 
+def test_a_launch_takes_arguments_by_name() -> None:
+    x = np.random.default_rng(0).standard_normal((13, 70), np.float32)
+    for target in ("reference", "cpu"):
+        for call in (
+            lambda y, t=target: scale(x, Y=y, by=2.0, target=t),
+            lambda y, t=target: scale(by=2.0, Y=y, X=x, tile=(4, 64), target=t),
+            lambda y, t=target: scale.bind()(x, y, by=2.0, target=t),
+        ):
+            y = np.full_like(x, np.nan)
+            assert call(y).target == target
+            assert (y == 2 * x).all()
+    with pytest.raises(tw.LaunchError, match=r"kernel scale: nothing given for by$"):
+        scale(X=x, Y=x)
+    with pytest.raises(tw.LaunchError, match="kernel scale: X given twice"):
+        scale(x, X=x, Y=x, by=1.0)
+
+
+def test_what_numpy_calls_a_dtype_is_one() -> None:
+    assert tw.like(np.float32, 3) == tw.like(np.dtype("f4"), 3) == tw.like("f32", 3)
+
+
 def test_no_memory_is_taken() -> None:
     huge = tw.like("f32", 2**20, 2**20)
     assert "long long" in scale.compile(huge, huge, target="cuda", arch="sm_80", by=None).source
@@ -133,6 +154,11 @@ def test_a_launch_still_needs_arrays_where_the_target_is() -> None:
             lambda: scale.compile(SMALL, X=SMALL, target="cpu"),
             "X given twice",
         ),
+        (
+            lambda: scale.compile(SMALL, SMALL, 1.0, target="cpu", arch="sm_90a"),
+            "of a GPU: say target='cuda' too",
+        ),
+        (lambda: scale.compile(SMALL, SMALL, 1.0, target="gpu"), "did you mean 'cuda'"),
         (lambda: scale.bind().compile(Z=tw.like("f32", 8), target="cpu"), "Z not among its parameters"),
         (lambda: scale.compile(Z=tw.like("f32", 8), target="cpu"), "Z"),
         (lambda: scale.compile(LONG, LONG, 1.0, target="cpu"), "extent 2147483648 of dimension 0"),

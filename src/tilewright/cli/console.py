@@ -16,6 +16,7 @@ import typer
 
 from tilewright.cli import INTERRUPTED
 from tilewright.errors import HazardError, TilewrightError, WrongResultError
+from tilewright.runtime.backends import MEANT
 
 OK = 0
 
@@ -24,8 +25,6 @@ WRONG = 1
 
 BAD_INPUT = 2
 """Exit status of a request that cannot be served."""
-
-_MEANT = {"gpu": "cuda", "nvidia": "cuda", "host": "cpu"}
 
 Parameters = ParamSpec("Parameters")
 
@@ -41,7 +40,7 @@ def choose(what: str, given: str, known: Sequence[str]) -> None:
         UsageError: another was; lists the words, and the nearest if one is near.
     """
     if given not in known:
-        close = [_MEANT[given]] if given in _MEANT else difflib.get_close_matches(given, known, 1)
+        close = [MEANT[given]] if MEANT.get(given) in known else difflib.get_close_matches(given, known, 1)
         nearest = f"nearest: {close[0]}; " if close else ""
         raise UsageError(f"unknown {what} {given!r}; {nearest}choose one of {', '.join(known)}")
 

@@ -145,7 +145,10 @@ def _distribution_of(like: Fragment | Tensor) -> Distribution:
     kind = like.value.type
     spread = getattr(kind, "distribution", None)
     if not isinstance(spread, Distribution):
-        raise TraceError(f"{like.value.name} is not distributed over threads; partition it first", here())
+        name = like.value.name
+        raise TraceError(
+            f"{name} is not distributed over threads; nearest legal choice: {name}.partition(128)", here()
+        )
     return spread
 
 

@@ -19,6 +19,9 @@ BACKENDS = {
 }
 """The class of every backend, by its target's name.  What a target takes is loaded when it is asked for."""
 
+MEANT = {"gpu": "cuda", "nvidia": "cuda", "host": "cpu", "numpy": "reference"}
+"""What people call targets."""
+
 
 def backend_named(name: Any) -> Backend:
     """The backend of a target.
@@ -27,9 +30,8 @@ def backend_named(name: Any) -> Backend:
         LaunchError: no such target; lists the names.
     """
     if not isinstance(name, str) or name not in BACKENDS:
-        raise LaunchError(
-            f"unknown target {shown(name)}; choose one of {', '.join(BACKENDS)}{close_to(name, BACKENDS)}"
-        )
+        meant = close_to(MEANT.get(name, name) if isinstance(name, str) else name, BACKENDS)
+        raise LaunchError(f"unknown target {shown(name)}; choose one of {', '.join(BACKENDS)}{meant}")
     return _made(name)
 
 

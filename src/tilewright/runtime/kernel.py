@@ -67,6 +67,7 @@ class Kernel(KernelChecks):
         self.name = program.name
         self.__doc__ = program.__doc__
         self.__name__ = program.name
+        self._names = frozenset(parameter.name for parameter in program.parameters)
         self._around = Surroundings(program)
         self._bound: Recent[Any, Bound] = Recent(MOST_BOUND)
         self._last: tuple[tuple[Any, ...], Bound | None] = ((), None)
@@ -97,11 +98,14 @@ class Kernel(KernelChecks):
         return found
 
     def __call__(
-        self, *arguments: Any, target: str | None = None, stream: Any = None, **constants: Any
+        self, *arguments: Any, target: str | None = None, stream: Any = None, **named: Any
     ) -> Executable:
-        """Launch on the caller's arrays; see `Bound.__call__`."""
+        """Launch on the caller's arrays; see `Bound.__call__`.  ``named`` are arguments and constants."""
         try:
-            return self.bind(**constants)(*arguments, target=target, stream=stream)
+            if self._names.isdisjoint(named):
+                return self.bind(**named)(*arguments, target=target, stream=stream)
+            bound, given = self._split(named)
+            return bound(*arguments, target=target, stream=stream, **given)
         except Exception as error:
             trim(error)
             raise
@@ -120,9 +124,8 @@ class Kernel(KernelChecks):
 
     def _split(self, named: Mapping[str, Any]) -> tuple[Bound, dict[str, Any]]:
         """The kernel bound to the constants among some named values, and the arguments among them."""
-        names = {parameter.name for parameter in self.program.parameters}
-        constants = {name: value for name, value in named.items() if name not in names}
-        return self.bind(**constants), {name: named[name] for name in named if name in names}
+        constants = {name: value for name, value in named.items() if name not in self._names}
+        return self.bind(**constants), {name: named[name] for name in named if name in self._names}
 
     def __repr__(self) -> str:
         names = ", ".join(parameter.name for parameter in self.program.parameters)
@@ -153,7 +156,9 @@ class Bound(BoundChecks):
         self._prepared.forget(lambda prepared: executable in (None, prepared.executable))
         self._last = (None, None)
 
-    def __call__(self, *arguments: Any, target: str | None = None, stream: Any = None) -> Executable:
+    def __call__(
+        self, *arguments: Any, target: str | None = None, stream: Any = None, **named: Any
+    ) -> Executable:
         """Launch on the caller's arrays.
 
         Args:
@@ -161,6 +166,7 @@ class Bound(BoundChecks):
                 numbers and integers, in the order of the author's parameters.
             target: ``"reference"``, ``"cpu"`` or ``"cuda"``; default: where the arrays lie.
             stream: the CUDA stream; default: the current stream of the arrays' framework.
+            named: arguments by the names of the parameters.
 
         Returns:
             The executable that ran; its ``target`` says where.
@@ -170,6 +176,8 @@ class Bound(BoundChecks):
             LegalityError: the kernel breaks rules for these arguments; lists all of them.
         """
         try:
+            if named:
+                arguments = tuple(in_order(self.program, arguments, named, numbers=True))
             prepared, pointers = self.launcher(arguments, target)
             prepared.launch(arguments, pointers, stream)
         except Exception as error:

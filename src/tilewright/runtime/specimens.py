@@ -80,7 +80,7 @@ def like(
     strides, alignment.  The class of a specimen is that of an array with its dtype, extents and strides.
 
     Args:
-        element: the dtype, or its name.
+        element: the dtype: its name, or what `tw.dtype` takes.
         shape: extents, one by one or as a tuple.
         strides: strides in elements; default: the array is packed.
         order: how a packed array lies: ``"C"``, the last dimension fastest, or ``"F"``, the first.
@@ -110,10 +110,8 @@ def like(
         >>> made, "copy" in made.source
         (<transpose for reference numpy>, True)
     """
-    if not isinstance(element, DType | str):
-        raise LaunchError(
-            f"like({shown(element)}, …): give a dtype such as 'f16' or tw.f16, then the extents"
-        )
+    if hasattr(element, "__array__") and not isinstance(element, type):
+        raise LaunchError(f"like({shown(element)}, …): give a dtype such as 'f16' or tw.f16, then extents")
     kind = dtype(element)
     given = shape[0] if len(shape) == 1 and isinstance(shape[0], tuple | list) else shape
     extents = _counts("extent", given)
@@ -160,8 +158,16 @@ def check_count(program: Program, given: Sequence[Any]) -> None:
         )
 
 
-def in_order(program: Program, given: Sequence[Any], named: Mapping[str, Any]) -> Sequence[Any]:
-    """The arguments of a kernel in the order of its parameters; numbers may be left out if any is named.
+def in_order(
+    program: Program, given: Sequence[Any], named: Mapping[str, Any], *, numbers: bool = False
+) -> Sequence[Any]:
+    """The arguments of a kernel in the order of its parameters.
+
+    Args:
+        program: the kernel.
+        given: arguments by position.
+        named: arguments by name.
+        numbers: whether there must be numbers too; if not, those that are left out are None.
 
     Raises:
         LaunchError: an argument twice, one that the kernel does not take, or no array for a parameter.
@@ -177,12 +183,10 @@ def in_order(program: Program, given: Sequence[Any], named: Mapping[str, Any]) -
         which = ", ".join(twice or unknown) or f"{len(given)} arguments by position"
         raise LaunchError(f"kernel {program.name}: {which} {wrong}, which are {', '.join(names)}")
     known |= named
-    missing = [p.name for p in program.parameters if p.kind == "tensor" and p.name not in known]
-    if missing:
-        raise LaunchError(
-            f"kernel {program.name}: nothing given for {', '.join(missing)}; "
-            f"e.g. {missing[0]}=tw.like('f16', 512, 512)"
-        )
+    wanted = [p.name for p in program.parameters if numbers or p.kind == "tensor"]
+    if missing := [name for name in wanted if name not in known]:
+        example = "" if numbers else f"; e.g. {missing[0]}=tw.like('f16', 512, 512)"
+        raise LaunchError(f"kernel {program.name}: nothing given for {', '.join(missing)}{example}")
     return tuple(known.get(name) for name in names)
 
 

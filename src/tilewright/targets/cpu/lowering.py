@@ -22,7 +22,8 @@ def architecture(name: Any) -> Arch:
         return name
     if not isinstance(name, str) or name not in ARCHS:
         known = f"{', '.join(ARCHS)}{close_to(name, ARCHS)}"
-        raise LaunchError(f"unknown architecture {shown(name)} of the cpu target; known: {known}")
+        other = "; of a GPU: say target='cuda' too" if str(name).startswith("sm_") else ""
+        raise LaunchError(f"unknown architecture {shown(name)} of the cpu target; known: {known}{other}")
     return ARCHS[name]
 
 
