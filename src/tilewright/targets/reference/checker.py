@@ -12,12 +12,17 @@ from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Events
 from tilewright.targets.reference.barriers import TransactionBarrier
 from tilewright.targets.reference.extents import Beyond
 from tilewright.targets.reference.findings import Access, Finding, Findings, Kind, Site
-from tilewright.targets.reference.memory import Buffer
+from tilewright.targets.reference.memory import Buffer, Marks
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.reasons import explain
 from tilewright.targets.reference.remedies import Remedies
 
 _ACTIONS = {"wait": "wait", "arrive": "arrival", "tma_load": "write"}
+
+STALE = (
+    "the line that wrote this ran again since, and left this element out, as the view that it writes through "
+    "is cut there: what is read is of an earlier turn; write the whole tile, or read no more of it"
+)
 
 LIMIT = 64
 """How many findings a report lists."""
@@ -63,7 +68,41 @@ class Checker:
             self.defect(Kind.UNWRITTEN, agent, site, buffer, at[missing], lanes[missing], reason)
         late = self.events.unordered(agent, lanes, writes, write_lanes)
         self._conflict(Kind.WRITE_READ, agent, site, buffer, at, lanes, late, writes, write_lanes)
+        if history.skips is not None:
+            self._stale(agent, site, buffer, (at, writes, history.skips.event[places]), lanes, write_lanes)
         history.record_reads(self.events, agent, self.events.append(agent, site), places, lanes)
+
+    def leaves_out(self, agent: Agent, site: int, buffer: Buffer, at: Array, lanes: Array) -> None:
+        """Lanes would write elements, but for an edge of the view that they write through."""
+        if (history := buffer.history) is not None and len(at):
+            _, places, lanes = buffer.places(at, lanes)
+            history.skips = history.skips or Marks.blank(len(history.writes.event))
+            history.skips.put(places, self.events.append(agent, site), lanes)
+
+    def _stale(
+        self,
+        agent: Agent,
+        site: int,
+        buffer: Buffer,
+        accesses: tuple[Array, Array, Array],
+        lanes: Array,
+        write_lanes: Array,
+    ) -> None:
+        """Report elements that an operation wrote in an earlier turn, and left out in a later one."""
+        at, writes, skips = accesses
+        stale = (writes > 0) & (skips > writes)
+        for event, skip in np.unique(np.stack([writes[stale], skips[stale]]), axis=1).T:
+            last, left = (self._sites[self.events.sites[number]] for number in (event, skip))
+            mine = (writes == event) & (skips == skip)
+            key = (Kind.STALE, buffer.owner, self.events.sites[event], site)
+            count = len(np.unique(at[mine]))
+            if last.op.location == left.op.location and self.findings.is_new(key, count):
+                former = self.events.agents[event]
+                assert former is not None
+                earlier = Access.of(last, former, write_lanes[mine][0])
+                self.findings.add(
+                    key, self._finding(Kind.STALE, agent, site, buffer, at[mine], lanes[mine], earlier, STALE)
+                )
 
     def writes(
         self,

@@ -23,6 +23,7 @@ class Kind(Enum):
     READ_WRITE = "read-write race"
     IN_FLIGHT = "in-flight access"
     UNWRITTEN = "unwritten read"
+    STALE = "stale read"
     OVERLAP = "copy onto itself"
     OUT_OF_BOUNDS = "out-of-bounds access"
     MISALIGNED = "misaligned access"

@@ -34,18 +34,23 @@ class Footprint:
     valid: Array
     coordinates: Array
     _banks: dict[tuple[int, int, int], tuple[int, int, int]] = field(default_factory=dict)
+    _defects: dict[tuple[int, int, int], list[tuple[str, Array]]] = field(default_factory=dict)
 
     def defects(self, vector: int, address: int, dtype: DType) -> list[tuple[str, Array]]:
         """What is wrong with accesses of ``vector`` elements: reasons, and the (lane, value) they concern."""
-        if vector == 1:
-            return []
+        key = (vector, address, dtype.bytes)
+        if key not in self._defects:
+            self._defects[key] = [] if vector == 1 else self._find_defects(*key)
+        return self._defects[key]
+
+    def _find_defects(self, vector: int, address: int, size: int) -> list[tuple[str, Array]]:
         lanes, values = self.offsets.shape
         groups = self.offsets.reshape(lanes, values // vector, vector)
         valid = self.valid.reshape(groups.shape)
         some, every = valid.any(axis=-1), valid.all(axis=-1)
         scattered = (groups != groups[..., :1] + np.arange(vector)).any(axis=-1)
-        width = vector * dtype.bytes
-        crooked = (address + groups[..., 0] * dtype.bytes) % width != 0
+        width = vector * size
+        crooked = (address + groups[..., 0] * size) % width != 0
         found = [
             (f"an edge cuts a vector of {vector} elements", some & ~every),
             (f"the {vector} elements of a vector are not neighbours", every & scattered),

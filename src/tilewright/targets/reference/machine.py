@@ -21,6 +21,7 @@ from tilewright.targets.reference.engines import Engines
 from tilewright.targets.reference.extents import Extents
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.footprint import Footprint, Footprints
+from tilewright.targets.reference.leftovers import Leftovers
 from tilewright.targets.reference.memory import Buffer, poison
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.population import Population
@@ -61,6 +62,7 @@ class Machine:
         self.extents = Extents(kernel)
         self.engines = Engines(lanes)
         self.signs = edges.Signs(kernel)
+        self.leftovers = Leftovers(kernel)
         self.barriers = 0
         self.trail = Trail()
         self._rules = rules
@@ -192,6 +194,9 @@ class Machine:
         wanted = footprint.valid & self._first_copies(warp, spread)[:, None]
         touched = self._usable(warp, agent, site, buffer, footprint, wanted, vector)
         at, lanes = footprint.offsets[touched], np.nonzero(touched)[0].astype(np.int16)
+        if self.check and buffer.is_shared:
+            absent = self.leftovers.left_out(value, footprint, warp.env)
+            self.checker.leaves_out(agent, site, buffer, footprint.offsets[absent], np.nonzero(absent)[0])
         if self.check:
             self.checker.writes(agent, site, buffer, at, lanes, self.engines.by_warp(op, value, spread))
             self._count(site, buffer, footprint, vector)

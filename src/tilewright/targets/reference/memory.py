@@ -79,6 +79,8 @@ class History:
     reads: dict[int, Reads] = field(default_factory=dict)
     former: Marks | None = None
     """Of reads by earlier groups, those that a later read replaced."""
+    skips: Marks | None = None
+    """Who left each element out last, because the view that it writes through is cut."""
 
     @staticmethod
     def blank(elems: int) -> History:

@@ -1,0 +1,69 @@
+"""What a copy to shared memory leaves out: elements of the tensor that the view it writes through cuts off.
+
+What is read there later was written in an earlier turn.  Elements outside of the tensor have no place in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import Partition, Reshape
+from tilewright.ir.types import Value
+from tilewright.layout.nodes import Int, Sym
+from tilewright.layout.transforms import Swizzle, Transform
+from tilewright.layout.view import View
+from tilewright.layout.walk import evaluate
+from tilewright.targets.reference.footprint import Footprint
+from tilewright.targets.reference.numerics import Array
+
+
+class Leftovers:
+    """Where the elements of views lie in the tensors that they are views of."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._made: dict[Value, tuple[Value, Transform | None]] = {}
+        for op in kernel.walk():
+            if isinstance(op, Reshape):
+                self._made[op.result] = op.source, op.transform
+            elif isinstance(op, Partition):
+                self._made[op.result] = op.source, None
+        self._coordinates: dict[Value, tuple[Int, ...] | None] = {}
+
+    def left_out(self, value: Value, footprint: Footprint, env: Mapping[Sym, int]) -> Array:
+        """Which elements of a footprint are invalid although the tensor has them; shape (lanes, values)."""
+        absent = ~footprint.valid
+        if not absent.any():
+            return absent
+        if value not in self._coordinates:
+            self._coordinates[value] = self._in_root(value)
+        found = self._coordinates[value]
+        if found is None:
+            return np.zeros_like(absent)
+        places = np.moveaxis(footprint.coordinates, -1, 0)
+        mapping: dict[Sym, Any] = {**env, **dict(zip(value.tensor.view.coords, places, strict=True))}
+        for at, extent in zip(found, value.buffer.tensor.shape, strict=True):
+            place, whole = evaluate(at, mapping), evaluate(extent, env)
+            absent &= (place >= 0) & (place < whole)
+        return absent
+
+    def _in_root(self, value: Value) -> tuple[Int, ...] | None:
+        """The coordinates in the tensor itself of a view's elements; None if the view says no coordinates."""
+        chain: list[Transform] = []
+        while value in self._made:
+            value, transform = self._made[value]
+            if transform is not None:
+                chain.append(transform)
+        if any(isinstance(transform, Swizzle) for transform in chain):
+            return None
+        root = value.tensor.view
+        made = []
+        for coordinate in root.coords:
+            view = View(root.shape, coordinate, root.elems)
+            for transform in reversed(chain):
+                view = transform.apply(view)
+            made.append(view.offset)
+        return tuple(made)
