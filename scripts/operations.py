@@ -32,21 +32,15 @@ complex numbers, but does not compute with them.
 """
 
 SECTIONS = {
-    "Kernels and arrays": (
-        "runtime.kernel", "runtime.prepared", "runtime.specimens", "lang.specs", "ops.gemm", "ir.parser",
-        "ir.printer",
-    ),
+    "Kernels and arrays": ("runtime", "lang.specs", "ops", "ir.parser", "ir.printer"),
     "The grid, and integers of the kernel": ("lang.launch", "lang.control", "lang.scalars"),
-    "Tensors, copies and products": ("lang.operations",),
     "Arithmetic of fragments": ("lang.functions", "lang.tile_arithmetic"),
     "Warp roles, and what runs in the background": ("lang.asynchrony", "lang.clusters"),
-    "Layouts, views and maps": (
-        "layout.layout", "layout.algebra", "layout.view", "layout.transforms", "layout.im2col",
-        "layout.distribution", "layout.warps", "ir.mma", "module",
-    ),
+    "Tensors, copies and products": ("lang",),
+    "Layouts, views and maps": ("layout", "ir.mma", "module"),
     "Errors": ("errors",),
-}  # fmt: skip
-"""Each section, and the files that its names are from; dtypes have a section of their own."""
+}
+"""Each section, and the files or folders of its names, the first that fits; dtypes have their own."""
 
 OPERATIONS = {op.name: op for op in ASYNC_OPS}
 
@@ -56,12 +50,12 @@ def page() -> str:
     parts = [INTRODUCTION]
     homes = {name: _home(name) for name in tw.__all__ if name != "__version__"}
     for section, files in SECTIONS.items():
-        names = [name for file in files for name, home in homes.items() if home == file]
+        names = [name for file in files for name, home in homes.items() if _within(home, file)]
+        homes = {name: home for name, home in homes.items() if name not in names}
         parts.append("\n".join([f"## {section}", "", *_table(names)]) + "\n")
     parts.append("\n".join(["## Dtypes", "", *_dtypes()]) + "\n")
     parts.append("\n".join(["## Instructions that multiply", "", *_atoms()]) + "\n")
-    left = set(homes) - {name for name, home in homes.items() for files in SECTIONS.values() if home in files}
-    assert left == {name for name, home in homes.items() if home == "dtypes"}, left
+    assert set(homes.values()) == {"dtypes"}, f"no section for {homes}"
     return "\n".join(parts)
 
 
@@ -70,6 +64,10 @@ def _home(name: str) -> str:
     found = getattr(tw, name)
     module = "module" if inspect.ismodule(found) else getattr(found, "__module__", type(found).__module__)
     return str(module).removeprefix("tilewright.")
+
+
+def _within(home: str, file: str) -> bool:
+    return home == file or home.startswith(f"{file}.")
 
 
 def _table(names: list[str]) -> Iterator[str]:

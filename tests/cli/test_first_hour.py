@@ -127,6 +127,18 @@ def test_a_file_of_a_package_finds_its_package(helper: str, folder: Path) -> Non
     assert "scale(X (N)" in good("inspect", str(place / "k.py"))
 
 
+def test_the_text_of_a_kernel_takes_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(*_: object) -> None:
+        raise tw.ToolchainError("no NVRTC here")
+
+    monkeypatch.setattr("tilewright.runtime.nvrtc.compile_text", missing)
+    monkeypatch.setattr("tilewright.runtime.nvrtc.toolchain_id", missing)
+    shape = ("--shape", "72x80x88", "--dtype", "bf16")
+    assert "__global__" in good("inspect", "--target", "cuda", "--source", *shape)
+    result = CliRunner().invoke(app, ["inspect", "--target", "cuda", "--resources", *shape])
+    assert (result.exit_code, result.stderr) == (2, "tilewright: no NVRTC here\n")
+
+
 def test_extents_may_be_one_word() -> None:
     assert "A 24x40 f32 (n), B 40x16 f32 (n)" in good(
         "gemm", "24x16x40", "--no-time", "--target", "reference"

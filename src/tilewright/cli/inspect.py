@@ -134,16 +134,16 @@ def _parts(
     subject: Subject, target: str, arch: str | None, ir: bool, source: bool, resource: bool, notes: bool
 ) -> list[str]:
     parts = [subject.trace()] if ir else []
-    if source or resource or notes:
+    listing = subject.listing(target, arch) if source or notes else None  # which take no compiler
+    if source:
+        parts.append(subject.trace() if listing is None else listing.text)
+    if resource:
         with working(f"compiling for {target}"):
             made = subject.compile(target, arch)
-        if source:
-            parts.append(made.source)
-        if resource:
-            cached = "found in the cache" if made.cached else "made"
-            parts.append(f"{made.kernel.name} {cached} in {duration(made.seconds)}\n{resources(made)}")
-        if notes:
-            parts.append("\n".join(f"note: {note}" for note in made.notes))
+        cached = "found in the cache" if made.cached else "made"
+        parts.append(f"{made.kernel.name} {cached} in {duration(made.seconds)}\n{resources(made)}")
+    if notes and listing is not None:
+        parts.append("\n".join(f"note: {note}" for note in listing.notes))
     return parts
 
 

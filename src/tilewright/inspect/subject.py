@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.dtypes import DType, dtype
-from tilewright.errors import LaunchError, TilewrightError
+from tilewright.errors import LaunchError, LegalityError, TilewrightError
 from tilewright.inspect.authors import in_kernel
 from tilewright.inspect.spelled import whole
 from tilewright.inspect.timeline import Timeline, timeline
@@ -35,6 +35,7 @@ from tilewright.runtime.kernel import Bound
 from tilewright.runtime.reference import PreparedReference
 from tilewright.runtime.specialise import spec_of
 from tilewright.runtime.specimens import Order, like
+from tilewright.targets.listing import Listing
 from tilewright.targets.reference.asynchronous import REFERENCE
 from tilewright.targets.reference.recorder import Recorder
 from tilewright.targets.reference.report import Report
@@ -94,6 +95,18 @@ class Subject:
     def compile(self, target: str, arch: str | None = None) -> Executable:
         """The kernel compiled for a target, which need not be able to run here."""
         return self.bound.compile(*self.specs(), target=target, arch=arch)
+
+    @_traces
+    def listing(self, target: str, arch: str | None = None) -> Listing | None:
+        """The text for a target, and its notes, without a compiler; None where the target has no text.
+
+        Raises:
+            LegalityError: the kernel breaks rules.
+        """
+        kernel, backend = self.bound.trace(*self.specs()), backend_named(target)
+        if broken := [*violations(kernel), *backend.violations(kernel, arch)]:
+            raise LegalityError(kernel.name, target, broken)
+        return backend.listing(kernel, arch)
 
     def legal_dtype(self) -> str | None:
         """A dtype for which the kernel breaks no rule if all arrays are of it; None of a few."""

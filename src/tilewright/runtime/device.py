@@ -24,6 +24,7 @@ from tilewright.runtime.launch_attributes import launch_attributes
 from tilewright.runtime.tensor_maps import TensorMaps
 from tilewright.runtime.workspaces import Workspaces
 from tilewright.targets import cuda
+from tilewright.targets.listing import Listing
 
 DEFAULT_ARCH = "sm_90a"
 """The architecture to compile for where there is no GPU."""
@@ -42,11 +43,15 @@ class CudaBackend:
         """The target's own rules that a kernel breaks."""
         return cuda.violations(kernel, arch or self.arch_name())
 
+    def listing(self, kernel: Kernel, arch: str | None) -> Listing:
+        """Lower and emit."""
+        return cuda.emit(kernel, arch or self.arch_name())
+
     def compile(self, kernel: Kernel, arch: str | None) -> Executable:
         """Lower, emit, and compile or find in the cache."""
         start = time.perf_counter()
         chosen = arch or self.arch_name()
-        listing = cuda.emit(kernel, chosen)
+        listing = self.listing(kernel, chosen)
         meta: dict[str, Any] = {"kernel": kernel.name, "target": self.name, "arch": chosen}
 
         def build() -> bytes:

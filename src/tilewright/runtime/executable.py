@@ -93,6 +93,9 @@ class Backend(Protocol):
     def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
         """The target's own rules that a kernel breaks."""
 
+    def listing(self, kernel: Kernel, arch: str | None) -> Listing | None:
+        """Lower and emit, without a compiler; None where the target executes the kernel itself."""
+
     def compile(self, kernel: Kernel, arch: str | None) -> Executable:
         """Lower, emit, and compile or find in the cache."""
 

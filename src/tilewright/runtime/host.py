@@ -21,6 +21,7 @@ from tilewright.runtime.libraries import Library
 from tilewright.runtime.native import compile_library, host_arch, toolchain_id
 from tilewright.runtime.workers import Launcher, Scratch
 from tilewright.targets import cpu
+from tilewright.targets.listing import Listing
 
 
 class CpuBackend:
@@ -36,11 +37,15 @@ class CpuBackend:
         """The target's own rules that a kernel breaks."""
         return cpu.violations(kernel, arch or self.arch_name())
 
+    def listing(self, kernel: Kernel, arch: str | None) -> Listing:
+        """Lower and emit."""
+        return cpu.emit(kernel, arch or self.arch_name())
+
     def compile(self, kernel: Kernel, arch: str | None) -> Executable:
         """Lower, emit, and compile or find in the cache."""
         start = time.perf_counter()
         chosen = arch or self.arch_name()
-        listing = cpu.emit(kernel, chosen)
+        listing = self.listing(kernel, chosen)
         address = key([print_kernel(kernel), package_hash(), toolchain_id(), self.name, chosen])
         meta = {"kernel": kernel.name, "target": self.name, "arch": chosen}
 

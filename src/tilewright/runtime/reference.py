@@ -37,6 +37,9 @@ class ReferenceBackend:
         """None of its own."""
         return []
 
+    def listing(self, kernel: Kernel, arch: str | None) -> None:
+        """There is none."""
+
     def compile(self, kernel: Kernel, arch: str | None) -> Executable:
         """Nothing to compile."""
         return Executable(self.name, self.arch_name(), kernel)
