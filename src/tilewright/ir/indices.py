@@ -5,8 +5,26 @@ from __future__ import annotations
 import math
 
 from tilewright.layout.expr import add
-from tilewright.layout.nodes import Int, Sym
-from tilewright.layout.ranges import bounds, divisor
+from tilewright.layout.nodes import Int, Mul, Sym
+from tilewright.layout.ranges import bits, bounds, divisor
+from tilewright.layout.walk import parts
+
+VARIABLE = -(2**63), 2**63 - 1
+"""The least and the largest integer that a variable holds."""
+
+COUNTED = 2**31
+"""Loops over sizes, and integers that are named, lie below this; derived ones may have 64 bits."""
+
+
+def is_product(value: Int) -> bool:
+    """Whether an integer is made of a product of sizes that need not fit 32 bits, though each of them does.
+
+    Example:
+        >>> m, n = Sym("m", 0, 2**31 - 1), Sym("n", 0, 2**31 - 1)
+        >>> is_product(m * n + 1), is_product(4 * m), is_product(m % 64 * (n % 64))
+        (True, False, False)
+    """
+    return bits(value) == 64 and any(isinstance(part, Mul) and bits(part) == 64 for part in parts(value))
 
 
 def loop_index(name: str, start: Int, stop: Int, step: int) -> Sym:

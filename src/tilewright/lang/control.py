@@ -10,7 +10,8 @@ from types import CodeType
 from typing import NoReturn
 
 from tilewright.errors import Location, TraceError
-from tilewright.ir.indices import loop_index, named_integer
+from tilewright.ir.indices import COUNTED, VARIABLE, is_product, loop_index, named_integer
+from tilewright.ir.kernel import Guard
 from tilewright.ir.ops import Block, For, GetVariable, If, Let, Op, SetVariable, Variable
 from tilewright.ir.types import Value
 from tilewright.lang.scalars import Condition, Index, Scalar, undecided, unwrap, unwrap_condition
@@ -19,8 +20,10 @@ from tilewright.lang.syntax import code_here, leaving
 from tilewright.lang.tracer import current
 from tilewright.lang.verbs import inline, verb
 from tilewright.lang.watch import Watch
+from tilewright.layout.expr import less
 from tilewright.layout.limits import UNROLLED
 from tilewright.layout.nodes import Int, Sym
+from tilewright.layout.walk import symbols
 
 
 @verb
@@ -44,6 +47,7 @@ def range(  # noqa: A001
     if not isinstance(step, int) or step < 1:
         raise TraceError(f"tw.range with step {step}; the step is a positive integer constant", here())
     current()
+    _require_32_bits(unwrap(stop))
     return _Range((unwrap(start), unwrap(stop), step), (unroll, provenance), here())
 
 
@@ -181,9 +185,19 @@ def let(value: Index) -> Index:
     tracer, known = current(), unwrap(value)
     if isinstance(known, int):
         return known
+    _require_32_bits(known)
     sym = named_integer(tracer.names(("index",))[0], known)
     tracer.builder.append(Let(sym, known, location=here()))
     return Scalar(sym)
+
+
+def _require_32_bits(value: Int) -> None:
+    """The launcher refuses sizes whose product leaves the 32 bits in which a kernel counts and names it."""
+    tracer = current()
+    named, wide = symbols(value), {param.sym for param in tracer.derived if param.bits == 64}
+    if is_product(value) and named <= tracer.sizes and not named & wide:
+        message = f"`{value}` is {{}}, and does not fit 32 bits; nearest legal choice: tw.derived({value})"
+        tracer.guards.append(Guard(less(value, COUNTED), message, (value,)))
 
 
 class MutableIndex:
@@ -202,17 +216,18 @@ class MutableIndex:
     def get(self) -> Scalar:
         """The present value."""
         tracer = current()
-        sym = Sym(tracer.names((f"{self.value.name}_now",))[0], -(2**31), 2**31 - 1)
+        sym = Sym(tracer.names((f"{self.value.name}_now",))[0], *VARIABLE)
         tracer.builder.append(GetVariable(sym, self.value, location=here()))
         return Scalar(sym)
 
     @verb
     def set(self, value: Index) -> None:
         """Change the value."""
+        _require_32_bits(unwrap(value))
         current().emit(SetVariable, variable=self.value, value=unwrap(value))
 
 
 @verb
 def var(initial: Index = 0) -> MutableIndex:
-    """A mutable integer that loops and branches carry: ``x = tw.var(0); x.set(x.get() + 1)``."""
+    """A mutable integer of 64 bits that loops and branches carry: ``x = tw.var(0); x.set(x.get() + 1)``."""
     return MutableIndex(current().define(Variable, "variable", initial=unwrap(initial)))

@@ -100,7 +100,9 @@ class Emitter:
         self.dialect = dialect
         self.names = Names()
         self.lines: list[str] = []
+        # Integers of 64 bits: sizes, what variables hold, and what is named or counted that is made of them.
         self.wide = {p.sym for p in kernel.sizes if p.bits == 64}
+        self.wide |= {op.result for op in kernel.walk() if isinstance(op, GetVariable)}
         self._depth = 1
         self._taken = set(KEYWORDS | dialect.reserved)
         for word in sorted(self._taken):
@@ -182,8 +184,14 @@ class Emitter:
         return self.name(sym)
 
     def int_type(self, *values: Int) -> str:
-        """``int``, or ``long long`` if one of the integers involves a 64-bit size."""
+        """``int``, or ``long long`` if one of the integers involves one of 64 bits."""
         return "long long" if any(self.wide & symbols(value) for value in values) else "int"
+
+    def defined_type(self, sym: Sym, *values: Int) -> str:
+        """The type of an integer that is defined by others, noted if it has 64 bits."""
+        if (kind := self.int_type(*values)) != "int":
+            self.wide.add(sym)
+        return kind
 
     def temporary(self, name: str, low: int, high: int | None, divisor: int = 1) -> Sym:
         """A fresh integer symbol for a variable that the rule declares itself."""
@@ -201,7 +209,7 @@ def _for(emitter: Emitter, op: For) -> None:
         emitter.line(emitter.dialect.unroll)
     step = f"++{index}" if op.step == 1 else f"{index} += {op.step}"
     start, stop = emitter.spell(op.start), emitter.spell(op.stop)
-    kind = emitter.int_type(op.start, op.stop)
+    kind = emitter.defined_type(op.index, op.start, op.stop)
     with emitter.indented(f"for ({kind} {index} = {start}; {index} < {stop}; {step})"):
         emitter.block(op.body)
 
@@ -217,7 +225,7 @@ def _if(emitter: Emitter, op: If) -> None:
 
 @C_RULES.rule(Variable)
 def _variable(emitter: Emitter, op: Variable) -> None:
-    emitter.line(f"int {emitter.name(op.result)} = {emitter.spell(op.initial)};")
+    emitter.line(f"long long {emitter.name(op.result)} = {emitter.spell(op.initial)};")
 
 
 @C_RULES.rule(SetVariable)
@@ -227,12 +235,13 @@ def _set_variable(emitter: Emitter, op: SetVariable) -> None:
 
 @C_RULES.rule(Let)
 def _let(emitter: Emitter, op: Let) -> None:
-    emitter.line(f"const {emitter.int_type(op.value)} {emitter.name(op.result)} = {emitter.spell(op.value)};")
+    kind = emitter.defined_type(op.result, op.value)
+    emitter.line(f"const {kind} {emitter.name(op.result)} = {emitter.spell(op.value)};")
 
 
 @C_RULES.rule(GetVariable)
 def _get_variable(emitter: Emitter, op: GetVariable) -> None:
-    emitter.line(f"const int {emitter.name(op.result)} = {emitter.name(op.variable)};")
+    emitter.line(f"const long long {emitter.name(op.result)} = {emitter.name(op.variable)};")
 
 
 @C_RULES.rule(Reshape, Partition)

@@ -11,6 +11,7 @@ from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Op, Redistribute, Shared
 from tilewright.ir.types import FragmentType, Memory, Value
+from tilewright.layout.nodes import Int, Sym
 from tilewright.layout.view import View
 from tilewright.targets.cfamily import Dialect, Emitter
 from tilewright.targets.cpu import conversions, functions
@@ -84,6 +85,11 @@ class CpuEmitter(Emitter):
             self.scratch[value] = self.scratch_bytes
             size = -(-elems * value.dtype.bytes // CACHE_LINE_BYTES) * CACHE_LINE_BYTES
             self.scratch_bytes += size + (STAGGER_BYTES if size >= LARGE_BYTES else 0)
+
+    def defined_type(self, sym: Sym, *values: Int) -> str:
+        """The type of every integer that is defined here: sizes, and so their products, have 64 bits."""
+        super().defined_type(sym, *values)
+        return "Index"
 
     def side(self, value: Value) -> Side:
         """A tensor or fragment as one side of a copy."""

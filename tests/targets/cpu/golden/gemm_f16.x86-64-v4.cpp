@@ -128,7 +128,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
     const float acc_e = 0.0f;
     acc[e] = acc_e;
   }
-  for (int k = 0; k < (K + 28) / 32; ++k) {
+  for (Index k = 0; k < (K + 28) / 32; ++k) {
     // test_text.py:43: sA = A_tile
     {
       const Index inside0 = within(-48*m + M, 48);

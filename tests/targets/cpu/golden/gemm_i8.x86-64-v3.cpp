@@ -142,7 +142,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
     const int acc_e = 0;
     acc[e] = acc_e;
   }
-  for (int k = 0; k < (K + 4) / 8; ++k) {
+  for (Index k = 0; k < (K + 4) / 8; ++k) {
     // test_text.py:43: sA = A_tile
     {
       const Index inside0 = within(-16*m + M, 16);
