@@ -28,6 +28,10 @@ class DType:
         kind: ``"float"``, ``"int"``, ``"uint"`` or ``"bool"``, of each component.
         components: 1, or 2 for complex types.
         mantissa: stored fraction bits of a float component (0 for integers).
+
+    Example:
+        >>> f16.bits, f16.bytes, f16.is_float, c64.component
+        (16, 2, True, f32)
     """
 
     name: str

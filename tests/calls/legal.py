@@ -173,6 +173,7 @@ tw.redistribute(f, f, scratch=S)
 tw.coordinates(f, 0)
 tw.causal_mask(f, 0, n)
 tw.operand_a(mma, 16)
+tw.operand_b(mma, 16)
 X.tile((32, 32), (m, 0))
 X.tile((32, None, 32), (m, 0, 0), projection=(1, None, 1))
 X.tiles((32, 32))[0, :][1]

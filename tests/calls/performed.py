@@ -213,10 +213,10 @@ def perform(call: Call) -> None:
 
 
 def _outside(call: Call) -> None:
-    exec(_compiled(call.text), dict(NAMES))
+    exec(compiled(call.text), dict(NAMES))
 
 
-def _compiled(text: str) -> CodeType:
+def compiled(text: str) -> CodeType:
     """The code of a call; its lines can be shown."""
     linecache.cache["<call>"] = (len(text), None, text.splitlines(keepends=True), "<call>")
     return compile(text, "<call>", "exec")
@@ -244,7 +244,7 @@ def around(X, n, alpha, *, code):
 
 
 def _inside(call: Call) -> None:
-    code = _compiled(call.text)
+    code = compiled(call.text)
     # Each call is traced anew: constants are not kept.
     kernel = around.program.trace({"X": SPECS[0]}, {"code": code})
     verify.violations(kernel)

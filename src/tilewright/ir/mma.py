@@ -33,6 +33,11 @@ class MmaAtom:
         c: distribution of C over (m, n).
         feature: what the hardware must have; empty if every target executes it.
         precision: fraction bits of the products' inputs if fewer than A's dtype has (tf32), else None.
+
+    Example:
+        >>> from tilewright.targets.atoms import MMA_F16
+        >>> MMA_F16.shape, MMA_F16.lanes, MMA_F16.a_dtype, MMA_F16.c_dtype
+        ((16, 8, 16), 32, f16, f32)
     """
 
     name: str

@@ -54,7 +54,7 @@ _CALLS: dict[str, Callable[..., Any]] = {
 
 @Calls(ParseError)
 def parse_kernel(text: str) -> k.Kernel:
-    """The kernel that `tilewright.ir.printer.print_kernel` printed as ``text``.
+    """The kernel that `tilewright.ir.printer.print_kernel` printed as ``text``; see `print_kernel`.
 
     Raises:
         ParseError: the text is not a printed kernel of this version.

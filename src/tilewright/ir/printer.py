@@ -27,7 +27,21 @@ VERSION = 1
 
 @layouts
 def print_kernel(kernel: Kernel, *, locations: bool = False) -> str:
-    """The kernel as text."""
+    """The kernel as text, which `parse_kernel` reads back.
+
+    Args:
+        kernel: a traced kernel.
+        locations: whether each operation is followed by the author's line.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def nothing(X):
+        ...     tw.barrier()
+        >>> text = tw.print_kernel(nothing.trace(tw.like("f32", 64)))
+        >>> text.splitlines()[-1], tw.print_kernel(tw.parse_kernel(text)) == text
+        ('barrier()', True)
+    """
     return _Printer(locations).kernel(kernel)
 
 

@@ -267,6 +267,6 @@ def launch_dependents() -> None:
     """Let the next grid in the stream begin once every block of this one has said so or ended.
 
     It matters only if that grid's kernel has `prior_grid_wait`; any other begins when this grid has finished.
-    It may stand anywhere: the next grid's wait is for the end of this one.
+    It may stand anywhere: the next grid's wait is for the end of this one.  See `prior_grid_wait`.
     """
     current().emit(ops.LaunchDependents)

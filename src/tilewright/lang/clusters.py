@@ -18,7 +18,7 @@ from tilewright.layout.ranges import bounds
 
 @verb
 def cluster_barrier() -> None:
-    """All threads of all blocks of the cluster wait for each other.
+    """All threads of all blocks of the cluster wait for each other; see `cluster_index`.
 
     One comes before the first use of another block's barriers or shared memory; one comes last, unless each
     block has waited for all that the others do to it: a block that has ended has no shared memory.

@@ -123,7 +123,24 @@ def _left(what: str, code: CodeType, location: Location) -> TraceError:
 
 @verb
 def when(condition: Condition | bool) -> AbstractContextManager[None]:
-    """``with tw.when(condition):`` records a branch; `otherwise` may follow."""
+    """``with tw.when(condition):`` records a branch; `otherwise` may follow.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def mark(X):
+        ...     block = tw.block_index(2)
+        ...     x = tw.fragment(tw.blocked((32,), (32,)), tw.f32)
+        ...     with tw.when(block == 0):
+        ...         tw.fill(x, 1.0)
+        ...     with tw.otherwise():
+        ...         tw.fill(x, 2.0)
+        ...     tw.copy(x, X.tile((32,), (block,)))
+        >>> x = np.zeros(64, np.float32)
+        >>> mark(x, target="reference").target, x[[0, 63]].tolist()
+        ('reference', [1.0, 2.0])
+    """
     current()
     cond = unwrap_condition(condition)
     return Region("branch", lambda block, location: If(cond, block, location=location))
@@ -131,7 +148,7 @@ def when(condition: Condition | bool) -> AbstractContextManager[None]:
 
 @verb
 def otherwise() -> AbstractContextManager[None]:
-    """``with tw.otherwise():`` right after a `when` block records its other branch."""
+    """``with tw.otherwise():`` right after a `when` block records its other branch; see `when`."""
     last = current().builder.take_last()
     if not isinstance(last, If) or last.otherwise.ops:
         raise TraceError("tw.otherwise() must follow directly on a `with tw.when(...)` block", here())

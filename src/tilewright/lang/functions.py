@@ -29,7 +29,21 @@ __all__ = [
 
 @verb
 def exp(x: Fragment | Number) -> Any:
-    """``e ** x``."""
+    """``e ** x``.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def soften(X):
+        ...     x = tw.load(X.tile((32,), (0,)).partition((32,)))
+        ...     tw.copy(tw.log(1 + tw.exp(x)) + tw.tanh(x) * tw.rsqrt(x) * tw.sqrt(x), X.tile((32,), (0,)))
+        >>> x = np.ones(3, np.float32)
+        >>> soften(x, target="reference").target
+        'reference'
+        >>> bool(abs(x - (np.log(1 + np.e) + np.tanh(1))).max() < 1e-6)
+        True
+    """
     return _made("exp", x)
 
 
@@ -41,25 +55,25 @@ def exp2(x: Fragment | Number) -> Any:
 
 @verb
 def log(x: Fragment | Number) -> Any:
-    """The natural logarithm."""
+    """The natural logarithm; see `exp`."""
     return _made("log", x)
 
 
 @verb
 def sqrt(x: Fragment | Number) -> Any:
-    """The square root, correctly rounded."""
+    """The square root, correctly rounded; see `exp`."""
     return _made("sqrt", x)
 
 
 @verb
 def rsqrt(x: Fragment | Number) -> Any:
-    """``1 / sqrt(x)``."""
+    """``1 / sqrt(x)``; see `exp`."""
     return _made("rsqrt", x)
 
 
 @verb
 def tanh(x: Fragment | Number) -> Any:
-    """The hyperbolic tangent."""
+    """The hyperbolic tangent; see `exp`."""
     return _made("tanh", x)
 
 

@@ -77,11 +77,24 @@ def _check_known(what: str, known: Int | Cond, named: set[Sym]) -> None:
 
 @verb
 def cluster_index(shape: int | Sequence[int]) -> Any:
-    """The block's index in its cluster of ``shape`` blocks; declares the cluster.  The grid must divide.
+    """The block's index in its cluster of ``shape`` blocks; declares the cluster, by which the grid divides.
 
     Blocks of a cluster run at the same time: `cluster_barrier`, ``tma_load(multicast=...)`` and
     ``arrive(block=...)`` reach from one to another.  A cluster of one block is no cluster: all of them then
     do what they do in a block alone.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def rank(X):
+        ...     block, member = tw.block_index(4), tw.cluster_index(2)
+        ...     x = tw.fragment(tw.blocked((32,), (32,)), tw.f32, 0.0)
+        ...     tw.copy(x + member, X.tile((32,), (block,)))
+        ...     tw.cluster_barrier()
+        >>> x = np.zeros(128, np.float32)
+        >>> rank(x, target="reference").target, x[::32].tolist()
+        ('reference', [0.0, 1.0, 0.0, 1.0])
     """
     tracer = current()
     given = static("the cluster's shape", shape)
@@ -108,6 +121,18 @@ def workspace(shape: Index | Sequence[Index], element: DType | str, *, zeroed: b
         shape: extents, over the kernel's sizes.
         element: element type.
         zeroed: whether it holds zeros at the start of every launch (counters).
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def add_what_is_kept(X):
+        ...     kept = tw.workspace((32,), tw.f32, zeroed=True)
+        ...     x = tw.load(X.tile((32,), (0,)).partition((32,)))
+        ...     tw.copy(x + tw.load(kept.partition((32,))), X.tile((32,), (0,)))
+        >>> x = np.ones(32, np.float32)
+        >>> add_what_is_kept(x, target="reference").target, float(x[0])
+        ('reference', 1.0)
     """
     tracer = current()
     extents = tuple(_at_launch("an extent of a workspace", extent) for extent in as_tuple(shape))
@@ -122,7 +147,18 @@ def workspace(shape: Index | Sequence[Index], element: DType | str, *, zeroed: b
 
 @verb
 def derived(value: Index) -> Index:
-    """An integer over the kernel's sizes that the launcher computes once and passes to the kernel."""
+    """An integer over the kernel's sizes that the launcher computes once and passes to the kernel.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def halves(X):
+        ...     half = tw.derived(tw.ceil_div(X.shape[0], 2))
+        ...     part = X[half:].tile((32,), (0,)).partition((32,))
+        ...     tw.copy(tw.load(part), part)
+        >>> "Derived" in tw.print_kernel(halves.trace(tw.like("f32", 64)))
+        True
+    """
     tracer = current()
     known = _at_launch("a derived integer", value)
     if isinstance(known, int):

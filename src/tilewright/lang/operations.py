@@ -346,5 +346,5 @@ def barrier() -> None:
 
 @verb
 def warp_barrier() -> None:
-    """The lanes of each warp wait for each other; orders their accesses to memory."""
+    """The lanes of each warp wait for each other; orders their accesses to memory.  See `barrier`."""
     current().emit(WarpBarrier)

@@ -10,7 +10,12 @@ from tilewright.kinds import is_integer
 
 
 class Mode(NamedTuple):
-    """``extent`` steps of ``step`` along ``dim``; ``dim`` None means replication."""
+    """``extent`` steps of ``step`` along ``dim``; ``dim`` None means replication.
+
+    Example:
+        >>> Mode(4, 0, 2)
+        Mode(extent=4, dim=0, step=2)
+    """
 
     extent: int
     dim: int | None

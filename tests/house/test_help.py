@@ -1,0 +1,59 @@
+"""`help(tw)` and `help(tw.name)` promise what there is, and show it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import tilewright as tw
+from tilewright.runtime.backends import BACKENDS
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "operations.md"
+ABSENT = re.compile(r"\bAMD\b|\bROCm\b|\bHIP\b|\bMetal\b|\bXPU\b")
+"""Names of what no target here runs on."""
+
+
+def programs() -> list[str]:
+    documents = [ROOT / "README.md", *(ROOT / "docs").glob("*.md"), *(ROOT / "examples").glob("*.py")]
+    return [path.read_text() for path in documents if path != PAGE]
+
+
+PROGRAMS = "\n".join(programs())
+
+
+def shown(name: str) -> bool:
+    """Whether there is an example of a name, or it says where one is or who makes it."""
+    doc = inspect.getdoc(getattr(tw, name)) or ""
+    other = re.search(r"[Ss]ee `(\w+)`|[Mm]ade by `(?:Bound\.)?(\w+)`", doc)
+    return ">>>" in doc or other is not None or re.search(rf"\btw\.{name}\b", PROGRAMS) is not None
+
+
+@pytest.mark.parametrize("name", tw.__all__)
+def test_help_tells_of_every_name_and_shows_it(name: str) -> None:
+    what = getattr(tw, name)
+    if isinstance(what, str | tw.DType):
+        return  # constants, of which their class tells
+    doc = inspect.getdoc(what)
+    assert doc
+    assert not ABSENT.search(doc), "what is not there is not promised"
+    error = isinstance(what, type) and issubclass(what, Exception)
+    assert error or shown(name), "an example in its docstring, in another one that it names, or in a program"
+
+
+def test_help_of_the_package_promises_only_the_targets_that_are_there() -> None:
+    assert {*BACKENDS} == {"reference", "cpu", "cuda"}
+    assert tw.__doc__
+    assert not ABSENT.search(tw.__doc__)
+
+
+@pytest.mark.parametrize("name", ["copy", "composition", "matmul", "Layout", "TiledMma", "role", "kernel"])
+def test_signatures_are_those_that_were_written(name: str) -> None:
+    """Looking at arguments changes neither what `help` shows nor what editors complete."""
+    what = getattr(tw, name)
+    signature = inspect.signature(what)
+    assert not {"args", "kwargs"} & {*signature.parameters}
+    assert inspect.unwrap(what).__doc__ == what.__doc__
