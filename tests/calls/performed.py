@@ -20,8 +20,10 @@ from tests.calls.legal import INSIDE, OUTSIDE, TRACED, VALUES
 import tilewright as tw
 from tilewright.errors import TilewrightError, shown
 from tilewright.ir import verify
+from tilewright.kinds import is_sequence
 from tilewright.layout import transforms
 from tilewright.layout.nodes import Sym
+from tilewright.layout.tuples import canonical, format_tuple
 from tilewright.ops.config import Config, default_config
 from tilewright.tracebacks import is_ours
 
@@ -320,10 +322,11 @@ def _values(text: str) -> Iterator[str]:
         if isinstance(node, ast.Constant | ast.Name | ast.Attribute | ast.UnaryOp | ast.BinOp | ast.Tuple):
             try:
                 value = eval(compile(ast.Expression(_loaded(node)), "<value>", "eval"), dict(NAMES))
-                said = str(value)[:80]
+                yield type(value).__name__
+                yield from (shown(value), format_tuple(canonical(value)) if is_sequence(value) else "")
+                yield str(value)[:80]
             except Exception:  # noqa: BLE001 a name of the kernel, or what has no value or text
                 continue
-            yield from (shown(value), type(value).__name__, said)
 
 
 def _loaded(node: ast.expr) -> ast.expr:

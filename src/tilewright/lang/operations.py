@@ -38,6 +38,7 @@ from tilewright.lang.tracer import current, located
 from tilewright.lang.verbs import inline, verb
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.layout import Layout
+from tilewright.layout.limits import SHARED_BYTES
 from tilewright.layout.transforms import Swizzle
 from tilewright.layout.view import View
 
@@ -96,6 +97,12 @@ def shared(
         raise TraceError(f"layout of shape {view.shape} for a tensor of shape {extents}", here())
     kind, align = element_type(element), 128
     count = constant("elems", view.elems if elems is None else elems)  # type: ignore[arg-type]
+    if count * kind.bytes > SHARED_BYTES:
+        raise TraceError(
+            f"shared memory of {count} elements of {kind}; at most {SHARED_BYTES} bytes are possible, which is "
+            f"far more than any target has; nearest legal choice: {SHARED_BYTES // kind.bytes} elements",
+            here(),
+        )
     if isinstance(view.elems, int) and count > view.elems:
         view = replace(view, elems=count)
     if isinstance(swizzle, Swizzle):

@@ -337,9 +337,13 @@ def ceil_div(extents: Any, tiles: Any) -> Any:
     if isinstance(extents, tuple | list):
         if len(extents) != len(as_tuple(tiles)):
             raise TraceError(f"ceil_div of {len(extents)} extents by {len(as_tuple(tiles))} tiles", here())
-        return tuple(ceil_div(extent, tile) for extent, tile in zip(extents, as_tuple(tiles), strict=True))
+        return tuple(_ceil_div(extent, tile) for extent, tile in zip(extents, as_tuple(tiles), strict=True))
+    return _ceil_div(extents, tiles)
+
+
+def _ceil_div(extent: Any, tile: Any) -> Index:
     with located():
-        return wrap(expr.ceil_div(unwrap(extents), unwrap(tiles)))
+        return wrap(expr.ceil_div(unwrap(extent), unwrap(tile)))
 
 
 def from_end(what: str, index: Int, count: Int, past: int = 0) -> Int:

@@ -17,6 +17,9 @@ ELEMENTS = 1 << 24
 THREADS = 1 << 16
 """Threads of one block; a GPU takes 1024, and the reference runs each by itself."""
 
+SHARED_BYTES = 1 << 26
+"""Bytes of one tensor in shared memory; no target has a hundredth of it, and the reference allocates it."""
+
 SWIZZLE_BITS = 40
 """Bits of an offset in elements that a swizzle may reach; more address no memory."""
 

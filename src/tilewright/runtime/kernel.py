@@ -87,7 +87,7 @@ class Kernel(KernelChecks):
             key = tuple(map(exactly, values))
             found = self._bound.get(key)
         except Exception:  # noqa: BLE001 what a stranger's hash raises
-            bad = next(name for name, value in given.items() if not is_hashable(value))
+            bad = max(given, key=lambda name: not is_hashable(given[name]))
             raise LaunchError(
                 f"kernel {self.name}: constant {bad}={shown(given[bad])} is not hashable; use a tuple"
             ) from None
