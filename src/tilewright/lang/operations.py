@@ -99,8 +99,8 @@ def shared(
     count = constant("elems", view.elems if elems is None else elems)  # type: ignore[arg-type]
     if count * kind.bytes > SHARED_BYTES:
         raise TraceError(
-            f"shared memory of {count} elements of {kind}; at most {SHARED_BYTES} bytes are possible, which is "
-            f"far more than any target has; nearest legal choice: {SHARED_BYTES // kind.bytes} elements",
+            f"shared memory of {count} elements of {kind}; at most {SHARED_BYTES} bytes are possible, which "
+            f"is far more than any target has; nearest legal choice: {SHARED_BYTES // kind.bytes} elements",
             here(),
         )
     if isinstance(view.elems, int) and count > view.elems:
