@@ -40,7 +40,10 @@ def relay(X, Y, *, wrong=""):
             if wrong != "no wait for full":
                 tw.wait(full[(s + 1) if wrong == "a stage that is not there" else s], phase)
             tw.copy(held[s], Y.tile((8, 64), (t, 0)), threads=(8, 8))
-            if wrong != "no fence":
+            if wrong == "no fence":
+                part = held[s].partition((8, 8))
+                tw.copy(tw.load(part), part)
+            else:
                 tw.fence_async()
             if wrong != "no arrival":
                 tw.arrive(empty[s], each="role" if wrong == "first thread alone" else "warp")

@@ -43,7 +43,10 @@ def pairs(X, Y, *, wrong=""):
             s, phase = tw.let(t % 2), tw.let(t // 2 % 2)
             tw.wait(full[s], phase)
             tw.copy(held[s], Y.tile((ROWS, 64), (rank * tiles + t, 0)), threads=(ROWS, 4))
-            if wrong != "no fence":
+            if wrong == "no fence":
+                part = held[s].partition((ROWS, 4))
+                tw.copy(tw.load(part), part)
+            else:
                 tw.fence_async()
             tw.arrive(empty[s], each="warp")
             if wrong not in ("releases one block", "releases and counts one block"):

@@ -81,18 +81,23 @@ SIMPLE = {
 
 @dataclass
 class Thread:
-    """What a thread knows: accesses that its own ones come after, and that its bulk copies come after."""
+    """What a thread knows: accesses that its own ones come after, and that its bulk copies come after.
+
+    ``heard`` are those that a barrier told it of, be it of its own.
+    """
 
     generic: set[int] = field(default_factory=set)
     bulk: set[int] = field(default_factory=set)
+    heard: set[int] = field(default_factory=set)
 
     def learn(self, *others: Thread) -> None:
         for other in others:
             self.generic |= other.generic
+            self.heard |= other.generic
             self.bulk |= other.bulk
 
     def copy(self) -> Thread:
-        return Thread(set(self.generic), set(self.bulk))
+        return Thread(set(self.generic), set(self.bulk), set(self.heard))
 
 
 @dataclass(frozen=True)
@@ -139,12 +144,8 @@ class Graph:
                 over = set().union(*self.groups[: max(len(self.groups) - pending, 0)])
                 self.threads[0].learn(Thread(over, over))
             case ("fence_async",):
-                for number, thread in enumerate(self.threads):
-                    thread.bulk |= {
-                        n
-                        for n in thread.generic
-                        if self.done[n].thread == number and not self.done[n].is_bulk
-                    }
+                for thread in self.threads:
+                    thread.bulk |= thread.generic
             case ("meet",) | ("tell", "warp"):
                 self.join(self.threads)
             case ("warp_barrier",) | ("arrive", "warp"):
@@ -165,7 +166,9 @@ class Graph:
         issuer = self.threads[0]
         number = len(self.done)
         everything = frozenset(range(ELEMS))
-        self.done.append(Done(at, 0, True, writes, everything, frozenset(issuer.bulk)))
+        # A copy over what has been read only needs a barrier in between.
+        read = {n for n in issuer.heard if not self.done[n].writes} if writes else set()
+        self.done.append(Done(at, 0, True, writes, everything, frozenset(issuer.bulk | read)))
         self.told[number] = issuer.copy()
         return number
 

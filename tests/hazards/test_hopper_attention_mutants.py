@@ -16,7 +16,14 @@ from tilewright.targets.reference import run
 
 from .mutate import Mutant, mutants, names, outcome
 from .test_fused_mutants import FIRST_DECAY, MASKS_NOTHING, SAME_FOR_ALL
-from .test_hopper_mutants import ONE_WARP, OWN_NUMBER, REGISTERS_KEPT, REGISTERS_ONLY, WAITS_FOR_ALL
+from .test_hopper_mutants import (
+    ISSUER_FENCES,
+    ONE_WARP,
+    OWN_NUMBER,
+    REGISTERS_KEPT,
+    REGISTERS_ONLY,
+    WAITS_FOR_ALL,
+)
 
 PARTS = 6
 TILES = {"one ragged tile": 30, "no keys": 0, "seven tiles, the last one ragged": 6 * 64 + 30}
@@ -47,6 +54,7 @@ PER_GROUP = {
     **dict.fromkeys(("view", "copy"), 16),
     **dict.fromkeys(("fill", "role_barrier"), 2),
     "wait": 5,
+    "fence_async": 1,
     "arrive": 3,
     "fragment": 6,
 }
@@ -91,6 +99,7 @@ ATTENDING = {
     "mma_wait 1: one fewer pending": WAITS_FOR_ALL,
     "mma_fence 2: removed": LAST_FENCE,
     "role_barrier 0: removed": OWN_ROWS,
+    "fence_async 0: after role_barrier 1": ISSUER_FENCES,
     # In another order.
     **{f"fill {n}: after wait {n + 3}": REGISTERS_ONLY for n in (0, 1)},
     **{f"wait {n + 3}: after mma_fence {n}": REGISTERS_ONLY for n in range(4)},

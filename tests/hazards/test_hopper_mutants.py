@@ -29,6 +29,9 @@ OWN_NUMBER = "role_barrier -> role_barrier: the number is only a name, and the s
 SAME_ELEMENTS = "copy -> fence_async -> role_barrier -> tma_store: the same threads write the same elements"
 REGISTERS_ONLY = "fragment -> mma_fence -> mma_async stands, and so does tma_load -> wait(full) -> mma_async"
 ONE_WARP = "wait(empty) -> arrive(full) -> tma_load: by one warp of the loading warpgroup, whichever it is"
+ISSUER_FENCES = (
+    "copy -> role_barrier -> fence_async -> tma_store: who stores fences what the barrier told it of"
+)
 NOBODY_WAITS = "arrive -> role_barrier -> arrive: without K no warp waits for a stage, whoever arrives at it"
 
 REGISTERS_KEPT = "role(warps=1) inside stands: the same warp loads, and no warp gives registers away"
@@ -43,6 +46,7 @@ EQUIVALENT = {
     **dict.fromkeys((f"bulk_wait {i}: one fewer pending" for i in (0, 1, 3, 4)), STORES_FOR_ALL),
     **dict.fromkeys((f"role_barrier {i}: another number" for i in (4, 5, 6, 7)), OWN_NUMBER),
     **dict.fromkeys((f"copy {i}: vector halved" for i in range(4)), SAME_ELEMENTS),
+    **{f"fence_async {i}: after role_barrier {2 * i + 1}": ISSUER_FENCES for i in range(4)},
     **dict.fromkeys((f"wait {i + 1}: after mma_fence {i}" for i in (0, 1)), REGISTERS_ONLY),
 }
 """Mutants that compute the same without a hazard, and the happens-before edge behind it."""

@@ -19,6 +19,9 @@ from tilewright.ir.op import Block, Op
 from tilewright.ir.types import BarrierType, Type, Value
 from tilewright.layout.nodes import Int
 
+FENCED = ("shared", "global")
+"""The memories that a fence between ordinary and asynchronous accesses can be of."""
+
 
 @dataclass(frozen=True)
 class Role(Op):
@@ -163,9 +166,18 @@ class BulkWait(Op):
 
 @dataclass(frozen=True)
 class FenceAsync(Op):
-    """Each thread's earlier accesses to shared memory come before later ones by bulk copies and MMA."""
+    """Accesses to ``memory`` before the fence come before those by bulk copies and MMA after it.
+
+    Before it comes what its thread did, and what barriers have told the thread of.
+    """
 
     name = "fence_async"
+    memory: str = "shared"
+
+    def verify(self) -> Iterator[Violation]:
+        """Shared or global memory."""
+        if self.memory not in FENCED:
+            yield self.violation("fence_async", f"a fence of {self.memory} memory", " or ".join(FENCED))
 
 
 @dataclass(frozen=True)

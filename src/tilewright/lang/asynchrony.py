@@ -184,9 +184,44 @@ def bulk_wait(pending: int = 0) -> None:
 
 
 @verb
-def fence_async() -> None:
-    """Let bulk copies and asynchronous MMA see what this thread wrote to shared memory."""
-    current().emit(ops.FenceAsync)
+def fence_async(memory: str = "shared") -> None:
+    """Let bulk copies and asynchronous MMA see what ordinary accesses did to a memory before.
+
+    They reach memory by another path than threads do.  What threads wrote is seen after a fence: of each
+    thread that wrote, before the barrier that the thread which issues the copy waits at, or of that thread,
+    after the barrier.  What a copy brought needs none, nor does a copy over what threads have only read
+    before a barrier.
+
+    Args:
+        memory: ``"shared"``, or ``"global"``: for `tma_load` of what the same kernel has written.
+
+    Raises:
+        TraceError: another memory.
+
+    Source: PTX ISA, "membar, fence", "Async proxy", and "Causality order" of the memory consistency model.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N", Y="M N")
+        ... def through_shared(X, Y):
+        ...     held = tw.shared((8, 64), X.dtype, swizzle=128)
+        ...     with tw.role(warps=1):
+        ...         tw.copy(X.tile((8, 64), (0, 0)), held, threads=(8, 4))
+        ...         tw.fence_async()
+        ...         tw.warp_barrier()
+        ...         tw.tma_store(held, Y, (0, 0))
+        ...         tw.bulk_commit()
+        ...         tw.bulk_wait()
+        >>> x = np.ones((8, 64), np.float16)
+        >>> y = np.zeros_like(x)
+        >>> _ = through_shared(x, y, target="reference")
+        >>> bool((x == y).all())
+        True
+    """
+    if memory not in ops.FENCED:
+        raise TraceError(f"fence_async({memory!r}); choose 'shared' or 'global'", here())
+    current().emit(ops.FenceAsync, memory=memory)
 
 
 @verb

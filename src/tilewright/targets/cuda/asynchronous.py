@@ -165,7 +165,11 @@ def bulk_wait(emitter: SimtEmitter, op: ops.BulkWait) -> None:
 
 @CUDA_RULES.rule(ops.FenceAsync)
 def fence_async(emitter: SimtEmitter, op: ops.FenceAsync) -> None:
-    """``fence.proxy.async``."""
+    """``fence.proxy.async`` of one memory."""
+    if op.memory == "global":
+        emitter.comment(op, "let TMA see global memory")
+        emitter.line("fence_async_global();")
+        return
     emitter.comment(op, "let TMA and the tensor cores see shared memory")
     emitter.line("fence_async();")
 

@@ -142,6 +142,10 @@ DEVICE void bulk_wait() {
 DEVICE void fence_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }""",
+    "fence_async_global": """
+DEVICE void fence_async_global() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}""",
 }
 
 _MMA = {

@@ -10,18 +10,19 @@ wrote: bytes of a bulk copy arrive after the copy was issued, and tell nothing o
 Barriers count by the former; `Agent.order` has it.
 
 An agent belongs to a `Proxy`.  Operations that run in the background are agents of their own, and those that
-work through another proxy than their issuer come after what the issuer's second clocks know, which only a
-fence of that proxy joins with the first.
+work through another proxy than their issuer come after what the issuer's clocks for that know, one for each
+memory: only a fence of that memory joins them with what it knows itself.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 
 import numpy as np
 
+from tilewright.ir.async_ops import FENCED
 from tilewright.targets.reference.numerics import Array
 
 WHOLE_WARP = -1
@@ -35,42 +36,34 @@ class Proxy(Enum):
     ASYNC = "async"
 
 
-class Scope(Enum):
+class Scope(IntEnum):
     """How far what an agent has learnt reaches."""
 
-    LANE = "lane"
+    LANE = 0
     """Known to each lane for its own accesses."""
-    FIRST = "first"
+    FIRST = 1
     """Known to all lanes, of accesses by the first lane of whatever warp: what one thread could tell."""
-    BLOCK = "block"
+    BLOCK = 2
     """Known to all lanes, of whatever lane the access was."""
 
 
 @dataclass(eq=False)
 class Clocks:
-    """Per scope, the latest time of every agent of a group that is known to have passed."""
+    """Per scope, the latest time of every agent of a group that is known to have passed.
 
-    known: dict[Scope, Array]
+    ``known`` has shape (scopes, agents).  What is known to all is known to each lane.
+    """
+
+    known: Array
 
     @staticmethod
     def of(agents: int) -> Clocks:
         """Clocks that know of nothing."""
-        return Clocks({scope: np.zeros(agents, np.int64) for scope in Scope})
+        return Clocks(np.zeros((len(Scope), agents), np.int64))
 
-    def learn(self, scope: Scope, times: Array) -> None:
-        """Join ``times`` into what is known at a scope; what is known to all is known to each lane."""
-        np.maximum(self.known[scope], times, out=self.known[scope])
-        if scope is Scope.BLOCK:
-            self.learn(Scope.LANE, times)
-
-    def learn_time(self, scope: Scope, slot: int, time: int) -> None:
-        """Learn of one agent's time."""
-        for wider in (scope, Scope.LANE) if scope is Scope.BLOCK else (scope,):
-            self.known[wider][slot] = max(self.known[wider][slot], time)
-
-    def copy(self) -> Clocks:
-        """Clocks that know as much at present."""
-        return Clocks({scope: times.copy() for scope, times in self.known.items()})
+    def learn(self, other: Clocks) -> None:
+        """Join what other clocks know, at every scope."""
+        np.maximum(self.known, other.known, out=self.known)
 
 
 @dataclass(eq=False)
@@ -86,7 +79,10 @@ class Agent:
         clocks: what its accesses come after.
         proxy: the path of its accesses.
         time: its own clock.
-        issues: what the asynchronous operations that a warp issues through the other proxy come after.
+        issues: what asynchronous operations through the other proxy come after, by the memory that they
+            access: those that a warp issues, or this one.
+        every: for a warp: all its clocks in one, its own and those of ``issues``; of shape
+            (clocks, scopes, agents).
         order: for a warp: the time of every agent that has certainly passed when it comes here, in whatever
             schedule; of a transaction barrier, the number of completed phases.
         issuer: for such an operation: the clocks of the warp that issued it.
@@ -103,7 +99,8 @@ class Agent:
     clocks: Clocks
     proxy: Proxy = Proxy.GENERIC
     time: int = 1
-    issues: Clocks | None = None
+    issues: Mapping[str, Clocks] = field(default_factory=dict)
+    every: Array = field(default_factory=lambda: no_clocks(0))
     order: Array = field(default_factory=lambda: np.zeros(0, np.int64))
     issuer: Clocks | None = None
     missing: str = ""
@@ -118,10 +115,9 @@ class Agent:
         """Whether it runs on its own after it was issued: even its issuer must wait for it."""
         return self.slot != self.home or self.issuer is not None
 
-    @property
-    def both(self) -> tuple[Clocks, ...]:
-        """Its clocks, and those of the other proxy if it has them."""
-        return (self.clocks,) if self.issues is None else (self.clocks, self.issues)
+    def after(self, memory: str) -> Clocks:
+        """What its accesses to a memory come after."""
+        return self.clocks if self.proxy is Proxy.GENERIC else self.issues.get(memory, self.clocks)
 
     def advance(self) -> None:
         """Let time pass: accesses from now on are not known to who learns of the present time."""
@@ -129,9 +125,8 @@ class Agent:
         self._know_itself()
 
     def learn_time(self, scope: Scope, slot: int, time: int) -> None:
-        """Learn, for both proxies, that another agent's time has passed."""
-        for clocks in self.both:
-            clocks.learn_time(scope, slot, time)
+        """Learn, for all proxies, that another agent's time has passed."""
+        learn_time(self.every, scope, slot, time)
 
     def comes_after(self, slot: int, time: int) -> bool:
         """Whether another agent's time has certainly passed when this one comes here."""
@@ -144,30 +139,38 @@ class Agent:
             self.order[self.slot] = self.time
 
 
+def learn_time(every: Array, scope: Scope, slot: int, time: int) -> None:
+    """Let clocks, of shape (clocks, scopes, agents), know of one agent's time."""
+    for wider in (scope, Scope.LANE) if scope is Scope.BLOCK else (scope,):
+        np.maximum(every[:, wider, slot], time, out=every[:, wider, slot])
+
+
 @dataclass(eq=False)
 class Message:
-    """What agents tell others through a transaction barrier: clocks of both proxies, and their order."""
+    """What agents tell others through a transaction barrier: all their clocks, and their order.
 
-    generic: Clocks
-    issues: Clocks
+    ``every`` is as that of an agent; none of it is only for the lanes that did it.
+    """
+
+    every: Array
     order: Array
 
     @staticmethod
     def of(agents: int) -> Message:
         """Nothing told yet."""
-        return Message(Clocks.of(agents), Clocks.of(agents), np.zeros(agents, np.int64))
+        return Message(no_clocks(agents), np.zeros(agents, np.int64))
 
     def copy(self) -> Message:
         """The same, as of now."""
-        return Message(self.generic.copy(), self.issues.copy(), self.order.copy())
+        return Message(self.every.copy(), self.order.copy())
 
     def tell(self, agent: Agent, homes: Array) -> None:
         """Add what the first lane of a warp knows: of its own accesses, and what all lanes know."""
-        mine = homes == agent.home
-        for told, clocks in zip((self.generic, self.issues), agent.both, strict=True):
-            told.learn(Scope.BLOCK, clocks.known[Scope.BLOCK])
-            told.learn(Scope.FIRST, clocks.known[Scope.FIRST])
-            told.learn(Scope.FIRST, np.where(mine, clocks.known[Scope.LANE], 0))
+        told, known = self.every, agent.every
+        for scope in (Scope.BLOCK, Scope.LANE):
+            np.maximum(told[:, scope], known[:, Scope.BLOCK], out=told[:, scope])
+        first = np.maximum(known[:, Scope.FIRST], known[:, Scope.LANE] * (homes == agent.home))
+        np.maximum(told[:, Scope.FIRST], first, out=told[:, Scope.FIRST])
         self.tell_order(agent)
 
     def tell_order(self, agent: Agent) -> None:
@@ -176,23 +179,22 @@ class Message:
 
     def hear(self, agent: Agent) -> None:
         """Let all lanes of a warp know."""
-        for told, clocks in zip((self.generic, self.issues), agent.both, strict=True):
-            clocks.learn(Scope.BLOCK, told.known[Scope.BLOCK])
-            clocks.learn(Scope.FIRST, told.known[Scope.FIRST])
+        np.maximum(agent.every, self.every, out=agent.every)
         np.maximum(agent.order, self.order, out=agent.order)
+
+
+def no_clocks(agents: int) -> Array:
+    """The clocks of a warp that knows of nothing: its own, and those for each memory."""
+    return np.zeros((1 + len(FENCED), len(Scope), agents), np.int64)
 
 
 def join(agents: Sequence[Agent]) -> None:
     """A barrier of agents: what a lane of one knew, all lanes of all know; then time passes."""
-    for clocks in zip(*(agent.both for agent in agents), strict=True):
-        lanes, first = (
-            np.max([each.known[scope] for each in clocks], axis=0) for scope in (Scope.LANE, Scope.FIRST)
-        )
-        for each in clocks:
-            each.learn(Scope.BLOCK, lanes)
-            each.learn(Scope.FIRST, first)
+    known = np.max([agent.every for agent in agents], axis=0) if len(agents) > 1 else agents[0].every.copy()
+    known[:, Scope.BLOCK] = known[:, Scope.LANE]
     order = np.max([agent.order for agent in agents], axis=0)
     for agent in agents:
+        agent.every[:] = known
         agent.order[:] = order
         agent.advance()
 
@@ -272,6 +274,13 @@ class Events:
         seen |= mine & (time <= clocks.known[Scope.LANE][slot])
         unordered[at[seen]] = False
         return unordered
+
+    def untold(self, clocks: Clocks, events: Array, event_lanes: Array) -> Array:
+        """Which of ``events`` (at ``event_lanes``) no barrier told of: who knows at most did them itself."""
+        unknown = self._unknown(clocks, events)
+        at = np.flatnonzero(unknown & ~self.is_foreign(events) & (event_lanes == 0))
+        unknown[at] = self._time[events[at]] > clocks.known[Scope.FIRST][self._slot[events[at]]]
+        return unknown
 
     def unknown(self, agent: Agent, events: Array) -> Array:
         """Which of ``events`` happened at a time that not all lanes of ``agent`` know of; shape (n,)."""

@@ -12,13 +12,13 @@ from tilewright.ir.clusters import sharing
 from tilewright.ir.op import Op
 from tilewright.ir.types import Value
 from tilewright.layout.nodes import Int
-from tilewright.targets.reference.agents import Scope, join
+from tilewright.targets.reference.agents import join
 from tilewright.targets.reference.barriers import NamedBarrier, Passed, TransactionBarrier
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.rules import REFERENCE
 from tilewright.targets.reference.state import BlockState, Steps, Visit, Wait, Warp
-from tilewright.targets.reference.tensor_cores import is_issued, issue_mma, wait_mma
+from tilewright.targets.reference.tensor_cores import covered, is_issued, issue_mma, wait_mma
 from tilewright.targets.reference.tensor_memory import commit_stores, finish_stores, load_box, store_box
 
 __all__ = ["REFERENCE"]
@@ -65,6 +65,8 @@ def _arrive(machine: Machine, warp: Warp, op: ops.Arrive) -> None:
         return
     if block is not warp.block:
         block.visits[warp.agent, barrier] = Visit(op, warp.agent.time)
+    is_over = barrier.arrived >= barrier.arrivals and barrier.is_complete
+    warp.note("arrive", barrier.slot, op.expect_bytes, barrier.phase + is_over, op)
     if barrier.arrived >= barrier.arrivals:
         if machine.check:
             _one_too_many(machine, warp, op, barrier)
@@ -119,6 +121,7 @@ def _wait(machine: Machine, warp: Warp, op: ops.Wait) -> Steps:
             f"was: two phases earlier it would have passed as well"
         )
         machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason)
+    warp.note("wait", barrier.slot, parity, phase, op)
     heard.hear(warp.agent)
 
 
@@ -240,11 +243,14 @@ def _bulk_wait(machine: Machine, warp: Warp, op: ops.BulkWait) -> None:
 
 @REFERENCE.rule(ops.FenceAsync)
 def _fence_async(machine: Machine, warp: Warp, op: ops.FenceAsync) -> None:
-    """Each thread's own accesses: asynchronous operations that come after the fence come after them."""
+    """What comes before the fence comes before asynchronous operations after it, whoever did it.
+
+    A proxy fence orders the accesses on whose causality path it lies (PTX ISA 8.9.5): those of its own thread
+    and those that a barrier has told it of.  So it may stand before the barrier, in each thread that writes,
+    or after it, in the thread that issues the operation (docs/decisions/0010-proxy-fences.md).
+    """
     agent = warp.agent
-    if agent.issues is not None:
-        mine = machine.checker.events.homes == agent.home
-        agent.issues.learn(Scope.LANE, np.where(mine, agent.clocks.known[Scope.LANE], 0))
+    agent.issues[op.memory].learn(agent.clocks)
     agent.advance()
 
 
@@ -268,6 +274,8 @@ def _mma_commit(machine: Machine, warp: Warp, op: ops.MmaCommit) -> None:
 
 @REFERENCE.rule(ops.MmaWait)
 def _mma_wait(machine: Machine, warp: Warp, op: ops.MmaWait) -> Steps:
+    for unit, count in covered(warp, op.pending):
+        warp.note("issued", (warp.block.rank, unit.slot), count, unit.size, op)
     if not is_issued(warp, op.pending):
         text = "the other warps of its warpgroup to issue the same MMA"
         yield Wait(op, lambda: is_issued(warp, op.pending), lambda: text)
@@ -297,6 +305,8 @@ def _role_barrier(machine: Machine, warp: Warp, op: ops.RoleBarrier) -> Steps:
             "theirs: it may count as one of theirs (let each group of warps name a number of its own)"
         )
         machine.checker.waiting(Kind.DIVERGENCE, warp.agent, op, (former, at), reason)
+    warps = -(-op.threads // machine.lanes)
+    warp.note("meet", (warp.block.rank, op.number), warps, barrier.opened, op)
     barrier.waiting.append((warp.agent, op))
     if len(barrier.waiting) * machine.lanes >= op.threads:
         barrier.open()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from tilewright.ir.async_ops import RoleBarrier
 from tilewright.ir.ops import Op
-from tilewright.targets.reference.agents import Agent, Message, Scope, join
+from tilewright.targets.reference.agents import Agent, Message, Scope, join, learn_time
 from tilewright.targets.reference.numerics import Array
 
 
@@ -113,8 +113,7 @@ class TransactionBarrier:
         self.ends.append(None if self.expected else self.came)
         self.told.order[self.slot] = self.phase
         self.heard = self.told.copy()
-        for clocks in (self.heard.generic, self.heard.issues):
-            clocks.learn_time(Scope.BLOCK, self.slot, self.phase)
+        learn_time(self.heard.every, Scope.BLOCK, self.slot, self.phase)
         self.arrived = self.expected = 0
         self.arrivers, self.came = [], []
         return late

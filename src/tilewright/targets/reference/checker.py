@@ -66,7 +66,7 @@ class Checker:
                 "if another thread does later, no barrier makes this one wait"
             )
             self.defect(Kind.UNWRITTEN, agent, site, buffer, at[missing], lanes[missing], reason)
-        late = self.events.unordered(agent, lanes, writes, write_lanes)
+        late = self.events.unordered(agent, lanes, writes, write_lanes, agent.after(buffer.memory))
         self._conflict(Kind.WRITE_READ, agent, site, buffer, at, lanes, late, writes, write_lanes)
         if history.skips is not None:
             self._stale(agent, site, buffer, (at, writes, history.skips.event[places]), lanes, write_lanes)
@@ -130,12 +130,16 @@ class Checker:
         at, places, lanes = buffer.places(at, lanes)
         writes, write_lanes = history.writes.get(places)
         own, lanes = lanes, np.full_like(lanes, WHOLE_WARP) if by_warp else lanes
-        late = self.events.unordered(agent, lanes, writes, write_lanes)
+        late = self.events.unordered(agent, lanes, writes, write_lanes, agent.after(buffer.memory))
         self._conflict(Kind.WRITE_WRITE, agent, site, buffer, at, lanes, late, writes, write_lanes)
         for reads, read_lanes in history.earlier_reads(places):
             if not reads.any():
                 continue
-            late = self.events.unordered(agent, lanes, reads, read_lanes)
+            late = self.events.unordered(agent, lanes, reads, read_lanes, agent.after(buffer.memory))
+            if agent.issuer is not None and late.any():
+                # What was read is in registers once a barrier has told of it: no fence needs to follow
+                # (docs/decisions/0010-proxy-fences.md).
+                late &= self.events.untold(agent.issuer, reads, read_lanes)
             self._conflict(Kind.READ_WRITE, agent, site, buffer, at, lanes, late, reads, read_lanes)
         event = self.events.append(agent, site)
         history.writes.put(places, event, own)
@@ -265,7 +269,7 @@ class Checker:
             former = self.events.agents[event]
             assert former is not None
             one = (lanes[mine][:1], event_lanes[mine][:1])
-            found, reason = explain(self.events, kind, agent, former, int(event), one)
+            found, reason = explain(self.events, kind, agent, former, int(event), one, buffer.memory)
             before = self._sites[self.events.sites[event]]
             key = (found, buffer.owner, self.events.sites[event], site, former.block != agent.block)
             # Of two lanes of one warp and two warps, the latter says what is really missing.

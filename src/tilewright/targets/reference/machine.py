@@ -26,7 +26,7 @@ from tilewright.targets.reference.memory import Buffer, poison
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.population import Population
 from tilewright.targets.reference.remedies import Remedies
-from tilewright.targets.reference.standstill import explain_standstill, report_unfinished
+from tilewright.targets.reference.standstill import explain_standstill, report_schedules, report_unfinished
 from tilewright.targets.reference.state import Delivery, Gathering, Steps, Wait, Warp
 from tilewright.targets.rules import RuleTable
 
@@ -105,6 +105,7 @@ class Machine:
                     del tasks[warp]
         if self.check:
             report_unfinished(self.checker, cluster)
+            report_schedules(self.checker, cluster)
         return True
 
     def steps(self, warp: Warp, body: Block) -> Steps:
@@ -119,6 +120,7 @@ class Machine:
     def arrive(self, warp: Warp, op: Op, barrier: Gathering) -> Wait:
         """Arrive at the barrier of the block or the cluster; the last to arrive joins the clocks of all."""
         opened = barrier.opened
+        warp.note("meet", barrier, len(barrier.warps), opened, op)
         barrier.arrived[warp] = op
         if len(barrier.arrived) == len(barrier.warps):
             self._release(barrier)

@@ -167,6 +167,11 @@ class Buffer:
         self.elements[at] = poison(self.owner.dtype, ())
 
     @property
+    def memory(self) -> str:
+        """``"shared"`` or ``"global"``."""
+        return self.owner.tensor.memory.value
+
+    @property
     def is_shared(self) -> bool:
         """Whether it lies in shared memory."""
         return self.owner.tensor.memory is Memory.SHARED

@@ -8,16 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.async_ops import Arrive, MBarrier
+from tilewright.ir.async_ops import FENCED, Arrive, MBarrier
 from tilewright.ir.clusters import cluster_blocks
 from tilewright.ir.kernel import Kernel, layout_shared
 from tilewright.ir.ops import Shared
 from tilewright.ir.types import Value
 from tilewright.layout.nodes import Sym
-from tilewright.targets.reference.agents import Agent, Clocks, Message, Proxy
+from tilewright.targets.reference.agents import Agent, Clocks, Message, Proxy, no_clocks
 from tilewright.targets.reference.barriers import TransactionBarrier
 from tilewright.targets.reference.memory import Buffer, shared_buffer
+from tilewright.targets.reference.schedules import Skeleton
 from tilewright.targets.reference.state import BlockState, ClusterState, Slots, Warp
+
+RECORDED = 1
+"""Of how many clusters other schedules are tried."""
 
 STORE_WAIT = "no bulk_wait covers its group"
 STORE_SHOWN = "bulk_wait is the first thread's; a role_barrier after it shows others"
@@ -41,6 +45,7 @@ class Population:
         self._arrivals = [op for op in ops if isinstance(op, Arrive)]
         self._addresses = layout_shared(kernel)[0]
         self._in_cluster = bool(kernel.cluster)
+        self._recorded = 0
         one = Slots(-(-kernel.threads // lanes), sum(op.stages for op in self._mbarriers))
         self._slots = [replace(one, first=rank * one.end) for rank in range(cluster_blocks(kernel.cluster))]
 
@@ -79,22 +84,37 @@ class Population:
             block.barrier.warps += block.warps
             cluster.blocks.append(block)
             cluster.barrier.warps += block.warps
+        if self._check and self._mbarriers and self._recorded < RECORDED:
+            self._recorded += 1
+            stages = [stage for b in cluster.blocks for each in b.mbarriers.values() for stage in each]
+            cluster.skeleton = Skeleton(arrivals={stage.slot: stage.arrivals for stage in stages})
         return cluster
 
     def _warp(
         self, block: BlockState, number: int, scalars: Mapping[Value, Any], env: Mapping[Sym, int]
     ) -> Warp:
         slots = block.slots
-        clocks, issues = (Clocks.of(self.agents) for _ in range(2))
+        every = no_clocks(self.agents)
+        clocks, *others = (Clocks(known) for known in every)
+        issues = dict(zip(FENCED, others, strict=True))
         order = np.zeros(self.agents, np.int64)
         slot = slots.first + number
         own = (slot, block.index, number)
         rank = block.rank if self._in_cluster else None
-        agent = Agent(slot, *own, "warp", clocks, issues=issues, order=order, rank=rank)
+        agent = Agent(slot, *own, "warp", clocks, issues=issues, every=every, order=order, rank=rank)
         copies = Agent(slots.copies + number, *own, "asynchronous copy", clocks, rank=rank)
-        bulk = ("TMA store", issues, Proxy.ASYNC)
+        bulk = ("TMA store", clocks, Proxy.ASYNC)
         stores, landings = (
-            Agent(first + number, *own, *bulk, issuer=clocks, missing=missing, shown=shown, rank=rank)
+            Agent(
+                first + number,
+                *own,
+                *bulk,
+                issues=issues,
+                issuer=clocks,
+                missing=missing,
+                shown=shown,
+                rank=rank,
+            )
             for first, missing, shown in (
                 (slots.stores, STORE_WAIT, STORE_SHOWN),
                 (slots.landings, LANDING_WAIT, ""),

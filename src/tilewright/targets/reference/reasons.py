@@ -11,7 +11,13 @@ from tilewright.targets.reference.remedies import NO_BARRIER, NO_MATRIX_BARRIER,
 
 
 def explain(
-    events: Events, kind: Kind, agent: Agent, former: Agent, event: int, lanes: tuple[Array, Array]
+    events: Events,
+    kind: Kind,
+    agent: Agent,
+    former: Agent,
+    event: int,
+    lanes: tuple[Array, Array],
+    memory: str,
 ) -> tuple[Kind, str]:
     """The kind of a conflict and what would have ordered the two accesses.
 
@@ -22,6 +28,7 @@ def explain(
         former: who accessed before.
         event: that access.
         lanes: of one element: the lane that accesses, and the lane that did before; each of shape (1,).
+        memory: where the element lies.
     """
     if events.is_foreign(np.array([event])).any():
         return kind, "nothing orders two blocks: each must keep to elements of its own"
@@ -30,10 +37,7 @@ def explain(
     if former.in_background:
         return _after_bulk(events, kind, agent, former, event)
     if agent.issuer is not None and not _unordered(events, agent, lanes, event):
-        return Kind.PROXY, (
-            "the accesses are in order, but bulk copies and asynchronous MMA see shared memory by another "
-            f"path: no fence_async of {_warp(former, agent)} between its access and what orders the two"
-        )
+        return Kind.PROXY, _unfenced(agent, former, memory)
     if former.home == agent.home:
         is_whole = any((each == WHOLE_WARP).any() for each in lanes)
         return kind, NO_MATRIX_BARRIER if is_whole else NO_WARP_BARRIER
@@ -43,6 +47,16 @@ def explain(
             "and no cluster_barrier, between the two accesses"
         )
     return kind, NO_BARRIER
+
+
+def _unfenced(agent: Agent, former: Agent, memory: str) -> str:
+    who, fence = "bulk copies and asynchronous MMA", "fence_async"
+    if memory != "shared":
+        who, fence = "bulk copies", f'fence_async("{memory}")'
+    place = f"of {_warp(former, agent)} between its access and what orders the two"
+    if former.home != agent.home:
+        place += f", or of warp {agent.warp} after that"
+    return f"the accesses are in order, but {who} see {memory} memory by another path: no {fence} {place}"
 
 
 def _warp(agent: Agent, other: Agent) -> str:

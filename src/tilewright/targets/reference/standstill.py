@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from tilewright.ir.async_ops import TmaLoad
 from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.findings import Kind
+from tilewright.targets.reference.schedules import try_schedules
 from tilewright.targets.reference.state import BlockState, ClusterState, Gathering, Warp
 
 
@@ -90,6 +91,26 @@ def report_unfinished(checker: Checker, cluster: ClusterState) -> None:
         _report_background(checker, block)
         _report_loads(checker, block)
         _report_visits(checker, block)
+
+
+def report_schedules(checker: Checker, cluster: ClusterState) -> None:
+    """Report what other schedules of the cluster's steps show, if the one that was executed shows nothing."""
+    if cluster.skeleton is None or checker.findings.all():
+        return
+    fault = try_schedules(cluster.skeleton)
+    if fault is None:
+        return
+    order = " ".join(_named(warp) for warp in fault.order)
+    schedule = fault.schedule or f"the order of steps {order}"
+    warp, step = fault.warp, fault.step
+    assert isinstance(warp, Warp)
+    kind = Kind.DEADLOCK if "never" in fault.what else Kind.PHASE
+    reason = f"{fault.what}: warp {warp.index} in {schedule}"
+    checker.waiting(kind, warp.agent, step.op, None, reason, step.kind)
+
+
+def _named(warp: object) -> str:
+    return str(warp.index) if isinstance(warp, Warp) else "copies"
 
 
 def _report_background(checker: Checker, block: BlockState) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -18,6 +18,7 @@ from tilewright.targets.reference.agents import Agent
 from tilewright.targets.reference.barriers import NamedBarrier, TransactionBarrier
 from tilewright.targets.reference.memory import Buffer, poison
 from tilewright.targets.reference.numerics import Array
+from tilewright.targets.reference.schedules import Skeleton, Step
 
 
 @dataclass(frozen=True)
@@ -195,6 +196,12 @@ class Warp:
     beyond: dict[Value, Array] = field(default_factory=dict)
     loaded: Array | None = None
 
+    def note(self, kind: str, place: Hashable, amount: int, phase: int, op: Op) -> None:
+        """Remember a step for other schedules, see `Step`."""
+        skeleton = self.block.cluster.skeleton
+        if skeleton is not None:
+            skeleton.note(self, Step(kind, place, amount, phase, op))
+
     def int(self, value: Int) -> int:
         """The present value of an integer."""
         return int(evaluate(value, self.env))
@@ -275,10 +282,14 @@ class Visit:
 
 @dataclass(eq=False)
 class ClusterState:
-    """The blocks that run together, by their rank; one block without clusters."""
+    """The blocks that run together, by their rank; one block without clusters.
+
+    ``skeleton`` has the steps of their warps, if other schedules of them are to be tried.
+    """
 
     blocks: list[BlockState] = field(default_factory=list)
     barrier: Gathering = field(default_factory=lambda: Gathering("cluster"))
+    skeleton: Skeleton | None = None
 
     def name(self, block: BlockState) -> str:
         """What tells a block from the others, e.g. ``" of block (1, 0)"``; empty if there are no others."""

@@ -6,6 +6,8 @@ waits for it; each warp then sees its own sums after a wait of its own.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 
 from tilewright.ir.async_ops import MmaAsync
@@ -31,13 +33,13 @@ def issue_mma(machine: Machine, warp: Warp, op: MmaAsync) -> None:
     if number not in unit.issues:
         unit.issues[number] = _issue(machine, warp, op, unit)
     issue = unit.issues[number]
+    warp.note("issue", (warp.block.rank, unit.slot), 1, number, op)
     if issue.op is not op:
         reason = "the warps of one warpgroup issue different MMAs"
         machine.checker.waiting(Kind.DIVERGENCE, warp.agent, op, (issue.agent, issue.op), reason)
     _use_registers(machine, warp, op, issue)
-    known = warp.agent.issues or warp.agent.clocks
-    for scope, times in issue.agent.clocks.known.items():
-        np.minimum(times, known.known[scope], out=times)
+    known = issue.agent.clocks.known
+    np.minimum(known, warp.agent.issues["shared"].known, out=known)
     issue.parts[warp] = warp.registers[op.c]
     if len(issue.parts) == unit.size and machine.check:
         _read_shared(machine, warp, op, issue)
@@ -55,7 +57,7 @@ def _issue(machine: Machine, warp: Warp, op: MmaAsync, unit: MmaUnit) -> Issue:
     mma = op.mma
     group = warp.rank // unit.size
     along_m, along_n = group % mma.warps[0], group // mma.warps[0]
-    everything = {scope: np.full(machine.agents, np.iinfo(np.int64).max) for scope in Scope}
+    everything = np.full((len(Scope), machine.agents), np.iinfo(np.int64).max)
     agent = Agent(
         unit.slot,
         unit.slot,
@@ -113,6 +115,17 @@ def _read_shared(machine: Machine, warp: Warp, op: MmaAsync, issue: Issue) -> No
             machine.checker.defect(Kind.OUT_OF_BOUNDS, issue.agent, site, buffer, at[outside], lanes, reason)
         at = at[~outside]
         machine.checker.reads(issue.agent, site, buffer, at, np.zeros(len(at), np.int16))
+
+
+def covered(warp: Warp, pending: int) -> Iterator[tuple[MmaUnit, int]]:
+    """The units whose MMAs a wait of a warp covers, and how many it has issued up to the last of them."""
+    done = warp.mma_group - 1 - pending
+    for unit in warp.block.units.values():
+        mine = [
+            number for number, issue in unit.issues.items() if warp in issue.parts and issue.group <= done
+        ]
+        if mine:
+            yield unit, max(mine) + 1
 
 
 def is_issued(warp: Warp, pending: int) -> bool:

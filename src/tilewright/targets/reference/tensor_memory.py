@@ -68,9 +68,10 @@ def _load_into(
         warp.block.index,
         warp.index,
         name,
-        warp.agent.issues or warp.agent.clocks,
+        warp.agent.clocks,
         Proxy.ASYNC,
         barrier.phase + 1,
+        warp.agent.issues,
         issuer=warp.agent.clocks,
         missing=f"no wait for {barrier.name} phase {barrier.phase}, on which it completes, comes before",
         rank=warp.agent.rank,
@@ -92,7 +93,9 @@ def _load_into(
 
     events = range(first, len(machine.checker.events.agents))
     barrier.told.tell_order(warp.agent)
-    barrier.loads.append(Load(op, agent, tile.size * op.target.dtype.bytes, land, events))
+    size = tile.size * op.target.dtype.bytes
+    barrier.loads.append(Load(op, agent, size, land, events))
+    warp.note("load", barrier.slot, size, barrier.phase, op)
 
 
 def store_box(machine: Machine, warp: Warp, op: TmaStore) -> None:
