@@ -52,6 +52,11 @@ def test_c_goes_to_the_standard_output_alone() -> None:
     assert b"all 64 elements" in done.stderr
 
 
+def test_a_device_is_no_reader_of_c_alone() -> None:
+    done = shell(f"{COMMAND} {GEMM} -o /dev/null > /dev/null")
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_c_is_appended_where_the_shell_says_so(tmp_path: Path) -> None:
     (tmp_path / "c").write_bytes(b"before")
     done = shell(f"{COMMAND} {GEMM} -o /dev/stdout >> c", cwd=tmp_path)

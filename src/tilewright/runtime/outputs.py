@@ -74,9 +74,11 @@ def output(path: Path) -> Iterator[BinaryIO]:
 
 
 def is_standard_output(path: Path) -> bool:
-    """Whether what is written to a path goes where the standard output goes."""
+    """Whether what is written to a path goes where the standard output goes: into a file or a pipe."""
     try:
-        return os.path.samestat(os.stat(path), os.fstat(1))
+        found = os.stat(path)
+        # A device, such as a terminal or /dev/null, keeps nothing that could be mixed up.
+        return not stat.S_ISCHR(found.st_mode) and os.path.samestat(found, os.fstat(1))
     except OSError:
         return False
 
