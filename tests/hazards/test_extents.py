@@ -129,6 +129,32 @@ def test_a_slice_that_nothing_accesses_may_lie_anywhere() -> None:
     assert guarded.check(x, np.zeros_like(x), 33, partial="Y").is_clean
 
 
+@tw.kernel(X="M N", Y="M N", stage=int, chunk=int)
+def in_the_background(X, Y, stage, chunk):
+    """A box by TMA into a run-time stage of two, and from there on by TMA; another tensor lies behind."""
+    held = tw.shared((2, 8, 64), X.dtype, swizzle=128)
+    behind = tw.shared((2, 8, 64), X.dtype, swizzle=128)
+    full = tw.mbarrier(1, arrivals=1)
+    tw.barrier()
+    with tw.role(warps=1):
+        tw.arrive(full[0], expect_bytes=2 * 8 * 64 * X.dtype.bytes)
+        tw.tma_load(X, (0, 8 * chunk), held[stage], full[0])
+        tw.tma_load(X, (8, 0), behind[0], full[0])
+        tw.wait(full[0], 0)
+        tw.tma_store(held[stage], Y, (0, 0))
+        tw.bulk_commit()
+        tw.bulk_wait(0)
+
+
+def test_boxes_in_the_background_keep_to_their_stages_too() -> None:
+    x = matrix(16, 64, np.float16)
+    assert in_the_background.check(x, np.zeros_like(x), 1, 0, partial="Y").is_clean
+    assert in_the_background.check(x, np.zeros_like(x), 1, 9, partial="Y").is_clean, "TMA cuts boxes itself"
+    report = in_the_background.check(x, np.zeros_like(x), 2, 0, partial="Y")
+    found = [f for f in report.findings if "index 2 of dimension 0, whose extent is 2" in f.reason]
+    assert {f.access.op.name for f in found} == {"tma_load", "tma_store"}
+
+
 @tw.kernel(X="M N")
 def certainly_outside(X, *, index):
     held = tw.shared((2, 8), X.dtype)
