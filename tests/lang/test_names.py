@@ -34,6 +34,30 @@ def test_statements_that_assign() -> None:
     ]
 
 
+def pair(A, rows):
+    return tw.shared((rows, 8), A.dtype)
+
+
+def test_unpacked_tuples_name_each_of_their_parts() -> None:
+    def kernel(A):
+        sA, sB = tw.shared((8, 8), tw.f16), tw.shared((8, 8), tw.f16)
+        [first, second, third] = (
+            pair(A, 8),
+            sA.permute(1, 0),
+            tw.shared((4, 4), tw.f16)[0:2],
+        )
+        a, b, c, d, e = (sA[0], sB[0], pair(A, 4), sA[0:4], tw.fragment(ROWS, tw.f32, 0))
+        x, y = e * 2.0, e + e * 3.0
+        x, y = y, x
+        (low, high), rest = (sA[0:1], sA[1:2]), sA[2:3]
+
+    assert names(trace(kernel)) == [
+        *("sA", "sB", "first", "second", "shared", "third"),
+        *("a", "b", "c", "d", "e", "x", "mul", "y"),
+        *("sA_slice", "sA_slice_1", "rest"),
+    ]
+
+
 def test_arithmetic_names_its_last_step() -> None:
     def kernel(A):
         x = tw.fragment(ROWS, tw.f32, 0)

@@ -9,6 +9,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 
@@ -81,6 +82,11 @@ def _describe(frame: FrameType, offset: int) -> Frame:
     code = frame.f_code
     line, column, end_column = _positions(code)[offset // 2]
     return Frame(code.co_filename, line or frame.f_lineno, column, end_column, code.co_name)
+
+
+def position(frame: FrameType) -> tuple[int | None, ...]:
+    """First and last line, first and last column of what a frame executes."""
+    return tuple(next(islice(frame.f_code.co_positions(), frame.f_lasti // 2, None)))
 
 
 @lru_cache(maxsize=512)

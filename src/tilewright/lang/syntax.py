@@ -1,4 +1,4 @@
-"""Statements that leave a block early, found in the author's source where it can be read."""
+"""Statements that leave a block early, and unpacked tuples, in the author's source where it can be read."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from functools import lru_cache
 from types import CodeType
 
 from tilewright.errors import Frame, Location
-from tilewright.lang.source import author_frame
+from tilewright.lang.source import author_frame, author_frames, position, stored_names
 
 _JUMPS = {ast.Return: "return", ast.Break: "break", ast.Continue: "continue"}
 
@@ -39,6 +39,33 @@ def leaving(code: CodeType, location: Location) -> tuple[str, Location] | None:
 def code_here() -> CodeType:
     """The code object of the author's innermost frame."""
     return author_frame().f_code
+
+
+def unpacked_name() -> tuple[str, ...]:
+    """The variable that takes the author's present call in ``a, b = call(), call()``; empty if there is none.
+
+    Where a helper function returns the result at once, that of its caller.
+    """
+    for frame in author_frames():
+        if stored_names(frame) is not None:
+            return _unpacked(frame.f_code).get(position(frame), ())
+    return ()
+
+
+@lru_cache(maxsize=256)
+def _unpacked(code: CodeType) -> dict[tuple[int | None, ...], tuple[str, ...]]:
+    """By its place, each expression of a tuple that is assigned to a tuple: the variable that takes it."""
+    found: dict[tuple[int | None, ...], tuple[str, ...]] = {}
+    for node in ast.walk(_tree(code)):
+        if not isinstance(node, ast.Assign) or len(node.targets) != 1:
+            continue
+        names, made = ([*ast.iter_child_nodes(side)] for side in (node.targets[0], node.value))
+        several = all(isinstance(side, ast.Tuple | ast.List) for side in (node.targets[0], node.value))
+        for name, part in zip(names, made, strict=False) if several and len(names) == len(made) else ():
+            if isinstance(name, ast.Name) and isinstance(part, ast.expr):
+                at = (part.lineno, part.end_lineno, part.col_offset, part.end_col_offset)
+                found[at] = (name.id,)
+    return found
 
 
 def _place(jump: ast.stmt, location: Location) -> Location:

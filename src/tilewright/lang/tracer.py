@@ -13,6 +13,7 @@ from tilewright.ir.kernel import ClusterAxis, GridAxis, Guard, SizeParam, Worksp
 from tilewright.ir.ops import Block, Op
 from tilewright.ir.types import Value
 from tilewright.lang.source import assigned_names, here
+from tilewright.lang.syntax import unpacked_name
 from tilewright.layout.nodes import Sym
 
 OpType = TypeVar("OpType", bound=Op)
@@ -52,7 +53,7 @@ class Tracer:
 
     def names(self, defaults: tuple[str, ...]) -> tuple[str, ...]:
         """Unique names for what a call returns: the author's variables where they can be seen."""
-        seen = assigned_names()
+        seen = assigned_names() or unpacked_name()
         return tuple(self.name(n) for n in (seen if len(seen) == len(defaults) else defaults))
 
     def name(self, wanted: str) -> str:
@@ -65,7 +66,7 @@ class Tracer:
 
     def define(self, op: type[OpType], default: str, **attributes: Any) -> Value:
         """Record an operation with a result, named after the author's variable."""
-        seen = assigned_names()
+        seen = assigned_names() or unpacked_name()
         with located():
             return self.builder.define(op, seen[0] if len(seen) == 1 else default, here(), **attributes)
 
