@@ -191,6 +191,10 @@ class LaunchError(TilewrightError, ValueError):
     """Arguments that do not fit a kernel: dtype, rank, extent, alignment, device."""
 
 
+class SlowWarning(UserWarning):
+    """Something is computed, and right, but far slower than the hardware could; said once for each cause."""
+
+
 class ToolchainError(TilewrightError):
     """No compiler or driver library for a target on this machine; says what to install."""
 

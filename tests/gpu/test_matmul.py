@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ops.config import Config
+from tilewright.ops import slow
+from tilewright.ops.config import Config, default_config
+from tilewright.ops.device_array import DeviceArray
+from tilewright.ops.gemm import output_dtype
 from tilewright.ops.sample import operands
+from tilewright.runtime.compare import Accumulation, compare_gemm
 from tilewright.targets.atoms import MMA_F16
 from tilewright.tune.trial import gemm_trial
 
@@ -69,3 +74,18 @@ def test_elevations() -> None:
         trial = gemm_trial(operands("elevation", tw.dtype(name)), "cuda")
         trial.run()
         assert trial.verify().ok
+
+
+@pytest.mark.parametrize("name", ["f8e4m3", "f8e5m2", "f64"])
+def test_what_is_slower_than_it_could_be_says_so_and_is_right(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slow, "_SAID", set())
+    made = operands("random", tw.dtype(name), (130, 70, 90))
+    a, b = DeviceArray.of(made.a), DeviceArray.of(made.b)
+    out = DeviceArray.of(np.zeros((130, 70), output_dtype(tw.dtype(name)).numpy))
+    with pytest.warns(tw.SlowWarning, match=f"{name} is multiplied by one fma for each pair of numbers"):
+        assert tw.matmul(a, b, out) is out
+    tw.matmul(a, b, out)
+    atom = default_config("cuda", tw.dtype(name), made.shape).mma.atom
+    compare_gemm(made.a, made.b, out.host(), Accumulation.of(atom)).raise_if_wrong()

@@ -31,7 +31,8 @@ def role(warps: int, *, registers: int | None = None) -> AbstractContextManager[
     Args:
         warps: how many warps; the first role takes warps from 0 on, the next one those that follow.
         registers: registers that each thread may use from here on; whole warpgroups only, and only in the
-            outermost role.
+            outermost role.  All roles together may not take more than the block is launched with: of sm_90a's
+            65536, each of 384 threads has at most 168, which is (40, 232, 232) for three warpgroups.
     """
     tracer = current()
     first = tracer.warps[-1]

@@ -21,6 +21,7 @@ from tilewright.lang.tensors import Tensor
 from tilewright.ops.config import MATHS, Config, default_config
 from tilewright.ops.mainloop import mainloop
 from tilewright.ops.plans import Plans, plan
+from tilewright.ops.slow import warn_if_slow
 from tilewright.runtime.arrays import LOCATORS, ArrayInfo, describe, locate_new, overlap
 from tilewright.runtime.backends import backend_for
 from tilewright.runtime.kernel import Bound, kernel
@@ -108,6 +109,10 @@ def matmul(
         LaunchError: shapes, devices or strides do not fit, or ``out`` shares memory with ``a`` or ``b``.
         DTypeError: an unsupported dtype or mixture.
 
+    Warns:
+        SlowWarning: once for each dtype that a GPU has tensor cores for and this multiplies without them: f64
+            on sm_80 and sm_90a, f8e4m3 and f8e5m2 from sm_89 on.
+
     Example:
         >>> import numpy as np
         >>> import tilewright as tw
@@ -163,6 +168,8 @@ def _checked(
     chosen = config or _config(problem.target, problem.dtype, shape(problem), math)
     arguments = (a, _transposed(b), out)
     prepared, pointers = bind(chosen).launcher(arguments, problem.target)
+    if problem.target == "cuda" and config is None:
+        warn_if_slow(chosen.mma.atom, prepared.executable.arch)
     prepared.launch(arguments, pointers, stream)
     # The reference reads the arrays themselves, and some frameworks copy to transpose.
     if key is not None and problem.target != "reference" and pointers[1] == info_b.pointer:

@@ -39,9 +39,9 @@ class Arch:
 
 
 _SM_80 = frozenset({"sm_80", "cp_async"})
-_SM_90 = _SM_80 | {"sm_89", "sm_90", "sm_90a", "cluster"}
+_SM_90 = _SM_80 | {"sm_89", "sm_90", "sm_90a", "cluster", "f64_tensor"}
 
-SM_80 = Arch("sm_80", "nvidia", _SM_80, 166912)
+SM_80 = Arch("sm_80", "nvidia", _SM_80 | {"f64_tensor"}, 166912)
 SM_86 = Arch("sm_86", "nvidia", _SM_80, 101376)
 SM_89 = Arch("sm_89", "nvidia", _SM_80 | {"sm_89"}, 101376)
 SM_90A = Arch("sm_90a", "nvidia", _SM_90, 232448, cluster=8)

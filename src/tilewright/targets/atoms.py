@@ -69,6 +69,29 @@ def fma(
 TENSOR_CORE: dict[str, MmaAtom] = {"f16": MMA_F16, "bf16": MMA_BF16, "f32": MMA_TF32, "i8": MMA_I8}
 """The ``mma.sync`` atom for each dtype of A and B; f32 computes in tf32."""
 
+UNUSED_TENSOR_CORES: dict[str, str] = {"f64": "f64_tensor", "f8e4m3": "sm_89", "f8e5m2": "sm_89"}
+"""Dtypes that no atom here multiplies on tensor cores, and the feature of architectures that could.
+
+Source: PTX ISA, "Warp-level matrix instructions: mma", types and target architectures; CUDA C++ Programming
+Guide, "Compute Capabilities", for the rate of f64.
+"""
+
+
+def multiplied_without_tensor_cores(atom: MmaAtom, arch: str, features: frozenset[str]) -> str:
+    """What to say of an atom that multiplies without the tensor cores that there are for it; else ``""``."""
+    name = atom.a_dtype.name
+    if not atom.name.startswith("fma.") or UNUSED_TENSOR_CORES.get(name) not in features:
+        return ""
+    said = (
+        f"{name} is multiplied by one fma for each pair of numbers; {arch} has tensor cores for it, which "
+        "are not used yet"
+    )
+    if atom.a_dtype.bits == 8:
+        said += (
+            "; nearest: convert to f16, which holds each of these numbers, and is multiplied on tensor cores"
+        )
+    return said
+
 
 @layouts
 def wgmma(dtype: DType | str, n: int) -> MmaAtom:

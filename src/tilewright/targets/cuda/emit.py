@@ -6,9 +6,10 @@ import math
 
 from tilewright.ir.async_ops import Role
 from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam
-from tilewright.ir.ops import Shared
+from tilewright.ir.ops import Mma, Shared
 from tilewright.ir.passed import passed_params
 from tilewright.targets.arch import Arch, architecture
+from tilewright.targets.atoms import multiplied_without_tensor_cores
 from tilewright.targets.cuda.lowering import lower
 from tilewright.targets.cuda.prelude import DIALECT, prelude
 from tilewright.targets.cuda.rules import CUDA_RULES
@@ -39,7 +40,14 @@ def emit(kernel: Kernel, arch: Arch | str) -> Listing:
     pieces = prelude("\n".join([*head, *body]))
     chosen_for = [f"// - {note}" for note in notes]
     text = "\n".join([*(f"{piece}\n" for piece in pieces), *chosen_for, *head, *body, "}"]) + "\n"
-    return Listing(text, entry, lowered, emitter.shared_bytes, notes)
+    return Listing(text, entry, lowered, emitter.shared_bytes, (*notes, *_slow_multiplies(kernel, chosen)))
+
+
+def _slow_multiplies(kernel: Kernel, arch: Arch) -> list[str]:
+    """What is multiplied without the tensor cores that the architecture has for it."""
+    atoms = dict.fromkeys(op.mma.atom for op in kernel.walk() if isinstance(op, Mma))
+    said = (multiplied_without_tensor_cores(atom, arch.name, arch.features) for atom in atoms)
+    return list(dict.fromkeys(filter(None, said)))
 
 
 def _head(emitter: SimtEmitter, entry: str) -> list[str]:

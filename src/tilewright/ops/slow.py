@@ -1,0 +1,26 @@
+"""Products that are far slower than the hardware: said once, at the caller's line."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+
+from tilewright.errors import SlowWarning
+from tilewright.ir.mma import MmaAtom
+from tilewright.targets.arch import architecture
+from tilewright.targets.atoms import multiplied_without_tensor_cores
+from tilewright.tracebacks import is_ours
+
+_SAID: set[str] = set()
+
+
+def warn_if_slow(atom: MmaAtom, arch: str) -> None:
+    """Warn if an architecture has tensor cores for what the atom multiplies without; once for each dtype."""
+    said = multiplied_without_tensor_cores(atom, arch, architecture(arch).features)
+    if not said or atom.a_dtype.name in _SAID:
+        return
+    _SAID.add(atom.a_dtype.name)
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and is_ours(frame):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(f"matmul: {said}", SlowWarning, stacklevel=level)

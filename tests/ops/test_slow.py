@@ -1,0 +1,111 @@
+"""What is multiplied without the tensor cores that a GPU has for it is said, once and by commands."""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.runtime.fake_gpu import Driver, OnGpu
+from tests.runtime.fake_gpu import gpu as gpu  # a fixture
+from typer.testing import CliRunner
+
+import tilewright as tw
+from tilewright.cli.verbs import app
+from tilewright.ops import gemm as multiplying
+from tilewright.ops import slow
+from tilewright.ops.config import SUPPORTED, default_config
+from tilewright.ops.plans import Plans
+from tilewright.targets import cuda
+from tilewright.targets.arch import ARCHITECTURES
+
+SLOW = {
+    "sm_80": {"f64"},
+    "sm_86": set(),
+    "sm_89": {"f8e4m3", "f8e5m2"},
+    "sm_90a": {"f64", "f8e4m3", "f8e5m2"},
+}
+"""Architecture -> the dtypes whose tensor cores wait for us.  f32 is exact, for which there are none."""
+
+
+class Matrix(OnGpu):
+    """With a dtype, for the types that the interface has no name for, and a transpose."""
+
+    @property
+    def dtype(self) -> Any:
+        return self.array.dtype
+
+    @property
+    def T(self) -> Matrix:  # noqa: N802
+        return Matrix(self.array.T)
+
+
+@pytest.fixture(autouse=True)
+def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slow, "_SAID", set())
+    monkeypatch.setattr(multiplying, "gemm", type(multiplying.gemm)(multiplying.gemm.program))
+    monkeypatch.setattr(multiplying, "_PLANS", Plans())
+
+
+def product(dtype: tw.DType, n: int = 16, **chosen: Any) -> None:
+    a, b = (Matrix(np.ones((n, n), dtype.numpy)) for _ in range(2))
+    tw.matmul(a, b, Matrix(np.zeros((n, n), multiplying.output_dtype(dtype).numpy)), **chosen)
+
+
+@pytest.mark.parametrize("name", ["f8e4m3", "f8e5m2", "f64"])
+def test_it_is_said_once_for_each_dtype_at_the_callers_line(name: str, gpu: Driver) -> None:
+    message = (
+        f"matmul: {name} is multiplied by one fma for each pair of numbers; sm_90a has tensor cores for it"
+    )
+    with pytest.warns(tw.SlowWarning, match=message) as said:
+        product(tw.dtype(name))
+    [one] = said
+    assert one.filename == __file__
+    assert ("nearest: convert to f16" in str(one.message)) == name.startswith("f8")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for n in (16, 24):  # a product that is known, and another
+            product(tw.dtype(name), n)
+    assert len(gpu.launched) == 3
+
+
+@pytest.mark.parametrize("name", ["f32", "f16", "bf16", "i8"])
+def test_what_is_as_fast_as_it_can_be_or_has_no_tensor_cores_warns_of_nothing(name: str, gpu: Driver) -> None:
+    product(tw.dtype(name))
+    assert len(gpu.launched) == 1
+
+
+def test_tf32_warns_of_nothing(gpu: Driver) -> None:
+    product(tw.f32, math="tf32")
+
+
+def test_who_chooses_the_configuration_is_not_told(gpu: Driver) -> None:
+    product(tw.f8e4m3, config=default_config("cuda", tw.f8e4m3, (16, 16, 16)))
+
+
+@pytest.mark.parametrize("target", ["cpu", "reference"])
+def test_other_targets_have_no_tensor_cores(target: str) -> None:
+    a = np.ones((8, 8), tw.f8e4m3.numpy)
+    assert (tw.matmul(a, a, target=target).astype(float) == 8).all()
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("name", SUPPORTED)
+def test_every_dtype_on_every_architecture(name: str, arch: str) -> None:
+    config = default_config("cuda", tw.dtype(name), (512, 512, 512))
+    a = np.ones((64, 64), tw.dtype(name).numpy)
+    kernel = multiplying.bind(config).trace(a, a.T, a.astype(multiplying.output_dtype(tw.dtype(name)).numpy))
+    notes = [note for note in cuda.emit(kernel, arch).notes if "tensor cores" in note]
+    assert len(notes) == (name in SLOW[arch])
+    assert all(note.startswith(f"{name} is multiplied by one fma") for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "arch", "count"), [("f8e4m3", "sm_90a", 1), ("f8e4m3", "sm_80", 0), ("f16", "sm_90a", 0)]
+)
+def test_inspect_says_it(dtype: str, arch: str, count: int) -> None:
+    command = ["inspect", "gemm", "--target", "cuda", "--arch", arch, "--dtype", dtype, "--shape", "64x64x64"]
+    result = CliRunner().invoke(app, command)
+    assert result.exit_code == 0, result.output
+    assert result.output.count("tensor cores for it, which are not used yet") == count
