@@ -38,7 +38,7 @@ SECTIONS = {
     "Warp roles, and what runs in the background": ("lang.asynchrony", "lang.clusters"),
     "Tensors, copies and products": ("lang",),
     "Layouts, views and maps": ("layout", "ir.mma", "module"),
-    "Errors": ("errors",),
+    "Errors and warnings": ("errors",),
 }
 """Each section, and the files or folders of its names, the first that fits; dtypes have their own."""
 
