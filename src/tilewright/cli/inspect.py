@@ -66,7 +66,9 @@ def inspect(
     count: Annotated[
         bool,
         typer.Option(
-            "--counters", help="Bank conflicts and sectors, counted by the reference on a few blocks."
+            "--counters",
+            help="Sectors, counted by the reference on a few blocks, and bank conflicts: for cuda those that "
+            "are predicted of the compiled kernel, else counted too.",
         ),
     ] = False,
     measure: Annotated[
@@ -109,7 +111,8 @@ def inspect(
         parts = _parts(subject, target, arch, ir, source, resource, notes)
     if count:
         with working("running on the reference"):
-            parts.append(counters(subject.on_reference()))
+            lowered = subject.compile("cuda", arch) if target == "cuda" else None
+            parts.append(counters(subject.on_reference(), lowered))
     if measure:
         given = [word for text in constant or () for word in ("--set", text)]
         again = ("--dtype", dtype, "--shape", shape, "--layout", layout, "--math", math, *given)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from tilewright.errors import Location
+from tilewright.inspect.sectors import sector_factor
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Copy, CopyAsync, Op
 from tilewright.ir.types import Value
@@ -14,6 +15,7 @@ from tilewright.runtime.executable import Executable
 from tilewright.targets.arch import architecture
 from tilewright.targets.cuda.banks import passes_per_access
 from tilewright.targets.listing import Access
+from tilewright.targets.reference.counters import UNCOALESCED
 from tilewright.targets.reference.report import Report
 from tilewright.targets.simt.matrices import loads_by_matrix, stores_by_matrix
 
@@ -35,6 +37,7 @@ class Movement:
         bytes: bytes per access of the memory.
         asynchronous: whether it goes on while the kernel does other things.
         how: how the target spells the accesses, in words, where it chooses that as it spells them.
+        sectors: of global memory that are asked for, for each that is needed; None where nothing is known.
         at_once: whether the author asked for that, but its accesses are too narrow.
         line: the author's line.
         matrices: that one ``ldmatrix`` or ``stmatrix`` moves; 0 for other accesses.
@@ -52,6 +55,7 @@ class Movement:
     passes: float | None = None
     at_once: bool = False
     how: str = ""
+    sectors: float | None = None
 
     def __str__(self) -> str:
         kind = "asynchronous copy" if self.asynchronous else "copy"
@@ -64,6 +68,8 @@ class Movement:
         if self.passes is not None:
             conflicts = "no bank conflict" if self.passes == 1 else f"{self.passes:.2f} passes over the banks"
             width += f", {conflicts} predicted"
+        if self.sectors is not None and self.sectors > UNCOALESCED:
+            width += f", uncoalesced: {self.sectors:.2f} sectors of global memory for each that it needs"
         if self.at_once:
             width += ", at once: copies in the background move 4, 8 or 16 bytes"
         where = f", {self.line}" if self.line else ""
@@ -87,6 +93,7 @@ def movements(
             with others.
         traced: the kernel before it was lowered, which tells the copies that were to go on in the background.
     """
+    factors = _factors(traced) if traced else {}
     background = {op.location for op in traced.walk() if isinstance(op, CopyAsync)} if traced else set()
     features = architecture(arch).features if target == "cuda" else frozenset()
     found: dict[Movement, None] = {}
@@ -105,8 +112,17 @@ def movements(
                 predicted = (how.count if how else 0, passes_per_access(op, how))
             asynchronous = isinstance(op, CopyAsync)
             at_once = target == "cuda" and not asynchronous and op.location in background
-            found[Movement(*names, elems, size, asynchronous, line, *predicted, at_once, words)] = None
+            sectors = factors.get(op.location) if target == "cuda" else None
+            moved = Movement(*names, elems, size, asynchronous, line, *predicted, at_once, words, sectors)
+            found[moved] = None
     return tuple(found)
+
+
+def _factors(kernel: Kernel) -> dict[Location | None, float]:
+    """Sectors of global memory for each that is needed, of the copies of a traced kernel by their lines."""
+    copies = [op for op in kernel.walk() if isinstance(op, Copy)]
+    known = {op.location: sector_factor(kernel, op) for op in copies}
+    return {location: factor for location, factor in known.items() if factor is not None}
 
 
 def _place(value: Value) -> str:
@@ -144,9 +160,24 @@ def resources(executable: Executable) -> str:
     return "\n".join([*_table(rows), "", *moved])
 
 
-def counters(report: Report) -> str:
-    """Bank conflicts and sectors that a run on the reference counted."""
-    return str(report.counters)
+def counters(report: Report, executable: Executable | None = None) -> str:
+    """Bank conflicts and sectors that a run on the reference counted.
+
+    Args:
+        report: of the kernel as it was written.
+        executable: the kernel lowered for CUDA, which lays shared tensors out in another way: the conflicts
+            are those that `resources` predicts for it, not those of the run.
+    """
+    if executable is None or executable.listing is None or executable.target != "cuda":
+        return str(report.counters)
+    moved = movements(executable.listing.kernel, "cuda", executable.arch, executable.kernel)
+    banks = [
+        f"{one.source} -> {one.target}: {one.passes:.2f} wavefronts per request predicted"
+        f"{f', {one.line}' if one.line else ''}"
+        for one in moved
+        if one.passes is not None
+    ]
+    return "\n".join([*banks, str(replace(report.counters, banks=()))])
 
 
 def _table(rows: Sequence[tuple[str, Any]]) -> list[str]:

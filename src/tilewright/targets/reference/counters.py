@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from tilewright.targets.reference.findings import Site
 
+UNCOALESCED = 1.5
+"""Above how many sectors for each that is needed a copy is called uncoalesced."""
+
 
 @dataclass
 class BankCount:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tilewright.errors import HazardError, LegalityError, Violation
-from tilewright.targets.reference.counters import Counters
-from tilewright.targets.reference.coverage import Coverage
+from tilewright.targets.reference.counters import UNCOALESCED, Counters
+from tilewright.targets.reference.coverage import Coverage, place
 from tilewright.targets.reference.findings import Finding
 
 
@@ -43,6 +43,16 @@ class Report:
         """Whether nothing was found, and the kernel is legal for the target that was named."""
         return not self.findings and not self.violations
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is no hazard, but slow: copies that ask for more sectors of global memory than they need."""
+        return tuple(
+            f"note: {count.site} {count.site.action}s {count.touched} sectors of global {count.site.value} "
+            f"where {count.fewest} would do, {count.excess:.2f} times as many, at {place(count.site.op)}"
+            for count in self.counters.sectors
+            if count.excess > UNCOALESCED
+        )
+
     def raise_if_any(self) -> None:
         """Raise if anything was found.
 
@@ -61,5 +71,5 @@ class Report:
         tail = [f"and {self.omitted} more"] if self.omitted else []
         if self.violations:
             tail.append(str(LegalityError(self.kernel, self.target, self.violations)))
-        head = "\n".join([head, *self.coverage.lines()])
+        head = "\n".join([head, *self.coverage.lines(), *self.notes])
         return "\n\n".join([head, *(str(finding) for finding in self.findings), *tail])
