@@ -124,7 +124,7 @@ IMAGE = {"N": 32, "D": 9, "H": 9, "W": 7, "G": 4, "C": 64, "P": 7840, "T": 1728}
             [
                 "copy A (global) -> sA (shared): 8 elements (16 bytes) per access, no bank conflict",
                 "copy sA (shared) -> sA_frag (registers): 4 matrices (16 bytes of each lane) per access, no",
-                "copy acc (registers) -> C (global): 2 elements (4 bytes) per access, uncoalesced: 2.00 sectors",
+                "copy acc (registers) -> C (global): 2 elements (4 bytes) per access, uncoalesced: 2.00",
             ],
         ),
         (
