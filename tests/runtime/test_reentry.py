@@ -120,6 +120,45 @@ def test_a_signal_handler_that_launches_while_a_kernel_is_compiled() -> None:
             fill(x, seed=5, target="reference")
 
 
+class Launching:
+    """A number whose conversion launches the very launch that it is a number of, on another array."""
+
+    def __init__(self, value: float, launch: Callable[[], object]) -> None:
+        self.value, self.launch = value, launch
+
+    def __float__(self) -> float:
+        self.launch()
+        return self.value
+
+
+@tw.kernel(X="N", alpha=tw.f32)
+def scale(X, alpha):
+    n = tw.block_index(tw.ceil_div(X.shape[0], 64))
+    part = X.tile((64,), (n,))
+    tw.copy(tw.load(part.partition((32,))) * alpha, part)
+
+
+def test_a_launch_inside_of_a_launch_has_arguments_of_its_own() -> None:
+    """As in a signal handler, but where a lock would never be taken twice without notice."""
+    bound, x, y = scale.bind(), np.ones(100, np.float32), np.ones(100, np.float32)
+    bound(x, 2.0, target="cpu")
+    bound(x, Launching(3.0, lambda: bound(y, 5.0, target="cpu")), target="cpu")
+    assert (x == 6).all()
+    assert (y == 5).all()
+
+
+def test_on_a_gpu_a_launch_inside_of_a_launch_has_arguments_of_its_own(gpu: Driver) -> None:
+    gpu.arguments = 3
+    x, y = OnGpu(np.ones(100, np.float32)), OnGpu(np.ones(100, np.float32))
+    bound = scale.bind()
+    bound(x, 2.0)
+    bound(x, Launching(3.0, lambda: bound(y, 5.0)))
+    bound(x, 4.0)
+    found = [np.uint32(launched.words[1] & 0xFFFFFFFF).view(np.float32) for launched in gpu.launched]
+    assert found == [2.0, 5.0, 3.0, 4.0]
+    assert [launched.words[0] for launched in gpu.launched] == [x.address, y.address, x.address, x.address]
+
+
 # Threads.
 
 

@@ -1,0 +1,98 @@
+"""Launches on a GPU from many threads, in forked children, and after their machine code was let go."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from importlib import import_module
+
+import pytest
+
+import tilewright as tw
+from tilewright.runtime import cuda, loaded
+from tilewright.runtime.recent import Recent
+
+pytestmark = pytest.mark.gpu
+
+
+@tw.kernel(X="N", Y="N", alpha=tw.f32)
+def scale(X, Y, alpha, *, seed=0):
+    n = tw.block_index(tw.ceil_div(X.shape[0], 64))
+    x = tw.load(X.tile((64,), (n,)).partition((32,)))
+    tw.copy(x * (alpha + float(seed)), Y.tile((64,), (n,)))
+
+
+@tw.kernel(X="N", turns=int)
+def count(X, turns):
+    """Each element gets the number of turns, through counters that start at 0."""
+    n = tw.block_index(tw.ceil_div(X.shape[0], 64))
+    counters = tw.workspace((tw.ceil_div(X.shape[0], 64), 64), tw.f32, zeroed=True)
+    mine = counters[n]
+    for _ in tw.range(turns):
+        tw.copy(tw.load(mine.partition((32,))) + 1.0, mine)
+    tw.copy(tw.load(mine.partition((32,))), X.tile((64,), (n,)))
+
+
+def test_threads_launch_one_shape_on_one_stream_at_the_same_time() -> None:
+    torch = import_module("torch")
+    bound, wrong = count.bind(), []
+
+    def work(turns: int) -> None:
+        x = torch.zeros(5000, device="cuda")
+        for _ in range(200):
+            x.fill_(float("nan"))
+            bound(x, turns)
+            wrong.append((x != turns).sum())
+
+    threads = [threading.Thread(target=work, args=(turns,)) for turns in range(1, 7)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(wrong) == 1200
+    assert int(torch.stack(wrong).sum()) == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_is_refused_and_its_parent_goes_on() -> None:
+    torch = import_module("torch")
+    x, y = torch.randn(1000, device="cuda"), torch.empty(1000, device="cuda")
+    bound, again = scale.bind(), scale.bind().prepare(x, y, 2.0)
+    bound(x, y, 2.0)
+    torch.cuda.synchronize()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            for call in (lambda: bound(x, y, 3.0), again, cuda.synchronize):
+                with pytest.raises(tw.LaunchError, match=r"forked.*get_context\('spawn'\)"):
+                    call()
+            status = 0
+        finally:
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    y.fill_(float("nan"))
+    again()
+    assert torch.equal(y, 2 * x)
+
+
+def test_machine_code_is_unloaded_while_other_kernels_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = import_module("torch")
+    before = loaded._entered
+    monkeypatch.setattr(loaded, "_entered", Recent(8, before._used, before._dropped))
+    unloaded = []
+    real = cuda.Function.__del__
+    monkeypatch.setattr(cuda.Function, "__del__", lambda self: (unloaded.append(self.index), real(self)))
+    x = torch.randn(1 << 20, device="cuda")
+    ys = [torch.full_like(x, float("nan")) for _ in range(30)]
+    held = scale.bind(seed=1000).prepare(x, ys[0], 0.0)
+    for seed, y in enumerate(ys):
+        scale(x, y, 1.0, seed=seed)  # nobody waits for it
+    gc.collect()
+    assert len(unloaded) >= 20
+    for seed, y in enumerate(ys):
+        assert torch.equal(y, x * (1.0 + seed))
+    held()
+    assert torch.equal(ys[0], x * 1000.0)
