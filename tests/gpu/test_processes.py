@@ -82,16 +82,16 @@ def test_machine_code_is_unloaded_while_other_kernels_run(monkeypatch: pytest.Mo
     torch = import_module("torch")
     before = loaded._entered
     monkeypatch.setattr(loaded, "_entered", Recent(8, before._used, before._dropped))
-    unloaded = []
-    real = cuda.Function.__del__
-    monkeypatch.setattr(cuda.Function, "__del__", lambda self: (unloaded.append(self.index), real(self)))
+    given_back: list[str] = []
+    real = cuda._take
+    monkeypatch.setattr(cuda, "_take", lambda *what: (given_back.append(what[1]), real(*what)))
     x = torch.randn(1 << 20, device="cuda")
     ys = [torch.full_like(x, float("nan")) for _ in range(30)]
     held = scale.bind(seed=1000).prepare(x, ys[0], 0.0)
     for seed, y in enumerate(ys):
         scale(x, y, 1.0, seed=seed)  # nobody waits for it
     gc.collect()
-    assert len(unloaded) >= 20
+    assert given_back.count("cuModuleUnload") >= 20
     for seed, y in enumerate(ys):
         assert torch.equal(y, x * (1.0 + seed))
     held()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import weakref
 from collections.abc import Callable, Sequence
@@ -205,6 +206,9 @@ def give_back(owner: object, index: int, name: str, handle: Any) -> None:
 def _take(index: int, name: str, handle: Any) -> None:
     if _process.bindings is not None:  # else this is a forked child, to which nothing belongs
         with Current(index):
+            if name == "cuModuleUnload":  # the code of launches that are still running
+                with contextlib.suppress(LaunchError):  # of a kernel that failed
+                    call("cuCtxSynchronize")
             getattr(driver(), name)(handle)
 
 

@@ -169,7 +169,8 @@ class Bound(BoundChecks):
             named: arguments by the names of the parameters.
 
         Returns:
-            The executable that ran; its ``target`` says where.
+            The executable that ran; its ``target`` says where.  A process keeps those loaded that were
+            launched last; others are loaded again when they are launched again.
 
         Raises:
             LaunchError: the arguments do not fit the kernel.
