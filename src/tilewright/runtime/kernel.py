@@ -78,6 +78,9 @@ class Kernel(KernelChecks):
         Raises:
             LaunchError: a constant is missing, unknown, or not hashable.
         """
+        return self._bind(constants)
+
+    def _bind(self, constants: Mapping[str, Any]) -> Bound:
         given = self.program.with_defaults(constants)
         values = tuple(map(given.__getitem__, self.program.constants))
         known, bound = self._last
@@ -103,7 +106,7 @@ class Kernel(KernelChecks):
         """Launch on the caller's arrays; see `Bound.__call__`.  ``named`` are arguments and constants."""
         try:
             if self._names.isdisjoint(named):
-                return self.bind(**named)(*arguments, target=target, stream=stream)
+                return self._bind(named)(*arguments, target=target, stream=stream)
             bound, given = self._split(named)
             return bound(*arguments, target=target, stream=stream, **given)
         except Exception as error:
