@@ -46,6 +46,9 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A bound of 8 executables, and nothing remembered from tests before."""
     before = loaded._entered
     monkeypatch.setattr(loaded, "_entered", Recent(8, before._used, before._dropped))
+    for kernel in (double, gemm):
+        kernel._bound.forget()
+        monkeypatch.setattr(kernel, "_last", ((), None))
     yield 8
     double._bound.forget()
 
