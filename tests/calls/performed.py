@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import copy
+import inspect
 import linecache
+import re
 import resource
 import signal
 import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from random import Random
 from types import CodeType, FrameType
 from typing import Any, NamedTuple
@@ -32,6 +34,10 @@ SECONDS = 3.0
 
 MEMORY = 3 << 30
 """Bytes beyond those of the process that a call may take: so that one that would take all is found."""
+
+
+VALUED = (ast.Constant, ast.Name, ast.GeneratorExp, ast.Attribute, ast.UnaryOp, ast.BinOp, ast.Tuple)
+"""Parts of a call that have a value by themselves, which messages may show."""
 
 
 class TooSlowError(BaseException):
@@ -312,16 +318,22 @@ def _names_something(message: str, text: str) -> bool:
     words |= {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)} - {"tw", "np"}
     words |= {node.arg for node in ast.walk(ast.parse(text)) if isinstance(node, ast.keyword) and node.arg}
     words |= {part for word in words for part in word.lower().split("_") if len(part) > 2}
-    words |= set(_values(text)) | ({"scale"} if words & {"bound", "prepared"} else set())
-    return any(word in message.lower() for word in map(str.lower, words) if len(word) > 1 or word.isdigit())
+    words |= set(_values(text)) | ({"scale", "alpha"} if words & {"bound", "prepared"} else set())
+    spelled = [word for word in words if len(word) > 1 or word.isdigit()]
+    if any(word.lower() in message.lower() for word in spelled):
+        return True
+    return any(re.search(rf"\b{word}\b", message) for word in words if word.isidentifier())
 
 
 def _values(text: str) -> Iterator[str]:
     """How messages show the values in a call, and what types they have."""
     for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Constant | ast.Name | ast.Attribute | ast.UnaryOp | ast.BinOp | ast.Tuple):
+        if isinstance(node, ast.Call):
+            with suppress(Exception):
+                yield from inspect.signature(_value(node.func)).parameters
+        if isinstance(node, VALUED):
             try:
-                value = eval(compile(ast.Expression(_loaded(node)), "<value>", "eval"), dict(NAMES))
+                value = _value(node)
                 yield type(value).__name__
                 yield from (shown(value), format_tuple(canonical(value)) if is_sequence(value) else "")
                 yield str(value)[:80]
@@ -329,5 +341,6 @@ def _values(text: str) -> Iterator[str]:
                 continue
 
 
-def _loaded(node: ast.expr) -> ast.expr:
-    return ast.fix_missing_locations(ast.parse(ast.unparse(node), mode="eval").body)
+def _value(node: ast.expr) -> Any:
+    expression = ast.fix_missing_locations(ast.parse(ast.unparse(node), mode="eval"))
+    return eval(compile(expression, "<value>", "eval"), dict(NAMES))

@@ -37,8 +37,9 @@ def role(warps: int, *, registers: int | None = None) -> AbstractContextManager[
     tracer = current()
     first = tracer.warps[-1]
     count = constant("warps", warps)
+    budget = None if registers is None else constant("registers", registers)
     tracer.warps[-1] += count
-    made = _Role("role", lambda block, location: ops.Role(first, count, block, registers, location=location))
+    made = _Role("role", lambda block, location: ops.Role(first, count, block, budget, location=location))
     made.count = count
     return made
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeAlias, cast
 
 from tilewright.calls import layouts
-from tilewright.errors import LayoutError
+from tilewright.errors import LayoutError, shown
 from tilewright.kinds import MOST_ENTRIES, is_integer, is_sequence, legal
 from tilewright.layout.expr import ceil_div, equal, floordiv, mul, prove
 from tilewright.layout.layout import Layout
@@ -65,9 +65,11 @@ def coalesce(layout: Layout, profile: object = None) -> Layout:
         (4,6):(1,4)
     """
     if isinstance(profile, tuple):
+        if not isinstance(layout.shape, tuple) and any(isinstance(part, tuple) for part in profile):
+            raise LayoutError(f"the profile {shown(profile)} is nested more deeply than the layout {layout}")
         if len(profile) != layout.rank:
             raise LayoutError(
-                f"the profile {profile} has {len(profile)} entries, {layout} {layout.rank} modes"
+                f"the profile {shown(profile)} has {len(profile)} entries, {layout} {layout.rank} modes"
             )
         return make_layout(*(coalesce(mode, part) for mode, part in zip(layout.modes, profile, strict=True)))
     return from_pairs(coalesced(pairs_of(layout)))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tilewright.calls import layouts
 from tilewright.errors import LayoutError
 from tilewright.layout.counts import divisor_at_most
@@ -220,15 +222,15 @@ def _windows(
     taps = _each("filter", filter, count)
     steps = _each("stride", stride, count)
     dilations = _each("dilation", dilation, count)
-    pads = [padding] * count if isinstance(padding, int) else list(padding)
-    pairs = [(pad, pad) if isinstance(pad, int) else pad for pad in pads]
+    pads = [padding] * count if isinstance(padding, int | np.integer) else list(padding)
+    pairs = [(pad, pad) if isinstance(pad, int | np.integer) else pad for pad in pads]
     if len(pairs) != count or any(min(pair) < 0 for pair in pairs):
         raise LayoutError(f"padding {tuple(pads)} for {count} spatial dimensions; each needs one, 0 or more")
     return [Window(t, s, d, *p) for t, s, d, p in zip(taps, steps, dilations, pairs, strict=True)]
 
 
 def _each(what: str, value: int | Sequence[int], count: int) -> list[int]:
-    values = [value] * count if isinstance(value, int) else list(value)
+    values = [value] * count if isinstance(value, int | np.integer) else list(value)
     if len(values) != count or min(values, default=1) < 1:
         raise LayoutError(f"{what} {tuple(values)} for {count} spatial dimensions; each needs one, 1 or more")
     return values

@@ -1,0 +1,163 @@
+"""What is easily written wrong is told with what was meant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.ops.config import default_config
+
+A = np.ones((8, 8), np.float32)
+X = np.ones(32, np.float32)
+
+
+@tw.kernel(X="N")
+def scaled(X, alpha, *, tile):
+    part = X.tile((tile,), (tw.block_index(tw.ceil_div(X.shape[0], tile)),)).partition((32,))
+    tw.copy(tw.load(part) * alpha, part)
+
+
+@tw.kernel(X="N")
+def moved(X):
+    part = X.tile((32,), (0,)).partition((32,))
+    tw.copy(tw.load(part), part)
+
+
+@tw.kernel(X="N")
+def misspelt(X):
+    tw.copy(X.tile((32,), (0,)), X.tile((32,), (0,)), thread=(32,))
+
+
+@tw.kernel(X="N")
+def absent(X):
+    tw.coppy(X, X)
+
+
+class OnlyDLPack:
+    """An array that other frameworks may take, and that has nothing else."""
+
+    def __dlpack__(self, **options):
+        return A.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return A.__dlpack_device__()
+
+
+TOLD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
+    "an undeclared number": (
+        lambda: scaled(X, 2.0, tile=32, target="reference"),
+        tw.LaunchError,
+        (
+            "kernel scaled: alpha=2.0 is a number, but alpha is a parameter for an array; declare it as a "
+            "number with @tw.kernel(alpha=tw.f32), or make it a constant, which is given by keyword only"
+        ),
+    ),
+    "an undeclared integer": (
+        lambda: scaled(X, 2, tile=32, target="reference"),
+        tw.LaunchError,
+        "declare it as a number with @tw.kernel(alpha=int)",
+    ),
+    "a constant misspelt": (
+        lambda: scaled.bind(tlie=32),
+        tw.LaunchError,
+        "kernel scaled: unknown constant tlie; did you mean 'tile'?",
+    ),
+    "a target misspelt": (
+        lambda: tw.matmul(A, A, target="cdua"),
+        tw.LaunchError,
+        "unknown target 'cdua'; choose one of reference, cpu, cuda; did you mean 'cuda'?",
+    ),
+    "an architecture misspelt": (
+        lambda: moved.compile(tw.like("f32", 32), target="cuda", arch="sm90a"),
+        tw.LaunchError,
+        "did you mean 'sm_90a'?",
+    ),
+    "a dtype misspelt": (
+        lambda: tw.like("flaot16", 8),
+        tw.DTypeError,
+        "unknown dtype 'flaot16'; nearest: float16",
+    ),
+    "a way to multiply misspelt": (
+        lambda: tw.matmul(A, A, math="tf23"),
+        tw.LaunchError,
+        "math='tf23'; choose one of exact, tf32; did you mean 'tf32'?",
+    ),
+    "a configuration by name": (
+        lambda: tw.matmul(A, A, config="fast"),
+        tw.LaunchError,
+        "matmul(config='fast'): config must be a Config or None",
+    ),
+    "a configuration by number": (
+        lambda: tw.matmul(A, A, config=3),
+        tw.LaunchError,
+        "matmul(config=3): config",
+    ),
+    "a product with what has no transpose": (
+        lambda: tw.matmul(A, OnlyDLPack(), target="reference"),
+        tw.LaunchError,
+        "b of type OnlyDLPack has no .T, by which its dimensions are exchanged; nearest: numpy.from_dlp",
+    ),
+    "something unhashable for a product": (
+        lambda: tw.matmul(A, A, np.empty_like(A), target=["cpu"]),
+        tw.LaunchError,
+        "matmul(target=['cpu']): target must be a string or None",
+    ),
+    "a kernel of a number": (
+        lambda: tw.kernel(3),
+        tw.LaunchError,
+        "kernel(function=3): function must be a function",
+    ),
+    "a kernel of a class": (lambda: tw.kernel(dict), TypeError, "a kernel is made of a function"),
+    "a kernel of a built-in": (
+        lambda: tw.kernel(print),
+        TypeError,
+        "a kernel is made of a function",
+    ),
+    "a parameter declared wrongly": (
+        lambda: tw.kernel(Y="N")(lambda X: None),
+        TypeError,
+        "declares Y, its parameters are X",
+    ),
+    "a number declared by NumPy": (
+        lambda: tw.kernel(alpha=np.float32)(lambda alpha: None),
+        TypeError,
+        "is neither the names of dimensions, such as 'M K', nor a dtype for a number, nor int",
+    ),
+    "a keyword misspelt in a kernel": (
+        lambda: misspelt.trace(X),
+        TypeError,
+        "copy() has no parameter 'thread'",
+    ),
+    "a name misspelt in a kernel": (lambda: absent.trace(X), AttributeError, "did you mean tw.copy?"),
+    "an operation outside of a kernel": (
+        lambda: tw.copy(A, A),
+        tw.TraceError,
+        "this belongs inside a kernel: it was called while no kernel is being traced",
+    ),
+    "arguments left out": (
+        lambda: tw.composition(tw.Layout(4)),
+        TypeError,
+        "missing 1 required positional argument",
+    ),
+    "a tile smaller than its warps": (
+        lambda: type(default_config("cpu", tw.f32, (8, 8, 8))).of(tw.atoms.MMA_F16, (16, 8, 16), (4, 1)),
+        tw.LaunchError,
+        "nearest legal choice: tile=(64, 8, 16)",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", TOLD)
+def test_what_was_meant_is_told(name: str) -> None:
+    call, error, said = TOLD[name]
+    with pytest.raises(error) as caught:
+        call()
+    assert said in str(caught.value)
+
+
+def test_a_misspelt_keyword_says_which_was_meant() -> None:
+    with pytest.raises(TypeError, match=r"did you mean 'threads'\?"):
+        misspelt.trace(X)
