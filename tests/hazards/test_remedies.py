@@ -59,6 +59,15 @@ def of_a_role(X, Y):
         pass
 
 
+@tw.kernel(X="M N", Y="M N")
+def waited_for(X, Y):
+    held = tw.shared((32, 32), X.dtype)
+    tw.copy_async(X.tile((32, 32), (0, 0)), held, threads=IN)  # in
+    tw.async_commit()
+    tw.async_wait(0)  # wait
+    tw.copy(held, Y.tile((32, 32), (0, 0)), threads=OUT)  # out
+
+
 def line(kernel, mark):
     """The number of the line of a kernel that ends in a comment."""
     lines, start = inspect.getsourcelines(kernel.program.function)
@@ -116,3 +125,10 @@ def test_turns_that_are_written_out_have_no_end_to_name(count) -> None:
     first, second = line(turned, "in"), line(turned, "out")
     where = f"a tw.barrier() belongs between line {second} and line {first}, before line {first}"
     assert told(turned, second=False, count=count) == {where}
+
+
+def test_an_asynchronous_copy_needs_the_barrier_after_the_wait() -> None:
+    first, wait, second = (line(waited_for, mark) for mark in ("in", "wait", "out"))
+    # The copy is seen by a thread that reads too early, or comes after one that has read.
+    where = (f"between line {begin} and line {second}, before line {second}" for begin in (first, wait))
+    assert told(waited_for, 32) == {f"a tw.barrier() belongs {each}" for each in where}

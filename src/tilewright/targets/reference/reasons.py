@@ -7,7 +7,12 @@ import numpy as np
 from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Events, Proxy, Scope
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.numerics import Array
-from tilewright.targets.reference.remedies import NO_BARRIER, NO_MATRIX_BARRIER, NO_WARP_BARRIER
+from tilewright.targets.reference.remedies import (
+    NO_BARRIER,
+    NO_BARRIER_AFTER_WAIT,
+    NO_MATRIX_BARRIER,
+    NO_WARP_BARRIER,
+)
 
 
 def explain(
@@ -81,10 +86,7 @@ def _after_copy(events: Events, kind: Kind, agent: Agent, former: Agent, event: 
         return Kind.IN_FLIGHT, (
             f"warp {former.warp} has not waited for its copy: no async_wait{before} covers its group"
         )
-    return kind, (
-        "no barrier between the async_wait and the later access: "
-        "async_wait shows a copy only to the thread that issued it"
-    )
+    return kind, NO_BARRIER_AFTER_WAIT
 
 
 def _after_bulk(events: Events, kind: Kind, agent: Agent, former: Agent, event: int) -> tuple[Kind, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import PurePath
 from typing import NamedTuple
 
@@ -9,13 +10,18 @@ from tilewright.errors import Frame
 from tilewright.ir.async_ops import ClusterBarrier, Role, RoleBarrier
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.op import Block, Op
-from tilewright.ir.ops import Barrier, For, WarpBarrier
+from tilewright.ir.ops import AsyncWait, Barrier, For, WarpBarrier
 
 NO_BARRIER = "no barrier between the two accesses"
 NO_WARP_BARRIER = "no barrier or warp_barrier between these two lanes of one warp"
 NO_MATRIX_BARRIER = (
     "no barrier or warp_barrier between the two: GPUs move this tile by ldmatrix or stmatrix, where each "
     "lane reads and writes elements of the other lanes of its warp"
+)
+
+NO_BARRIER_AFTER_WAIT = (
+    "no barrier between the async_wait and the later access: "
+    "async_wait shows a copy only to the thread that issued it"
 )
 
 _WHOLE: tuple[type[Op], ...] = (Barrier, ClusterBarrier, RoleBarrier)
@@ -56,7 +62,11 @@ class Remedies:
         """
         if not self._paths:
             self._note(self._kernel.body, (), None)
-        if missing not in _ORDERS or id(earlier) not in self._paths or id(later) not in self._paths:
+        if id(earlier) not in self._paths or id(later) not in self._paths:
+            return ""
+        if missing == NO_BARRIER_AFTER_WAIT:
+            return self._after_wait(later)
+        if missing not in _ORDERS:
             return ""
         one, other = self._paths[id(earlier)], self._paths[id(later)]
         depth = next((d for d, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(one) - 1)
@@ -68,15 +78,29 @@ class Remedies:
         where = _place(here, there, loop, _ORDERS[missing], (earlier, later))
         if not where:
             return ""
-        in_role = any(isinstance(owner, Role) for owner in around)
-        whole = "tw.role_barrier(...)" if in_role else "tw.barrier()"
-        return f"; a {whole if missing == NO_BARRIER else 'tw.warp_barrier()'} belongs {where}"
+        name = _whole(around) if missing == NO_BARRIER else "tw.warp_barrier()"
+        return f"; a {name} belongs {where}"
+
+    def _after_wait(self, later: Op) -> str:
+        """Between the async_wait before an access, in its block or one around it, and the access."""
+        path = self._paths[id(later)]
+        for step in reversed(path):
+            waits = [op for op in step.block.ops[: step.at] if isinstance(op, AsyncWait)]
+            if waits:
+                name = _whole([step.owner for step in path])
+                return f"; a {name} belongs {_between(waits[-1], later, step.op)}"
+        return ""
 
     def _note(self, block: Block, path: tuple[_Step, ...], owner: Op | None) -> None:
         for at, op in enumerate(block.ops):
             self._paths[id(op)] = (*path, _Step(owner, block, at))
             for region in op.regions:
                 self._note(region, self._paths[id(op)], op)
+
+
+def _whole(around: Sequence[Op | None]) -> str:
+    """The barrier of all warps that run an operation, which lies in these others."""
+    return "tw.role_barrier(...)" if any(isinstance(owner, Role) for owner in around) else "tw.barrier()"
 
 
 def _place(
