@@ -131,7 +131,7 @@ def test_a_report_raises_what_it_found() -> None:
     report = run(trace("half_written", arrays, rows=16), arrays)
     assert not report.is_clean
     with pytest.raises(
-        HazardError, match=r"1 finding\nran 1 block .*\n\nunwritten read on shared held\[16, 0\]"
+        HazardError, match=r"(?s)1 finding\nran 1 block .*\n\nunwritten read on shared held\[16, 0\]"
     ):
         report.raise_if_any()
 
