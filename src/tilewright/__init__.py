@@ -5,12 +5,13 @@
 (2, 1)
 """
 
-from difflib import get_close_matches
 from importlib import import_module
-from importlib.util import find_spec
-from typing import TYPE_CHECKING
+from importlib.machinery import PathFinder
 
 __version__ = "0.1.0"
+
+# Type checkers take it for true; `typing`, which has it, would be the largest import here.
+TYPE_CHECKING = False
 
 if TYPE_CHECKING:
     from tilewright.public import *  # noqa: F403
@@ -20,7 +21,7 @@ else:
 
     def __getattr__(name):
         special = name.startswith("__")
-        if not special and find_spec(f"tilewright.{name}") is not None:
+        if not special and PathFinder.find_spec(f"tilewright.{name}", __path__) is not None:  # noqa: F405
             return import_module(f"tilewright.{name}")
         if special and name != "__all__":
             raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
@@ -31,7 +32,7 @@ else:
             return globals()[name]
         if name in public.__all__:
             return getattr(public, name)
-        near = get_close_matches(name, public.__all__, 1)
+        near = import_module("difflib").get_close_matches(name, public.__all__, 1)
         meant = f"; did you mean tw.{near[0]}?" if near else ""
         raise AttributeError(f"module 'tilewright' has no attribute {name!r}{meant}")
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import os
-import signal
 import sys
 from importlib import import_module
+
+# As `typing` has it, which would take most of the time until Ctrl-C is heard.
+TYPE_CHECKING = False
+
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
@@ -13,22 +18,17 @@ INTERRUPTED = 130
 
 def main() -> None:
     """The entry point of `tilewright` and of `python -m tilewright`."""
-    # Before and after the work there is nothing to clean up.
-    _on_interrupt(_end)
-    verbs = import_module("tilewright.cli.verbs")
-    _on_interrupt(signal.default_int_handler)
-    status = verbs.run(sys.argv[1:])
-    _on_interrupt(_end)
+    try:
+        # Beside the work itself there is nothing to clean up; a verb lets Ctrl-C be raised while it works.
+        interrupts = import_module("tilewright.cli.interrupts")
+        interrupts.end_at_once(say_interrupted)
+        status = import_module("tilewright.cli.verbs").run(sys.argv[1:])
+    except KeyboardInterrupt:  # before there was a handler
+        say_interrupted()
     sys.exit(status)
 
 
-def _on_interrupt(handler: object) -> None:
-    # A shell has those in the background ignore Ctrl-C.
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-        signal.signal(signal.SIGINT, handler)  # type: ignore[arg-type]
-
-
-def _end(*_: object) -> None:
+def say_interrupted(*_: object) -> NoReturn:
     """Say that the command was interrupted, and end at once."""
     try:
         os.write(2, b"tilewright: interrupted\n")

@@ -15,6 +15,7 @@ from typing import ParamSpec
 import typer
 
 from tilewright.cli import INTERRUPTED
+from tilewright.cli.interrupts import raised
 from tilewright.errors import HazardError, TilewrightError, WrongResultError
 from tilewright.runtime.backends import MEANT
 
@@ -51,7 +52,8 @@ def reports(verb: Callable[Parameters, None]) -> Callable[Parameters, None]:
     @functools.wraps(verb)
     def run(*args: Parameters.args, **kwargs: Parameters.kwargs) -> None:
         try:
-            verb(*args, **kwargs)
+            with raised():
+                verb(*args, **kwargs)
             if sys.stdout is not None:
                 sys.stdout.flush()
         except (WrongResultError, HazardError) as error:
