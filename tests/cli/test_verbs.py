@@ -34,6 +34,22 @@ def test_the_front_page_lists_the_verbs() -> None:
     assert all(verb in done.stdout + done.stderr for verb in ("gemm", "doctor", "inspect", "draw", "cache"))
 
 
+# ---------------------------------------------------------------- cache
+
+
+def test_a_cache_that_others_may_write_is_said_to_be_unused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    tmp_path.chmod(0o777)
+    for verb in (("cache",), ("cache", "clear"), ("doctor",)):
+        said = " ".join(run(*verb).output.split())
+        assert "not used" in said
+        assert "may be written by other users (mode 777)" in said
+    tmp_path.chmod(0o700)
+    assert "not used" not in good("cache")
+
+
 # ---------------------------------------------------------------- doctor
 
 

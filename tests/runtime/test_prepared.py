@@ -154,7 +154,7 @@ def test_it_keeps_its_arrays() -> None:
 
 
 @pytest.mark.parametrize("target", ["cpu"])
-def test_threads_take_turns(target: str) -> None:
+def test_threads_launch_at_the_same_time(target: str) -> None:
     x, y = arrays(5000)
     again = scale.bind().prepare(x, y, 2.0, target=target)
     wrong: list[int] = []

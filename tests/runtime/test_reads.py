@@ -148,6 +148,19 @@ def test_a_cell_of_an_enclosing_function_and_a_function_among_the_constants() ->
     assert seen == [2.0, 2.0, 2.0, 3.0, 4.0, 4.0]
 
 
+def test_functions_of_one_name_are_told_apart() -> None:
+    def reading(value: list[float]) -> Callable[[], float]:
+        return lambda: value[0]
+
+    values = [[1.0], [2.0]]
+    first, second = map(reading, values)
+    reads = Reads([lambda: first() + second()])
+    for value in values:
+        assert reads.changed() == ()
+        value[0] += 1
+        assert len(reads.changed()) == 1
+
+
 def test_a_helper_that_is_defined_anew_is_noticed() -> None:
     module = types.ModuleType("helpers")
     exec("def helper(): return 2.0", vars(module))
@@ -189,6 +202,17 @@ def test_what_the_kernel_itself_changes_is_left_alone() -> None:
     for size in (64, 65, 64, 65, 68, 64, 65):
         bound(np.zeros(size, np.float32), target="cpu")
     assert LOG == [1, 2, 3]
+
+
+def test_what_the_library_loads_late_is_no_change() -> None:
+    """`tw.maximum` is not there before the first kernel that uses it is traced."""
+
+    def uses(X):
+        tw.maximum(tw.minimum(X, 1), 2)
+
+    reads = Reads([uses])
+    assert reads.changed() == ()
+    assert reads._seen == {}
 
 
 def test_the_librarys_own_kernels_are_not_looked_at() -> None:

@@ -78,7 +78,7 @@ class Reads:
                 continue
             done.add(function)
             for name, value in _values(function):
-                found[name] = _state(value, _DEEPEST)
+                found[f"{len(done)}. {name}"] = _state(value, _DEEPEST)
                 if isinstance(value, FunctionType) and _is_authors(value, self._home):
                     todo.append(value)
         return found
@@ -102,6 +102,8 @@ def _values(function: FunctionType) -> Iterator[tuple[str, Any]]:
             value = _cell(cells[name]) if name in cells else _MISSING
         else:
             value = function.__globals__.get(name, _MISSING)
+        if isinstance(value, ModuleType) and f"{value.__name__}.".startswith("tilewright."):
+            continue  # the library itself, whose names are loaded when they are asked for
         path = f"{where}: {name}"
         for attribute in attributes:
             inner = _attribute(value, attribute)
