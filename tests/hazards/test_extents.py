@@ -7,7 +7,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import LayoutError, TraceError
-from tilewright.targets.reference import Kind
+from tilewright.targets.reference import Kind, run
 
 from .test_aliases import matrix
 
@@ -153,6 +153,23 @@ def test_boxes_in_the_background_keep_to_their_stages_too() -> None:
     report = in_the_background.check(x, np.zeros_like(x), 2, 0, partial="Y")
     found = [f for f in report.findings if "index 2 of dimension 0, whose extent is 2" in f.reason]
     assert {f.access.op.name for f in found} == {"tma_load", "tma_store"}
+
+
+@tw.kernel(X="M N", Y="R N")
+def by_block(X, Y):
+    """Every third block takes columns 16 to 24."""
+    b = tw.block_index(Y.shape[0] // 32)
+    part = X[:, 8 * b % 24 : 8 * b % 24 + 8].tile((32, 8), (0, 0))
+    tw.copy(part, Y.tile((32, 8), (b, 0)), threads=(32, 1))
+
+
+@pytest.mark.parametrize("work", [None, 1])
+def test_blocks_whose_slices_leave_the_array_do_not_stand_for_others(work) -> None:
+    for columns in (24, 20):
+        arrays = {"X": matrix(32, columns), "Y": np.zeros((10 * 32, columns), np.float32)}
+        report = run(by_block.trace(*arrays.values()), arrays, work=work)
+        assert (report.blocks == 10) is (work is None)
+        assert len(report.findings) == (columns < 24)
 
 
 @tw.kernel(X="M N")

@@ -43,7 +43,7 @@ class Extents:
         for op in kernel.walk():
             for result in op.results:
                 sources = (self._spans.get(source, ()) for source in op.operands)
-                if spans := (*(span for known in sources for span in known), *_own(op)):
+                if spans := (*(span for known in sources for span in known), *own_spans(op)):
                     self._spans[result] = spans
 
     def beyond(self, value: Value, env: Mapping[Sym, int]) -> Beyond | None:
@@ -65,7 +65,7 @@ class Extents:
         return None
 
 
-def _own(op: Op) -> tuple[tuple[Op, Span], ...]:
+def own_spans(op: Op) -> tuple[tuple[Op, Span], ...]:
     """What a view takes itself.  Tiles past the edge of global memory are legal: they read as 0."""
     if not isinstance(op, Reshape):
         return ()

@@ -13,12 +13,13 @@ import numpy as np
 
 from tilewright.ir.async_ops import Arrive, TmaLoad, TmaStore, Wait
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import For, If, Let, SetVariable, Variable
+from tilewright.ir.ops import For, If, Let, Reshape, SetVariable, Variable
 from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.layout.expr import add, all_of, expand, less, mul
 from tilewright.layout.nodes import Add, And, Cond, Int, Less, Not, Or, Sym
 from tilewright.layout.ranges import bounds
 from tilewright.layout.walk import evaluate, substitute, symbols
+from tilewright.targets.reference.extents import own_spans
 from tilewright.targets.reference.numerics import Array
 
 
@@ -99,6 +100,9 @@ def _decisive(kernel: Kernel) -> Iterator[Any]:
                 yield _box(op.at, op.source, op.target)
             case TmaStore():
                 yield _box(op.at, op.target, op.source)
+            case Reshape():
+                for _, span in own_spans(op):
+                    yield all_of(less(-1, span.low), less(add(span.high, -1), span.extent))
         for value in op.operands:
             if isinstance(value.type, TensorType) and value not in seen:
                 seen.add(value)
