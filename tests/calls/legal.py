@@ -35,6 +35,9 @@ tw.View((4, 8), 0, 32)
 tw.View.strided((4, 8), (8, 1))
 tw.View.of(tw.Layout((4, 8)))
 view.at((2, 3))
+view.coords[0] + 3
+5 - view.coords[1] * 2
+view.coords[0] // 2 % 3 ^ 1
 view.valid_at((2, 3))
 view.vector_width(1, 16)
 view.vector_obstacle(1, 4)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, TypeAlias, Union
+from typing import Any, TypeAlias, TypeVar, Union, cast
 
 import numpy as np
 
@@ -12,6 +14,18 @@ from tilewright.kinds import is_integer, legal
 
 Int: TypeAlias = Union[int, "Expr"]
 INFINITY = math.inf
+OperatorType = TypeVar("OperatorType", bound=Callable[..., Any])
+
+
+def _of_integers(operator: OperatorType) -> OperatorType:
+    """An operator that leaves what is no integer to Python, which says so."""
+
+    @functools.wraps(operator)
+    def operate(self: Expr, other: Any) -> Any:
+        known = isinstance(other, Expr) or is_integer(other)
+        return operator(self, other) if known else NotImplemented
+
+    return cast(OperatorType, operate)
 
 
 class Expr:
@@ -19,37 +33,46 @@ class Expr:
 
     __slots__ = ()
 
+    @_of_integers
     def __add__(self, other: Int) -> Int:
         return build.add(self, other)
 
     __radd__ = __add__
 
+    @_of_integers
     def __sub__(self, other: Int) -> Int:
         return build.add(self, build.mul(other, -1))
 
+    @_of_integers
     def __rsub__(self, other: Int) -> Int:
         return build.add(other, build.mul(self, -1))
 
     def __neg__(self) -> Int:
         return build.mul(self, -1)
 
+    @_of_integers
     def __mul__(self, other: Int) -> Int:
         return build.mul(self, other)
 
     __rmul__ = __mul__
 
+    @_of_integers
     def __floordiv__(self, other: Int) -> Int:
         return build.floordiv(self, other)
 
+    @_of_integers
     def __rfloordiv__(self, other: Int) -> Int:
         return build.floordiv(other, self)
 
+    @_of_integers
     def __mod__(self, other: Int) -> Int:
         return build.mod(self, other)
 
+    @_of_integers
     def __rmod__(self, other: Int) -> Int:
         return build.mod(other, self)
 
+    @_of_integers
     def __xor__(self, other: Int) -> Int:
         return build.xor(self, other)
 
