@@ -50,6 +50,7 @@ def test_banks_in_the_terminal() -> None:
     assert swizzled.startswith("No bank conflicts: ldmatrix.x4, f16\n")
     copied = good("banks", "(32,32):(32,1)", "--dtype", "f32", "--threads", "32x1", "--vector", "1")
     assert copied.startswith("32-way bank conflicts: a copy by 32 threads, f32\n")
+    assert good("banks", "(64,32):(32,1)", "--threads", "128").startswith("No bank conflicts")
     padded = good("banks", "(32,32):(33,1)", "--dtype", "f32", "--threads", "(32,1):(1,32)")
     assert padded.startswith("No bank conflicts")
     atom = good("banks", "(64,64):(64,1)", "--access", "mma.m16n8k16", "--operand", "B")
@@ -89,7 +90,8 @@ def test_files(tmp_path: Path, suffix: str) -> None:
         (("map", "mma.m16n8k16", "--warps", "2"), "e.g. 2x2"),
         (("map", "mma.m16n8k16", "--operand", "A", "--depth", "24"), "nearest legal choice: K = 16"),
         (("banks", "(64,64):(64,1)", "--threads", "48x1"), "nearest legal choice: threads=(32, 1)"),
-        (("banks", "(64,64):(64,1)", "--threads", "32"), "nearest legal choice: 2 thread counts"),
+        (("banks", "(64,64):(64,1)", "--threads", "2x4x4"), "nearest legal choice: projection with one 1"),
+        (("banks", "(64,64):(64,1)", "--threads", "0"), "nearest legal choice: threads=1"),
         (("banks", "(64,64):(64,1)", "--vector", "7"), "no multiple of vectors of 7"),
         (("banks", "(64,64):(64,1)", "--access", "ldmatrix.x4", "--dtype", "f32"), "nearest: f16"),
         (("banks", "(64,64):(64,1)", "--access", "ldmatrix.x4", "--at", "9,9"), "outside [0, 4)"),

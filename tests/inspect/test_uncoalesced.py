@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import runpy
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -27,6 +30,8 @@ def transposed(X, Y):
     tw.barrier()
     tw.copy(held.permute(1, 0), Y.tile((64, 64), (n, m)), threads=128, vector=1)
 
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
 
 CHUNKS = tw.row_major((32, 4))
 """Each thread takes a contiguous chunk, as a tuple of counts used to mean."""
@@ -97,3 +102,22 @@ def test_what_is_contiguous_along_rows_and_written_along_columns_is_named() -> N
     (note,) = report.notes
     assert "reads" in note
     assert "8.00 times" in note
+
+
+@pytest.mark.parametrize(
+    ("example", "name", "arrays"),
+    [
+        ("02_basic_gemm", "LARGE", [("f16", 512, 512)] * 3),
+        ("04_optimized_gemm", "LARGE", [("f16", 512, 512)] * 3),
+        ("05_im2col", "LARGE", [("f32", 32, 9, 9, 7, 4, 64), ("f32", 4, 7840, 1728)]),
+    ],
+)
+def test_copies_of_the_examples_are_coalesced(example, name, arrays) -> None:
+    """But for accumulators that are stored by their own map, two neighbours at a time."""
+    bound = runpy.run_path(str(EXAMPLES / f"{example}.py"))[name]
+    made = bound.compile(*(tw.like(*array) for array in arrays), target="cuda", arch="sm_80")
+    moved = movements(made.listing.kernel, "cuda", "sm_80", made.kernel)
+    factors = {one.source: one.sectors for one in moved if one.sectors is not None}
+    assert factors.pop("acc (registers)", 2.0) == 2.0
+    assert factors
+    assert set(factors.values()) == {1.0}

@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from tilewright.cli.console import reports, working
+from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LayoutError
 from tilewright.inspect.draw import Picture, draw_banks, draw_distribution, draw_layout, draw_timeline
@@ -19,6 +20,8 @@ from tilewright.inspect.draw.timelines import MOST_STEPS
 from tilewright.inspect.from_files import from_file
 from tilewright.inspect.spelled import MATRICES, matrix_rows, read_layout, read_map, read_pair, whole
 from tilewright.inspect.subject import library_gemm
+from tilewright.ir.types import Memory, TensorType
+from tilewright.lang.sharing import by_number
 from tilewright.lang.threads import thread_map
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.layout import Layout
@@ -87,7 +90,11 @@ def banks_(
         ),
     ] = "copy",
     threads: Annotated[
-        str, typer.Option(help="Threads of a copy along each dimension, e.g. 32x4, or a layout of threads.")
+        str,
+        typer.Option(
+            help="Threads of a copy: how many, e.g. 128; along each dimension, the first fastest, e.g. 32x4; "
+            "or a layout of threads."
+        ),
     ] = "32x1",
     vector: Annotated[
         int | None, typer.Option(help="Elements per access. Default: up to 16 bytes.", show_default=False)
@@ -103,7 +110,7 @@ def banks_(
     view = View.of(view) if isinstance(view, Layout) else view
     element = dtype_named(dtype)
     if access == "copy":
-        spread = thread_map(view.shape, _threads(threads))
+        spread = _spread(view, threads, element)
         reader = f"a copy by {spread.size_threads} threads"
     else:
         spread = matrix_rows(access) if MATRICES.fullmatch(access) else read_map(access, operand)[0]
@@ -155,6 +162,13 @@ def timeline_(
     with working("running on the reference"):
         made = subject.timeline(None if block is None else _indices("block", block))
     _give(draw_timeline(made, first, steps), output)
+
+
+def _spread(view: View, threads: str, element: DType) -> Distribution:
+    """Who takes what of a tensor in shared memory in a copy."""
+    if threads.isdecimal():
+        return by_number([TensorType(Memory.SHARED, element, view)], int(threads))
+    return thread_map(view.shape, _threads(threads))
 
 
 def _threads(text: str) -> Layout | tuple[int, ...]:

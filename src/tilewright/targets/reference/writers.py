@@ -23,7 +23,7 @@ MOST_VISITS = 50_000
 """How many times the blocks of a grid together may come to an access that is looked at."""
 
 MOST_PAIRS = 4
-"""How many pairs of blocks that touch one element are told apart."""
+"""How many pairs of blocks that touch one element are kept: of two writers, of a reader before or behind."""
 
 
 class UnknownError(Exception):
@@ -37,12 +37,17 @@ class Writers:
     Args:
         of: for each array that is written the number of the block that writes each element, from 1; 0 for
             elements that no block writes.
-        meeting: blocks that write, or read and write, one element: a few pairs of them.
+        pairs: blocks that write, or read and write, one element: a few pairs of each way to meet.
     """
 
     of: dict[Value, Array]
-    meeting: set[int] = field(default_factory=set)
+    pairs: dict[tuple[bool, bool], set[tuple[int, int]]] = field(default_factory=dict)
     _visits: int = 0
+
+    @property
+    def meeting(self) -> set[int]:
+        """The blocks of the pairs."""
+        return {block for pairs in self.pairs.values() for pair in pairs for block in pair}
 
     def visit(self, block: int, op: Op, value: Value, at: Array, writes: bool) -> None:
         """A block accesses elements."""
@@ -53,8 +58,11 @@ class Writers:
         at = at[(at >= 0) & (at < len(owner))]
         others = owner[at]
         others = others[(others != 0) & (others != block + 1)]
-        if len(others) and len(self.meeting) < 2 * MOST_PAIRS:
-            self.meeting |= {block, int(others[0]) - 1}
+        if len(others):
+            other = int(others[0]) - 1
+            pairs = self.pairs.setdefault((writes, block < other), set())
+            if len(pairs) < MOST_PAIRS:
+                pairs.add((block, other))
         if writes:
             owner[at] = block + 1
 
