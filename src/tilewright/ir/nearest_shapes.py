@@ -17,7 +17,7 @@ def nearest_shapes(source: Value, target: Value, shapes: tuple[Sequence[Int], Se
         shapes: of both.
     """
     if not all(isinstance(extent, int) for shape in shapes for extent in shape):
-        return ""
+        return _tile_of(source, target, shapes)
     from_source, from_target = shapes, shapes[::-1]
     tried = (
         (source, _permuted(*from_source)),
@@ -27,6 +27,18 @@ def nearest_shapes(source: Value, target: Value, shapes: tuple[Sequence[Int], Se
         (source, _repeated(*from_source)),  # the target must not be written several times
     )
     return next((f"{value}.{way}" for value, way in tried if way and not value.is_fragment), "")
+
+
+def _tile_of(source: Value, target: Value, shapes: tuple[Sequence[Int], Sequence[Int]]) -> str:
+    """A tile of the side that is an array as a whole, in the shape of the other."""
+    for value, own, wanted in ((source, *shapes), (target, *shapes[::-1])):
+        known = [all(isinstance(extent, int) for extent in shape) for shape in (own, wanted)]
+        if known == [False, True] and len(own) == len(wanted) <= 3:
+            one = "," * (len(own) == 1)
+            return (
+                f"{value}.tile(({', '.join(map(str, wanted))}{one}), ({', '.join('mnk'[: len(own)])}{one}))"
+            )
+    return ""
 
 
 def _permuted(own: Sequence[Int], wanted: Sequence[Int]) -> str:

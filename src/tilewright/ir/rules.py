@@ -244,7 +244,7 @@ def verify_mma(op: Mma) -> Iterator[Violation]:
             )
         yield from _verify_operand(op, axis, label, value)
     ka, kb = _shape(op.a)[-1], _shape(op.b)[-1]
-    if ka != kb:
+    if ka != kb and not any(_is_transposed(op, axis) for axis in (0, 1)):
         yield op.violation("mma shape", f"A = {op.a} has K = {ka}, B = {op.b} has K = {kb}", "equal K")
     if not op.c.is_fragment or op.c.fragment.distribution != op.mma.c():
         yield op.violation(
@@ -264,7 +264,13 @@ def verify_mma(op: Mma) -> Iterator[Violation]:
 def _verify_operand(op: Mma, axis: int, label: str, value: Value) -> Iterator[Violation]:
     mma, shape = op.mma, _shape(value)
     rows, k = mma.tile[axis], mma.tile[2]
-    if len(shape) != 2 or shape[0] != rows or not isinstance(shape[1], int) or shape[1] % k:
+    if _is_transposed(op, axis):
+        what, side = f"{label} = {value} has shape {spelled(shape)}, (K, {'MN'[axis]})", "MN"[axis]
+        turned = f"{value}.permute(1, 0)"
+        if value.is_fragment:
+            turned = f"tw.load(tensor.permute(1, 0), tw.operand_{label.lower()}(mma, {shape[0]}))"
+        yield op.violation("mma shape", f"{what}; tw.mma takes ({side}, K)", turned)
+    elif len(shape) != 2 or shape[0] != rows or not isinstance(shape[1], int) or shape[1] % k:
         yield op.violation(
             "mma shape",
             f"{label} = {value} has shape {spelled(shape)}, but {mma.atom} with warps {mma.warps} and "
@@ -288,6 +294,16 @@ def _verify_operand(op: Mma, axis: int, label: str, value: Value) -> Iterator[Vi
             f"{label} = {value} lies in global memory, a matrix multiply reads shared memory or registers",
             f"copy it to shared memory, or tw.load({value}, tw.operand_{label.lower()}(mma, {shape[1]}))",
         )
+
+
+def _is_transposed(op: Mma, axis: int) -> bool:
+    """Whether an operand has the shape (K, rows), and fits with its dimensions exchanged only."""
+    shape, other = (_shape(value) for value in ((op.a, op.b)[axis], (op.b, op.a)[axis]))
+    rows, k = op.mma.tile[axis], op.mma.tile[2]
+    if len(shape) != 2 or len(other) != 2 or not isinstance(shape[0], int) or shape[1] != rows:
+        return False
+    fits_as_it_is = shape[0] == rows and shape[1] == other[1]
+    return shape[0] % k == 0 and shape[0] in other and not fits_as_it_is
 
 
 def _nearest_mma(op: Mma) -> str:

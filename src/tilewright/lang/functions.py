@@ -28,7 +28,7 @@ __all__ = [
 
 
 @verb
-def exp(x: Fragment | Number) -> Any:
+def exp(x: Fragment | Number | Scalar) -> Any:
     """``e ** x``.
 
     Example:
@@ -48,37 +48,37 @@ def exp(x: Fragment | Number) -> Any:
 
 
 @verb
-def exp2(x: Fragment | Number) -> Any:
+def exp2(x: Fragment | Number | Scalar) -> Any:
     """``2 ** x``; results below the least normal number may be 0."""
     return _made("exp2", x)
 
 
 @verb
-def log(x: Fragment | Number) -> Any:
+def log(x: Fragment | Number | Scalar) -> Any:
     """The natural logarithm; see `exp`."""
     return _made("log", x)
 
 
 @verb
-def sqrt(x: Fragment | Number) -> Any:
+def sqrt(x: Fragment | Number | Scalar) -> Any:
     """The square root, correctly rounded; see `exp`."""
     return _made("sqrt", x)
 
 
 @verb
-def rsqrt(x: Fragment | Number) -> Any:
+def rsqrt(x: Fragment | Number | Scalar) -> Any:
     """``1 / sqrt(x)``; see `exp`."""
     return _made("rsqrt", x)
 
 
 @verb
-def tanh(x: Fragment | Number) -> Any:
+def tanh(x: Fragment | Number | Scalar) -> Any:
     """The hyperbolic tangent; see `exp`."""
     return _made("tanh", x)
 
 
 @verb
-def absolute(x: Fragment | Number) -> Any:
+def absolute(x: Fragment | Number | Scalar) -> Any:
     """``|x|``."""
     return _made("abs", x)
 

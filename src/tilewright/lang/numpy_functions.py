@@ -70,6 +70,8 @@ def no_numpy_function(name: str, given: object) -> TraceError:
     nearest = _INSTEAD.get(name)
     if nearest is None and name in _OPERATORS:
         nearest = "the operator, between fragments or a fragment and a number"
+    if nearest is not None and type(given).__name__ == "Tensor":
+        nearest = f"x = tw.load(...) of a tile of it, then {nearest}"
     advice = (
         f"; nearest legal choice: {nearest}" if nearest else "; see `help(tw)` for the functions of tiles"
     )

@@ -128,7 +128,7 @@ def _swizzled(view: View, swizzle: int, kind: DType) -> View:
 
 @verb
 def fragment(
-    like: Fragment | Tensor | Distribution,
+    like: Distribution | Fragment | Tensor,
     element: DType | str | None = None,
     fill: float | int | None = None,
     name: str = "fragment",

@@ -58,6 +58,9 @@ class Scalar:
             raise no_numpy_function(ufunc.__name__, self)
         return apply(*(i.item() if isinstance(i, np.generic) else i for i in inputs))
 
+    def __array_function__(self, function: Any, *_: Any) -> NoReturn:
+        raise no_numpy_function(function.__name__, self)
+
     def __add__(self, other: Index) -> Any:
         return _of_two(exact.total, operator.add, self, other)
 
@@ -219,6 +222,9 @@ class Condition:
     def __init__(self, cond: Cond) -> None:
         self.cond = cond
         self.region = open_region()
+
+    def __array_function__(self, function: Any, *_: Any) -> NoReturn:
+        raise no_numpy_function(function.__name__, self)
 
     def __and__(self, other: Condition | bool) -> Any:
         if isinstance(other, Collective):

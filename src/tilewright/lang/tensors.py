@@ -11,6 +11,7 @@ from tilewright.ir.kernel import Guard
 from tilewright.ir.ops import Partition, Reshape
 from tilewright.ir.types import Memory, Value
 from tilewright.lang.fragments import Fragment, Number, Operand, elementwise
+from tilewright.lang.numpy_functions import no_numpy_function
 from tilewright.lang.scalars import Index, as_tuple, from_end, spelled_slice, unwrap, wrap
 from tilewright.lang.sharing import share_out
 from tilewright.lang.source import here
@@ -31,8 +32,6 @@ __all__ = ["Fragment", "Number", "Operand", "Tensor", "constant", "elementwise",
 
 class Tensor:
     """A tensor in global or shared memory: a buffer and a view of it.  Every method gives a new view."""
-
-    __array_ufunc__ = None
 
     def __init__(self, value: Value) -> None:
         self.value = value
@@ -129,15 +128,23 @@ class Tensor:
             here(),
         )
 
-    def _no_arithmetic(self, other: object) -> NoReturn:
+    def _no_arithmetic(self, *_: object) -> NoReturn:
         raise TraceError(
             f"{self.value.name} lies in {self.memory.value} memory, arithmetic is done in registers: bring "
             "it there with `tw.load(...)`, or multiply tiles with `tw.mma`",
             here(),
         )
 
+    def _no_function(self, function: Any, *_: object, **__: object) -> NoReturn:
+        raise no_numpy_function(function.__name__, self)
+
+    __array_ufunc__ = __array_function__ = _no_function
     __add__ = __sub__ = __mul__ = __truediv__ = __matmul__ = __lt__ = __gt__ = _no_arithmetic
     __radd__ = __rsub__ = __rmul__ = __rtruediv__ = _no_arithmetic
+    __floordiv__ = __mod__ = __pow__ = __and__ = __or__ = __xor__ = __le__ = __ge__ = _no_arithmetic
+    __rfloordiv__ = __rmod__ = __rpow__ = __rand__ = __ror__ = __rxor__ = __rmatmul__ = _no_arithmetic
+    __lshift__ = __rshift__ = __rlshift__ = __rrshift__ = _no_arithmetic
+    __neg__ = __pos__ = __abs__ = __invert__ = _no_arithmetic
 
     def _no_contents(self, *_: object, **__: object) -> NoReturn:
         raise TraceError(

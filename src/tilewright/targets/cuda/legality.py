@@ -49,7 +49,8 @@ def _launch(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
             f"{kernel.threads} threads per block; {arch.name} has at most {arch.threads}",
             f"{arch.threads} threads",
         )
-    if kernel.lanes != arch.lanes:
+    in_background = any(isinstance(op, Mma) and _is_asynchronous(op) for op in kernel.walk())
+    if kernel.lanes != arch.lanes and not in_background:
         yield Violation(
             "warp size",
             f"the kernel is written for warps of {kernel.lanes} lanes, {arch.name} has {arch.lanes}",
@@ -124,6 +125,13 @@ def _operation(op: Op, arch: Arch) -> Iterator[Violation]:
 
 def _atom(op: Mma, arch: Arch) -> Iterator[Violation]:
     atom = op.mma.atom
+    if _is_asynchronous(op) and atom.feature in arch.features:
+        yield op.violation(
+            "atom",
+            f"{atom} multiplies in the background, which tw.mma does not wait for",
+            "tw.mma_async(a, b, acc) after tw.mma_fence, then tw.mma_commit and tw.mma_wait",
+        )
+        return
     known = atom.name in MMA_FUNCTIONS or atom.name.startswith(MULTIPLY_ADD)
     if not known or (atom.feature and atom.feature not in arch.features):
         nearest = TENSOR_CORE.get(atom.a_dtype.name)
@@ -135,6 +143,11 @@ def _atom(op: Mma, arch: Arch) -> Iterator[Violation]:
         )
     elif max(atom.a_dtype.components, atom.b_dtype.components, atom.c_dtype.components) > 1:
         yield op.violation("atom", f"{atom} multiplies complex numbers", f"fma({atom.a_dtype.component})")
+
+
+def _is_asynchronous(op: Mma) -> bool:
+    """Whether the atom is one of asynchronous multiplies."""
+    return op.mma.atom.name.startswith("wgmma")
 
 
 def _multiplied(dtype: DType) -> DType:
