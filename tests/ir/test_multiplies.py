@@ -46,7 +46,7 @@ def test_impossible_tiles_are_told_the_nearest() -> None:
 def test_depths_must_agree() -> None:
     [(rule, message, nearest)] = said(multiply(a=(128, 32), b=(64, 16)))
     assert (rule, nearest) == ("mma shape", "equal K")
-    assert message == "A = shared has K = 32, B = sB has K = 16"
+    assert message == "A = sA has K = 32, B = sB has K = 16"
 
 
 def test_operand_dtypes() -> None:
