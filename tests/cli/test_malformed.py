@@ -68,8 +68,8 @@ def scale(X, *, width=64):
 
 
 def commands(place: str) -> Iterator[list[str]]:
-    for pattern in PLACES[place]:
-        for word in WORDS:
+    for number, pattern in enumerate(PLACES[place]):
+        for word in WORDS[number % 2 :: 2]:  # every word in every second place
             yield [part.replace("{}", word) for part in pattern]
 
 
@@ -90,7 +90,7 @@ def test_a_word_that_means_nothing_is_told(
             assert result.stderr.count("\n") < 9, (shown, result.stderr[:1000])
             if result.stderr.startswith("tilewright: "):
                 assert max(map(len, re.findall(r"\S+", result.stderr))) < 300, shown
-    assert refused > 60 or place == "others"
+    assert refused > 30 or place == "others"
     assert {path.name for path in tmp_path.iterdir()} <= {
         "k.py",
         "__pycache__",
