@@ -80,7 +80,8 @@ def by_warps(
             f"{_by(extents)}, which must be a multiple of {_by(units)}; nearest legal choice: {nearest}"
         )
     right = tuple(extent // unit for extent, unit in zip(extents, units, strict=True))
-    wanted = tuple(repeats) if isinstance(repeats, Iterable) else repeats and int(repeats)
+    single = None if repeats is None or isinstance(repeats, Iterable) else int(repeats)
+    wanted = tuple(repeats) if isinstance(repeats, Iterable) else single
     if wanted not in (None, right):
         raise LayoutError(
             f"repeats={wanted}: {_words(counts, reuse)} share a tile of {_by(extents)} out in parts "
