@@ -276,7 +276,7 @@ def left_inverse(layout: Layout) -> Layout:
 def _by_mode(verb: Callable[[Layout, Tiler], Layout], layout: Layout, tiler: Sequence[Tiler]) -> Layout:
     """``verb`` on each mode with its entry of ``tiler``; modes without one stay as they are."""
     if len(tiler) > layout.rank:
-        raise LayoutError(f"{len(tiler)} entries for {layout}, which has {layout.rank} modes")
+        raise LayoutError(f"tiler {shown(tiler)} for the layout {layout}, which has {layout.rank} modes")
     split = [verb(mode, part) for mode, part in zip(layout.modes, tiler, strict=False)]
     return make_layout(*split, *layout.modes[len(tiler) :])
 
