@@ -79,7 +79,7 @@ class Canaries:
     def __init__(self) -> None:
         self._watched: list[tuple[Array, Callable[[], np.ndarray[Any, Any]]]] = []
         self._covered: list[tuple[int, int]] = []
-        self._written: dict[int, frozenset[str]] = {}
+        self._written: dict[int, tuple[Any, frozenset[str]]] = {}  # by a kernel, which is kept
         self._unguarded = ""
 
     def of(self, array: np.ndarray[Any, Any], index: int = 0) -> Guarded:
@@ -149,10 +149,10 @@ class Canaries:
         """Look at what a launch is going to write."""
         kernel = prepared.executable.kernel
         if id(kernel) not in self._written:
-            self._written[id(kernel)] = kernel.written_params
+            self._written[id(kernel)] = (kernel, kernel.written_params)
         arrays = [a for a in arguments if not isinstance(a, int | float | complex | np.generic)]
         for value, array in zip(kernel.tensors, arrays, strict=True):
-            if value.name in self._written[id(kernel)]:
+            if value.name in self._written[id(kernel)][1]:
                 self.require(value.name, describe(array))
 
 

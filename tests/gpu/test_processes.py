@@ -7,7 +7,9 @@ import os
 import threading
 from importlib import import_module
 
+import numpy as np
 import pytest
+from tests.canaries import Canaries
 
 import tilewright as tw
 from tilewright.runtime import cuda, loaded
@@ -34,12 +36,12 @@ def count(X, turns):
     tw.copy(tw.load(mine.partition((32,))), X.tile((64,), (n,)))
 
 
-def test_threads_launch_one_shape_on_one_stream_at_the_same_time() -> None:
+def test_threads_launch_one_shape_on_one_stream_at_the_same_time(canaries: Canaries) -> None:
     torch = import_module("torch")
     bound, wrong = count.bind(), []
 
     def work(turns: int) -> None:
-        x = torch.zeros(5000, device="cuda")
+        x = canaries.torch(np.zeros(5000, np.float32))
         for _ in range(200):
             x.fill_(float("nan"))
             bound(x, turns)
@@ -55,9 +57,9 @@ def test_threads_launch_one_shape_on_one_stream_at_the_same_time() -> None:
 
 
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
-def test_a_forked_child_is_refused_and_its_parent_goes_on() -> None:
+def test_a_forked_child_is_refused_and_its_parent_goes_on(canaries: Canaries) -> None:
     torch = import_module("torch")
-    x, y = torch.randn(1000, device="cuda"), torch.empty(1000, device="cuda")
+    x, y = torch.randn(1000, device="cuda"), canaries.torch(np.full(1000, np.nan, np.float32))
     bound, again = scale.bind(), scale.bind().prepare(x, y, 2.0)
     bound(x, y, 2.0)
     torch.cuda.synchronize()
@@ -78,7 +80,9 @@ def test_a_forked_child_is_refused_and_its_parent_goes_on() -> None:
     assert torch.equal(y, 2 * x)
 
 
-def test_machine_code_is_unloaded_while_other_kernels_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_machine_code_is_unloaded_while_other_kernels_run(
+    monkeypatch: pytest.MonkeyPatch, canaries: Canaries
+) -> None:
     torch = import_module("torch")
     before = loaded._entered
     monkeypatch.setattr(loaded, "_entered", Recent(8, before._used, before._dropped))
@@ -86,7 +90,7 @@ def test_machine_code_is_unloaded_while_other_kernels_run(monkeypatch: pytest.Mo
     real = cuda._take
     monkeypatch.setattr(cuda, "_take", lambda *what: (given_back.append(what[1]), real(*what)))
     x = torch.randn(1 << 20, device="cuda")
-    ys = [torch.full_like(x, float("nan")) for _ in range(30)]
+    ys = [canaries.torch(np.full(1 << 20, np.nan, np.float32)) for _ in range(30)]
     held = scale.bind(seed=1000).prepare(x, ys[0], 0.0)
     for seed, y in enumerate(ys):
         scale(x, y, 1.0, seed=seed)  # nobody waits for it

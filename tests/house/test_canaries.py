@@ -158,6 +158,7 @@ def test_nothing_takes_their_place() -> None:
     """No other fixture of that name, and launches without canaries only where a library makes the output."""
     ours = {"tests/house/test_canaries.py", "tests/canaries.py"}
     unguarded: dict[str, int] = {}
+    plain: set[str] = set()
     for path in (ROOT / "tests").rglob("*.py"):
         name = path.relative_to(ROOT).as_posix()
         tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -165,4 +166,9 @@ def test_nothing_takes_their_place() -> None:
             assert not (isinstance(node, ast.FunctionDef) and node.name == "canaries"), name
             if isinstance(node, ast.Attribute) and node.attr == "unguarded" and name not in ours:
                 unguarded[name] = unguarded.get(name, 0) + 1
+        if "from tests.canaries import" in path.read_text(encoding="utf-8") and name not in ours:
+            imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+            if any(alias.name == "plain" for node in imports for alias in node.names):
+                plain.add(name)
+    assert plain == {"tests/gpu/test_device_array.py"}, "what is written has canaries: DeviceArray.of"
     assert set(unguarded) <= {"tests/gpu/test_frameworks.py"}
