@@ -26,11 +26,11 @@ CASES = {
     # At least 2 * stages + 1 tiles of K, the last one ragged; ragged edges and several blocks along M and N.
     "basic_gemm": (
         gemm_arrays(61, 45, 43),
-        {"tile": (32, 32, 16), "threads": (16, 4), "mma": MMA, "vector": 1},
+        {"tile": (32, 32, 16), "threads": tw.row_major((16, 4)), "mma": MMA, "vector": 1},
     ),
     "pipelined_gemm": (
         gemm_arrays(61, 45, 74, "f16"),
-        {"tile": (32, 32, 16), "threads": (16, 4), "mma": TENSOR, "vector": 2},
+        {"tile": (32, 32, 16), "threads": tw.row_major((16, 4)), "mma": TENSOR, "vector": 2},
     ),
     "optimized_gemm": (
         gemm_arrays(61, 45, 74, "f16", "f16"),
@@ -50,7 +50,7 @@ CASES = {
         {
             "taps": (2, 2, 3),
             "tile": (32, 8),
-            "threads": (8, 2),
+            "threads": tw.row_major((8, 2)),
             "vector": 4,
             "stride": (1, 1, 1),
             "padding": ((1, 0), 0, 0),

@@ -100,12 +100,15 @@ DEGREES: dict[str, dict[str, tuple[int, int]]] = {
     "basic_gemm": {"A written": (8, 4), "B written": (8, 4), "A read": (4, 1), "B read": (8, 1)},
     "pipelined_gemm": {"A written": (4, 2), "B written": (4, 2), "A read": (2, 1), "B read": (2, 1)},
     # A and B have the spared layout of the author, which stays.
-    "optimized_gemm": {**SPARED, "C written": (4, 1), "C read": (2, 1)},
+    "optimized_gemm": {**SPARED, "C written": (4, 1), "C read": (1, 1)},
     **dict.fromkeys(("serial", "buffered", "prefetched"), NARROW),
     "attention": {
         f"{name} {how}": (8 if how == "read" else 1, 1) for name in "QKV" for how in ("written", "read")
     },
-    "fused_gemms": {**NARROW, "C written": (4, 4), "C read": (4, 1), "A read": (2, 1), "B read": (2, 1)},
+    "fused_gemms": {
+        **dict.fromkeys(("A written", "B written", "C written"), (1, 1)),
+        **{"C read": (4, 1), "A read": (2, 1), "B read": (2, 1)},
+    },
     **{f"library {name}": ROWS_OF_128_BYTES for name in ("f16", "bf16", "i8", "f32 as tf32", "f16, small")},
     "library f32": {**ROWS_OF_128_BYTES, "A read": (4, 1)},
     "library f64": {**ROWS_OF_128_BYTES, "A read": (2, 1)},

@@ -26,7 +26,7 @@ extern "C" __global__ void __launch_bounds__(128) im2col(
   const int group = blockIdx.z;  // of G
   // 05_im2col.py:36: X_tile -> Y_tile, 16 bytes at a time
   {
-    const int row = 4*(tid / 16);
+    const int row = tid / 16;
     const int col = 4*(tid % 16);
     const float* from = X + remainder(64*j, C, inverse) + (quotient(64*j, inverse_3) % 3)*X_stride2
         + (quotient(64*j, inverse) % 3)*X_stride3 + quotient(64*j, inverse_4)*X_stride1
@@ -37,13 +37,13 @@ extern "C" __global__ void __launch_bounds__(128) im2col(
     #pragma unroll
     for (int i_1 = 0; i_1 < 4; ++i_1) {
       moved[i_1] =
-          load_if<uint4>(inside && 32*i + i_1 + row < (D - 2)*(H - 2)*(W - 2)*N, from
-          + remainder(quotient(32*i + i_1 + row, inverse_6), D - 2, inverse_5)*X_stride1
-          + remainder(quotient(32*i + i_1 + row, inverse_2), H - 2, inverse_1)*X_stride2
-          + remainder(32*i + i_1 + row, W - 2, inverse_2)*X_stride3
-          + quotient(32*i + i_1 + row, inverse_7)*X_stride0);
+          load_if<uint4>(inside && 32*i + 8*i_1 + row < (D - 2)*(H - 2)*(W - 2)*N, from
+          + remainder(quotient(32*i + 8*i_1 + row, inverse_6), D - 2, inverse_5)*X_stride1
+          + remainder(quotient(32*i + 8*i_1 + row, inverse_2), H - 2, inverse_1)*X_stride2
+          + remainder(32*i + 8*i_1 + row, W - 2, inverse_2)*X_stride3
+          + quotient(32*i + 8*i_1 + row, inverse_7)*X_stride0);
     }
     #pragma unroll
-    for (int i_1 = 0; i_1 < 4; ++i_1) *(uint4*)(to + Y_stride1*i_1) = moved[i_1];
+    for (int i_1 = 0; i_1 < 4; ++i_1) *(uint4*)(to + 8*Y_stride1*i_1) = moved[i_1];
   }
 }

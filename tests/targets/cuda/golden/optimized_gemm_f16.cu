@@ -213,17 +213,17 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
   __syncthreads();
   // 04_optimized_gemm.py:65: sC -> C_tile, 16 bytes at a time
   {
-    const int row = 16*(tid / 16);
+    const int row = tid / 16;
     const int col = 8*(tid % 16);
-    const int start = 128*row + col;
+    const half_t* from = sC + 128*row + ((8*(row % 8)) ^ col);
     half_t* to = C + 128*n + (256*m + row)*C_stride0 + col;
     #pragma unroll 1
     for (int j = 0; j < 2; ++j) {
       uint4 moved[8];
       #pragma unroll
-      for (int i = 0; i < 8; ++i) moved[i] = *(const uint4*)(sC + 1024*j + 128*i + ((8*i) ^ start));
+      for (int i = 0; i < 8; ++i) moved[i] = *(const uint4*)(from + 16384*j + 2048*i);
       #pragma unroll
-      for (int i = 0; i < 8; ++i) *(uint4*)(to + (8*j + i)*C_stride0) = moved[i];
+      for (int i = 0; i < 8; ++i) *(uint4*)(to + 16*(8*j + i)*C_stride0) = moved[i];
     }
   }
 }

@@ -12,8 +12,8 @@ extern "C" __global__ void __launch_bounds__(128) register_gemm(
   for (int k = 0; k < (K + 56) / 64; ++k) {
     // registers.py:19: B_tile -> sB, 16 bytes at a time
     {
-      const int row = 4*(tid / 8);
-      const int col = 8*(tid % 8);
+      const int row = 4*(tid % 16);
+      const int col = 8*(tid / 16);
       const bf16_t* from = B + 64*k + (64*n + row)*B_stride0 + col;
       const bool inside = 64*k + col < K;
       bf16_t* to = sB + 64*row;

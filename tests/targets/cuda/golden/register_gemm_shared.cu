@@ -12,8 +12,8 @@ extern "C" __global__ void __launch_bounds__(128) register_gemm(
   for (int k = 0; k < (K + 56) / 64; ++k) {
     // registers.py:19: B_tile -> sB, 16 bytes at a time
     {
-      const int row = 4*(tid / 8);
-      const int col = 8*(tid % 8);
+      const int row = 4*(tid % 16);
+      const int col = 8*(tid / 16);
       const bf16_t* from = B + 64*k + (64*n + row)*B_stride0 + col;
       const bool inside = 64*k + col < K;
       bf16_t* to = sB + 64*row;
@@ -29,8 +29,8 @@ extern "C" __global__ void __launch_bounds__(128) register_gemm(
     bf16_t* const sA = (bf16_t*)(shared_memory + 8192);
     // registers.py:23: source -> sA, 16 bytes at a time
     {
-      const int row = 4*(tid / 8);
-      const int col = 8*(tid % 8);
+      const int row = 4*(tid % 16);
+      const int col = 8*(tid / 16);
       const bf16_t* from = A + 64*k + (64*m + row)*A_stride0 + col;
       const bool inside = 64*k + col < K;
       bf16_t* to = sA + 64*row;
@@ -40,7 +40,9 @@ extern "C" __global__ void __launch_bounds__(128) register_gemm(
         moved[i] = load_if<uint4>(inside && 64*m + i + row < M, from + A_stride0*i);
       }
       #pragma unroll
-      for (int i = 0; i < 4; ++i) *(uint4*)(to + 64*i + ((8*(row % 8) + 8*i) ^ col)) = moved[i];
+      for (int i = 0; i < 4; ++i) {
+        *(uint4*)(to + 64*i + ((8*((row / 8) % 4)) ^ ((8*(row % 8) + 8*i) ^ col))) = moved[i];
+      }
     }
     // registers.py:25: let TMA and the tensor cores see shared memory
     fence_async();
@@ -52,9 +54,11 @@ extern "C" __global__ void __launch_bounds__(128) register_gemm(
     {
       const int row = 16*(tid / 32) + (tid % 16);
       const int col = 8*((tid / 16) % 2);
-      const int start = 64*row + ((8*(row % 8)) ^ col);
+      const bf16_t* from = sA + 64*row;
       #pragma unroll
-      for (int i = 0; i < 4; ++i) ldmatrix_x4(&a[8*i], sA + ((16*i) ^ start));
+      for (int i = 0; i < 4; ++i) {
+        ldmatrix_x4(&a[8*i], from + ((8*((row / 8) % 4)) ^ ((16*i + col) ^ (8*(row % 8)))));
+      }
     }
     // registers.py:28: registers are ready
     mma_fence();
