@@ -107,7 +107,9 @@ DEGREES: dict[str, dict[str, tuple[int, int]]] = {
     },
     "fused_gemms": {
         **dict.fromkeys(("A written", "B written", "C written"), (1, 1)),
-        **{"C read": (4, 1), "A read": (2, 1), "B read": (2, 1)},
+        "C read": (4, 1),
+        "A read": (2, 1),
+        "B read": (2, 1),
     },
     **{f"library {name}": ROWS_OF_128_BYTES for name in ("f16", "bf16", "i8", "f32 as tf32", "f16, small")},
     "library f32": {**ROWS_OF_128_BYTES, "A read": (4, 1)},
