@@ -92,6 +92,8 @@ def _may_leave(code: CodeType) -> bool:
 def _tree(code: CodeType) -> ast.AST:
     """The syntax tree of a function, with the lines and columns of its file."""
     lines, first, last = _lines(code)
+    if len(lines) < first:  # made by exec, without a file
+        return ast.Module([], [])
     indented = lines[first - 1][:1].isspace()
     for stop in range(last, min(last + 100, len(lines)) + 1):  # the last statement may be longer
         text = "".join(lines[first - 1 : stop])
