@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.runtime.nvrtc import compile_text
+from tilewright.targets import cuda
 
 TARGETS = pytest.mark.parametrize("target", ["reference", "cpu"])
 
@@ -191,7 +193,40 @@ def test_a_divisor_that_depends_on_the_launch_must_be_positive(target: str) -> N
         divided(y, 2, inside=False, target=target)
 
 
-def test_a_negative_divisor_that_only_the_kernel_knows_is_found() -> None:
+@tw.kernel(Y="N", n=int, d=int)
+def divided_inside(Y, n, d):
+    """Quotient, rest, quotient rounded up, and whether the rest is below 0, by what a variable holds."""
+    left, right = tw.var(n), tw.var(d)
+    a, b = left.get(), right.get()
+    part = Y.tile((32,), (0,)).partition((32,))
+    at = tw.coordinates(part.value.type.distribution, 0)
+    y = tw.fragment(part, tw.i32, 0)
+    with tw.when(a % b < 0):
+        tw.fill(y, 1)
+    upper = tw.where(at == 2, tw.ceil_div(a, b), y)
+    tw.copy(tw.where(at == 0, a // b, tw.where(at == 1, a % b, upper)), part)
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize(("n", "d"), [(7, 2), (-7, 2), (7, -2), (-7, -2), (-6, -3), (6, -3), (2, -9)])
+def test_divisors_that_only_the_kernel_knows_divide_as_in_python(n: int, d: int, target: str) -> None:
+    y = np.full(32, 77, np.int32)
+    assert divided_inside(y, n, d, target=target).target == target
+    assert y[:4].tolist() == [n // d, n % d, -(-n // d), n % d < 0]
+
+
+def test_divisors_that_only_the_kernel_knows_are_spelled_for_cuda() -> None:
+    listing = cuda.emit(divided_inside.trace(np.zeros(32, np.int32), 7, -2), "sm_90a")
+    assert "? floor_mod(" in listing.text
+    assert compile_text(listing.text, "sm_90a", listing.entry)
+
+
+def test_a_divisor_of_0_that_only_the_kernel_knows_is_found() -> None:
+    report = divided_inside.check(np.zeros(32, np.int32), 7, 0)
+    assert "division by zero" in str(report)
+
+
+def test_a_negative_divisor_of_a_named_integer_divides_as_in_python() -> None:
     y = np.zeros(32, np.int32)
-    report = divided.bind(inside=True).check(y, 2)
-    assert "by a negative number" in str(report)
+    divided.bind(inside=True)(y, 2, target="cpu")
+    assert (y == 7 // -2).all()

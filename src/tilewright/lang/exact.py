@@ -28,38 +28,64 @@ def product(left: Int, right: Int) -> Int:
 
 
 def quotient(left: Int, right: Int) -> Int:
-    """``left // right`` as in Python: rounded down, for constant divisors of either sign."""
+    """``left // right`` as in Python: rounded down."""
     if isinstance(right, int) and right < 0:
         return expr.floordiv(expr.mul(left, -1), -right)
-    return expr.floordiv(left, _divisor(left, right, "//"))
+    if _is_positive(left, right, "//"):
+        return expr.floordiv(left, right)
+    above, below = _divisors(right)
+    return expr.select(
+        expr.less(0, right), expr.floordiv(left, above), expr.floordiv(expr.mul(left, -1), below)
+    )
 
 
 def rest(left: Int, right: Int) -> Int:
     """``left % right`` as in Python: with the sign of the divisor."""
     if isinstance(right, int) and right < 0:
         return expr.mul(expr.mod(expr.mul(left, -1), -right), -1)
-    return expr.mod(left, _divisor(left, right, "%"))
+    if _is_positive(left, right, "%"):
+        return expr.mod(left, right)
+    above, below = _divisors(right)
+    negative = expr.mul(expr.mod(expr.mul(left, -1), below), -1)
+    return expr.select(expr.less(0, right), expr.mod(left, above), negative)
 
 
-def _divisor(left: Int, right: Int, sign: str) -> Int:
-    """A divisor of an integer of the kernel.
+def ceiling(left: Int, right: Int) -> Int:
+    """``ceil(left / right)``."""
+    if isinstance(right, int) or bounds(right)[0] >= 0:
+        return expr.ceil_div(left, right)
+    return expr.mul(quotient(expr.mul(left, -1), right), -1)
 
-    It is positive, as all that is known of quotients supposes.  Where that depends on the launch's sizes, the
-    launcher asks them; where it depends on what only the running kernel knows, the reference finds others.
+
+def _is_positive(left: Int, right: Int, sign: str) -> bool:
+    """Whether a divisor is positive, or 0, wherever something is divided by it.
+
+    Where that depends on the launch's sizes alone, the launcher asks them.
 
     Raises:
         TraceError: it is never positive.
     """
-    if bounds(right)[1] <= 0:
+    low, high = bounds(right)
+    if high <= 0 and (low == 0 or isinstance(right, int)):
         raise TraceError(f"division of {left} by {right}; divisors must be positive", here())
-    if bounds(right)[0] >= 0:
-        return right
+    if low >= 0:
+        return True
     tracer = current()
     if symbols(right) <= tracer.sizes and len(tracer.region_ids) == 1:
         tracer.guards.append(
             Guard(expr.less(0, right), f"`{left} {sign} ({right})`: the divisor must be positive")
         )
-    return right
+        return True
+    return False
+
+
+def _divisors(right: Int) -> tuple[Int, Int]:
+    """What is divided by where a divisor is positive, and where it is not.
+
+    All that is known of quotients supposes that divisors are positive, so the sign is that of the dividend.
+    The second is 0 for 0, which the reference finds.
+    """
+    return expr.maximum(right, 1), expr.select(expr.less(0, right), 1, expr.mul(right, -1))
 
 
 def shift_count(count: object) -> int:

@@ -349,7 +349,7 @@ def ceil_div(extents: Any, tiles: Any) -> Any:
 
 def _ceil_div(extent: Any, tile: Any) -> Index:
     with located():
-        return wrap(expr.ceil_div(unwrap(extent), unwrap(tile)))
+        return wrap(exact.ceiling(unwrap(extent), unwrap(tile)))
 
 
 def from_end(what: str, index: Int, count: Int, past: int = 0) -> Int:
