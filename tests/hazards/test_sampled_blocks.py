@@ -76,3 +76,44 @@ def test_the_same_is_found(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert ("elements never written" in kinds(sampled)) == ("elements never written" in kinds(whole))
     assert sampled.uncovered == whole.uncovered
     assert whole.blocks == 12 * 7 or not whole.is_clean
+
+
+@tw.kernel(X="N", Y="N")
+def own_tiles(X, Y, *, right):
+    """Each block writes the first of its two tiles and reads one: blocks 4 to 7 of eight the other."""
+    n = tw.block_index(tw.ceil_div(X.shape[0], 128))
+    other = 0 if right else (n // 4) % 2
+    tw.copy(X.tile((64,), (2 * n,)), Y.tile((64,), (2 * n,)), threads=32)
+    values = tw.load(Y.tile((64,), (2 * n + other,)).partition((32,)))
+    tw.barrier()
+    tw.copy(values, Y.tile((64,), (2 * n,)).partition((32,)))
+
+
+@tw.kernel(X="N", Y="N")
+def own_races(X, Y, *, right):
+    """Two maps of threads meet in one tile, of blocks 4 to 7 of eight only."""
+    n = tw.block_index(tw.ceil_div(X.shape[0], 128))
+    other = 1 if right else 1 - (n // 4) % 2
+    tw.copy(X.tile((64,), (2 * n,)), Y.tile((64,), (2 * n,)), threads=64)
+    tw.copy(Y.tile((64,), (2 * n + other,)), Y.tile((64,), (2 * n + 1,)), threads=32)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "asked", "wrong"),
+    [
+        (own_tiles, {"outputs": "Y", "partial": "Y"}, {"read-write race", "unwritten read"}),
+        (own_races, {}, {"read-write race", "write-read race"}),
+    ],
+)
+def test_what_a_block_does_to_its_own_elements_is_seen_though_other_blocks_do_not(
+    kernel, asked, wrong, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x = np.ones(18 * 128, np.float32)
+    monkeypatch.setattr("tilewright.runtime.reference.WORK", 1)
+    right = kernel.check(x, x.copy(), right=True, **asked)
+    assert right.is_clean
+    assert right.blocks < 6
+    report = kernel.check(x, x.copy(), right=False, **asked)
+    assert kinds(report)
+    assert kinds(report) <= wrong
+    assert report.blocks < 12

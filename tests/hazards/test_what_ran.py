@@ -112,7 +112,7 @@ def test_warps_that_no_machine_has_are_refused(lanes, nearest) -> None:
     """-1 lanes found nothing in a racy kernel, 0 divided by zero."""
     with pytest.raises(tw.LaunchError, match=f"nearest legal choice: lanes={nearest}$"):
         ringed.check(*arrays(32, 64), stages=1, wrong=True, lanes=lanes)
-    for legal in (None, 32, 64):
+    for legal in (None, 32, 64, np.int64(64)):
         assert not ringed.check(*arrays(32, 96), stages=1, wrong=True, lanes=legal).is_clean
 
 
@@ -123,6 +123,7 @@ def test_blocks_are_run_as_they_are_asked_for() -> None:
     assert "8 blocks did not run: only those that were asked for did" in str(report)
     assert ringed.check(x, y, stages=3, blocks=4).blocks == 4
     assert ringed.check(x, y, stages=3, blocks=99).blocks == 10
+    assert ringed.check(x, y, stages=3, blocks=np.array([2, 7])).blocks == 2
     assert ringed.check(x, y, stages=3, blocks="all").blocks == 10
 
 

@@ -36,9 +36,10 @@ def check_lanes(kernel: Kernel, lanes: object) -> None:
         LaunchError: neither 32 nor 64 nor what the kernel's MMA atoms are executed by.
     """
     legal = sorted({*LANES, kernel.lanes})
-    if lanes is None or (isinstance(lanes, int) and not isinstance(lanes, bool) and lanes in legal):
+    asked = int(lanes) if is_integer(lanes) else None  # type: ignore[call-overload]
+    if lanes is None or asked in legal:
         return
-    near = min(legal, key=lambda n: abs(n - lanes)) if isinstance(lanes, int) else kernel.lanes
+    near = kernel.lanes if asked is None else min(legal, key=lambda n: abs(n - asked))
     raise LaunchError(
         f"kernel {kernel.name}: lanes={shown(lanes)}; warps have {' or '.join(map(str, legal))} threads; "
         f"nearest legal choice: lanes={near}"
@@ -52,7 +53,7 @@ def asked_blocks(kernel: Kernel, grid: Sequence[int], blocks: Blocks | None) -> 
         LaunchError: no number of blocks, and no indices in the grid.
     """
     total = math.prod(grid)
-    if blocks is None or blocks == "all":
+    if blocks is None or isinstance(blocks, str):
         return None
     if is_integer(blocks):
         if int(blocks) < 1:  # type: ignore[arg-type]

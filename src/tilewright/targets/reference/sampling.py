@@ -6,7 +6,7 @@ conditions, where edges cut their tiles.  What cannot be separated from the plac
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -49,6 +49,8 @@ def representatives(kernel: Kernel, env: Mapping[Sym, int], extents: Sequence[in
     lets = _lets(kernel)
     for what in _decisive(kernel):
         columns += _traits(substitute(what, lets), known, env)
+    for places in _places(kernel):
+        columns += _apart([substitute(place, lets) for place in places], known, env)
     _, classes = np.unique(np.stack(columns, axis=1), axis=0, return_inverse=True)
     return blocks[sorted(set(_chosen(blocks, classes.reshape(-1), extents)))]
 
@@ -111,6 +113,41 @@ def _decisive(kernel: Kernel) -> Iterator[Any]:
                     yield value.type.view.offset
 
 
+def _places(kernel: Kernel) -> Iterable[list[Int]]:
+    """For each array that is written, the offsets of all views that it is accessed through."""
+    found: dict[Value, list[Int]] = {}
+    written = {value.buffer for op in kernel.walk() for value in op.written}
+    seen: set[Value] = set()
+    for op in kernel.walk():
+        for value in (*op.read, *op.written):
+            if value.is_fragment or value.buffer not in written:
+                continue
+            if value.tensor.memory is not Memory.GLOBAL:
+                continue
+            view = value.tensor.view
+            if isinstance(op, TmaLoad | TmaStore):
+                at = dict(zip(view.coords[-len(op.at) :], op.at, strict=True))
+                found.setdefault(value.buffer, []).append(substitute(view.offset, at))
+            elif value not in seen:
+                seen.add(value)
+                found.setdefault(value.buffer, []).append(view.offset)
+    return found.values()
+
+
+def _apart(places: Sequence[Int], known: Mapping[Sym, Array], env: Mapping[Sym, int]) -> list[Array]:
+    """How far apart a block's accesses to one array lie, as far as that depends on the block.
+
+    A block that writes and reads one element is not equal to one whose reads and writes lie apart.
+    """
+    own = []
+    for place in places:
+        shift = _own(expand(substitute(place, env)), known, env)
+        if shift is None:
+            return [known[sym] for each in places for sym in symbols(each) & known.keys()]
+        own.append(shift[0])
+    return [shift - own[0] for shift in own[1:]]
+
+
 def _box(at: Sequence[Int], tensor: Value, box: Value) -> Cond:
     """Whether a box lies inside of a tensor."""
     shape = tensor.tensor.view.shape
@@ -143,21 +180,30 @@ def _traits(what: Any, known: Mapping[Sym, Array], env: Mapping[Sym, int]) -> li
 
 def _clipped(gap: Int, known: Mapping[Sym, Array], env: Mapping[Sym, int]) -> list[Array]:
     """What a block adds to ``gap``, as far as it matters for the sign of the whole."""
-    terms = gap.terms if isinstance(gap, Add) else ((gap, 1),)
-    constant = gap.constant if isinstance(gap, Add) else 0
+    parts = _own(gap, known, env)
+    if parts is None:
+        return [known[sym] for sym in symbols(gap) & known.keys()]
+    own, rest = parts
+    low, high = _range(rest, env)
+    if low == -np.inf or high == np.inf:
+        return [own]
+    return [np.clip(own, -int(high) - 1, -int(low))]
+
+
+def _own(total: Int, known: Mapping[Sym, Array], env: Mapping[Sym, int]) -> tuple[Array, Int] | None:
+    """What each block adds to a sum, and the rest of the sum; None if they cannot be separated."""
+    terms = total.terms if isinstance(total, Add) else ((total, 1),)
+    constant = total.constant if isinstance(total, Add) else 0
     own: Any = np.full(len(next(iter(known.values()))), constant, np.int64)
     rest: Int = 0
     for term, times in terms:
         if symbols(term) <= known.keys() | env.keys():
             own = own + times * np.asarray(evaluate(term, {**env, **known}))
         elif symbols(term) & known.keys():
-            return [known[sym] for sym in symbols(gap) & known.keys()]
+            return None
         else:
             rest = add(rest, mul(term, times))
-    low, high = _range(rest, env)
-    if low == -np.inf or high == np.inf:
-        return [own]
-    return [np.clip(own, -int(high) - 1, -int(low))]
+    return own, rest
 
 
 def _range(value: Int, env: Mapping[Sym, int]) -> tuple[float, float]:
