@@ -80,6 +80,8 @@ BROKEN = {
     "a shape of floats": (said(shape="(4.0, 4)"), NONE),
     "a negative extent": (said(shape="(-4, -4)"), DAMAGED),
     "an extent beyond addresses": (said(shape=f"({2**70}, 4)"), DAMAGED),
+    "too many dimensions": (said(shape=f"({'1, ' * 70})"), DAMAGED),
+    "no elements, and more than addresses": (said(shape=f"(0, {2**62}, {2**62})"), DAMAGED),
     "more than the machine holds": (said(shape=f"({10**9}, {10**9})"), "takes 3637978.8 TiB"),
     "more than is there": (said(shape="(4, 5)"), f"{CUT} (4, 5) of float32, 80 bytes, and 64 are there"),
     "nothing of what is said": (npy(WHOLE, b""), f"{CUT} (4, 4) of float32, 64 bytes, and 0 are there"),

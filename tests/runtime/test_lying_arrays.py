@@ -28,6 +28,7 @@ class Lying(np.ndarray):
     flags = property(lambda self: SimpleNamespace(writeable=True))
     ctypes = property(lambda self: SimpleNamespace(data=4096))
     size = property(lambda self: 160_000)
+    T = property(lambda self: np.full((8, 8), np.nan, np.float32))
     nbytes = property(lambda self: 1_280_000)
     __array_interface__ = property(lambda self: {"data": (4096, False), "shape": (400, 400), "version": 3})
     __array_struct__ = property(lambda self: 1 / 0)

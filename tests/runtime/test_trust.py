@@ -82,6 +82,19 @@ def behind_a_link_of_another(root: Path) -> Path:
     return link
 
 
+def beside_a_place_of_another(root: Path) -> Path:
+    """A link to ``inner/../root``, where ``inner`` is a link too: what is beside it is not what is beside
+    the place that it leads to."""
+    place = root.parent / "place"
+    (place / "deep").mkdir(parents=True)
+    (place / root.name).mkdir()
+    give(place)
+    (root.parent / "inner").symlink_to(place / "deep")
+    link = root.parent / "link"
+    link.symlink_to(f"inner/../{root.name}")
+    return link
+
+
 def behind_a_link_that_another_may_change(root: Path) -> Path:
     place = root.parent / "open"
     place.mkdir()
@@ -110,6 +123,7 @@ PLANTS = [
     *(given_away, group_may_write, all_may_write, sticky, behind_a_link_of_another),
     *(
         behind_a_link_that_another_may_change,
+        beside_a_place_of_another,
         in_a_directory_of_another,
         in_a_directory_that_another_may_write,
     ),

@@ -74,7 +74,10 @@ def _array(path: Path, file: io.BufferedReader) -> Array:
             f"and {len(content)} are there"
         )
     order: Any = "F" if columns else "C"
-    return np.frombuffer(content, element).reshape(shape, order=order)
+    try:
+        return np.frombuffer(content, element).reshape(shape, order=order)
+    except ValueError as error:  # more dimensions, or without elements longer ones, than an array has
+        raise UsageError(f"{path}: is damaged: its header says shape {shape} of {element}") from error
 
 
 def _header(file: io.BufferedReader) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:

@@ -206,6 +206,8 @@ def bind(config: Config) -> Bound:
 
 def _transposed(b: Any) -> Any:
     """``b`` with its dimensions exchanged, in the same memory."""
+    if isinstance(b, np.ndarray):  # a subclass may answer .T with something else
+        return np.asarray(b).T
     if not hasattr(b, "T"):
         raise LaunchError(
             f"b of type {type(b).__name__} has no .T, by which its dimensions are exchanged; nearest: "

@@ -57,10 +57,7 @@ def _way(path: Path, links: int) -> Iterator[tuple[Path, os.stat_result | None, 
     yield place, os.lstat(place), False
     parts = path.parts[1:]
     for at, part in enumerate(parts):
-        if part == "..":
-            place = place.parent
-            continue
-        place = place / part
+        place = place.parent if part == ".." else place / part  # it has no links, as those end the loop
         try:
             state = os.lstat(place)
         except OSError:  # not there yet, or not for us to see
@@ -71,7 +68,7 @@ def _way(path: Path, links: int) -> Iterator[tuple[Path, os.stat_result | None, 
             if not links:
                 yield place, None, last
                 return
-            beyond = Path(os.path.normpath(place.parent / os.readlink(place)), *parts[at + 1 :])
+            beyond = Path(place.parent / os.readlink(place), *parts[at + 1 :])
             yield from _way(beyond, links - 1)
             return
 
