@@ -44,6 +44,10 @@ def _minimum(x: Any, y: Any) -> Any:
     return np.minimum(x, y) if isinstance(x, np.ndarray) else tw.minimum(x, y)
 
 
+def _least(x: Any) -> int:
+    return int(np.iinfo(x.dtype if isinstance(x, np.ndarray) else x.dtype.numpy).min)
+
+
 OPERATORS = {
     "+": Operator(operator.add),
     "-": Operator(operator.sub),
@@ -83,6 +87,12 @@ OPERATORS = {
     "!=": Operator(operator.ne),
     ">": Operator(operator.gt),
     ">= 3": Operator(lambda x, y: x >= 3),
+    # What a compiler makes true if it takes for granted that nothing overflows, and what may be unsigned.
+    "x + 1 > x": Operator(lambda x, y: x + 1 > x, of_floats=False),
+    "x - 1 < x": Operator(lambda x, y: x - 1 < x, of_floats=False),
+    "x * 2 // 2": Operator(lambda x, y: x * 2 // 2, of_floats=False),
+    "-x < 0": Operator(lambda x, y: (-x < 0) & (x > 0), of_floats=False),
+    "the least": Operator(lambda x, y: (x < _least(x)) | (_maximum(x, _least(x)) != x), of_floats=False),
     "masks": Operator(lambda x, y: (x > 3) & ~(x < y) | (y == 1) ^ (x != y)),
 }
 """Each by what an author sees."""

@@ -292,8 +292,8 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       #pragma unroll
       for (int i = 0; i < 64; ++i) {
         sub[i] =
-            at_1[i] - (2*min_int(max_int(64*m_1 - 32*j + floor_div(shift, 2), -65), 33)
-            + floor_mod(shift, 2));
+            (int)((unsigned)at_1[i] - (2*min_int(max_int(64*m_1 - 32*j + floor_div(shift, 2), -65),
+            33) + floor_mod(shift, 2)));
       }
       // 09_attention.py:73: at_2 = coordinates along 0
       int at_2[64];

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -62,6 +63,11 @@ _OF_INTEGERS = {
 }
 """Functions of integers, which take their type as a template argument."""
 
+_WRAPPING = ("add", "sub", "mul", "neg")
+_UNSIGNED = {"i32": "unsigned", "i64": "unsigned long long"}
+"""In what integers compute that wrap: of signed ones C++ says that they never overflow, and NVRTC, which has
+no option that would say otherwise, makes true of ``x + 1 > x``."""
+
 MATH = frozenset({*_CALLS.values(), "min", "max", "abs", "fma", "fmaf"})
 """Functions of the language that generated text calls."""
 
@@ -73,7 +79,10 @@ def literal(value: float | int, dtype: DType) -> str:
         return "true" if value else "false"
     if not kind.is_float:
         number = int(value)
-        text = {"i64": f"{number}ll", "u32": f"{number}u"}.get(kind.name, str(number))
+        suffix = {"i64": "ll", "u32": "u"}.get(kind.name, "")
+        text = f"{number}{suffix}"
+        if wraps(kind) and number == -(1 << (kind.bits - 1)):
+            text = f"{number + 1}{suffix} - 1"  # its absolute value is a number of another type
         return f"({text})" if number < 0 else text
     number_ = _in_range(float(value), kind)
     if number_ != number_:
@@ -219,6 +228,8 @@ def _applied(function: str, operands: list[str], kind: DType, spelled: str) -> s
     """The function of widened operands, which have a type that is spelled like that."""
     if not kind.is_float and function in _OF_INTEGERS:
         return f"{_OF_INTEGERS[function]}<{spelled}>({', '.join(operands)})"
+    if wraps(kind) and function in _WRAPPING:
+        return wrapping("-" if function == "neg" else _INFIX[function], operands, kind, spelled)
     if function in _INFIX:
         return f"{operands[0]} {_INFIX[function]} {operands[1]}"
     if function == "neg":
@@ -231,3 +242,23 @@ def _applied(function: str, operands: list[str], kind: DType, spelled: str) -> s
         one, root = ("1.0", "sqrt") if kind == f64 else ("1.0f", "sqrtf")
         return f"{one} / {root}({operands[0]})"
     return f"{_CALLS.get((function, kind.name), function)}({', '.join(operands)})"
+
+
+def wraps(kind: DType) -> bool:
+    """Whether sums of a dtype need `wrapping`: narrower integers are sums of ``int``, cut when stored."""
+    return kind.name in _UNSIGNED
+
+
+def wrapping(sign: str, operands: Sequence[str], kind: DType, spelled: str) -> str:
+    """A sum, difference or product of integers that wraps, or with one operand what is left to 0.
+
+    Args:
+        sign: ``+``, ``-`` or ``*``.
+        operands: expressions of the dtype.
+        kind: the dtype.
+        spelled: its type in C.
+    """
+    first, *second = operands
+    unsigned = _UNSIGNED[kind.name]
+    text = f"({unsigned}){first} {sign} {second[0]}" if second else f"{sign}({unsigned}){first}"
+    return f"({spelled})({text})"

@@ -8,6 +8,7 @@ from tilewright.layout.expr import add
 from tilewright.layout.nodes import Sym
 from tilewright.layout.registers import Digit, indexed, register_digits
 from tilewright.layout.walk import evaluate
+from tilewright.targets.simt.arithmetic import wrapping, wraps
 from tilewright.targets.simt.conversion import compute_dtype, converted, widened
 from tilewright.targets.simt.emitter import SIMT_RULES, Scope, SimtEmitter
 from tilewright.targets.simt.walk import thread_coordinate
@@ -27,6 +28,11 @@ def reduce(emitter: SimtEmitter, op: Reduce) -> None:
         emitter.line(f"{emitter.registers(op.result)};")
         total, i = scope.name("total"), Sym(scope.name("i"), 0, plan.result.size_values - 1)
 
+        def combined(first: str, second: str) -> str:
+            if op.function == "sum" and wraps(kind):
+                return wrapping("+", (first, second), kind, emitter.type(kind))
+            return COMBINE[op.function].format(first, second)
+
         def register(j: int | Sym) -> str:
             at = add(indexed(plan.kept, i), indexed(plan.reduced, j))
             return widened(f"{emitter.name(source)}[{emitter.spell(at)}]", dtype)
@@ -34,12 +40,12 @@ def reduce(emitter: SimtEmitter, op: Reduce) -> None:
         with emitter.loops((i,)):
             emitter.line(f"{emitter.type(kind)} {total} = {register(0)};")
             if plan.count == 2:
-                emitter.line(f"{total} = {COMBINE[op.function].format(total, register(1))};")
+                emitter.line(f"{total} = {combined(total, register(1))};")
             elif plan.count > 2:
                 j = Sym(scope.name("j"), 1, plan.count - 1)
                 emitter.line(emitter.dialect.unroll)
                 head = f"for (int {j.name} = 1; {j.name} < {plan.count}; ++{j.name})"
-                statement = f"{total} = {COMBINE[op.function].format(total, register(j))};"
+                statement = f"{total} = {combined(total, register(j))};"
                 if emitter.fits(f"{head} {statement}"):
                     emitter.line(f"{head} {statement}")
                 else:
@@ -47,7 +53,7 @@ def reduce(emitter: SimtEmitter, op: Reduce) -> None:
                         emitter.line(statement)
             for apart in _distances(plan.lanes):
                 other = f"__shfl_xor_sync(0xffffffff, {total}, {apart})"
-                emitter.line(f"{total} = {COMBINE[op.function].format(total, other)};")
+                emitter.line(f"{total} = {combined(total, other)};")
             made = converted(total, kind, dtype, emitter.dialect.types)
             emitter.line(f"{emitter.name(op.result)}[{i.name}] = {made};")
 
