@@ -10,6 +10,7 @@ import pytest
 from tilewright.dtypes import DType, dtype
 from tilewright.ops.device_array import DeviceArray
 from tilewright.targets.reference import run
+from tilewright.targets.reference.findings import Kind
 
 TARGETS = ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 POISON = 77
@@ -30,7 +31,10 @@ class Poisoned:
 
 
 def attempt(target: str, kernel: Any, arguments: list[Any], lanes: int | None = None) -> None:
-    """Run a bound kernel; on the reference with any warp size, and without a finding."""
+    """Run a bound kernel; on the reference with any warp size, and without a finding.
+
+    But for elements beyond an edge in a result: they are 0, and these tests mean them.
+    """
     given = [a.array if isinstance(a, Poisoned) else a for a in arguments]
     if target == "cuda":
         _on_device(kernel, arguments)
@@ -41,7 +45,8 @@ def attempt(target: str, kernel: Any, arguments: list[Any], lanes: int | None = 
         tensors = iter(a for a in given if isinstance(a, np.ndarray))
         arrays = {value.name: next(tensors) for value in traced.tensors}
         sizes = {"shift": next((a for a in given if isinstance(a, int)), 0)}
-        run(traced, arrays, sizes, lanes=lanes).raise_if_any()
+        report = run(traced, arrays, sizes, lanes=lanes)
+        assert all(finding.kind is Kind.EDGE for finding in report.findings), str(report)
     assert all(a.is_intact() for a in arguments if isinstance(a, Poisoned)), "written outside of an array"
 
 
