@@ -148,11 +148,18 @@ class Calls:
     Args:
         refuse: makes the error of a message.
         before: called first, e.g. to ask whether a kernel is being traced at all.
+        misfit: makes the error of arguments that the function does not have, or lacks.
     """
 
-    def __init__(self, refuse: Callable[[str], Exception], before: Callable[[], object] = tuple) -> None:
+    def __init__(
+        self,
+        refuse: Callable[[str], Exception],
+        before: Callable[[], object] = tuple,
+        misfit: Callable[[str], SignatureError] = SignatureError,
+    ) -> None:
         self.refuse = refuse
         self.before = before
+        self.misfit = misfit
 
     @overload
     def __call__(self, what: CallableType, /) -> CallableType: ...
@@ -200,7 +207,7 @@ class Calls:
                 if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                     trim(error)
                     raise
-                misfit = SignatureError(signature.unknown(kwargs) or str(error))
+                misfit = self.misfit(signature.unknown(kwargs) or str(error))
             except Exception as error:
                 trim(error)
                 raise  # bare: it adds no entry for this frame

@@ -105,3 +105,39 @@ def test_a_fragment_that_is_only_made_takes_its_threads() -> None:
         tw.fragment(tw.raked((4, 16), (4, 16), 1, 1), tw.f32, fill=0)
 
     assert unused(np.zeros(4, np.float32), target="reference").target == "reference"
+
+
+def without_element(A, n, alpha):
+    tw.shared((32, 32))  # tw.shared((32, 32))
+
+
+def unknown_keyword(A, n, alpha):
+    tw.shared((32, 32), "f32", layot=None)  # tw.shared((32, 32), "f32", layot=None)
+
+
+def without_distribution(A, n, alpha):
+    tw.fragment()  # tw.fragment()
+
+
+def without_extents(A, n, alpha):
+    tw.ceil_div(n)  # tw.ceil_div(n)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "said"),
+    [
+        (without_element, "shared() missing 1 required positional argument: 'element'"),
+        (unknown_keyword, "shared() has no parameter 'layot'"),
+        (without_distribution, "fragment() missing 1 required positional argument"),
+        (without_extents, "ceil_div() missing 1 required positional argument: 'tiles'"),
+    ],
+)
+def test_arguments_that_a_verb_does_not_have_or_lacks_are_shown(
+    kernel: Callable[..., Any], said: str
+) -> None:
+    with pytest.raises(TraceError) as caught:
+        trace(kernel)
+    assert isinstance(caught.value, tw.SignatureError)
+    assert said in str(caught.value)
+    line, caret = str(caught.value).splitlines()[2:4]
+    assert caret.index("^") == line.index("tw.")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.calls import Calls
-from tilewright.errors import TraceError
+from tilewright.errors import SignatureError, TraceError
 from tilewright.lang.source import here
 from tilewright.lang.tracer import current
 
@@ -12,8 +12,16 @@ def _refusal(message: str) -> TraceError:
     return TraceError(message, here())
 
 
-verb = Calls(_refusal, before=current)
+class _MisfitError(TraceError, SignatureError):
+    """A call whose arguments a verb does not have, at the author's line."""
+
+
+def _misfit(message: str) -> _MisfitError:
+    return _MisfitError(message, here())
+
+
+verb = Calls(_refusal, before=current, misfit=_misfit)
 """For what records something: it belongs inside a kernel."""
 
-inline = Calls(_refusal)
+inline = Calls(_refusal, misfit=_misfit)
 """For what computes with integers and maps: it may be used outside of kernels too."""
