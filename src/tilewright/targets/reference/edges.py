@@ -12,14 +12,16 @@ Marks are not kept in global memory: what a kernel writes there, it means.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from tilewright.dtypes import limits
+from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Elementwise, Op
+from tilewright.ir.ops import Elementwise, Mma, Op
 from tilewright.ir.types import Value
 from tilewright.layout.nodes import Expr
 from tilewright.layout.ranges import bounds
@@ -224,6 +226,36 @@ def report(
     memory = "registers" if value.is_fragment else value.tensor.memory.value
     access = Access.of(checker.describe(site), agent, lane)
     checker.findings.add(key, Finding(Kind.EDGE, str(value), memory, element, 0, access, None, reason))
+
+
+def report_products(
+    checker: Checker,
+    agent: Agent,
+    op: Mma | MmaAsync,
+    dense: Sequence[Array],
+    marks: Sequence[Array],
+    wrong: Array,
+    origin: tuple[int, int] = (0, 0),
+) -> None:
+    """Report the operands that multiply elements beyond the edge of K into sums.
+
+    Args:
+        checker: where findings go.
+        agent: who multiplies.
+        op: the multiply.
+        dense: A and B, of shapes (m, k) and (n, k).
+        marks: which of their elements lie beyond.
+        wrong: the k at which they go into sums inside.
+        origin: the first row of A, and of B.
+    """
+    k = int(wrong.argmax())
+    for value, numbers, beyond, first in zip((op.a, op.b), dense, marks, origin, strict=True):
+        used = beyond[:, k] & (numbers[:, k] != 0)
+        if used.any():
+            row = int(used.argmax())
+            what = f"{spelled(numbers[row, k])}, which is multiplied into sums of elements inside"
+            count = int((beyond & (numbers != 0))[:, wrong].sum())
+            report(checker, agent, op, value, ((first + row, k), 0), what, count)
 
 
 def spelled(value: Any) -> str:

@@ -178,23 +178,9 @@ def _mma(machine: Machine, warp: Warp, op: ops.Mma) -> None:
             sums_beyond = sums_beyond.copy()
             sums_beyond[part] |= rows[maps[2][0][0]] | columns[maps[2][0][1]]
             if wrong.any():
-                _report_products(machine, warp, op, dense, marks, wrong)
+                edges.report_products(machine.checker, warp.agent, op, dense, marks, wrong)
     warp.registers[op.c] = Registers(result, accumulator.written)
     set_beyond(warp, op.c, sums_beyond)
-
-
-def _report_products(
-    machine: Machine, warp: Warp, op: ops.Mma, dense: list[Array], marks: list[Array], wrong: Array
-) -> None:
-    """Report the operands that multiply elements beyond the edge of K into sums."""
-    k = int(wrong.argmax())
-    for value, numbers, beyond in zip((op.a, op.b), dense, marks, strict=True):
-        used = beyond[:, k] & (numbers[:, k] != 0)
-        if used.any():
-            row = int(used.argmax())
-            what = f"{edges.spelled(numbers[row, k])}, which is multiplied into sums of elements inside"
-            count = int((beyond & (numbers != 0))[:, wrong].sum())
-            edges.report(machine.checker, warp.agent, op, value, ((row, k), 0), what, count)
 
 
 def _depth(value: Value) -> int:

@@ -13,9 +13,10 @@ import numpy as np
 from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.types import Value
+from tilewright.targets.reference import edges
 from tilewright.targets.reference.agents import Agent, Clocks, Proxy, Scope
 from tilewright.targets.reference.findings import Kind
-from tilewright.targets.reference.fragments import held, require_written
+from tilewright.targets.reference.fragments import held, require_written, set_beyond
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.memory import Buffer, poison
 from tilewright.targets.reference.numerics import Array, add_products, multiply
@@ -163,9 +164,10 @@ def wait_mma(machine: Machine, warp: Warp, pending: int) -> None:
 def _carry_out(machine: Machine, issue: Issue) -> None:
     issue.is_done = True
     op = issue.op
-    b = _sampled(*issue.b)
-    a = _sampled(*issue.a) if issue.a is not None else _from_registers(machine, issue, b.shape[1])
+    b, b_marks = _sampled(*issue.b)
+    a, a_marks = _sampled(*issue.a) if issue.a is not None else _from_registers(machine, issue, b.shape[1])
     products = multiply(op.mma.atom, a, b)
+    beyond = _beyond(machine, issue, (a, b), (a_marks, b_marks))
     table = op.mma.c().table
     for warp, part in issue.parts.items():
         first = warp.rank * machine.lanes
@@ -173,24 +175,46 @@ def _carry_out(machine: Machine, issue: Issue) -> None:
         index = (spread[..., 0] - issue.origin[0], spread[..., 1] - issue.origin[1])
         before = part.values if part.ahead is None else part.ahead
         part.ahead = add_products(op.mma.atom, products[index], before)
+        if beyond is not None:
+            marks = beyond[0][index[0]] | beyond[1][index[1]]
+            had = warp.beyond.get(op.c)
+            set_beyond(warp, op.c, marks if had is None else had | marks)
 
 
-def _sampled(buffer: Buffer, box: Array) -> Array:
-    """What lies in a box now; poison outside of the allocation."""
+def _beyond(
+    machine: Machine, issue: Issue, dense: tuple[Array, Array], marks: tuple[Array, Array]
+) -> tuple[Array, Array] | None:
+    """The rows and columns of the sums that lie beyond an edge; what goes into others from there is found."""
+    if not machine.check or not (marks[0].any() or marks[1].any()):
+        return None
+    rows, columns, wrong = edges.of_multiply(*dense, marks)
+    if wrong.any():
+        edges.report_products(machine.checker, issue.agent, issue.op, dense, marks, wrong, issue.origin)
+    return rows, columns
+
+
+def _sampled(buffer: Buffer, box: Array) -> tuple[Array, Array]:
+    """What lies in a box now, poison outside of the allocation; and what of it lies beyond an edge."""
     outside = buffer.outside(box.ravel()).reshape(box.shape)
-    values: Array = buffer.elements[np.where(outside, 0, box)]
+    at = np.where(outside, 0, box)
+    values: Array = buffer.elements[at]
     if outside.any():
         values[outside] = poison(buffer.owner.dtype, ())
-    return values
+    return values, np.zeros(box.shape, bool) if buffer.beyond is None else buffer.beyond[at] & ~outside
 
 
-def _from_registers(machine: Machine, issue: Issue, depth: int) -> Array:
-    """A as the warps of the group hold it now."""
+def _from_registers(machine: Machine, issue: Issue, depth: int) -> tuple[Array, Array]:
+    """A as the warps of the group hold it now, and what of it lies beyond an edge."""
     mma = issue.op.mma
     table = mma.a(depth).table
     dense = np.zeros((mma.atom.shape[0] * mma.repeats[0], depth), mma.atom.a_dtype.numpy)
+    marks = np.zeros(dense.shape, bool)
     for warp in issue.parts:
         first = warp.rank * machine.lanes
         spread = table[first : first + machine.lanes]
-        dense[spread[..., 0] - issue.origin[0], spread[..., 1]] = warp.registers[issue.op.a].values
-    return dense
+        place = spread[..., 0] - issue.origin[0], spread[..., 1]
+        dense[place] = warp.registers[issue.op.a].values
+        beyond = warp.beyond.get(issue.op.a)
+        if beyond is not None:
+            marks[place] = beyond
+    return dense, marks
