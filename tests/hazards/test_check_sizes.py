@@ -69,6 +69,23 @@ def test_elements_behind_the_last_whole_tile_are_found_at_ragged_sizes() -> None
     assert all(n % 32 for n in bad(report))
 
 
+@tw.kernel(X="N", Y="N")
+def counted(X, Y, *, stages):
+    """The number of turns has a name of its own."""
+    held = tw.shared((stages, 64), X.dtype)
+    count = tw.let(tw.ceil_div(X.shape[0], 64))
+    for n in tw.range(count):
+        tw.copy(X.tile((64,), (n,)), held[n % stages], threads=64)
+        tw.barrier()
+        tw.copy(held[n % stages], Y.tile((64,), (n,)), threads=32)
+
+
+def test_turns_that_are_counted_by_name_are_varied_too() -> None:
+    report = counted.check_sizes(like(64), like(64), stages=2)
+    assert {-(-dict(sizes)["N"] // 64) for sizes, _ in report.reports} >= {0, 1, 2, 3, 5}
+    assert report.short == ()
+
+
 def test_a_finding_is_told_once_with_all_sizes_that_show_it() -> None:
     report = ring.check_sizes(like(16, 64), like(16, 64), stages=3, ahead=2, drain=False)
     places = [(f.kind, f.tensor, str(f.earlier and f.earlier.op.location)) for f in report.findings]

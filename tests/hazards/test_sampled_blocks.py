@@ -117,3 +117,24 @@ def test_what_a_block_does_to_its_own_elements_is_seen_though_other_blocks_do_no
     assert kinds(report)
     assert kinds(report) <= wrong
     assert report.blocks < 12
+
+
+@tw.kernel(X="N", Y="N")
+def exchanged(X, Y, *, right):
+    """Blocks of a cluster write each other's tiles behind a barrier; some clusters write a third one's."""
+    n = tw.block_index(tw.ceil_div(X.shape[0], 64))
+    rank = tw.cluster_index(2)
+    tw.copy(X.tile((64,), (n,)), Y.tile((64,), (n,)), threads=32)
+    tw.cluster_barrier()
+    peer = n + 1 - 2 * rank - (0 if right else 4 * ((n // 18) % 2))
+    tw.copy(X.tile((64,), (n,)), Y.tile((64,), (peer,)), threads=32)
+    tw.cluster_barrier()
+
+
+def test_blocks_that_meet_in_their_cluster_hide_none_that_meet_across_clusters(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    x = np.ones(36 * 64, np.float32)
+    monkeypatch.setattr("tilewright.runtime.reference.WORK", 1)
+    assert exchanged.check(x, x.copy(), right=True).is_clean
+    assert kinds(exchanged.check(x, x.copy(), right=False)) == {"write-write race"}

@@ -46,7 +46,7 @@ def representatives(kernel: Kernel, env: Mapping[Sym, int], extents: Sequence[in
     blocks = all_blocks(extents)
     known = block_symbols(kernel, blocks)
     columns = [np.zeros(len(blocks), np.int64)]
-    lets = _lets(kernel)
+    lets = named(kernel)
     for what in _decisive(kernel):
         columns += _traits(substitute(what, lets), known, env)
     for places in _places(kernel):
@@ -71,12 +71,12 @@ def _varies(kernel: Kernel, op: Variable | SetVariable) -> bool:
     """Whether a mutable integer may differ between blocks."""
     value = op.initial if isinstance(op, Variable) else op.value
     places = {axis.sym for axis in kernel.grid} | {member.sym for member in kernel.cluster}
-    lets = _lets(kernel)
+    lets = named(kernel)
     return bool(symbols(substitute(value, lets)) & places)
 
 
-def _lets(kernel: Kernel) -> dict[Sym, Int]:
-    """What named integers stand for, in terms of what has no name."""
+def named(kernel: Kernel) -> dict[Sym, Int]:
+    """What a kernel's named integers stand for (`tw.let`), in terms of what has no name."""
     found: dict[Sym, Int] = {}
     for op in kernel.walk():
         if isinstance(op, Let):

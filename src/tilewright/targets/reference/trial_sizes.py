@@ -13,6 +13,7 @@ from tilewright.layout.expr import add, floordiv, mul
 from tilewright.layout.nodes import Int, Sym
 from tilewright.layout.walk import evaluate, substitute, symbols
 from tilewright.targets.reference.coverage import extents, stages_of
+from tilewright.targets.reference.sampling import named
 
 LARGEST = 4096
 """The largest extent that is tried."""
@@ -87,6 +88,7 @@ def _iterations(kernel: Kernel, loop: For) -> Int:
     known = {size.sym for size in kernel.sizes}
     first: dict[Sym, Any] = {}
     turns: Int = floordiv(add(loop.stop, mul(loop.start, -1), loop.step - 1), loop.step)
+    turns = substitute(turns, named(kernel))
     for inner in symbols(turns) - known:
         first[inner] = inner.low
     found: Int = substitute(turns, first)

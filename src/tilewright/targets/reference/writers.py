@@ -23,7 +23,7 @@ MOST_VISITS = 50_000
 """How many times the blocks of a grid together may come to an access that is looked at."""
 
 MOST_PAIRS = 4
-"""How many pairs of blocks that touch one element are kept: of two writers, of a reader before or behind."""
+"""How many pairs of blocks that touch one element are kept: of writers, of a reader before or behind."""
 
 
 class UnknownError(Exception):
@@ -37,11 +37,14 @@ class Writers:
     Args:
         of: for each array that is written the number of the block that writes each element, from 1; 0 for
             elements that no block writes.
-        pairs: blocks that write, or read and write, one element: a few pairs of each way to meet.
+        clusters: for each block the number of its cluster.
+        pairs: blocks that write, or read and write, one element: a few pairs of each way to meet, and all
+            pairs of one cluster, where only a run shows whether a barrier orders them.
     """
 
     of: dict[Value, Array]
-    pairs: dict[tuple[bool, bool], set[tuple[int, int]]] = field(default_factory=dict)
+    clusters: Array
+    pairs: dict[tuple[bool, bool, bool], set[tuple[int, int]]] = field(default_factory=dict)
     _visits: int = 0
 
     @property
@@ -57,12 +60,13 @@ class Writers:
         owner = self.of[value.buffer]
         at = at[(at >= 0) & (at < len(owner))]
         others = owner[at]
-        others = others[(others != 0) & (others != block + 1)]
-        if len(others):
-            other = int(others[0]) - 1
-            pairs = self.pairs.setdefault((writes, block < other), set())
-            if len(pairs) < MOST_PAIRS:
-                pairs.add((block, other))
+        others = others[(others != 0) & (others != block + 1)] - 1
+        within = self.clusters[others] == self.clusters[block]
+        for is_near in (False, True):
+            for other in others[within == is_near][:1].tolist():
+                pairs = self.pairs.setdefault((writes, block < other, is_near), set())
+                if is_near or len(pairs) < MOST_PAIRS:
+                    pairs.add((block, other))
         if writes:
             owner[at] = block + 1
 
@@ -78,8 +82,9 @@ def writers(
         extents: of its grid.
         elems: elements of each of the arrays that are written.
     """
-    found = Writers({value: np.zeros(count, np.int32) for value, count in elems.items()})
     blocks = all_blocks(extents)
+    owners = {value: np.zeros(count, np.int32) for value, count in elems.items()}
+    found = Writers(owners, _clusters(kernel, blocks))
     known = block_symbols(kernel, blocks)
     try:
         # Writes of all blocks first: a read meets also what a later block writes.
@@ -91,6 +96,14 @@ def writers(
     except (UnknownError, KeyError):  # a mutable integer has no value here
         return None
     return found
+
+
+def _clusters(kernel: Kernel, blocks: Array) -> Array:
+    """For each block the number of its cluster."""
+    first = blocks.copy()
+    for member in kernel.cluster:
+        first[:, member.axis] //= member.extent
+    return cast(Array, np.unique(first, axis=0, return_inverse=True)[1].reshape(-1))
 
 
 def _accesses(
