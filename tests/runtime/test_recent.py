@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import re
 import struct
 import threading
@@ -18,10 +19,10 @@ from hypothesis import strategies as st
 import tilewright as tw
 from tilewright.ops.gemm import gemm
 from tilewright.ops.plans import Plans
-from tilewright.runtime import host, loaded
+from tilewright.runtime import builds, host, loaded
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.libraries import Library, damage
-from tilewright.runtime.recent import Recent
+from tilewright.runtime.recent import Recent, clock
 from tilewright.runtime.workers import Launcher
 
 from .fake_gpu import Driver, OnGpu
@@ -76,11 +77,11 @@ def test_the_least_recently_used_go(most: int, steps: list[tuple[bool, int]]) ->
 
 
 def test_a_large_one_lets_a_sixteenth_go_at_once_and_never_what_is_used() -> None:
-    used: set[int] = set()
-    kept: Recent[int, int] = Recent(320, lambda value: value in used and not used.discard(value))
+    used: dict[int, int] = {}
+    kept: Recent[int, int] = Recent(320, lambda value: used.get(value, 0))
     for key in range(5000):
         kept.keep(key, key)
-        used |= {3, 7}
+        used[3] = used[7] = next(clock)
         assert len(kept) <= 320
         assert kept.find(3) is not None or key < 3
     assert {3, 7} <= set(kept)
@@ -159,6 +160,29 @@ def test_what_is_launched_stays_and_what_is_not_goes(few: int) -> None:
         double(x, y, seed=seed, target="reference")
         assert hot(x, y, target="reference") is kept
     assert cold(x, y, target="reference") is not gone
+
+
+@tw.kernel(X="M N", Y="M N")
+def double_rows(X, Y):
+    m = tw.block_index(tw.ceil_div(X.shape[0], 32))
+    x = tw.load(X.tile((32, 64), (m, 0)).partition((1, 32)))
+    tw.copy(x + x, Y.tile((32, 64), (m, 0)))
+
+
+def test_a_shape_that_is_launched_stays_however_many_others_its_kernel_meets(
+    few: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel's own memory and that of the process ask the same launches when they were used."""
+    monkeypatch.setattr(builds, "MOST_CLASSES", few)
+    bound = double_rows.bind()
+    x, y = np.ones((32, 64), np.float32), np.zeros((32, 64), np.float32)
+    kept, others = bound(x, y, target="reference"), []
+    for m, n in itertools.product([1, 2, 4, 8, 16], repeat=2):
+        x_other, y_other = np.ones((m, n), np.float32), np.zeros((m, n), np.float32)
+        others.append(bound(x_other, y_other, target="reference"))
+        assert (y_other == 2).all()
+        assert bound(x, y, target="reference") is kept
+    assert len(set(map(id, others))) > 2 * few
 
 
 def test_a_plan_goes_with_its_executable(few: int, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from tilewright.runtime.arrays import ArrayInfo, end
 from tilewright.runtime.executable import Executable, Prepared
-from tilewright.runtime.loaded import launched_lately, remembers
+from tilewright.runtime.loaded import last_launch, remembers
 from tilewright.runtime.recent import Recent
 
 KEPT = 1024
@@ -50,8 +50,8 @@ class Plans:
         return len(self._plans)
 
 
-def _used(plan: Plan) -> bool:
-    return launched_lately(plan.prepared)
+def _used(plan: Plan) -> int:
+    return last_launch(plan.prepared)
 
 
 def plan(prepared: Prepared, *arrays: ArrayInfo) -> Plan:

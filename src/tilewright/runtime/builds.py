@@ -49,7 +49,7 @@ class Builds:
         self._program = program
         self._constants = constants
         self._traces: Recent[Any, Kernel] = Recent(MOST_CLASSES)
-        self._executables: Recent[Any, Executable] = Recent(MOST_CLASSES, loaded.used_lately)
+        self._executables: Recent[Any, Executable] = Recent(MOST_CLASSES, loaded.last_use)
         self._own = Reads(constants.values())
         self.around = around
 

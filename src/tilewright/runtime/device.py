@@ -130,7 +130,7 @@ class PreparedCuda:
         assert executable.listing is not None
         kernel = executable.listing.kernel
         self.executable = executable
-        self.recent = True
+        self.recent, self.seen = True, 0
         self._index = index
         # The first array's framework says which stream is current.
         self._first_array = next(at for at, parameter in enumerate(parameters) if parameter.kind == "tensor")

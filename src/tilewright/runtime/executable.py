@@ -72,7 +72,10 @@ class Prepared(Protocol):
     """A launch for arguments of one exact shape; only pointers and numbers change between calls."""
 
     recent: bool
-    """Set by every launch; cleared by who wants to know whether there was one since."""
+    """Set by every launch; cleared when `seen` is set for it."""
+
+    seen: int
+    """When a launch was noticed last, as a number of `tilewright.runtime.recent.clock`; 0: never."""
 
     @property
     def executable(self) -> Executable:

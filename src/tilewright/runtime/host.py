@@ -85,7 +85,7 @@ class PreparedCpu:
     def __init__(self, executable: Executable, binding: Binding, parameters: Sequence[Parameter]) -> None:
         assert executable.listing is not None
         self.executable = executable
-        self.recent = True
+        self.recent, self.seen = True, 0
         self._binding = binding
         self._launcher: Launcher = executable.handle[1]
         self._layout = argument_layout(executable.listing.kernel, parameters)

@@ -28,7 +28,7 @@ from tilewright.runtime.binding import bind, check_output
 from tilewright.runtime.builds import Builds, Surroundings
 from tilewright.runtime.checks import BoundChecks, KernelChecks
 from tilewright.runtime.constants import exact as exactly
-from tilewright.runtime.loaded import launched_lately, remembers
+from tilewright.runtime.loaded import last_launch, remembers
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.recent import Recent
 from tilewright.runtime.specialise import specs_of
@@ -145,7 +145,7 @@ class Bound(BoundChecks):
     ) -> None:
         self.program = program
         self.constants = dict(constants)
-        self._prepared: Recent[Any, Prepared] = Recent(KEPT, launched_lately)
+        self._prepared: Recent[Any, Prepared] = Recent(KEPT, last_launch)
         self._last: tuple[list[Any] | None, Any] = (None, None)
         self._builds = Builds(program, self.constants, around or Surroundings(program))
         self._kinds = tuple(parameter.kind for parameter in program.parameters)

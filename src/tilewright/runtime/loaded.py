@@ -13,7 +13,7 @@ import weakref
 from typing import Protocol
 
 from tilewright.runtime.executable import Executable, Prepared
-from tilewright.runtime.recent import Recent
+from tilewright.runtime.recent import Recent, clock
 
 MOST_EXECUTABLES = 256
 """How many executables are remembered in one process, over all kernels, constants and classes of arrays."""
@@ -41,21 +41,21 @@ def enter(executable: Executable) -> None:
     _entered.keep(next(_numbers), weakref.ref(executable))
 
 
-def launched_lately(launch: Prepared) -> bool:
-    """Whether there was a launch since this was asked last."""
-    recent, launch.recent = launch.recent, False
-    return recent
+def last_launch(launch: Prepared) -> int:
+    """When it was launched last, as far as anybody has asked: several ask, so the answer is kept."""
+    if launch.recent:
+        launch.recent, launch.seen = False, next(clock)
+    return launch.seen
 
 
-def used_lately(executable: Executable) -> bool:
-    """Whether any launch of it was launched since this was asked last."""
-    asked = [launched_lately(launch) for launch in list(executable.launches)]  # all of them
-    return any(asked)
+def last_use(executable: Executable) -> int:
+    """When any launch of it was launched last."""
+    return max(map(last_launch, list(executable.launches)), default=0)
 
 
-def _used(known: weakref.ref[Executable]) -> bool:
+def _used(known: weakref.ref[Executable]) -> int:
     executable = known()
-    return executable is not None and used_lately(executable)
+    return 0 if executable is None else last_use(executable)
 
 
 def _let_go(known: weakref.ref[Executable]) -> None:

@@ -11,12 +11,15 @@ Kept = TypeVar("Kept")
 
 _STEPS = 16
 
+clock = itertools.count(1)
+"""Counts uses, of whatever is kept anywhere: each gets the next number."""
+
 
 class Recent(Generic[Key, Kept]):
     """A dictionary of bounded size, whose least recently used values make room for others.
 
     A look-up with `get` is a use.  One with `find` costs no more than a look-up in a dictionary: then the
-    values say themselves whether they were used, and are asked each time a sixteenth of the bound was kept.
+    values say themselves when they were used, and are asked each time a sixteenth of the bound was kept.
     As many are let go at once, so that keeping a value costs the same however many there are.
 
     No method waits for a lock: threads, signal handlers and forked children may call any of them at any time.
@@ -24,7 +27,7 @@ class Recent(Generic[Key, Kept]):
 
     Args:
         most: how many values are kept.
-        used: whether a value was used since it was asked last.
+        used: when a value was used last, as a number of `clock`.
         dropped: called with every value that made room.
 
     Example:
@@ -38,14 +41,14 @@ class Recent(Generic[Key, Kept]):
     def __init__(
         self,
         most: int,
-        used: Callable[[Kept], bool] | None = None,
+        used: Callable[[Kept], int] | None = None,
         dropped: Callable[[Kept], object] = lambda value: None,
     ) -> None:
         self.most = most
         self._used = used
         self._dropped = dropped
         self._step = max(most // _STEPS, 1)
-        self._clock = itertools.count(1)
+        self._kept = itertools.count(1)
         self._values: dict[Key, Kept] = {}
         self._uses: dict[Key, int] = {}  # when each value was used last
         self.find: Callable[[Key], Kept | None] = self._values.get
@@ -55,24 +58,25 @@ class Recent(Generic[Key, Kept]):
         """The value of a key, which is used now; None if there is none."""
         found = self._values.get(key)
         if found is not None:
-            self._uses[key] = next(self._clock)
+            self._uses[key] = next(clock)
         return found
 
     def keep(self, key: Key, value: Kept) -> None:
         """Set a key's value, and let others go if there are too many."""
-        now = next(self._clock)
         self._values[key] = value
-        self._uses[key] = now
+        self._uses[key] = next(clock)
+        count = next(self._kept)
         if len(self._values) > self.most:
-            self._ask(now)
+            self._ask()
             self._make_room(key)
-        elif now % self._step == 0:
-            self._ask(now)
+        elif count % self._step == 0:
+            self._ask()
 
-    def _ask(self, now: int) -> None:
-        """Note which values were used since they were asked last."""
+    def _ask(self) -> None:
+        """Note when values were used last."""
         if self._used is not None:
-            self._uses.update((key, now) for key, value in list(self._values.items()) if self._used(value))
+            for key, value in list(self._values.items()):
+                self._uses[key] = max(self._uses.get(key, 0), self._used(value))
 
     def _make_room(self, newest: Key) -> None:
         uses = self._uses

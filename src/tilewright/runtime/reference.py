@@ -65,6 +65,7 @@ class PreparedReference:
     binding: Binding
     parameters: tuple[Parameter, ...]
     recent: bool = True
+    seen: int = 0
 
     def __post_init__(self) -> None:
         self.executable.launches.add(self)
