@@ -32,9 +32,16 @@ else:
             return globals()[name]
         if name in public.__all__:
             return getattr(public, name)
-        near = import_module("difflib").get_close_matches(name, public.__all__, 1)
+        near = import_module("difflib").get_close_matches(name, public.__all__, 1, 0.7)
         meant = f"; did you mean tw.{near[0]}?" if near else ""
-        raise AttributeError(f"module 'tilewright' has no attribute {name!r}{meant}")
+        # Without an object Python has no guess of its own to add.
+        missing = AttributeError(f"module 'tilewright' has no attribute {name!r}{meant}", name=name, obj=None)
+        missing.of_users = True
+        try:
+            raise missing
+        except AttributeError as error:
+            import_module("tilewright.tracebacks").trim(error)
+            raise
 
     def __dir__():
         own = {name for name in globals() if name.startswith("__")}

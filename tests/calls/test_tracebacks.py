@@ -91,6 +91,40 @@ SCRIPTS = {
         ["<module>"],
         "LaunchError: kernel(function=3): function must be a function or None",
     ),
+    "a declaration": (
+        """
+        import tilewright as tw
+
+        @tw.kernel(X="N", s=float)
+        def wrong(X, s):
+            pass
+        """,
+        ["<module>"],
+        "SignatureError: kernel wrong: s=<class 'float'> is neither the names of dimensions, such as 'M K', ",
+    ),
+    "a misspelt name": (
+        """
+        import tilewright as tw
+
+        tw.Kernal
+        """,
+        ["<module>"],
+        "AttributeError: module 'tilewright' has no attribute 'Kernal'; did you mean tw.Kernel?",
+    ),
+    "a misspelt name in a kernel": (
+        """
+        import numpy as np
+        import tilewright as tw
+
+        @tw.kernel(X="N")
+        def wrong(X):
+            tw.coppy(X, X)
+
+        wrong(np.zeros(4, np.float32))
+        """,
+        ["<module>", "wrong"],
+        "AttributeError: module 'tilewright' has no attribute 'coppy'; did you mean tw.copy?",
+    ),
     "a keyword": (
         """
         import tilewright as tw
@@ -146,6 +180,7 @@ def test_a_script_prints_the_users_frames_and_the_message(name: str, tmp_path: P
     assert not [line for line in said[1:] if line.startswith(("Traceback", "During", "The above"))]
     first = next(line for line in said[1:] if not line.startswith(" "))
     assert first.removeprefix("tilewright.errors.").startswith(message)
+    assert first.count("id you mean") <= 1, "Python has no guess of its own beside ours"
 
 
 def test_all_frames_are_shown_on_request(tmp_path: Path) -> None:

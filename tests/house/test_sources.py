@@ -121,7 +121,7 @@ def test_no_name_of_authors_is_that_of_a_room() -> None:
         assert getattr(tw, name) is not None
 
 
-@pytest.mark.parametrize("name", ["coppy", "copyy", "__wrapped__", "drawn"])
+@pytest.mark.parametrize("name", ["coppy", "copyy", "__wrapped__", "drawn", "larger"])
 def test_a_name_that_is_not_there_is_no_attribute(name: str) -> None:
     with pytest.raises(AttributeError, match=f"no attribute '{name}'"):
         getattr(tw, name)

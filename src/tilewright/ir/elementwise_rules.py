@@ -32,7 +32,8 @@ def verify_literals(op: Op, dtype: DType, values: tuple[object, ...]) -> Iterato
     high = low + 2**dtype.bits - 1
     for value in values:
         if isinstance(value, float) and not value.is_integer():
-            nearest = f"{round(value)}, or .to(tw.f32) first" if math.isfinite(value) else "an integer"
+            near = min(max(round(value), low), high) if math.isfinite(value) else "an integer"
+            nearest = f"{near}, or .to(tw.f32) first"
             yield op.violation("dtype", f"{value} is no {dtype}", nearest)
         elif isinstance(value, int | float) and not low <= value <= high:
             nearest = str(low if value < low else high)

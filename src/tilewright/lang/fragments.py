@@ -89,7 +89,8 @@ class Fragment(_Arithmetic):
     def __bool__(self) -> NoReturn:
         raise TraceError(
             f"fragment {self.value.name} has {self.shape} values, Python cannot decide on its truth; "
-            "use `tw.where(mask, x, y)` to choose element by element",
+            "use `tw.where(mask, x, y)` to choose element by element, `tw.maximum` and `tw.minimum`, and "
+            "&, | and ~ in place of and, or and not",
             here(),
         )
 

@@ -153,8 +153,10 @@ def _distribution_of(like: Fragment | Tensor) -> Distribution:
     spread = getattr(kind, "distribution", None)
     if not isinstance(spread, Distribution):
         name = like.value.name
+        tile = "" if all(isinstance(extent, int) for extent in like.shape) else ".tile(shape, at)"
         raise TraceError(
-            f"{name} is not distributed over threads; nearest legal choice: {name}.partition(128)", here()
+            f"{name} is not distributed over threads; nearest legal choice: {name}{tile}.partition(128)",
+            here(),
         )
     return spread
 

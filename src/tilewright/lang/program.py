@@ -204,7 +204,7 @@ def _parameter(program: str, name: str, declared: Any) -> Parameter:
         return Parameter(name, "index")
     raise SignatureError(
         f"kernel {program}: {name}={shown(declared)} is neither the names of dimensions, such as 'M K', nor "
-        "a dtype for a number, nor int"
+        f"a dtype for a number, nor int; nearest legal choice: {name}=tw.f32 or {name}=int"
     )
 
 

@@ -346,4 +346,9 @@ def kernel(function: Callable[..., None] | None = None, /, **declared: Any) -> A
     """
     if function is not None:
         return Kernel(Program(function, declared))
-    return lambda inner: Kernel(Program(inner, declared))
+
+    @launches.of("kernel")
+    def decorate(function: Callable[..., None]) -> Kernel:
+        return Kernel(Program(function, declared))
+
+    return decorate
