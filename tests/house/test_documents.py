@@ -79,6 +79,14 @@ def test_a_path_that_is_not_there_is_found() -> None:
     ]
 
 
+def test_the_audit_names_tests_that_are_there() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (ROOT / "docs" / "audit.md").read_text()))
+    texts = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py")]
+    there = {name for text in texts for name in re.findall(r"^def (test_\w+)", text, re.MULTILINE)}
+    assert len(named) > 10
+    assert named <= there
+
+
 def test_the_architecture_lists_every_room_and_ends_with_the_gemm() -> None:
     text = (ROOT / "ARCHITECTURE.md").read_text()
     listed = set(re.findall(r"^\| `(\w+)(?:/|\.py)` \|", text, re.MULTILINE))
