@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tilewright as tw
-from tilewright.errors import LegalityError
+from tilewright.errors import LegalityError, TraceError
 
 from .broken import found, said
 
@@ -44,15 +44,23 @@ def test_two_coordinates_in_one_element_are_refused(strides, places, nearest) ->
     assert said(legal) == []
 
 
-def test_strides_of_any_size_are_looked_at() -> None:
+def test_large_strides_are_looked_at() -> None:
     """What it takes depends on the number of elements, not on how far they lie apart."""
 
     def author():
-        tw.shared((128, 2), tw.f16, layout=tw.Layout((128, 2), (10**12, 0)))
+        tw.shared((128, 2), tw.f16, layout=tw.Layout((128, 2), (250_000, 0)))
 
     [(rule, message, _)] = said(author)
     assert rule == "shared layout"
     assert "puts [0, 0] and [0, 1] into one element" in message
+
+
+def test_strides_beyond_any_shared_memory_are_refused_at_once() -> None:
+    def author():
+        tw.shared((128, 2), tw.f16, layout=tw.Layout((128, 2), (10**12, 1)))
+
+    with pytest.raises(TraceError, match=r"shared memory of 127000000000002 .* nearest legal choice"):
+        said(author)
 
 
 def test_it_is_refused_at_the_authors_line_on_every_target() -> None:
