@@ -11,6 +11,9 @@ from tilewright.layout.nodes import Int
 from tilewright.layout.ranges import bounds
 from tilewright.layout.walk import symbols
 
+FOUND = -(2**62)
+"""Integers that may be less than this are made of variables: of sizes and indices more is known."""
+
 
 def total(left: Int, right: Int) -> Int:
     """``left + right``."""
@@ -52,15 +55,16 @@ def rest(left: Int, right: Int) -> Int:
 
 def ceiling(left: Int, right: Int) -> Int:
     """``ceil(left / right)``."""
-    if isinstance(right, int) or bounds(right)[0] >= 0:
+    if not _is_of_variables(right):
         return expr.ceil_div(left, right)
     return expr.mul(quotient(expr.mul(left, -1), right), -1)
 
 
 def _is_positive(left: Int, right: Int, sign: str) -> bool:
-    """Whether a divisor is positive, or 0, wherever something is divided by it.
+    """Whether a divisor is taken for positive.
 
-    Where that depends on the launch's sizes alone, the launcher asks them.
+    What variables hold is not.  Where it depends on the launch's sizes alone, the launcher asks them; where
+    on indices as well, such as what is left of a span at its last tile, the reference finds others.
 
     Raises:
         TraceError: it is never positive.
@@ -70,13 +74,19 @@ def _is_positive(left: Int, right: Int, sign: str) -> bool:
         raise TraceError(f"division of {left} by {right}; divisors must be positive", here())
     if low >= 0:
         return True
+    if _is_of_variables(right):
+        return False
     tracer = current()
     if symbols(right) <= tracer.sizes and len(tracer.region_ids) == 1:
         tracer.guards.append(
             Guard(expr.less(0, right), f"`{left} {sign} ({right})`: the divisor must be positive")
         )
-        return True
-    return False
+    return True
+
+
+def _is_of_variables(divisor: Int) -> bool:
+    """Whether a divisor that may be negative is made of what variables hold."""
+    return bounds(divisor)[0] < 0 and any(sym.low < FOUND for sym in symbols(divisor))
 
 
 def _divisors(right: Int) -> tuple[Int, Int]:
