@@ -135,7 +135,7 @@ def test_a_row_softmax_over_a_cut_tile_sums_to_one(target: str) -> None:
 
 
 def test_a_multiply_of_what_reads_as_one_uses_all_of_it() -> None:
-    """The CPU leaves out products that are 0 past the edge of K; these are not."""
+    """The CPU leaves out products that are 0 past the edge of K; these are not, and the checker says so."""
     mma = tw.TiledMma(tw.atoms.fma(tw.f32, each=(4, 4)), warps=(1, 1), repeats=(1, 1))
     rows, columns, _ = mma.tile
 
@@ -149,11 +149,14 @@ def test_a_multiply_of_what_reads_as_one_uses_all_of_it() -> None:
         tw.mma(sA, sB, acc)
         tw.copy(acc, C.tile((rows, columns), (0, 0)))
 
-    a, b = np.ones((rows, 9), np.float32), np.ones((columns, 9), np.float32)
-    for target in ("reference", "cpu"):
-        c = np.full((rows, columns), 7, np.float32)
-        assert product(a, b, c, target=target).target == target
-        np.testing.assert_array_equal(c, 16)
+    rng = np.random.default_rng(3)
+    a, b = (rng.integers(-4, 5, (extent, 9)).astype(np.float32) for extent in (rows, columns))
+    c = np.full((rows, columns), np.nan, np.float32)
+    assert product(a, b, c, target="cpu").target == "cpu"
+    np.testing.assert_array_equal(c, a @ b.T + (16 - 9))
+    assert {finding.kind.value for finding in product.check(a, b, c).findings} == {
+        "element beyond an edge in a result"
+    }
 
 
 @pytest.mark.parametrize(
