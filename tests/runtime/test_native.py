@@ -149,6 +149,29 @@ def test_several_threads_work_on_a_long_launch(library: Library, monkeypatch: py
         pool.close()
 
 
+def test_an_interrupted_launch_leaves_the_pool_to_the_next(
+    library: Library, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C when the pool is taken, but nothing says so to the launch yet."""
+    monkeypatch.setenv("TILEWRIGHT_THREADS", "2")
+    shared, pool = workers._Shared(), workers.Pool(library, 2)
+    shared.pool = pool
+    monkeypatch.setattr(workers, "_shared", shared)
+
+    def interrupted(library: Library, launch: object) -> None:
+        assert workers._Shared.take(shared, library, launch) is pool
+        raise KeyboardInterrupt
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(shared, "take", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                Counted(64).run(workers.Launcher(library, "count", 1))
+        assert shared.take(library, object()) is pool
+    finally:
+        pool.close()
+
+
 def test_short_launches_stay_on_the_callers_thread(library: Library) -> None:
     launcher = workers.Launcher(library, "count", 1)
     Counted(4).run(launcher)

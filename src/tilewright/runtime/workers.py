@@ -80,7 +80,6 @@ class Pool:
         self._memory = Scratch(_POOL_BYTES + _SEAT_BYTES * self.workers)
         self._pool = ctypes.c_void_p(self._memory.address)
         self._run = library.function("tilewright_run")
-        self.lock = threading.Lock()
         self._scratch: list[Scratch] = []
         self._addresses = (ctypes.c_void_p * (self.workers + 1))()
         library.function("tilewright_open")(self._pool, self.workers, (ctypes.c_int * self.workers)(*bound))
@@ -101,7 +100,7 @@ class Pool:
         self.threads = min(threads, len(self._threads) + 1)
 
     def run(self, entry: int, arguments: int, blocks: int, scratch_bytes: int) -> None:
-        """Run all blocks; the caller holds `lock`.
+        """Run all blocks; one launch at a time.
 
         Args:
             entry: address of the kernel's function.
@@ -159,14 +158,15 @@ class _Shared:
         self.pool: Pool | None = None
         self.threads = 0  # 0 until the environment was asked
         self.benches: list[_Bench] = []
+        self.taken: dict[str, object] = {}
         self._opening = threading.Lock()
 
-    def acquire(self, library: Library) -> Pool | None:
-        """The pool, locked for one launch; None if one thread is all there is, or the pool is busy."""
+    def take(self, library: Library, launch: object) -> Pool | None:
+        """The pool for one launch, which ``taken`` names; None if there is no pool, or it is busy."""
         if self.threads == 1:
             return None
         pool = self.pool or self._open(library)
-        return pool if pool is not None and pool.lock.acquire(blocking=False) else None
+        return pool if pool is not None and self.taken.setdefault("by", launch) is launch else None
 
     def _open(self, library: Library) -> Pool | None:
         """The pool, made now; None if it has one thread, or if somebody else is making it."""
@@ -218,18 +218,31 @@ class Launcher:
         """
         if blocks < 1:
             return
-        shared = _shared
-        pool = shared.acquire(self._library) if blocks > 1 and blocks * self._block_ns > INLINE_NS else None
-        start = time.perf_counter_ns()
-        if pool is None:
-            self._run_here(shared.benches, arguments, blocks)
-            self._block_ns = (time.perf_counter_ns() - start) / blocks
+        if blocks > 1 and blocks * self._block_ns > INLINE_NS and self._run_on_pool(arguments, blocks):
             return
+        start = time.perf_counter_ns()
+        self._run_here(_shared.benches, arguments, blocks)
+        self._block_ns = (time.perf_counter_ns() - start) / blocks
+
+    def _run_on_pool(self, arguments: int, blocks: int) -> bool:
+        """Run all blocks on the pool, if it is free."""
+        shared, launch = _shared, object()
+        taken = shared.taken
         try:
+            pool = shared.take(self._library, launch)
+            if pool is None:
+                return False
+            start = time.perf_counter_ns()
             pool.run(self._address, arguments, blocks, self._scratch_bytes)
+            self._block_ns = (time.perf_counter_ns() - start) * min(pool.threads, blocks) / blocks
+            return True
         finally:
-            pool.lock.release()
-        self._block_ns = (time.perf_counter_ns() - start) * min(pool.threads, blocks) / blocks
+            # Nothing is called here: Ctrl-C could come in between, and the pool would stay taken for ever.
+            try:
+                if taken["by"] is launch:
+                    del taken["by"]
+            except KeyError:
+                pass
 
     def _run_here(self, benches: list[_Bench], arguments: int, blocks: int) -> None:
         try:
