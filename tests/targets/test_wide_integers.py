@@ -97,3 +97,32 @@ def test_integers_of_a_loop_have_64_bits_on_the_cpu() -> None:
     text = cpu.emit(named_inside.trace(spec, spec), "x86-64-v3").text
     assert "for (Index i = 0;" in text
     assert "const Index at = " in text
+
+
+@tw.kernel(Y="N", n=int)
+def set_in_loop(Y, n):
+    """``Y[0] = high, Y[1] = low`` of the last product of a loop's index that a variable was set to."""
+    total = tw.var(0)
+    for i in tw.range(n):
+        total.set(i * 70000 + i * n)
+    now = total.get()
+    part = Y.tile((32,), (0,)).partition((32,))
+    at = tw.coordinates(part.value.type.distribution, 0)
+    high = tw.where(at == 0, now // 2**20, now % 2**20)
+    tw.copy(tw.where(at < 2, high, 0), part)
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("n", [3, 40000, 60000])
+def test_products_of_indices_that_variables_take_have_64_bits(n: int, target: str) -> None:
+    if target == "reference":
+        n = n // 1000 + 1
+    y = np.full(32, 7, np.int32)
+    assert set_in_loop(y, n, target=target).target == target
+    assert int(y[0]) * 2**20 + int(y[1]) == (n - 1) * (70000 + n)
+
+
+def test_products_of_indices_that_variables_take_have_64_bits_in_text_for_cuda() -> None:
+    listing = cuda.emit(set_in_loop.trace(np.zeros(32, np.int32), 3), "sm_90a")
+    assert "total = 70000*(long long)i + (long long)i*(long long)n;" in listing.text
+    assert compile_text(listing.text, "sm_90a", listing.entry)

@@ -70,7 +70,7 @@ def _is_positive(left: Int, right: Int, sign: str) -> bool:
         TraceError: it is never positive.
     """
     low, high = bounds(right)
-    if high <= 0 and (low == 0 or isinstance(right, int)):
+    if high <= 0 and not _is_of_variables(right):
         raise TraceError(f"division of {left} by {right}; divisors must be positive", here())
     if low >= 0:
         return True

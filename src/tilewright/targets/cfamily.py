@@ -164,6 +164,10 @@ class Emitter:
         """Spell a condition."""
         return self.speller.cond(value)
 
+    def spell_wide(self, value: Int) -> str:
+        """Spell an integer that a variable of 64 bits takes."""
+        return self.spell(value)
+
     def _quotient(self, left: str, right: str, node: FloorDiv) -> str:
         inverse = self._inverse(node)
         if inverse is None:
@@ -225,12 +229,12 @@ def _if(emitter: Emitter, op: If) -> None:
 
 @C_RULES.rule(Variable)
 def _variable(emitter: Emitter, op: Variable) -> None:
-    emitter.line(f"long long {emitter.name(op.result)} = {emitter.spell(op.initial)};")
+    emitter.line(f"long long {emitter.name(op.result)} = {emitter.spell_wide(op.initial)};")
 
 
 @C_RULES.rule(SetVariable)
 def _set_variable(emitter: Emitter, op: SetVariable) -> None:
-    emitter.line(f"{emitter.name(op.variable)} = {emitter.spell(op.value)};")
+    emitter.line(f"{emitter.name(op.variable)} = {emitter.spell_wide(op.value)};")
 
 
 @C_RULES.rule(Let)

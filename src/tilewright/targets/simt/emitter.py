@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 
 from tilewright.dtypes import DType
 from tilewright.ir.kernel import Kernel, layout_shared
@@ -12,10 +13,10 @@ from tilewright.ir.ops import Copy, Mma, Op
 from tilewright.ir.types import Value
 from tilewright.layout.distribution import Distribution
 from tilewright.layout.expr import all_of, less
-from tilewright.layout.nodes import TRUE, Cond, Int, Sym, Xor
-from tilewright.layout.ranges import bounds, divisor
-from tilewright.layout.walk import symbols
-from tilewright.targets.cfamily import C_RULES, Dialect, Emitter
+from tilewright.layout.nodes import TRUE, Add, Cond, Int, Mul, Sym, Xor
+from tilewright.layout.ranges import bits, bounds, divisor
+from tilewright.layout.walk import parts, symbols
+from tilewright.targets.cfamily import C_RULES, C_SPELLER, Dialect, Emitter
 from tilewright.targets.rules import RuleTable
 from tilewright.targets.simt.walk import Walk, extent, first_copy
 
@@ -55,11 +56,20 @@ class SimtEmitter(Emitter):
         self.shared_offsets, self.shared_bytes = layout_shared(kernel)
         self.group_first, self.group_threads = 0, kernel.threads  # of the role being emitted
         self.role_end = -1
+        self._wide_speller = replace(C_SPELLER, name=self._widened)
 
     def line(self, text: str = "") -> None:
         """Add a line, broken where it is long."""
         for piece in _broken(text, COLUMNS - 2 * self._depth):
             super().line(piece)
+
+    def spell_wide(self, value: Int) -> str:
+        """Spell an integer that a variable of 64 bits takes: computed in as many where it may leave 32."""
+        is_wide = any(bits(part) == 64 for part in parts(value) if isinstance(part, Add | Mul))
+        return self._wide_speller.int(value) if is_wide else self.spell(value)
+
+    def _widened(self, sym: Sym) -> str:
+        return self.name(sym) if sym in self.wide else f"(long long){self.name(sym)}"
 
     def plus(self, base: str, offset: Int) -> str:
         """``base + offset`` as text; ``base`` if the offset is 0."""
