@@ -226,3 +226,38 @@ def test_columns_of_sums_beyond_the_edge_are_marked() -> None:
     }
     masked = lambda x, i: tw.reduce_max(tw.where(i, x, -math.inf), 1)  # noqa: E731
     assert findings(product, *given, reduced=masked) == []
+
+
+@tw.kernel(X="M N", Y="M")
+def added_up(X, Y, *, how):
+    """Tiles along N are added up element by element, and the rows of the sum at the end."""
+    m = tw.block_index(tw.ceil_div(X.shape[0], 8))
+    spread = tw.blocked((8, 32), (8, 4))
+    total = tw.fragment(spread, X.dtype, fill=-math.inf if how == "least" else 0)
+    for n in tw.range(tw.ceil_div(X.shape[1], 32)):
+        x = tw.load(X.tile((8, 32), (m, n)), spread)
+        match how:
+            case "sum":
+                total += x
+            case "squares":
+                total.assign(tw.fma(x, x, total))
+            case "largest size":
+                total.assign(tw.maximum(total, abs(x)))
+            case "exp":
+                total += tw.exp(x)
+            case "least":
+                total.assign(tw.maximum(total, x - 20.0))
+    rows = tw.reduce_sum(total, 1) if how in ("sum", "squares", "exp") else tw.reduce_max(total, 1)
+    tw.copy(rows, Y.tile((8,), (m,)).unmerge(0, (8, 1)))
+
+
+@pytest.mark.parametrize(
+    ("how", "is_clean"),
+    [("sum", True), ("squares", True), ("largest size", True), ("exp", False), ("least", False)],
+)
+@pytest.mark.parametrize("columns", [20, 50, 96])
+def test_tiles_that_are_added_up_keep_what_0_leaves_as_it_is(columns, how, is_clean) -> None:
+    x = arrays((13, columns))[0]
+    report = added_up.check(x, np.zeros(13, np.float32), how=how)
+    assert {finding.kind for finding in report.findings} <= {Kind.EDGE}
+    assert report.is_clean == (is_clean or columns % 32 == 0), report

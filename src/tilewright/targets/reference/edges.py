@@ -30,6 +30,7 @@ from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.findings import Access, Finding, Kind
 from tilewright.targets.reference.memory import Buffer
 from tilewright.targets.reference.numerics import Array
+from tilewright.targets.reference.state import Registers
 
 NON_NEGATIVE = ("abs", "exp", "exp2", "sqrt")
 """Functions without negative results."""
@@ -118,6 +119,17 @@ def of_elementwise(function: str, operands: list[Any], marks: list[Array | None]
     for part in marks:
         made = part if made is None else made if part is None else np.asarray(made | part)
     return made
+
+
+def of_change(marks: Array | None, old: Registers, old_marks: Array | None, values: Array) -> Array | None:
+    """Which elements of a fragment lie beyond when others are put in their place.
+
+    What lies inside and stays as it is, stays inside: ``total += x`` adds 0 beyond the edge of the last tile.
+    """
+    if marks is None or (old_marks is not None and old_marks.shape != marks.shape):
+        return marks
+    stays = old.written & np.asarray(old.values == values)
+    return np.asarray(marks & ~(stays if old_marks is None else stays & ~old_marks))
 
 
 # ---------------------------------------------------------------- reductions

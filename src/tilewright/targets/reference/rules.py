@@ -71,6 +71,9 @@ def _move(machine: Machine, warp: Warp, op: ops.Copy, agent: Agent) -> None:
     if machine.check and op.source.is_tensor and op.target.is_tensor:
         find_overlap(machine, warp, op, agent)
     if op.target.is_fragment:
+        if op.source.is_fragment:
+            old = held(machine, warp, op.target)
+            beyond = edges.of_change(beyond, old, warp.beyond.get(op.target), moved)
         define(machine, warp, op, op.target, moved, beyond=beyond)
     else:
         machine.store(warp, agent, op, op.target, spread, vector, moved, beyond)
