@@ -56,7 +56,7 @@ def _data(face: Mapping[str, Any]) -> tuple[int, bool]:
     try:
         address, readonly = face["data"]
         pointer = operator.index(address or 0)
-        if pointer < 0:
+        if not 0 <= pointer < 2**64:
             raise ValueError
     except (KeyError, TypeError, ValueError):
         raise _malformed("data", face.get("data"), "an address, and whether it may only be read") from None
