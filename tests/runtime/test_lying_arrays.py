@@ -206,6 +206,7 @@ FACES: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda face: face.update(data=4096), r"\['data'\] is 4096"),
     (lambda face: face.update(data=("x", False)), r"\['data'\] is \('x', False\)"),
     (lambda face: face.update(data=(-4096, False)), r"\['data'\] is \(-4096, False\)"),
+    (lambda face: face.update(data=(2**64, False)), r"\['data'\] is \(18446744073709551616, False\)"),
     (lambda face: face.update(data=(4096, False, 0)), r"\['data'\] is \(4096, False, 0\)"),
 ]
 
