@@ -229,3 +229,36 @@ def test_a_divisor_of_0_that_only_the_kernel_knows_is_found() -> None:
 def test_a_negative_divisor_of_an_index_is_found() -> None:
     report = divided.bind(inside=True).check(np.zeros(32, np.int32), 2)
     assert "by a negative number" in str(report)
+
+
+@tw.kernel(X="N", Y="N", Z="N", W="N")
+def with_narrow_floats(X, Y, Z, W):
+    """An extent as an operand, as what is chosen, and a narrow float as what chooses."""
+    n, tile = X.shape[0], (64,)
+    x = tw.load(X.tile(tile, (0,)).partition((32,)))
+    tw.copy((x + n) / n, Y.tile(tile, (0,)))
+    tw.copy(tw.where(x > 0, x, -n), Z.tile(tile, (0,)))
+    tw.copy(tw.where(x, n, 3).to(X.dtype), W.tile(tile, (0,)))
+
+
+NARROW = pytest.mark.parametrize("dtype", [tw.f16, tw.bf16, tw.f8e4m3, tw.f8e5m2], ids=str)
+
+
+@TARGETS
+@NARROW
+def test_extents_stand_beside_narrow_floats(dtype: tw.DType, target: str) -> None:
+    x = np.random.default_rng(0).integers(-2, 3, 48).astype(dtype.numpy)
+    made = [np.full_like(x, 77) for _ in range(3)]
+    assert with_narrow_floats(x, *made, target=target).target == target
+    wide = x.astype(np.float32)
+    total = (wide + 48).astype(dtype.numpy).astype(np.float32)
+    wanted = [total / np.float32(48), np.where(wide > 0, wide, -48), np.where(wide != 0, 48, 3)]
+    for found, want in zip(made, wanted, strict=True):
+        np.testing.assert_array_equal(found.astype(np.float32), want.astype(dtype.numpy).astype(np.float32))
+
+
+@NARROW
+def test_the_text_for_cuda_compiles_beside_narrow_floats(dtype: tw.DType) -> None:
+    x = np.zeros(48, dtype.numpy)
+    listing = cuda.emit(with_narrow_floats.trace(x, x.copy(), x.copy(), x.copy()), "sm_90a")
+    assert compile_text(listing.text, "sm_90a", listing.entry)

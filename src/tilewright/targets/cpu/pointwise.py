@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.dtypes import DType, f32
+from tilewright.dtypes import DType, f32, i64
 from tilewright.ir.elementwise import COMPARISON, CONVERSION, clamped_in, saturation
 from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.ops import Copy, Elementwise, Fill, Fragment, Op
@@ -89,7 +89,10 @@ def _function(emitter: CpuEmitter, op: Elementwise, present: dict[Value, str], l
         if isinstance(value, Value):
             return emitter.convert(_element(emitter, value, present, loops), value.dtype, dtype)
         if isinstance(value, Expr):
-            return f"({STORAGE[dtype.name]})({emitter.spell(value)})"
+            text = emitter.spell(value)
+            if dtype.is_float and computes_in(dtype) != dtype:  # its storage type is no number of C++
+                return emitter.convert(f"({STORAGE['i64']})({text})", i64, dtype)
+            return f"({STORAGE[dtype.name]})({text})"
         return literal(emitter, value, dtype)
 
     result = op.result.dtype

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.dtypes import DType, f32, f64
+from tilewright.dtypes import DType, f32, f64, i32, i64
 from tilewright.ir.elementwise import COMPARISON, CONVERSION, clamped_in, saturation
 from tilewright.ir.ops import Elementwise, Fill, Fragment
 from tilewright.ir.types import FragmentType, Value
@@ -177,7 +177,7 @@ def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> str:
         condition, *arms = op.operands_
         texts = [_arm(emitter, op, arm, index) for arm in arms]
         test = (
-            _spelled(emitter, op, condition, index)
+            widened(_spelled(emitter, op, condition, index), condition.dtype)
             if isinstance(condition, Value)
             else _number(emitter, condition, result)
         )
@@ -220,8 +220,9 @@ def _number(emitter: SimtEmitter, value: float | Int, dtype: DType, *, stored: b
     """A plain number or an integer of the kernel, in the dtype in which ``dtype`` computes, or stored."""
     if not isinstance(value, Expr):
         return rounded(value, dtype, emitter.dialect.types) if stored else literal(value, dtype)
-    text = emitter.spell(value, tight=True)
-    return text if emitter.int_type(value) == emitter.type(dtype) else f"({emitter.type(dtype)}){text}"
+    text, types = emitter.spell(value, tight=True), emitter.dialect.types
+    made = i64 if emitter.int_type(value) == types["i64"] else i32
+    return converted(text, made, dtype if stored else compute_dtype(dtype), types)
 
 
 def _applied(function: str, operands: list[str], kind: DType, spelled: str) -> str:
