@@ -45,6 +45,7 @@ WRONG = {
     "another map": lambda x, inside, n: (
         x + tw.redistribute(tw.reduce_sum(tw.redistribute(tw.exp(x), x), 1), like=tw.reduce_sum(x, 1))
     ),
+    "moved": lambda x, inside, n: x / tw.reduce_sum(tw.exp(tw.fragment(x, fill=0).assign(x)), 1),
     "in place": lambda x, inside, n: x / tw.reduce_sum(tw.fragment(x, fill=0).assign(tw.exp(x)), 1),
 }
 RIGHT = {
@@ -53,6 +54,11 @@ RIGHT = {
     "masked": lambda x, inside, n: tw.exp(x) / tw.reduce_sum(tw.where(inside, tw.exp(x), 0.0), 1),
     "multiplied by a mask": lambda x, inside, n: x / tw.reduce_sum(tw.exp(x) * inside.to(tw.f32), 1),
     "masked first": lambda x, inside, n: x - tw.reduce_max(tw.where(inside, x, -math.inf), 1),
+    "masked by a finite number": lambda x, inside, n: x - tw.reduce_max(tw.where(inside, x, -1e30), 1),
+    "least of what is masked": lambda x, inside, n: x - tw.reduce_min(tw.where(inside, x, 6e4), 1),
+    "masked in place": lambda x, inside, n: (
+        x - tw.reduce_max(tw.fragment(x, fill=0).assign(tw.where(inside, x, -1e30)) * 2.0, 1)
+    ),
     "largest size": lambda x, inside, n: x / tw.reduce_max(abs(x), 1),
     "largest after relu": lambda x, inside, n: x / tw.reduce_max(tw.maximum(x, 0.0), 1),
     "largest square": lambda x, inside, n: x / tw.reduce_max(x * x, 1),

@@ -38,6 +38,9 @@ NON_NEGATIVE = ("abs", "exp", "exp2", "sqrt")
 KEEPING = {"add": all, "mul": all, "div": all, "min": all, "max": any, "pow": all, "fma": all, "rsqrt": all}
 """Functions whose result is not negative if all, or any, of their operands are not."""
 
+MASKED = 1e4
+"""Numbers of this size stand for what a mask leaves out of an extreme, where that is not infinite."""
+
 
 class Signs:
     """Which fragments of a kernel hold no negative number: 0 changes no maximum of them.
@@ -62,6 +65,11 @@ class Signs:
             op = self._made.get(operand)
             self._known[operand] = op is not None and self._of(op)
         return self._known[operand]
+
+    def combines(self, made: Value, target: Value) -> bool:
+        """Whether a fragment is made of another one, the target of ``target += x``, and of something else."""
+        op = self._made.get(made)
+        return op is not None and len(op.operands_) > 1 and any(part is target for part in op.operands_)
 
     def _of(self, op: Elementwise) -> bool:
         operands = op.operands_[1:] if op.function == "select" else op.operands_
@@ -135,14 +143,21 @@ def of_change(marks: Array | None, old: Registers, old_marks: Array | None, valu
 # ---------------------------------------------------------------- reductions
 
 
-def is_neutral(function: str, values: Array, op: Reduce, signs: Signs) -> Array:
-    """Which values change nothing that they are combined with by a reduction."""
-    if function == "sum":
+def is_neutral(op: Reduce, values: Array, marks: Array, signs: Signs) -> Array:
+    """Which values change nothing that they are combined with by a reduction.
+
+    Of a maximum also those that are not beyond an edge and as small as what masks put there, -1e30 say: in a
+    row past the last they are with elements beyond, and none is inside.
+    """
+    if op.function == "sum":
         return np.asarray(values == 0)
     least, most = limits(op.source.dtype)
-    if function == "min":
-        return np.asarray(values >= most)
-    return np.asarray(values <= (0 if signs.is_positive_or_0(op.source) else least))
+    if op.function == "min":
+        neutral, masked = values >= most, values >= MASKED
+    else:
+        neutral = values <= (0 if signs.is_positive_or_0(op.source) else least)
+        masked = values <= -MASKED
+    return np.asarray(neutral | (masked & ~marks) if op.source.dtype.is_float else neutral)
 
 
 def of_reduce(op: Reduce, marks: Array, neutral: Array) -> tuple[Array, Array]:

@@ -71,7 +71,7 @@ def _move(machine: Machine, warp: Warp, op: ops.Copy, agent: Agent) -> None:
     if machine.check and op.source.is_tensor and op.target.is_tensor:
         find_overlap(machine, warp, op, agent)
     if op.target.is_fragment:
-        if op.source.is_fragment:
+        if op.source.is_fragment and machine.signs.combines(op.source, op.target):
             old = held(machine, warp, op.target)
             beyond = edges.of_change(beyond, old, warp.beyond.get(op.target), moved)
         define(machine, warp, op, op.target, moved, beyond=beyond)

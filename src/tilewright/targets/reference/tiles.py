@@ -43,7 +43,7 @@ def _reduce(machine: Machine, warp: Warp, op: ops.Reduce) -> None:
 def _beyond(machine: Machine, warp: Warp, op: ops.Reduce, values: Array) -> Array:
     """Which results lie beyond the edge of an array; those that mix what does with others are found."""
     registers, marks = _registers(op.plan), warp.beyond[op.source]
-    neutral = edges.is_neutral(op.function, values, op, machine.signs)
+    neutral = edges.is_neutral(op, values, marks, machine.signs)
     made, mixed = edges.of_reduce(op, marks[:, registers], neutral[:, registers])
     if mixed.any():
         wrong = (marks & ~neutral)[:, registers] & mixed[..., None]
