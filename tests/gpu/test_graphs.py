@@ -16,7 +16,7 @@ pytestmark = pytest.mark.gpu
 def test_a_graph_launches_what_was_let_go_of(canaries: Canaries) -> None:
     torch = import_module("torch")
     x = torch.randn(5000, device="cuda")
-    y, counted = (canaries.torch(np.full(5000, np.nan, np.float32)) for _ in range(2))
+    y, counted, again = (canaries.torch(np.full(5000, np.nan, np.float32)) for _ in range(3))
     scaled, counts = scale.bind(), count.bind()
     stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
     with torch.cuda.stream(stream):
@@ -25,6 +25,7 @@ def test_a_graph_launches_what_was_let_go_of(canaries: Canaries) -> None:
     with torch.cuda.graph(graph, stream=stream):
         scaled(x, y, 3.0)
         counts(counted, 7)
+        counts(again, 9)
     for bound, executable in zip((scaled, counts), executables, strict=True):
         bound.forget(executable)
     del bound, executable, executables, scaled, counts
@@ -36,3 +37,4 @@ def test_a_graph_launches_what_was_let_go_of(canaries: Canaries) -> None:
         torch.cuda.synchronize()
         assert torch.equal(y, 3.0 * x)
         assert bool((counted == 7).all())
+        assert bool((again == 9).all())

@@ -55,6 +55,7 @@ class Driver:
     memory: dict[int, Any] = field(default_factory=dict)
     status: Any = bindings.CUresult.CUDA_SUCCESS
     capturing: set[int] = field(default_factory=set)
+    mode: Any = bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_GLOBAL
     devices: int = 1
     current: int = 0
     used: list[tuple[str, int]] = field(default_factory=list)
@@ -106,8 +107,13 @@ class Driver:
         if name == "cuCtxSetCurrent":
             self.current = int(arguments[0])
             return None
+        if name == "cuThreadExchangeStreamCaptureMode":
+            self.mode, before = arguments[0], self.mode
+            return before
         self.used.append((name, self.current))
         if name == "cuMemAlloc":
+            relaxed = bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+            assert self.mode == relaxed or not self.capturing, "an allocation spoils the graph"
             kept = ctypes.create_string_buffer(arguments[0] + 256)
             address = -(-ctypes.addressof(kept) // 256) * 256
             self.memory[address] = kept
@@ -164,6 +170,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Driver:
     made = Driver()
     device = cuda.Device(0, "none", (9, 0), 132, 232448, 50 << 20)
     monkeypatch.setattr(cuda._process, "bindings", made)
+    monkeypatch.setattr(cuda, "_unwanted", [])
     monkeypatch.setattr(cuda, "driver", lambda: made)
     monkeypatch.setattr(cuda, "call", made.call)
     monkeypatch.setattr(cuda, "device", lambda index=0: replace(device, index=index))

@@ -14,6 +14,7 @@ from tilewright.ops import gemm as multiplying
 from tilewright.ops.device_array import DeviceArray
 from tilewright.ops.plans import Plans
 from tilewright.runtime import cuda
+from tilewright.runtime.memory import Memory
 from tilewright.tune.clocks import clock_for
 
 from .fake_gpu import Driver, OnGpu, context
@@ -111,7 +112,7 @@ def test_what_was_current_is_current_again(name: str, current: int, gpus: Driver
 
 
 def test_memory_is_freed_on_its_device(gpus: Driver) -> None:
-    memory = cuda.Memory(100, 1)
+    memory = Memory(100, 1)
     gpus.current = context(0)
     gpus.used.clear()
     del memory

@@ -212,8 +212,9 @@ def test_on_a_gpu_a_module_is_unloaded_with_the_last_that_holds_it(gpu: Driver) 
     again()
     del again
     gc.collect()
-    assert gpu.unloaded == [number]
+    assert gpu.unloaded == []  # its launches may still run
     bound(x, y)
+    assert gpu.unloaded == [number]
     assert gpu.loaded == number + 1
 
 

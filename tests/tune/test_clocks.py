@@ -56,7 +56,10 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
     monkeypatch.setattr(cuda, "activate", lambda index: None)
     monkeypatch.setattr(cuda, "device_count", lambda: 1)
     monkeypatch.setattr(cuda, "device", lambda index: SimpleNamespace(l2_bytes=1000))
-    bindings = SimpleNamespace(cuEventQuery=fake.query, cuMemFree=lambda address: (0,))
+    modes = SimpleNamespace(CU_STREAM_CAPTURE_MODE_RELAXED=2)
+    bindings = SimpleNamespace(
+        cuEventQuery=fake.query, cuMemFree=lambda address: (0,), CUstreamCaptureMode=modes
+    )
     monkeypatch.setattr(cuda, "driver", lambda: bindings)
     return fake
 

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.dtypes import DType, dtype
-from tilewright.runtime import cuda
+from tilewright.runtime.memory import Memory
 
 Array = npt.NDArray[Any]
 
@@ -24,7 +24,7 @@ class DeviceArray:
     """
 
     def __init__(
-        self, memory: cuda.Memory, shape: tuple[int, ...], strides: tuple[int, ...], element: DType
+        self, memory: Memory, shape: tuple[int, ...], strides: tuple[int, ...], element: DType
     ) -> None:
         self.memory = memory
         self.shape = shape
@@ -35,7 +35,7 @@ class DeviceArray:
     def of(cls, array: Array, index: int = 0) -> DeviceArray:
         """A copy of a NumPy array, in the same order of memory if that is dense."""
         dense = array if array.flags.forc else np.ascontiguousarray(array)
-        made = cls(cuda.Memory(dense.nbytes, index), dense.shape, dense.strides, dtype(dense.dtype))
+        made = cls(Memory(dense.nbytes, index), dense.shape, dense.strides, dtype(dense.dtype))
         made.memory.fill(dense.ctypes.data, dense.nbytes)
         return made
 

@@ -204,12 +204,46 @@ def give_back(owner: object, index: int, name: str, handle: Any) -> None:
 
 
 def _take(index: int, name: str, handle: Any) -> None:
-    if _process.bindings is not None:  # else this is a forked child, to which nothing belongs
-        with Current(index):
-            if name == "cuModuleUnload":  # the code of launches that are still running
-                with contextlib.suppress(LaunchError):  # of a kernel that failed
-                    call("cuCtxSynchronize")
-            getattr(driver(), name)(handle)
+    if _process.bindings is None:  # a forked child, to which nothing belongs
+        return
+    if name == "cuModuleUnload":
+        _unwanted.append((index, handle))
+        return
+    with Current(index), AnyCapture():
+        getattr(driver(), name)(handle)
+
+
+_unwanted: list[tuple[int, Any]] = []
+"""Machine code that nobody holds, and its device; unloaded when other code is loaded.
+
+Not when its last holder is collected: its launches may still run, and waiting for them while any thread
+captures a graph would spoil the graph.
+"""
+
+
+def _unload_unwanted(index: int) -> None:
+    ours = [entry for entry in list(_unwanted) if entry[0] == index]
+    if not ours:
+        return
+    with contextlib.suppress(LaunchError):  # of a kernel that failed
+        call("cuCtxSynchronize")
+    for entry in ours:
+        with contextlib.suppress(ValueError):  # another thread was faster
+            _unwanted.remove(entry)
+            driver().cuModuleUnload(entry[1])
+
+
+class AnyCapture:
+    """While it is entered, this thread may allocate and free memory though a graph is being captured."""
+
+    __slots__ = ("_before",)
+
+    def __enter__(self) -> None:
+        relaxed = driver().CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        self._before = call("cuThreadExchangeStreamCaptureMode", relaxed)
+
+    def __exit__(self, *_: object) -> None:
+        call("cuThreadExchangeStreamCaptureMode", self._before)
 
 
 def is_capturing(stream: int) -> bool:
@@ -239,6 +273,7 @@ class Function:
         self.index = index
         self.shared_bytes = shared_bytes
         with Current(index):
+            _unload_unwanted(index)
             module = call("cuModuleLoadData", cubin)
             # Every launch prepared with the code holds this object.
             give_back(self, index, "cuModuleUnload", module)
@@ -333,35 +368,6 @@ class Launch:
         config.hStream = stream
         config.attrs, config.numAttrs = self._attributes, len(self._attributes)
         return config
-
-
-class Memory:
-    """Device memory of our own, freed when no longer used."""
-
-    def __init__(self, size_bytes: int, index: int) -> None:
-        self.index = index
-        self.size_bytes = max(size_bytes, 1)
-        with Current(index):
-            self.address = int(call("cuMemAlloc", self.size_bytes))
-        give_back(self, index, "cuMemFree", self.address)
-
-    def clear(self, stream: int) -> None:
-        """Set every byte to 0, in order with ``stream``."""
-        with Current(self.index):
-            call("cuMemsetD8Async", self.address, 0, self.size_bytes, stream)
-
-    def fill(self, source: int, size_bytes: int) -> None:
-        """Copy bytes from an address of the host to the start of this memory."""
-        if size_bytes:
-            with Current(self.index):
-                call("cuMemcpyHtoD", self.address, source, size_bytes)
-
-    def read(self, target: int, size_bytes: int) -> None:
-        """Copy the first bytes of this memory to an address of the host, after all work on the device."""
-        with Current(self.index):
-            call("cuCtxSynchronize")
-            if size_bytes:
-                call("cuMemcpyDtoH", target, self.address, size_bytes)
 
 
 def synchronize(index: int = 0) -> None:

@@ -13,7 +13,8 @@ from collections.abc import Hashable, Sequence
 from typing import Any
 
 from tilewright.runtime import cuda
-from tilewright.runtime.cuda import LEGACY_STREAM, Memory
+from tilewright.runtime.cuda import LEGACY_STREAM
+from tilewright.runtime.memory import Memory
 
 MOST_SETS = 16
 """For how many streams a launch keeps workspaces; the oldest are freed first, for which the driver waits."""

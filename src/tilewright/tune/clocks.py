@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from tilewright.errors import ToolchainError
 from tilewright.runtime import cuda
+from tilewright.runtime.memory import Memory
 
 Work = Callable[[], object]
 
@@ -105,7 +106,7 @@ class CudaClock:
 
     def __init__(self, index: int, stream: int) -> None:
         self._stream = stream
-        self._memory = cuda.Memory(2 * cuda.device(index).l2_bytes, index)
+        self._memory = Memory(2 * cuda.device(index).l2_bytes, index)
         self._begin, self._end = cuda.call("cuEventCreate", 0), cuda.call("cuEventCreate", 0)
         self._query = cuda.driver().cuEventQuery
         self._samples = self._late = 0
