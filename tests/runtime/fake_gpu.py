@@ -125,6 +125,7 @@ class Driver:
             ctypes.memmove(*arguments)
             return None
         if name == "cuStreamGetId":
+            assert arguments[0] not in self.capturing, "not permitted when a stream is capturing"
             return self.stream_ids.get(arguments[0], arguments[0])
         if name == "cuCtxSynchronize":
             self.waits += 1

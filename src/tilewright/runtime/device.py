@@ -173,7 +173,7 @@ class PreparedCuda:
         if pointers is not packed.written:
             packed.write_arrays(pointers)
         if packed.more:
-            packed.write_more(arguments, handle)
+            packed.write_more(arguments, handle, captured)
         packed.run(handle)
         if captured:
             _in_graphs.add(packed)  # its workspaces are the graph's own
@@ -240,9 +240,9 @@ class _Packed:
             self._bytes[offset : offset + MAP_BYTES] = tensor_maps.at(pointers[at])
         self.written = pointers
 
-    def write_more(self, arguments: Sequence[Any], stream: int) -> None:
+    def write_more(self, arguments: Sequence[Any], stream: int, captured: bool) -> None:
         """Write what not every kernel has: numbers and the addresses of workspaces."""
         for number in self._numbers:
             number.write(self.launch.buffer, arguments)
         if self._workspaces is not None:
-            self._workspaces.prepare(self.launch.buffer, stream)
+            self._workspaces.prepare(self.launch.buffer, stream, captured)

@@ -19,6 +19,8 @@ from tilewright.runtime.memory import Memory
 MOST_SETS = 16
 """For how many streams a launch keeps workspaces; the oldest are freed first, for which the driver waits."""
 
+_GRAPH = "graph"
+"""Stands for the graph that is being captured."""
 _PER_THREAD = 2
 """The handle of the default stream that each thread has for itself."""
 
@@ -48,13 +50,15 @@ class Workspaces:
         self._sets: dict[Hashable, list[Memory]] = {}
         self._written: list[Memory] | None = None
 
-    def prepare(self, buffer: Any, stream: int) -> None:
-        """Write the addresses of the stream's set, and clear what must hold zeros, in order with it."""
-        with cuda.Current(self._index):
-            self._prepare(buffer, stream)
+    def prepare(self, buffer: Any, stream: int, captured: bool = False) -> None:
+        """Write the addresses of the stream's set, and clear what must hold zeros, in order with it.
 
-    def _prepare(self, buffer: Any, stream: int) -> None:
-        key = _key(stream)
+        A launch that goes into a graph has a set of its own; nor may a stream be asked its number meanwhile.
+        """
+        with cuda.Current(self._index):
+            self._prepare(buffer, stream, _GRAPH if captured else _key(stream))
+
+    def _prepare(self, buffer: Any, stream: int, key: Hashable) -> None:
         found = self._sets.get(key)
         if found is None:
             if len(self._sets) >= MOST_SETS:
