@@ -37,6 +37,19 @@ def test_gemm_cpu_and_its_rendering(tmp_path: Path) -> None:
     assert "source 0123456789ab." in page
 
 
+def test_what_kernels_take_in_two_trees(tmp_path: Path) -> None:
+    """Beside itself a tree compiles to the same code."""
+    kept, texts = tmp_path / "figures.json", tmp_path / "texts"
+    printed = run("resources.py", "--before", ROOT, "--only", "05", "--json", kept, "--texts", texts)
+    assert "05 large f32" in printed
+    assert "same code" in printed
+    found = json.loads(kept.read_text())
+    assert found["before"][0]["code"] == found["after"][0]["code"]
+    assert 0 < found["after"][0]["registers"] <= 40
+    assert found["after"][0]["nvrtc_seconds"] > 0
+    assert "im2col" in (texts / "after" / "05_large_f32.cu").read_text()
+
+
 def test_im2col_and_its_rendering(tmp_path: Path) -> None:
     kept = tmp_path / "im2col.json"
     output = run("im2col.py", "--quick", "--target", "cpu", "--json", kept)
