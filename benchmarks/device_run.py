@@ -20,11 +20,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
+BEFORE = str(ROOT / ".before")
+"""Where the part `against` looks for the source tree of another commit."""
 HERE = Path(__file__).parent
 PYTHON = sys.executable
 HOPPER = ROOT / "examples" / "03_hopper_gemm.py"
@@ -225,6 +227,7 @@ def parts(quick: bool) -> list[Part]:
         _benchmark("levels", 150, *hurry),
         _benchmark("attention", 150, *hurry),
         _benchmark("hopper_mutants", 240),
+        replace(_benchmark("against", 300, "--before", BEFORE, *hurry), asked=True),
         _benchmark("gemm_cpu", 120, *hurry),
     ]
 

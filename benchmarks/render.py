@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import against
+
 from tilewright.runtime.outputs import output
 
 HERE = Path(__file__).parent
@@ -236,7 +238,13 @@ def beside(row: dict[str, Any], name: str) -> str:
     return f"{predicted:,.0f}" if measured == predicted else f"{predicted:,.0f}, **{measured:,.0f}**"
 
 
+def beside_before(rows: Sequence[dict[str, Any]]) -> str:
+    """Kernels of two source trees."""
+    return markdown(against.HEAD, [against.columns(row) for row in rows])
+
+
 TABLES = {
+    "against": beside_before,
     "conflicts": conflicts,
     "im2col": im2col,
     "levels": levels,
