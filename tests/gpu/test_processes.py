@@ -56,7 +56,9 @@ def test_threads_launch_one_shape_on_one_stream_at_the_same_time(canaries: Canar
     assert int(torch.stack(wrong).sum()) == 0
 
 
+# Other tests of the process may have threads, and JAX says of its own what comes of that.
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:os.fork.* was called:RuntimeWarning")
 def test_a_forked_child_is_refused_and_its_parent_goes_on(canaries: Canaries) -> None:
     torch = import_module("torch")
     x, y = torch.randn(1000, device="cuda"), canaries.torch(np.full(1000, np.nan, np.float32))
