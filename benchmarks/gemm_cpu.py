@@ -12,7 +12,7 @@ from typing import Any
 from reporting import arguments, effort, keep, table
 
 from tilewright import dtypes
-from tilewright.ops.sample import operands
+from tilewright.checking.sample import operands
 from tilewright.tune.measure import measure
 from tilewright.tune.statistics import Measurement
 from tilewright.tune.trial import OURS, Trial, gemm_trial

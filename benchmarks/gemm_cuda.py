@@ -21,11 +21,11 @@ from gemm_cpu import AGAIN, HEAD, columns, line, speed
 from reporting import ROOT, arguments, effort, keep, table
 
 from tilewright import dtypes
+from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.dtypes import DType
 from tilewright.errors import TilewrightError
 from tilewright.ops.config import default_config
 from tilewright.ops.gemm import gemm, output_dtype
-from tilewright.runtime.compare import Accumulation, compare_gemm
 from tilewright.runtime.kernel import Bound
 from tilewright.tune.measure import measure
 from tilewright.tune.trial import OURS

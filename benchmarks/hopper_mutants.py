@@ -30,11 +30,11 @@ from tilewright import dtypes
 from tilewright.errors import CompileError
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.mma import TiledMma
-from tilewright.ops.device_array import DeviceArray
 from tilewright.runtime import cuda as driver
 from tilewright.runtime.arrays import describe
 from tilewright.runtime.backends import backend_named
 from tilewright.runtime.binding import bind
+from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import atoms, cuda

@@ -20,7 +20,7 @@ from gemm_cpu import speed
 from reporting import ROOT, arguments, effort, keep, table
 
 from tilewright import dtypes
-from tilewright.ops.sample import operands
+from tilewright.checking.sample import operands
 from tilewright.runtime.cuda import device_count
 from tilewright.runtime.kernel import Bound
 from tilewright.tune.measure import measure

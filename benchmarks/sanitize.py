@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 import tilewright as tw
+from tilewright.checking.sample import operands
 from tilewright.ir.kernel import Kernel
 from tilewright.ops.config import Config
-from tilewright.ops.sample import operands
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
 from tilewright.targets.atoms import MMA_F16

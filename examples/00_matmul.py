@@ -13,8 +13,8 @@ import time
 
 import numpy as np
 
+from tilewright.checking.compare import compare_gemm
 from tilewright.ops.gemm import matmul
-from tilewright.runtime.compare import compare_gemm
 
 
 def main():

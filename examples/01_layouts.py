@@ -17,7 +17,7 @@ from pathlib import Path
 
 import tilewright as tw
 from tilewright.inspect.draw import draw_distribution, draw_layout, offset_table
-from tilewright.layout.transforms import PadTo, Permute, Unmerge
+from tilewright.views.transforms import PadTo, Permute, Unmerge
 
 
 def nested(scale):

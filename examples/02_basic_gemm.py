@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 
 import tilewright as tw
-from tilewright.ops.sample import operands
+from tilewright.checking.sample import operands
 from tilewright.runtime.cuda import device_count
 from tilewright.tune.measure import QUICK
 from tilewright.tune.trial import OURS, Trial

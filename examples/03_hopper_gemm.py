@@ -14,7 +14,7 @@ import argparse
 import sys
 
 import tilewright as tw
-from tilewright.ops.sample import operands
+from tilewright.checking.sample import operands
 from tilewright.runtime.cuda import device_count
 from tilewright.tune.measure import QUICK
 from tilewright.tune.trial import OURS, Trial

@@ -15,8 +15,8 @@ import argparse
 import numpy as np
 
 import tilewright as tw
-from tilewright.ops.device_array import DeviceArray
 from tilewright.runtime.cuda import device_count
+from tilewright.runtime.device_array import DeviceArray
 from tilewright.tune.measure import QUICK, measure
 
 SPATIAL = (1, 2, 3)  # of an image (N, D, H, W, G, C)

@@ -16,8 +16,8 @@ import ml_dtypes
 import numpy as np
 
 import tilewright as tw
-from tilewright.ops.device_array import DeviceArray
 from tilewright.runtime.cuda import device_count
+from tilewright.runtime.device_array import DeviceArray
 
 
 @tw.kernel(A="M K", B="N K", C="P N", D="M P")

@@ -20,8 +20,8 @@ import ml_dtypes
 import numpy as np
 
 import tilewright as tw
-from tilewright.ops.device_array import DeviceArray
 from tilewright.runtime.cuda import device_count
+from tilewright.runtime.device_array import DeviceArray
 
 
 @tw.kernel(Q="B H M D", K="B H N D", V="B H N D", O="B H M D", scale=tw.f32, shift=int)

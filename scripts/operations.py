@@ -37,7 +37,7 @@ SECTIONS = {
     "Arithmetic of fragments": ("lang.functions", "lang.tile_arithmetic"),
     "Warp roles, and what runs in the background": ("lang.asynchrony", "lang.clusters"),
     "Tensors, copies and products": ("lang",),
-    "Layouts, views and maps": ("layout", "ir.mma", "module"),
+    "Layouts, views and maps": ("layout", "views", "threads", "ir.mma", "module"),
     "Errors and warnings": ("errors",),
 }
 """Each section, and the files or folders of its names, the first that fits; dtypes have their own."""

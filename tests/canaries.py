@@ -21,9 +21,9 @@ import pytest
 from tests.movers.random_movers import POISON, Array, Placed
 
 from tilewright.dtypes import dtype
-from tilewright.ops.device_array import DeviceArray
 from tilewright.runtime.arrays import ArrayInfo, describe, end
 from tilewright.runtime.device import PreparedCuda
+from tilewright.runtime.device_array import DeviceArray
 
 GAP = 16
 """Elements of poison behind a row."""

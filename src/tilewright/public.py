@@ -123,18 +123,18 @@ from tilewright.layout.algebra import (
     tiled_divide,
     zipped_divide,
 )
-from tilewright.layout.distribution import Distribution, Mode, blocked, raked
-from tilewright.layout.im2col import im2col
 from tilewright.layout.layout import Layout, column_major, row_major
 from tilewright.layout.shown import shows
-from tilewright.layout.transforms import Swizzle
-from tilewright.layout.view import View
-from tilewright.layout.warps import base_tile, by_warps
 from tilewright.ops.gemm import matmul
 from tilewright.runtime.kernel import Kernel, kernel
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.specimens import Specimen, like
 from tilewright.targets import atoms
+from tilewright.threads.distribution import Distribution, Mode, blocked, raked
+from tilewright.threads.warps import base_tile, by_warps
+from tilewright.views.im2col import im2col
+from tilewright.views.transforms import Swizzle
+from tilewright.views.view import View
 
 if TYPE_CHECKING:
     from tilewright.inspect import draw

@@ -23,11 +23,11 @@ import tilewright as tw
 from tilewright.errors import TilewrightError, shown
 from tilewright.ir import verify
 from tilewright.kinds import is_sequence
-from tilewright.layout import transforms
-from tilewright.layout.nodes import Sym
 from tilewright.layout.tuples import canonical, format_tuple
 from tilewright.ops.config import Config, default_config
+from tilewright.symbolic.nodes import Sym
 from tilewright.tracebacks import is_ours
+from tilewright.views import transforms
 
 SECONDS = 3.0
 """Processor time that one call may take; nearly all take less than a hundredth of it."""

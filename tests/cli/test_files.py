@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tilewright as tw
+from tilewright.checking.compare import compare_gemm
 from tilewright.cli.npy import read
 from tilewright.cli.verbs import app
-from tilewright.runtime.compare import compare_gemm
 
 
 def gemm(*arguments: str) -> Result:

@@ -14,9 +14,9 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import tilewright as tw
+from tilewright.checking.compare import compare_gemm
 from tilewright.cli.npy import write
 from tilewright.cli.verbs import app
-from tilewright.runtime.compare import compare_gemm
 from tilewright.tune.trial import Trial
 
 PERF = re.compile(r"^Perf: \S+ ms, \S+ TFlops, \S+ GB/s, (gemm<.+>)$", re.MULTILINE)

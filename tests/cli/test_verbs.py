@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner, Result
 
+from tilewright.checking.compare import Comparison
 from tilewright.cli.verbs import app
 from tilewright.errors import CompileError, ToolchainError
-from tilewright.runtime.compare import Comparison
 from tilewright.tune.trial import Trial
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "02_basic_gemm.py"

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.ops.sample import operands
+from tilewright.checking.sample import operands
 from tilewright.runtime import cuda
 from tilewright.tune.trial import Trial, place
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import tilewright as tw
-from tilewright.ops.sample import operands
+from tilewright.checking.sample import operands
 from tilewright.tune.trial import Trial
 
 pytestmark = pytest.mark.gpu

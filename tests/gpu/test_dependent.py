@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ops.device_array import DeviceArray
 from tilewright.runtime import cuda
+from tilewright.runtime.device_array import DeviceArray
 
 pytestmark = pytest.mark.gpu
 

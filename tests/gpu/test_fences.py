@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ops.device_array import DeviceArray
+from tilewright.runtime.device_array import DeviceArray
 
 pytestmark = pytest.mark.gpu
 

@@ -12,9 +12,9 @@ import pytest
 from tests.canaries import Canaries
 
 import tilewright as tw
+from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.ops.config import default_config
 from tilewright.ops.gemm import gemm, matmul
-from tilewright.runtime.compare import Accumulation, compare_gemm
 
 pytestmark = pytest.mark.gpu
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from tests.targets.cuda.majors import CASES, bind
 
-from tilewright.ops.device_array import DeviceArray
+from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.runtime import cuda
-from tilewright.runtime.compare import Accumulation, compare_gemm
+from tilewright.runtime.device_array import DeviceArray
 
 pytestmark = pytest.mark.gpu
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.checking.compare import Accumulation, compare_gemm
+from tilewright.checking.sample import operands
 from tilewright.ops import slow
 from tilewright.ops.config import Config, default_config
-from tilewright.ops.device_array import DeviceArray
 from tilewright.ops.gemm import output_dtype
-from tilewright.ops.sample import operands
-from tilewright.runtime.compare import Accumulation, compare_gemm
+from tilewright.runtime.device_array import DeviceArray
 from tilewright.targets.atoms import MMA_F16
 from tilewright.tune.trial import gemm_trial
 

@@ -11,7 +11,7 @@ from tests.targets.test_outside import OTHERS, WAYS, numbers, padded, same, want
 from tests.targets.test_wide_integers import accumulated
 
 import tilewright as tw
-from tilewright.ops.device_array import DeviceArray
+from tilewright.runtime.device_array import DeviceArray
 
 pytestmark = pytest.mark.gpu
 

@@ -12,8 +12,8 @@ import pytest
 from tests.canaries import Canaries
 
 import tilewright as tw
-from tilewright.ops.device_array import DeviceArray
 from tilewright.runtime import cuda
+from tilewright.runtime.device_array import DeviceArray
 
 pytestmark = pytest.mark.two_gpus
 

@@ -9,13 +9,13 @@ from functools import partial
 from tilewright.errors import LayoutError, LegalityError
 from tilewright.ir import ops, verify
 from tilewright.ir.kernel import Kernel
+from tilewright.ir.legality import widest_vector
 from tilewright.ir.ops import Op
-from tilewright.ir.rules import widest_vector
-from tilewright.layout.distribution import Distribution, Mode
-from tilewright.layout.expr import add, mod
-from tilewright.layout.transforms import Embed, Slice, Tile
 from tilewright.passes.rewrite import rewrite_kernel
+from tilewright.symbolic.expr import add, mod
 from tilewright.targets.reference import Report
+from tilewright.threads.distribution import Distribution, Mode
+from tilewright.views.transforms import Embed, Slice, Tile
 
 from .mutate_async import Change, asynchronous_changes, remade, swaps
 from .mutate_maps import map_changes

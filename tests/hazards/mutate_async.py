@@ -13,7 +13,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.op import Block, Op
 from tilewright.ir.ops import Barrier
 from tilewright.ir.types import BarrierType, Value
-from tilewright.layout.expr import add, mod, mul
+from tilewright.symbolic.expr import add, mod, mul
 
 Change = Callable[[Op], tuple[Op, ...]]
 

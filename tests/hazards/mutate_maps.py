@@ -11,10 +11,10 @@ from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.fragment_ops import Coordinates, Reduce
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.op import Op
-from tilewright.layout.distribution import Distribution, Mode
-from tilewright.layout.expr import add, mul
-from tilewright.layout.transforms import Merge, Permute, Transform, Unmerge
-from tilewright.layout.view import View
+from tilewright.symbolic.expr import add, mul
+from tilewright.threads.distribution import Distribution, Mode
+from tilewright.views.transforms import Merge, Permute, Transform, Unmerge
+from tilewright.views.view import View
 
 from .mutate_async import Change, changed, remade
 

@@ -9,9 +9,9 @@ from tilewright.ir import async_ops, ops
 from tilewright.ir.builder import Builder, make
 from tilewright.ir.kernel import Kernel, TensorParam
 from tilewright.ir.types import Memory, TensorType, Value
-from tilewright.layout.distribution import Distribution, Mode
-from tilewright.layout.view import View
 from tilewright.targets.reference import Report, run
+from tilewright.threads.distribution import Distribution, Mode
+from tilewright.views.view import View
 
 from .interleavings import MEET, Search, Small, Step, random_program
 

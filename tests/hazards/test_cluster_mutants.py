@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.errors import LegalityError
 from tilewright.ir import verify
-from tilewright.runtime.compare import Accumulation, compare_gemm
 from tilewright.targets.reference import run
 
 from .hopper import operands

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import tilewright as tw
+from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.ir import verify
-from tilewright.runtime.compare import Accumulation, compare_gemm
 from tilewright.targets import cuda
 from tilewright.targets.reference import run
 

@@ -14,9 +14,9 @@ from tilewright.ir import ops
 from tilewright.ir.builder import Builder
 from tilewright.ir.kernel import Kernel, TensorParam
 from tilewright.ir.types import Memory, TensorType, Value
-from tilewright.layout.distribution import Distribution, Mode
-from tilewright.layout.view import View
 from tilewright.targets.reference import run
+from tilewright.threads.distribution import Distribution, Mode
+from tilewright.views.view import View
 
 LANES, THREADS, ELEMS = 4, 8, 16
 

@@ -14,8 +14,8 @@ from tilewright.ir import async_ops, ops
 from tilewright.ir.builder import Builder
 from tilewright.ir.kernel import Kernel, TensorParam
 from tilewright.ir.types import Memory, TensorType, Value
-from tilewright.layout.view import View
 from tilewright.targets.reference import Kind, run
+from tilewright.views.view import View
 
 from .test_happens_before import ELEMS, LANES, SPREADS, THREADS
 

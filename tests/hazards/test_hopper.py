@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.ir import verify
-from tilewright.runtime.compare import Accumulation, compare_gemm
 from tilewright.targets.reference import Kind, run
 
 from .hopper import EXAMPLE, PATH, constants, operands, trace

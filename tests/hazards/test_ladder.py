@@ -8,11 +8,11 @@ import pytest
 import tilewright as tw
 from tilewright.ir import ops, verify
 from tilewright.ir.kernel import Kernel
-from tilewright.layout.transforms import Slice
 from tilewright.passes.rewrite import rewrite_kernel
 from tilewright.targets import cuda
 from tilewright.targets.cuda.registers import held_at_multiplies, registers_of
 from tilewright.targets.reference import Kind, run
+from tilewright.views.transforms import Slice
 
 from .kernels import gemm_arrays
 from .ladder import example, traced

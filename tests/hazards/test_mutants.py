@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.ir import verify
-from tilewright.runtime.compare import Accumulation, compare_gemm
 from tilewright.targets.atoms import MMA_F16, fma
 from tilewright.targets.reference import Kind, Report, run
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.layout.distribution import Distribution, Mode
 from tilewright.targets.reference import Kind
+from tilewright.threads.distribution import Distribution, Mode
 
 from .test_aliases import matrix
 

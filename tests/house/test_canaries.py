@@ -18,8 +18,8 @@ from tests.runtime.fake_gpu import Driver, OnGpu
 from tests.runtime.fake_gpu import gpu as gpu  # a fixture
 
 import tilewright as tw
-from tilewright.ops.device_array import DeviceArray
 from tilewright.runtime.arrays import describe
+from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.specialise import spec_of
 
 ROOT = Path(__file__).parents[2]

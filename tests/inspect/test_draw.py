@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tilewright.cli.notation import matrix_map, matrix_rows, read_layout, read_map
 from tilewright.dtypes import f16
 from tilewright.errors import LayoutError, ToolchainError
 from tilewright.inspect.draw import (
@@ -27,15 +28,14 @@ from tilewright.inspect.draw import (
 from tilewright.inspect.draw.layouts import offsets_of
 from tilewright.inspect.draw.maps import holders
 from tilewright.inspect.draw.marks import Box, Label
-from tilewright.inspect.spelled import matrix_map, matrix_rows, read_layout, read_map
 from tilewright.ir.mma import TiledMma
-from tilewright.layout.banks import bank_conflicts
-from tilewright.layout.distribution import Distribution, Mode, blocked, raked
-from tilewright.layout.expr import Sym
 from tilewright.layout.layout import Layout, row_major
-from tilewright.layout.transforms import PadTo, Slice
-from tilewright.layout.view import View
+from tilewright.symbolic.expr import Sym
 from tilewright.targets.atoms import MMA_F16, MMA_I8, wgmma
+from tilewright.threads.banks import bank_conflicts
+from tilewright.threads.distribution import Distribution, Mode, blocked, raked
+from tilewright.views.transforms import PadTo, Slice
+from tilewright.views.view import View
 
 from .pictures import check_picture
 

@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 import tilewright as tw
-from tilewright.layout.nodes import Sym
+from tilewright.symbolic.nodes import Sym
 
 MAP = tw.atoms.MMA_F16.c
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from tilewright.cli.notation import read_layout, read_map
 from tilewright.errors import LayoutError
-from tilewright.inspect.spelled import read_layout, read_map
 from tilewright.ir.mma import TiledMma
-from tilewright.layout.distribution import blocked
 from tilewright.layout.layout import Layout
-from tilewright.layout.view import View
 from tilewright.targets.atoms import MMA_I8
+from tilewright.threads.distribution import blocked
+from tilewright.views.view import View
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 
 import tilewright as tw
 from tilewright.ir.kernel import Kernel
+from tilewright.ir.legality import widest_vector
 from tilewright.ir.ops import Copy
-from tilewright.ir.rules import widest_vector
 from tilewright.ir.verify import violations
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec

@@ -22,7 +22,7 @@ from tilewright.ir.ops import OPS
 from tilewright.ir.parser import parse_kernel
 from tilewright.ir.printer import VERSION, print_kernel
 from tilewright.ir.verify import violations
-from tilewright.layout.expr import less
+from tilewright.symbolic.expr import less
 
 from . import asynchronous
 from .kernels import EACH, kernels, launch, trace

@@ -24,10 +24,10 @@ from tilewright.layout.algebra import (
     tiled_divide,
     zipped_divide,
 )
-from tilewright.layout.expr import Sym
 from tilewright.layout.layout import Layout, row_major
 from tilewright.layout.tuples import flat
-from tilewright.layout.walk import substitute
+from tilewright.symbolic.expr import Sym
+from tilewright.symbolic.rebuilding import substitute
 
 EXTENTS = st.sampled_from([1, 2, 3, 4, 6, 8])
 

@@ -13,13 +13,13 @@ import pytest
 
 from tilewright.errors import LayoutError
 from tilewright.layout.algebra import complement, composition, logical_divide
-from tilewright.layout.banks import bank_conflicts
-from tilewright.layout.distribution import blocked
-from tilewright.layout.expr import Sym
-from tilewright.layout.im2col import im2col
 from tilewright.layout.layout import Layout, row_major
-from tilewright.layout.transforms import Slice, Swizzle, Tile, Unmerge
-from tilewright.layout.view import View
+from tilewright.symbolic.expr import Sym
+from tilewright.threads.banks import bank_conflicts
+from tilewright.threads.distribution import blocked
+from tilewright.views.im2col import im2col
+from tilewright.views.transforms import Slice, Swizzle, Tile, Unmerge
+from tilewright.views.view import View
 
 GOLDEN = Path(__file__).parent / "golden"
 M, K = Sym("M", 1), Sym("K", 16, divisor=16)

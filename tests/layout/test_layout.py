@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.errors import LayoutError
-from tilewright.layout.expr import Sym
 from tilewright.layout.layout import Layout, column_major, row_major
 from tilewright.layout.tuples import canonical, congruent, depth, flat, format_tuple
-from tilewright.layout.walk import evaluate, substitute
+from tilewright.symbolic.expr import Sym
+from tilewright.symbolic.rebuilding import evaluate, substitute
 
 SHAPES = st.recursive(
     st.integers(1, 4), lambda s: st.lists(s, min_size=1, max_size=3).map(tuple), max_leaves=5

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
+from tilewright.ir.legality import widest_vector
 from tilewright.ir.ops import Copy
-from tilewright.ir.rules import widest_vector
-from tilewright.ops.device_array import DeviceArray
+from tilewright.runtime.device_array import DeviceArray
 
 COUNT = 300
 """How many movers there are."""

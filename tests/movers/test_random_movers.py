@@ -14,9 +14,9 @@ import tilewright as tw
 from tilewright.errors import LegalityError
 from tilewright.ir import verify
 from tilewright.ir.kernel import SizeParam, TensorParam
-from tilewright.layout.walk import evaluate
 from tilewright.runtime.native import find_toolchains
 from tilewright.runtime.nvrtc import compile_text
+from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets import cuda, reference
 
 from .random_movers import Array, Mover, movers, widest_of

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.checking.sample import operands
 from tilewright.errors import LegalityError
 from tilewright.inspect.report import resources
-from tilewright.ops.sample import operands
 from tilewright.tune.trial import Trial
 
 EXAMPLES = Path(__file__).parents[2] / "examples"

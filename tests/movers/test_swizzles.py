@@ -7,9 +7,9 @@ import pytest
 
 import tilewright as tw
 from tilewright.ir.ops import Shared
-from tilewright.layout.banks import bank_conflicts
-from tilewright.layout.distribution import Distribution, Mode
-from tilewright.layout.transforms import Slice
+from tilewright.threads.banks import bank_conflicts
+from tilewright.threads.distribution import Distribution, Mode
+from tilewright.views.transforms import Slice
 
 SWIZZLES = {
     "128 bytes of halves": ((8, 64), 2, (3, 3, 3)),

@@ -9,7 +9,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import LayoutError
-from tilewright.layout.distribution import Mode
+from tilewright.threads.distribution import Mode
 
 LANES = 32
 BASE_16 = tw.Distribution(

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.checking.compare import Accumulation, compare_gemm
+from tilewright.checking.sample import operands
 from tilewright.ops.config import SUPPORTED, default_config
 from tilewright.ops.gemm import output_dtype
 from tilewright.ops.plans import Plans
-from tilewright.ops.sample import operands
-from tilewright.runtime.compare import Accumulation, compare_gemm
 
 TARGETS = ("reference", "cpu")
 SHAPES = [(1, 1, 1), (129, 129, 67), (1, 70, 33), (65, 1, 3), (33, 31, 0), (0, 5, 4), (5, 0, 4)]

@@ -11,9 +11,9 @@ import pytest
 import tilewright as tw
 from tilewright.errors import LaunchError
 from tilewright.ops import gemm as multiplying
-from tilewright.ops.device_array import DeviceArray
 from tilewright.ops.plans import Plans
 from tilewright.runtime import cuda
+from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.memory import Memory
 from tilewright.tune.clocks import clock_for
 

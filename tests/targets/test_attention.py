@@ -27,7 +27,7 @@ import pytest
 import tilewright as tw
 from tilewright.ir.parser import parse_kernel
 from tilewright.ir.printer import print_kernel
-from tilewright.ops.device_array import DeviceArray
+from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
 from tilewright.targets.reference import run

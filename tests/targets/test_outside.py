@@ -12,9 +12,9 @@ import pytest
 import tilewright as tw
 from tilewright.dtypes import DType
 from tilewright.ir.kernel import SizeParam, TensorParam
-from tilewright.layout.walk import evaluate
 from tilewright.runtime.native import find_toolchains
 from tilewright.runtime.nvrtc import compile_text
+from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets import cuda, reference
 
 from .cuda.emulation import Emulator

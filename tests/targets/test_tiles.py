@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright.dtypes import DType
-from tilewright.layout.distribution import registers
+from tilewright.threads.distribution import registers
 
 from .poisoned import TARGETS, Poisoned, attempt
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.checking.sample import operands
 from tilewright.ops.config import Config
-from tilewright.ops.sample import operands
 from tilewright.runtime.executable import Executable
 from tilewright.targets.atoms import fma
 from tilewright.tune.measure import Effort

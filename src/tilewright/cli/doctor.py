@@ -11,10 +11,10 @@ from pathlib import Path
 
 import typer
 
+from tilewright.checking.sample import operands
 from tilewright.cli.console import BAD_INPUT, duration, reports, size, working
 from tilewright.dtypes import f32
 from tilewright.errors import TilewrightError, ToolchainError
-from tilewright.ops.sample import operands
 from tilewright.runtime import cuda, nvrtc
 from tilewright.runtime.backends import BACKENDS
 from tilewright.runtime.cache import Cache

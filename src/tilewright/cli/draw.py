@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from tilewright.cli.console import reports, working
+from tilewright.cli.notation import MATRICES, matrix_rows, read_layout, read_map, read_pair
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LayoutError
@@ -18,16 +19,16 @@ from tilewright.inspect.draw import Picture, draw_banks, draw_distribution, draw
 from tilewright.inspect.draw.picture import check_suffix
 from tilewright.inspect.draw.timelines import MOST_STEPS
 from tilewright.inspect.from_files import from_file
-from tilewright.inspect.spelled import MATRICES, matrix_rows, read_layout, read_map, read_pair, whole
 from tilewright.inspect.subject import library_gemm
+from tilewright.inspect.typed import whole
 from tilewright.ir.types import Memory, TensorType
 from tilewright.lang.sharing import by_number
 from tilewright.lang.threads import thread_map
-from tilewright.layout.distribution import Distribution
 from tilewright.layout.layout import Layout
-from tilewright.layout.transforms import Tile
-from tilewright.layout.view import View
 from tilewright.runtime.outputs import check_output, is_standard_output
+from tilewright.threads.distribution import Distribution
+from tilewright.views.transforms import Tile
+from tilewright.views.view import View
 
 draw = typer.Typer(
     help="Draw a layout, a (thread, value) map, bank conflicts or a pipeline's timeline.",

@@ -9,14 +9,14 @@ from typing import Annotated
 
 import typer
 
+from tilewright.checking.compare import Comparison
+from tilewright.checking.sample import Array, Operands
 from tilewright.cli.console import choose, duration, reports, say, working
 from tilewright.cli.matrices import gather
 from tilewright.cli.npy import write
 from tilewright.dtypes import dtype
 from tilewright.ops.config import MATHS
-from tilewright.ops.sample import Array, Operands
 from tilewright.runtime.backends import BACKENDS
-from tilewright.runtime.compare import Comparison
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.outputs import check_output, is_standard_output
 from tilewright.tune.measure import QUICK

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.checking.sample import INITS, Operands, operands
 from tilewright.cli.console import UsageError, choose, size
 from tilewright.cli.npy import read
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import DTypeError
-from tilewright.inspect.spelled import whole
+from tilewright.inspect.typed import whole
 from tilewright.ops.config import SUPPORTED
-from tilewright.ops.sample import INITS, Operands, operands
 from tilewright.tune.machine import memory_bytes
 
 Array = npt.NDArray[Any]

@@ -15,9 +15,9 @@ import numpy as np
 from tilewright.errors import UnknownCountError
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, For, If, Let, Op
-from tilewright.layout.nodes import Cond, Int, Sym
-from tilewright.layout.walk import evaluate, symbols
 from tilewright.runtime.binding import Binding
+from tilewright.symbolic.nodes import Cond, Int, Sym
+from tilewright.symbolic.rebuilding import evaluate, symbols
 
 Integers = np.ndarray[Any, np.dtype[np.int64]]
 

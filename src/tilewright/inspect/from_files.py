@@ -17,8 +17,8 @@ from typing import Any
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError
 from tilewright.inspect.authors import told
-from tilewright.inspect.spelled import nearest
 from tilewright.inspect.subject import Subject, read_shape, require_extents
+from tilewright.inspect.typed import nearest
 from tilewright.lang.program import Parameter, Program
 from tilewright.runtime.kernel import Bound, Kernel
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tilewright.errors import LayoutError
 from tilewright.ir.kernel import Kernel
+from tilewright.ir.legality import widest_vector
 from tilewright.ir.ops import Copy
-from tilewright.ir.rules import widest_vector
 from tilewright.ir.types import Memory, TensorType, Value
-from tilewright.layout.banks import coalescing
-from tilewright.layout.nodes import Sym
-from tilewright.layout.walk import symbols
+from tilewright.symbolic.nodes import Sym
+from tilewright.symbolic.rebuilding import symbols
+from tilewright.threads.banks import coalescing
 
 LARGE = 8193
 """What stands for a size that is not known, times what divides it: no edge cuts a tile."""

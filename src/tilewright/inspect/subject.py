@@ -12,29 +12,29 @@ from typing import Any, Concatenate, Literal, ParamSpec, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.checking.sample import normal
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError, LegalityError, TilewrightError
 from tilewright.inspect.authors import in_kernel
-from tilewright.inspect.spelled import whole
 from tilewright.inspect.timeline import Timeline, timeline
+from tilewright.inspect.typed import whole
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.ir.printer import print_kernel
 from tilewright.ir.verify import violations
 from tilewright.lang.specs import TensorSpec
-from tilewright.layout.walk import evaluate
 from tilewright.ops.config import default_config
-from tilewright.ops.device_array import DeviceArray
 from tilewright.ops.gemm import gemm, output_dtype
-from tilewright.ops.sample import normal
 from tilewright.runtime import cuda
 from tilewright.runtime.arrays import ArrayInfo, describe
 from tilewright.runtime.backends import backend_named
 from tilewright.runtime.binding import Binding, bind
+from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.reference import PreparedReference
 from tilewright.runtime.specialise import spec_of
 from tilewright.runtime.specimens import Order, like
+from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.listing import Listing
 from tilewright.targets.reference.asynchronous import REFERENCE
 from tilewright.targets.reference.recorder import Recorder

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from tilewright.errors import Violation
-from tilewright.ir import async_rules
+from tilewright.ir import async_legality
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.op import Block, Op
 from tilewright.ir.types import BarrierType, Type, Value
-from tilewright.layout.nodes import Int
+from tilewright.symbolic.nodes import Int
 
 FENCED = ("shared", "global")
 """The memories that a fence between ordinary and asynchronous accesses can be of."""
@@ -38,7 +38,7 @@ class Role(Op):
 
     def verify(self) -> Iterator[Violation]:
         """Register counts are multiples of 8 from 24 to 240, for whole warpgroups."""
-        yield from async_rules.verify_role(self)
+        yield from async_legality.verify_role(self)
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ class TmaLoad(Op):
 
     def verify(self) -> Iterator[Violation]:
         """A tensor parameter with one unit stride, a swizzled box, dtypes that agree."""
-        yield from async_rules.verify_tma(self, self.source, self.target)
+        yield from async_legality.verify_tma(self, self.source, self.target)
 
 
 @dataclass(frozen=True)
@@ -146,7 +146,7 @@ class TmaStore(Op):
 
     def verify(self) -> Iterator[Violation]:
         """As `TmaLoad`, the other way."""
-        yield from async_rules.verify_tma(self, self.target, self.source)
+        yield from async_legality.verify_tma(self, self.target, self.source)
 
 
 @dataclass(frozen=True)
@@ -207,7 +207,7 @@ class MmaAsync(Op):
 
     def verify(self) -> Iterator[Violation]:
         """Operand shapes, dtypes and distributions fit; shared operands have a swizzle the hardware knows."""
-        yield from async_rules.verify_mma_async(self)
+        yield from async_legality.verify_mma_async(self)
 
 
 @dataclass(frozen=True)

@@ -11,9 +11,9 @@ from tilewright.errors import Violation
 from tilewright.ir.async_ops import Arrive, ClusterBarrier, MmaAsync, TmaLoad, TmaStore
 from tilewright.ir.op import Op
 from tilewright.ir.types import Memory
-from tilewright.layout.expr import add, mul
-from tilewright.layout.nodes import Int
-from tilewright.layout.ranges import bounds
+from tilewright.symbolic.expr import add, mul
+from tilewright.symbolic.nodes import Int
+from tilewright.symbolic.ranges import bounds
 
 if TYPE_CHECKING:
     from tilewright.ir.kernel import ClusterAxis, Kernel

@@ -10,10 +10,10 @@ from tilewright.dtypes import i32
 from tilewright.errors import LayoutError, Violation
 from tilewright.ir.op import Op
 from tilewright.ir.types import FragmentType, Type, Value
-from tilewright.layout.distribution import Distribution
-from tilewright.layout.nodes import Int
-from tilewright.layout.ranges import bounds
-from tilewright.layout.registers import Keep, Reduction, is_local, reduction
+from tilewright.symbolic.nodes import Int
+from tilewright.symbolic.ranges import bounds
+from tilewright.threads.distribution import Distribution
+from tilewright.threads.registers import Keep, Reduction, is_local, reduction
 
 __all__ = ["FRAGMENT_OPS", "REDUCTIONS", "Coordinates", "Redistribute", "Reduce"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from tilewright.layout.expr import add
-from tilewright.layout.nodes import Int, Mul, Sym
-from tilewright.layout.ranges import bits, bounds, divisor
-from tilewright.layout.walk import parts
+from tilewright.symbolic.expr import add
+from tilewright.symbolic.nodes import Int, Mul, Sym
+from tilewright.symbolic.ranges import bits, bounds, divisor
+from tilewright.symbolic.rebuilding import parts
 
 VARIABLE = -(2**63), 2**63 - 1
 """The least and the largest integer that a variable holds."""

@@ -11,8 +11,8 @@ from tilewright.errors import Violation
 from tilewright.ir.async_ops import MBarrier, PriorGridWait
 from tilewright.ir.ops import Block, For, GetVariable, Let, Op, Shared
 from tilewright.ir.types import Value
-from tilewright.layout.nodes import Cond, Int, Sym
-from tilewright.layout.walk import evaluate, symbols
+from tilewright.symbolic.nodes import Cond, Int, Sym
+from tilewright.symbolic.rebuilding import evaluate, symbols
 
 
 @dataclass(frozen=True)

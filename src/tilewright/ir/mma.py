@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from tilewright.calls import layouts
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LayoutError
-from tilewright.layout.distribution import Distribution
 from tilewright.layout.limits import REPEATS, WARPS
 from tilewright.layout.tuples import integers
-from tilewright.layout.warps import by_warps
+from tilewright.threads.distribution import Distribution
+from tilewright.threads.warps import by_warps
 
 
 @layouts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.ir.types import Value
-from tilewright.layout.nodes import Int
+from tilewright.symbolic.nodes import Int
 
 
 def nearest_shapes(source: Value, target: Value, shapes: tuple[Sequence[Int], Sequence[Int]]) -> str:

@@ -3,8 +3,7 @@
 An operation knows nothing of targets.  Every operation is collective over the threads of the block, unless
 its distribution names fewer.  `tilewright.ir.op.Op.roles` says what it reads and writes.
 
-To add an operation: write its class here, list it in `OPS`, give it a rule in each target (the reference's
-rule is its meaning), and a test.
+To add one: write its class, list it in `OPS`, give it a rule in each target (the reference's is its meaning).
 """
 
 from __future__ import annotations
@@ -15,18 +14,18 @@ from typing import ClassVar
 
 from tilewright.dtypes import DType
 from tilewright.errors import Violation
-from tilewright.ir import elementwise_rules, rules
+from tilewright.ir import elementwise_legality, legality
 from tilewright.ir.async_ops import ASYNC_OPS
 from tilewright.ir.elementwise import FUNCTIONS, result_dtype
 from tilewright.ir.fragment_ops import FRAGMENT_OPS, Redistribute
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.op import EMPTY, Block, Op
-from tilewright.ir.shared_rules import verify_shared
+from tilewright.ir.shared_legality import verify_shared
 from tilewright.ir.types import FragmentType, Memory, ScalarType, TensorType, Type, Value, VariableType
-from tilewright.layout.distribution import Distribution
-from tilewright.layout.nodes import Cond, Int, Sym
-from tilewright.layout.transforms import Transform
-from tilewright.layout.view import View
+from tilewright.symbolic.nodes import Cond, Int, Sym
+from tilewright.threads.distribution import Distribution
+from tilewright.views.transforms import Transform
+from tilewright.views.view import View
 
 __all__ = [
     "OPS",
@@ -97,7 +96,7 @@ class Fragment(Op):
 
     def verify(self) -> Iterator[Violation]:
         """The dtype must be able to hold what it is filled with."""
-        yield from elementwise_rules.verify_literals(self, self.dtype, (self.fill,))
+        yield from elementwise_legality.verify_literals(self, self.dtype, (self.fill,))
 
 
 @dataclass(frozen=True)
@@ -168,7 +167,7 @@ class Copy(Op):
 
     def verify(self) -> Iterator[Violation]:
         """Shapes agree, the distribution covers the tile once, the vector is legal on both sides."""
-        yield from rules.verify_copy(self)
+        yield from legality.verify_copy(self)
 
 
 @dataclass(frozen=True)
@@ -179,7 +178,7 @@ class CopyAsync(Copy):
 
     def verify(self) -> Iterator[Violation]:
         """As `Copy`; global to shared, equal dtypes, accesses of 4, 8 or 16 bytes."""
-        yield from rules.verify_copy(self)
+        yield from legality.verify_copy(self)
         memories = tuple(v.tensor.memory if v.is_tensor else None for v in (self.source, self.target))
         if memories != (Memory.GLOBAL, Memory.SHARED):
             yield self.violation("copy_async", "asynchronous copies go from global to shared memory", "copy")
@@ -201,7 +200,8 @@ class CopyAsync(Copy):
 
     def _nearest(self, least: int) -> str:
         """The narrowest vector that is moved in the background, if it is legal here."""
-        return f"vector={least}" if rules.widest_vector(self) >= least else "no vector: it is copied at once"
+        found = legality.widest_vector(self)
+        return f"vector={least}" if found >= least else "no vector: it is copied at once"
 
 
 @dataclass(frozen=True)
@@ -233,9 +233,9 @@ class Fill(Op):
 
     def verify(self) -> Iterator[Violation]:
         """The dtype must be able to hold the value."""
-        yield from elementwise_rules.verify_literals(self, self.target.dtype, (self.value,))
+        yield from elementwise_legality.verify_literals(self, self.target.dtype, (self.value,))
         if isinstance(self.value, Value):
-            yield from elementwise_rules.verify_conversion(self, self.value, self.target)
+            yield from elementwise_legality.verify_conversion(self, self.value, self.target)
 
 
 # ---------------------------------------------------------------- arithmetic
@@ -263,7 +263,7 @@ class Elementwise(Op):
         values = [v for v in operands_ if isinstance(v, Value)]
         chosen = result_dtype(function, [v.dtype for v in values], dtype)
         maps = [v.type.distribution for v in values if isinstance(v.type, FragmentType)]
-        return FragmentType(chosen, elementwise_rules.widest_map(maps)) if maps else ScalarType(chosen)
+        return FragmentType(chosen, elementwise_legality.widest_map(maps)) if maps else ScalarType(chosen)
 
     def verify(self) -> Iterator[Violation]:
         """The function exists, with this many operands, over distributions that fit together."""
@@ -272,7 +272,7 @@ class Elementwise(Op):
             yield self.violation(
                 "elementwise", f"{self.function} takes {arity} operands, not {len(self.operands_)}"
             )
-        yield from elementwise_rules.verify_elementwise(self)
+        yield from elementwise_legality.verify_elementwise(self)
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ class Mma(Op):
 
     def verify(self) -> Iterator[Violation]:
         """Operand shapes, dtypes and distributions fit the tiled MMA."""
-        yield from rules.verify_mma(self)
+        yield from legality.verify_mma(self)
 
 
 # ---------------------------------------------------------------- synchronisation

@@ -17,11 +17,11 @@ from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.ir.ops import OPS, Block, Fill, For, GetVariable, If, Let, Op
 from tilewright.ir.printer import VERSION
 from tilewright.ir.types import Memory, ScalarType, TensorType, Value
-from tilewright.layout import expr
-from tilewright.layout.distribution import Distribution, Mode
-from tilewright.layout.nodes import TRUE, Cond, Constant, Int, Sym
-from tilewright.layout.transforms import TRANSFORMS
-from tilewright.layout.view import View, coordinates
+from tilewright.symbolic import expr
+from tilewright.symbolic.nodes import TRUE, Cond, Constant, Int, Sym
+from tilewright.threads.distribution import Distribution, Mode
+from tilewright.views.transforms import TRANSFORMS
+from tilewright.views.view import View, coordinates
 
 _MISFITS = (
     TilewrightError,

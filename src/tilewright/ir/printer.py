@@ -16,11 +16,11 @@ from tilewright.ir.kernel import Kernel, Param, ScalarParam, SizeParam, TensorPa
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.ir.ops import Block, For, If, Op
 from tilewright.ir.types import Value
-from tilewright.layout.distribution import Distribution
-from tilewright.layout.nodes import TRUE, Cond, Expr, Sym
-from tilewright.layout.spelling import format_cond, format_int
-from tilewright.layout.transforms import TRANSFORMS
-from tilewright.layout.view import View
+from tilewright.symbolic.nodes import TRUE, Cond, Expr, Sym
+from tilewright.symbolic.spelling import format_cond, format_int
+from tilewright.threads.distribution import Distribution
+from tilewright.views.transforms import TRANSFORMS
+from tilewright.views.view import View
 
 VERSION = 1
 

@@ -7,9 +7,9 @@ from enum import Enum
 from typing import TypeAlias
 
 from tilewright.dtypes import DType
-from tilewright.layout.distribution import Distribution
-from tilewright.layout.nodes import Int
-from tilewright.layout.view import View
+from tilewright.symbolic.nodes import Int
+from tilewright.threads.distribution import Distribution
+from tilewright.views.view import View
 
 
 class Memory(Enum):

@@ -7,15 +7,15 @@ from dataclasses import fields
 from typing import Any
 
 from tilewright.errors import Violation
-from tilewright.ir import clusters, prior_grid
+from tilewright.ir import clusters, prior_grid_legality
 from tilewright.ir.async_ops import MBarrier, Role, RoleBarrier, TmaLoad, TmaStore
 from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Derived, Kernel, SizeParam
 from tilewright.ir.ops import Block, For, Mma, Op
 from tilewright.ir.types import TensorType, Value
-from tilewright.layout.nodes import Cond, Expr, Sym
-from tilewright.layout.view import View
-from tilewright.layout.walk import symbols
+from tilewright.symbolic.nodes import Cond, Expr, Sym
+from tilewright.symbolic.rebuilding import symbols
+from tilewright.views.view import View
 
 
 def violations(kernel: Kernel) -> list[Violation]:
@@ -27,7 +27,7 @@ def violations(kernel: Kernel) -> list[Violation]:
     found.extend(_warps(kernel))
     found.extend(_inner_roles(kernel.body))
     found.extend(_barriers_in_loops(kernel.body))
-    found.extend(prior_grid.violations(kernel))
+    found.extend(prior_grid_legality.violations(kernel))
     found.extend(clusters.violations(kernel))
     return found
 

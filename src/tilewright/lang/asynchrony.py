@@ -18,7 +18,7 @@ from tilewright.lang.tensors import Fragment, Tensor, constant
 from tilewright.lang.tracer import current
 from tilewright.lang.verbs import verb
 from tilewright.layout.limits import ARRIVALS, BARRIERS, WARPS
-from tilewright.layout.nodes import Int
+from tilewright.symbolic.nodes import Int
 
 
 @verb(warps=WARPS)

@@ -12,8 +12,8 @@ from tilewright.lang.source import here
 from tilewright.lang.tensors import static
 from tilewright.lang.tracer import current
 from tilewright.lang.verbs import verb
-from tilewright.layout.nodes import Int
-from tilewright.layout.ranges import bounds
+from tilewright.symbolic.nodes import Int
+from tilewright.symbolic.ranges import bounds
 
 
 @verb

@@ -20,10 +20,10 @@ from tilewright.lang.syntax import code_here, leaving
 from tilewright.lang.tracer import current
 from tilewright.lang.verbs import inline, verb
 from tilewright.lang.watch import Watch
-from tilewright.layout.expr import less
 from tilewright.layout.limits import UNROLLED
-from tilewright.layout.nodes import Int, Sym
-from tilewright.layout.walk import symbols
+from tilewright.symbolic.expr import less
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.rebuilding import symbols
 
 
 @verb

@@ -6,10 +6,10 @@ from tilewright.errors import TraceError, shown
 from tilewright.ir.kernel import Guard
 from tilewright.lang.source import here
 from tilewright.lang.tracer import current
-from tilewright.layout import expr
-from tilewright.layout.nodes import Int
-from tilewright.layout.ranges import bounds
-from tilewright.layout.walk import symbols
+from tilewright.symbolic import expr
+from tilewright.symbolic.nodes import Int
+from tilewright.symbolic.ranges import bounds
+from tilewright.symbolic.rebuilding import symbols
 
 FOUND = -(2**62)
 """Integers that may be less than this are made of variables: of sizes and indices more is known."""

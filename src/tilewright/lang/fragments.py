@@ -29,8 +29,8 @@ from tilewright.lang.scalars import (
 from tilewright.lang.source import here
 from tilewright.lang.tracer import current, located, open_region
 from tilewright.lang.verbs import verb
-from tilewright.layout.distribution import Distribution
-from tilewright.layout.nodes import And, Cond, Constant, Equal, Expr, Int, Less, Not, Or
+from tilewright.symbolic.nodes import And, Cond, Constant, Equal, Expr, Int, Less, Not, Or
+from tilewright.threads.distribution import Distribution
 
 
 class _Arithmetic(Arithmetic):

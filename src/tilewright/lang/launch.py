@@ -16,11 +16,11 @@ from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor, static
 from tilewright.lang.tracer import current
 from tilewright.lang.verbs import verb
-from tilewright.layout.expr import mul
-from tilewright.layout.nodes import Cond, Constant, Int, Sym
-from tilewright.layout.ranges import bits, bounds, divisor
-from tilewright.layout.view import View
-from tilewright.layout.walk import symbols
+from tilewright.symbolic.expr import mul
+from tilewright.symbolic.nodes import Cond, Constant, Int, Sym
+from tilewright.symbolic.ranges import bits, bounds, divisor
+from tilewright.symbolic.rebuilding import symbols
+from tilewright.views.view import View
 
 
 @verb

@@ -36,11 +36,11 @@ from tilewright.lang.source import here
 from tilewright.lang.tensors import Fragment, Number, Tensor, constant, static
 from tilewright.lang.tracer import current, located
 from tilewright.lang.verbs import inline, verb
-from tilewright.layout.distribution import Distribution
 from tilewright.layout.layout import Layout
 from tilewright.layout.limits import SHARED_BYTES
-from tilewright.layout.transforms import Swizzle
-from tilewright.layout.view import View
+from tilewright.threads.distribution import Distribution
+from tilewright.views.transforms import Swizzle
+from tilewright.views.view import View
 
 __all__ = [
     "accumulator",

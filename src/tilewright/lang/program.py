@@ -38,9 +38,9 @@ from tilewright.lang.source import raised_at
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Number, Tensor
 from tilewright.lang.tracer import Tracer, tracing
-from tilewright.layout.nodes import Int, Sym
-from tilewright.layout.view import View
+from tilewright.symbolic.nodes import Int, Sym
 from tilewright.tracebacks import mark
+from tilewright.views.view import View
 
 LEAST, LARGEST = -(2**31), 2**31 - 1
 

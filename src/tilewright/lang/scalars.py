@@ -19,8 +19,8 @@ from tilewright.lang.numpy_functions import no_numpy_function, operator_of
 from tilewright.lang.source import author_frame, here, instruction_at
 from tilewright.lang.tracer import located, open_region
 from tilewright.lang.verbs import inline
-from tilewright.layout import expr
-from tilewright.layout.nodes import Cond, Constant, Expr, Int
+from tilewright.symbolic import expr
+from tilewright.symbolic.nodes import Cond, Constant, Expr, Int
 
 Index: TypeAlias = Union[int, "Scalar"]
 legal(

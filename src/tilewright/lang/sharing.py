@@ -9,12 +9,12 @@ from tilewright.errors import LayoutError
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
 from tilewright.lang.scalars import unwrap
 from tilewright.lang.threads import check_vector_dim, static_tile, thread_map
-from tilewright.layout.coalesced import coalesced
-from tilewright.layout.distribution import Distribution
 from tilewright.layout.layout import Layout
-from tilewright.layout.nodes import Int
-from tilewright.layout.questions import contiguous_run, stride
-from tilewright.layout.view import View
+from tilewright.symbolic.nodes import Int
+from tilewright.threads.coalesced import coalesced
+from tilewright.threads.distribution import Distribution
+from tilewright.views.questions import contiguous_run, stride
+from tilewright.views.view import View
 
 ACCESS_BYTES = 16
 """The widest access of a thread."""

@@ -16,7 +16,7 @@ from types import CodeType, FrameType, TracebackType
 from tilewright.errors import Frame, Location
 
 # What runs beneath the author's code; `ops` writes kernels as authors do.
-_ROOMS = ("lang", "runtime", "layout", "ir", "targets")
+_ROOMS = ("lang", "runtime", "ir", "threads", "views", "layout", "symbolic", "targets")
 _PACKAGE = Path(__file__).parents[1]
 _OURS = (
     *(str(_PACKAGE / room) + os.sep for room in _ROOMS),

@@ -16,16 +16,16 @@ from tilewright.lang.scalars import Index, as_tuple, from_end, spelled_slice, un
 from tilewright.lang.sharing import share_out
 from tilewright.lang.source import here
 from tilewright.lang.threads import thread_map
-from tilewright.lang.tiles import Tiles
+from tilewright.lang.tile_index import Tiles
 from tilewright.lang.tracer import current, located, open_region
 from tilewright.lang.verbs import verb
-from tilewright.layout import transforms as t
-from tilewright.layout.expr import add, ceil_div, expand, mul
-from tilewright.layout.im2col import im2col_requirements, im2col_transforms
 from tilewright.layout.layout import Layout
-from tilewright.layout.nodes import Int
-from tilewright.layout.transforms import Transform
-from tilewright.layout.walk import symbols
+from tilewright.symbolic.expr import add, ceil_div, expand, mul
+from tilewright.symbolic.nodes import Int
+from tilewright.symbolic.rebuilding import symbols
+from tilewright.views import transforms as t
+from tilewright.views.im2col import im2col_requirements, im2col_transforms
+from tilewright.views.transforms import Transform
 
 __all__ = ["Fragment", "Number", "Operand", "Tensor", "constant", "elementwise", "static", "thread_map"]
 
@@ -197,7 +197,7 @@ class Tensor:
             spatial: the spatial dimensions, outermost first.
             filter: extents of the filter, one per spatial dimension.
             geometry: ``stride``, ``dilation``, ``padding``, ``batch``, ``channel``, ``group``, ``groups``, as
-                in `tilewright.layout.im2col.im2col`.
+                in `tilewright.views.im2col.im2col`.
 
         Raises:
             TraceError: the dimensions do not name each of the tensor's once, or a filter does not fit.  Where

@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from tilewright.errors import LayoutError
 from tilewright.lang.scalars import as_tuple, unwrap
 from tilewright.layout.counts import divisor_at_most
-from tilewright.layout.distribution import Distribution, Mode, blocked
 from tilewright.layout.layout import Layout
-from tilewright.layout.nodes import Int
+from tilewright.symbolic.nodes import Int
+from tilewright.threads.distribution import Distribution, Mode, blocked
 
 
 def thread_map(

@@ -18,9 +18,9 @@ from tilewright.lang.tensors import Tensor, constant
 from tilewright.lang.tracer import current, located
 from tilewright.lang.verbs import verb
 from tilewright.layout.counts import divisor_at_most
-from tilewright.layout.distribution import Distribution, Mode
-from tilewright.layout.ranges import bounds
-from tilewright.layout.registers import Keep, reduction, thread_digits
+from tilewright.symbolic.ranges import bounds
+from tilewright.threads.distribution import Distribution, Mode
+from tilewright.threads.registers import Keep, reduction, thread_digits
 
 __all__ = ["causal_mask", "coordinates", "redistribute", "reduce_max", "reduce_min", "reduce_sum"]
 

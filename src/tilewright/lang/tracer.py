@@ -14,7 +14,7 @@ from tilewright.ir.ops import Block, Op
 from tilewright.ir.types import Value
 from tilewright.lang.source import assigned_names, here
 from tilewright.lang.syntax import unpacked_name
-from tilewright.layout.nodes import Sym
+from tilewright.symbolic.nodes import Sym
 
 OpType = TypeVar("OpType", bound=Op)
 _current: ContextVar[Tracer] = ContextVar("tracer")

@@ -1,1 +1,1 @@
-"""Integers, layouts, views and distributions: everything about where an element lies."""
+"""Layouts: nested shapes and strides, their algebra, and the sizes that they may have."""

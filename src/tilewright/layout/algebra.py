@@ -2,7 +2,7 @@
 
 Extents and strides may be symbolic wherever the divisibility that an operation rests on can be proved.  What
 is inadmissible, or cannot be decided, is refused with the condition that failed: an algebra that answered
-anyway would answer wrongly.  Ragged tiling is the business of views (`tilewright.layout.transforms.Tile`).
+anyway would answer wrongly.  Ragged tiling is the business of views (`tilewright.views.transforms.Tile`).
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import TypeAlias, cast
 from tilewright.calls import layouts
 from tilewright.errors import LayoutError, shown
 from tilewright.kinds import MOST_ENTRIES, is_integer, is_sequence, legal
-from tilewright.layout.expr import ceil_div, equal, floordiv, mul, prove
 from tilewright.layout.layout import Layout
 from tilewright.layout.modes import Pair, coalesced, compose, divides, from_pairs, gaps_of, nearest, pairs_of
-from tilewright.layout.nodes import Expr, Int
 from tilewright.layout.tuples import DEEPEST
+from tilewright.symbolic.expr import ceil_div, equal, floordiv, mul, prove
+from tilewright.symbolic.nodes import Expr, Int
 
 Tiler: TypeAlias = Int | Layout | Sequence["Tiler"]
 """What divides a layout: a layout, an extent (packed), or one of these per mode."""

@@ -17,9 +17,6 @@ import numpy as np
 
 from tilewright.calls import layouts
 from tilewright.errors import LayoutError, shown
-from tilewright.layout.expr import add, expand, less, maximum, mul, prove
-from tilewright.layout.nodes import Expr, Int
-from tilewright.layout.ranges import bounds
 from tilewright.layout.shown import Shown
 from tilewright.layout.tuples import (
     IntTuple,
@@ -31,6 +28,9 @@ from tilewright.layout.tuples import (
     product,
     unflatten,
 )
+from tilewright.symbolic.expr import add, expand, less, maximum, mul, prove
+from tilewright.symbolic.nodes import Expr, Int
+from tilewright.symbolic.ranges import bounds
 
 
 @layouts

@@ -7,10 +7,10 @@ from functools import cmp_to_key
 from typing import TypeAlias
 
 from tilewright.errors import LayoutError
-from tilewright.layout.expr import add, equal, floordiv, less, less_equal, mod, mul, prove
 from tilewright.layout.layout import Layout
-from tilewright.layout.nodes import Int
 from tilewright.layout.tuples import IntTuple, flat
+from tilewright.symbolic.expr import add, equal, floordiv, less, less_equal, mod, mul, prove
+from tilewright.symbolic.nodes import Int
 
 Pair: TypeAlias = tuple[Int, Int]
 

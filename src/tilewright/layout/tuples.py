@@ -10,8 +10,8 @@ import numpy as np
 
 from tilewright.errors import LayoutError, shown
 from tilewright.kinds import MOST_ENTRIES, is_integer, is_sequence
-from tilewright.layout.expr import mul
-from tilewright.layout.nodes import Expr, Int
+from tilewright.symbolic.expr import mul
+from tilewright.symbolic.nodes import Expr, Int
 
 IntTuple: TypeAlias = Int | tuple["IntTuple", ...]
 

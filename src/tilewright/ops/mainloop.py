@@ -10,7 +10,7 @@ from tilewright.lang.control import range as traced_range
 from tilewright.lang.control import unroll, when
 from tilewright.lang.scalars import Index, ceil_div
 from tilewright.lang.tensors import Fragment, Tensor
-from tilewright.layout.view import View
+from tilewright.views.view import View
 
 
 def mainloop(

@@ -8,13 +8,13 @@ from dataclasses import replace
 from tilewright.ir.fragment_ops import Redistribute
 from tilewright.ir.indices import loop_index
 from tilewright.ir.kernel import Kernel
+from tilewright.ir.legality import widest_vector
 from tilewright.ir.ops import Block, Copy, For, Fragment, Mma, Op, Reshape
-from tilewright.ir.rules import widest_vector
 from tilewright.ir.types import Value
-from tilewright.layout.expr import mul
-from tilewright.layout.nodes import Int
-from tilewright.layout.transforms import Tile
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
+from tilewright.symbolic.expr import mul
+from tilewright.symbolic.nodes import Int
+from tilewright.views.transforms import Tile
 
 
 def expand_mma(kernel: Kernel, *, unroll: int = 64) -> Kernel:

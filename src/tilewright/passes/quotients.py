@@ -19,11 +19,11 @@ from dataclasses import replace
 
 from tilewright.ir.kernel import Derived, Kernel, SizeParam
 from tilewright.ir.ops import Copy
-from tilewright.layout.expr import floordiv, maximum
-from tilewright.layout.nodes import FloorDiv, Int, Mod, Sym
-from tilewright.layout.ranges import bounds
-from tilewright.layout.walk import parts, symbols
 from tilewright.passes.rewrite import names_of
+from tilewright.symbolic.expr import floordiv, maximum
+from tilewright.symbolic.nodes import FloorDiv, Int, Mod, Sym
+from tilewright.symbolic.ranges import bounds
+from tilewright.symbolic.rebuilding import parts, symbols
 
 LARGEST = 2**63 - 1
 """What is divided to make an inverse."""

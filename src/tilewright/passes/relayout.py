@@ -9,11 +9,11 @@ from tilewright.ir.async_ops import MmaAsync, TmaLoad, TmaStore
 from tilewright.ir.builder import make
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Op, Reshape, Shared
-from tilewright.layout.nodes import Int, Sym
-from tilewright.layout.transforms import Swizzle
-from tilewright.layout.view import View
-from tilewright.layout.walk import substitute
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.rebuilding import substitute
+from tilewright.views.transforms import Swizzle
+from tilewright.views.view import View
 
 Choice: TypeAlias = View | tuple[Swizzle, ...] | None
 Policy: TypeAlias = Callable[[Shared, tuple[Op, ...]], Choice]

@@ -27,10 +27,10 @@ from tilewright.ir.kernel import (
 )
 from tilewright.ir.ops import Block, For, Let, Op
 from tilewright.ir.types import Type, Value
-from tilewright.layout.nodes import Cond, Expr, Int, Sym
-from tilewright.layout.transforms import TRANSFORMS
-from tilewright.layout.view import View, coordinates
-from tilewright.layout.walk import substitute
+from tilewright.symbolic.nodes import Cond, Expr, Int, Sym
+from tilewright.symbolic.rebuilding import substitute
+from tilewright.views.transforms import TRANSFORMS
+from tilewright.views.view import View, coordinates
 
 OpType = TypeVar("OpType", bound=Op)
 Change: TypeAlias = "Callable[[Op, Rewriter], Iterable[Op] | None]"

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tilewright.ir.kernel import Kernel
+from tilewright.ir.legality import widest_vector
 from tilewright.ir.ops import Copy, CopyAsync, Op
-from tilewright.ir.rules import widest_vector
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 
 

@@ -10,9 +10,9 @@ from typing import Any
 from tilewright.errors import LaunchError
 from tilewright.ir.kernel import Argument, Derived, Extent, Kernel, Stride
 from tilewright.ir.types import Value
-from tilewright.layout.nodes import Sym
-from tilewright.layout.walk import evaluate
 from tilewright.runtime.arrays import ArrayInfo
+from tilewright.symbolic.nodes import Sym
+from tilewright.symbolic.rebuilding import evaluate
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from tilewright.calls import launches
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Program
 from tilewright.runtime.backends import backend_named, broken_rules
-from tilewright.runtime.checking import Blocks
+from tilewright.runtime.check_arguments import Blocks
 from tilewright.runtime.executable import Prepared
 from tilewright.runtime.specimens import check_count, in_order, with_arrays
 

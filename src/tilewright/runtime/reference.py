@@ -14,7 +14,7 @@ from tilewright.lang.program import Parameter
 from tilewright.runtime.arguments import number
 from tilewright.runtime.arrays import ArrayInfo, describe, elements
 from tilewright.runtime.binding import Binding
-from tilewright.runtime.checking import WORK, Blocks, asked_blocks, check_lanes
+from tilewright.runtime.check_arguments import WORK, Blocks, asked_blocks, check_lanes
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.trials import check_sizes
 from tilewright.targets.reference.memory import overlapping

@@ -11,8 +11,8 @@ from tilewright.dtypes import DType, bf16, f16, f32, f64, i8, i32
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LayoutError
 from tilewright.ir.mma import MmaAtom
-from tilewright.layout.distribution import Distribution, Mode
 from tilewright.layout.tuples import integer, integers
+from tilewright.threads.distribution import Distribution, Mode
 
 
 def _mma_sync(a_dtype: DType, c_dtype: DType, k: int, name: str, precision: int | None = None) -> MmaAtom:

@@ -15,12 +15,12 @@ from tilewright.ir.builder import Names
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, For, GetVariable, If, Let, Op, Partition, Reshape, SetVariable, Variable
 from tilewright.ir.types import Value
-from tilewright.layout.nodes import Cond, FloorDiv, Int, Mod, Sym
-from tilewright.layout.ranges import bounds
-from tilewright.layout.spelling import Speller
-from tilewright.layout.walk import symbols
 from tilewright.passes.quotients import inverses
 from tilewright.passes.rewrite import defined_names
+from tilewright.symbolic.nodes import Cond, FloorDiv, Int, Mod, Sym
+from tilewright.symbolic.ranges import bounds
+from tilewright.symbolic.rebuilding import symbols
+from tilewright.symbolic.spelling import Speller
 from tilewright.targets.rules import RuleTable
 
 

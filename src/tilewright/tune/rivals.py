@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import DType, dtype
-from tilewright.ops.device_array import DeviceArray
+from tilewright.runtime.device_array import DeviceArray
 
 Calls = dict[str, Callable[[], object]]
 

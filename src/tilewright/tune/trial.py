@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.checking.compare import Accumulation, Comparison, compare_gemm
+from tilewright.checking.sample import Operands
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import TilewrightError
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.ir.mma import MmaAtom
 from tilewright.ops.config import Config, default_config
-from tilewright.ops.device_array import DeviceArray
 from tilewright.ops.gemm import gemm, output_dtype
-from tilewright.ops.sample import Operands
 from tilewright.runtime import cuda
-from tilewright.runtime.compare import Accumulation, Comparison, compare_gemm
+from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.kernel import Bound
 from tilewright.tune.measure import Effort, measure
@@ -49,7 +49,7 @@ class Trial:
 
     Example:
         >>> from tilewright.dtypes import f32
-        >>> from tilewright.ops.sample import operands
+        >>> from tilewright.checking.sample import operands
         >>> trial = gemm_trial(operands("random", f32, (40, 50, 60)), "reference")
         >>> trial.run()[0].target, trial.verify().ok
         ('reference', True)

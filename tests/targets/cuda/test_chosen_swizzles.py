@@ -13,16 +13,16 @@ from tests.hazards import test_mutants as ladder
 import tilewright as tw
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Copy
-from tilewright.layout.distribution import Distribution
-from tilewright.layout.view import View
-from tilewright.layout.walk import evaluate, symbols
 from tilewright.ops.config import default_config
 from tilewright.ops.gemm import gemm, output_dtype
 from tilewright.passes.expand_mma import expand_mma
 from tilewright.passes.vectors import resolve_vectors
+from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.targets import cuda
 from tilewright.targets.cuda.banks import in_shared, requests
 from tilewright.targets.simt.matrices import matrix_load
+from tilewright.threads.distribution import Distribution
+from tilewright.views.view import View
 
 LANES, BANKS, WORD_BYTES, ROW_BYTES = 32, 32, 4, 16
 

@@ -12,8 +12,8 @@ import pytest
 from tilewright.dtypes import DType
 from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam, TensorParam, Workspace
 from tilewright.ir.types import Value
-from tilewright.layout.walk import evaluate
 from tilewright.runtime.native import find_toolchains
+from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets import cuda, reference
 
 SIZES = {"M": 96, "N": 80, "K": 112, "B": 5, "P": 1003, "T": 704}

@@ -10,9 +10,9 @@ from tests.targets.operators import FLOATS, INTEGERS, compare, kernel_of, operan
 
 from tilewright.dtypes import DType
 from tilewright.ir.kernel import SizeParam, TensorParam
-from tilewright.layout.walk import evaluate
 from tilewright.runtime.native import find_toolchains
 from tilewright.runtime.nvrtc import compile_text
+from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets import cuda, reference
 
 DTYPES = (*FLOATS, *INTEGERS)

@@ -10,8 +10,8 @@ from tests.targets.test_saturation import NUMBERS, compare, outputs, samples, sa
 
 from tilewright.dtypes import DType
 from tilewright.ir.kernel import SizeParam, TensorParam
-from tilewright.layout.walk import evaluate
 from tilewright.runtime.native import find_toolchains
+from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets import cuda, reference
 
 SAMPLES = {kind.name: samples(kind) for kind in NUMBERS}

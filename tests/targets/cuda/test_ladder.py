@@ -11,10 +11,10 @@ import pytest
 import tilewright as tw
 from tilewright.ir import ops, verify
 from tilewright.ir.kernel import Kernel
-from tilewright.layout.banks import bank_conflicts
-from tilewright.layout.transforms import Merge, Permute, Tile
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
+from tilewright.threads.banks import bank_conflicts
+from tilewright.views.transforms import Merge, Permute, Tile
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
 IM2COL = runpy.run_path(str(EXAMPLES / "05_im2col.py"))

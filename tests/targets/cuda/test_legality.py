@@ -12,11 +12,11 @@ from tilewright.errors import LaunchError
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.parser import parse_kernel
 from tilewright.ir.printer import print_kernel
-from tilewright.layout.transforms import Swizzle
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
 from tilewright.targets.arch import architecture, of_capability
 from tilewright.targets.cuda.banks import passes
+from tilewright.views.transforms import Swizzle
 
 Cases = dict[str, Callable[[], Kernel]]
 

@@ -7,14 +7,14 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.ir import verify
-from tilewright.ir.async_rules import Panels, panels
+from tilewright.ir.async_legality import Panels, panels
 from tilewright.layout.layout import row_major
-from tilewright.layout.transforms import Merge, Permute, Swizzle
-from tilewright.layout.view import View
-from tilewright.runtime.compare import Accumulation, compare_gemm
 from tilewright.runtime.nvrtc import FATAL, compile_text
 from tilewright.targets import cuda
+from tilewright.views.transforms import Merge, Permute, Swizzle
+from tilewright.views.view import View
 
 from .majors import CASES, bind
 

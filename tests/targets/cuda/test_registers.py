@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.ir import async_ops, ops, verify
 from tilewright.passes.rewrite import rewrite_kernel
-from tilewright.runtime.compare import Accumulation, compare_gemm
 from tilewright.runtime.nvrtc import FATAL, compile_text
 from tilewright.targets import cuda
 from tilewright.targets.reference import Kind, run

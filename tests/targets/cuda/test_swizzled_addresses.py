@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tilewright as tw
-from tilewright.layout.nodes import Int, Sym
-from tilewright.layout.view import View
-from tilewright.layout.walk import evaluate, symbols
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.targets.simt.swizzled import split_flips
-from tilewright.targets.simt.walk import split_offset
+from tilewright.targets.simt.thread_values import split_offset
+from tilewright.views.view import View
 
 ROW, COL = Sym("row", 0, 15), Sym("col", 0, 8, 8)
 STEP, STAGE = Sym("step", 0, 3), Sym("stage", 0, 1)

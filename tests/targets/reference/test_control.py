@@ -6,8 +6,8 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.lang.program import Program
-from tilewright.layout.distribution import Distribution, Mode
 from tilewright.targets.reference import Kind, run
+from tilewright.threads.distribution import Distribution, Mode
 
 from .calls import MOVE, launch, spec, square
 

@@ -10,10 +10,10 @@ from tilewright.ir import ops
 from tilewright.ir.builder import Builder
 from tilewright.ir.kernel import Kernel, TensorParam
 from tilewright.ir.types import Memory, TensorType, Value
-from tilewright.layout.distribution import Distribution, Mode
-from tilewright.layout.transforms import Swizzle
-from tilewright.layout.view import View
 from tilewright.targets.reference import run
+from tilewright.threads.distribution import Distribution, Mode
+from tilewright.views.transforms import Swizzle
+from tilewright.views.view import View
 
 
 def through_shared(view, element, spread, vector=None):

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.dtypes import dtype
 from tilewright.errors import LegalityError
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
-from tilewright.runtime.compare import Accumulation, compare_gemm
 from tilewright.targets.atoms import MMA_BF16, MMA_F16, MMA_F16_F16, MMA_I8, MMA_TF32, fma
 from tilewright.targets.reference import run
 

@@ -15,9 +15,9 @@ from tilewright.ir.elementwise import ARITHMETIC, COMPARISON, FLOATING, FUNCTION
 from tilewright.ir.kernel import Kernel, TensorParam
 from tilewright.ir.ops import OPS, Block, Copy, Elementwise, Fragment
 from tilewright.ir.types import Memory, TensorType, Value
-from tilewright.layout.distribution import Distribution, Mode
-from tilewright.layout.view import View
 from tilewright.targets.reference import REFERENCE, numerics, run
+from tilewright.threads.distribution import Distribution, Mode
+from tilewright.views.view import View
 
 from .calls import MOVE, launch, square
 

@@ -11,12 +11,12 @@ from tilewright.ir import ops
 from tilewright.ir.builder import Builder
 from tilewright.ir.kernel import Argument, Derived, Extent, Guard, Kernel, SizeParam, Stride, TensorParam
 from tilewright.ir.types import Memory, TensorType, Value
-from tilewright.layout.distribution import Distribution, Mode
-from tilewright.layout.expr import less
-from tilewright.layout.nodes import Sym
-from tilewright.layout.transforms import Slice, Tile
-from tilewright.layout.view import View
+from tilewright.symbolic.expr import less
+from tilewright.symbolic.nodes import Sym
 from tilewright.targets.reference import Kind, bind_sizes, run
+from tilewright.threads.distribution import Distribution, Mode
+from tilewright.views.transforms import Slice, Tile
+from tilewright.views.view import View
 
 N, PITCH, COUNT = Sym("N", 0, 1000), Sym("PITCH", 0), Sym("COUNT", 0, 100)
 ROW = Distribution((8,), (Mode(8, 0, 1),), ())

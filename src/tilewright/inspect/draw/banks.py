@@ -13,11 +13,11 @@ from tilewright.inspect.draw.marks import MONO_WIDTH, Box, Label, Line, Mark, Sp
 from tilewright.inspect.draw.palette import FAINT, HUES, LINE, PAPER, RULE, mixed
 from tilewright.inspect.draw.picture import Picture
 from tilewright.kinds import Count
-from tilewright.layout.banks import WORD_BYTES, accesses, lanes_together
-from tilewright.layout.distribution import Distribution
 from tilewright.layout.layout import Layout
 from tilewright.layout.limits import LANES, WIDEST
-from tilewright.layout.view import View
+from tilewright.threads.banks import WORD_BYTES, accesses, lanes_together
+from tilewright.threads.distribution import Distribution
+from tilewright.views.view import View
 
 BANKS = 32
 MOST_PASSES = 48
@@ -72,7 +72,7 @@ def bank_requests(
         LayoutError: the distribution is of another tile, or the vectors are not contiguous or not aligned.
 
     Example:
-        >>> from tilewright.layout.distribution import blocked
+        >>> from tilewright.threads.distribution import blocked
         >>> columns = blocked((32, 4), threads=(32, 1), order=(0, 1))
         >>> [request.degree for request in bank_requests(Layout((32, 4), (32, 1)), columns, 4, 4)]
         [8, 8, 8, 8]
@@ -118,7 +118,7 @@ def draw_banks(
         LayoutError: the distribution is of another tile, or the vectors are not contiguous or not aligned.
 
     Example:
-        >>> from tilewright.layout.distribution import blocked
+        >>> from tilewright.threads.distribution import blocked
         >>> columns = blocked((32, 4), threads=(32, 1), order=(0, 1))
         >>> draw_banks(Layout((32, 4), (32, 1)), columns, vector=4, element_bytes=4).title
         '8-way bank conflicts'

@@ -15,8 +15,8 @@ from tilewright.inspect.draw.palette import of_fraction
 from tilewright.inspect.draw.picture import Picture
 from tilewright.layout.layout import Layout
 from tilewright.layout.tuples import flat
-from tilewright.layout.view import View
-from tilewright.layout.walk import symbols
+from tilewright.symbolic.rebuilding import symbols
+from tilewright.views.view import View
 
 
 @layouts

@@ -13,8 +13,8 @@ from tilewright.inspect.draw.grids import NOTHING, Cell, Grid, Swatch, check_siz
 from tilewright.inspect.draw.palette import of_thread
 from tilewright.inspect.draw.picture import Picture
 from tilewright.kinds import Count
-from tilewright.layout.distribution import Distribution
 from tilewright.layout.limits import LANES
+from tilewright.threads.distribution import Distribution
 
 WARP = 32
 
@@ -34,7 +34,7 @@ def draw_distribution(distribution: Distribution, title: str | None = None, lane
         LayoutError: it is no distribution, or its tile has too many elements to look at.
 
     Example:
-        >>> from tilewright.layout.distribution import blocked
+        >>> from tilewright.threads.distribution import blocked
         >>> draw_distribution(blocked((4, 8), threads=(4, 2), order=(1, 0))).title
         'Tile of 4 x 8 on 8 threads'
     """
@@ -57,7 +57,7 @@ def holders(distribution: Distribution) -> dict[tuple[int, ...], list[tuple[int,
         LayoutError: some hold what is outside of the tile.
 
     Example:
-        >>> from tilewright.layout.distribution import blocked
+        >>> from tilewright.threads.distribution import blocked
         >>> holders(blocked((2, 2), threads=(2, 1), order=(0, 1)))[1, 0]
         [(1, 0)]
     """

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tilewright.errors import LayoutError
 from tilewright.inspect.draw.layouts import draw_layout
 from tilewright.inspect.draw.maps import draw_distribution
-from tilewright.layout.distribution import Distribution
 from tilewright.layout.layout import Layout
-from tilewright.layout.view import View
+from tilewright.threads.distribution import Distribution
+from tilewright.views.view import View
 
 
 def svg_of(what: object) -> str | None:

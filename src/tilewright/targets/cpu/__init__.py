@@ -4,6 +4,6 @@ from tilewright.targets.cpu.arch import ARCHS, Arch
 from tilewright.targets.cpu.emit import emit
 from tilewright.targets.cpu.legality import violations
 from tilewright.targets.cpu.lowering import architecture, lower
-from tilewright.targets.cpu.rules import CPU_RULES
+from tilewright.targets.cpu.spelling import CPU_RULES
 
 __all__ = ["ARCHS", "CPU_RULES", "Arch", "architecture", "emit", "lower", "violations"]

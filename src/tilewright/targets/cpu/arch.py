@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from tilewright.dtypes import DType
 from tilewright.ir.mma import MmaAtom
-from tilewright.layout.distribution import Distribution, Mode
+from tilewright.threads.distribution import Distribution, Mode
 
 MOST_ROWS = 14
 MOST_VECTORS = 4

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from tilewright.ir.ops import Op, Reshape, Shared
 from tilewright.ir.types import Value
-from tilewright.layout.expr import add, floordiv, mod, mul
-from tilewright.layout.nodes import Int, Sym
-from tilewright.layout.transforms import Merge, Permute, Slice, Tile, Transform, Unmerge
+from tilewright.symbolic.expr import add, floordiv, mod, mul
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.views.transforms import Merge, Permute, Slice, Tile, Transform, Unmerge
 
 
 @dataclass(frozen=True)

@@ -7,15 +7,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from tilewright.ir.ops import Copy, Redistribute
-from tilewright.layout.expr import add, minimum, mul
-from tilewright.layout.nodes import TRUE, Int
-from tilewright.layout.transforms import Slice
+from tilewright.symbolic.expr import add, minimum, mul
+from tilewright.symbolic.nodes import TRUE, Int
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import CpuEmitter, Side
 from tilewright.targets.cpu.literals import literal
 from tilewright.targets.cpu.loops import Axis, Edges, Nest, coalesced, edges, nest, transposed
 from tilewright.targets.cpu.transpose import transposition
 from tilewright.targets.listing import Access
+from tilewright.views.transforms import Slice
 
 LEAST_LANES = 4
 

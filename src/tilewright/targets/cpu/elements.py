@@ -7,11 +7,11 @@ from contextlib import ExitStack, contextmanager
 
 from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.types import Value
-from tilewright.layout.distribution import Distribution
-from tilewright.layout.registers import Digit, broadcast
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import CpuEmitter
 from tilewright.targets.cpu.fuse import Pointwise
+from tilewright.threads.distribution import Distribution
+from tilewright.threads.registers import Digit, broadcast
 
 
 class Loops:

@@ -13,7 +13,7 @@ from tilewright.targets.cpu.fuse import fuse
 from tilewright.targets.cpu.live import needed
 from tilewright.targets.cpu.lowering import architecture, lower
 from tilewright.targets.cpu.prelude import INTEGERS, MACROS, prelude
-from tilewright.targets.cpu.rules import CPU_RULES
+from tilewright.targets.cpu.spelling import CPU_RULES
 from tilewright.targets.listing import Listing
 
 EXPORT = 'extern "C" __attribute__((visibility("default")))'

@@ -11,8 +11,7 @@ from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Op, Redistribute, Shared
 from tilewright.ir.types import FragmentType, Memory, Value
-from tilewright.layout.nodes import Int, Sym
-from tilewright.layout.view import View
+from tilewright.symbolic.nodes import Int, Sym
 from tilewright.targets.cfamily import Dialect, Emitter
 from tilewright.targets.cpu import conversions, functions
 from tilewright.targets.cpu.arch import Arch
@@ -23,6 +22,7 @@ from tilewright.targets.cpu.live import Extents
 from tilewright.targets.cpu.prelude import INTEGERS, OWN_NAMES
 from tilewright.targets.listing import Access
 from tilewright.targets.rules import RuleTable
+from tilewright.views.view import View
 
 CACHE_LINE_BYTES = 64
 # Arrays that begin at the same place of a page evict each other from the first-level cache.

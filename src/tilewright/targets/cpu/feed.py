@@ -15,16 +15,16 @@ from tilewright.ir.builder import make
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Copy, Fragment, Mma, Op, Shared
 from tilewright.ir.types import TensorType, Value
-from tilewright.layout.distribution import Distribution
-from tilewright.layout.expr import expand
-from tilewright.layout.view import View
-from tilewright.layout.walk import substitute
 from tilewright.passes.relayout import relayout_shared, uses
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
+from tilewright.symbolic.expr import expand
+from tilewright.symbolic.rebuilding import substitute
 from tilewright.targets.cpu.axes import operand_axes
 from tilewright.targets.cpu.join import join_multiplies
 from tilewright.targets.cpu.linear import panel_view, panels, row_view, stride
 from tilewright.targets.cpu.sequential import compute_dtype, whole
+from tilewright.threads.distribution import Distribution
+from tilewright.views.view import View
 
 CACHE_LINE_BYTES = 64
 # Rows whose distance is a power of two meet in few sets of the cache; one more line sets them apart.

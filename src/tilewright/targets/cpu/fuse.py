@@ -10,7 +10,7 @@ from typing import ClassVar
 from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.ops import Block, Copy, Elementwise, Fill, For, Fragment, If, Op
 from tilewright.ir.types import FragmentType, Value
-from tilewright.layout.distribution import Distribution
+from tilewright.threads.distribution import Distribution
 
 
 @dataclass(frozen=True)

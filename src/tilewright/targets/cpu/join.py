@@ -15,9 +15,9 @@ from tilewright.ir.builder import make
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, For, If, Mma, Op, Reshape, Shared
 from tilewright.ir.types import Value
-from tilewright.layout.transforms import Slice
-from tilewright.layout.view import View
 from tilewright.passes.rewrite import Rewriter, names_of, rewrite_kernel
+from tilewright.views.transforms import Slice
+from tilewright.views.view import View
 
 MOST_DEPTH = 256
 """Beyond that there is nothing to gain, and panels leave the first-level cache."""

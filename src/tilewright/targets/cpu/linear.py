@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
-from tilewright.layout.expr import add, expand, mul
-from tilewright.layout.nodes import TRUE, Cond, Expr, FloorDiv, Int, Mod, Sym
-from tilewright.layout.view import View, coordinates
-from tilewright.layout.walk import evaluate, substitute, symbols
+from tilewright.symbolic.expr import add, expand, mul
+from tilewright.symbolic.nodes import TRUE, Cond, Expr, FloorDiv, Int, Mod, Sym
+from tilewright.symbolic.rebuilding import evaluate, substitute, symbols
+from tilewright.views.view import View, coordinates
 
 
 def stride(offset: Int, sym: Sym) -> Int | None:

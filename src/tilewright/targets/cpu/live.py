@@ -14,8 +14,8 @@ from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, Copy, Mma, Op, Redistribute
 from tilewright.ir.types import TensorType, Value
-from tilewright.layout.nodes import TRUE, Int
-from tilewright.layout.walk import symbols
+from tilewright.symbolic.nodes import TRUE, Int
+from tilewright.symbolic.rebuilding import symbols
 from tilewright.targets.cpu.loops import edges
 
 

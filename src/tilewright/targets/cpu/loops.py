@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import permutations
 
-from tilewright.layout.expr import add, all_of, ceil_div, expand, minimum, mul
-from tilewright.layout.nodes import TRUE, And, Cond, Int, Less, Sym
-from tilewright.layout.transforms import Merge, Permute
-from tilewright.layout.view import View
-from tilewright.layout.walk import substitute, symbols
+from tilewright.symbolic.expr import add, all_of, ceil_div, expand, minimum, mul
+from tilewright.symbolic.nodes import TRUE, And, Cond, Int, Less, Sym
+from tilewright.symbolic.rebuilding import substitute, symbols
 from tilewright.targets.cpu.linear import size, split_points, stride
+from tilewright.views.transforms import Merge, Permute
+from tilewright.views.view import View
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ def edges(view: View) -> Edges:
     """Take the validity predicate of a view apart.
 
     Example:
-        >>> from tilewright.layout.transforms import Tile
+        >>> from tilewright.views.transforms import Tile
         >>> M = Sym("M", 0, 1000)
         >>> edges(Tile((64,), (2,)).apply(View.strided((M,), (1,)))).upper
         {0: M - 128}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from tilewright.dtypes import DType
 from tilewright.ir.ops import Mma
 from tilewright.ir.types import Value
-from tilewright.layout.expr import add, mul
-from tilewright.layout.nodes import Int, Sym
-from tilewright.layout.walk import substitute
+from tilewright.symbolic.expr import add, mul
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.rebuilding import substitute
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
 from tilewright.targets.cpu.linear import Panels, panels

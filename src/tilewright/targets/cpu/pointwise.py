@@ -7,7 +7,7 @@ from tilewright.ir.elementwise import COMPARISON, CONVERSION, clamped_in, satura
 from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.ops import Copy, Elementwise, Fill, Fragment, Op
 from tilewright.ir.types import Value
-from tilewright.layout.nodes import Expr, Int
+from tilewright.symbolic.nodes import Expr, Int
 from tilewright.targets.cpu import functions
 from tilewright.targets.cpu.conversions import STORAGE, computes_in
 from tilewright.targets.cpu.elements import Loops

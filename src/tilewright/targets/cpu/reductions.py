@@ -10,10 +10,10 @@ import math
 
 from tilewright.dtypes import DType, limits
 from tilewright.ir.fragment_ops import Reduce
-from tilewright.layout.registers import Digit
 from tilewright.targets.cpu.conversions import STORAGE, computes_in
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
 from tilewright.targets.cpu.literals import literal
+from tilewright.threads.registers import Digit
 
 COMBINE = {
     "sum": "{0} + {1}",

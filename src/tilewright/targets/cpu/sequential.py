@@ -29,10 +29,10 @@ from tilewright.ir.ops import (
     WarpBarrier,
 )
 from tilewright.ir.types import Memory, TensorType
-from tilewright.layout.distribution import Distribution, Mode
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.targets.cpu.arch import Arch, MicroTile, micro_atom, micro_tile
 from tilewright.targets.cpu.linear import slowest_first
+from tilewright.threads.distribution import Distribution, Mode
 
 SYNCHRONISATION = (Barrier, WarpBarrier, AsyncCommit, AsyncWait)
 

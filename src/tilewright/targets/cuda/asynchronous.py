@@ -8,14 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.ir import async_ops as ops
-from tilewright.ir.async_rules import SPAN_BYTES, Panels, panels
+from tilewright.ir.async_legality import SPAN_BYTES, Panels, panels
 from tilewright.ir.clusters import needs_cluster_scope, sharing
 from tilewright.ir.kernel import layout_shared
 from tilewright.ir.op import Op
 from tilewright.ir.types import Value
-from tilewright.layout.expr import add, mul
-from tilewright.layout.nodes import Int, Sym
-from tilewright.targets.cuda.rules import CUDA_RULES
+from tilewright.symbolic.expr import add, mul
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.targets.cuda.spelling import CUDA_RULES
 from tilewright.targets.cuda.tensor_maps import map_of
 from tilewright.targets.cuda.wgmma import CLUSTER_SCOPE, function_name
 from tilewright.targets.simt.emitter import THREAD, SimtEmitter

@@ -15,16 +15,16 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import DType
+from tilewright.ir.legality import widest_vector
 from tilewright.ir.ops import Copy, Mma, Op, Partition, Reshape, Shared
-from tilewright.ir.rules import widest_vector
 from tilewright.ir.types import FragmentType, Memory, Value
-from tilewright.layout.distribution import Distribution
-from tilewright.layout.nodes import Int, Sym
-from tilewright.layout.transforms import Swizzle
-from tilewright.layout.view import View
-from tilewright.layout.walk import evaluate, symbols
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.targets.simt.matrices import MatrixLoad, matrix_load
-from tilewright.targets.simt.walk import first_copy
+from tilewright.targets.simt.thread_values import first_copy
+from tilewright.threads.distribution import Distribution
+from tilewright.views.transforms import Swizzle
+from tilewright.views.view import View
 
 Offsets = np.ndarray[Any, np.dtype[np.int64]]
 

@@ -12,7 +12,7 @@ from tilewright.targets.arch import Arch, architecture
 from tilewright.targets.atoms import multiplied_without_tensor_cores
 from tilewright.targets.cuda.lowering import lower
 from tilewright.targets.cuda.prelude import DIALECT, prelude
-from tilewright.targets.cuda.rules import CUDA_RULES
+from tilewright.targets.cuda.spelling import CUDA_RULES
 from tilewright.targets.listing import Listing
 from tilewright.targets.simt.emitter import THREAD, SimtEmitter
 

@@ -11,12 +11,12 @@ from tilewright.ir import async_ops as ops
 from tilewright.ir.clusters import sharing
 from tilewright.ir.op import Op
 from tilewright.ir.types import Value
-from tilewright.layout.nodes import Int
+from tilewright.symbolic.nodes import Int
 from tilewright.targets.reference.agents import join
 from tilewright.targets.reference.barriers import NamedBarrier, Passed, TransactionBarrier
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.machine import Machine
-from tilewright.targets.reference.rules import REFERENCE
+from tilewright.targets.reference.meaning import REFERENCE
 from tilewright.targets.reference.state import BlockState, Steps, Visit, Wait, Warp
 from tilewright.targets.reference.tensor_cores import covered, is_issued, issue_mma, wait_mma
 from tilewright.targets.reference.tensor_memory import commit_stores, finish_stores, load_box, store_box

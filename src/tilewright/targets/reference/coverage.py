@@ -10,8 +10,8 @@ from tilewright.ir.async_ops import Arrive, MBarrier, TmaLoad, Wait
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, For, Op
 from tilewright.ir.types import Memory, TensorType
-from tilewright.layout.nodes import Mod, Sym
-from tilewright.layout.walk import parts, symbols
+from tilewright.symbolic.nodes import Mod, Sym
+from tilewright.symbolic.rebuilding import parts, symbols
 from tilewright.targets.reference.findings import describe
 
 SHOWN = 8

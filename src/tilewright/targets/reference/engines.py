@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from tilewright.ir.ops import Copy, CopyAsync, Mma, Op
 from tilewright.ir.types import Memory, Value
-from tilewright.layout.distribution import Distribution
 from tilewright.targets.simt.matrices import loads_by_matrix, matrix_load, stores_by_matrix
+from tilewright.threads.distribution import Distribution
 
 MATRIX_LANES = 32
 """Lanes of the warps that have these instructions."""

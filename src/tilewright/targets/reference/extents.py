@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Op, Reshape
 from tilewright.ir.types import Memory, Value
-from tilewright.layout.nodes import Sym
-from tilewright.layout.spans import Span, unproven_spans
-from tilewright.layout.transforms import Slice, Tile
-from tilewright.layout.walk import evaluate
+from tilewright.symbolic.nodes import Sym
+from tilewright.symbolic.rebuilding import evaluate
+from tilewright.views.spans import Span, unproven_spans
+from tilewright.views.transforms import Slice, Tile
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ import numpy as np
 
 from tilewright.ir.ops import Op
 from tilewright.ir.types import TensorType, Value
-from tilewright.layout.walk import evaluate, symbols
+from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Proxy
 
 

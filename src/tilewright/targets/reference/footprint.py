@@ -10,10 +10,10 @@ import numpy as np
 
 from tilewright.dtypes import DType
 from tilewright.ir.types import Memory, Value
-from tilewright.layout.distribution import Distribution
-from tilewright.layout.nodes import Sym
-from tilewright.layout.walk import evaluate, symbols
+from tilewright.symbolic.nodes import Sym
+from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.targets.reference.numerics import Array
+from tilewright.threads.distribution import Distribution
 
 BANKS = 32
 BANK_BYTES = 4

@@ -13,12 +13,12 @@ import numpy as np
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Partition, Reshape
 from tilewright.ir.types import Value
-from tilewright.layout.nodes import Int, Sym
-from tilewright.layout.transforms import Swizzle, Transform
-from tilewright.layout.view import View
-from tilewright.layout.walk import evaluate
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.reference.footprint import Footprint
 from tilewright.targets.reference.numerics import Array
+from tilewright.views.transforms import Swizzle, Transform
+from tilewright.views.view import View
 
 
 class Leftovers:

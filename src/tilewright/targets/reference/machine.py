@@ -10,8 +10,7 @@ import numpy as np
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, Op
 from tilewright.ir.types import Value
-from tilewright.layout.distribution import Distribution
-from tilewright.layout.nodes import Sym
+from tilewright.symbolic.nodes import Sym
 from tilewright.targets.reference import edges
 from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Scope, join
 from tilewright.targets.reference.checker import Checker
@@ -29,6 +28,7 @@ from tilewright.targets.reference.remedies import Remedies
 from tilewright.targets.reference.standstill import explain_standstill, report_schedules, report_unfinished
 from tilewright.targets.reference.state import Delivery, Gathering, Steps, Wait, Warp
 from tilewright.targets.rules import RuleTable
+from tilewright.threads.distribution import Distribution
 
 
 class Machine:

@@ -10,13 +10,13 @@ import numpy as np
 
 from tilewright.ir.ops import Copy
 from tilewright.ir.types import Value
-from tilewright.layout.distribution import Distribution
 from tilewright.targets.reference.agents import Agent
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.memory import Buffer
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.state import Warp
+from tilewright.threads.distribution import Distribution
 
 REASON = (
     "the same operation reads this element at another place of the tile, before or after it is written: "

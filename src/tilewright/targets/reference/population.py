@@ -13,7 +13,7 @@ from tilewright.ir.clusters import cluster_blocks
 from tilewright.ir.kernel import Kernel, layout_shared
 from tilewright.ir.ops import Shared
 from tilewright.ir.types import Value
-from tilewright.layout.nodes import Sym
+from tilewright.symbolic.nodes import Sym
 from tilewright.targets.reference.agents import Agent, Clocks, Message, Proxy, no_clocks
 from tilewright.targets.reference.barriers import TransactionBarrier
 from tilewright.targets.reference.memory import Buffer, shared_buffer

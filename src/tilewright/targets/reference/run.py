@@ -15,18 +15,18 @@ from tilewright.ir.fragment_ops import Coordinates, Redistribute, Reduce
 from tilewright.ir.kernel import Argument, Derived, Extent, Kernel, ScalarParam, Stride
 from tilewright.ir.ops import Block, Copy, Fragment, Mma, Op
 from tilewright.ir.types import Value
-from tilewright.layout.distribution import Distribution
-from tilewright.layout.nodes import Sym
-from tilewright.layout.walk import evaluate
+from tilewright.symbolic.nodes import Sym
+from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.coverage import covered
 from tilewright.targets.reference.machine import Machine
+from tilewright.targets.reference.meaning import REFERENCE
 from tilewright.targets.reference.memory import Buffer, array_buffer, share, share_histories, workspace_buffer
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.report import Report
-from tilewright.targets.reference.rules import REFERENCE
 from tilewright.targets.reference.selection import Selection
 from tilewright.targets.rules import RuleTable
+from tilewright.threads.distribution import Distribution
 
 
 def run(

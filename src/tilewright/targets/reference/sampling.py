@@ -15,10 +15,10 @@ from tilewright.ir.async_ops import Arrive, TmaLoad, TmaStore, Wait
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import For, If, Let, Reshape, SetVariable, Variable
 from tilewright.ir.types import Memory, TensorType, Value
-from tilewright.layout.expr import add, all_of, expand, less, mul
-from tilewright.layout.nodes import Add, And, Cond, Int, Less, Not, Or, Sym
-from tilewright.layout.ranges import bounds
-from tilewright.layout.walk import evaluate, substitute, symbols
+from tilewright.symbolic.expr import add, all_of, expand, less, mul
+from tilewright.symbolic.nodes import Add, And, Cond, Int, Less, Not, Or, Sym
+from tilewright.symbolic.ranges import bounds
+from tilewright.symbolic.rebuilding import evaluate, substitute, symbols
 from tilewright.targets.reference.extents import own_spans
 from tilewright.targets.reference.numerics import Array
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.types import Value
-from tilewright.layout.nodes import Sym
+from tilewright.symbolic.nodes import Sym
 from tilewright.targets.reference.memory import Buffer, share
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.sampling import all_blocks, representatives

@@ -12,8 +12,8 @@ from tilewright.dtypes import DType
 from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.ops import Op
 from tilewright.ir.types import Value
-from tilewright.layout.nodes import Cond, Int, Sym
-from tilewright.layout.walk import evaluate
+from tilewright.symbolic.nodes import Cond, Int, Sym
+from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.reference.agents import Agent
 from tilewright.targets.reference.barriers import NamedBarrier, TransactionBarrier
 from tilewright.targets.reference.memory import Buffer, poison

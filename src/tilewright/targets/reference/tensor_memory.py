@@ -13,7 +13,7 @@ import numpy as np
 from tilewright.ir.async_ops import TmaLoad, TmaStore
 from tilewright.ir.op import Op
 from tilewright.ir.types import Value
-from tilewright.layout.walk import evaluate
+from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.reference import edges
 from tilewright.targets.reference.agents import Agent, Proxy, Scope
 from tilewright.targets.reference.barriers import Load, TransactionBarrier

@@ -9,9 +9,9 @@ import numpy as np
 
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import For
-from tilewright.layout.expr import add, floordiv, mul
-from tilewright.layout.nodes import Int, Sym
-from tilewright.layout.walk import evaluate, substitute, symbols
+from tilewright.symbolic.expr import add, floordiv, mul
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.rebuilding import evaluate, substitute, symbols
 from tilewright.targets.reference.coverage import extents, stages_of
 from tilewright.targets.reference.sampling import named
 

@@ -13,8 +13,8 @@ from tilewright.ir.async_ops import TmaStore
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, Copy, For, If, Let, Op
 from tilewright.ir.types import Value
-from tilewright.layout.nodes import Sym
-from tilewright.layout.walk import evaluate
+from tilewright.symbolic.nodes import Sym
+from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.reference.footprint import box_at
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.sampling import all_blocks, block_symbols

@@ -11,10 +11,10 @@ from tilewright.dtypes import DType, f32, f64, i32, i64
 from tilewright.ir.elementwise import COMPARISON, CONVERSION, clamped_in, saturation
 from tilewright.ir.ops import Elementwise, Fill, Fragment
 from tilewright.ir.types import FragmentType, Value
-from tilewright.layout.nodes import Expr, Int, Sym
-from tilewright.layout.registers import broadcast, indexed
+from tilewright.symbolic.nodes import Expr, Int, Sym
 from tilewright.targets.simt.conversion import compute_dtype, converted, widened
 from tilewright.targets.simt.emitter import SIMT_RULES, SimtEmitter
+from tilewright.threads.registers import broadcast, indexed
 
 _INFIX = {
     "add": "+",

@@ -16,15 +16,22 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.ir.ops import Copy
 from tilewright.ir.types import Memory, Value
-from tilewright.layout.distribution import Distribution
-from tilewright.layout.expr import add, mul, xor
-from tilewright.layout.nodes import TRUE, Cond, Constant, Int, Sym
-from tilewright.layout.walk import symbols
+from tilewright.symbolic.expr import add, mul, xor
+from tilewright.symbolic.nodes import TRUE, Cond, Constant, Int, Sym
+from tilewright.symbolic.rebuilding import symbols
 from tilewright.targets.simt.arithmetic import rounded
 from tilewright.targets.simt.conversion import converted
 from tilewright.targets.simt.emitter import LOOPS, SIMT_RULES, Scope, SimtEmitter, walk_of
 from tilewright.targets.simt.swizzled import split_flips
-from tilewright.targets.simt.walk import Walk, extent, split_offset, split_valid, thread_coordinate, walk
+from tilewright.targets.simt.thread_values import (
+    Walk,
+    extent,
+    split_offset,
+    split_valid,
+    thread_coordinate,
+    walk,
+)
+from tilewright.threads.distribution import Distribution
 
 STAGED_ACCESSES = {16: 8, 8: 8}
 """How many accesses, by their width in bytes, a thread loads before it stores, between memories."""

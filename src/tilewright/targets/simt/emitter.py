@@ -11,14 +11,14 @@ from tilewright.dtypes import DType
 from tilewright.ir.kernel import Kernel, layout_shared
 from tilewright.ir.ops import Copy, Mma, Op
 from tilewright.ir.types import Value
-from tilewright.layout.distribution import Distribution
-from tilewright.layout.expr import all_of, less
-from tilewright.layout.nodes import TRUE, Add, Cond, Int, Mul, Sym, Xor
-from tilewright.layout.ranges import bits, bounds, divisor
-from tilewright.layout.walk import parts, symbols
+from tilewright.symbolic.expr import all_of, less
+from tilewright.symbolic.nodes import TRUE, Add, Cond, Int, Mul, Sym, Xor
+from tilewright.symbolic.ranges import bits, bounds, divisor
+from tilewright.symbolic.rebuilding import parts, symbols
 from tilewright.targets.cfamily import C_RULES, C_SPELLER, Dialect, Emitter
 from tilewright.targets.rules import RuleTable
-from tilewright.targets.simt.walk import Walk, extent, first_copy
+from tilewright.targets.simt.thread_values import Walk, extent, first_copy
+from tilewright.threads.distribution import Distribution
 
 SIMT_RULES = RuleTable("simt", C_RULES)
 """Rules that every target of per-thread programs shares."""

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from tilewright.dtypes import DType
 from tilewright.ir.ops import Copy
 from tilewright.ir.types import Memory
-from tilewright.layout.distribution import Distribution, Mode, merge
-from tilewright.layout.nodes import TRUE
-from tilewright.layout.view import View
-from tilewright.targets.simt.walk import take
+from tilewright.symbolic.nodes import TRUE
+from tilewright.targets.simt.thread_values import take
+from tilewright.threads.distribution import Distribution, Mode, merge
+from tilewright.views.view import View
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tilewright.dtypes import DType
 from tilewright.ir.ops import Mma
 from tilewright.ir.types import Value
-from tilewright.layout.nodes import Int, Sym
+from tilewright.symbolic.nodes import Int, Sym
 from tilewright.targets.simt.conversion import NARROW, widened
 from tilewright.targets.simt.emitter import SIMT_RULES, Scope, SimtEmitter
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from tilewright.layout.arithmetic import parts_of
-from tilewright.layout.expr import add, expand, mul, xor
-from tilewright.layout.nodes import Int, Sym, Xor
-from tilewright.layout.ranges import bounds, divisor
-from tilewright.layout.walk import symbols
+from tilewright.symbolic.arithmetic import parts_of
+from tilewright.symbolic.expr import add, expand, mul, xor
+from tilewright.symbolic.nodes import Int, Sym, Xor
+from tilewright.symbolic.ranges import bounds, divisor
+from tilewright.symbolic.rebuilding import symbols
 
 
 def split_flips(offset: Int, own: Collection[Sym]) -> tuple[Int, Int] | None:

@@ -1,0 +1,263 @@
+"""The legality rules of roles, bulk copies and asynchronous MMA."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tilewright.errors import Violation
+from tilewright.ir.types import Memory, TensorType, Value
+from tilewright.symbolic.nodes import Sym
+from tilewright.symbolic.ranges import bounds, divisor
+from tilewright.symbolic.rebuilding import evaluate, substitute, symbols
+from tilewright.views.view import View
+
+if TYPE_CHECKING:
+    from tilewright.ir.async_ops import MmaAsync, Role, TmaLoad, TmaStore
+
+SPAN_BYTES = 128
+"""The swizzle that bulk copies and asynchronous MMA share: 8 rows of 128 bytes, 16-byte chunks exchanged."""
+
+
+TMA_DTYPES = ("f16", "bf16", "f32", "f64", "i32")
+"""Types of more than 8 bits that TMA copies."""
+
+MOST_DIMENSIONS = 5
+"""Of a tensor that TMA copies."""
+
+
+@dataclass(frozen=True)
+class Panels:
+    """How a tile lies in shared memory: panels of 128-byte rows under the 128-byte swizzle.
+
+    Args:
+        along: the dimension along which a row of 128 bytes runs; the other one counts the rows.
+        elems: elements from one panel to the next; 0 if there is one.
+    """
+
+    along: int
+    elems: int
+
+
+def panels(view: View, element_bytes: int) -> Panels | None:
+    """The panels that a view consists of, from a 1024-byte boundary on; None if it has no such form.
+
+    With ``row``, ``column`` the coordinates across and along the rows of ``width`` elements, element
+    (row, column) must lie at byte ``128*row + (column % width * bytes ^ 16*(row % 8))`` of panel
+    ``column // width``.
+    """
+    if view.rank != 2 or not view.is_static:
+        return None
+    base = substitute(view.offset, dict.fromkeys(view.coords, 0))
+    if divisor(base) * element_bytes % (8 * SPAN_BYTES):
+        return None
+    outer: dict[Sym, int] = dict.fromkeys(symbols(base), 0)
+    extents = [int(extent) for extent in view.shape if isinstance(extent, int)]
+    at = np.ogrid[: extents[0], : extents[1]]
+    found = evaluate(view.offset, {**dict(zip(view.coords, at, strict=True)), **outer})
+    found = (found - evaluate(base, outer)) * element_bytes
+    width = SPAN_BYTES // element_bytes
+    for along in (1, 0):
+        row, column = at[1 - along], at[along]
+        second = [0, 0]
+        second[along] = width
+        panel = int(found[tuple(second)]) if extents[along] > width else 0
+        swizzled = (column % width * element_bytes) ^ (16 * (row % 8))
+        if (
+            panel % (8 * SPAN_BYTES) == 0
+            and (found == column // width * panel + SPAN_BYTES * row + swizzled).all()
+        ):
+            return Panels(along, panel // element_bytes)
+    return None
+
+
+def is_swizzled_128(view: View, element_bytes: int) -> bool:
+    """Whether a view is one panel of whole rows: what a bulk copy takes."""
+    whole = view.rank == 2 and view.shape[1] == SPAN_BYTES // element_bytes
+    return whole and panels(view, element_bytes) == Panels(1, 0)
+
+
+def verify_role(op: Role) -> Iterator[Violation]:
+    """The rules of `Role`."""
+    if op.count < 1 or op.first < 0:
+        yield op.violation("role", f"{op.count} warps from warp {op.first}", "at least one warp")
+    if op.registers is None:
+        return
+    if op.registers % 8 or not 24 <= op.registers <= 240:
+        nearest = min(max(round(op.registers / 8) * 8, 24), 240)
+        yield op.violation(
+            "registers", f"{op.registers} registers; a multiple of 8 from 24 to 240", str(nearest)
+        )
+    if op.first % 4 or op.count % 4:
+        yield op.violation(
+            "registers",
+            f"registers are set for whole warpgroups, not for {op.count} warps from warp {op.first}",
+            "roles of 4 warps each",
+        )
+
+
+def verify_tma(op: TmaLoad | TmaStore, tensor: Value, tile: Value) -> Iterator[Violation]:
+    """The rules of `TmaLoad` and `TmaStore`: ``tensor`` in global, ``tile`` in shared memory."""
+    if not tensor.is_tensor or tensor.tensor.memory is not Memory.GLOBAL or tensor.root is not None:
+        yield op.violation("tma", f"{tensor} is no tensor parameter of the kernel", "the parameter itself")
+        return
+    if not tile.is_tensor or tile.tensor.memory is not Memory.SHARED:
+        yield op.violation("tma", f"{tile} does not lie in shared memory", "a tw.shared tensor")
+        return
+    view, kind = tensor.tensor.view, tensor.dtype
+    if kind != tile.dtype:
+        yield op.violation(
+            "dtype", f"{tensor} is {kind}, {tile} is {tile.dtype}; TMA converts nothing", str(kind)
+        )
+    if kind.bytes > 1 and kind.name not in TMA_DTYPES:
+        yield op.violation("dtype", f"TMA moves no {kind}", f"{', '.join(TMA_DTYPES)}, or types of 8 bits")
+    if len(op.at) != view.rank:
+        yield op.violation("tma", f"{len(op.at)} coordinates for {tensor} of rank {view.rank}")
+        return
+    yield from _verify_box(op, tensor, tile)
+    unit = 16 // kind.bytes
+    yield from _verify_start(op, tensor, unit)
+    if op.name == "tma_store":
+        yield from _verify_rows(op, tensor, unit)
+    if view.rank > 1 and View.strided(view.shape, _strides(view)) == view:
+        *outer, inner = _strides(view)
+        if inner != 1:
+            yield op.violation("tma", f"the last dimension of {tensor} has stride {inner}", "a unit stride")
+        for dim, stride in enumerate(outer):
+            if stride == 0:
+                yield op.violation("tma", f"stride 0 of dimension {dim} of {tensor}", "tw.copy")
+            elif divisor(stride) % unit:
+                yield op.violation(
+                    "tma",
+                    f"stride {stride} of dimension {dim} of {tensor} is a multiple of {divisor(stride)} "
+                    f"{kind}, not of 16 bytes",
+                    f"pad the rows to a multiple of {unit} elements, or use tw.copy",
+                )
+    if tensor.tensor.align < 16:
+        yield op.violation("alignment", f"{tensor} is aligned to {tensor.tensor.align} bytes; TMA needs 16")
+
+
+def _verify_start(op: TmaLoad | TmaStore, tensor: Value, unit: int) -> Iterator[Violation]:
+    """Where a box may begin: elsewhere an H200 stopped with an illegal instruction."""
+    *_, last = op.at
+    if divisor(last) % unit:
+        yield op.violation(
+            "tma",
+            f"the box begins at {last} along the last dimension of {tensor}, which is no known multiple of "
+            f"{unit} {tensor.dtype}, 16 bytes",
+            f"a multiple of {unit}, or tw.copy",
+        )
+    for dim, start in enumerate(op.at) if op.name == "tma_store" else ():
+        if bounds(start)[1] < 0:  # what only the launch knows is found by the reference
+            yield op.violation(
+                "tma",
+                f"a store by TMA begins at {start} along dimension {dim} of {tensor}, before its first "
+                "element",
+                "a start of 0 or more, or tw.copy",
+            )
+
+
+def _verify_rows(op: TmaLoad | TmaStore, tensor: Value, unit: int) -> Iterator[Violation]:
+    """Where the rows of what is stored may end: an H200 stored whole units of 16 bytes.
+
+    What lies between a row's last element and the end of its unit was overwritten.  Loads are cut exactly.
+    """
+    extent = tensor.tensor.view.shape[-1]
+    if divisor(extent) % unit:
+        last = tensor.tensor.view.rank - 1
+        yield op.violation(
+            "tma",
+            f"dimension {last} of {tensor} has {extent} elements, a multiple of {divisor(extent)} "
+            f"{tensor.dtype}, not of 16 bytes: a store by TMA writes whole units of 16 bytes, and would "
+            "overwrite what follows each row",
+            f"tw.copy from shared memory, or an extent that is a multiple of {unit}",
+        )
+
+
+def _strides(view: View) -> list[int]:
+    zero = dict.fromkeys(view.coords, 0)
+    start = substitute(view.offset, zero)
+    return [substitute(view.offset, {**zero, coord: 1}) - start for coord in view.coords]
+
+
+def _verify_box(op: TmaLoad | TmaStore, tensor: Value, tile: Value) -> Iterator[Violation]:
+    view = tile.tensor.view
+    rank = tensor.tensor.view.rank
+    if rank == 1:
+        what = f"{tensor} has 1 dimension; TMA copies boxes of rows, of tensors of 2 to {MOST_DIMENSIONS}"
+        yield op.violation("tma", what, "pass it with a first dimension of 1, or use tw.copy")
+        return
+    if view.rank > rank:
+        yield op.violation("tma", f"box of rank {view.rank} for {tensor} of rank {rank}", "a box of rank 2")
+        return
+    if rank > MOST_DIMENSIONS:
+        most = f"{MOST_DIMENSIONS} dimensions"
+        yield op.violation("tma", f"{tensor} has {rank} dimensions; TMA copies of at most {most}", most)
+        return
+    for dim, extent in enumerate(view.shape):
+        if not isinstance(extent, int) or extent > 256:
+            yield op.violation("tma", f"the box has extent {extent} in dimension {dim}; at most 256", "256")
+    if not is_swizzled_128(view, tile.dtype.bytes):
+        columns = SPAN_BYTES // tile.dtype.bytes
+        yield op.violation(
+            "tma",
+            f"{tile} of shape {view.shape} is not laid out in rows of 128 bytes under the 128-byte swizzle",
+            f"tw.shared((..., rows, {columns}), {tile.dtype}, swizzle=128)",
+        )
+
+
+def verify_mma_async(op: MmaAsync) -> Iterator[Violation]:
+    """The rules of `MmaAsync`."""
+    m, n, _ = op.mma.tile
+    atom = op.mma.atom
+    if atom.lanes != 128:
+        yield op.violation(
+            "mma_async", f"{atom} is executed by {atom.lanes} lanes", "a wgmma atom of 128 lanes"
+        )
+        return
+    for label, value, dtype in (("A", op.a, atom.a_dtype), ("B", op.b, atom.b_dtype)):
+        if value.dtype != dtype:
+            yield op.violation(
+                "dtype", f"{atom} takes {label} of {dtype}, {value} is {value.dtype}", str(dtype)
+            )
+    if not op.a.is_fragment:
+        yield from _verify_operand(op, "A", op.a, m, atom.shape[0])
+    elif op.a.fragment.distribution != op.mma.a(op.a.fragment.shape[1]):
+        yield op.violation("distribution", f"fragment {op.a} is not distributed as operand A of {atom}")
+    yield from _verify_operand(op, "B", op.b, n, atom.shape[1])
+    if not op.c.is_fragment or op.c.fragment.distribution != op.mma.c():
+        yield op.violation("distribution", f"{op.c} is not distributed as the accumulator of {atom}")
+    elif op.c.dtype != atom.c_dtype:
+        yield op.violation("dtype", f"{atom} accumulates in {atom.c_dtype}, {op.c} is {op.c.dtype}")
+
+
+def _verify_operand(op: MmaAsync, label: str, value: Value, rows: int, unit: int) -> Iterator[Violation]:
+    """The rules of an operand in shared memory: its rows, of which an instruction takes ``unit``."""
+    kind, depth = value.type, op.mma.atom.shape[2]
+    if not isinstance(kind, TensorType) or kind.memory is not Memory.SHARED:
+        yield op.violation("mma operand", f"{label} = {value} does not lie in shared memory", "tw.shared")
+        return
+    width = SPAN_BYTES // kind.dtype.bytes
+    if len(kind.shape) != 2 or kind.shape[0] != rows or not isinstance(kind.shape[1], int):
+        yield op.violation("mma shape", f"{label} = {value} has shape {kind.shape}", f"({rows}, {width})")
+        return
+    lies = panels(kind.view, kind.dtype.bytes)
+    if kind.shape[1] % depth:
+        nearest = -(-kind.shape[1] // depth) * depth
+        yield op.violation("mma shape", f"{label} = {value} has depth {kind.shape[1]}", f"{nearest}")
+    elif lies is None:
+        yield op.violation(
+            "mma operand",
+            f"{label} = {value} is not laid out in rows of 128 bytes under the 128-byte swizzle",
+            f"tw.shared((..., {rows}, {width}), {kind.dtype}, swizzle=128)",
+        )
+    elif lies.along == 0 and unit < rows and unit % width:
+        yield op.violation(
+            "mma operand",
+            f"{label} = {value} runs along {'MN'[label == 'B']} in rows of {width}, of which {op.mma.atom} "
+            f"takes {unit} at a time",
+            f"an atom of {-(-unit // width) * width}",
+        )

@@ -1,0 +1,138 @@
+"""The legality rules of arithmetic on fragments that hold on every target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from tilewright.dtypes import DType, limits
+from tilewright.errors import Violation
+from tilewright.ir.elementwise import CONVERSION
+from tilewright.ir.types import Value
+from tilewright.symbolic.nodes import Expr, Int
+from tilewright.symbolic.ranges import bounds
+from tilewright.threads.distribution import Distribution, registers
+from tilewright.threads.registers import broadcast
+
+if TYPE_CHECKING:
+    from tilewright.ir.ops import Elementwise, Op
+
+
+def spelled(shape: tuple[Int, ...]) -> str:
+    """A shape as messages have it."""
+    return f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
+
+
+def verify_literals(op: Op, dtype: DType, values: tuple[object, ...]) -> Iterator[Violation]:
+    """Plain numbers must be values of the dtype that they stand beside."""
+    if dtype.kind not in ("int", "uint"):
+        return
+    low = -(2 ** (dtype.bits - 1)) if dtype.kind == "int" else 0
+    high = low + 2**dtype.bits - 1
+    for value in values:
+        if isinstance(value, float) and not value.is_integer():
+            near = min(max(round(value), low), high) if math.isfinite(value) else "an integer"
+            nearest = f"{near}, or .to(tw.f32) first"
+            yield op.violation("dtype", f"{value} is no {dtype}", nearest)
+        elif isinstance(value, int | float) and not low <= value <= high:
+            nearest = str(low if value < low else high)
+            yield op.violation(
+                "dtype", f"{value} is not within {low} to {high}, the range of {dtype}", nearest
+            )
+
+
+def verify_elementwise(op: Elementwise) -> Iterator[Violation]:
+    """The rules of `Elementwise` that an operation breaks, its arity apart."""
+    values = [v for v in op.operands_ if isinstance(v, Value)]
+    maps: dict[Distribution, Value] = {}
+    for value in values:
+        if value.is_fragment:
+            maps.setdefault(value.fragment.distribution, value)
+    if maps:
+        widest = widest_map(list(maps))
+        for spread, value in maps.items():
+            if broadcast(widest, spread) is None:
+                yield _unequal(op, maps[widest], value)
+                break
+    if op.function in CONVERSION:
+        for value in values:
+            yield from verify_conversion(op, value, op.result)
+    elif values:
+        beside = values[-1].dtype
+        yield from verify_literals(op, beside, op.operands_)
+        if op.function != "select" or len(values) > 1:
+            yield from _verify_kinds(op, beside)
+
+
+def _verify_kinds(op: Elementwise, beside: DType) -> Iterator[Violation]:
+    """Truth values stand beside truth values only; an integer of the kernel must be one of the dtype's."""
+    is_mask = beside.kind == "bool"
+    for operand in op.operands_:
+        if isinstance(operand, Value | float):
+            continue
+        if isinstance(operand, bool):
+            if not is_mask:
+                yield op.violation("dtype", f"{operand} is no {beside}", str(int(operand)))
+        elif is_mask:
+            yield op.violation(
+                "dtype",
+                f"{operand} is no truth value",
+                f"mask.to(tw.i32), or {bool(operand)}" if isinstance(operand, int) else "mask.to(tw.i32)",
+            )
+        elif (
+            isinstance(operand, Expr) and beside.kind in ("int", "uint") and beside.name not in ("i32", "i64")
+        ):
+            low, high = bounds(operand)
+            least, most = limits(beside)
+            if low < least or high > most:
+                yield op.violation(
+                    "dtype",
+                    f"the integer {operand}, {low} to {high}, need not be within {least} to {most}, the "
+                    f"range of {beside}",
+                    ".to(tw.i32) first",
+                )
+
+
+def widest_map(maps: Sequence[Distribution]) -> Distribution:
+    """The map that the others are broadcast to, if they fit: the first of the most elements."""
+    return max(maps, key=lambda spread: math.prod(spread.shape))
+
+
+def moved(source: Value, like: Value) -> str:
+    """The call that gives a fragment another's map."""
+    given, wanted = source.fragment.distribution, like.fragment.distribution
+    local = registers(given, wanted, (0,) * given.rank)
+    scratch = "" if local is not None else f", scratch=tw.shared({given.shape}, tw.{source.dtype})"
+    return f"tw.redistribute({source}, like={like}{scratch})"
+
+
+def _unequal(op: Elementwise, full: Value, part: Value) -> Violation:
+    """A violation for two maps that do not fit together."""
+    shapes = " and ".join(f"{v} {spelled(v.fragment.shape)}" for v in (full, part))
+    maps = "; ".join(f"{v}: {v.fragment.distribution}" for v in (full, part))
+    wanted, given = full.fragment.shape, part.fragment.shape
+    nearest = moved(part, full)
+    if len(wanted) != len(given) or any(g not in (1, w) for g, w in zip(given, wanted, strict=True)):
+        nearest = f"fragments of shape {spelled(wanted)}, or 1 where they are to be broadcast"
+    elif wanted != given:
+        nearest = (
+            f"what a reduction of {full} gives, or tw.load(tensor, {full}.distribution.projected({given}))"
+        )
+    return op.violation(
+        "elementwise",
+        f"{op.function} of {shapes}, whose elements lie in the threads in different ways ({maps})",
+        nearest,
+    )
+
+
+def verify_conversion(op: Op, source: Value, target: Value) -> Iterator[Violation]:
+    """Complex numbers are moved as they are: no dtype is converted to or from them."""
+    kinds = source.dtype, target.dtype
+    if kinds[0] != kinds[1] and any(kind.components > 1 for kind in kinds):
+        yield op.violation(
+            "dtype",
+            f"{op.name} of {source} to {target} converts {kinds[0]} to {kinds[1]}; complex numbers are not "
+            "converted",
+            f"{kinds[0]} on both sides",
+        )

@@ -1,0 +1,323 @@
+"""The legality rules of copies and matrix multiplies that hold on every target."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from tilewright.dtypes import has_infinity, limits
+from tilewright.errors import Violation
+from tilewright.ir.elementwise_legality import moved, spelled, verify_conversion, verify_literals
+from tilewright.ir.nearest_shapes import nearest_shapes
+from tilewright.ir.types import FragmentType, Memory, TensorType, Value
+from tilewright.layout.counts import dealt
+from tilewright.symbolic.expr import add, expand, mul
+from tilewright.symbolic.nodes import And, Int, Sym
+from tilewright.symbolic.rebuilding import substitute, symbols
+from tilewright.threads.distribution import Distribution
+from tilewright.views.view import View
+
+if TYPE_CHECKING:
+    from tilewright.ir.ops import Copy, Mma
+
+LARGEST_ACCESS_BYTES = 16
+
+
+def _shape(value: Value) -> tuple[Int, ...]:
+    assert isinstance(value.type, TensorType | FragmentType)
+    return value.type.shape
+
+
+# ---------------------------------------------------------------- copies
+
+
+def verify_copy(op: Copy) -> Iterator[Violation]:
+    """The rules of `Copy` that a copy breaks."""
+    yield from verify_conversion(op, op.source, op.target)
+    if op.other != 0:
+        yield from _verify_other(op)
+    source, target = _shape(op.source), _shape(op.target)
+    if source != target:
+        yield op.violation(
+            "shape",
+            f"copy from {op.source} of shape {spelled(source)} to {op.target} of shape {spelled(target)}",
+            nearest_shapes(op.source, op.target, (source, target)) or f"{spelled(target)} on both sides",
+        )
+        return
+    maps = {op.distribution: "threads=..."} if op.distribution is not None else {}
+    for value in (op.source, op.target):
+        if isinstance(value.type, TensorType | FragmentType) and value.type.distribution is not None:
+            maps.setdefault(value.type.distribution, value.name)
+    if not maps:
+        yield op.violation(
+            "distribution",
+            f"nothing says which thread moves what from {op.source} to {op.target}",
+            f"threads=..., with one count per dimension that divides {spelled(source)}",
+        )
+    elif len(maps) > 1:
+        yield op.violation(
+            "distribution",
+            f"{' and '.join(maps.values())} share the tile out to the threads in different ways",
+            _nearest_map(op),
+        )
+    else:
+        yield from _verify_spread(op, next(iter(maps)), source)
+
+
+def _verify_other(op: Copy) -> Iterator[Violation]:
+    """What elements outside of the source read as is a number of its dtype, and there is an outside."""
+    kind = op.source.dtype
+    if op.source.is_fragment:
+        text = f"every element of the fragment {op.source} exists: none reads as {op.other}"
+        yield op.violation("other", text, "no other=")
+    elif kind.kind == "bool" or kind.components > 1:
+        yield op.violation("other", f"elements of {kind} outside of {op.source} read as 0", "no other=")
+    elif kind.is_float and math.isinf(op.other) and not has_infinity(kind):
+        least, most = limits(kind)
+        nearest = f"other={most if op.other > 0 else least}"
+        yield op.violation("other", f"{kind} has no infinity for other={op.other}", nearest)
+    yield from verify_literals(op, kind, (op.other,))
+
+
+def _nearest_map(op: Copy) -> str:
+    """How both sides of a copy get one map."""
+    if op.source.is_fragment and op.target.is_fragment:
+        return f"{moved(op.source, op.target)}, copied to {op.target}"
+    if op.distribution is not None:
+        own = next(v for v in (op.source, op.target) if getattr(v.type, "distribution", None))
+        return f"no threads=: {own} brings its own"
+    return "the same distribution on both sides"
+
+
+def _verify_spread(op: Copy, spread: Distribution, shape: tuple[Int, ...]) -> Iterator[Violation]:
+    if spread.shape != shape:
+        yield op.violation(
+            "distribution",
+            f"a distribution of shape {spelled(spread.shape)} for a tile of shape {spelled(shape)}",
+            _nearest_spread(spread, shape),
+        )
+        return
+    if flaw := _flaw(spread):
+        yield op.violation(
+            "threads x slice = tile",
+            f"the distribution does not move every element of the tile {spelled(shape)} exactly once: {flaw}",
+            _nearest_spread(spread, shape),
+        )
+    if op.vector is not None:
+        yield from _verify_vector(op, spread, op.vector)
+
+
+@lru_cache(maxsize=1024)
+def _flaw(spread: Distribution) -> str:
+    return spread.flaw
+
+
+def _nearest_spread(spread: Distribution, shape: tuple[Int, ...]) -> str:
+    """A map of a tile to about as many threads, or the tile that a map is of."""
+    extents = tuple(extent for extent in shape if isinstance(extent, int))
+    if len(extents) < len(shape):
+        return f"a tile of shape {spelled(spread.shape)}"
+    return f"tw.blocked({spelled(extents)}, {spelled(dealt(extents, spread.size_threads))})"
+
+
+def _verify_vector(op: Copy, spread: Distribution, vector: int) -> Iterator[Violation]:
+    dim, run = spread.vector()
+    nearest = f"vector={widest_vector(op, spread)}"
+    if vector < 1 or vector & (vector - 1):
+        yield op.violation("vector width", f"vector {vector} is not a power of two", nearest)
+        return
+    if run % vector:
+        yield op.violation(
+            "vector width",
+            f"each thread moves runs of {run} neighbours along dimension {dim}, which vectors of {vector} "
+            "do not fill",
+            nearest,
+        )
+        return
+    widest = max(value.dtype.bytes for value in (op.source, op.target)) * vector
+    if widest > LARGEST_ACCESS_BYTES:
+        yield op.violation(
+            "vector width",
+            f"vector {vector} makes accesses of {widest} bytes, more than {LARGEST_ACCESS_BYTES}",
+            nearest,
+        )
+        return
+    for value in (op.source, op.target):
+        if isinstance(value.type, TensorType):
+            yield from _verify_access(op, value, dim, vector, nearest)
+
+
+def _verify_access(op: Copy, value: Value, dim: int, vector: int, nearest: str) -> Iterator[Violation]:
+    """Whether a tensor can be accessed in vectors along a dimension."""
+    kind = value.tensor
+    size = vector * kind.dtype.bytes
+    if obstacle := kind.view.vector_obstacle(dim, vector):
+        units = [d for d in range(kind.view.rank) if _step(kind.view, d) == 1]
+        unknown = _unknown(value, dim, vector)
+        if (gap := _gap(value, dim)) is not None:
+            array = value.buffer.tensor.view
+            step = _step(array, gap)
+            obstacle = f"{value.buffer} is not contiguous along its dimension {gap} (stride {step})"
+            packs = value is op.source and gap == array.rank - 1
+            nearest += f", or np.ascontiguousarray({value.buffer})" if packs else ", or an array that is"
+        elif units and dim not in units:
+            obstacle = (
+                f"it is contiguous along dimension {units[-1]}, the threads' runs lie along dimension {dim}"
+            )
+            nearest += f", or vector_dim={units[-1]} where both sides are contiguous along it"
+        elif unknown:
+            obstacle = " and ".join(
+                f"{size}, the {what} of {value.buffer}, need not be a multiple of {vector}"
+                + (f" (only of {size.divisor})" if size.divisor > 1 else "")
+                for size, what in unknown.items()
+            )
+            nearest += f", or arrays with {' and '.join(map(str, unknown))} a multiple of {vector}"
+        yield op.violation("vector width", f"vector {vector} on {value}: {obstacle}", nearest)
+    elif kind.align % size:
+        yield op.violation(
+            "alignment",
+            f"vector {vector} of {kind.dtype} needs addresses that are multiples of {size} bytes, "
+            f"{value.buffer} starts at a multiple of {kind.align}",
+            nearest,
+        )
+
+
+def _gap(value: Value, along: int) -> int | None:
+    """The dimension of an array that a tensor's dimension follows, if the array is contiguous along none."""
+    view, array = value.tensor.view, value.buffer.tensor.view
+    strides = [_step(array, dim) for dim in range(array.rank)]
+    moved = symbols(_step(view, along))
+    return (
+        None if 1 in strides else next((d for d in reversed(range(array.rank)) if strides[d] in moved), None)
+    )
+
+
+def _unknown(value: Value, along: int, width: int) -> dict[Sym, str]:
+    """The sizes of the array behind a tensor that vectors along a dimension need to be multiples."""
+    view, array = value.tensor.view, value.buffer.tensor.view
+    parts = view.valid.parts if isinstance(view.valid, And) else (view.valid,)
+    edges = {sym for part in parts if view.coords[along] in symbols(part) for sym in symbols(part)}
+    found: dict[Sym, str] = {}
+    for dim, extent in enumerate(array.shape):
+        sizes = (("stride", _step(array, dim), symbols(view.offset)), ("extent", extent, edges))
+        for what, size, used in sizes:
+            if isinstance(size, Sym) and size.divisor % width and size in used:
+                found.setdefault(size, f"{what} of dimension {dim}")
+    return found
+
+
+def _step(view: View, dim: int) -> Int:
+    """How far the next element along a dimension lies."""
+    index = view.coords[dim]
+    return expand(add(substitute(view.offset, {index: add(index, 1)}), mul(view.offset, -1)))
+
+
+def widest_vector(op: Copy, spread: Distribution | None = None) -> int:
+    """The widest vector that is legal on both sides of a copy, in elements; at most 16 bytes."""
+    spread = op.spread if spread is None else spread
+    dim, run = spread.vector()
+    width = run & -run
+    for value in (op.source, op.target):
+        limit = LARGEST_ACCESS_BYTES // value.dtype.bytes
+        if isinstance(value.type, TensorType):
+            limit = min(limit, max(value.type.align // value.dtype.bytes, 1))
+            limit = value.type.view.vector_width(dim, min(width, limit))
+        width = min(width, max(limit, 1))
+    return width
+
+
+# ---------------------------------------------------------------- matrix multiplies
+
+
+def verify_mma(op: Mma) -> Iterator[Violation]:
+    """The rules of `Mma` that a matrix multiply breaks."""
+    for axis, (label, value, dtype) in enumerate(
+        (("A", op.a, op.mma.atom.a_dtype), ("B", op.b, op.mma.atom.b_dtype))
+    ):
+        if value.dtype != dtype:
+            yield op.violation(
+                "dtype",
+                f"{op.mma.atom} takes {label} of {dtype}, {value} is {value.dtype}",
+                f"{value} of {dtype}, or an atom for {value.dtype}",
+            )
+        yield from _verify_operand(op, axis, label, value)
+    ka, kb = _shape(op.a)[-1], _shape(op.b)[-1]
+    if ka != kb and not any(_is_transposed(op, axis) for axis in (0, 1)):
+        yield op.violation("mma shape", f"A = {op.a} has K = {ka}, B = {op.b} has K = {kb}", "equal K")
+    if not op.c.is_fragment or op.c.fragment.distribution != op.mma.c():
+        yield op.violation(
+            "distribution",
+            f"{op.c} is not distributed as the {spelled(op.mma.tile[:2])} accumulator of {op.mma.atom} with "
+            f"warps {op.mma.warps} and repeats {op.mma.repeats}",
+            "tw.accumulator(mma), with the same mma",
+        )
+    elif op.c.dtype != op.mma.atom.c_dtype:
+        yield op.violation(
+            "dtype",
+            f"{op.mma.atom} accumulates in {op.mma.atom.c_dtype}, {op.c} is {op.c.dtype}",
+            "tw.accumulator(mma)",
+        )
+
+
+def _verify_operand(op: Mma, axis: int, label: str, value: Value) -> Iterator[Violation]:
+    mma, shape = op.mma, _shape(value)
+    rows, k = mma.tile[axis], mma.tile[2]
+    if _is_transposed(op, axis):
+        what, side = f"{label} = {value} has shape {spelled(shape)}, (K, {'MN'[axis]})", "MN"[axis]
+        turned = f"{value}.permute(1, 0)"
+        if value.is_fragment:
+            turned = f"tw.load(tensor.permute(1, 0), tw.operand_{label.lower()}(mma, {shape[0]}))"
+        yield op.violation("mma shape", f"{what}; tw.mma takes ({side}, K)", turned)
+    elif len(shape) != 2 or shape[0] != rows or not isinstance(shape[1], int) or shape[1] % k:
+        yield op.violation(
+            "mma shape",
+            f"{label} = {value} has shape {spelled(shape)}, but {mma.atom} with warps {mma.warps} and "
+            f"repeats {mma.repeats} takes ({rows}, a multiple of {k}): {mma.atom.shape[axis]} x "
+            f"{mma.warps[axis]} x {mma.repeats[axis]} rows",
+            _nearest_mma(op),
+        )
+    elif isinstance(value.type, FragmentType):
+        want = mma.a(shape[1]) if label == "A" else mma.b(shape[1])
+        if value.type.distribution != want:
+            yield op.violation(
+                "distribution",
+                f"fragment {value} is not distributed as operand {label} of {mma.atom}: the warps of "
+                f"a {'row' if label == 'A' else 'column'} of the {mma.warps[0]}x{mma.warps[1]} grid hold the "
+                "same rows",
+                f"tw.load(..., tw.operand_{label.lower()}(mma, {shape[1]}))",
+            )
+    elif value.tensor.memory is not Memory.SHARED:
+        yield op.violation(
+            "mma operand",
+            f"{label} = {value} lies in global memory, a matrix multiply reads shared memory or registers",
+            f"copy it to shared memory, or tw.load({value}, tw.operand_{label.lower()}(mma, {shape[1]}))",
+        )
+
+
+def _is_transposed(op: Mma, axis: int) -> bool:
+    """Whether an operand has the shape (K, rows), and fits with its dimensions exchanged only."""
+    shape, other = (_shape(value) for value in ((op.a, op.b)[axis], (op.b, op.a)[axis]))
+    rows, k = op.mma.tile[axis], op.mma.tile[2]
+    if len(shape) != 2 or len(other) != 2 or not isinstance(shape[0], int) or shape[1] != rows:
+        return False
+    fits_as_it_is = shape[0] == rows and shape[1] == other[1]
+    return shape[0] % k == 0 and shape[0] in other and not fits_as_it_is
+
+
+def _nearest_mma(op: Mma) -> str:
+    """The repeats, or else the tiles, that would make both operands fit."""
+    atom, warps = op.mma.atom, op.mma.warps
+    repeats: list[int] = []
+    tiles: list[str] = []
+    fits = True
+    for axis, value in enumerate((op.a, op.b)):
+        unit, k = atom.shape[axis] * warps[axis], atom.shape[2]
+        rows, depth = (*(extent if isinstance(extent, int) else 0 for extent in _shape(value)), 0, 0)[:2]
+        fits = fits and rows > 0 and rows % unit == 0 and depth > 0 and depth % k == 0
+        repeats.append(rows // unit)
+        tiles.append(f"{'AB'[axis]} ({max(rows // unit, 1) * unit}, {max(depth // k, 1) * k})")
+    if fits:
+        return f"repeats={tuple(repeats)}"
+    return f"{' and '.join(tiles)}, with repeats={tuple(max(count, 1) for count in repeats)}"

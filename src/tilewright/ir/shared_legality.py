@@ -1,0 +1,74 @@
+"""The legality rules of tensors in shared memory: what they reach, and that no elements coincide."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tilewright.errors import Violation
+from tilewright.layout.layout import Layout
+from tilewright.views.questions import footprint, stride
+from tilewright.views.view import View
+
+if TYPE_CHECKING:
+    from tilewright.ir.ops import Shared
+
+
+def verify_shared(op: Shared) -> Iterator[Violation]:
+    """The rules of `Shared` that an allocation breaks."""
+    shape = op.view.shape
+    if empty := [dim for dim, extent in enumerate(shape) if isinstance(extent, int) and extent < 1]:
+        least = tuple(max(extent, 1) if isinstance(extent, int) else extent for extent in shape)
+        yield op.violation(
+            "shared allocation",
+            f"{op.result} of shape {shape} has the extent {shape[empty[0]]} along dimension {empty[0]}; "
+            "the least is 1",
+            f"tw.shared({least}, tw.{op.dtype})",
+        )
+        return
+    if isinstance(op.view.elems, int) and op.view.elems > op.elems:
+        yield op.violation(
+            "shared allocation",
+            f"{op.result} reaches {op.view.elems} elements (the cosize of its layout) "
+            f"but allocates {op.elems}",
+            f"elems={op.view.elems}",
+        )
+    reached = footprint(op.view)
+    if reached is None:
+        return
+    nearest = _nearest(op.view)
+    if reached.first < 0:
+        yield op.violation(
+            "shared allocation",
+            f"the layout {_spelled(op.view)} of {op.result} begins at element {reached.first}, not at 0",
+            nearest,
+        )
+    if reached.twice is not None:
+        one, other = (f"[{', '.join(map(str, at))}]" for at in reached.twice)
+        yield op.violation(
+            "shared layout",
+            f"the layout {_spelled(op.view)} of {op.result} puts {one} and {other} into one element",
+            nearest,
+        )
+
+
+def _spelled(view: View) -> str:
+    """A view as a layout, where it has a stride along each dimension."""
+    strides = _strides(view)
+    return str(view) if strides is None else str(Layout(view.shape, strides))
+
+
+def _strides(view: View) -> tuple[int, ...] | None:
+    found = [stride(view, dim) for dim in range(view.rank)]
+    known = tuple(step for step in found if isinstance(step, int))
+    return known if len(known) == view.rank else None
+
+
+def _nearest(view: View) -> str:
+    """The layout with the dimensions in the same order that leaves each of them enough room."""
+    given = _strides(view) or (0,) * view.rank
+    made, span = list(given), 1
+    for dim in sorted(range(view.rank), key=lambda d: (given[d] == 0, abs(given[d]), -d)):
+        made[dim], extent = max(abs(given[dim]), span), view.shape[dim]
+        span += (extent - 1) * made[dim] if isinstance(extent, int) else 0
+    return f"layout=tw.Layout({view.shape}, {tuple(made)})"

@@ -1,0 +1,88 @@
+"""The tiles of a tensor, counted by their place in its partition: whole, or one row or column of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from tilewright.errors import TraceError
+from tilewright.lang.scalars import Index, as_tuple, spelled_slice, unwrap, wrap
+from tilewright.lang.source import here
+from tilewright.symbolic.expr import ceil_div
+
+if TYPE_CHECKING:
+    from tilewright.lang.tensors import Tensor
+
+
+class Tiles:
+    """The partition of a tensor into tiles of one shape; see `Tensor.tiles`.
+
+    Args:
+        source: the tensor, in global or shared memory.
+        extents: of a tile; None takes the whole dimension.
+        at: for each dimension the index that is chosen already, or None.
+    """
+
+    def __init__(
+        self, source: Tensor, extents: tuple[int | None, ...], at: tuple[Index | None, ...] | None = None
+    ) -> None:
+        self.source = source
+        self.extents = extents
+        self.at = at or (None,) * len(extents)
+
+    @property
+    def free(self) -> tuple[int, ...]:
+        """The dimensions along which no index is chosen yet."""
+        return tuple(
+            dim
+            for dim, (extent, at) in enumerate(zip(self.extents, self.at, strict=True))
+            if extent is not None and at is None
+        )
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """How many tiles there are along each free dimension; the last ones may reach past the edge."""
+        return tuple(
+            wrap(ceil_div(self.source.value.tensor.shape[d], self.extents[d] or 1)) for d in self.free
+        )
+
+    def __getitem__(self, index: Any) -> Any:
+        """A tile, or the tiles that remain where a dimension is kept with ``:`` or ``...`` or left out."""
+        free, parts = self.free, list(as_tuple(index))
+        if any(part is Ellipsis for part in parts):
+            where = next(at for at, part in enumerate(parts) if part is Ellipsis)
+            parts[where : where + 1] = [slice(None)] * (len(free) - len(parts) + 1)
+        if len(parts) > len(free):
+            raise TraceError(f"{len(parts)} indices for tiles along {len(free)} dimensions", here())
+        chosen = list(self.at)
+        for dim, part in zip(free, parts, strict=False):
+            if isinstance(part, slice):
+                if part != slice(None):
+                    raise TraceError(
+                        f"tiles {spelled_slice(part)} of dimension {dim}: an index or ':' chooses tiles; "
+                        "nearest legal choice: slice the tensor before it is cut into tiles",
+                        here(),
+                    )
+                continue
+            unwrap(part)
+            chosen[dim] = part
+        made = Tiles(self.source, self.extents, tuple(chosen))
+        return made if made.free else self.source.tile(self.extents, made.at)
+
+    def __call__(self, *index: object) -> NoReturn:
+        """Tiles are no function; says what to write.
+
+        Raises:
+            TraceError: always.
+        """
+        spelled = ", ".join(map(str, index))
+        raise TraceError(
+            f"tiles({spelled}): tiles are indexed; nearest legal choice: tiles[{spelled}]", here()
+        )
+
+    def __iter__(self) -> NoReturn:
+        raise TraceError(
+            "tiles are not iterated over: write `for i in tw.range(tiles.shape[0])` and index them", here()
+        )
+
+    def __repr__(self) -> str:
+        return f"tiles {self.extents} at {self.at} of {self.source!r}"

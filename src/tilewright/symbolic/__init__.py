@@ -1,0 +1,1 @@
+"""Symbolic integers and conditions: canonical expressions with ranges and divisors."""

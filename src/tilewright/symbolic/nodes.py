@@ -1,0 +1,253 @@
+"""The nodes of symbolic integers and conditions; `tilewright.symbolic.expr` builds them in canonical form."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeAlias, TypeVar, Union, cast
+
+import numpy as np
+
+from tilewright.kinds import is_integer, legal
+
+Int: TypeAlias = Union[int, "Expr"]
+INFINITY = math.inf
+OperatorType = TypeVar("OperatorType", bound=Callable[..., Any])
+
+
+def _of_integers(operator: OperatorType) -> OperatorType:
+    """An operator that leaves what is no integer to Python, which says so."""
+
+    @functools.wraps(operator)
+    def operate(self: Expr, other: Any) -> Any:
+        known = isinstance(other, Expr) or is_integer(other)
+        return operator(self, other) if known else NotImplemented
+
+    return cast(OperatorType, operate)
+
+
+class Expr:
+    """A symbolic integer. Build with Python operators and the functions of this module."""
+
+    __slots__ = ()
+
+    @_of_integers
+    def __add__(self, other: Int) -> Int:
+        return build.add(self, other)
+
+    __radd__ = __add__
+
+    @_of_integers
+    def __sub__(self, other: Int) -> Int:
+        return build.add(self, build.mul(other, -1))
+
+    @_of_integers
+    def __rsub__(self, other: Int) -> Int:
+        return build.add(other, build.mul(self, -1))
+
+    def __neg__(self) -> Int:
+        return build.mul(self, -1)
+
+    @_of_integers
+    def __mul__(self, other: Int) -> Int:
+        return build.mul(self, other)
+
+    __rmul__ = __mul__
+
+    @_of_integers
+    def __floordiv__(self, other: Int) -> Int:
+        return build.floordiv(self, other)
+
+    @_of_integers
+    def __rfloordiv__(self, other: Int) -> Int:
+        return build.floordiv(other, self)
+
+    @_of_integers
+    def __mod__(self, other: Int) -> Int:
+        return build.mod(self, other)
+
+    @_of_integers
+    def __rmod__(self, other: Int) -> Int:
+        return build.mod(other, self)
+
+    @_of_integers
+    def __xor__(self, other: Int) -> Int:
+        return build.xor(self, other)
+
+    __rxor__ = __xor__
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"the symbolic integer {self} has no truth value; compare it and use prove()")
+
+    def __repr__(self) -> str:
+        return spelling.format_int(self)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Sym(Expr):
+    """A named unknown integer.
+
+    Args:
+        name: unique within a kernel.
+        low: smallest value.
+        high: largest value, or None if unbounded.
+        divisor: a positive integer that divides every value.
+        stop: a symbolic exclusive upper bound, if one is known (loop and block indices).
+    """
+
+    name: str
+    low: int = 0
+    high: int | None = None
+    divisor: int = 1
+    stop: Int | None = None
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Add(Expr):
+    """``constant + sum(coefficient * term)``; terms are distinct, ordered, and no sums themselves."""
+
+    terms: tuple[tuple[Expr, int], ...]
+    constant: int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Mul(Expr):
+    """A product of two or more symbolic factors (constants live in the enclosing sum)."""
+
+    factors: tuple[Expr, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FloorDiv(Expr):
+    """``floor(left / right)``."""
+
+    left: Int
+    right: Int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Mod(Expr):
+    """``left - right * floor(left / right)``."""
+
+    left: Int
+    right: Int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Xor(Expr):
+    """Bitwise exclusive or of two non-negative integers."""
+
+    left: Expr
+    right: Int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Min(Expr):
+    """The smaller of two integers."""
+
+    left: Int
+    right: Int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Max(Expr):
+    """The larger of two integers."""
+
+    left: Int
+    right: Int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Select(Expr):
+    """``left`` where ``cond`` holds, else ``right``."""
+
+    cond: Cond
+    left: Int
+    right: Int
+
+
+class Cond:
+    """A truth value over symbolic integers."""
+
+    __slots__ = ()
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"the condition {self} has no truth value; use prove()")
+
+    def __repr__(self) -> str:
+        return spelling.format_cond(self)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Constant(Cond):
+    """A condition that is known."""
+
+    value: bool
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Less(Cond):
+    """``left < right``."""
+
+    left: Int
+    right: Int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Equal(Cond):
+    """``left == right``."""
+
+    left: Int
+    right: Int
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class And(Cond):
+    """All of the parts hold."""
+
+    parts: tuple[Cond, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Or(Cond):
+    """Some of the parts hold."""
+
+    parts: tuple[Cond, ...]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Not(Cond):
+    """The part does not hold."""
+
+    part: Cond
+
+
+legal(
+    "Int",
+    "an integer of 64 bits or a symbolic one",
+    "integers",
+    lambda v: isinstance(v, Expr) or is_integer(v),
+)
+Place: TypeAlias = Any
+"""An index: an integer, a symbolic one, or a NumPy array of integers."""
+
+legal(
+    "Place",
+    "an integer, a symbolic one, or an array of integers",
+    "integers",
+    lambda value: (
+        isinstance(value, Expr)
+        or is_integer(value)
+        or (isinstance(value, np.ndarray) and value.dtype.kind in "iu")
+    ),
+)
+legal("Cond", "a condition", "conditions", lambda value: isinstance(value, Cond))
+
+TRUE = Constant(True)
+FALSE = Constant(False)
+
+# The operators above build through these rooms, which need the nodes first.
+from tilewright.symbolic import arithmetic as build  # noqa: E402
+from tilewright.symbolic import spelling  # noqa: E402

@@ -1,0 +1,215 @@
+"""Rebuilding and evaluating symbolic integers and conditions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import fields
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from tilewright.symbolic.expr import (
+    add,
+    all_of,
+    any_of,
+    equal,
+    floordiv,
+    less,
+    maximum,
+    minimum,
+    mod,
+    mul,
+    negate,
+    product,
+    select,
+    xor,
+)
+from tilewright.symbolic.nodes import (
+    Add,
+    And,
+    Cond,
+    Constant,
+    Equal,
+    Expr,
+    FloorDiv,
+    Int,
+    Less,
+    Max,
+    Min,
+    Mod,
+    Mul,
+    Not,
+    Or,
+    Select,
+    Sym,
+    Xor,
+)
+
+_REBUILD: dict[type, Callable[..., Any]] = {
+    FloorDiv: floordiv,
+    Mod: mod,
+    Xor: xor,
+    Min: minimum,
+    Max: maximum,
+    Select: select,
+    Less: less,
+    Equal: equal,
+    Not: negate,
+}
+
+
+def rewrite(value: Any, change: Callable[[Sym], Int], only: Collection[Sym] | None = None) -> Any:
+    """Rebuild an expression or condition with every `Sym` replaced by ``change(sym)``, simplifying again.
+
+    Args:
+        value: the expression or condition.
+        change: gives the replacement of a symbol.
+        only: the symbols that change; parts without them are kept as they are.
+    """
+    if only is not None and isinstance(value, Expr | Cond) and _symbols(value).isdisjoint(only):
+        return value
+    match value:
+        case Sym():
+            return change(value)
+        case Add():
+            terms = (mul(rewrite(term, change, only), factor) for term, factor in value.terms)
+            return add(value.constant, *terms)
+        case Mul():
+            return product(*(rewrite(factor, change, only) for factor in value.factors))
+        case And():
+            return all_of(*(rewrite(part, change, only) for part in value.parts))
+        case Or():
+            return any_of(*(rewrite(part, change, only) for part in value.parts))
+        case Expr() | Cond() if type(value) in _REBUILD:
+            return _REBUILD[type(value)](*(rewrite(part, change, only) for part in _operands(value)))
+        case _:
+            return value
+
+
+def substitute(value: Any, mapping: Mapping[Sym, Int]) -> Any:
+    """Replace symbols by integers or expressions.
+
+    Example:
+        >>> i = Sym("i", 0, 7)
+        >>> substitute(i * 4 + 1, {i: 2})
+        9
+    """
+    return rewrite(value, lambda sym: mapping.get(sym, sym), mapping.keys())
+
+
+def symbols(value: Any) -> set[Sym]:
+    """The unknowns of an expression or condition; none of anything else."""
+    return set(_symbols(value)) if isinstance(value, Expr | Cond) else set()
+
+
+@lru_cache(maxsize=65536)
+def _symbols(value: Int | Cond) -> frozenset[Sym]:
+    match value:
+        case Sym():
+            return frozenset((value,))
+        case Add():
+            return _union(term for term, _ in value.terms)
+        case Mul():
+            return _union(value.factors)
+        case And() | Or():
+            return _union(value.parts)
+        case Expr() | Cond():
+            return _union(_operands(value))
+        case _:
+            return frozenset()
+
+
+def parts(value: Any) -> Iterator[Any]:
+    """An expression or condition and everything that it is made of, outer before inner."""
+    yield value
+    match value:
+        case Add():
+            inner: Iterable[Any] = (term for term, _ in value.terms)
+        case Mul():
+            inner = value.factors
+        case And() | Or():
+            inner = value.parts
+        case Expr() | Cond() if not isinstance(value, Sym | Constant):
+            inner = _operands(value)
+        case _:
+            return
+    for part in inner:
+        yield from parts(part)
+
+
+def _union(values: Iterable[Int | Cond]) -> frozenset[Sym]:
+    return frozenset().union(*map(_symbols, values))
+
+
+def _operands(value: Expr | Cond) -> list[Any]:
+    return [getattr(value, f.name) for f in fields(value)]  # type: ignore[arg-type]
+
+
+def evaluate(value: Any, env: Mapping[Sym, Any]) -> Any:
+    """The value of an expression or condition; ``env`` may hold integers or NumPy integer arrays.
+
+    Raises:
+        ZeroDivisionError: a divisor is 0 or negative.
+    """
+    match value:
+        case Sym():
+            return env[value]
+        case Add():
+            return sum((evaluate(term, env) * factor for term, factor in value.terms), value.constant)
+        case Mul():
+            return math.prod(evaluate(factor, env) for factor in value.factors)
+        case FloorDiv():
+            return evaluate(value.left, env) // _divisor(value.right, env)
+        case Mod():
+            return evaluate(value.left, env) % _divisor(value.right, env)
+        case Xor():
+            return evaluate(value.left, env) ^ evaluate(value.right, env)
+        case Min():
+            left, right = evaluate(value.left, env), evaluate(value.right, env)
+            return _choose(left < right, left, right)
+        case Max():
+            left, right = evaluate(value.left, env), evaluate(value.right, env)
+            return _choose(left < right, right, left)
+        case Select():
+            return _choose(evaluate(value.cond, env), evaluate(value.left, env), evaluate(value.right, env))
+        case Constant():
+            return value.value
+        case Less():
+            return evaluate(value.left, env) < evaluate(value.right, env)
+        case Equal():
+            return evaluate(value.left, env) == evaluate(value.right, env)
+        case And():
+            return _all(evaluate(part, env) for part in value.parts)
+        case Or():
+            return ~_all(~_array(evaluate(part, env)) for part in value.parts)
+        case Not():
+            return ~_array(evaluate(value.part, env))
+        case _:
+            return value
+
+
+def _divisor(value: Int, env: Mapping[Sym, Any]) -> Any:
+    """A divisor, which all that is known of quotients takes for positive."""
+    found = evaluate(value, env)
+    if isinstance(found, int) and found < 0:
+        raise ZeroDivisionError(f"the divisor {value} is {found}; divisors are positive")
+    return found
+
+
+def _array(value: Any) -> Any:
+    return np.asarray(value, dtype=bool)
+
+
+def _all(parts: Iterable[Any]) -> Any:
+    total: Any = True
+    for part in parts:
+        total = _array(part) & total
+    return total
+
+
+def _choose(cond: Any, left: Any, right: Any) -> Any:
+    if isinstance(cond, bool):
+        return left if cond else right
+    return np.where(cond, left, right)

@@ -1,0 +1,168 @@
+"""CUDA's rules: shared memory, asynchronous copies, ldmatrix, tensor cores, synchronisation."""
+
+from __future__ import annotations
+
+from tilewright.ir.ops import (
+    AsyncCommit,
+    AsyncWait,
+    Barrier,
+    Copy,
+    CopyAsync,
+    Mma,
+    Shared,
+    WarpBarrier,
+)
+from tilewright.ir.types import Value
+from tilewright.symbolic.expr import mul
+from tilewright.symbolic.nodes import Sym
+from tilewright.targets.cuda.prelude import MMA_FUNCTIONS
+from tilewright.targets.rules import RuleTable
+from tilewright.targets.simt import arithmetic
+from tilewright.targets.simt.conversion import converted
+from tilewright.targets.simt.copies import access, place, plan, title
+from tilewright.targets.simt.copies import copy as plain_copy
+from tilewright.targets.simt.emitter import LOOPS, SIMT_RULES, Scope, SimtEmitter, walk_of
+from tilewright.targets.simt.matrices import MatrixLoad, loads_by_matrix, stores_by_matrix
+from tilewright.targets.simt.mma import MULTIPLY_ADD, atom_loops, multiply_add
+from tilewright.targets.simt.thread_values import thread_coordinate, walk
+
+CUDA_RULES = RuleTable("cuda", SIMT_RULES)
+"""The rules of the CUDA target."""
+
+REGISTER_RULES = (arithmetic.fragment, arithmetic.fill, arithmetic.elementwise)
+"""Rules of fragments, which stand as the parent has them."""
+
+
+@CUDA_RULES.rule(Shared)
+def shared(emitter: SimtEmitter, op: Shared) -> None:
+    """A pointer into the block's one buffer."""
+    shape = "x".join(str(extent) for extent in op.view.shape)
+    emitter.comment(op, f"{op.result.name}: {op.dtype} {shape}")
+    kind = emitter.type(op.dtype)
+    offset = emitter.shared_offsets[op.result]
+    place = f"(shared_memory + {offset})" if offset else "shared_memory"
+    emitter.line(f"{kind}* const {emitter.name(op.result)} = ({kind}*){place};")
+
+
+@CUDA_RULES.rule(Copy)
+def copy(emitter: SimtEmitter, op: Copy) -> None:
+    """By ``ldmatrix`` or ``stmatrix`` where they fit, else by loads and stores."""
+    if (stored := stores_by_matrix(op, emitter.features)) is not None:
+        _store_matrices(emitter, op, stored)
+        return
+    how = loads_by_matrix(op)
+    if how is None:
+        plain_copy(emitter, op)
+        return
+    text = f"{op.source.name} -> {op.target.name}, {how.count} matrices at a time"
+    with emitter.scope(op, text, emitter.participants(op.spread)) as scope:
+        rank = op.spread.rank
+        path = walk(how.values, rank, 1, scope.names(LOOPS))
+        start = thread_coordinate(how.lanes, rank, emitter.thread(op.spread.size_threads))
+        at = walk_of(path, scope.coordinate(start))
+        pointer, step = place(scope, "from", op.source, at, path.loops, const=True)
+        source = emitter.plus(pointer, step)
+        register = emitter.spell(mul(path.register, how.count * how.word))
+        emitter.one_line(path.loops, f"ld{how.matrices}(&{emitter.name(op.target)}[{register}], {source});")
+
+
+def _store_matrices(emitter: SimtEmitter, op: Copy, how: MatrixLoad) -> None:
+    """The loads of `copy`, the other way, each vector converted on its way."""
+    text = f"{op.source.name} -> {op.target.name}, {how.count} matrices at a time"
+    with emitter.scope(op, text, emitter.participants(op.spread)) as scope:
+        rank, each = op.spread.rank, how.count * how.word
+        path = walk(how.values, rank, 1, scope.names(LOOPS))
+        start = thread_coordinate(how.lanes, rank, emitter.thread(op.spread.size_threads))
+        at = walk_of(path, scope.coordinate(start))
+        pointer, step = place(scope, "to", op.target, at, path.loops, const=False)
+        packed, e = scope.name("packed"), Sym(scope.name("e"), 0, each - 1)
+        with emitter.loops(path.loops):
+            emitter.line(f"{emitter.array(op.target.dtype, packed, each, 4)};")
+            register = emitter.spell(mul(path.register, each) + e)
+            value = converted(
+                f"{emitter.name(op.source)}[{register}]",
+                op.source.dtype,
+                op.target.dtype,
+                emitter.dialect.types,
+            )
+            emitter.one_line((e,), f"{packed}[{e.name}] = {value};")
+            emitter.line(f"st{how.matrices}({emitter.plus(pointer, step)}, {packed});")
+
+
+@CUDA_RULES.rule(CopyAsync)
+def copy_async(emitter: SimtEmitter, op: CopyAsync) -> None:
+    """``cp.async``, with zeros where the source does not exist."""
+    vector = op.vector or 1
+    guard = emitter.participants(op.spread, once=True)
+    with emitter.scope(op, f"{title(op, vector)}, in the background", guard) as scope:
+        path, at = plan(scope, op.spread, vector)
+        source = access(scope, "from", op.source, at, path.loops, vector, const=True)
+        target = access(scope, "to", op.target, at, path.loops, vector, const=False)
+        places = [target.address(emitter), source.address(emitter)]
+        if exists := source.condition(emitter):
+            places.append(exists)
+        statement = f"copy_async<{vector * op.source.dtype.bytes}>({', '.join(places)});"
+        if stays := target.condition(emitter):
+            statement = f"if ({stays}) {statement}"
+        emitter.one_line(path.loops, statement)
+
+
+@CUDA_RULES.rule(AsyncCommit)
+def async_commit(emitter: SimtEmitter, op: AsyncCommit) -> None:
+    """``cp.async.commit_group``."""
+    emitter.comment(op, "close the group of copies")
+    emitter.line("async_commit();")
+
+
+@CUDA_RULES.rule(AsyncWait)
+def async_wait(emitter: SimtEmitter, op: AsyncWait) -> None:
+    """``cp.async.wait_group``."""
+    emitter.comment(op, f"wait until at most {op.pending} groups are unfinished")
+    emitter.line(f"async_wait<{op.pending}>();")
+
+
+@CUDA_RULES.rule(Barrier)
+def barrier(emitter: SimtEmitter, op: Barrier) -> None:
+    """``__syncthreads``."""
+    emitter.comment(op, "barrier")
+    emitter.line("__syncthreads();")
+
+
+@CUDA_RULES.rule(WarpBarrier)
+def warp_barrier(emitter: SimtEmitter, op: WarpBarrier) -> None:
+    """``__syncwarp``."""
+    emitter.comment(op, "barrier of each warp")
+    emitter.line("__syncwarp();")
+
+
+@CUDA_RULES.rule(Mma)
+def mma(emitter: SimtEmitter, op: Mma) -> None:
+    """``mma.sync`` for its atoms, else multiply-adds."""
+    atom = op.mma.atom
+    if atom.name.startswith(MULTIPLY_ADD):
+        multiply_add(emitter, op)
+        return
+    guard = emitter.participants(op.mma.c())
+    whole = atom.precision is None
+    with emitter.scope(
+        op, f"{op.c.name} += {op.a.name} * {op.b.name}, by {atom}", guard, bare=whole
+    ) as scope:
+        a, b = (_operand(scope, operand, atom.precision) for operand in (op.a, op.b))
+        atoms = atom_loops(scope, op)
+        names = ((emitter.name(op.c), atoms.c), (a, atoms.a), (b, atoms.b))
+        registers = ", ".join(f"&{name}[{emitter.spell(at)}]" for name, at in names)
+        emitter.one_line(atoms.loops, f"{MMA_FUNCTIONS[atom.name]}({registers});")
+
+
+def _operand(scope: Scope, operand: Value, precision: int | None) -> str:
+    """The operand's registers; declared anew, rounded, if the atom reads fewer fraction bits."""
+    emitter = scope.emitter
+    name = emitter.name(operand)
+    if precision is None:
+        return name
+    rounded = scope.name(f"{name}_rounded")
+    count = operand.fragment.distribution.size_values
+    i = Sym(scope.name("i"), 0, count - 1)
+    emitter.line(f"{emitter.array(operand.dtype, rounded, count)};")
+    emitter.one_line((i,), f"{rounded}[{i.name}] = round_to_tf32({name}[{i.name}]);")
+    return rounded

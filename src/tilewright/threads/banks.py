@@ -1,0 +1,218 @@
+"""What an access pattern costs: conflicts of shared-memory banks, sectors of global memory."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from tilewright.errors import LayoutError
+from tilewright.symbolic.nodes import Sym
+from tilewright.symbolic.ranges import bounds
+from tilewright.symbolic.rebuilding import substitute, symbols
+from tilewright.threads.distribution import Distribution
+from tilewright.views.view import View
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+WORD_BYTES = 4
+SECTOR_BYTES = 32
+MOST_INSTANCES = 256
+"""How many combinations of values of unknown indices (a stage, a step of a loop) are tried."""
+
+
+def bank_conflicts(
+    view: View,
+    distribution: Distribution,
+    vector: int,
+    element_bytes: int,
+    banks: int = 32,
+    lanes: int = 32,
+    phase: int | None = None,
+    at: Mapping[Sym, int] | None = None,
+) -> int:
+    """The worst number of passes that one access of a warp to shared memory needs; 1 is without conflict.
+
+    A warp's access goes in phases: of lanes whose vectors fill all banks at most once, so quarters of a warp
+    of 32 for 128-bit vectors and halves for 64-bit vectors.  A phase takes as many passes as different words
+    fall into one bank.
+
+    Args:
+        view: of the tensor in shared memory, over the tile's coordinates.
+        distribution: which thread accesses which coordinates, in which order.
+        vector: elements per access: that many consecutive values of a thread, neighbours in memory.
+        element_bytes: size of an element.
+        banks: number of banks, each a word of four bytes wide.
+        lanes: threads per warp.
+        phase: lanes that access together; default: as above.
+        at: values of symbols other than coordinates; others are tried through, if they are bounded.
+
+    Raises:
+        LayoutError: the distribution is of another tile, the vectors are not contiguous or not aligned, or a
+            symbol is not bounded.
+
+    Example:
+        >>> from tilewright.threads.distribution import blocked
+        >>> from tilewright.views.transforms import Swizzle
+        >>> rows = View.strided((32, 64), (64, 1))
+        >>> columns = blocked((32, 64), threads=(32, 8), order=(0, 1))
+        >>> bank_conflicts(rows, columns, vector=8, element_bytes=2)
+        8
+        >>> bank_conflicts(Swizzle(3, 3, 3).apply(rows), columns, vector=8, element_bytes=2)
+        1
+    """
+    together = phase or lanes_together(vector * element_bytes, banks, lanes)
+    worst = 1
+    for first_byte, exists in _requests(view, distribution, vector, element_bytes, at):
+        for start in range(0, len(first_byte), lanes):
+            for begin in range(start, min(start + lanes, len(first_byte)), together):
+                stop = min(begin + together, start + lanes)
+                words = _units(first_byte[begin:stop][exists[begin:stop]], vector * element_bytes, WORD_BYTES)
+                if words.size:
+                    worst = max(worst, int(np.bincount(words % banks).max()))
+    return worst
+
+
+def lanes_together(access_bytes: int, banks: int = 32, lanes: int = 32) -> int:
+    """How many lanes of a warp access shared memory at once, each so many bytes.
+
+    Example:
+        >>> lanes_together(4), lanes_together(8), lanes_together(16)
+        (32, 16, 8)
+    """
+    return max(1, min(lanes, banks, banks * WORD_BYTES // access_bytes))
+
+
+class Traffic(NamedTuple):
+    """The cost of all accesses of a tile to global memory.
+
+    Args:
+        requests: accesses of warps.
+        sectors: 32-byte sectors that they touch, each request for itself.
+        minimum: sectors that would do for the same bytes.
+    """
+
+    requests: int
+    sectors: int
+    minimum: int
+
+
+def coalescing(
+    view: View,
+    distribution: Distribution,
+    vector: int,
+    element_bytes: int,
+    lanes: int = 32,
+    at: Mapping[Sym, int] | None = None,
+) -> Traffic:
+    """The 32-byte sectors that the warps' accesses to global memory touch, against the least possible.
+
+    Args:
+        view: of the tensor in global memory, over the tile's coordinates.
+        distribution: which thread accesses which coordinates, in which order.
+        vector: elements per access: that many consecutive values of a thread, neighbours in memory.
+        element_bytes: size of an element.
+        lanes: threads per warp.
+        at: values of symbols other than coordinates, such as extents; others are tried through, if they are
+            bounded, and the worst counts.
+
+    Raises:
+        LayoutError: the distribution is of another tile, the vectors are not contiguous or not aligned, or a
+            symbol is not bounded.
+
+    Example:
+        >>> from tilewright.threads.distribution import blocked
+        >>> rows = View.strided((32, 64), (64, 1))
+        >>> coalescing(rows, blocked((32, 64), (4, 8), order=(1, 0)), vector=8, element_bytes=2)
+        Traffic(requests=8, sectors=128, minimum=128)
+        >>> coalescing(rows, blocked((32, 64), (32, 1), order=(1, 0)), vector=8, element_bytes=2)
+        Traffic(requests=8, sectors=256, minimum=128)
+    """
+    totals = []
+    for env in _instances(view, at):
+        total = Traffic(0, 0, 0)
+        for first_byte, exists in accesses(view, distribution, vector, element_bytes, env):
+            for start in range(0, len(first_byte), lanes):
+                active = first_byte[start : start + lanes][exists[start : start + lanes]]
+                if active.size:
+                    size = vector * element_bytes
+                    needed = -(-np.unique(active).size * size // SECTOR_BYTES)
+                    touched = _units(active, size, SECTOR_BYTES).size
+                    total = Traffic(total.requests + 1, total.sectors + touched, total.minimum + needed)
+        totals.append(total)
+    return max(totals, key=lambda total: total.sectors - total.minimum)
+
+
+def _units(first_byte: Array, size: int, unit: int) -> Array:
+    """The different units (words, sectors) that accesses of ``size`` bytes touch."""
+    # The last byte too: a vector whose size is no power of two may end in the next unit.
+    byte = first_byte.reshape(-1, 1) + np.append(np.arange(0, size, unit), size - 1)
+    return np.unique(byte // unit)
+
+
+def _requests(
+    view: View, distribution: Distribution, vector: int, element_bytes: int, at: Mapping[Sym, int] | None
+) -> Iterator[tuple[Array, Array]]:
+    for env in _instances(view, at):
+        yield from accesses(view, distribution, vector, element_bytes, env)
+
+
+def accesses(
+    view: View, distribution: Distribution, vector: int, element_bytes: int, env: Mapping[Sym, int]
+) -> Iterator[tuple[Array, Array]]:
+    """For each access of a thread's values in turn: every thread's first byte, and whether it exists.
+
+    Args:
+        view: of the tensor, over the tile's coordinates.
+        distribution: which thread accesses which coordinates, in which order.
+        vector: elements per access.
+        element_bytes: size of an element.
+        env: values of symbols other than coordinates.
+
+    Raises:
+        LayoutError: the distribution is of another tile, or the vectors are not contiguous or not aligned.
+    """
+    if distribution.shape != view.shape:
+        raise LayoutError(f"a distribution of a tile of {distribution.shape} for a view of {view.shape}")
+    if vector < 1 or distribution.size_values % vector:
+        raise LayoutError(
+            f"{distribution.size_values} values per thread are no multiple of vectors of {vector}"
+        )
+    fixed = View(view.shape, substitute(view.offset, env), view.elems, substitute(view.valid, env))
+    index = tuple(np.moveaxis(distribution.table, -1, 0))
+    shape = index[0].shape if index else (distribution.size_threads, distribution.size_values)
+    offset = np.broadcast_to(fixed.at(index), shape).reshape(shape[0], -1, vector)
+    exists = np.broadcast_to(fixed.valid_at(index), shape).reshape(shape[0], -1, vector)
+    first = offset[:, :, :1]
+    if not np.array_equal(offset, first + np.arange(vector)):
+        raise LayoutError(f"{vector} consecutive values of a thread are not contiguous in the view {view}")
+    if (first % vector).any():
+        unit = math.gcd(vector, *first.ravel().tolist())
+        raise LayoutError(f"vectors of {vector} start at multiples of {unit} only; nearest legal: {unit}")
+    if not np.array_equal(exists, np.broadcast_to(exists[:, :, :1], exists.shape)):
+        raise LayoutError(f"an edge cuts vectors of {vector}: in the view {view}")
+    for access in range(offset.shape[1]):
+        yield offset[:, access, 0] * element_bytes, exists[:, access, 0]
+
+
+def _instances(view: View, at: Mapping[Sym, int] | None) -> Iterator[dict[Sym, int]]:
+    """Values of all symbols but the coordinates: those given, and all combinations of the others."""
+    given = dict(at or {})
+    free = sorted((symbols(view.offset) | symbols(view.valid)) - set(view.coords) - given.keys(), key=str)
+    spans = [_values(sym, given) for sym in free]
+    if math.prod(map(len, spans)) > MOST_INSTANCES:
+        raise LayoutError(f"too many values of {', '.join(map(str, free))} to try; give some as `at`")
+    for chosen in itertools.product(*spans):
+        yield {**given, **dict(zip(free, chosen, strict=True))}
+
+
+def _values(sym: Sym, given: Mapping[Sym, int]) -> range:
+    low, high = bounds(sym)
+    stop = None if sym.stop is None else substitute(sym.stop, given)
+    last = min(high, math.inf if stop is None else bounds(stop)[1] - 1)
+    if abs(low) == math.inf or last == math.inf:
+        raise LayoutError(f"the symbol {sym} is not bounded; give its value as `at`")
+    return range(int(low), int(last) + 1, sym.divisor)

@@ -1,0 +1,286 @@
+"""Which registers of one fragment hold what another needs: reductions, broadcasts, other maps of a tile.
+
+Register numbers are mixed-radix numbers over the modes of a distribution's values; a `Digit` says what each
+digit of one number adds to another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from tilewright.errors import LayoutError
+from tilewright.symbolic.expr import add, floordiv, mod, mul
+from tilewright.symbolic.nodes import Int
+from tilewright.symbolic.rebuilding import evaluate, symbols
+from tilewright.threads.distribution import Distribution, Mode, registers
+
+Keep: TypeAlias = tuple[tuple[int, int], ...]
+"""Digits of a coordinate, finest first: ``(extent, step)`` is ``coordinate // step % extent``."""
+
+MOST_TURNS = 4096
+"""Most values of an index for which a change of map is looked up one by one."""
+
+
+class Digit(NamedTuple):
+    """A digit with ``extent`` values, each of which adds ``weight``."""
+
+    extent: int
+    weight: int
+
+
+def indexed(digits: Sequence[Digit], index: Int) -> Int:
+    """What the digits of ``index``, fastest first, add up to.
+
+    Example:
+        >>> from tilewright.symbolic.nodes import Sym
+        >>> str(indexed([Digit(2, 0), Digit(2, 1), Digit(4, 2)], Sym("i", 0, 15)))
+        'i // 2'
+    """
+    merged: list[Digit] = []
+    for digit in digits:
+        last = merged[-1] if merged else None
+        if digit.extent == 1:
+            continue
+        if last is not None and digit.weight == last.weight * last.extent:
+            merged[-1] = Digit(last.extent * digit.extent, last.weight)
+        else:
+            merged.append(digit)
+    total: Int = 0
+    unit = 1
+    for digit in merged:
+        total = add(total, mul(mod(floordiv(index, unit), digit.extent), digit.weight))
+        unit *= digit.extent
+    return total
+
+
+def registers_of(digits: Sequence[Digit], count: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """What the digits of 0, 1 ... ``count - 1`` add up to."""
+    rest = np.arange(count)
+    total = np.zeros(count, np.int64)
+    for digit in digits:
+        total += rest % digit.extent * digit.weight
+        rest = rest // digit.extent
+    return total
+
+
+def broadcast(full: Distribution, part: Distribution) -> tuple[Digit, ...] | None:
+    """The register of a broadcast operand for each register of the result; None if the maps do not fit.
+
+    Args:
+        full: distribution of the result.
+        part: distribution of the operand: the same, or what `Distribution.projected` gives.
+    """
+    if part.canonical == full.canonical:
+        return (Digit(full.size_values, 1),)
+    if len(part.shape) != full.rank or any(
+        p not in (1, f) for p, f in zip(part.shape, full.shape, strict=True)
+    ):
+        return None
+    if part.canonical != full.projected(part.shape).canonical:
+        return None
+    digits, weight = [], 1
+    for mode in full.values:
+        gone = mode.dim is not None and part.shape[mode.dim] == 1 != full.shape[mode.dim]
+        digits.append(Digit(mode.extent, 0 if gone else weight))
+        weight *= 1 if gone else mode.extent
+    return tuple(digits)
+
+
+# ---------------------------------------------------------------- reductions
+
+
+@dataclass(frozen=True)
+class Reduction:
+    """How the threads of a distribution reduce a tile along one dimension.
+
+    Args:
+        result: distribution of the result.
+        kept: digits of the result's register, as registers of the source.
+        reduced: digits of the number of a value that a thread reduces, likewise.
+        lanes: digits of the thread index over which the result is then combined.
+    """
+
+    result: Distribution
+    kept: tuple[Digit, ...]
+    reduced: tuple[Digit, ...]
+    lanes: tuple[Digit, ...]
+
+    @property
+    def count(self) -> int:
+        """How many values each thread reduces to one."""
+        return math.prod(digit.extent for digit in self.reduced)
+
+    @property
+    def span(self) -> int:
+        """The fewest consecutive threads that hold all of what is reduced to one value."""
+        return max((digit.extent * digit.weight for digit in self.lanes), default=1)
+
+
+@lru_cache(maxsize=1024)
+def reduction(source: Distribution, dim: int, keep: Keep = ()) -> Reduction:
+    """The reduction of a tile along ``dim``, whose digits ``keep`` stay.
+
+    Raises:
+        LayoutError: no such dimension or digits, or a mode lies across a kept digit's end.
+
+    Example:
+        >>> rows = Distribution((4, 8), (Mode(4, 1, 2), Mode(4, 0, 1)), (Mode(2, 1, 1),))
+        >>> reduction(rows, 1).result.threads
+        (Mode(extent=4, dim=None, step=0), Mode(extent=4, dim=0, step=1))
+        >>> reduction(rows, 1, ((4, 2),)).result.shape
+        (4, 4)
+    """
+    _check(source, dim, keep)
+    threads: list[Mode] = []
+    values: list[Mode] = []
+    kept: list[Digit] = []
+    reduced: list[Digit] = []
+    lanes: list[Digit] = []
+    for modes, stay, gone in ((source.threads, threads, lanes), (source.values, values, reduced)):
+        weight = 1
+        for mode in modes:
+            for piece, step in _pieces(mode, dim, keep):
+                if step is not None:
+                    stay.append(piece._replace(step=step) if piece.dim == dim else piece)
+                    if modes is source.values:
+                        kept.append(Digit(piece.extent, weight))
+                else:
+                    gone.append(Digit(piece.extent, weight))
+                    if modes is source.threads:
+                        stay.append(Mode(piece.extent, None, 0))
+                weight *= piece.extent
+    shape = list(source.shape)
+    shape[dim] = math.prod(extent for extent, _ in keep)
+    result = Distribution(tuple(shape), tuple(threads), tuple(values))
+    return Reduction(result, tuple(kept), tuple(reduced), tuple(d for d in lanes if d.extent > 1))
+
+
+def _check(source: Distribution, dim: int, keep: Keep) -> None:
+    if not 0 <= dim < source.rank:
+        raise LayoutError(f"dimension {dim} of a tile of rank {source.rank}")
+    end = 1
+    for extent, step in keep:
+        if extent < 1 or step < 1 or step % end or source.shape[dim] % (extent * step):
+            raise LayoutError(f"{keep} are no digits of a coordinate below {source.shape[dim]}")
+        end = extent * step
+
+
+def _pieces(mode: Mode, dim: int, keep: Keep) -> Iterator[tuple[Mode, int | None]]:
+    """Parts of a mode; each with its step in the result, or None if it is reduced."""
+    if mode.dim != dim:
+        yield mode, mode.step
+        return
+    cuts = sorted({cut for extent, step in keep for cut in (step, extent * step)})
+    step, rest = mode.step, mode.extent
+    while rest > 1:
+        cut = next((cut for cut in cuts if step < cut < step * rest), step * rest)
+        size = cut // step
+        if cut % step or rest % size:
+            raise LayoutError(
+                f"the {mode.extent} steps of {mode.step} that threads or values take along dimension {dim} "
+                f"do not end at {cut}, where a kept digit does"
+            )
+        yield Mode(size, dim, step), _kept_step(step, size, keep)
+        step, rest = cut, rest // size
+
+
+def _kept_step(step: int, size: int, keep: Keep) -> int | None:
+    weight = 1
+    for extent, unit in keep:
+        if unit <= step and step * size <= unit * extent:
+            return step // unit * weight
+        weight *= extent
+    return None
+
+
+def thread_digits(source: Distribution, dim: int, least: int = 1) -> Keep:
+    """The digits of the coordinate along ``dim`` that number threads, in groups of ``least`` threads.
+
+    Example:
+        >>> rows = Distribution((4, 16), (Mode(4, 1, 2), Mode(4, 0, 1), Mode(2, 1, 8)), (Mode(2, 1, 1),))
+        >>> thread_digits(rows, 1), thread_digits(rows, 1, 16)
+        (((4, 2), (2, 8)), ((2, 8),))
+    """
+    found: list[tuple[int, int]] = []
+    weight = 1
+    for mode in source.threads:
+        inside = min(max(least // weight, 1), mode.extent)
+        if mode.dim == dim and mode.extent > inside:
+            found.append((mode.extent // inside, mode.step * inside))
+        weight *= mode.extent
+    return tuple(sorted(found, key=lambda digit: digit[1]))
+
+
+# ---------------------------------------------------------------- other maps
+
+
+def register_digits(
+    source: Distribution, target: Distribution, start: tuple[Int, ...]
+) -> tuple[Int, tuple[Digit, ...]] | None:
+    """Where each thread holds what it needs for another map: the first register, and digits for the others.
+
+    Args:
+        source: distribution of the tile that is there.
+        target: distribution of the tile that is wanted.
+        start: where in the source's tile the wanted tile begins; of at most one bounded symbol.
+
+    Returns:
+        None if some thread lacks a value, if threads hold theirs in different registers, or if their numbers
+        follow no digits.
+    """
+    names = {sym for at in start for sym in symbols(at)}
+    if not names:
+        return _at(source, target, tuple(int(evaluate(at, {})) for at in start))
+    sym = names.pop()
+    if names or sym.high is None or sym.high - sym.low >= MOST_TURNS:
+        return None
+    found = [
+        _at(source, target, tuple(int(evaluate(at, {sym: turn})) for at in start))
+        for turn in range(sym.low, sym.high + 1)
+    ]
+    first = found[0]
+    step = found[1][0] - first[0] if len(found) > 1 and first is not None and found[1] is not None else 0
+    for turn, one in enumerate(found):
+        if one is None or first is None or one != (first[0] + turn * step, first[1]):
+            return None
+    assert first is not None
+    return add(first[0], mul(add(sym, -sym.low), step)), first[1]
+
+
+@lru_cache(maxsize=4096)
+def _at(
+    source: Distribution, target: Distribution, at: tuple[int, ...]
+) -> tuple[int, tuple[Digit, ...]] | None:
+    table = registers(source, target, at)
+    if table is None:
+        return None
+    digits, unit = [], 1
+    for mode in target.values:
+        for factor in _primes(mode.extent):
+            digits.append(Digit(factor, table[unit] - table[0]))
+            unit *= factor
+    fits = (registers_of(digits, target.size_values) + table[0] == table).all()
+    return (table[0], tuple(digits)) if fits else None
+
+
+def is_local(source: Distribution, target: Distribution, start: tuple[Int, ...]) -> bool:
+    """Whether every thread holds what it needs for another map, in registers that are the same for all."""
+    if any(symbols(at) for at in start):
+        return register_digits(source, target, start) is not None
+    return registers(source, target, [int(evaluate(at, {})) for at in start]) is not None
+
+
+def _primes(number: int) -> list[int]:
+    found, factor = [], 2
+    while number > 1:
+        while number % factor == 0:
+            found.append(factor)
+            number //= factor
+        factor += 1
+    return found

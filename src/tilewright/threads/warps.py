@@ -1,0 +1,191 @@
+"""Tiles shared out to a grid of warps: which warp holds which part, and which warps hold the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import TypeAlias
+
+from tilewright.calls import layouts
+from tilewright.dtypes import DType
+from tilewright.dtypes import dtype as dtype_named
+from tilewright.errors import LayoutError
+from tilewright.kinds import Count
+from tilewright.layout.layout import Layout
+from tilewright.layout.tuples import flat, integers
+from tilewright.threads.distribution import Distribution, Mode
+
+Pair: TypeAlias = Sequence[int]
+"""Two positive integers: rows and columns."""
+
+REUSES = (None, "row", "column")
+"""Which warps of the grid hold the same part: none, those of one row, those of one column."""
+
+ACCESS_BYTES = 16
+"""What one thread of a base tile holds: the widest access."""
+
+RUN_BYTES = 128
+"""The longest run of a base tile: one line of shared memory's banks, or of the cache."""
+
+
+@layouts
+def by_warps(
+    tile: Pair,
+    base: Distribution,
+    warps: Layout | Pair,
+    reuse: str | None = None,
+    along: int | None = None,
+    repeats: int | Sequence[int] | None = None,
+) -> Distribution:
+    """Warp (r, c) of a grid holds a contiguous part of a tile, made of repeated base tiles.
+
+    Without reuse the grid's rows share out dimension 0 and its columns dimension 1.  With ``reuse="row"`` all
+    warps of a row of the grid hold the same, so that only its rows share out the tile; with
+    ``reuse="column"`` likewise its columns.
+
+    Args:
+        tile: extents of the tile.
+        base: what one warp holds at once: an operand of an MMA atom, or a `base_tile`.
+        warps: rows and columns of the grid; warps are numbered along a column first, as in `TiledMma`, or as
+            the strides of a layout say.
+        reuse: None, ``"row"`` or ``"column"``.
+        along: the dimension that is shared out under reuse; default: 0 for ``"row"``, 1 for ``"column"``.
+        repeats: base tiles per warp along both dimensions, if they are to be checked.
+
+    Raises:
+        LayoutError: base tiles and warps do not fill the tile, or not with these repeats; the message gives
+            the right ones.
+
+    Example:
+        A tile of 128 x 32 of operand A on 2 x 2 warps; the second warp of the first row holds what the first
+        one does:
+
+        >>> from tilewright.targets.atoms import MMA_F16
+        >>> rows = by_warps((128, 32), MMA_F16.a, (2, 2), reuse="row")
+        >>> rows.coordinate(0, 0), rows.coordinate(32, 0), rows.coordinate(64, 0)
+        ((0, 0), (64, 0), (0, 0))
+    """
+    counts, order = _grid(warps)
+    dims = _shared_out(reuse, along)
+    extents = _matrix("tile", tile)
+    parts = [1, 1]
+    for count, dim in zip(counts, dims, strict=True):
+        if dim is not None:
+            parts[dim] = count
+    units = [part * side for part, side in zip(parts, base.shape, strict=True)]
+    if any(extent < 1 or extent % unit for extent, unit in zip(extents, units, strict=True)):
+        nearest = tuple(max(extent // unit, 1) * unit for extent, unit in zip(extents, units, strict=True))
+        raise LayoutError(
+            f"{_words(counts, reuse)} with base tiles of {_by(base.shape)} do not fill a tile of "
+            f"{_by(extents)}, which must be a multiple of {_by(units)}; nearest legal choice: {nearest}"
+        )
+    right = tuple(extent // unit for extent, unit in zip(extents, units, strict=True))
+    single = None if repeats is None or isinstance(repeats, Iterable) else int(repeats)
+    wanted = tuple(repeats) if isinstance(repeats, Iterable) else single
+    if wanted not in (None, right):
+        raise LayoutError(
+            f"repeats={wanted}: {_words(counts, reuse)} share a tile of {_by(extents)} out in parts "
+            f"of {_by([e // p for e, p in zip(extents, parts, strict=True)])}, which are {_by(right)} base "
+            f"tiles of {_by(base.shape)}; nearest legal choice: repeats={right}"
+        )
+    return _repeated(base, counts, order, dims, (right[0], right[1]))
+
+
+@lru_cache(maxsize=1024)
+def _repeated(
+    base: Distribution,
+    counts: tuple[int, int],
+    order: tuple[int, int],
+    dims: tuple[int | None, int | None],
+    repeats: tuple[int, int],
+) -> Distribution:
+    """Repeat a base tile: first within the warp (contiguous), then over warps along ``dims``."""
+    spans = [side * repeat for side, repeat in zip(base.shape, repeats, strict=True)]
+    shape = list(spans)
+    for count, dim in zip(counts, dims, strict=True):
+        if dim is not None:
+            shape[dim] *= count
+    modes = [Mode(n, d, 0 if d is None else spans[d]) for n, d in zip(counts, dims, strict=True)]
+    steps = tuple(Mode(repeat, dim, base.shape[dim]) for dim, repeat in enumerate(repeats))
+    threads = (*base.threads, *(modes[axis] for axis in order))
+    return Distribution(tuple(shape), threads, (*base.values, *steps))
+
+
+@layouts
+def base_tile(tile: Pair, dtype: DType | str, contiguous: int = 1, lanes: Count = 32) -> Distribution:
+    """What a warp moves at once: 16 bytes per thread, in runs of at most 128 bytes.
+
+    Args:
+        tile: extents of the tile to be moved; the longest run that divides it is chosen.
+        dtype: element type.
+        contiguous: the dimension along which neighbours are adjacent in memory.
+        lanes: threads of a warp.
+
+    Raises:
+        LayoutError: no base tile divides the tile; the message gives the nearest tile that one does.
+
+    Example:
+        >>> from tilewright.dtypes import f16
+        >>> [base_tile((64, columns), f16).shape for columns in (64, 32, 16, 8)]
+        [(4, 64), (8, 32), (16, 16), (32, 8)]
+    """
+    tile, dtype = _matrix("tile", tile), dtype_named(dtype)
+    if contiguous not in (0, 1):
+        raise LayoutError(f"contiguous={contiguous}; nearest legal choice: 0 or 1")
+    width = max(ACCESS_BYTES // dtype.bytes, 1)
+    run, other = tile[contiguous], tile[1 - contiguous]
+    along = RUN_BYTES // (width * dtype.bytes)
+    while along > 1 and (run % (width * along) or lanes % along):
+        along //= 2
+    across = lanes // along
+    if run % (width * along) or other % across:
+        nearest = [max(other // across, 1) * across] * 2
+        nearest[contiguous] = max(run // (width * along), 1) * width * along
+        raise LayoutError(
+            f"a warp moves {width * along} {dtype} along dimension {contiguous} of the tile {_by(tile)} and "
+            f"{across} along the other, which do not divide it; nearest legal choice: {tuple(nearest)}"
+        )
+    shape = (across, width * along) if contiguous == 1 else (width * along, across)
+    threads = (Mode(along, contiguous, width), Mode(across, 1 - contiguous, 1))
+    return Distribution(shape, threads, (Mode(width, contiguous, 1),))
+
+
+def _grid(warps: Layout | Pair) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Rows and columns of the grid, and its axes in the order in which warps are numbered."""
+    given = flat(warps.shape) if isinstance(warps, Layout) else warps
+    counts = rows, columns = integers("warps", given, 2, "rows and columns of a grid")
+    if not isinstance(warps, Layout):
+        return (rows, columns), (0, 1)
+    for order, packed in (((0, 1), (1, rows)), ((1, 0), (columns, 1))):
+        strides = zip(counts, flat(warps.stride), packed, strict=True)
+        if all(count == 1 or stride == wanted for count, stride, wanted in strides):
+            return (rows, columns), order
+    raise LayoutError(f"warp layout {warps} does not number its warps 0 to {rows * columns - 1}")
+
+
+def _shared_out(reuse: str | None, along: int | None) -> tuple[int | None, int | None]:
+    """The dimension that each axis of the grid shares out."""
+    if reuse not in REUSES:
+        raise LayoutError(f"reuse={reuse!r}; nearest legal choice: one of {', '.join(map(repr, REUSES))}")
+    if reuse is None:
+        if along is not None:
+            raise LayoutError(f"along={along} without reuse: both dimensions are shared out")
+        return (0, 1)
+    if along not in (None, 0, 1):
+        raise LayoutError(f"along={along}; nearest legal choice: 0 or 1")
+    if reuse == "row":
+        return (0 if along is None else along, None)
+    return (None, 1 if along is None else along)
+
+
+def _matrix(what: str, tile: Sequence[int]) -> tuple[int, int]:
+    rows, columns = integers(what, tile, 2, "rows and columns")
+    return rows, columns
+
+
+def _words(counts: tuple[int, int], reuse: str | None) -> str:
+    return f"{_by(counts)} warps" + (f" with {reuse} reuse" if reuse else "")
+
+
+def _by(extents: Sequence[int]) -> str:
+    return "x".join(map(str, extents))

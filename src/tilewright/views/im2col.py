@@ -1,0 +1,269 @@
+"""The matrix view of a convolution's input, put together from `tilewright.views.transforms`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright.calls import layouts
+from tilewright.errors import LayoutError
+from tilewright.layout.counts import divisor_at_most
+from tilewright.symbolic.expr import add, floordiv, less, mul, prove
+from tilewright.symbolic.nodes import Cond, Int
+from tilewright.symbolic.ranges import divisor
+from tilewright.views.transforms import Embed, Merge, Permute, Transform, Unmerge
+from tilewright.views.view import View
+
+
+class Requirement(NamedTuple):
+    """What sizes must satisfy.
+
+    Args:
+        condition: over the sizes.
+        message: what it means where it does not hold, with a place ``{}`` for each of the values.
+        values: what the message names.
+    """
+
+    condition: Cond
+    message: str
+    values: tuple[Int, ...]
+
+
+class Window(NamedTuple):
+    """A filter along one spatial dimension."""
+
+    filter: int
+    stride: int = 1
+    dilation: int = 1
+    before: int = 0
+    after: int = 0
+
+    def positions(self, extent: Int) -> Int:
+        """``(extent + before + after - dilation*(filter - 1) - 1) // stride + 1``: places for the filter.
+
+        Raises:
+            LayoutError: the filter does not fit once.
+
+        Example:
+            >>> Window(3).positions(9), Window(3, stride=2, before=1, after=1).positions(9)
+            (7, 5)
+        """
+        fits = self.fits(extent)
+        if prove(fits.condition) is False:
+            raise LayoutError(fits.message.format(*fits.values))
+        return add(floordiv(add(self._padded(extent), -self.reach), self.stride), 1)
+
+    @property
+    def reach(self) -> int:
+        """``dilation*(filter - 1) + 1``: elements from the first tap to the last one."""
+        return self.dilation * (self.filter - 1) + 1
+
+    def fits(self, extent: Int) -> Requirement:
+        """The extent with its padding holds the filter once.
+
+        Example:
+            >>> print(Window(3).fits(2).condition)
+            False
+        """
+        padded = self._padded(extent)
+        message = (
+            f"a filter of {self.filter} with dilation {self.dilation} spans {self.reach} elements; "
+            "the extent {} has {} with its padding; nearest legal padding: {} in all"
+        )
+        values = (extent, padded, add(self.reach, mul(extent, -1)))
+        return Requirement(less(self.reach - 1, padded), message, values)
+
+    def _padded(self, extent: Int) -> Int:
+        return add(extent, self.before, self.after)
+
+    def embed(self, dim: int, extent: Int) -> Embed:
+        """The transform of dimension ``dim`` into (position, tap)."""
+        lengths = (self.positions(extent), self.filter)
+        return Embed(dim, lengths, (self.stride, self.dilation), self.before)
+
+
+def im2col_transforms(
+    shape: Sequence[Int],
+    *,
+    spatial: Sequence[int],
+    filter: Sequence[int],  # noqa: A002
+    stride: int | Sequence[int] = 1,
+    dilation: int | Sequence[int] = 1,
+    padding: int | Sequence[int | tuple[int, int]] = 0,
+    batch: int = 0,
+    channel: int = -1,
+    group: int | None = None,
+    groups: int = 1,
+) -> tuple[Transform, ...]:
+    """The transforms that make the view of `im2col` out of a tensor of ``shape``.
+
+    Args and Raises are those of `im2col`.
+    """
+    rank, count = len(shape), len(spatial)
+    named = [batch, *spatial, channel, *(() if group is None else (group,))]
+    where = [dim + rank if dim < 0 else dim for dim in named]
+    if sorted(where) != list(range(rank)):
+        raise LayoutError(
+            f"batch {batch}, spatial {tuple(spatial)}, channel {channel} and group {group} do not name each "
+            f"of the {rank} dimensions once"
+        )
+    windows = _windows(count, filter, stride, dilation, padding)
+    extents = [shape[dim] for dim in where[1 : 1 + count]]
+    split, where = _split_groups(shape, where, group, groups)
+    first = len(where) - count - 2
+    embeds = [w.embed(dim, n) for dim, w, n in zip(where[1 : 1 + count], windows, extents, strict=True)]
+    return (
+        *split,
+        # From the back, as every window adds a dimension behind its own.
+        *sorted(embeds, key=lambda embed: -embed.dim),
+        Permute(_order(where, count)),
+        Merge(first + 1 + count, count + 1),
+        Merge(first, count + 1),
+    )
+
+
+def im2col_requirements(
+    shape: Sequence[Int],
+    *,
+    spatial: Sequence[int],
+    filter: Sequence[int],  # noqa: A002
+    stride: int | Sequence[int] = 1,
+    dilation: int | Sequence[int] = 1,
+    padding: int | Sequence[int | tuple[int, int]] = 0,
+    **_: Any,
+) -> list[Requirement]:
+    """What a tensor of ``shape`` must satisfy for `im2col` where its extents are known at run time only.
+
+    Args are those of `im2col`.
+
+    Example:
+        >>> from tilewright.symbolic.nodes import Sym
+        >>> height = Sym("H", 0)
+        >>> [fits] = im2col_requirements((2, height, 9, 8), spatial=(1, 2), filter=(3, 3))
+        >>> print(fits.condition)
+        2 < H
+    """
+    windows = _windows(len(spatial), filter, stride, dilation, padding)
+    all_fit = [window.fits(shape[dim]) for dim, window in zip(spatial, windows, strict=True)]
+    return [fits for fits in all_fit if prove(fits.condition) is not True]
+
+
+@layouts
+def im2col(
+    view: View,
+    *,
+    spatial: Sequence[int],
+    filter: Sequence[int],  # noqa: A002
+    stride: int | Sequence[int] = 1,
+    dilation: int | Sequence[int] = 1,
+    padding: int | Sequence[int | tuple[int, int]] = 0,
+    batch: int = 0,
+    channel: int = -1,
+    group: int | None = None,
+    groups: int = 1,
+) -> View:
+    """``matrix[(g,) (n, y, x), (r, s, c)] = image[n, y*stride + r*dilation - padding, ..., (g,) c]``.
+
+    The rows are all positions of the filter in all images, the columns one filter's worth of the input, the
+    channel fastest: the A operand of a convolution as a GEMM.  Padding reads as 0.  Works for one to three
+    spatial dimensions, in whatever order the dimensions of the tensor stand.
+
+    Args:
+        view: the input.
+        spatial: the spatial dimensions, outermost first.
+        filter: extents of the filter, one per spatial dimension.
+        stride: distance between positions of the filter; one number, or one per spatial dimension.
+        dilation: distance between taps of the filter, likewise.
+        padding: elements around the input, likewise; a pair gives those before and after.
+        batch: the dimension of images.
+        channel: the dimension of channels.
+        group: the dimension of groups, if the tensor has one.
+        groups: the number of groups that the channels fall into, if the tensor has no such dimension.
+
+    Returns:
+        A view of shape ``(N*Ho*Wo, Y*X*C)``, with groups ``(G, N*Ho*Wo, Y*X*C)``.
+
+    Raises:
+        LayoutError: the dimensions do not name each dimension of the view once, the filter does not fit, or
+            the groups do not divide the channels.
+
+    Example:
+        >>> image = View.strided((2, 9, 9, 8), (648, 72, 8, 1))       # NHWC
+        >>> matrix = im2col(image, spatial=(1, 2), filter=(3, 3), padding=1)
+        >>> matrix.shape, matrix.vector_width(1)
+        ((162, 72), 8)
+    """
+    transforms = im2col_transforms(
+        view.shape,
+        spatial=spatial,
+        filter=filter,
+        stride=stride,
+        dilation=dilation,
+        padding=padding,
+        batch=batch,
+        channel=channel,
+        group=group,
+        groups=groups,
+    )
+    for transform in transforms:
+        view = transform.apply(view)
+    return view
+
+
+def _windows(
+    count: int,
+    filter: Sequence[int],  # noqa: A002
+    stride: int | Sequence[int],
+    dilation: int | Sequence[int],
+    padding: int | Sequence[int | tuple[int, int]],
+) -> list[Window]:
+    taps = _each("filter", filter, count)
+    steps = _each("stride", stride, count)
+    dilations = _each("dilation", dilation, count)
+    pads = [padding] * count if isinstance(padding, int | np.integer) else list(padding)
+    pairs = [(pad, pad) if isinstance(pad, int | np.integer) else pad for pad in pads]
+    if len(pairs) != count or any(min(pair) < 0 for pair in pairs):
+        raise LayoutError(f"padding {tuple(pads)} for {count} spatial dimensions; each needs one, 0 or more")
+    return [Window(t, s, d, *p) for t, s, d, p in zip(taps, steps, dilations, pairs, strict=True)]
+
+
+def _each(what: str, value: int | Sequence[int], count: int) -> list[int]:
+    values = [value] * count if isinstance(value, int | np.integer) else list(value)
+    if len(values) != count or min(values, default=1) < 1:
+        raise LayoutError(f"{what} {tuple(values)} for {count} spatial dimensions; each needs one, 1 or more")
+    return values
+
+
+def _split_groups(
+    shape: Sequence[Int], where: list[int], group: int | None, groups: int
+) -> tuple[list[Transform], list[int]]:
+    """Split the channels into groups; afterwards ``where`` ends with the dimension of groups, if any."""
+    if groups == 1:
+        return [], where
+    if group is not None:
+        raise LayoutError(
+            f"{groups} groups of a tensor that has groups as its dimension {group}; give one of both"
+        )
+    channel = where[-1]
+    channels = divisor(shape[channel])
+    if groups < 1 or channels % groups:
+        nearest = divisor_at_most(channels, groups)
+        raise LayoutError(
+            f"{groups} groups do not divide {shape[channel]} channels; nearest legal number: {nearest}"
+        )
+    moved = [dim + 1 if dim >= channel else dim for dim in where]
+    return [Unmerge(channel, (groups, floordiv(shape[channel], groups)))], [*moved, channel]
+
+
+def _order(where: list[int], count: int) -> tuple[int, ...]:
+    """(group,) batch, outputs, taps, channel: each dimension's place once every window is two dimensions."""
+    windows = where[1 : 1 + count]
+
+    def place(dim: int) -> int:
+        return dim + sum(window < dim for window in windows)
+
+    batch, channel, *group = (place(dim) for dim in (where[0], *where[1 + count :]))
+    outputs = [place(dim) for dim in windows]
+    return (*group, batch, *outputs, *(out + 1 for out in outputs), channel)

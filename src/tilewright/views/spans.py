@@ -1,0 +1,70 @@
+"""Spans: what slices and tiles take of each dimension, and whether it is known to lie in the tensor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.symbolic.expr import add, ceil_div, less_equal, prove
+from tilewright.symbolic.nodes import Int
+from tilewright.views.transforms import Slice, Tile, slice_span
+from tilewright.views.view import View
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a view takes of one dimension of another, which must lie in ``[0, extent)``.
+
+    Args:
+        dim: the dimension.
+        low: where it begins.
+        high: where it ends, excluded.
+        extent: of the dimension; for tiles, how many there are.
+        kind: ``"index"``, ``"slice"`` or ``"tile"``.
+    """
+
+    dim: int
+    low: Int
+    high: Int
+    extent: Int
+    kind: str
+
+    @property
+    def is_proven(self) -> bool:
+        """Whether the span lies in the dimension whatever the symbols are."""
+        return prove(less_equal(0, self.low)) is True and prove(less_equal(self.high, self.extent)) is True
+
+    def shown(self, low: object, high: object) -> str:
+        """The span as an author writes it, with these ends."""
+        return f"{self.kind} {low}:{high}" if self.kind == "slice" else f"{self.kind} {low}"
+
+
+def unproven_spans(transform: Slice | Tile, view: View) -> tuple[Span, ...]:
+    """The spans of a transform that are not known to lie in a view.
+
+    Example:
+        >>> from tilewright.symbolic.nodes import Sym
+        >>> view = View.strided((8, 4), (4, 1))
+        >>> unproven_spans(Slice((Sym("r"), (0, 4))), view)
+        (Span(dim=0, low=r, high=r + 1, extent=8, kind='index'),)
+        >>> unproven_spans(Tile((4, 4), (Sym("r", 0, 1), 0)), view)
+        ()
+    """
+    made = _slices(transform, view) if isinstance(transform, Slice) else _tiles(transform, view)
+    return tuple(span for span in made if not span.is_proven)
+
+
+def _slices(transform: Slice, view: View) -> list[Span]:
+    made = []
+    for dim, (part, extent) in enumerate(zip(transform.at, view.shape, strict=True)):
+        is_slice = part is None or isinstance(part, tuple)
+        made.append(Span(dim, *slice_span(part, extent), extent, "slice" if is_slice else "index"))
+    return made
+
+
+def _tiles(transform: Tile, view: View) -> list[Span]:
+    every = enumerate(zip(transform.shape, transform.at, view.shape, strict=True))
+    return [
+        Span(dim, at, add(at, 1), ceil_div(extent, length), "tile")
+        for dim, (length, at, extent) in every
+        if length is not None and at is not None
+    ]

@@ -1,0 +1,400 @@
+"""Transforms of views: each a frozen dataclass whose `apply` writes the old coordinates in terms of the new.
+
+To add one: write the class here and list it in `TRANSFORMS`; printing, parsing, every target and the
+tensor surface then know it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from tilewright.calls import layouts
+from tilewright.errors import LayoutError
+from tilewright.layout.limits import SWIZZLE_BITS
+from tilewright.symbolic.expr import (
+    add,
+    all_of,
+    ceil_div,
+    equal,
+    floordiv,
+    less,
+    less_equal,
+    mod,
+    mul,
+    product,
+    prove,
+    xor,
+)
+from tilewright.symbolic.nodes import Cond, Int
+from tilewright.symbolic.ranges import divisor
+from tilewright.views.view import View, coordinates
+
+
+class Transform(Protocol):
+    """A map from one view to another."""
+
+    def apply(self, view: View) -> View:
+        """The transformed view.
+
+        Raises:
+            LayoutError: the transform does not fit the view.
+        """
+
+
+def _check_rank(what: str, given: Sequence[object], view: View) -> None:
+    if len(given) != view.rank:
+        raise LayoutError(f"{what} {tuple(given)} has rank {len(given)}, the tensor has rank {view.rank}")
+
+
+def _check_dim(dim: int, view: View) -> None:
+    if not 0 <= dim < view.rank:
+        raise LayoutError(
+            f"dimension {dim} of a tensor of rank {view.rank}; dimensions are 0 to {view.rank - 1}"
+        )
+
+
+@layouts
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """The tile ``at`` of the partition into tiles of ``shape``; elements outside are invalid.
+
+    ``new[d] = old[at[d]*shape[d] + i_d]``.  None in ``shape`` and ``at`` takes the whole dimension.
+
+    Example:
+        >>> tile = Tile((32, None), (2, None)).apply(View.strided((70, 5), (5, 1)))
+        >>> print(tile)
+        (32, 5) -> 5*i0 + i1 + 320 if i0 + 64 < 70
+    """
+
+    shape: tuple[int | None, ...]
+    at: tuple[Int | None, ...]
+
+    @layouts
+    def apply(self, view: View) -> View:
+        """See `Transform.apply`."""
+        _check_rank("tile", self.shape, view)
+        _check_rank("tile index", self.at, view)
+        shape: list[Int] = []
+        start: list[Int] = []
+        begins: list[Cond] = []
+        for dim, (length, at, extent) in enumerate(zip(self.shape, self.at, view.shape, strict=True)):
+            if length is None or at is None:
+                if length is not at:
+                    raise LayoutError(
+                        f"tile {self.shape} at {self.at}: only one of both takes dimension {dim} whole (None)"
+                    )
+                shape.append(extent)
+                start.append(0)
+                continue
+            if length < 1:
+                raise LayoutError(f"tile {self.shape} has the extent {length}; extents are at least 1")
+            count = ceil_div(extent, length)
+            if prove(less(at, count)) is False or prove(less(at, 0)) is True:
+                raise LayoutError(f"tile index {at} of dimension {dim} is outside [0, {count})")
+            shape.append(length)
+            start.append(mul(at, length))
+            begins.append(less_equal(0, at))
+        old = [add(first, i) for first, i in zip(start, coordinates(shape), strict=True)]
+        inside = [less(o, extent) for o, extent in zip(old, view.shape, strict=True)]
+        return view.map(shape, old, all_of(*begins, *inside))
+
+
+@layouts
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A box: per dimension an index, which drops the dimension, or a half-open pair ``(start, stop)``.
+
+    As in Python, None stands for an end of the dimension (alone, for all of it), and what is provably
+    negative counts from the end.  A box that is provably outside or empty is refused.
+
+    Example:
+        >>> view = View.strided((8, 16), (16, 1))
+        >>> print(Slice((-1, (4, None))).apply(view))
+        (12) -> i0 + 116
+    """
+
+    at: tuple[Int | tuple[Int | None, Int | None] | None, ...]
+
+    @layouts
+    def apply(self, view: View) -> View:
+        """See `Transform.apply`."""
+        _check_rank("slice", self.at, view)
+        shape: list[Int] = []
+        start: list[Int] = []
+        for dim, (part, extent) in enumerate(zip(self.at, view.shape, strict=True)):
+            low, high = slice_span(part, extent)
+            if prove(less_equal(0, low)) is False or prove(less_equal(high, extent)) is False:
+                raise LayoutError(f"slice {part} of dimension {dim} is outside its extent [0, {extent})")
+            if prove(less(low, high)) is False:
+                raise LayoutError(f"slice {part} of dimension {dim} is empty")
+            start.append(low)
+            if part is None or isinstance(part, tuple):
+                shape.append(add(high, mul(low, -1)))
+        index = iter(coordinates(shape))
+        kept = (part is None or isinstance(part, tuple) for part in self.at)
+        return view.map(shape, [add(s, next(index)) if k else s for s, k in zip(start, kept, strict=True)])
+
+
+def slice_span(part: Int | tuple[Int | None, Int | None] | None, extent: Int) -> tuple[Int, Int]:
+    """First and last-plus-one of one part of a slice."""
+    if part is None or isinstance(part, tuple):
+        first, last = part or (None, None)
+        low = 0 if first is None else _from_end(first, extent)
+        return low, extent if last is None else _from_end(last, extent)
+    low = _from_end(part, extent)
+    return low, add(low, 1)
+
+
+def _from_end(index: Int, extent: Int) -> Int:
+    return add(extent, index) if prove(less(index, 0)) is True else index
+
+
+@layouts
+@dataclass(frozen=True, slots=True)
+class Pad:
+    """Grow each dimension by ``before`` and ``after`` invalid elements.
+
+    Example:
+        >>> print(Pad((1,), (1,)).apply(View.strided((3,), (1,))))
+        (5) -> i0 - 1 if 0 < i0 and i0 - 1 < 3
+    """
+
+    before: tuple[Int, ...]
+    after: tuple[Int, ...]
+
+    @layouts
+    def apply(self, view: View) -> View:
+        """See `Transform.apply`."""
+        _check_rank("padding", self.before, view)
+        _check_rank("padding", self.after, view)
+        for width in (*self.before, *self.after):
+            if prove(less(width, 0)) is True:
+                raise LayoutError(f"padding by {width}; a Slice makes a tensor smaller")
+        shape = [add(n, b, a) for n, b, a in zip(view.shape, self.before, self.after, strict=True)]
+        old = [add(i, mul(b, -1)) for i, b in zip(coordinates(shape), self.before, strict=True)]
+        inside = [all_of(less_equal(0, o), less(o, n)) for o, n in zip(old, view.shape, strict=True)]
+        return view.map(shape, old, all_of(*inside))
+
+
+@layouts
+@dataclass(frozen=True, slots=True)
+class PadTo:
+    """Grow each dimension at its end to a multiple of ``multiple``; the new elements are invalid.
+
+    Example:
+        >>> print(PadTo((8,)).apply(View.strided((67,), (1,))))
+        (72) -> i0 if i0 < 67
+    """
+
+    multiple: tuple[int, ...]
+
+    @layouts
+    def apply(self, view: View) -> View:
+        """See `Transform.apply`."""
+        _check_rank("padding multiple", self.multiple, view)
+        for multiple in self.multiple:
+            if multiple < 1:
+                raise LayoutError(f"padding to a multiple of {multiple}; the least is 1, which pads nothing")
+        after = [
+            add(mul(ceil_div(n, m), m), mul(n, -1)) for n, m in zip(view.shape, self.multiple, strict=True)
+        ]
+        return Pad((0,) * view.rank, tuple(after)).apply(view)
+
+
+@layouts
+@dataclass(frozen=True, slots=True)
+class Unmerge:
+    """Split ``dim`` into dimensions of ``lengths``, the last one fastest: ``old = (n0*L1 + n1)*L2 + n2``.
+
+    Example:
+        >>> print(Unmerge(1, (4, 8)).apply(View.strided((5, 32), (32, 1))))
+        (5, 4, 8) -> 32*i0 + 8*i1 + i2
+    """
+
+    dim: int
+    lengths: tuple[Int, ...]
+
+    @layouts
+    def apply(self, view: View) -> View:
+        """See `Transform.apply`."""
+        _check_dim(self.dim, view)
+        extent = view.shape[self.dim]
+        if not self.lengths or prove(equal(product(*self.lengths), extent)) is not True:
+            raise LayoutError(
+                f"unmerge of dimension {self.dim} into {self.lengths}: the product {product(*self.lengths)} "
+                f"is not known to be its extent {extent}{self._nearest(extent)}"
+            )
+        shape = (*view.shape[: self.dim], *self.lengths, *view.shape[self.dim + 1 :])
+        index = coordinates(shape)
+        inner = index[self.dim : self.dim + len(self.lengths)]
+        joined: Int = 0
+        for i, length in zip(inner, self.lengths, strict=True):
+            joined = add(mul(joined, length), i)
+        return view.map(shape, [*index[: self.dim], joined, *index[self.dim + len(self.lengths) :]])
+
+    def _nearest(self, extent: Int) -> str:
+        inner = product(*self.lengths[1:])
+        if isinstance(inner, int) and inner > 0:
+            if divisor(extent) % inner == 0:
+                return f"; nearest legal lengths: {(floordiv(extent, inner), *self.lengths[1:])}"
+            return f"; pad it to a multiple of {inner} first"
+        return ""
+
+
+@layouts
+@dataclass(frozen=True, slots=True)
+class Merge:
+    """Join ``count`` neighbouring dimensions from ``dim`` on into one, the last one fastest.
+
+    Example:
+        >>> print(Merge(0, 2).apply(View.strided((4, 8, 3), (24, 1, 8))))
+        (32, 3) -> 24*(i0 // 8) + 8*i1 + (i0 % 8)
+    """
+
+    dim: int
+    count: int
+
+    @layouts
+    def apply(self, view: View) -> View:
+        """See `Transform.apply`."""
+        if self.count < 1:
+            raise LayoutError(f"merge of {self.count} dimensions; at least one is needed")
+        _check_dim(self.dim, view)
+        _check_dim(self.dim + self.count - 1, view)
+        lengths = view.shape[self.dim : self.dim + self.count]
+        shape = (*view.shape[: self.dim], product(*lengths), *view.shape[self.dim + self.count :])
+        index = coordinates(shape)
+        rest: Int = index[self.dim]
+        digits: list[Int] = []
+        for length in reversed(lengths[1:]):
+            digits.append(mod(rest, length))
+            rest = floordiv(rest, length)
+        digits.append(rest)
+        return view.map(shape, [*index[: self.dim], *reversed(digits), *index[self.dim + 1 :]])
+
+
+@layouts
+@dataclass(frozen=True, slots=True)
+class Embed:
+    """Replace ``dim`` by dimensions of ``lengths`` with ``old = sum(n_i * strides_i) - offset``.
+
+    Sliding windows: an output position times its stride plus a filter tap times its dilation.  Positions
+    outside the old dimension are invalid.
+
+    Example:
+        >>> print(Embed(0, (7, 3), (1, 1), 1).apply(View.strided((7,), (1,))))
+        (7, 3) -> i0 + i1 - 1 if 0 < i0 + i1 and i0 + i1 - 1 < 7
+    """
+
+    dim: int
+    lengths: tuple[Int, ...]
+    strides: tuple[Int, ...]
+    offset: Int = 0
+
+    @layouts
+    def apply(self, view: View) -> View:
+        """See `Transform.apply`."""
+        _check_dim(self.dim, view)
+        if len(self.lengths) != len(self.strides):
+            raise LayoutError(f"embed: lengths {self.lengths} and strides {self.strides} differ in number")
+        shape = (*view.shape[: self.dim], *self.lengths, *view.shape[self.dim + 1 :])
+        index = coordinates(shape)
+        inner = index[self.dim : self.dim + len(self.lengths)]
+        old = add(mul(self.offset, -1), *(mul(i, s) for i, s in zip(inner, self.strides, strict=True)))
+        inside = all_of(less_equal(0, old), less(old, view.shape[self.dim]))
+        return view.map(shape, [*index[: self.dim], old, *index[self.dim + len(self.lengths) :]], inside)
+
+
+@layouts
+@dataclass(frozen=True, slots=True)
+class Permute:
+    """Reorder dimensions: ``new[d]`` is the old dimension ``order[d]``.
+
+    Example:
+        >>> print(Permute((1, 0)).apply(View.strided((4, 8), (8, 1))))
+        (8, 4) -> 8*i1 + i0
+    """
+
+    order: tuple[int, ...]
+
+    @layouts
+    def apply(self, view: View) -> View:
+        """See `Transform.apply`."""
+        if sorted(self.order) != list(range(view.rank)):
+            raise LayoutError(f"permute {self.order} is no permutation of the {view.rank} dimensions")
+        shape = [view.shape[dim] for dim in self.order]
+        index = coordinates(shape)
+        return view.map(shape, [index[self.order.index(dim)] for dim in range(view.rank)])
+
+
+@layouts
+@dataclass(frozen=True, slots=True)
+class Broadcast:
+    """Insert a dimension of ``extent`` at ``dim`` along which the element is the same.
+
+    Example:
+        >>> print(Broadcast(1, 8).apply(View.strided((4,), (1,))))
+        (4, 8) -> i0
+    """
+
+    dim: int
+    extent: Int
+
+    @layouts
+    def apply(self, view: View) -> View:
+        """See `Transform.apply`."""
+        if not 0 <= self.dim <= view.rank:
+            raise LayoutError(f"broadcast at dimension {self.dim} of a tensor of rank {view.rank}")
+        shape = (*view.shape[: self.dim], self.extent, *view.shape[self.dim :])
+        index = coordinates(shape)
+        return view.map(shape, [*index[: self.dim], *index[self.dim + 1 :]])
+
+
+@layouts
+@dataclass(frozen=True, slots=True)
+class Swizzle:
+    """Exclusive-or swizzle: bits ``[base, base+bits)`` of the offset ^= those ``shift`` places higher.
+
+    A bijection on every aligned block of ``2**(base + bits)`` elements.  The notation is CuTe's
+    ``Swizzle<bits, base, shift>``.
+
+    Example:
+        >>> Swizzle(3, 3, 3).apply(View.strided((8, 64), (64, 1))).at((1, 0))
+        72
+    """
+
+    bits: int
+    base: int
+    shift: int
+
+    def __post_init__(self) -> None:
+        places = (self.bits, self.base, self.shift)
+        if min(places) < 0 or self.shift < self.bits or sum(places) > SWIZZLE_BITS:
+            needs = f"bits >= 0, base >= 0, shift >= bits, and at most {SWIZZLE_BITS} bits in all"
+            raise LayoutError(f"swizzle<{self.bits}, {self.base}, {self.shift}>: needs {needs}")
+
+    @layouts
+    def offset(self, value: Int) -> Int:
+        """The swizzled offset."""
+        picked = mul(mod(floordiv(value, 1 << (self.base + self.shift)), 1 << self.bits), 1 << self.base)
+        return xor(value, picked)
+
+    @layouts
+    def apply(self, view: View) -> View:
+        """See `Transform.apply`."""
+        block = 1 << (self.base + self.bits)
+        nearest = mul(ceil_div(view.elems, block), block)
+        if divisor(view.elems) % block:
+            raise LayoutError(
+                f"swizzle<{self.bits}, {self.base}, {self.shift}> permutes blocks of {block} elements; the "
+                f"buffer's {view.elems} are no known multiple; nearest: {nearest} "
+                f"(elems={nearest} where it is allocated)"
+            )
+        return View(view.shape, self.offset(view.offset), view.elems, view.valid)
+
+
+TRANSFORMS: tuple[type, ...] = (
+    *(Tile, Slice, Pad, PadTo, Unmerge, Merge, Embed, Permute, Broadcast, Swizzle),
+)

@@ -1,0 +1,127 @@
+"""Runs, alignment and bulk copies: what is claimed holds, and what is refused says why."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tilewright.symbolic.expr import Sym, ceil_div
+from tilewright.views.im2col import im2col
+from tilewright.views.questions import alignment, contiguous_run, stride, tma_dims
+from tilewright.views.transforms import (
+    Broadcast,
+    Merge,
+    Pad,
+    Permute,
+    Slice,
+    Swizzle,
+    Tile,
+    Unmerge,
+)
+from tilewright.views.view import View
+
+M, K = Sym("M", 1), Sym("K", 8, divisor=8)
+m, k = Sym("m", 0, None, 1, ceil_div(M, 128)), Sym("k", 0, None, 1, ceil_div(K, 32))
+
+
+def longest_run(view: View, dim: int) -> int:
+    offset = np.broadcast_to(view.at(tuple(np.indices(view.shape))), view.shape)
+    rows = np.moveaxis(offset, dim, -1)
+    extent = view.shape[dim]
+    for n in sorted((n for n in range(1, extent + 1) if extent % n == 0), reverse=True):
+        groups = rows.reshape(-1, n)
+        if (groups == groups[:, :1] + np.arange(n)).all():
+            return n
+    return 1
+
+
+@given(st.data())
+def test_runs_of_strided_merged_and_swizzled_views(data: st.DataObject) -> None:
+    shape = [data.draw(st.sampled_from([1, 2, 3, 4, 6, 8])) for _ in range(3)]
+    strides, span = [0, 0, 0], 1
+    for dim in data.draw(st.permutations(range(3))):
+        strides[dim] = span
+        span = span * shape[dim] + data.draw(st.sampled_from([0, 0, 2]))
+    view = View.strided(shape, strides)
+    if data.draw(st.booleans()):
+        view = Merge(data.draw(st.integers(0, 1)), 2).apply(view)
+    for dim in range(view.rank):
+        assert contiguous_run(view, dim) == longest_run(view, dim)
+    swizzled = Swizzle(2, data.draw(st.integers(0, 2)), 2).apply(View.strided((8, 32), (32, 1)))
+    for dim in range(2):
+        assert longest_run(swizzled, dim) % contiguous_run(swizzled, dim) == 0
+
+
+def test_runs_of_symbolic_views() -> None:
+    packed = View.strided((M, K), (K, 1))
+    assert contiguous_run(packed, 1) == K
+    assert contiguous_run(Merge(0, 2).apply(packed), 0) == M * K
+    assert contiguous_run(Merge(0, 2).apply(View.strided((M, K), (K + 8, 1))), 0) == 8
+    assert contiguous_run(packed, 0) == 1
+
+
+@pytest.mark.parametrize(
+    ("view", "size", "expected"),
+    [
+        (View.strided((8, 8), (8, 1)), 4, 256),
+        (Slice(((1, None), None)).apply(View.strided((8, 40), (40, 1))), 2, 16),
+        (Slice((3, (5, None))).apply(View.strided((8, 40), (40, 1))), 4, 4),
+        (Tile((128, 32), (m, k)).apply(View.strided((M, K), (K, 1))), 2, 64),
+        (Tile((1, 8), (m, k)).apply(View.strided((M, K), (K, 1))), 2, 16),
+    ],
+    ids=str,
+)
+def test_alignment(view: View, size: int, expected: int) -> None:
+    assert alignment(view, size) == expected
+    assert alignment(view, size, base=16) == math.gcd(expected, 16)
+
+
+def test_strides() -> None:
+    view = View.strided((M, K), (K, 1))
+    assert (stride(view, 0), stride(view, 1)) == (K, 1)
+    assert stride(Swizzle(3, 3, 3).apply(View.strided((8, 64), (64, 1))), 1) is None
+    assert stride(Broadcast(0, 4).apply(view), 0) == 0
+
+
+TENSOR = View.strided((M, K), (K, 1))
+
+
+@pytest.mark.parametrize(
+    ("view", "size", "dims", "why"),
+    [
+        (TENSOR, 2, (1, 0), ""),
+        (Tile((128, 32), (m, k)).apply(TENSOR), 2, (1, 0), ""),
+        (Permute((1, 0)).apply(TENSOR), 2, (0, 1), ""),
+        (Pad((0, 4), (0, 4)).apply(TENSOR), 2, (1, 0), ""),
+        (TENSOR, 1, (1,), "the stride K of dimension 0 is no known multiple of 16 bytes"),
+        (View.strided((M, K), (1, M)), 2, (0,), "the stride M of dimension 1 is no known multiple"),
+        (View.strided((M, K), (K * 2, 2)), 2, (), "no dimension has stride 1"),
+        (Broadcast(1, 4).apply(TENSOR), 2, (2, 0), "the stride 0 of dimension 1 is not known to be positive"),
+        (Swizzle(3, 3, 3).apply(View.strided((8, 64), (64, 1))), 2, (), "no dimension has stride 1"),
+        (Unmerge(1, (K // 8, 8)).apply(TENSOR), 2, (2, 1, 0), ""),
+        (Slice((3, None)).apply(TENSOR), 2, (0,), ""),
+        (View.strided((2,) * 6, (128, 64, 32, 16, 8, 1)), 2, (5, 4, 3, 2, 1), "would be the sixth"),
+        (
+            im2col(View.strided((2, 9, 9, 8), (648, 72, 8, 1)), spatial=(1, 2), filter=(3, 3)),
+            2,
+            (),
+            "no dimension has stride 1",
+        ),
+        (
+            Unmerge(0, (4, 4)).apply(Tile((16, 8), (0, 0)).apply(View.strided((13, 8), (8, 1)))),
+            2,
+            (2,),
+            "is no edge of dimension 1 alone",
+        ),
+    ],
+    ids=str,
+)
+def test_tma(view: View, size: int, dims: tuple[int, ...], why: str) -> None:
+    got = tma_dims(view, size)
+    assert got.dims == dims
+    assert why in got.reason
+    assert (got.reason == "") == (why == "")
