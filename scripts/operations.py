@@ -33,7 +33,12 @@ complex numbers, but does not compute with them.
 
 SECTIONS = {
     "Kernels and arrays": ("runtime", "lang.specs", "ops", "ir.parser", "ir.printer"),
-    "The grid, and integers of the kernel": ("lang.launch", "lang.control", "lang.scalars"),
+    "The grid, and integers of the kernel": (
+        "lang.launch",
+        "lang.control",
+        "lang.scalars",
+        "lang.memory_integers",
+    ),
     "Arithmetic of fragments": ("lang.functions", "lang.tile_arithmetic"),
     "Warp roles, and what runs in the background": ("lang.asynchrony", "lang.clusters"),
     "Tensors, copies and products": ("lang",),

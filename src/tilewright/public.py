@@ -77,6 +77,7 @@ from tilewright.lang.functions import (
     tanh,
     where,
 )
+from tilewright.lang.memory_integers import index
 from tilewright.lang.operations import (
     accumulator,
     async_commit,
@@ -214,6 +215,7 @@ __all__ = [
     "i32",
     "i64",
     "im2col",
+    "index",
     "kernel",
     "launch_dependents",
     "left_inverse",

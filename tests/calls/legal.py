@@ -115,6 +115,7 @@ tw.workspace((n, 4), "f32", zeroed=True)
 tw.derived(n * 2)
 tw.require(n > 2, "n is small")
 tw.let(n + 1)
+tw.index(I[0], 0, n + 1, multiple=2)
 v = tw.var(0)
 v0.set(v0.get() + 1)
 for k in tw.range(0, n, 2, unroll=False, provenance="loop"): tw.barrier()
@@ -317,6 +318,8 @@ TRACED = """
 X
 S
 T
+I
+I[0]
 f
 A
 acc

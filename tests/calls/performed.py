@@ -240,6 +240,7 @@ def around(X, n, alpha, *, code):
         "m": tw.block_index(tw.ceil_div(X.shape[0], 32)),
         "S": tw.shared((32, 32), "f32"),
         "T": tw.shared((32, 32), "f32", swizzle=128),
+        "I": tw.shared((32,), "i32"),
         "A": tw.shared((32, 16), "f16"),
         "B": tw.shared((32, 16), "f16"),
         "f": tw.fragment(tw.blocked((32, 32), (8, 4)), "f32", 0.0),

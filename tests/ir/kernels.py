@@ -144,6 +144,12 @@ def let(A, C, n, alpha):
     A.tile((8, 8), (x, 0))
 
 
+def read_index(A, C, n, alpha):
+    sI = tw.shared((8,), tw.i32)
+    x = tw.index(sI[n % 8], 0, A.shape[0] + 1, multiple=2)
+    A.tile((8, 8), (x, tw.index(sI[0])))
+
+
 def loop(A, C, n, alpha):
     for _k in tw.range(tw.ceil_div(A.shape[1], 32), provenance="mainloop"):
         for _j in tw.range(2, n, 4, unroll=True):
@@ -187,6 +193,7 @@ EACH: dict[str, Callable[..., Any]] = {
     "set_var": set_var,
     "get_var": get_var,
     "let": let,
+    "read_index": read_index,
     "for": loop,
     "if": branch,
 }

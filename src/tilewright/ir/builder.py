@@ -43,7 +43,12 @@ class Names:
 
 
 def make(op: type[OpType], name: str, location: Location | None = None, **attributes: Any) -> OpType:
-    """Make an operation with a result: infer its type, name it, and root views at their buffer."""
+    """Make an operation with a result: infer its type, name it, and root views at their buffer.
+
+    The result of an operation with a function ``symbol`` is an integer of the kernel.
+    """
+    if symbol := getattr(op, "symbol", None):
+        return op(result=symbol(name, **attributes), location=location, **attributes)  # type: ignore[call-arg]
     kind = op.infer(**attributes)  # type: ignore[attr-defined]
     source = attributes.get("source")
     root = source.buffer if isinstance(source, Value) and hasattr(kind, "memory") else None

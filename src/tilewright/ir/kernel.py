@@ -9,7 +9,7 @@ from typing import TypeAlias
 from tilewright.dtypes import DType
 from tilewright.errors import Violation
 from tilewright.ir.async_ops import MBarrier, PriorGridWait
-from tilewright.ir.ops import Block, For, GetVariable, Let, Op, Shared
+from tilewright.ir.ops import Block, Op, Shared
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Cond, Int, Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
@@ -237,11 +237,8 @@ def layout_shared(kernel: Kernel) -> tuple[dict[Value, int], int]:
 
 
 def defined_symbols(kernel: Kernel) -> set[Sym]:
-    """Every symbol that the kernel's parameters, grid, loops and variable reads define."""
+    """Every symbol that the kernel's parameters, grid and operations define."""
     found = {p.sym for p in kernel.sizes} | {a.sym for a in kernel.grid} | {a.sym for a in kernel.cluster}
     for op in kernel.walk():
-        if isinstance(op, For):
-            found.add(op.index)
-        elif isinstance(op, GetVariable | Let):
-            found.add(op.result)
+        found |= {result for result in op.results if isinstance(result, Sym)}
     return found

@@ -18,10 +18,11 @@ from tilewright.ir import elementwise_legality, legality
 from tilewright.ir.async_ops import ASYNC_OPS
 from tilewright.ir.elementwise import FUNCTIONS, result_dtype
 from tilewright.ir.fragment_ops import FRAGMENT_OPS, Redistribute
+from tilewright.ir.integer_ops import INTEGER_OPS, GetVariable, Let, ReadIndex, SetVariable, Variable
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.op import EMPTY, Block, Op
 from tilewright.ir.shared_legality import verify_shared
-from tilewright.ir.types import FragmentType, Memory, ScalarType, TensorType, Type, Value, VariableType
+from tilewright.ir.types import FragmentType, Memory, ScalarType, TensorType, Type, Value
 from tilewright.symbolic.nodes import Cond, Int, Sym
 from tilewright.threads.distribution import Distribution
 from tilewright.views.transforms import Transform
@@ -45,6 +46,7 @@ __all__ = [
     "Mma",
     "Op",
     "Partition",
+    "ReadIndex",
     "Redistribute",
     "Reshape",
     "SetVariable",
@@ -315,52 +317,7 @@ class WarpBarrier(Op):
     name = "warp_barrier"
 
 
-# ---------------------------------------------------------------- control and integers
-
-
-@dataclass(frozen=True)
-class Variable(Op):
-    """A mutable integer with an initial value."""
-
-    name = "var"
-    roles: ClassVar = {"result": "defines"}
-    result: Value
-    initial: Int
-
-    @staticmethod
-    def infer(initial: Int) -> Type:
-        """Type of the result."""
-        return VariableType()
-
-
-@dataclass(frozen=True)
-class SetVariable(Op):
-    """``variable = value``."""
-
-    name = "set_var"
-    roles: ClassVar = {"variable": "writes"}
-    variable: Value
-    value: Int
-
-
-@dataclass(frozen=True)
-class GetVariable(Op):
-    """Define a symbol with the variable's present value."""
-
-    name = "get_var"
-    roles: ClassVar = {"result": "defines", "variable": "reads"}
-    result: Sym
-    variable: Value
-
-
-@dataclass(frozen=True)
-class Let(Op):
-    """Name an integer: the result is a symbol with the value's range and divisor."""
-
-    name = "let"
-    roles: ClassVar = {"result": "defines"}
-    result: Sym
-    value: Int
+# ---------------------------------------------------------------- control
 
 
 @dataclass(frozen=True)
@@ -395,6 +352,6 @@ OPS: tuple[type[Op], ...] = (
     *(Shared, Fragment, Reshape, Partition, Copy, CopyAsync, AsyncCommit, AsyncWait, Fill),
     Elementwise,
     *FRAGMENT_OPS,
-    *(Mma, Barrier, WarpBarrier, Variable, SetVariable, GetVariable, Let, For, If),
+    *(Mma, Barrier, WarpBarrier, *INTEGER_OPS, For, If),
     *ASYNC_OPS,
 )

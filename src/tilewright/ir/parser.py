@@ -12,9 +12,9 @@ from tilewright.errors import ParseError, TilewrightError, shown
 from tilewright.ir import kernel as k
 from tilewright.ir.async_ops import Role
 from tilewright.ir.builder import make
-from tilewright.ir.indices import VARIABLE, grid_index, loop_index, named_integer
+from tilewright.ir.indices import grid_index, loop_index
 from tilewright.ir.mma import MmaAtom, TiledMma
-from tilewright.ir.ops import OPS, Block, Fill, For, GetVariable, If, Let, Op
+from tilewright.ir.ops import OPS, Block, Fill, For, If, Op
 from tilewright.ir.printer import VERSION
 from tilewright.ir.types import Memory, ScalarType, TensorType, Value
 from tilewright.symbolic import expr
@@ -183,10 +183,6 @@ class _Parser:
 
     def op(self, what: str, positional: list[Any], named: dict[str, Any], result: str = "") -> Op:
         op = _OPS[what]
-        if op is GetVariable:
-            return GetVariable(Sym(result, *VARIABLE), *positional)
-        if op is Let:
-            return Let(named_integer(result, named["value"]), **named)
         fields = [field for field, role in op.roles.items() if role != "defines"]
         operands = dict(zip(fields, positional, strict=True))
         for field, operand in operands.items():

@@ -27,8 +27,13 @@ legal(
     "Index",
     "an integer, a constant or one that the running kernel knows",
     "integers",
-    lambda value: isinstance(value, Expr | Collective) or is_integer(value),  # `unwrap` says what to write
+    # What none is gets to `unwrap`, which says what to write.
+    lambda value: isinstance(value, Expr | Collective | InMemory) or is_integer(value),
 )
+
+
+class InMemory:
+    """Base of tensors: an integer that lies in memory is none before it is read."""
 
 
 class Collective:
@@ -309,6 +314,9 @@ def unwrap(value: object) -> Int:
         return int(value)
     if isinstance(value, Expr):
         return value
+    if isinstance(value, InMemory):
+        text = f"{value!r} lies in memory; nearest legal choice: tw.index(...), which reads an integer there"
+        raise TraceError(text, here())
     if isinstance(value, Collective):
         raise TraceError(
             f"{value!r} is no integer; quotients of integers that are integers are `//`, `%` and "

@@ -12,7 +12,7 @@ from tilewright.ir.ops import Partition, Reshape
 from tilewright.ir.types import Memory, Value
 from tilewright.lang.fragments import Fragment, Number, Operand, elementwise
 from tilewright.lang.numpy_functions import no_numpy_function
-from tilewright.lang.scalars import Index, as_tuple, from_end, spelled_slice, unwrap, wrap
+from tilewright.lang.scalars import Index, InMemory, as_tuple, from_end, spelled_slice, unwrap, wrap
 from tilewright.lang.sharing import share_out
 from tilewright.lang.source import here
 from tilewright.lang.threads import thread_map
@@ -30,7 +30,7 @@ from tilewright.views.transforms import Transform
 __all__ = ["Fragment", "Number", "Operand", "Tensor", "constant", "elementwise", "static", "thread_map"]
 
 
-class Tensor:
+class Tensor(InMemory):
     """A tensor in global or shared memory: a buffer and a view of it.  Every method gives a new view."""
 
     def __init__(self, value: Value) -> None:

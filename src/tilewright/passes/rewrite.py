@@ -13,7 +13,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from tilewright.errors import Location
 from tilewright.ir.builder import Names, make
-from tilewright.ir.indices import grid_index, loop_index, named_integer
+from tilewright.ir.indices import grid_index, loop_index
 from tilewright.ir.kernel import (
     Derived,
     GridAxis,
@@ -25,7 +25,7 @@ from tilewright.ir.kernel import (
     Workspace,
     defined_symbols,
 )
-from tilewright.ir.ops import Block, For, Let, Op
+from tilewright.ir.ops import Block, For, Op
 from tilewright.ir.types import Type, Value
 from tilewright.symbolic.nodes import Cond, Expr, Int, Sym
 from tilewright.symbolic.rebuilding import substitute
@@ -85,13 +85,13 @@ class Rewriter:
         old = {value.name: value for value in op.results if isinstance(value, Value)}
         if isinstance(op, For):
             rebuilt: Op = self._loop(op)
-        elif isinstance(op, Let):
-            rebuilt = self._named(op)
         else:
             kept = {f.name: getattr(op, f.name) for f in fields(op) if f.name != "location"}
             defined = {name for name, role in op.roles.items() if role == "defines"}
             new = {name: v if name in defined else self.rebuild(v) for name, v in kept.items()}
             rebuilt = op if _same(kept, new) else self._retyped(replace(op, **new), old)
+            if rebuilt is not op and hasattr(op, "symbol"):
+                rebuilt = self._renamed(op, {f: v for f, v in new.items() if f not in defined})
         changed = self.change(rebuilt, self)
         made = (rebuilt,) if changed is None else tuple(changed)
         for new_op in made:
@@ -113,13 +113,12 @@ class Rewriter:
         [result] = fresh.results
         return op if (result.type, result.root) == (value.type, value.root) else fresh
 
-    def _named(self, op: Let) -> Let:
-        value = self.rebuild(op.value)
-        if value == op.value:
-            return op
-        made = named_integer(op.result.name, value)
-        self.symbols[op.result] = made
-        return replace(op, result=made, value=value)
+    def _renamed(self, op: Op, attributes: Mapping[str, Any]) -> Op:
+        """An operation that defines an integer, of which other things may be known now."""
+        [old] = op.results
+        made = make(type(op), old.name, op.location, **attributes)
+        [self.symbols[old]] = made.results
+        return made
 
     def _loop(self, op: For) -> For:
         start, stop = self.rebuild(op.start), self.rebuild(op.stop)

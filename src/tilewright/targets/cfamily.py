@@ -13,12 +13,24 @@ from pathlib import PurePath
 from tilewright.dtypes import DType
 from tilewright.ir.builder import Names
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Block, For, GetVariable, If, Let, Op, Partition, Reshape, SetVariable, Variable
+from tilewright.ir.ops import (
+    Block,
+    For,
+    GetVariable,
+    If,
+    Let,
+    Op,
+    Partition,
+    ReadIndex,
+    Reshape,
+    SetVariable,
+    Variable,
+)
 from tilewright.ir.types import Value
 from tilewright.passes.quotients import inverses
 from tilewright.passes.rewrite import defined_names
-from tilewright.symbolic.nodes import Cond, FloorDiv, Int, Mod, Sym
-from tilewright.symbolic.ranges import bounds
+from tilewright.symbolic.nodes import TRUE, Cond, FloorDiv, Int, Mod, Sym
+from tilewright.symbolic.ranges import bits, bounds
 from tilewright.symbolic.rebuilding import symbols
 from tilewright.symbolic.spelling import Speller
 from tilewright.targets.rules import RuleTable
@@ -100,9 +112,10 @@ class Emitter:
         self.dialect = dialect
         self.names = Names()
         self.lines: list[str] = []
-        # Integers of 64 bits: sizes, what variables hold, and what is named or counted that is made of them.
+        # Integers of 64 bits: sizes, what variables and memory hold, and what is named or counted with them.
         self.wide = {p.sym for p in kernel.sizes if p.bits == 64}
-        self.wide |= {op.result for op in kernel.walk() if isinstance(op, GetVariable)}
+        given = [op.result for op in kernel.walk() if isinstance(op, GetVariable | ReadIndex)]
+        self.wide |= {sym for sym in given if bits(sym) == 64}
         self._depth = 1
         self._taken = set(KEYWORDS | dialect.reserved)
         for word in sorted(self._taken):
@@ -246,6 +259,15 @@ def _let(emitter: Emitter, op: Let) -> None:
 @C_RULES.rule(GetVariable)
 def _get_variable(emitter: Emitter, op: GetVariable) -> None:
     emitter.line(f"const long long {emitter.name(op.result)} = {emitter.name(op.variable)};")
+
+
+@C_RULES.rule(ReadIndex)
+def _read_index(emitter: Emitter, op: ReadIndex) -> None:
+    view = op.source.tensor.view
+    value = f"{emitter.name(op.source.buffer)}[{emitter.spell(view.offset)}]"
+    if view.valid != TRUE:
+        value = f"{emitter.spell_cond(view.valid)} ? {value} : 0"
+    emitter.line(f"const {emitter.defined_type(op.result, op.result)} {emitter.name(op.result)} = {value};")
 
 
 @C_RULES.rule(Reshape, Partition)

@@ -27,6 +27,7 @@ class Kind(Enum):
     OVERLAP = "copy onto itself"
     OUT_OF_BOUNDS = "out-of-bounds access"
     MISALIGNED = "misaligned access"
+    RANGE = "integer outside of its range"
     DIVERGENCE = "barrier divergence"
     DEADLOCK = "deadlock"
     PROXY = "missing proxy fence"

@@ -16,6 +16,7 @@ from tilewright.symbolic.nodes import Expr
 from tilewright.targets.reference import edges
 from tilewright.targets.reference.agents import Agent, join
 from tilewright.targets.reference.fragments import define, held, read, set_beyond, touch
+from tilewright.targets.reference.integers import read_index
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.numerics import Array, accumulate, convert, elementwise, number
 from tilewright.targets.reference.overlaps import find_overlap
@@ -264,6 +265,11 @@ def _let(machine: Machine, warp: Warp, op: ops.Let) -> None:
 @REFERENCE.rule(ops.GetVariable)
 def _get_variable(machine: Machine, warp: Warp, op: ops.GetVariable) -> None:
     warp.env[op.result] = warp.variables[op.variable]
+
+
+@REFERENCE.rule(ops.ReadIndex)
+def _read_index(machine: Machine, warp: Warp, op: ops.ReadIndex) -> None:
+    warp.env[op.result] = read_index(machine, warp, op)
 
 
 @REFERENCE.rule(ops.For)

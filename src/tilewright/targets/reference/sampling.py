@@ -13,7 +13,7 @@ import numpy as np
 
 from tilewright.ir.async_ops import Arrive, TmaLoad, TmaStore, Wait
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import For, If, Let, Reshape, SetVariable, Variable
+from tilewright.ir.ops import For, If, Let, ReadIndex, Reshape, SetVariable, Variable
 from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.symbolic.expr import add, all_of, expand, less, mul
 from tilewright.symbolic.nodes import Add, And, Cond, Int, Less, Not, Or, Sym
@@ -43,6 +43,8 @@ def representatives(kernel: Kernel, env: Mapping[Sym, int], extents: Sequence[in
     """
     if any(isinstance(op, Variable | SetVariable) and _varies(kernel, op) for op in kernel.walk()):
         return None
+    if any(isinstance(op, ReadIndex) for op in kernel.walk()):
+        return None  # blocks of one place in their grids may find different integers
     blocks = all_blocks(extents)
     known = block_symbols(kernel, blocks)
     columns = [np.zeros(len(blocks), np.int64)]

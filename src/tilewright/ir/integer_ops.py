@@ -1,0 +1,121 @@
+"""Integers of the kernel: variables, names, and those that lie in memory: sizes of groups, offsets.
+
+An operation whose result is such an integer has a function ``symbol``: what is known of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.dtypes import limits
+from tilewright.errors import Violation
+from tilewright.ir.indices import VARIABLE, named_integer
+from tilewright.ir.op import Op
+from tilewright.ir.types import Type, Value, VariableType
+from tilewright.symbolic.expr import less, prove
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.ranges import bounds
+
+
+@dataclass(frozen=True)
+class Variable(Op):
+    """A mutable integer with an initial value."""
+
+    name = "var"
+    roles: ClassVar = {"result": "defines"}
+    result: Value
+    initial: Int
+
+    @staticmethod
+    def infer(initial: Int) -> Type:
+        """Type of the result."""
+        return VariableType()
+
+
+@dataclass(frozen=True)
+class SetVariable(Op):
+    """``variable = value``."""
+
+    name = "set_var"
+    roles: ClassVar = {"variable": "writes"}
+    variable: Value
+    value: Int
+
+
+@dataclass(frozen=True)
+class GetVariable(Op):
+    """Define a symbol with the variable's present value."""
+
+    name = "get_var"
+    roles: ClassVar = {"result": "defines", "variable": "reads"}
+    result: Sym
+    variable: Value
+
+    @staticmethod
+    def symbol(name: str, variable: Value) -> Sym:
+        """The symbol of the result."""
+        return Sym(name, *VARIABLE)
+
+
+@dataclass(frozen=True)
+class Let(Op):
+    """Name an integer: the result is a symbol with the value's range and divisor."""
+
+    name = "let"
+    roles: ClassVar = {"result": "defines"}
+    result: Sym
+    value: Int
+
+    @staticmethod
+    def symbol(name: str, value: Int) -> Sym:
+        """The symbol of the result."""
+        return named_integer(name, value)
+
+
+@dataclass(frozen=True)
+class ReadIndex(Op):
+    """Define a symbol with an integer that lies in memory, the same for all threads: each reads it.
+
+    It is read where the operation stands, after the barriers and waits before it.
+
+    Args:
+        source: a tensor without dimensions, of an integer dtype; outside of its array it reads as 0.
+        low: the least value that it may have; None: the least of its dtype.
+        stop: one more than the largest value that it may have; None: as large as its dtype allows.
+        multiple: what divides it.
+    """
+
+    name = "read_index"
+    roles: ClassVar = {"result": "defines", "source": "reads"}
+    result: Sym
+    source: Value
+    low: Int | None = None
+    stop: Int | None = None
+    multiple: int = 1
+
+    @staticmethod
+    def symbol(
+        name: str, source: Value, low: Int | None = None, stop: Int | None = None, multiple: int = 1
+    ) -> Sym:
+        """The symbol of the result: what is known of it."""
+        least, most = (int(end) for end in limits(source.dtype))
+        first = least if low is None else max(bounds(low)[0], least)
+        last = most if stop is None else min(bounds(stop)[1] - 1, most)
+        return Sym(name, int(first), int(max(first, last)), multiple, None if isinstance(stop, int) else stop)
+
+    def verify(self) -> Iterator[Violation]:
+        """One element of an integer dtype in memory, and a range that is not empty."""
+        if not self.source.is_tensor or self.source.tensor.view.rank:
+            text = f"{self.source} is no single element of a tensor in memory"
+            yield self.violation("index", text, f"an index for each dimension of {self.source}")
+        elif self.source.dtype.kind not in ("int", "uint"):
+            yield self.violation("index", f"{self.source} is {self.source.dtype}", "a tensor of integers")
+        if self.multiple < 1:
+            yield self.violation("index", f"multiples of {self.multiple}", "a multiple of 1 or more")
+        if self.low is not None and self.stop is not None and prove(less(self.low, self.stop)) is False:
+            yield self.violation("index", f"no integer lies in [{self.low}, {self.stop})", "low < stop")
+
+
+INTEGER_OPS: tuple[type[Op], ...] = (Variable, SetVariable, GetVariable, Let, ReadIndex)

@@ -1,0 +1,52 @@
+"""Integers of the kernel that are read from memory."""
+
+from __future__ import annotations
+
+from tilewright.ir.ops import ReadIndex
+from tilewright.lang.scalars import Index, Scalar, unwrap
+from tilewright.lang.source import here
+from tilewright.lang.tensors import Tensor, constant
+from tilewright.lang.tracer import current, located
+from tilewright.lang.verbs import verb
+
+
+@verb
+def index(source: Tensor, low: Index | None = None, stop: Index | None = None, *, multiple: int = 1) -> Index:
+    """``n = source``: an integer that lies in memory, as an index, a bound of a loop or a condition.
+
+    All threads read the same element, here: after the barriers and waits that come before.  What is declared
+    of it is known wherever it is used (``X.tile((64, 64), (n, 0))`` needs no check for n < 0); a value that
+    breaks it is found by the reference.
+
+    Args:
+        source: one element of a tensor of integers, in global or shared memory: ``sizes[g]``.
+        low: the least value that it may have; default: the least of its dtype.
+        stop: one more than the largest value that it may have; default: as large as its dtype allows.
+        multiple: what divides it.
+
+    Raises:
+        TraceError: a tensor with dimensions, or of another dtype.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N", sizes="M", Y="M")
+        ... def sums(X, sizes, Y):
+        ...     row = tw.block_index(X.shape[0])
+        ...     one = tw.blocked((1,), (1,))
+        ...     total = tw.fragment(one, tw.f32, 0)
+        ...     for column in tw.range(tw.index(sizes[row], 0, X.shape[1] + 1)):
+        ...         total += tw.load(X[row, column:column + 1], one)
+        ...     tw.copy(total, Y[row:row + 1])
+        >>> x, y = np.ones((3, 8), np.float32), np.zeros(3, np.float32)
+        >>> sums(x, np.array([2, 0, 7], np.int32), y, target="reference").target, y.tolist()
+        ('reference', [2.0, 0.0, 7.0])
+    """
+    tracer = current()
+    name = tracer.names(("index",))[0]
+    least, end = (None if value is None else unwrap(value) for value in (low, stop))
+    divisor = constant("multiple", multiple)
+    with located():
+        sym = ReadIndex.symbol(name, source.value, least, end, divisor)
+    tracer.builder.append(ReadIndex(sym, source.value, least, end, divisor, location=here()))
+    return Scalar(sym)
