@@ -14,8 +14,8 @@ from pathlib import Path
 
 import tilewright as tw
 from tilewright.ir.async_ops import ASYNC_OPS
-from tilewright.targets.arch import ARCHITECTURES
 from tilewright.targets.cpu.legality import INSTEAD
+from tilewright.targets.cuda.arch import ARCHITECTURES
 from tilewright.targets.cuda.legality import SINCE_SM_90
 
 PAGE = Path(__file__).parents[1] / "docs" / "operations.md"

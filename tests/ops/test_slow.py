@@ -18,7 +18,7 @@ from tilewright.ops import slow
 from tilewright.ops.config import SUPPORTED, default_config
 from tilewright.ops.plans import Plans
 from tilewright.targets import cuda
-from tilewright.targets.arch import ARCHITECTURES
+from tilewright.targets.cuda.arch import ARCHITECTURES
 
 SLOW = {
     "sm_80": {"f64"},

@@ -156,7 +156,7 @@ def test_a_launch_still_needs_arrays_where_the_target_is() -> None:
         ),
         (
             lambda: scale.compile(SMALL, SMALL, 1.0, target="cpu", arch="sm_90a"),
-            "of a GPU: say target='cuda' too",
+            "it is one of target cuda: say target='cuda' too",
         ),
         (lambda: scale.compile(SMALL, SMALL, 1.0, target="gpu"), "did you mean 'cuda'"),
         (lambda: scale.bind().compile(Z=tw.like("f32", 8), target="cpu"), "Z not among its parameters"),

@@ -9,9 +9,9 @@ from tilewright.inspect.executions import executions
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Copy, CopyAsync, Op
 from tilewright.runtime.binding import Binding
-from tilewright.targets.arch import architecture
 from tilewright.targets.cuda.banks import Requests, in_shared, requests
 from tilewright.targets.simt.matrices import loads_by_matrix, stores_by_matrix
+from tilewright.targets.target import CUDA
 
 NONE = Requests()
 
@@ -55,7 +55,7 @@ def predicted_traffic(kernel: Kernel, binding: Binding, arch: str) -> Traffic:
         UnknownCountError: how often a copy runs depends on more than the sizes and the indices of blocks and
             loops.
     """
-    features = architecture(arch).features
+    features = CUDA.architecture(arch).features
     totals = {part.name: NONE for part in fields(Traffic)}
     for op, times in executions(kernel, binding, _counts):
         assert isinstance(op, Copy)

@@ -12,12 +12,12 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Copy, CopyAsync, Op
 from tilewright.ir.types import Value
 from tilewright.runtime.executable import Executable
-from tilewright.targets.arch import architecture
 from tilewright.targets.cuda.banks import passes_per_access
 from tilewright.targets.listing import Access
 from tilewright.targets.reference.counters import UNCOALESCED
 from tilewright.targets.reference.report import Report
 from tilewright.targets.simt.matrices import loads_by_matrix, stores_by_matrix
+from tilewright.targets.target import CUDA
 
 _UNITS = {"registers": "registers per thread"}
 
@@ -95,7 +95,7 @@ def movements(
     """
     factors = _factors(traced) if traced else {}
     background = {op.location for op in traced.walk() if isinstance(op, CopyAsync)} if traced else set()
-    features = architecture(arch).features if target == "cuda" else frozenset()
+    features = CUDA.architecture(arch).features if target == "cuda" else frozenset()
     found: dict[Movement, None] = {}
     for op in kernel.walk():
         if isinstance(op, Copy):

@@ -7,8 +7,8 @@ import warnings
 
 from tilewright.errors import SlowWarning
 from tilewright.ir.mma import MmaAtom
-from tilewright.targets.arch import architecture
 from tilewright.targets.atoms import multiplied_without_tensor_cores
+from tilewright.targets.target import CUDA
 from tilewright.tracebacks import is_ours
 
 _SAID: set[str] = set()
@@ -16,7 +16,7 @@ _SAID: set[str] = set()
 
 def warn_if_slow(atom: MmaAtom, arch: str) -> None:
     """Warn if an architecture has tensor cores for what the atom multiplies without; once for each dtype."""
-    said = multiplied_without_tensor_cores(atom, arch, architecture(arch).features)
+    said = multiplied_without_tensor_cores(atom, arch, CUDA.architecture(arch).features)
     if not said or atom.a_dtype.name in _SAID:
         return
     _SAID.add(atom.a_dtype.name)

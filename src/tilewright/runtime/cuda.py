@@ -12,7 +12,7 @@ from typing import Any
 
 from tilewright.errors import LaunchError, ToolchainError
 from tilewright.runtime.forks import renew_after_fork
-from tilewright.targets.arch import MOST_BLOCKS, of_capability
+from tilewright.targets.cuda.arch import of_capability
 
 
 class _Process:
@@ -317,7 +317,8 @@ class Launch:
         start = ctypes.addressof(self.buffer)
         self._pointers = (ctypes.c_void_p * max(len(offsets), 1))(*(start + offset for offset in offsets))
         self._arguments = ctypes.addressof(self._pointers)
-        for blocks, most, axis in zip(grid, MOST_BLOCKS, "xyz", strict=False):
+        limits = of_capability(*device(function.index).capability).grid
+        for blocks, most, axis in zip(grid, limits, "xyz", strict=False):
             if blocks > most:
                 raise LaunchError(f"{blocks} blocks along grid axis {axis}; a GPU launches at most {most}")
         x, y, z = (*grid, 1, 1)[:3]

@@ -25,19 +25,17 @@ from tilewright.runtime.tensor_maps import TensorMaps
 from tilewright.runtime.workspaces import Workspaces
 from tilewright.targets import cuda
 from tilewright.targets.listing import Listing
-
-DEFAULT_ARCH = "sm_90a"
-"""The architecture to compile for where there is no GPU."""
+from tilewright.targets.target import CUDA
 
 
 class CudaBackend:
     """Compiles for the GPU of this machine, or, without one, for the architecture asked for."""
 
-    name = "cuda"
+    name = CUDA.name
 
     def arch_name(self) -> str:
         """The architecture of device 0, or the default one where there is no GPU."""
-        return driver.device(0).arch if driver.device_count() else DEFAULT_ARCH
+        return driver.device(0).arch if driver.device_count() else CUDA.arch
 
     def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
         """The target's own rules that a kernel breaks."""
@@ -62,7 +60,7 @@ class CudaBackend:
         address = key([print_kernel(kernel), package_hash(), nvrtc.toolchain_id(), self.name, chosen])
         entry = Cache.default().get_or_build(address, ".cubin", build, meta)
         resources = {**dict(entry.meta["resources"]), "shared_bytes": listing.shared_bytes}  # type: ignore[call-overload]
-        if broken := cuda.too_many_as_compiled(kernel, resources["registers"]):
+        if broken := cuda.too_many_as_compiled(kernel, CUDA.architecture(chosen), resources["registers"]):
             raise LegalityError(kernel.name, self.name, broken)
         seconds = time.perf_counter() - start
         return Executable(

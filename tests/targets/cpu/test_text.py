@@ -152,7 +152,7 @@ def test_micro_kernels_are_vector_code_without_spills(toolchain: native.Toolchai
     fused = len(re.findall(widest.get(arch, r"mulps"), body[1]))
     tile = cpu.lower(CASES["gemm_f32"](), arch)[0]
     rows, columns, _ = next(op.mma.atom.shape for op in tile.walk() if isinstance(op, Mma))
-    vectors = rows * columns * 4 // cpu.ARCHS[arch].vector_bytes
+    vectors = rows * columns * 4 // cpu.ARCHITECTURES[arch].vector_bytes
     assert fused >= vectors
     assert fused % vectors == 0, "an unrolled loop has each of them as often as the others"
     spilled = re.findall(r"vmov[ua]ps\s+-?\d*\(%r[sb]p\)", body[1])
@@ -197,7 +197,7 @@ def test_every_operation_has_a_rule(op: Any) -> None:
 
 def test_lowering_gives_a_kernel_that_prints_and_parses_back() -> None:
     for case, make in CASES.items():
-        for arch in cpu.ARCHS:
+        for arch in cpu.ARCHITECTURES:
             lowered, _ = cpu.lower(make(), arch)
             text = print_kernel(lowered)
             assert print_kernel(parse_kernel(text)) == text, (case, arch)
@@ -270,5 +270,5 @@ def test_text_that_a_compiler_refuses_is_an_error_with_its_lines() -> None:
 
 
 def test_this_machine_has_an_architecture() -> None:
-    assert native.host_arch() in cpu.ARCHS
+    assert native.host_arch() in cpu.ARCHITECTURES
     assert (native.host_arch() == "aarch64") == (platform.machine() in ("aarch64", "arm64"))

@@ -14,9 +14,10 @@ from tilewright.ir.parser import parse_kernel
 from tilewright.ir.printer import print_kernel
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
-from tilewright.targets.arch import architecture, of_capability
+from tilewright.targets.cuda.arch import of_capability
 from tilewright.targets.cuda.banks import passes
 from tilewright.views.transforms import Swizzle
+from tilewright.targets.target import CUDA
 
 Cases = dict[str, Callable[[], Kernel]]
 
@@ -87,10 +88,12 @@ def test_the_grid_has_limits(cases: Cases) -> None:
 
 
 def test_architectures_by_name_and_capability() -> None:
-    assert architecture("sm_90a").shared_bytes == 232448
+    assert CUDA.architecture("sm_90a").shared_bytes == 232448
     assert of_capability(8, 6).shared_bytes == 101376
-    with pytest.raises(LaunchError, match="unknown architecture 'sm_50'; known: sm_80, sm_86, sm_89, sm_90a"):
-        architecture("sm_50")
+    with pytest.raises(
+        LaunchError, match="unknown architecture 'sm_50' of target cuda; known: sm_80, sm_86, sm_89, sm_90a"
+    ):
+        CUDA.architecture("sm_50")
     with pytest.raises(LaunchError, match=r"compute capability 7\.5"):
         of_capability(7, 5)
 

@@ -16,6 +16,7 @@ from tilewright.runtime import nvrtc
 from tilewright.runtime.device import CudaBackend
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
+from tilewright.targets.cuda.arch import SM_90A
 
 SPEC = tw.TensorSpec(tw.f16, 2, 1, (64, 64), (8, 1), 16, False)
 EXAMPLES = Path(__file__).parents[3] / "examples"
@@ -60,7 +61,7 @@ def test_what_fits_is_legal_and_the_compiler_gives_it(registers: tuple[int | Non
     kernel = traced(*registers)
     assert cuda.violations(kernel, "sm_90a") == []
     compiled = compile_text(cuda.emit(kernel, "sm_90a").text, "sm_90a").resources["registers"]
-    assert cuda.too_many_as_compiled(kernel, compiled) == []
+    assert cuda.too_many_as_compiled(kernel, SM_90A, compiled) == []
 
 
 @pytest.mark.parametrize(("registers", "message", "nearest"), TOO_MANY, ids=str)
@@ -80,8 +81,10 @@ def test_the_compiled_count_is_looked_at_before_a_launch(
 ) -> None:
     """Fewer than the launch bounds allow: then there are fewer to take from others."""
     kernel = traced(40, 232, 232)
-    assert cuda.too_many_as_compiled(kernel, 168) == cuda.too_many_as_compiled(kernel, 161) == []
-    [found] = cuda.too_many_as_compiled(kernel, 160)
+    assert (
+        cuda.too_many_as_compiled(kernel, SM_90A, 168) == cuda.too_many_as_compiled(kernel, SM_90A, 161) == []
+    )
+    [found] = cuda.too_many_as_compiled(kernel, SM_90A, 160)
     assert "40 x 128 + 232 x 256 = 64512 registers at once, and the block has 61440" in found.message
     assert "384 threads start with the 160 that the kernel was compiled for" in found.message
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))

@@ -1,9 +1,9 @@
 """The CPU target: freestanding C++ text, one thread per block, micro-kernels for matrix multiplies."""
 
-from tilewright.targets.cpu.arch import ARCHS, Arch
+from tilewright.targets.cpu.arch import ARCHITECTURES
 from tilewright.targets.cpu.emit import emit
 from tilewright.targets.cpu.legality import violations
-from tilewright.targets.cpu.lowering import architecture, lower
 from tilewright.targets.cpu.spelling import CPU_RULES
+from tilewright.targets.cpu.lowering import lower
 
-__all__ = ["ARCHS", "CPU_RULES", "Arch", "architecture", "emit", "lower", "violations"]
+__all__ = ["ARCHITECTURES", "CPU_RULES", "emit", "lower", "violations"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from tilewright.arch import REFERENCE, Arch
 from tilewright.dtypes import DType
 from tilewright.ir.mma import MmaAtom
 from tilewright.threads.distribution import Distribution, Mode
@@ -14,29 +15,19 @@ MOST_VECTORS = 4
 LOADS_PER_FMA = 0.75
 
 
-@dataclass(frozen=True)
-class Arch:
-    """What code generation needs to know of a processor.
-
-    Args:
-        name: as in ``-march`` where that has a name for it.
-        vector_bytes: width of a vector register.
-        registers: number of vector registers.
-    """
-
-    name: str
-    vector_bytes: int
-    registers: int
+def _processor(name: str, vector_bytes: int, vector_registers: int) -> Arch:
+    """A processor, named as in ``-march`` where that has a name for it; a block runs on one thread of it."""
+    return replace(REFERENCE, name=name, vector_bytes=vector_bytes, vector_registers=vector_registers)
 
 
-ARCHS: dict[str, Arch] = {
+ARCHITECTURES: dict[str, Arch] = {
     arch.name: arch
     for arch in (
-        Arch("x86-64-v4", 64, 32),
-        Arch("x86-64-v3", 32, 16),
-        Arch("x86-64", 16, 16),
-        Arch("aarch64", 16, 32),
-        Arch("generic", 16, 16),
+        _processor("x86-64-v4", 64, 32),
+        _processor("x86-64-v3", 32, 16),
+        _processor("x86-64", 16, 16),
+        _processor("aarch64", 16, 32),
+        _processor("generic", 16, 16),
     )
 }
 """Every architecture by its name."""
@@ -66,7 +57,8 @@ def micro_tile(arch: Arch, rows: int, columns: int, element_bytes: int) -> Micro
     """The micro-tile that divides a tile of ``rows`` x ``columns`` and loads least per multiply-add.
 
     Example:
-        >>> micro_tile(ARCHS["x86-64-v4"], 192, 256, 4), micro_tile(ARCHS["x86-64-v3"], 192, 256, 4)
+        >>> wide, narrow = ARCHITECTURES["x86-64-v4"], ARCHITECTURES["x86-64-v3"]
+        >>> micro_tile(wide, 192, 256, 4), micro_tile(narrow, 192, 256, 4)
         (MicroTile(rows=12, columns=32, lanes=16), MicroTile(rows=6, columns=16, lanes=8))
     """
     lanes = arch.vector_bytes // element_bytes
@@ -76,7 +68,7 @@ def micro_tile(arch: Arch, rows: int, columns: int, element_bytes: int) -> Micro
         MicroTile(r, v * lanes, lanes)
         for v in range(1, MOST_VECTORS + 1)
         for r in range(1, MOST_ROWS + 1)
-        if columns % (v * lanes) == 0 and rows % r == 0 and r * v + v + 1 <= arch.registers
+        if columns % (v * lanes) == 0 and rows % r == 0 and r * v + v + 1 <= arch.vector_registers
     ]
     return max(candidates, key=_merit)
 

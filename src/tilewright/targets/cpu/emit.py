@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilewright.arch import Arch
 from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam
 from tilewright.ir.types import Value
-from tilewright.targets.cpu.arch import Arch
 from tilewright.targets.cpu.conversions import STORAGE, TYPEDEFS
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
 from tilewright.targets.cpu.fuse import fuse
 from tilewright.targets.cpu.live import needed
-from tilewright.targets.cpu.lowering import architecture, lower
+from tilewright.targets.cpu.lowering import lower
 from tilewright.targets.cpu.prelude import INTEGERS, MACROS, prelude
 from tilewright.targets.cpu.spelling import CPU_RULES
 from tilewright.targets.listing import Listing
+from tilewright.targets.target import CPU
 
 EXPORT = 'extern "C" __attribute__((visibility("default")))'
 
@@ -29,7 +30,7 @@ def emit(kernel: Kernel, arch: Arch | str) -> Listing:
     Returns:
         The text, with the lowered kernel that it spells.
     """
-    chosen = architecture(arch)
+    chosen = CPU.architecture(arch)
     lowered, notes = lower(kernel, chosen)
     fused = replace(lowered, body=fuse(lowered.body))
     emitter = CpuEmitter(fused, CPU_RULES, chosen, needed(lowered))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from tilewright.arch import Arch
 from tilewright.dtypes import DType
 from tilewright.errors import Location
 from tilewright.ir.fragment_ops import Reduce
@@ -14,7 +15,6 @@ from tilewright.ir.types import FragmentType, Memory, Value
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.targets.cfamily import Dialect, Emitter
 from tilewright.targets.cpu import conversions, functions
-from tilewright.targets.cpu.arch import Arch
 from tilewright.targets.cpu.conversions import STORAGE, convert
 from tilewright.targets.cpu.fuse import Pointwise, made_by
 from tilewright.targets.cpu.linear import fragment_view

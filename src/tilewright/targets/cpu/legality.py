@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tilewright.arch import Arch
 from tilewright.errors import Violation
 from tilewright.ir import async_ops
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Elementwise, Mma, Op
 from tilewright.ir.types import ScalarType, Value
-from tilewright.targets.cpu.arch import Arch
-from tilewright.targets.cpu.lowering import architecture
+from tilewright.targets.target import CPU
 
 INSTEAD: dict[type[Op], str] = {
     async_ops.Role: "the same operations for all warps",
@@ -39,7 +39,7 @@ def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
     Raises:
         LaunchError: no such architecture.
     """
-    architecture(arch)
+    CPU.architecture(arch)
     return [*_background(kernel), *(found for op in kernel.walk() for found in _operation(op))]
 
 

@@ -2,29 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from tilewright.errors import LaunchError, close_to, shown
+from tilewright.arch import Arch
 from tilewright.ir.kernel import Kernel
 from tilewright.passes.quotients import derive_inverses
-from tilewright.targets.cpu.arch import ARCHS, Arch
 from tilewright.targets.cpu.feed import feed_micro_kernels
 from tilewright.targets.cpu.sequential import drop_threads
-
-
-def architecture(name: Any) -> Arch:
-    """The architecture of a name.
-
-    Raises:
-        LaunchError: no such architecture; lists the names.
-    """
-    if isinstance(name, Arch):
-        return name
-    if not isinstance(name, str) or name not in ARCHS:
-        known = f"{', '.join(ARCHS)}{close_to(name, ARCHS)}"
-        other = "; of a GPU: say target='cuda' too" if str(name).startswith("sm_") else ""
-        raise LaunchError(f"unknown architecture {shown(name)} of the cpu target; known: {known}{other}")
-    return ARCHS[name]
+from tilewright.targets.target import CPU
 
 
 def lower(kernel: Kernel, arch: Arch | str) -> tuple[Kernel, tuple[str, ...]]:
@@ -37,7 +20,7 @@ def lower(kernel: Kernel, arch: Arch | str) -> tuple[Kernel, tuple[str, ...]]:
 
     The text then fuses neighbouring operations on single elements, and leaves out what lies past an edge.
     """
-    kernel, dropped = drop_threads(kernel, architecture(arch))
+    kernel, dropped = drop_threads(kernel, CPU.architecture(arch))
     kernel, fed = feed_micro_kernels(kernel)
     kernel = derive_inverses(kernel)
     return kernel, (*dropped, *fed)

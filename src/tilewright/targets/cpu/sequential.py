@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from tilewright.arch import Arch
 from tilewright.dtypes import DType, f32
 from tilewright.ir.builder import make
 from tilewright.ir.fragment_ops import Coordinates
@@ -30,7 +31,7 @@ from tilewright.ir.ops import (
 )
 from tilewright.ir.types import Memory, TensorType
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
-from tilewright.targets.cpu.arch import Arch, MicroTile, micro_atom, micro_tile
+from tilewright.targets.cpu.arch import MicroTile, micro_atom, micro_tile
 from tilewright.targets.cpu.linear import slowest_first
 from tilewright.threads.distribution import Distribution, Mode
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 
+from tilewright.arch import Arch
 from tilewright.ir.async_ops import Role
 from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam
 from tilewright.ir.ops import Mma, Shared
 from tilewright.ir.passed import passed_params
-from tilewright.targets.arch import Arch, architecture
 from tilewright.targets.atoms import multiplied_without_tensor_cores
 from tilewright.targets.cuda.lowering import lower
 from tilewright.targets.cuda.prelude import DIALECT, prelude
 from tilewright.targets.cuda.spelling import CUDA_RULES
 from tilewright.targets.listing import Listing
 from tilewright.targets.simt.emitter import THREAD, SimtEmitter
+from tilewright.targets.target import CUDA
 
 _LINE = 100
 """Where the list of parameters is broken."""
@@ -30,7 +31,7 @@ def emit(kernel: Kernel, arch: Arch | str) -> Listing:
     Returns:
         The text, with the lowered kernel that it spells.
     """
-    chosen = architecture(arch)
+    chosen = CUDA.architecture(arch)
     lowered, notes = lower(kernel, chosen)
     emitter = SimtEmitter(lowered, CUDA_RULES, DIALECT, chosen.features)
     entry = emitter.identifier(kernel.name)

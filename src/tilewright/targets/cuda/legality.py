@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from tilewright.arch import Arch
 from tilewright.dtypes import DType
 from tilewright.errors import Violation
 from tilewright.ir.async_ops import ASYNC_OPS, Role, RoleBarrier
@@ -12,12 +13,12 @@ from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import CopyAsync, Elementwise, Mma, Op, Shared
 from tilewright.ir.types import Value
-from tilewright.targets.arch import Arch, architecture
 from tilewright.targets.atoms import TENSOR_CORE
 from tilewright.targets.cuda.prelude import MMA_FUNCTIONS
 from tilewright.targets.cuda.registers import too_many_registers
 from tilewright.targets.cuda.role_registers import too_many_in_roles
 from tilewright.targets.simt.mma import MULTIPLY_ADD
+from tilewright.targets.target import CUDA
 
 SINCE_SM_90 = {*ASYNC_OPS} - {Role, RoleBarrier}
 """Bulk copies and their barriers, asynchronous MMA, dependent launches."""
@@ -30,7 +31,7 @@ def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
         kernel: the traced kernel.
         arch: the architecture, or its name.
     """
-    chosen = architecture(arch)
+    chosen = CUDA.architecture(arch)
     found = [*_launch(kernel, chosen), *_clusters(kernel, chosen), *_shared(kernel, chosen)]
     found += [*too_many_registers(kernel, chosen), *too_many_in_roles(kernel, chosen)]
     for op in kernel.walk():

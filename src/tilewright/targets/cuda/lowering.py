@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from tilewright.arch import Arch
 from tilewright.ir.kernel import Kernel
 from tilewright.passes.expand_mma import expand_mma
 from tilewright.passes.quotients import derive_inverses
 from tilewright.passes.relayout import relayout_shared
 from tilewright.passes.vectors import resolve_vectors, settle_async
-from tilewright.targets.arch import Arch
 from tilewright.targets.cuda.banks import spread_over_banks
 from tilewright.targets.cuda.tensor_maps import derive_tensor_maps
 

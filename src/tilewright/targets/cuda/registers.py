@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from tilewright.arch import Arch
 from tilewright.errors import Violation
 from tilewright.ir.async_ops import Role
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import For, Fragment, Mma, Op
 from tilewright.ir.types import Value
-from tilewright.targets.arch import Arch
-
-MOST = 255
-"""32-bit registers that a thread can name.  Source: CUDA C++ Programming Guide, "Compute Capabilities"."""
-
-UNIT = 8
-"""Registers are given to threads in multiples of this."""
 
 
 def too_many_registers(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
@@ -25,7 +19,7 @@ def too_many_registers(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
     """
     if kernel.threads > arch.threads or any(isinstance(op, Role) for op in kernel.walk()):
         return
-    limit = min(MOST, arch.registers // max(kernel.threads, 1) // UNIT * UNIT)
+    limit = min(arch.thread_registers, share(arch, kernel.threads))
     for op, alive in held_at_multiplies(kernel):
         taken = {value.name: registers_of(value) for value in alive}
         if sum(taken.values()) > limit:
@@ -37,6 +31,11 @@ def too_many_registers(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
                 _nearest(op, sum(taken.values()), limit),
             )
             return
+
+
+def share(arch: Arch, threads: int) -> int:
+    """Registers that each thread of a block can have, where the block has a multiprocessor to itself."""
+    return arch.registers // max(threads, 1) // arch.register_unit * arch.register_unit
 
 
 def registers_of(fragment: Value) -> int:

@@ -11,36 +11,33 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
+from tilewright.arch import Arch
 from tilewright.errors import Violation
 from tilewright.ir.async_ops import Role
 from tilewright.ir.kernel import Kernel
-from tilewright.targets.arch import Arch
-from tilewright.targets.cuda.registers import MOST, UNIT
-
-LEAST = 24
-"""Fewest registers that a role may set."""
+from tilewright.targets.cuda.registers import share
 
 
 def too_many_in_roles(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
     """Roles whose registers exceed what a multiprocessor can launch the block with."""
     if 0 < kernel.threads <= arch.threads:
-        most = min(_allocated(MOST), arch.registers // kernel.threads // UNIT * UNIT)
+        most = min(_allocated(arch.thread_registers, arch), share(arch, kernel.threads))
         reason = f"{kernel.threads} threads of a multiprocessor's {arch.registers} start with at most {most}"
-        yield from _check(kernel, most, reason)
+        yield from _check(kernel, arch, most, reason)
 
 
-def too_many_as_compiled(kernel: Kernel, compiled: int) -> list[Violation]:
+def too_many_as_compiled(kernel: Kernel, arch: Arch, compiled: int) -> list[Violation]:
     """The same for the registers per thread that the kernel was compiled to."""
-    start = _allocated(compiled)
+    start = _allocated(compiled, arch)
     reason = f"{kernel.threads} threads start with the {start} that the kernel was compiled for"
-    return list(_check(kernel, start, reason))
+    return list(_check(kernel, arch, start, reason))
 
 
-def _allocated(registers: int) -> int:
-    return -(-registers // UNIT) * UNIT
+def _allocated(registers: int, arch: Arch) -> int:
+    return -(-registers // arch.register_unit) * arch.register_unit
 
 
-def _check(kernel: Kernel, start: int, reason: str) -> Iterator[Violation]:
+def _check(kernel: Kernel, arch: Arch, start: int, reason: str) -> Iterator[Violation]:
     """Whether the registers of all warps fit, of which each thread has ``start`` in the beginning."""
     roles = [op for op in kernel.body.ops if isinstance(op, Role) and op.registers is not None]
     if not roles:
@@ -59,13 +56,18 @@ def _check(kernel: Kernel, start: int, reason: str) -> Iterator[Violation]:
         "registers",
         f"the roles take {parts} = {lanes * sum(wanted)} registers at once, and the block has "
         f"{start * kernel.threads}: {reason}; a role would wait for the others' for ever",
-        _nearest(wanted, largest, start * kernel.threads // lanes),
+        _nearest(wanted, largest, start * kernel.threads // lanes, arch),
     )
 
 
-def _nearest(wanted: Sequence[int], largest: Role, most: int) -> str:
+def _nearest(wanted: Sequence[int], largest: Role, most: int, arch: Arch) -> str:
     """Fewer registers for the warps that ask for the most."""
     top = largest.registers or 0
     greedy = sum(count == top for count in wanted)
-    fits = (most - sum(count for count in wanted if count != top)) // greedy // UNIT * UNIT
-    return f"registers={fits} instead of {top}" if fits >= LEAST else "fewer warps"
+    fits = (
+        (most - sum(count for count in wanted if count != top))
+        // greedy
+        // arch.register_unit
+        * arch.register_unit
+    )
+    return f"registers={fits} instead of {top}" if fits >= arch.role_registers[0] else "fewer warps"

@@ -1,0 +1,123 @@
+"""Architectures as data: what a compiler is told, what a block may use, and how fast it can be.
+
+A number of a machine stands in a record of this kind and nowhere else.  The records of a target's machines
+lie in the target's own folder; here are the kind of record, and the machine that the reference is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class Board:
+    """One product that has an architecture's multiprocessors.
+
+    Args:
+        name: what it is sold as.
+        multiprocessors: how many.
+        clock_mhz: the highest clock.
+        memory_gbytes_per_s: bandwidth of its memory by datasheet.
+        l2_mbytes: size of the second-level cache.
+        copied_gbytes_per_s: what a copy from memory to memory was measured to reach, read and written; 0 if
+            nobody measured it.
+    """
+
+    name: str
+    multiprocessors: int
+    clock_mhz: int
+    memory_gbytes_per_s: float
+    l2_mbytes: float
+    copied_gbytes_per_s: float = 0
+
+
+@dataclass(frozen=True)
+class Rates:
+    """What one multiprocessor does in one clock, at best; a multiply-add counts as two operations.
+
+    Args:
+        tensor_flops: operations of the matrix units, dense, by the dtype of the operands or ``"tf32"``.
+        fma_flops: operations of the lanes, by dtype.
+        shared_bytes: bytes that are read from shared memory.
+        boards: products that are known.
+        source: where the figures stand.
+    """
+
+    tensor_flops: Mapping[str, int] = field(hash=False)
+    fma_flops: Mapping[str, int] = field(hash=False)
+    shared_bytes: int
+    boards: tuple[Board, ...]
+    source: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arch:
+    """One kind of machine.  What is 0 or empty the machine does not have, or it does not matter there.
+
+    Args:
+        name: what its compiler calls it.
+        vendor: who makes it, in small letters.
+        features: what operations and atoms may ask for.
+        lanes: threads of a warp, unless a kernel asks for others.
+        other_lanes: further warp sizes that it executes.
+        threads: most threads of one block.
+        grid: most blocks along each axis, x first.
+        cluster: most blocks of one cluster; 1 without clusters.
+        shared_bytes: most shared memory of one block.
+        registers: 32-bit registers of one multiprocessor.
+        thread_registers: most registers of one thread.
+        register_unit: registers are given to threads in multiples of this.
+        role_registers: fewest and most that a role may set.
+        named_barriers: highest number of a barrier of some of a block's threads; 0 is the block's own.
+        access_bytes: widest access of one thread.
+        async_bytes: widths of a copy that goes on in the background, in bytes per thread.
+        banks: banks of shared memory, each of four bytes.
+        sector_bytes: what memory is read and written in.
+        vector_bytes: width of a vector register of a processor that computes in those.
+        vector_registers: how many of them it has.
+        rates: what it does per clock, where that is known.
+    """
+
+    name: str
+    vendor: str
+    lanes: int
+    other_lanes: tuple[int, ...] = ()
+    features: frozenset[str] = frozenset()
+    threads: int = 0
+    grid: tuple[int, ...] = ()
+    cluster: int = 1
+    shared_bytes: int = 0
+    registers: int = 0
+    thread_registers: int = 0
+    register_unit: int = 1
+    role_registers: tuple[int, int] = (0, 0)
+    named_barriers: int = 0
+    access_bytes: int = 16
+    async_bytes: tuple[int, ...] = ()
+    banks: int = 0
+    sector_bytes: int = 0
+    vector_bytes: int = 0
+    vector_registers: int = 0
+    rates: Rates | None = None
+
+    def __repr__(self) -> str:
+        return f"<{self.vendor} {self.name}>"
+
+
+REFERENCE = Arch(
+    name="numpy",
+    vendor="any",
+    lanes=32,
+    other_lanes=(1, 2, 4, 8, 16, 64, 128),
+    named_barriers=15,
+    role_registers=(24, 240),
+    register_unit=8,
+    async_bytes=(4, 8, 16),
+    banks=32,
+    sector_bytes=32,
+)
+"""The machine that executes the operations themselves: it has and counts what others do."""
+
+ARCHITECTURES: dict[str, Arch] = {REFERENCE.name: REFERENCE}
+"""The architectures of the reference: there is one."""

@@ -1,0 +1,107 @@
+"""NVIDIA's architectures, as data.
+
+Source: CUDA C++ Programming Guide, "Compute Capabilities" and "Arithmetic Instructions"; the white papers of
+the A100, GA102, AD102 and H100 for the tensor cores; PTX ISA, "bar", "setmaxnreg" and "cp.async".
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.arch import Arch, Board, Rates
+from tilewright.errors import LaunchError
+
+_GUIDE = 'CUDA C++ Programming Guide, "Arithmetic Instructions"; NVIDIA\'s white paper of the '
+_SM_80_FEATURES = frozenset({"sm_80", "cp_async"})
+
+SM_80 = Arch(
+    name="sm_80",
+    vendor="nvidia",
+    features=_SM_80_FEATURES | {"f64_tensor"},
+    lanes=32,
+    threads=1024,
+    grid=(2**31 - 1, 65535, 65535),
+    shared_bytes=166912,
+    registers=65536,
+    thread_registers=255,
+    register_unit=8,
+    role_registers=(24, 240),
+    named_barriers=15,
+    access_bytes=16,
+    async_bytes=(4, 8, 16),
+    banks=32,
+    sector_bytes=32,
+    rates=Rates(
+        {"f16": 2048, "bf16": 2048, "tf32": 1024, "i8": 4096, "f64": 128},
+        {"f16": 512, "f32": 128, "f64": 64},
+        128,
+        (Board("A100 SXM 80GB", 108, 1410, 2039, 40),),
+        _GUIDE + "A100",
+    ),
+)
+SM_86 = replace(
+    SM_80,
+    name="sm_86",
+    features=_SM_80_FEATURES,
+    shared_bytes=101376,
+    rates=Rates(
+        {"f16": 1024, "bf16": 1024, "tf32": 512, "i8": 2048},
+        {"f16": 256, "f32": 256, "f64": 4},
+        128,
+        (Board("RTX A6000", 84, 1800, 768, 6),),
+        _GUIDE + "GA102",
+    ),
+)
+SM_89 = replace(
+    SM_86,
+    name="sm_89",
+    features=_SM_80_FEATURES | {"sm_89"},
+    rates=Rates(
+        {"f16": 1024, "bf16": 1024, "tf32": 512, "f8e4m3": 2048, "f8e5m2": 2048, "i8": 2048},
+        {"f16": 256, "f32": 256, "f64": 4},
+        128,
+        (Board("L40S", 142, 2520, 864, 96),),
+        _GUIDE + "AD102",
+    ),
+)
+SM_90A = replace(
+    SM_80,
+    name="sm_90a",
+    features=_SM_80_FEATURES | {"sm_89", "sm_90", "sm_90a", "cluster", "f64_tensor"},
+    shared_bytes=232448,
+    cluster=8,
+    rates=Rates(
+        {"f16": 4096, "bf16": 4096, "tf32": 2048, "f8e4m3": 8192, "f8e5m2": 8192, "i8": 8192, "f64": 256},
+        {"f16": 512, "f32": 256, "f64": 128},
+        128,
+        (Board("H200 SXM", 132, 1980, 4800, 50, copied_gbytes_per_s=4250),),
+        _GUIDE + "H100; the copy was measured",
+    ),
+)
+
+ARCHITECTURES: dict[str, Arch] = {arch.name: arch for arch in (SM_80, SM_86, SM_89, SM_90A)}
+"""Every architecture by name."""
+
+
+def of_capability(major: int, minor: int) -> Arch:
+    """The architecture to compile for on a GPU of a compute capability: its own, or the nearest below.
+
+    Raises:
+        LaunchError: the GPU is older than the oldest, or no text for it would run.
+
+    Example:
+        >>> of_capability(9, 0).name, of_capability(8, 7).name, of_capability(8, 9).name
+        ('sm_90a', 'sm_86', 'sm_89')
+    """
+    older = {
+        (8, 0): SM_80,
+        (8, 6): SM_86,
+        (8, 9): SM_89,
+        (9, 0): SM_90A,
+    }
+    fits = [arch for (big, small), arch in older.items() if big == major and small <= minor]
+    if not fits:
+        raise LaunchError(
+            f"no architecture for compute capability {major}.{minor}; known: {', '.join(ARCHITECTURES)}"
+        )
+    return fits[-1]

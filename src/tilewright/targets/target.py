@@ -1,0 +1,169 @@
+"""The targets: what each one is called, whose arrays it serves, and where its parts lie.
+
+A target's name stands here and nowhere else; whoever wants to know something of a target asks its record.
+A record names its parts by their place, ``"module:name"``, and loads them when they are asked for: what one
+target needs is not imported for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from tilewright.arch import Arch
+from tilewright.errors import LaunchError, close_to, shown
+
+HOST = "cpu"
+"""What DLPack and the frameworks call the memory of the host."""
+
+GPU = "cuda"
+"""What they call the memory of an NVIDIA GPU."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """One target, as data.
+
+    Args:
+        name: what users call it.
+        called: what else people call it; a message then says the name.
+        memory: where the arrays lie that it reaches: `HOST`, or what frameworks call a device.
+        serves: whether it runs kernels on such arrays where nobody names a target.
+        backend: the class that compiles and launches; see `tilewright.runtime.executable.Backend`.
+        known: its architectures, by name.
+        arch: the architecture to compile for where there is no such machine; empty: that of this machine.
+        machine_code: whether it runs machine code, and so has a speed worth measuring.
+        warps: whether its text is the program of one thread: accesses of a warp then meet in banks and sectors.
+        counters: whether this machine's profiler reads counters of its kernels.
+        place: what copies an array of the host to where it reaches it; empty: nothing need be done.
+        wait: what returns when all its kernels have ended; empty: launches return then.
+        present: what says how many devices there are; empty: it needs none.
+        clock: the context manager of a clock for its kernels.
+        rivals: what a user would call instead.
+        configuration: what chooses a configuration for the library's GEMM.
+        shape: extents (M, N, K) that show what it can.
+    """
+
+    name: str
+    called: tuple[str, ...]
+    memory: str
+    serves: bool
+    backend: str
+    known: str
+    arch: str = ""
+    machine_code: bool = True
+    warps: bool = False
+    counters: bool = False
+    place: str = ""
+    wait: str = ""
+    present: str = ""
+    clock: str
+    rivals: str
+    configuration: str
+    shape: tuple[int, int, int]
+
+    @property
+    def on_host(self) -> bool:
+        """Whether it works in the memory of the host."""
+        return self.memory == HOST
+
+    @property
+    def architectures(self) -> Mapping[str, Arch]:
+        """Its architectures by name."""
+        found: Mapping[str, Arch] = part(self.known)
+        return found
+
+    def architecture(self, name: Any) -> Arch:
+        """Its architecture of a name, or the architecture itself.
+
+        Raises:
+            LaunchError: no such architecture; lists the names.
+        """
+        if isinstance(name, Arch):
+            return name
+        known = self.architectures
+        if isinstance(name, str) and name in known:
+            return known[name]
+        names = f"{', '.join(known)}{close_to(name, known)}"
+        owner = next((other.name for other in TARGETS.values() if name in other.architectures), "")
+        other = f"; it is one of target {owner}: say target={owner!r} too" if owner else ""
+        raise LaunchError(f"unknown architecture {shown(name)} of target {self.name}; known: {names}{other}")
+
+
+REFERENCE = Target(
+    name="reference",
+    called=("numpy",),
+    memory=HOST,
+    serves=False,
+    backend="tilewright.runtime.reference:ReferenceBackend",
+    known="tilewright.arch:ARCHITECTURES",
+    machine_code=False,
+    clock="tilewright.tune.clocks:host_clock",
+    rivals="tilewright.tune.rivals:numpy_rivals",
+    configuration="tilewright.ops.config:reference_config",
+    shape=(64, 64, 64),
+)
+CPU = Target(
+    name="cpu",
+    called=("host",),
+    memory=HOST,
+    serves=True,
+    backend="tilewright.runtime.host:CpuBackend",
+    known="tilewright.targets.cpu.arch:ARCHITECTURES",
+    clock="tilewright.tune.clocks:host_clock",
+    rivals="tilewright.tune.rivals:numpy_rivals",
+    configuration="tilewright.ops.config:cpu_config",
+    shape=(1024, 1024, 1024),
+)
+CUDA = Target(
+    name="cuda",
+    called=("gpu", "nvidia"),
+    memory=GPU,
+    serves=True,
+    backend="tilewright.runtime.device:CudaBackend",
+    known="tilewright.targets.cuda.arch:ARCHITECTURES",
+    arch="sm_90a",
+    warps=True,
+    counters=True,
+    place="tilewright.ops.device_array:DeviceArray.of",
+    wait="tilewright.runtime.cuda:synchronize",
+    present="tilewright.runtime.cuda:device_count",
+    clock="tilewright.tune.clocks:device_clock",
+    rivals="tilewright.tune.rivals:torch_rivals",
+    configuration="tilewright.ops.config:cuda_config",
+    shape=(4096, 4096, 4096),
+)
+
+TARGETS: dict[str, Target] = {target.name: target for target in (REFERENCE, CPU, CUDA)}
+"""Every target by its name."""
+
+
+def target_named(name: Any) -> Target:
+    """The target of a name.
+
+    Raises:
+        LaunchError: no such target; lists the names.
+    """
+    if not isinstance(name, str) or name not in TARGETS:
+        meant = {other: target.name for target in TARGETS.values() for other in target.called}
+        near = close_to(meant.get(name, name) if isinstance(name, str) else name, TARGETS)
+        raise LaunchError(f"unknown target {shown(name)}; choose one of {', '.join(TARGETS)}{near}")
+    return TARGETS[name]
+
+
+def serving(memory: str) -> Target:
+    """The target that runs kernels on arrays of a memory where nobody names one."""
+    return next(target for target in TARGETS.values() if target.serves and target.memory == memory)
+
+
+@cache
+def part(place: str) -> Any:
+    """What lies at ``"module:name"``."""
+    module, _, name = place.partition(":")
+    found: Any = import_module(module)
+    for word in name.split("."):
+        found = getattr(found, word)
+    return found
