@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import tilewright as tw
-from tilewright.runtime.backends import BACKENDS
+from tilewright.targets.target import TARGETS
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "operations.md"
@@ -45,7 +45,7 @@ def test_help_tells_of_every_name_and_shows_it(name: str) -> None:
 
 
 def test_help_of_the_package_promises_only_the_targets_that_are_there() -> None:
-    assert {*BACKENDS} == {"reference", "cpu", "cuda"}
+    assert {*TARGETS} == {"reference", "cpu", "cuda"}
     assert tw.__doc__
     assert not ABSENT.search(tw.__doc__)
 

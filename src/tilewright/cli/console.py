@@ -17,7 +17,7 @@ import typer
 from tilewright.cli import INTERRUPTED
 from tilewright.cli.interrupts import raised
 from tilewright.errors import HazardError, TilewrightError, WrongResultError
-from tilewright.runtime.backends import MEANT
+from tilewright.targets.target import MEANT
 
 OK = 0
 

@@ -16,17 +16,14 @@ from tilewright.cli.console import BAD_INPUT, duration, reports, size, working
 from tilewright.dtypes import f32
 from tilewright.errors import TilewrightError, ToolchainError
 from tilewright.runtime import cuda, nvrtc
-from tilewright.runtime.backends import BACKENDS
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.environment import CACHE_DIR, settings
 from tilewright.runtime.native import find_toolchains, host_arch
+from tilewright.targets.target import TARGETS, part, target_named
 from tilewright.tune.machine import driver_version, processor_name, version
 from tilewright.tune.trial import gemm_trial
 
 OK, MISSING, WRONG = "ok", "missing", "WRONG"
-
-COMPILED = ("cpu", "cuda")
-"""The targets that run machine code; one of them must work."""
 
 SHAPE = (130, 70, 90)
 """M, N, K of the trial: whole tiles and ragged ones."""
@@ -68,11 +65,11 @@ def doctor() -> None:
     for check in (*_python(), *_packages(), _cache(), *_compilers(), *_cuda()):
         typer.echo(check)
     outcome = {}
-    for target in BACKENDS:
+    for target in TARGETS:
         with working(f"trying target {target}"):
             outcome[target] = try_target(target)
         typer.echo(outcome[target])
-    works = any(outcome[target].status == OK for target in COMPILED)
+    works = any(outcome[target.name].status == OK for target in TARGETS.values() if target.machine_code)
     if not works or any(check.status == WRONG for check in outcome.values()):
         raise typer.Exit(BAD_INPUT)
 
@@ -135,10 +132,11 @@ def _cuda() -> Iterator[Check]:
 def try_target(target: str) -> Check:
     """Whether a target multiplies two small matrices rightly."""
     m, n, k = SHAPE
-    if target == "cuda" and not cuda.device_count():
+    devices = target_named(target).present
+    if devices and not part(devices)():
         return Check(
             MISSING,
-            "target cuda: no GPU here; with NVRTC, `tilewright inspect --target cuda` compiles without one",
+            f"target {target}: no GPU here; `tilewright inspect --target {target}` compiles without one",
         )
     try:
         trial = gemm_trial(operands("random", f32, SHAPE), target)

@@ -26,6 +26,7 @@ from tilewright.lang.sharing import by_number
 from tilewright.lang.threads import thread_map
 from tilewright.layout.layout import Layout
 from tilewright.runtime.outputs import check_output, is_standard_output
+from tilewright.targets.target import CUDA
 from tilewright.threads.distribution import Distribution
 from tilewright.views.transforms import Tile
 from tilewright.views.view import View
@@ -157,7 +158,7 @@ def timeline_(
     """Run a block on the reference, and draw what its warps and engines do over logical time."""
     _check(output)
     if kernel == "gemm":
-        subject = library_gemm("cuda", dtype, shape, "nt", "exact")
+        subject = library_gemm(CUDA.name, dtype, shape, "nt", "exact")
     else:
         subject = from_file(kernel, dtype, shape, constant or [])
     with working("running on the reference"):

@@ -16,9 +16,9 @@ from tilewright.cli.matrices import gather
 from tilewright.cli.npy import write
 from tilewright.dtypes import dtype
 from tilewright.ops.config import MATHS
-from tilewright.runtime.backends import BACKENDS
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.outputs import check_output, is_standard_output
+from tilewright.targets.target import CPU, TARGETS
 from tilewright.tune.measure import QUICK
 from tilewright.tune.trial import OURS, Trial, gemm_trial
 
@@ -58,7 +58,7 @@ def gemm(
             show_default=False,
         ),
     ] = None,
-    target: Annotated[str, typer.Option(help="Which target runs it: cpu, cuda or reference.")] = "cpu",
+    target: Annotated[str, typer.Option(help="Which target runs it: cpu, cuda or reference.")] = CPU.name,
     verify: Annotated[bool, typer.Option(help="Compare every element with a float64 reference.")] = True,
     init: Annotated[
         str, typer.Option(help="What fills made-up matrices: random, integers or elevation.")
@@ -78,7 +78,7 @@ def gemm(
 
     Exit status: 0 when the result is right, 1 when it is wrong, 2 when the request cannot be served.
     """
-    choose("target", target, tuple(BACKENDS))
+    choose("target", target, tuple(TARGETS))
     choose("math", math, MATHS)
     if output is not None:
         check_output(output)
@@ -129,7 +129,7 @@ def _execute(trial: Trial, made: Operands, verify: bool) -> None:
 
 
 def _time(trial: Trial) -> None:
-    if trial.target == "reference":
+    if not TARGETS[trial.target].machine_code:
         # It executes operation by operation to find hazards; its time says nothing about a machine.
         seconds = trial.run()[1]
         typer.echo(trial.perf(1e6 * seconds))

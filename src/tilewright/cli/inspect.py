@@ -16,7 +16,7 @@ from tilewright.inspect.from_files import from_file, listed
 from tilewright.inspect.measured import require_gpu
 from tilewright.inspect.report import counters, resources
 from tilewright.inspect.subject import Subject, library_gemm
-from tilewright.runtime.backends import BACKENDS
+from tilewright.targets.target import CPU, CUDA, TARGETS
 
 DTYPE = "f32"
 
@@ -30,7 +30,7 @@ def inspect(
             "kernel or a bound kernel; or NAME[key]."
         ),
     ] = "gemm",
-    target: Annotated[str, typer.Option(help="Which target to compile for: cpu, cuda or reference.")] = "cpu",
+    target: Annotated[str, typer.Option(help="What to compile for: cpu, cuda or reference.")] = CPU.name,
     arch: Annotated[
         str | None,
         typer.Option(help="Architecture, e.g. sm_80. Default: this machine's.", show_default=False),
@@ -85,11 +85,11 @@ def inspect(
 
     Compiles for GPUs that are not there; only --measure runs the kernel.
     """
-    choose("target", target, tuple(BACKENDS))
+    choose("target", target, tuple(TARGETS))
     if kernel.endswith(".py"):
         typer.echo(listed(Path(kernel)))
         return
-    if (measure or launch) and target != "cuda":
+    if (measure or launch) and not TARGETS[target].counters:
         raise UsageError(
             f"--measure reads the counters of a GPU, and target {target} has none; "
             "nearest: --target cuda, or --counters"
@@ -111,7 +111,7 @@ def inspect(
         parts = _parts(subject, target, arch, ir, source, resource, notes)
     if count:
         with working("running on the reference"):
-            lowered = subject.compile("cuda", arch) if target == "cuda" else None
+            lowered = subject.compile(target, arch) if TARGETS[target].warps else None
             parts.append(counters(subject.on_reference(), lowered))
     if measure:
         given = [word for text in constant or () for word in ("--set", text)]
@@ -153,7 +153,7 @@ def _parts(
 def _measured(subject: Subject, ncu: str, arguments: Sequence[str]) -> str:
     """What Nsight Compute measures of this very command when it launches, beside what was predicted."""
     with working("compiling for cuda"):
-        subject.compile("cuda")
+        subject.compile(CUDA.name)
     with working("measuring with Nsight Compute"):
         found = compare(subject, ncu, arguments)
     return f"{found.kernel} on {found.arch}, one launch on random data, measured by Nsight Compute\n{found}"

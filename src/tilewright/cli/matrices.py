@@ -17,6 +17,7 @@ from tilewright.dtypes import DType, dtype
 from tilewright.errors import DTypeError
 from tilewright.inspect.typed import whole
 from tilewright.ops.config import SUPPORTED
+from tilewright.targets.target import TARGETS
 from tilewright.tune.machine import memory_bytes
 
 Array = npt.NDArray[Any]
@@ -24,8 +25,6 @@ Array = npt.NDArray[Any]
 LAYOUTS = ("nn", "nt", "tn", "tt")
 
 DATA = ("elevation",)
-
-DEFAULT_SHAPE = {"cpu": (1024, 1024, 1024), "cuda": (4096, 4096, 4096), "reference": (64, 64, 64)}
 
 
 def chosen_dtype(name: str) -> DType:
@@ -90,7 +89,7 @@ def gather(
     if len(given) == 2 and not all(text.isdigit() for text in given):
         made = _read(Path(given[0]), Path(given[1]), dtype_name)
         return made.stored(layout) if layout else made
-    shape = _extents(given) if given else DEFAULT_SHAPE[target]
+    shape = _extents(given) if given else TARGETS[target].shape
     element = chosen_dtype(dtype_name or "f32")
     _check_memory(shape, element)
     return operands(init, element, shape, seed=seed, layout=layout)

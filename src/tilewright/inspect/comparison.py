@@ -30,6 +30,7 @@ from tilewright.inspect.measured import (
 from tilewright.inspect.predicted import Traffic, predicted_traffic
 from tilewright.inspect.subject import Subject
 from tilewright.ir.async_ops import MmaAsync
+from tilewright.targets.target import CUDA
 
 DERIVED: Mapping[str, tuple[Callable[[float, float], float], str, str]] = {
     CONFLICTS: (operator.sub, PASSES, FEWEST),
@@ -84,7 +85,7 @@ def predict(subject: Subject, arch: str | None = None) -> Comparison:
         subject: the kernel.
         arch: the architecture; default: this machine's.
     """
-    made = subject.compile("cuda", arch)
+    made = subject.compile(CUDA.name, arch)
     assert made.listing is not None
     lowered = made.listing.kernel
     predicted: dict[str, float] = {REGISTERS: made.resources["registers"]}
@@ -111,7 +112,7 @@ def compare(subject: Subject, ncu: str, arguments: Sequence[str]) -> Comparison:
     Raises:
         ToolchainError: `ncu` cannot measure.
     """
-    listing = subject.compile("cuda").listing
+    listing = subject.compile(CUDA.name).listing
     assert listing is not None
     found = measured(ncu, listing.entry, ["inspect", *arguments, "--launch"])
     return replace(predict(subject), measured=with_derived(found))

@@ -17,7 +17,7 @@ from tilewright.targets.listing import Access
 from tilewright.targets.reference.counters import UNCOALESCED
 from tilewright.targets.reference.report import Report
 from tilewright.targets.simt.matrices import loads_by_matrix, stores_by_matrix
-from tilewright.targets.target import CUDA
+from tilewright.targets.target import CUDA, TARGETS, target_named
 
 _UNITS = {"registers": "registers per thread"}
 
@@ -78,8 +78,8 @@ class Movement:
 
 def movements(
     kernel: Kernel,
-    target: str = "cuda",
-    arch: str = "sm_90a",
+    target: str = CUDA.name,
+    arch: str = CUDA.arch,
     traced: Kernel | None = None,
     accesses: Accesses | None = None,
 ) -> tuple[Movement, ...]:
@@ -95,7 +95,8 @@ def movements(
     """
     factors = _factors(traced) if traced else {}
     background = {op.location for op in traced.walk() if isinstance(op, CopyAsync)} if traced else set()
-    features = CUDA.architecture(arch).features if target == "cuda" else frozenset()
+    warps = target_named(target).warps
+    features = target_named(target).architecture(arch).features if warps else frozenset()
     found: dict[Movement, None] = {}
     for op in kernel.walk():
         if isinstance(op, Copy):
@@ -107,12 +108,12 @@ def movements(
             line = str(op.location.frame) if op.location else ""
             names = (_place(op.source), _place(op.target))
             predicted: tuple[int, float | None] = (0, None)
-            if target == "cuda" and elems is not None:
+            if warps and elems is not None:
                 how = loads_by_matrix(op) or stores_by_matrix(op, features)
                 predicted = (how.count if how else 0, passes_per_access(op, how))
             asynchronous = isinstance(op, CopyAsync)
-            at_once = target == "cuda" and not asynchronous and op.location in background
-            sectors = factors.get(op.location) if target == "cuda" else None
+            at_once = warps and not asynchronous and op.location in background
+            sectors = factors.get(op.location) if warps else None
             moved = Movement(*names, elems, size, asynchronous, line, *predicted, at_once, words, sectors)
             found[moved] = None
     return tuple(found)
@@ -137,6 +138,7 @@ def resources(executable: Executable) -> str:
         executable: a compiled kernel.
     """
     kernel = executable.kernel if executable.listing is None else executable.listing.kernel
+    warps = TARGETS[executable.target].warps
     rows: list[tuple[str, Any]] = [
         ("target", f"{executable.target} {executable.arch}"),
         ("threads per block", kernel.threads),
@@ -144,7 +146,7 @@ def resources(executable: Executable) -> str:
         ("shared bytes", kernel.shared_bytes),
     ]
     reported = {**executable.resources}
-    if executable.listing is not None and executable.target == "cpu":
+    if executable.listing is not None and not warps:
         rows[-1] = ("scratch bytes per worker", executable.listing.shared_bytes)
     rows += [
         (_UNITS.get(name, name.replace("_", " ")), value)
@@ -153,9 +155,9 @@ def resources(executable: Executable) -> str:
     ]
     if executable.path is not None and executable.path.exists():  # not cleared since
         rows.append(("machine code bytes", executable.path.stat().st_size))
-    if executable.target == "cuda":
+    if warps:
         rows.append(("bank conflicts", "predicted for each copy; --measure reads the GPU's counters"))
-    accesses = executable.listing.accesses if executable.listing and executable.target == "cpu" else None
+    accesses = executable.listing.accesses if executable.listing and not warps else None
     moved = map(str, movements(kernel, executable.target, executable.arch, executable.kernel, accesses))
     return "\n".join([*_table(rows), "", *moved])
 
@@ -168,9 +170,9 @@ def counters(report: Report, executable: Executable | None = None) -> str:
         executable: the kernel lowered for CUDA, which lays shared tensors out in another way: the conflicts
             are those that `resources` predicts for it, not those of the run.
     """
-    if executable is None or executable.listing is None or executable.target != "cuda":
+    if executable is None or executable.listing is None or not TARGETS[executable.target].warps:
         return str(report.counters)
-    moved = movements(executable.listing.kernel, "cuda", executable.arch, executable.kernel)
+    moved = movements(executable.listing.kernel, executable.target, executable.arch, executable.kernel)
     banks = [
         f"{one.source} -> {one.target}: {one.passes:.2f} wavefronts per request predicted"
         f"{f', {one.line}' if one.line else ''}"

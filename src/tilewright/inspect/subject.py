@@ -40,6 +40,8 @@ from tilewright.targets.reference.asynchronous import REFERENCE
 from tilewright.targets.reference.recorder import Recorder
 from tilewright.targets.reference.report import Report
 from tilewright.targets.reference.run import bind_sizes, run
+from tilewright.targets.target import CUDA
+from tilewright.targets.target import REFERENCE as ON_HOST
 
 Array = npt.NDArray[Any]
 
@@ -156,7 +158,7 @@ class Subject:
             array = self._array(name, self.extents)
             array[...] = normal(rng, array.shape, self.dtypes[name])
             arrays[name] = DeviceArray.of(array)
-        executable = self.bound(*self._arguments(arrays), target="cuda")
+        executable = self.bound(*self._arguments(arrays), target=CUDA.name)
         cuda.synchronize()
         return executable
 
@@ -197,7 +199,7 @@ class Subject:
             arrays[name] = array
         kernel = self.bound.trace(*self._arguments(arrays))
         infos = {name: describe(array, name) for name, array in arrays.items()}
-        executable = backend_named("reference").compile(kernel, None)
+        executable = backend_named(ON_HOST.name).compile(kernel, None)
         binding = bind(kernel, infos, self.numbers)
         return PreparedReference(executable, binding, self.bound.program.parameters), arrays
 

@@ -12,6 +12,7 @@ from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.layout.limits import STAGES
 from tilewright.runtime.environment import settings
 from tilewright.targets.atoms import TENSOR_CORE, fma
+from tilewright.targets.target import part, target_named
 
 
 @launches(stages=STAGES)
@@ -68,12 +69,8 @@ def default_config(target: str, dtype: DType, shape: tuple[int, int, int], math:
     dtype = dtype_named(dtype)
     if dtype.name not in SUPPORTED:
         raise DTypeError(f"no GEMM for {dtype} yet; nearest: {', '.join(SUPPORTED)}")
-    if target == "cpu":
-        return _cpu(dtype, shape, math)
-    if target == "reference":
-        atom = _atom(dtype, math) or fma(dtype)
-        return Config.of(atom, (32, 32, 32), (2, 2) if atom.shape[0] == 16 else (1, 1))
-    return _cuda(dtype, shape, math)
+    chosen: Config = part(target_named(target).configuration)(dtype, shape, math)
+    return chosen
 
 
 def _atom(dtype: DType, math: str) -> MmaAtom | None:
@@ -81,7 +78,14 @@ def _atom(dtype: DType, math: str) -> MmaAtom | None:
     return None if dtype.name == "f32" and math != "tf32" else TENSOR_CORE.get(dtype.name)
 
 
-def _cuda(dtype: DType, shape: tuple[int, int, int], math: str) -> Config:
+def reference_config(dtype: DType, shape: tuple[int, int, int], math: str) -> Config:
+    """A small tile: what is executed one operation after the other should be little."""
+    atom = _atom(dtype, math) or fma(dtype)
+    return Config.of(atom, (32, 32, 32), (2, 2) if atom.shape[0] == 16 else (1, 1))
+
+
+def cuda_config(dtype: DType, shape: tuple[int, int, int], math: str) -> Config:
+    """Tensor cores where there is an atom; a larger tile where its blocks still fill the GPU."""
     m, n, _ = shape
     atom = _atom(dtype, math)
     if atom is None:
@@ -102,7 +106,8 @@ PACKING = 16
 """Time to pack one element of a tile's operands, in multiply-adds of the micro-kernel; from measurements."""
 
 
-def _cpu(dtype: DType, shape: tuple[int, int, int], math: str) -> Config:
+def cpu_config(dtype: DType, shape: tuple[int, int, int], math: str) -> Config:
+    """The tile that is estimated to take least time on the threads that there are."""
     atom = _atom(dtype, math) if math == "tf32" else None
     chosen = atom or fma(dtype)
     m, n, k = shape

@@ -25,6 +25,7 @@ from tilewright.ops.slow import warn_if_slow
 from tilewright.runtime.arrays import LOCATORS, ArrayInfo, describe, locate_new, overlap
 from tilewright.runtime.backends import backend_for
 from tilewright.runtime.kernel import Bound, kernel
+from tilewright.targets.target import TARGETS
 from tilewright.tracebacks import trim
 
 
@@ -168,11 +169,11 @@ def _checked(
     chosen = config or _config(problem.target, problem.dtype, shape(problem), math)
     arguments = (a, _transposed(b), out)
     prepared, pointers = bind(chosen).launcher(arguments, problem.target)
-    if problem.target == "cuda" and config is None:
+    if TARGETS[problem.target].warps and config is None:
         warn_if_slow(chosen.mma.atom, prepared.executable.arch)
     prepared.launch(arguments, pointers, stream)
     # The reference reads the arrays themselves, and some frameworks copy to transpose.
-    if key is not None and problem.target != "reference" and pointers[1] == info_b.pointer:
+    if key is not None and TARGETS[problem.target].machine_code and pointers[1] == info_b.pointer:
         _PLANS.keep(key, plan(prepared, info_a, info_b, describe(out)))
     return out
 

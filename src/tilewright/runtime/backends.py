@@ -4,23 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cache
-from importlib import import_module
 from typing import Any
 
-from tilewright.errors import LaunchError, Violation, close_to, shown
+from tilewright.errors import LaunchError, Violation
 from tilewright.ir.kernel import Kernel
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.executable import Backend, Executable, Prepared
-
-BACKENDS = {
-    "reference": "tilewright.runtime.reference.ReferenceBackend",
-    "cpu": "tilewright.runtime.host.CpuBackend",
-    "cuda": "tilewright.runtime.device.CudaBackend",
-}
-"""The class of every backend, by its target's name.  What a target takes is loaded when it is asked for."""
-
-MEANT = {"gpu": "cuda", "nvidia": "cuda", "host": "cpu", "numpy": "reference"}
-"""What people call targets."""
+from tilewright.runtime.frameworks import memory_of
+from tilewright.targets.target import CUDA, HOST, TARGETS, part, serving, target_named
 
 
 def backend_named(name: Any) -> Backend:
@@ -29,10 +20,7 @@ def backend_named(name: Any) -> Backend:
     Raises:
         LaunchError: no such target; lists the names.
     """
-    if not isinstance(name, str) or name not in BACKENDS:
-        meant = close_to(MEANT.get(name, name) if isinstance(name, str) else name, BACKENDS)
-        raise LaunchError(f"unknown target {shown(name)}; choose one of {', '.join(BACKENDS)}{meant}")
-    return _made(name)
+    return _made(target_named(name).name)
 
 
 def broken_rules(kernel: Kernel, target: str | None, arch: str | None) -> tuple[str, tuple[Violation, ...]]:
@@ -44,7 +32,7 @@ def broken_rules(kernel: Kernel, target: str | None, arch: str | None) -> tuple[
     if target is None:
         if arch is not None:
             raise LaunchError(
-                f"arch={arch!r} without a target; nearest legal choice: target='cuda' beside it"
+                f"arch={arch!r} without a target; nearest legal choice: target={_owner(arch)!r} beside it"
             )
         return "", ()
     backend = backend_named(target)
@@ -52,10 +40,14 @@ def broken_rules(kernel: Kernel, target: str | None, arch: str | None) -> tuple[
     return f"{target} {chosen}", tuple(backend.violations(kernel, chosen))
 
 
+def _owner(arch: str) -> str:
+    """The target that has an architecture; if none has it, one that has several."""
+    return next((target.name for target in TARGETS.values() if arch in target.architectures), CUDA.name)
+
+
 @cache
 def _made(name: str) -> Backend:
-    module, _, backend = BACKENDS[name].rpartition(".")
-    made: Backend = getattr(import_module(module), backend)()
+    made: Backend = part(TARGETS[name].backend)()
     return made
 
 
@@ -74,16 +66,15 @@ def backend_for(kernel: str, arrays: Sequence[tuple[str, ArrayInfo]], target: st
     if len(devices) > 1:
         places = ", ".join(f"{name} on {info.device}" for name, info in arrays)
         raise LaunchError(f"kernel {kernel}: arrays on different devices: {places}; move them to one")
-    on_host = devices <= {"cpu"}
-    chosen = ("cpu" if on_host else "cuda") if target is None else target
-    backend = backend_named(chosen)
-    if (chosen == "cuda") == on_host and devices:
-        where = "in host memory" if on_host else "on a GPU"
+    memory = memory_of(next(iter(devices), HOST))
+    chosen = serving(memory) if target is None else target_named(target)
+    if chosen.memory != memory and devices:
+        where = "in host memory" if memory == HOST else "on a GPU"
         raise LaunchError(
-            f"kernel {kernel}: target {chosen!r} cannot reach arrays {where}; "
-            f"nearest: target={'cpu' if on_host else 'cuda'!r}, or move the arrays"
+            f"kernel {kernel}: target {chosen.name!r} cannot reach arrays {where}; "
+            f"nearest: target={serving(memory).name!r}, or move the arrays"
         )
-    return backend
+    return backend_named(chosen.name)
 
 
-__all__ = ["BACKENDS", "Backend", "Executable", "Prepared", "backend_for", "backend_named"]
+__all__ = ["Backend", "Executable", "Prepared", "backend_for", "backend_named"]

@@ -13,6 +13,7 @@ from tilewright.runtime.backends import backend_named, broken_rules
 from tilewright.runtime.check_arguments import Blocks
 from tilewright.runtime.executable import Prepared
 from tilewright.runtime.specimens import check_count, in_order, with_arrays
+from tilewright.targets.target import REFERENCE
 
 if TYPE_CHECKING:  # a target is loaded when it is asked for
     from tilewright.runtime.reference import PreparedReference, ReferenceBackend
@@ -79,7 +80,7 @@ class BoundChecks:
             LegalityError: the kernel breaks rules that hold on every target.
         """
         given = tuple(with_arrays(in_order(self.program, arguments, named)))
-        prepared = cast("PreparedReference", self._prepare(given, "reference"))
+        prepared = cast("PreparedReference", self._prepare(given, REFERENCE.name))
         rules_of, broken = broken_rules(prepared.executable.kernel, target, arch)
         report = prepared.check(given, lanes=lanes, outputs=outputs, partial=partial, blocks=blocks)
         return replace(report, target=rules_of, violations=broken)
@@ -136,7 +137,7 @@ class BoundChecks:
         options = {name: named.pop(name) for name in CHECKED if name in named}
         given = in_order(self.program, arguments, named)
         check_count(self.program, given)
-        backend = cast("ReferenceBackend", backend_named("reference"))
+        backend = cast("ReferenceBackend", backend_named(REFERENCE.name))
 
         def check(*made: Any) -> Report:
             return self.check(*made, **options)

@@ -13,6 +13,7 @@ from typing import Any
 from tilewright.errors import LaunchError, ToolchainError
 from tilewright.runtime.forks import renew_after_fork
 from tilewright.targets.cuda.arch import of_capability
+from tilewright.targets.target import CPU
 
 
 class _Process:
@@ -58,10 +59,10 @@ def _start() -> Any:
     try:
         (status,) = bindings.cuInit(0)
     except RuntimeError as error:
-        raise ToolchainError(f"no CUDA driver on this machine ({error}); use target='cpu'") from error
+        raise ToolchainError(f"no CUDA driver on this machine ({error}); use target={CPU.name!r}") from error
     if status != bindings.CUresult.CUDA_SUCCESS:
         forked = " in a forked process (nearest: one that is spawned)" if _process.forked else ""
-        raise ToolchainError(f"the CUDA driver cannot start{forked}: {status.name}; use target='cpu'")
+        raise ToolchainError(f"the CUDA driver cannot start{forked}: {status.name}; use target={CPU.name!r}")
     return bindings
 
 

@@ -14,6 +14,7 @@ import numpy as np
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
 from tilewright.runtime.frameworks import ArrayInfo, Device, Family, finish, located, numpy_element
+from tilewright.targets.target import GPU
 
 
 def _describe_cuda(array: Any, stream: int) -> ArrayInfo:
@@ -27,7 +28,7 @@ def _describe_cuda(array: Any, stream: int) -> ArrayInfo:
             raise _malformed("strides", strides, f"one for each of the {len(shape)} dimensions")
     pointer, readonly = _data(face)
     element = _interface_element(array, face)
-    device: Device = ("cuda", _ordinal(pointer))
+    device: Device = (GPU, _ordinal(pointer))
     return finish(pointer, shape, strides, element, device, readonly, array, element.bytes)
 
 

@@ -83,7 +83,7 @@ class CudaBackend:
         arrays: Mapping[str, ArrayInfo],
     ) -> PreparedCuda:
         """A launch for arguments of this exact shape."""
-        (index,) = {info.device[1] for info in arrays.values() if info.device != "cpu"}
+        (index,) = {info.device[1] for info in arrays.values() if not isinstance(info.device, str)}
         wanted = driver.device(index).arch
         if executable.arch.rstrip("a") != wanted.rstrip("a"):
             raise LaunchError(f"compiled for {executable.arch}, but device {index} is {wanted}")

@@ -11,15 +11,22 @@ import math
 import sys
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from tilewright.dtypes import ALL, DType
 from tilewright.errors import LaunchError
 from tilewright.runtime import dlpack
+from tilewright.targets.target import GPU, HOST
 
-Device: TypeAlias = Literal["cpu"] | tuple[Literal["cuda"], int]
+Device: TypeAlias = str | tuple[str, int]
+"""`HOST`, or what the frameworks call a kind of device, with the device's number."""
+
+
+def memory_of(device: Device) -> str:
+    """`HOST`, or the kind of device in whose memory an array lies."""
+    return device if isinstance(device, str) else device[0]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +38,7 @@ class ArrayInfo:
         shape: extents.
         strides: strides in elements; none is negative, 0 repeats.
         dtype: the element type.
-        device: ``"cpu"``, or ``("cuda", index)``.
+        device: where it lies: ``"cpu"``, or ``("cuda", index)``.
         readonly: whether it may not be written.
         owner: what keeps the memory alive.
     """
@@ -202,7 +209,7 @@ def unsupported(given: object) -> LaunchError:
 def _describe_numpy(array: Any, stream: int) -> ArrayInfo:
     element, readonly = numpy_element(array.dtype), not array.flags.writeable
     pointer = _locate_numpy(array, stream)[1]
-    return finish(pointer, array.shape, array.strides, element, "cpu", readonly, array, element.bytes)
+    return finish(pointer, array.shape, array.strides, element, HOST, readonly, array, element.bytes)
 
 
 def _locate_numpy(array: Any, stream: int) -> tuple[Hashable, int]:
@@ -246,14 +253,14 @@ NUMPY_SUBCLASS = Family(_describe_numpy_subclass, _locate_numpy_subclass, _watch
 
 def _describe_cupy(array: Any, stream: int) -> ArrayInfo:
     element, memory = numpy_element(array.dtype), array.data
-    device: Device = ("cuda", memory.device_id)
+    device: Device = (GPU, memory.device_id)
     return finish(memory.ptr, array.shape, array.strides, element, device, False, array, element.bytes)
 
 
 def _locate_cupy(array: Any, stream: int) -> tuple[Hashable, int]:
     memory = array.data
     pointer = memory.ptr
-    return (array.shape, array.strides, array.dtype, pointer & 15, ("cuda", memory.device_id)), pointer
+    return (array.shape, array.strides, array.dtype, pointer & 15, (GPU, memory.device_id)), pointer
 
 
 def _watch_cupy(array: Any) -> tuple[Callable[[], object], ...]:
@@ -292,7 +299,7 @@ def _describe_dlpack(array: Any, stream: int) -> ArrayInfo:
         raise LaunchError(
             f"the array lies on a device of DLPack type {kind}; nearest: a copy on the CPU or a CUDA device"
         )
-    device: Device = ("cuda", index) if kind in (dlpack.CUDA, dlpack.CUDA_MANAGED) else "cpu"
+    device: Device = (GPU, index) if kind in (dlpack.CUDA, dlpack.CUDA_MANAGED) else HOST
     element = _BY_DLPACK.get((found.code, found.bits)) if found.lanes == 1 else None
     if element is None:
         shown = getattr(array, "dtype", f"(code {found.code}, {found.bits} bits, {found.lanes} lanes)")

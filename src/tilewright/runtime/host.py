@@ -22,12 +22,13 @@ from tilewright.runtime.native import compile_library, host_arch, toolchain_id
 from tilewright.runtime.workers import Launcher, Scratch
 from tilewright.targets import cpu
 from tilewright.targets.listing import Listing
+from tilewright.targets.target import CPU, HOST
 
 
 class CpuBackend:
     """Compiles for the machine it runs on."""
 
-    name = "cpu"
+    name = CPU.name
 
     def arch_name(self) -> str:
         """The machine's own architecture."""
@@ -70,8 +71,10 @@ class CpuBackend:
     ) -> PreparedCpu:
         """A launch for arguments of this exact shape."""
         for name, info in arrays.items():
-            if info.device != "cpu":
-                raise LaunchError(f"{name} lies on {info.device}; the cpu target takes arrays in host memory")
+            if info.device != HOST:
+                raise LaunchError(
+                    f"{name} lies on {info.device}; target {self.name} takes arrays in host memory"
+                )
         return PreparedCpu(executable, binding, parameters)
 
 

@@ -20,6 +20,7 @@ from tilewright.runtime.trials import check_sizes
 from tilewright.targets.reference.memory import overlapping
 from tilewright.targets.reference.report import Report
 from tilewright.targets.reference.run import run
+from tilewright.targets.target import HOST, REFERENCE
 
 HostArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -27,11 +28,11 @@ HostArray: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 class ReferenceBackend:
     """Executes the traced kernel itself, operation by operation."""
 
-    name = "reference"
+    name = REFERENCE.name
 
     def arch_name(self) -> str:
         """There is one."""
-        return "numpy"
+        return next(iter(REFERENCE.architectures))
 
     def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
         """None of its own."""
@@ -165,7 +166,7 @@ def host_array(info: ArrayInfo) -> HostArray:
     Raises:
         LaunchError: the array lies on a GPU.
     """
-    if info.device != "cpu":
+    if info.device != HOST:
         raise LaunchError(
             f"the reference runs on host arrays; this one lies on {info.device}: copy it to the host"
         )

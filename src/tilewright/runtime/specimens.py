@@ -16,6 +16,7 @@ from tilewright.errors import LaunchError, shown
 from tilewright.kinds import legal
 from tilewright.lang.program import Program
 from tilewright.runtime.frameworks import ArrayInfo
+from tilewright.targets.target import HOST
 
 Order: TypeAlias = Literal["C", "F"]
 legal("Order", "'C', the last dimension fastest, or 'F', the first", "orders", lambda value: _is_order(value))
@@ -45,7 +46,7 @@ class Specimen:
     @property
     def info(self) -> ArrayInfo:
         """Its metadata, as those of an array."""
-        return ArrayInfo(self.align, self.shape, self.strides, self.dtype, "cpu", False, None)
+        return ArrayInfo(self.align, self.shape, self.strides, self.dtype, HOST, False, None)
 
     def filled(self, rng: np.random.Generator) -> np.ndarray[Any, np.dtype[Any]]:
         """An array in host memory like this, of random whole numbers that every dtype holds."""

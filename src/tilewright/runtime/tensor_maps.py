@@ -29,7 +29,7 @@ class TensorMaps:
     def __init__(self, tensor_map: TensorMap, info: ArrayInfo) -> None:
         self._map = tensor_map
         self._shape, self._strides = info.shape, info.strides
-        self._index = info.device[1] if info.device != "cpu" else 0
+        self._index = 0 if isinstance(info.device, str) else info.device[1]
         self._encoded: Recent[int, bytes] = Recent(KEPT)
 
     def at(self, address: int) -> bytes:

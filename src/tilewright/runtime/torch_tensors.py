@@ -21,6 +21,7 @@ from tilewright.runtime.frameworks import (
     none,
     unsupported,
 )
+from tilewright.targets.target import GPU, HOST
 
 _BY_TORCH: dict[object, DType] = {}
 
@@ -58,9 +59,9 @@ def _describe(tensor: Any, stream: int) -> ArrayInfo:
         raise LaunchError("the tensor is a negation not carried out yet; nearest: tensor.resolve_neg()")
     _refuse_gradient(tensor)
     where = tensor.device
-    if where.type not in ("cpu", "cuda"):
+    if where.type not in (HOST, GPU):
         raise LaunchError(f"the tensor lies on {where}; nearest: tensor.cpu() or tensor.cuda()")
-    device: Device = "cpu" if where.type == "cpu" else ("cuda", where.index)
+    device: Device = HOST if where.type == HOST else (GPU, where.index)
     element = _element(tensor.dtype)
     try:
         pointer = tensor.data_ptr()

@@ -36,7 +36,7 @@ class Target:
         known: its architectures, by name.
         arch: the architecture to compile for where there is no such machine; empty: that of this machine.
         machine_code: whether it runs machine code, and so has a speed worth measuring.
-        warps: whether its text is the program of one thread: accesses of a warp then meet in banks and sectors.
+        warps: whether its text is the program of one thread; a warp's accesses then meet in banks.
         counters: whether this machine's profiler reads counters of its kernels.
         place: what copies an array of the host to where it reaches it; empty: nothing need be done.
         wait: what returns when all its kernels have ended; empty: launches return then.
@@ -128,7 +128,7 @@ CUDA = Target(
     arch="sm_90a",
     warps=True,
     counters=True,
-    place="tilewright.ops.device_array:DeviceArray.of",
+    place="tilewright.runtime.device_array:DeviceArray.of",
     wait="tilewright.runtime.cuda:synchronize",
     present="tilewright.runtime.cuda:device_count",
     clock="tilewright.tune.clocks:device_clock",
@@ -140,6 +140,9 @@ CUDA = Target(
 TARGETS: dict[str, Target] = {target.name: target for target in (REFERENCE, CPU, CUDA)}
 """Every target by its name."""
 
+MEANT = {other: target.name for target in TARGETS.values() for other in target.called}
+"""What people call targets, and their names."""
+
 
 def target_named(name: Any) -> Target:
     """The target of a name.
@@ -148,8 +151,7 @@ def target_named(name: Any) -> Target:
         LaunchError: no such target; lists the names.
     """
     if not isinstance(name, str) or name not in TARGETS:
-        meant = {other: target.name for target in TARGETS.values() for other in target.called}
-        near = close_to(meant.get(name, name) if isinstance(name, str) else name, TARGETS)
+        near = close_to(MEANT.get(name, name) if isinstance(name, str) else name, TARGETS)
         raise LaunchError(f"unknown target {shown(name)}; choose one of {', '.join(TARGETS)}{near}")
     return TARGETS[name]
 

@@ -11,6 +11,7 @@ from typing import Any, Protocol
 from tilewright.errors import ToolchainError
 from tilewright.runtime import cuda
 from tilewright.runtime.memory import Memory
+from tilewright.targets.target import CPU, part, target_named
 
 Work = Callable[[], object]
 
@@ -149,9 +150,23 @@ def clock_for(target: str, stream: int | None = None, calls: int | None = None) 
     Raises:
         ToolchainError: no CUDA driver, or no device.
     """
-    if target != "cuda":
-        yield HostClock(calls, wait_for_quiet, warm=calls is None)
-        return
+    with part(target_named(target).clock)(stream, calls) as clock:
+        yield clock
+
+
+@contextmanager
+def host_clock(stream: int | None, calls: int | None) -> Iterator[Clock]:
+    """The clock of targets that run on the host."""
+    yield HostClock(calls, wait_for_quiet, warm=calls is None)
+
+
+@contextmanager
+def device_clock(stream: int | None, calls: int | None) -> Iterator[Clock]:
+    """The clock of a CUDA device.
+
+    Raises:
+        ToolchainError: no CUDA driver, or no device.
+    """
     index = device_index()
     handle = framework_stream() if stream is None else stream
     with cuda.Current(index):
@@ -173,7 +188,7 @@ def device_index() -> int:
     """
     cuda.driver()
     if not cuda.device_count():
-        raise ToolchainError("the CUDA driver finds no device; use target='cpu'")
+        raise ToolchainError(f"the CUDA driver finds no device; use target={CPU.name!r}")
     torch = _torch_on_device()
     return 0 if torch is None else int(torch.cuda.current_device())
 

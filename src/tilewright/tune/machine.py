@@ -17,6 +17,7 @@ import numpy as np
 from tilewright.errors import ToolchainError
 from tilewright.runtime import cuda, nvrtc
 from tilewright.runtime.environment import settings, usable_processors
+from tilewright.targets.target import target_named
 from tilewright.tune.clocks import device_index
 
 PACKAGES = ("tilewright", "numpy", "ml_dtypes", "torch", "triton", "cuda-bindings", "ziglang")
@@ -97,7 +98,7 @@ def machine(target: str, commit: str = "") -> Machine:
         packages={name: found for name in PACKAGES if (found := version(name))},
         blas=blas_name(),
         nvrtc=nvrtc_version(),
-        device=device_record() if target == "cuda" else None,
+        device=device_record() if target_named(target).present else None,
         commit=commit,
     )
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from tilewright.dtypes import DType, dtype
 from tilewright.runtime.device_array import DeviceArray
+from tilewright.targets.target import GPU, part, target_named
 
 Calls = dict[str, Callable[[], object]]
 
@@ -38,15 +39,19 @@ def rivals(a: Any, b: Any, c: Any, target: str, *, tf32: bool = False) -> Calls:
     Returns:
         Nothing where the library has no such product.
     """
-    if target != "cuda":
-        return _numpy(a, b)
+    calls: Calls = part(target_named(target).rivals)(a, b, c, tf32)
+    return calls
+
+
+def torch_rivals(a: DeviceArray, b: DeviceArray, c: DeviceArray, tf32: bool) -> Calls:
+    """PyTorch, if it is installed and has the product."""
     # An installed PyTorch is slow to import; it is worth that where there is a GPU.
     if "torch" not in sys.modules and find_spec("torch") is None:
         return {}
     return _torch(a, b, c, tf32)
 
 
-def _numpy(a: Any, b: Any) -> Calls:
+def numpy_rivals(a: Any, b: Any, c: Any, tf32: bool) -> Calls:
     """NumPy; in f32 where its own dtype has no fast product."""
     element = dtype(a.dtype)
     name = "NumPy"
@@ -79,7 +84,7 @@ def as_tensor(array: DeviceArray) -> Any:
 
     element: DType = dtype(array.dtype)
     raw = {1: "|i1", 2: "<i2", 4: "<i4", 8: "<i8"}[element.bytes]
-    return torch.as_tensor(_Raw(array, raw), device="cuda").view(getattr(torch, _TORCH_NAMES[element.name]))
+    return torch.as_tensor(_Raw(array, raw), device=GPU).view(getattr(torch, _TORCH_NAMES[element.name]))
 
 
 class _Raw:

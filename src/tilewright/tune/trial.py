@@ -17,10 +17,10 @@ from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.ir.mma import MmaAtom
 from tilewright.ops.config import Config, default_config
 from tilewright.ops.gemm import gemm, output_dtype
-from tilewright.runtime import cuda
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.kernel import Bound
+from tilewright.targets.target import TARGETS, part, target_named
 from tilewright.tune.measure import Effort, measure
 from tilewright.tune.rivals import rivals
 from tilewright.tune.statistics import Measurement
@@ -105,8 +105,8 @@ class Trial:
         """
         begin = time.perf_counter()
         executable = self.launch()
-        if self.target == "cuda":
-            cuda.synchronize()
+        if wait := TARGETS[self.target].wait:
+            part(wait)()
         seconds = time.perf_counter() - begin
         if executable.target != self.target:
             raise TilewrightError(f"asked for target {self.target}, but {executable.target} ran")
@@ -170,4 +170,5 @@ def gemm_trial(operands: Operands, target: str, math: str = "exact", config: Con
 
 def place(array: Array, target: str) -> Any:
     """The array where a target can reach it: a copy on the GPU, or the array itself."""
-    return DeviceArray.of(array) if target == "cuda" else array
+    placed = target_named(target).place
+    return part(placed)(array) if placed else array

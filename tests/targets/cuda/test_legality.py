@@ -16,8 +16,8 @@ from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
 from tilewright.targets.cuda.arch import of_capability
 from tilewright.targets.cuda.banks import passes
-from tilewright.views.transforms import Swizzle
 from tilewright.targets.target import CUDA
+from tilewright.views.transforms import Swizzle
 
 Cases = dict[str, Callable[[], Kernel]]
 

@@ -26,8 +26,9 @@ from tilewright.targets.cpu.micro import emit_mma
 from tilewright.targets.cpu.pointwise import emit_pointwise, emit_scalar
 from tilewright.targets.cpu.reductions import emit_reduce
 from tilewright.targets.rules import RuleTable
+from tilewright.targets.target import CPU
 
-CPU_RULES = RuleTable("cpu", C_RULES)
+CPU_RULES = RuleTable(CPU.name, C_RULES)
 """Operations on single elements come as `Pointwise`; only those on the kernel's numbers come alone."""
 
 CPU_RULES.rule(Copy, CopyAsync)(emit_copy)

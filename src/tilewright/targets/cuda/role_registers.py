@@ -64,10 +64,6 @@ def _nearest(wanted: Sequence[int], largest: Role, most: int, arch: Arch) -> str
     """Fewer registers for the warps that ask for the most."""
     top = largest.registers or 0
     greedy = sum(count == top for count in wanted)
-    fits = (
-        (most - sum(count for count in wanted if count != top))
-        // greedy
-        // arch.register_unit
-        * arch.register_unit
-    )
+    left, unit = most - sum(count for count in wanted if count != top), arch.register_unit
+    fits = left // greedy // unit * unit
     return f"registers={fits} instead of {top}" if fits >= arch.role_registers[0] else "fewer warps"

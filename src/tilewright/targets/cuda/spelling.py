@@ -25,8 +25,9 @@ from tilewright.targets.simt.emitter import LOOPS, SIMT_RULES, Scope, SimtEmitte
 from tilewright.targets.simt.matrices import MatrixLoad, loads_by_matrix, stores_by_matrix
 from tilewright.targets.simt.mma import MULTIPLY_ADD, atom_loops, multiply_add
 from tilewright.targets.simt.thread_values import thread_coordinate, walk
+from tilewright.targets.target import CUDA
 
-CUDA_RULES = RuleTable("cuda", SIMT_RULES)
+CUDA_RULES = RuleTable(CUDA.name, SIMT_RULES)
 """The rules of the CUDA target."""
 
 REGISTER_RULES = (arithmetic.fragment, arithmetic.fill, arithmetic.elementwise)

@@ -22,10 +22,11 @@ from tilewright.targets.reference.numerics import Array, accumulate, convert, el
 from tilewright.targets.reference.overlaps import find_overlap
 from tilewright.targets.reference.state import Registers, Steps, Warp
 from tilewright.targets.rules import RuleTable
+from tilewright.targets.target import REFERENCE as TARGET
 from tilewright.threads.distribution import Distribution
 from tilewright.threads.registers import broadcast, registers_of
 
-REFERENCE = RuleTable("reference")
+REFERENCE = RuleTable(TARGET.name)
 """Rules are called as ``rule(machine, warp, op)``; those that may wait give back the steps between waits."""
 
 

@@ -251,7 +251,7 @@ def _verify(kernel: Kernel, lanes: int) -> None:
     violations = [*kernel.violations, *clusters.violations(kernel)]
     violations += _block_violations(kernel.body, kernel.threads, lanes)
     if violations:
-        raise LegalityError(kernel.name, "reference", violations)
+        raise LegalityError(kernel.name, REFERENCE.target, violations)
 
 
 def _block_violations(
