@@ -14,6 +14,7 @@ from pathlib import Path
 
 import tilewright as tw
 from tilewright.ir.async_ops import ASYNC_OPS
+from tilewright.ir.copies import BULK_VERBS
 from tilewright.targets.cpu.legality import INSTEAD
 from tilewright.targets.cuda.arch import ARCHITECTURES
 from tilewright.targets.cuda.legality import SINCE_SM_90
@@ -47,7 +48,7 @@ SECTIONS = {
 }
 """Each section, and the files or folders of its names, the first that fits; dtypes have their own."""
 
-OPERATIONS = {op.name: op for op in ASYNC_OPS}
+BESIDE = {op.name for op in ASYNC_OPS} | {*BULK_VERBS}
 
 
 def page() -> str:
@@ -76,15 +77,14 @@ def _within(home: str, file: str) -> bool:
 
 
 def _table(names: list[str]) -> Iterator[str]:
-    beside = any(name in OPERATIONS for name in names)
+    beside = any(name in BESIDE for name in names)
     yield "| Name | What it does |" + (" on `cuda` | on `cpu`, instead |" if beside else "")
     yield "|---|---|" + ("---|---|" if beside else "")
     for name in names:
         row = f"| `tw.{name}` | {_said(getattr(tw, name))} |"
         if beside:
-            op = OPERATIONS.get(name)
-            arch = "`sm_90a`" if op in SINCE_SM_90 else "yes"
-            row += f" {arch} | {'' if op is None else INSTEAD.get(op, 'tw.barrier')} |"
+            arch = "`sm_90a`" if name in SINCE_SM_90 else "yes"
+            row += f" {arch} | {INSTEAD.get(name, 'tw.barrier') if name in BESIDE else ''} |"
         yield row
 
 

@@ -8,6 +8,7 @@ from functools import partial
 
 from tilewright.errors import LayoutError, LegalityError
 from tilewright.ir import ops, verify
+from tilewright.ir.copies import is_bulk
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.legality import widest_vector
 from tilewright.ir.ops import Op
@@ -60,19 +61,19 @@ def _named(kernel: Kernel) -> Iterator[tuple[str, Callable[[], Kernel | None]]]:
     """Mutants named by the operation and its number among those of its kind, and how to build each."""
     counts: dict[str, int] = {}
     for op in kernel.walk():
-        number = counts[op.name] = counts.get(op.name, -1) + 1
+        number = counts[op.verb] = counts.get(op.verb, -1) + 1
         for what, change in _changes(op):
-            yield f"{op.name} {number}: {what}", partial(_changed, kernel, op.name, number, change)
+            yield f"{op.verb} {number}: {what}", partial(_changed, kernel, op.verb, number, change)
     yield from swaps(kernel)
 
 
 def _changed(kernel: Kernel, name: str, number: int, change: Change) -> Kernel | None:
     """The kernel with one operation changed; operations are counted in program order, outer before inner."""
-    wanted = [op for op in kernel.walk() if op.name == name][number]
+    wanted = [op for op in kernel.walk() if op.verb == name][number]
     seen: list[Op] = []
 
     def visit(op: Op, rewriter: object) -> tuple[Op, ...] | None:
-        if op.location is wanted.location and op.name == name and _same_place(op, wanted) and not seen:
+        if op.location is wanted.location and op.verb == name and _same_place(op, wanted) and not seen:
             seen.append(op)
             return change(op)
         return None
@@ -134,7 +135,7 @@ def _changes(op: Op) -> Iterator[tuple[str, Change]]:
         case ops.If():
             yield "always", lambda op: op.then.ops
             yield "never", lambda op: ()
-        case ops.Copy():
+        case ops.Copy() if not is_bulk(op):
             yield "removed", lambda op: ()
             yield from _copy_changes(op)
         case _:

@@ -9,6 +9,7 @@ from itertools import pairwise
 
 from tilewright.ir import async_ops as ops
 from tilewright.ir.builder import make
+from tilewright.ir.copies import Copy, is_bulk, is_bulk_load
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.op import Block, Op
 from tilewright.ir.ops import Barrier
@@ -58,12 +59,12 @@ def asynchronous_changes(op: Op) -> Iterator[tuple[str, Change]]:
             if op.expect_bytes:
                 for by in (16, -16, -op.expect_bytes):
                     yield f"bytes {by:+}", changed(expect_bytes=op.expect_bytes + by)
-        case ops.TmaLoad() | ops.TmaStore():
+        case Copy(engine="bulk"):
             yield "removed", lambda op: ()
             for dim in range(len(op.at)):
                 for by in (8, -8):
                     yield f"coordinate {dim} {by:+}", _moved(dim, by)
-            if isinstance(op, ops.TmaLoad):
+            if is_bulk_load(op):
                 yield "twice", lambda op: (op, op)
                 yield from _other_stages()
                 if op.multicast:
@@ -100,13 +101,13 @@ def swaps(kernel: Kernel) -> Iterator[tuple[str, Callable[[], Kernel]]]:
     numbers: dict[int, str] = {}
     blocks = [kernel.body]
     for op in kernel.walk():
-        counts[op.name] = counts.get(op.name, -1) + 1
-        numbers[id(op)] = f"{op.name} {counts[op.name]}"
+        counts[op.verb] = counts.get(op.verb, -1) + 1
+        numbers[id(op)] = f"{op.verb} {counts[op.verb]}"
         blocks.extend(op.regions)
     for block in blocks:
         for at, (one, other) in enumerate(pairwise(block.ops)):
             apart = not (one.results or other.results or isinstance(one, ops.Role))
-            if apart and any(isinstance(op, ops.ASYNC_OPS) for op in (one, other)):
+            if apart and any(isinstance(op, ops.ASYNC_OPS) or is_bulk(op) for op in (one, other)):
                 swapped = Block((*block.ops[:at], other, one, *block.ops[at + 2 :]))
                 name = f"{numbers[id(one)]}: after {numbers[id(other)]}"
                 yield name, partial(_with_body, kernel, block, swapped)

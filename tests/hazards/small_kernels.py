@@ -55,7 +55,8 @@ def build(program: Small) -> Kernel:
             case ("wait", barrier, stage, parity):
                 return [async_ops.Wait(barriers[barrier], stage, parity)]
             case ("load", tensor, barrier, stage):
-                load = async_ops.TmaLoad(source, tensors[tensor], barriers[barrier], stage, (0,))
+                full = {"barrier": barriers[barrier], "stage": stage, "completion": "barrier"}
+                load = ops.Copy(source, tensors[tensor], engine="bulk", **full, at=(0,))
                 return [ops.WarpBarrier(), load]
             case ("meet", number):
                 return [async_ops.RoleBarrier(number, MEET * LANES)]

@@ -75,7 +75,7 @@ def test_with_one_block_per_cluster_it_is_the_example() -> None:
     path = Path(__file__).parents[2] / "examples" / "03_hopper_gemm.py"
     example = runpy.run_path(str(path))["bind"](tw.bf16, columns=64, stages=2, blocks=8, group=2)
     arrays = operands(400, 200, 328).values()
-    clustered, alone = ([op.name for op in bound.trace(*arrays).walk()] for bound in (bind((1, 1)), example))
+    clustered, alone = ([op.verb for op in bound.trace(*arrays).walk()] for bound in (bind((1, 1)), example))
     assert clustered.count("barrier") == alone.count("barrier") + 1
     counts = {name: clustered.count(name) for name in alone if name not in ("barrier", "let", "view")}
     assert counts == {name: alone.count(name) for name in counts}

@@ -152,7 +152,7 @@ def test_boxes_in_the_background_keep_to_their_stages_too() -> None:
     assert in_the_background.check(x, np.zeros_like(x), 1, 9, partial="Y").is_clean, "TMA cuts boxes itself"
     report = in_the_background.check(x, np.zeros_like(x), 2, 0, partial="Y")
     found = [f for f in report.findings if "index 2 of dimension 0, whose extent is 2" in f.reason]
-    assert {f.access.op.name for f in found} == {"tma_load", "tma_store"}
+    assert {f.access.op.verb for f in found} == {"tma_load", "tma_store"}
 
 
 @tw.kernel(X="M N", Y="R N")

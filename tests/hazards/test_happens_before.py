@@ -48,7 +48,9 @@ def build(program: list[Step]) -> Kernel:
                 held = builder.define(ops.Fragment, "held", dtype=f32, distribution=SPREADS[spread])
                 builder.append(ops.Copy(target, held))
             case ("copy_async", spread):
-                builder.append(ops.CopyAsync(source, target, SPREADS[spread], 1))
+                builder.append(
+                    ops.Copy(source, target, SPREADS[spread], 1, engine="async", completion="group")
+                )
             case ("async_commit",):
                 builder.append(ops.AsyncCommit())
             case ("async_wait", pending):

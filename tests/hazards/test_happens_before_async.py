@@ -51,12 +51,13 @@ def build(program: list[Step]) -> tuple[Kernel, dict[int, int]]:
                 made = [ops.Copy(tile, held)]
             case ("load",):
                 arrival = async_ops.Arrive(full, at, ELEMS * 4)
-                made = [arrival, async_ops.TmaLoad(source, tile, full, at, (0,))]
+                ends = {"barrier": full, "stage": at, "completion": "barrier"}
+                made = [arrival, ops.Copy(source, tile, engine="bulk", **ends, at=(0,))]
                 loads.append(at)
             case ("wait for the load",) if loads:
                 made = [async_ops.Wait(full, loads[-1], 0)]
             case ("store",):
-                made = [async_ops.TmaStore(tile, out, (0,))]
+                made = [ops.Copy(tile, out, engine="bulk", completion="group", at=(0,))]
             case ("bulk_wait", pending):
                 made = [async_ops.BulkWait(pending)]
             case ("tell", each):

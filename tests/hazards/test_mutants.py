@@ -236,7 +236,7 @@ def test_the_published_pipelines_missing_barrier_is_named_with_both_lines() -> N
     assert {finding.tensor for finding in races} == {"sA", "sB"}
     for finding in races:
         assert finding.earlier is not None
-        assert (finding.earlier.op.name, finding.access.op.name) == ("copy", "copy_async")
+        assert (finding.earlier.op.verb, finding.access.op.verb) == ("copy", "copy_async")
         text = str(finding)
         assert "tw.load(" in text
         assert "tw.copy_async(self.tiles[k]" in text

@@ -45,7 +45,7 @@ def broken(kernel: Kernel) -> list[str]:
 
 
 def ops(kernel: Kernel) -> list[str]:
-    return [op.name for op in kernel.walk()]
+    return [op.verb for op in kernel.walk()]
 
 
 def names(kernel: Kernel) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 import tilewright as tw
 from tilewright.errors import LaunchError, TraceError
 from tilewright.ir import async_ops, ops
+from tilewright.ir.copies import Copy
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.verify import violations
 from tilewright.lang.program import Program
@@ -77,13 +78,13 @@ def test_a_coordinate_becomes_a_rank_and_ones_own_block_none(block, rank) -> Non
 def test_multicast_names_axes(multicast, axes) -> None:
     kernel = trace(load(multicast=multicast))
     assert said(kernel) == []
-    assert found(kernel, async_ops.TmaLoad).multicast == axes
+    assert found(kernel, Copy).multicast == axes
 
 
 def test_an_axis_of_one_block_is_no_axis() -> None:
     kernel = trace(load(multicast=(0, 1)), (1, 4))
     assert [(member.axis, member.extent) for member in kernel.cluster] == [(1, 4)]
-    assert found(kernel, async_ops.TmaLoad).multicast == (1,)
+    assert found(kernel, Copy).multicast == (1,)
 
 
 def test_a_cluster_of_one_block_is_no_cluster() -> None:
@@ -97,7 +98,7 @@ def test_a_cluster_of_one_block_is_no_cluster() -> None:
     assert kernel.cluster == ()
     assert not any(isinstance(op, async_ops.ClusterBarrier) for op in kernel.walk())
     assert found(kernel, ops.Barrier) is not None
-    assert found(kernel, async_ops.TmaLoad).multicast == ()
+    assert found(kernel, Copy).multicast == ()
     assert found(kernel, async_ops.Arrive).block is None
 
 

@@ -9,12 +9,14 @@ import pytest
 import tilewright as tw
 from tilewright.errors import LegalityError, Violation
 from tilewright.ir.async_ops import ASYNC_OPS
-from tilewright.ir.ops import OPS
+from tilewright.ir.copies import BULK_VERBS
+from tilewright.ir.ops import KINDS
 from tilewright.targets import cpu, cuda, reference
 
 RULES = {"reference": reference.REFERENCE, "cuda": cuda.CUDA_RULES, "cpu": cpu.CPU_RULES}
 
-EXECUTES = {"reference": {*OPS}, "cuda": {*OPS}, "cpu": {*OPS} - {*ASYNC_OPS}}
+BESIDE = {kind for kind in KINDS if kind[0] in ASYNC_OPS or kind[1] == "bulk"}
+EXECUTES = {"reference": {*KINDS}, "cuda": {*KINDS}, "cpu": {*KINDS} - BESIDE}
 """What each target executes; the cpu target, whose threads have nothing beside them, refuses the rest."""
 
 
@@ -58,24 +60,32 @@ BOUND = every_asynchronous_operation.bind(mma=tw.TiledMma(tw.atoms.wgmma(tw.bf16
 
 
 @pytest.mark.parametrize("target", RULES)
-@pytest.mark.parametrize("op", OPS, ids=lambda op: op.name)
-def test_a_target_has_a_rule_exactly_for_what_it_executes(op, target) -> None:
-    assert (RULES[target].find(op) is not None) == (op in EXECUTES[target])
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: name_of(kind))
+def test_a_target_has_a_rule_exactly_for_what_it_executes(kind, target) -> None:
+    assert (RULES[target].find(*kind) is not None) == (kind in EXECUTES[target])
 
 
-def refusal(op) -> str:
+def name_of(kind) -> str:
+    """An operation, or a copy with its engine."""
+    return f"{kind[0].name} {kind[1]}".strip()
+
+
+def refusal(kind) -> str:
     """What the cpu target says to write instead."""
-    found = next(violation for violation in refused_by_cpu() if violation.message.split()[0] == op.name)
+    verbs = BULK_VERBS if kind[1] == "bulk" else (kind[0].name,)
+    found = next(violation for violation in refused_by_cpu() if violation.message.split()[0] in verbs)
     assert found.nearest
     return f"refused; {found.nearest}"
 
 
 def test_the_table_is_the_one_that_people_read(golden) -> None:
-    width = max(len(op.name) for op in OPS)
+    width = max(len(name_of(kind)) for kind in KINDS)
     lines = [" " * width + "  " + "  ".join(EXECUTES)]
-    for op in OPS:
-        marks = (("yes" if op in ops else refusal(op)).ljust(len(name)) for name, ops in EXECUTES.items())
-        lines.append(f"{op.name:{width}}  {'  '.join(marks)}".rstrip())
+    for kind in KINDS:
+        marks = (
+            ("yes" if kind in kinds else refusal(kind)).ljust(len(name)) for name, kinds in EXECUTES.items()
+        )
+        lines.append(f"{name_of(kind):{width}}  {'  '.join(marks)}".rstrip())
     golden("\n".join(lines) + "\n", "coverage.txt")
 
 
@@ -95,6 +105,8 @@ def test_the_cpu_target_refuses_each_kind_once_with_what_to_write_instead(golden
     with pytest.raises(LegalityError) as refused:
         BOUND(*arguments(), target="cpu")
     found = [violation for violation in refused.value.violations if violation.rule == "target"]
-    assert {violation.message.split()[0] for violation in found} == {op.name for op in ASYNC_OPS}
+    assert {violation.message.split()[0] for violation in found} == {op.name for op in ASYNC_OPS} | {
+        *BULK_VERBS
+    }
     assert all("runs on cuda and reference" in violation.message for violation in found)
     golden(str(refused.value) + "\n", "refused_by_cpu.txt")

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 from tilewright.inspect.executions import executions
+from tilewright.ir.copies import is_by_threads, is_in_background
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Copy, CopyAsync, Op
+from tilewright.ir.ops import Copy, Op
 from tilewright.runtime.binding import Binding
 from tilewright.targets.cuda.banks import Requests, in_shared, requests
 from tilewright.targets.simt.matrices import loads_by_matrix, stores_by_matrix
@@ -65,7 +66,7 @@ def predicted_traffic(kernel: Kernel, binding: Binding, arch: str) -> Traffic:
 
 
 def _counts(op: Op) -> bool:
-    return isinstance(op, Copy) and (in_shared(op.source) or in_shared(op.target))
+    return is_by_threads(op) and (in_shared(op.source) or in_shared(op.target))
 
 
 def _asked(op: Copy, features: frozenset[str]) -> Iterator[tuple[str, Requests]]:
@@ -73,7 +74,7 @@ def _asked(op: Copy, features: frozenset[str]) -> Iterator[tuple[str, Requests]]
     if in_shared(op.source):
         how = loads_by_matrix(op)
         yield ("loads" if how is None else "matrix_loads"), requests(op, op.source, how)
-    if isinstance(op, CopyAsync):
+    if is_in_background(op):
         yield "async_copies", requests(op, op.target)
     elif in_shared(op.target):
         how = stores_by_matrix(op, features)

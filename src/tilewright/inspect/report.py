@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 
 from tilewright.errors import Location
 from tilewright.inspect.sectors import sector_factor
+from tilewright.ir.copies import is_by_threads, is_in_background
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Copy, CopyAsync, Op
+from tilewright.ir.ops import Op
 from tilewright.ir.types import Value
 from tilewright.runtime.executable import Executable
 from tilewright.targets.cuda.banks import passes_per_access
@@ -94,12 +95,12 @@ def movements(
         traced: the kernel before it was lowered, which tells the copies that were to go on in the background.
     """
     factors = _factors(traced) if traced else {}
-    background = {op.location for op in traced.walk() if isinstance(op, CopyAsync)} if traced else set()
+    background = {op.location for op in traced.walk() if is_in_background(op)} if traced else set()
     warps = target_named(target).warps
     features = target_named(target).architecture(arch).features if warps else frozenset()
     found: dict[Movement, None] = {}
     for op in kernel.walk():
-        if isinstance(op, Copy):
+        if is_by_threads(op):
             elems, words = op.vector, ""
             if accesses is not None:
                 elems, words = accesses.get((op, op.location), FUSED)
@@ -111,7 +112,7 @@ def movements(
             if warps and elems is not None:
                 how = loads_by_matrix(op) or stores_by_matrix(op, features)
                 predicted = (how.count if how else 0, passes_per_access(op, how))
-            asynchronous = isinstance(op, CopyAsync)
+            asynchronous = is_in_background(op)
             at_once = warps and not asynchronous and op.location in background
             sectors = factors.get(op.location) if warps else None
             moved = Movement(*names, elems, size, asynchronous, line, *predicted, at_once, words, sectors)
@@ -121,7 +122,7 @@ def movements(
 
 def _factors(kernel: Kernel) -> dict[Location | None, float]:
     """Sectors of global memory for each that is needed, of the copies of a traced kernel by their lines."""
-    copies = [op for op in kernel.walk() if isinstance(op, Copy)]
+    copies = [op for op in kernel.walk() if is_by_threads(op)]
     known = {op.location: sector_factor(kernel, op) for op in copies}
     return {location: factor for location, factor in known.items() if factor is not None}
 

@@ -212,13 +212,13 @@ class _Clock:
             case async_ops.Arrive():
                 kind = "arrive"
                 self._reach(execution, start)
-            case async_ops.TmaLoad():
+            case ops.Copy(engine="bulk", completion="barrier"):
                 end = start + lengths.issue
                 self._reach(execution, self._go_on(execution, "TMA loads", "load", end, lengths.load))
-            case async_ops.TmaStore():
+            case ops.Copy(engine="bulk"):
                 end = start + lengths.issue
                 self._stores[who].add(self._go_on(execution, "TMA stores", "store", end, lengths.store))
-            case ops.CopyAsync():
+            case ops.Copy(engine="async"):
                 end = start + lengths.issue
                 agent = "asynchronous copies"
                 self._copies[who].add(self._go_on(execution, agent, "load", end, lengths.load))
@@ -283,7 +283,7 @@ class _Clock:
         line = str(op.location.frame) if op.location else ""
         place = (execution.barrier, execution.stage, execution.phase) if has_barrier else ("", -1, -1)
         who = execution.warp, line, execution.block
-        self.events.append(Event(agent, op.name, kind, start, end, *place, touches, *who))
+        self.events.append(Event(agent, op.verb, kind, start, end, *place, touches, *who))
 
 
 def _who(execution: Execution) -> _Who:

@@ -16,7 +16,8 @@ from tilewright.symbolic.rebuilding import evaluate, substitute, symbols
 from tilewright.views.view import View
 
 if TYPE_CHECKING:
-    from tilewright.ir.async_ops import MmaAsync, Role, TmaLoad, TmaStore
+    from tilewright.ir.async_ops import MmaAsync, Role
+    from tilewright.ir.copies import Copy
 
 SPAN_BYTES = 128
 """The swizzle that bulk copies and asynchronous MMA share: 8 rows of 128 bytes, 16-byte chunks exchanged."""
@@ -99,8 +100,9 @@ def verify_role(op: Role) -> Iterator[Violation]:
         )
 
 
-def verify_tma(op: TmaLoad | TmaStore, tensor: Value, tile: Value) -> Iterator[Violation]:
-    """The rules of `TmaLoad` and `TmaStore`: ``tensor`` in global, ``tile`` in shared memory."""
+def verify_tma(op: Copy) -> Iterator[Violation]:
+    """The rules of bulk copies, between a tensor in global and a tile in shared memory."""
+    tensor, tile = (op.source, op.target) if op.verb == "tma_load" else (op.target, op.source)
     if not tensor.is_tensor or tensor.tensor.memory is not Memory.GLOBAL or tensor.root is not None:
         yield op.violation("tma", f"{tensor} is no tensor parameter of the kernel", "the parameter itself")
         return
@@ -120,7 +122,7 @@ def verify_tma(op: TmaLoad | TmaStore, tensor: Value, tile: Value) -> Iterator[V
     yield from _verify_box(op, tensor, tile)
     unit = 16 // kind.bytes
     yield from _verify_start(op, tensor, unit)
-    if op.name == "tma_store":
+    if op.verb == "tma_store":
         yield from _verify_rows(op, tensor, unit)
     if view.rank > 1 and View.strided(view.shape, _strides(view)) == view:
         *outer, inner = _strides(view)
@@ -140,7 +142,7 @@ def verify_tma(op: TmaLoad | TmaStore, tensor: Value, tile: Value) -> Iterator[V
         yield op.violation("alignment", f"{tensor} is aligned to {tensor.tensor.align} bytes; TMA needs 16")
 
 
-def _verify_start(op: TmaLoad | TmaStore, tensor: Value, unit: int) -> Iterator[Violation]:
+def _verify_start(op: Copy, tensor: Value, unit: int) -> Iterator[Violation]:
     """Where a box may begin: elsewhere an H200 stopped with an illegal instruction."""
     *_, last = op.at
     if divisor(last) % unit:
@@ -150,7 +152,7 @@ def _verify_start(op: TmaLoad | TmaStore, tensor: Value, unit: int) -> Iterator[
             f"{unit} {tensor.dtype}, 16 bytes",
             f"a multiple of {unit}, or tw.copy",
         )
-    for dim, start in enumerate(op.at) if op.name == "tma_store" else ():
+    for dim, start in enumerate(op.at) if op.verb == "tma_store" else ():
         if bounds(start)[1] < 0:  # what only the launch knows is found by the reference
             yield op.violation(
                 "tma",
@@ -160,7 +162,7 @@ def _verify_start(op: TmaLoad | TmaStore, tensor: Value, unit: int) -> Iterator[
             )
 
 
-def _verify_rows(op: TmaLoad | TmaStore, tensor: Value, unit: int) -> Iterator[Violation]:
+def _verify_rows(op: Copy, tensor: Value, unit: int) -> Iterator[Violation]:
     """Where the rows of what is stored may end: an H200 stored whole units of 16 bytes.
 
     What lies between a row's last element and the end of its unit was overwritten.  Loads are cut exactly.
@@ -183,7 +185,7 @@ def _strides(view: View) -> list[int]:
     return [substitute(view.offset, {**zero, coord: 1}) - start for coord in view.coords]
 
 
-def _verify_box(op: TmaLoad | TmaStore, tensor: Value, tile: Value) -> Iterator[Violation]:
+def _verify_box(op: Copy, tensor: Value, tile: Value) -> Iterator[Violation]:
     view = tile.tensor.view
     rank = tensor.tensor.view.rank
     if rank == 1:

@@ -107,49 +107,6 @@ class Wait(Op):
 
 
 @dataclass(frozen=True)
-class TmaLoad(Op):
-    """The tensor memory accelerator copies a box from global to shared memory, in the background.
-
-    ``target[i] = source[at + i]``; what lies outside of the source reads as 0.  Issued by the role's first
-    thread; when all has been written, the box's bytes count for the present phase of ``barrier[stage]``.
-    With ``multicast``, every block of the cluster that differs from this one only along these axes gets the
-    box, at the same place of its own ``target``, and the bytes count in each at its own ``barrier[stage]``.
-    """
-
-    name = "tma_load"
-    roles: ClassVar = {"source": "reads", "target": "writes", "barrier": "uses"}
-    source: Value
-    target: Value
-    barrier: Value
-    stage: Int
-    at: tuple[Int, ...]
-    multicast: tuple[int, ...] = ()
-
-    def verify(self) -> Iterator[Violation]:
-        """A tensor parameter with one unit stride, a swizzled box, dtypes that agree."""
-        yield from async_legality.verify_tma(self, self.source, self.target)
-
-
-@dataclass(frozen=True)
-class TmaStore(Op):
-    """The tensor memory accelerator copies a box from shared to global memory, in the background.
-
-    ``target[at + i] = source[i]`` where the target has elements.  Issued by the role's first thread, which
-    must also commit and wait.
-    """
-
-    name = "tma_store"
-    roles: ClassVar = {"source": "reads", "target": "writes"}
-    source: Value
-    target: Value
-    at: tuple[Int, ...]
-
-    def verify(self) -> Iterator[Violation]:
-        """As `TmaLoad`, the other way."""
-        yield from async_legality.verify_tma(self, self.target, self.source)
-
-
-@dataclass(frozen=True)
 class BulkCommit(Op):
     """The role's first thread closes the group of bulk stores that it issued."""
 
@@ -264,6 +221,6 @@ class LaunchDependents(Op):
 
 
 ASYNC_OPS: tuple[type[Op], ...] = (
-    *(Role, MBarrier, Arrive, Wait, TmaLoad, TmaStore, BulkCommit, BulkWait, FenceAsync),
+    *(Role, MBarrier, Arrive, Wait, BulkCommit, BulkWait, FenceAsync),
     *(MmaFence, MmaAsync, MmaCommit, MmaWait, RoleBarrier, ClusterBarrier, PriorGridWait, LaunchDependents),
 )

@@ -8,7 +8,8 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from tilewright.errors import Violation
-from tilewright.ir.async_ops import Arrive, ClusterBarrier, MmaAsync, TmaLoad, TmaStore
+from tilewright.ir.async_ops import Arrive, ClusterBarrier, MmaAsync
+from tilewright.ir.copies import Copy, is_bulk
 from tilewright.ir.op import Op
 from tilewright.ir.types import Memory
 from tilewright.symbolic.expr import add, mul
@@ -62,8 +63,8 @@ def needs_cluster_scope(kernel: Kernel) -> bool:
     if not kernel.cluster:
         return False
     ops = list(kernel.walk())
-    sent = {op.target.buffer for op in ops if isinstance(op, TmaLoad) and op.multicast}
-    own = [op for op in ops if not isinstance(op, TmaLoad | TmaStore | MmaAsync)]
+    sent = {op.target.buffer for op in ops if is_bulk(op) and op.multicast}
+    own = [op for op in ops if not (is_bulk(op) or isinstance(op, MmaAsync))]
     return any(value.buffer in sent for op in own for value in (*op.read, *op.written)) or any(
         value.is_tensor and value.tensor.memory is Memory.GLOBAL for op in own for value in op.written
     )
@@ -90,7 +91,7 @@ def _operation(op: Op, cluster: Sequence[ClusterAxis]) -> Iterator[Violation]:
         return
     if not cluster:
         yield op.violation("cluster", f"{reaches} in a kernel without clusters", DECLARED)
-    elif isinstance(op, TmaLoad):
+    elif is_bulk(op):
         axes = {member.axis for member in cluster}
         for axis in op.multicast:
             if axis not in axes:
@@ -116,7 +117,7 @@ def _reaches(op: Op) -> str:
     match op:
         case ClusterBarrier():
             return "cluster_barrier"
-        case TmaLoad(multicast=axes) if axes:
+        case Copy(multicast=axes) if axes:
             return f"tma_load(multicast={axes})"
         case Arrive(block=rank) if rank is not None:
             return f"arrive(block={rank})"

@@ -132,7 +132,7 @@ def verify_conversion(op: Op, source: Value, target: Value) -> Iterator[Violatio
     if kinds[0] != kinds[1] and any(kind.components > 1 for kind in kinds):
         yield op.violation(
             "dtype",
-            f"{op.name} of {source} to {target} converts {kinds[0]} to {kinds[1]}; complex numbers are not "
+            f"{op.verb} of {source} to {target} converts {kinds[0]} to {kinds[1]}; complex numbers are not "
             "converted",
             f"{kinds[0]} on both sides",
         )

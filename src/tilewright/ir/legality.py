@@ -66,6 +66,36 @@ def verify_copy(op: Copy) -> Iterator[Violation]:
         yield from _verify_spread(op, next(iter(maps)), source)
 
 
+def verify_async_copy(op: Copy) -> Iterator[Violation]:
+    """As `verify_copy`; global to shared, equal dtypes, accesses of 4, 8 or 16 bytes."""
+    yield from verify_copy(op)
+    size = (op.vector or 0) * op.source.dtype.bytes
+    if op.way != ("global", "shared"):
+        yield op.violation("copy_async", "asynchronous copies go from global to shared memory", "copy")
+    elif op.other != 0:
+        text = f"copies in the background read 0 outside of {op.source}, not {op.other}"
+        yield op.violation("other", text, "copy")
+    elif op.source.dtype != op.target.dtype:
+        text = f"cannot convert {op.source.dtype} to {op.target.dtype} in the background"
+        yield op.violation("copy_async", text, "copy")
+    elif op.vector and size not in (4, 8, 16):
+        least = max(4 // op.source.dtype.bytes, 1)
+        fits = widest_vector(op) >= least
+        yield op.violation(
+            "copy_async",
+            f"vector {op.vector} of {op.source.dtype} is {size} bytes; copy_async moves 4, 8 or 16",
+            f"vector={least}" if fits else "no vector: it is copied at once",
+        )
+
+
+def verify_matrix_copy(op: Copy) -> Iterator[Violation]:
+    """As `verify_copy`; between shared memory and registers."""
+    yield from verify_copy(op)
+    if set(op.way) != {"shared", "registers"}:
+        text = f"matrices move between shared memory and registers, not from {op.way[0]} to {op.way[1]}"
+        yield op.violation("engine", text, "engine='direct'")
+
+
 def _verify_other(op: Copy) -> Iterator[Violation]:
     """What elements outside of the source read as is a number of its dtype, and there is an outside."""
     kind = op.source.dtype

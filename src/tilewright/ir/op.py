@@ -40,6 +40,16 @@ class Op:
     roles: ClassVar[dict[str, str]] = {}
     location: Location | None = field(default=None, kw_only=True, compare=False, repr=False)
 
+    @property
+    def variant(self) -> str:
+        """Which of several rules of a target serves the operation; empty if there is one for all."""
+        return ""
+
+    @property
+    def verb(self) -> str:
+        """What authors call the operation."""
+        return self.name
+
     def _with_role(self, *roles: str) -> tuple[Any, ...]:
         found: list[Any] = []
         for name, role in self.roles.items():

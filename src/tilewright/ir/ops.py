@@ -16,6 +16,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import Violation
 from tilewright.ir import elementwise_legality, legality
 from tilewright.ir.async_ops import ASYNC_OPS
+from tilewright.ir.copies import ENGINES, Copy
 from tilewright.ir.elementwise import FUNCTIONS, result_dtype
 from tilewright.ir.fragment_ops import FRAGMENT_OPS, Redistribute
 from tilewright.ir.integer_ops import INTEGER_OPS, GetVariable, Let, ReadIndex, SetVariable, Variable
@@ -29,13 +30,13 @@ from tilewright.views.transforms import Transform
 from tilewright.views.view import View
 
 __all__ = [
+    "KINDS",
     "OPS",
     "AsyncCommit",
     "AsyncWait",
     "Barrier",
     "Block",
     "Copy",
-    "CopyAsync",
     "Elementwise",
     "Fill",
     "For",
@@ -133,77 +134,6 @@ class Partition(Op):
         """Type of the result."""
         old = source.tensor
         return TensorType(old.memory, old.dtype, old.view, old.align, distribution)
-
-
-@dataclass(frozen=True)
-class Copy(Op):
-    """``target = source``, element by element, converting to the target's dtype (round to nearest even).
-
-    Elements invalid in the source read as ``other``; those invalid in the target are not written.
-
-    Args:
-        source: tensor or fragment.
-        target: tensor or fragment of the same shape.
-        distribution: which thread moves what, for a copy between memories; a fragment brings its own.
-        vector: elements per access along the distribution's first value mode; None: the widest legal.
-        other: what elements outside of the source read as, in the source's dtype.
-    """
-
-    name = "copy"
-    roles: ClassVar = {"source": "reads", "target": "writes"}
-    source: Value
-    target: Value
-    distribution: Distribution | None = None
-    vector: int | None = None
-    other: float | int = 0
-
-    @property
-    def spread(self) -> Distribution:
-        """The distribution that the copy follows."""
-        if self.distribution is not None:
-            return self.distribution
-        for value in (self.target, self.source):
-            if isinstance(value.type, FragmentType | TensorType) and value.type.distribution is not None:
-                return value.type.distribution
-        raise TypeError(f"copy {self.source} -> {self.target} has no distribution")
-
-    def verify(self) -> Iterator[Violation]:
-        """Shapes agree, the distribution covers the tile once, the vector is legal on both sides."""
-        yield from legality.verify_copy(self)
-
-
-@dataclass(frozen=True)
-class CopyAsync(Copy):
-    """``target = source`` from global to shared memory, in the background; complete after `AsyncWait`."""
-
-    name = "copy_async"
-
-    def verify(self) -> Iterator[Violation]:
-        """As `Copy`; global to shared, equal dtypes, accesses of 4, 8 or 16 bytes."""
-        yield from legality.verify_copy(self)
-        memories = tuple(v.tensor.memory if v.is_tensor else None for v in (self.source, self.target))
-        if memories != (Memory.GLOBAL, Memory.SHARED):
-            yield self.violation("copy_async", "asynchronous copies go from global to shared memory", "copy")
-        elif self.other != 0:
-            text = f"copies in the background read 0 outside of {self.source}, not {self.other}"
-            yield self.violation("other", text, "copy")
-        elif self.source.dtype != self.target.dtype:
-            yield self.violation(
-                "copy_async",
-                f"cannot convert {self.source.dtype} to {self.target.dtype} in the background",
-                "copy",
-            )
-        elif self.vector and (size := self.vector * self.source.dtype.bytes) not in (4, 8, 16):
-            yield self.violation(
-                "copy_async",
-                f"vector {self.vector} of {self.source.dtype} is {size} bytes; copy_async moves 4, 8 or 16",
-                self._nearest(max(4 // self.source.dtype.bytes, 1)),
-            )
-
-    def _nearest(self, least: int) -> str:
-        """The narrowest vector that is moved in the background, if it is legal here."""
-        found = legality.widest_vector(self)
-        return f"vector={least}" if found >= least else "no vector: it is copied at once"
 
 
 @dataclass(frozen=True)
@@ -349,9 +279,14 @@ class If(Op):
 
 
 OPS: tuple[type[Op], ...] = (
-    *(Shared, Fragment, Reshape, Partition, Copy, CopyAsync, AsyncCommit, AsyncWait, Fill),
+    *(Shared, Fragment, Reshape, Partition, Copy, AsyncCommit, AsyncWait, Fill),
     Elementwise,
     *FRAGMENT_OPS,
     *(Mma, Barrier, WarpBarrier, *INTEGER_OPS, For, If),
     *ASYNC_OPS,
 )
+
+KINDS: tuple[tuple[type[Op], str], ...] = tuple(
+    (op, variant) for op in OPS for variant in (ENGINES if op is Copy else ("",))
+)
+"""Every operation, and of copies every engine: what a target may have a rule for."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -183,7 +184,8 @@ class _Parser:
 
     def op(self, what: str, positional: list[Any], named: dict[str, Any], result: str = "") -> Op:
         op = _OPS[what]
-        fields = [field for field, role in op.roles.items() if role != "defines"]
+        named_only = {f.name for f in dataclasses.fields(op) if f.default is not dataclasses.MISSING}
+        fields = [name for name, role in op.roles.items() if role != "defines" and name not in named_only]
         operands = dict(zip(fields, positional, strict=True))
         for field, operand in operands.items():
             if not isinstance(operand, Value | tuple) and not (op is Fill and field == "value"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.ir.async_ops import TmaLoad, TmaStore
+from tilewright.ir.copies import is_bulk
 from tilewright.ir.kernel import Kernel, Param, SizeParam, TensorParam
 from tilewright.ir.types import Value
 from tilewright.ir.verify import used_symbols
@@ -29,6 +29,6 @@ def _accessed_otherwise(kernel: Kernel) -> set[Value]:
     """The buffers that some operation other than TMA names."""
     found: set[Value] = set()
     for op in kernel.walk():
-        moved = op.source if isinstance(op, TmaLoad) else op.target if isinstance(op, TmaStore) else None
-        found.update(value.buffer for value in op.operands if value is not moved)
+        if not is_bulk(op):
+            found.update(value.buffer for value in op.operands)
     return found

@@ -6,7 +6,7 @@ The canonical text has no addresses, no paths and no locations: it keys the cach
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 from tilewright.calls import layouts
@@ -117,7 +117,7 @@ class _Printer:
             value = getattr(record, f.name)
             if f.name == "location" or role == "defines" or isinstance(value, Block):
                 continue
-            if role is not None:
+            if role is not None and f.default is MISSING:
                 operands.append(self.show(value))
             elif value != f.default:
                 attributes.append(f"{f.name}={self.show(value)}")

@@ -51,7 +51,7 @@ def _early(op: Op) -> Iterator[Violation]:
             if value.is_tensor and value.tensor.memory is Memory.GLOBAL:
                 yield op.violation(
                     RULE,
-                    f"{op.name} {verb} {value.buffer} before the wait for the grid before, which may not "
+                    f"{op.verb} {verb} {value.buffer} before the wait for the grid before, which may not "
                     f"have {'written' if verb == 'reads' else 'read'} it yet",
                     "after tw.prior_grid_wait()",
                 )

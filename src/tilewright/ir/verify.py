@@ -8,7 +8,8 @@ from typing import Any
 
 from tilewright.errors import Violation
 from tilewright.ir import clusters, prior_grid_legality
-from tilewright.ir.async_ops import MBarrier, Role, RoleBarrier, TmaLoad, TmaStore
+from tilewright.ir.async_ops import MBarrier, Role, RoleBarrier
+from tilewright.ir.copies import is_bulk
 from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Derived, Kernel, SizeParam
 from tilewright.ir.ops import Block, For, Mma, Op
@@ -155,7 +156,7 @@ def used_symbols(kernel: Kernel) -> set[Sym]:
         found |= op_symbols(op)
         for value in op.operands:
             # A tensor map holds the sizes of the array that TMA moves.
-            by_map = isinstance(op, TmaLoad | TmaStore) and value.name in mapped
+            by_map = is_bulk(op) and value.name in mapped
             if isinstance(value.type, TensorType) and op.read + op.written and not by_map:
                 found |= _symbols(value.type.view)
     for axis in kernel.grid:

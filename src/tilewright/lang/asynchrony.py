@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from tilewright.errors import TraceError
 from tilewright.ir import async_ops as ops
+from tilewright.ir.copies import Copy
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.types import BarrierType, Value
 from tilewright.lang.clusters import other_block, shared_axes
@@ -149,9 +150,11 @@ def tma_load(
             at the same place of their shared memory, and its bytes count at their own barriers.
     """
     current().emit(
-        ops.TmaLoad,
+        Copy,
         source=source.value,
         target=target.value,
+        engine="bulk",
+        completion="barrier",
         barrier=barrier.value,
         stage=barrier.stage,
         at=tuple(unwrap(i) for i in as_tuple(at)),
@@ -170,7 +173,8 @@ def tma_store(source: Tensor, target: Tensor, at: Sequence[Index]) -> None:
         at: the box's first element; not before the tensor.
     """
     place = tuple(unwrap(i) for i in as_tuple(at))
-    current().emit(ops.TmaStore, source=source.value, target=target.value, at=place)
+    ends = {"source": source.value, "target": target.value}
+    current().emit(Copy, **ends, engine="bulk", completion="group", at=place)
 
 
 @verb

@@ -14,7 +14,6 @@ from tilewright.ir.ops import (
     AsyncWait,
     Barrier,
     Copy,
-    CopyAsync,
     Fill,
     Mma,
     Shared,
@@ -206,7 +205,7 @@ def copy(
         other: what elements of the tile outside of the source's array read as, a number of its dtype; they
             are written where they lie inside of the target.
     """
-    _copy(Copy, source, target, (threads, vector, vector_dim, access_order), other)
+    _copy(source, target, (threads, vector, vector_dim, access_order), other)
 
 
 @verb
@@ -224,10 +223,11 @@ def copy_async(
 
     As `copy`; what lies outside of the source's array reads as 0, and any ``other`` is refused.
     """
-    _copy(CopyAsync, source, target, (threads, vector, vector_dim, access_order), other)
+    how = threads, vector, vector_dim, access_order
+    _copy(source, target, how, other, engine="async", completion="group")
 
 
-def _copy(op: type[Copy], source: Any, target: Any, how: tuple[Any, Any, Any, Any], other: float) -> None:
+def _copy(source: Any, target: Any, how: tuple[Any, Any, Any, Any], other: float, **engine: str) -> None:
     tracer = current()
     threads, vector, vector_dim, access_order = how
     width = None if vector is None else constant("vector", vector)
@@ -241,12 +241,13 @@ def _copy(op: type[Copy], source: Any, target: Any, how: tuple[Any, Any, Any, An
             tracer.violate("threads x slice = tile", what, nearest)
             return
     tracer.emit(
-        op,
+        Copy,
         source=source.value,
         target=target.value,
         distribution=spread,
         vector=width,
         other=number(other),
+        **engine,
     )
 
 

@@ -17,8 +17,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tilewright.ir.copies import is_by_threads
 from tilewright.ir.kernel import Derived, Kernel, SizeParam
-from tilewright.ir.ops import Copy
 from tilewright.passes.rewrite import names_of
 from tilewright.symbolic.expr import floordiv, maximum
 from tilewright.symbolic.nodes import FloorDiv, Int, Mod, Sym
@@ -67,7 +67,7 @@ def _inverse(divisor: Int) -> Int:
 def _divisions(kernel: Kernel) -> Iterator[FloorDiv | Mod]:
     """The divisions in the views that copies access, in program order."""
     for op in kernel.walk():
-        if not isinstance(op, Copy):
+        if not is_by_threads(op):
             continue
         for value in (op.source, op.target):
             if value.is_tensor:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from tilewright.ir.async_ops import MmaAsync, TmaLoad, TmaStore
+from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.builder import make
+from tilewright.ir.copies import is_bulk
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Op, Reshape, Shared
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
@@ -28,7 +29,7 @@ def uses(kernel: Kernel, op: Shared) -> tuple[Op, ...]:
 
 def observes_addresses(op: Op) -> bool:
     """Whether an operation depends on where elements lie: a swizzle of offsets, and asynchronous hardware."""
-    if isinstance(op, TmaLoad | TmaStore | MmaAsync):
+    if is_bulk(op) or isinstance(op, MmaAsync):
         return True
     return isinstance(op, Reshape) and isinstance(op.transform, Swizzle)
 

@@ -27,23 +27,28 @@ class RuleTable:
     def __init__(self, target: str, parent: RuleTable | None = None) -> None:
         self.target = target
         self.parent = parent
-        self._rules: dict[type[Op], Callable[..., Any]] = {}
+        self._rules: dict[tuple[type[Op], str], Callable[..., Any]] = {}
 
-    def rule(self, *ops: type[Op]) -> Callable[[RuleType], RuleType]:
-        """Decorate the function that serves the operation classes ``ops``."""
+    def rule(self, *ops: type[Op], variant: str = "") -> Callable[[RuleType], RuleType]:
+        """Decorate the function that serves the operation classes ``ops``.
+
+        Args:
+            ops: the classes.
+            variant: which operations of them, by `Op.variant`: of copies the engine.
+        """
 
         def register(function: RuleType) -> RuleType:
             for op in ops:
-                self._rules[op] = function
+                self._rules[op, variant] = function
             return function
 
         return register
 
-    def find(self, op: type[Op]) -> Callable[..., Any] | None:
+    def find(self, op: type[Op], variant: str = "") -> Callable[..., Any] | None:
         """The rule of an operation class here or in a parent, or None."""
-        if op in self._rules:
-            return self._rules[op]
-        return None if self.parent is None else self.parent.find(op)
+        if (op, variant) in self._rules:
+            return self._rules[op, variant]
+        return None if self.parent is None else self.parent.find(op, variant)
 
     def lookup(self, op: Op) -> Callable[..., Any]:
         """The rule of an operation.
@@ -51,7 +56,7 @@ class RuleTable:
         Raises:
             MissingRuleError: the target has none; names the operation and the target.
         """
-        found = self.find(type(op))
+        found = self.find(type(op), op.variant)
         if found is None:
-            raise MissingRuleError(f"target {self.target} has no rule for operation {op.name}", op.location)
+            raise MissingRuleError(f"target {self.target} has no rule for operation {op.verb}", op.location)
         return found

@@ -7,24 +7,24 @@ from collections.abc import Iterator
 from tilewright.arch import Arch
 from tilewright.errors import Violation
 from tilewright.ir import async_ops
+from tilewright.ir.copies import BULK_VERBS, is_bulk
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Elementwise, Mma, Op
 from tilewright.ir.types import ScalarType, Value
 from tilewright.targets.target import CPU
 
-INSTEAD: dict[type[Op], str] = {
-    async_ops.Role: "the same operations for all warps",
-    async_ops.TmaLoad: "tw.copy",
-    async_ops.TmaStore: "tw.copy",
-    async_ops.MmaAsync: "tw.mma",
-    async_ops.MmaFence: "tw.mma, which needs none",
-    async_ops.MmaCommit: "tw.mma, which needs none",
-    async_ops.MmaWait: "tw.mma, which needs none",
-    async_ops.BulkCommit: "tw.copy, which needs none",
-    async_ops.BulkWait: "tw.copy, which needs none",
-    async_ops.FenceAsync: "tw.copy, which needs none",
-    async_ops.PriorGridWait: "one launch after another, which need none",
-    async_ops.LaunchDependents: "one launch after another, which need none",
+INSTEAD: dict[str, str] = {
+    async_ops.Role.name: "the same operations for all warps",
+    **dict.fromkeys(BULK_VERBS, "tw.copy"),
+    async_ops.MmaAsync.name: "tw.mma",
+    async_ops.MmaFence.name: "tw.mma, which needs none",
+    async_ops.MmaCommit.name: "tw.mma, which needs none",
+    async_ops.MmaWait.name: "tw.mma, which needs none",
+    async_ops.BulkCommit.name: "tw.copy, which needs none",
+    async_ops.BulkWait.name: "tw.copy, which needs none",
+    async_ops.FenceAsync.name: "tw.copy, which needs none",
+    async_ops.PriorGridWait.name: "one launch after another, which need none",
+    async_ops.LaunchDependents.name: "one launch after another, which need none",
 }
 """What to write for an operation that runs in the background; for those that are missing, a barrier."""
 
@@ -45,12 +45,12 @@ def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
 
 def _background(kernel: Kernel) -> Iterator[Violation]:
     """Operations beside each other: each kind once, at its first line."""
-    seen: set[type[Op]] = set()
+    seen: set[str] = set()
     for op in kernel.walk():
-        if isinstance(op, async_ops.ASYNC_OPS) and type(op) not in seen:
-            seen.add(type(op))
-            text = f"{op.name} runs on cuda and reference; on a CPU, one thread runs the whole block"
-            yield op.violation("target", text, INSTEAD.get(type(op), "tw.barrier"))
+        if (isinstance(op, async_ops.ASYNC_OPS) or is_bulk(op)) and op.verb not in seen:
+            seen.add(op.verb)
+            text = f"{op.verb} runs on cuda and reference; on a CPU, one thread runs the whole block"
+            yield op.violation("target", text, INSTEAD.get(op.verb, "tw.barrier"))
 
 
 def _operation(op: Op) -> Iterator[Violation]:

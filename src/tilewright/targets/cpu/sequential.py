@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from tilewright.arch import Arch
 from tilewright.dtypes import DType, f32
 from tilewright.ir.builder import make
+from tilewright.ir.copies import is_in_background
 from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.mma import TiledMma
@@ -21,7 +22,6 @@ from tilewright.ir.ops import (
     AsyncWait,
     Barrier,
     Copy,
-    CopyAsync,
     Fragment,
     Mma,
     Op,
@@ -107,7 +107,7 @@ class _Sequence:
         match op:
             case Copy():
                 spread = None if op.distribution is None else self.of(op.distribution)
-                return (Copy(op.source, op.target, spread, other=op.other, location=op.location),)
+                return (replace(op, distribution=spread, vector=None, engine=None, completion="none"),)
             case Fragment():
                 spread = self.of(op.distribution)
                 name = op.result.name
@@ -153,7 +153,7 @@ def drop_threads(kernel: Kernel, arch: Arch) -> tuple[Kernel, tuple[str, ...]]:
         notes.append(
             f"one thread does the work of {kernel.threads}; {dropped} synchronisations hold nothing back"
         )
-    if any(isinstance(op, CopyAsync) for op in kernel.walk()):
+    if any(is_in_background(op) for op in kernel.walk()):
         notes.append("asynchronous copies complete at once")
     notes += [
         f"accumulators of {shape[0]}x{shape[1]} lie in micro-tiles of {tile.rows}x{tile.columns}"

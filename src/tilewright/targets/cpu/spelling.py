@@ -8,7 +8,6 @@ from tilewright.ir.ops import (
     AsyncWait,
     Barrier,
     Copy,
-    CopyAsync,
     Elementwise,
     Fill,
     Fragment,
@@ -31,7 +30,8 @@ from tilewright.targets.target import CPU
 CPU_RULES = RuleTable(CPU.name, C_RULES)
 """Operations on single elements come as `Pointwise`; only those on the kernel's numbers come alone."""
 
-CPU_RULES.rule(Copy, CopyAsync)(emit_copy)
+for _engine in ("direct", "matrix", "async"):  # one thread makes each of them at once
+    CPU_RULES.rule(Copy, variant=_engine)(emit_copy)
 CPU_RULES.rule(Redistribute)(emit_redistribute)
 CPU_RULES.rule(Mma)(emit_mma)
 CPU_RULES.rule(Pointwise)(emit_pointwise)

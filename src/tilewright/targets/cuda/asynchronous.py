@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tilewright.ir import async_ops as ops
 from tilewright.ir.async_legality import SPAN_BYTES, Panels, panels
 from tilewright.ir.clusters import needs_cluster_scope, sharing
+from tilewright.ir.copies import Copy, is_bulk_load
 from tilewright.ir.kernel import layout_shared
 from tilewright.ir.op import Op
 from tilewright.ir.types import Value
@@ -97,9 +98,18 @@ def _barrier(emitter: SimtEmitter, barrier: Value, stage: Int) -> str:
     return emitter.plus(emitter.name(barrier), stage)
 
 
-@CUDA_RULES.rule(ops.TmaLoad)
-def tma_load(emitter: SimtEmitter, op: ops.TmaLoad) -> None:
+@CUDA_RULES.rule(Copy, variant="bulk")
+def bulk_copy(emitter: SimtEmitter, op: Copy) -> None:
+    """``cp.async.bulk.tensor``, by the role's first thread."""
+    if is_bulk_load(op):
+        _tma_load(emitter, op)
+    else:
+        _tma_store(emitter, op)
+
+
+def _tma_load(emitter: SimtEmitter, op: Copy) -> None:
     """``cp.async.bulk.tensor`` into shared memory, completing on the barrier; of several blocks by a mask."""
+    assert op.barrier is not None, "the verifier asks for one"
     place = _barrier(emitter, op.barrier, op.stage)
     places = [_map(emitter, op, op.source, op.target), _address(emitter, op.target), place]
     function, how = "tma_load", "by TMA"
@@ -120,8 +130,7 @@ def _mask(emitter: SimtEmitter, axes: tuple[int, ...]) -> str:
     return f"{mask:#x}" if shift == 0 else f"{mask:#x} << {emitter.spell(shift, tight=True)}"
 
 
-@CUDA_RULES.rule(ops.TmaStore)
-def tma_store(emitter: SimtEmitter, op: ops.TmaStore) -> None:
+def _tma_store(emitter: SimtEmitter, op: Copy) -> None:
     """``cp.async.bulk.tensor`` out of shared memory."""
     emitter.comment(op, f"{op.source} -> {op.target}, by TMA")
     places = [_map(emitter, op, op.target, op.source), _address(emitter, op.source)]

@@ -9,9 +9,10 @@ from tilewright.arch import Arch
 from tilewright.dtypes import DType
 from tilewright.errors import Violation
 from tilewright.ir.async_ops import ASYNC_OPS, Role, RoleBarrier
+from tilewright.ir.copies import BULK_VERBS, is_in_background
 from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import CopyAsync, Elementwise, Mma, Op, Shared
+from tilewright.ir.ops import Elementwise, Mma, Op, Shared
 from tilewright.ir.types import Value
 from tilewright.targets.atoms import TENSOR_CORE
 from tilewright.targets.cuda.prelude import MMA_FUNCTIONS
@@ -20,8 +21,8 @@ from tilewright.targets.cuda.role_registers import too_many_in_roles
 from tilewright.targets.simt.mma import MULTIPLY_ADD
 from tilewright.targets.target import CUDA
 
-SINCE_SM_90 = {*ASYNC_OPS} - {Role, RoleBarrier}
-"""Bulk copies and their barriers, asynchronous MMA, dependent launches."""
+SINCE_SM_90 = {op.name for op in ASYNC_OPS} - {Role.name, RoleBarrier.name} | {*BULK_VERBS}
+"""The verbs of bulk copies, asynchronous MMA, dependent launches."""
 
 
 def violations(kernel: Kernel, arch: Arch | str) -> list[Violation]:
@@ -112,9 +113,9 @@ def _shared(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
 def _operation(op: Op, arch: Arch) -> Iterator[Violation]:
     if isinstance(op, Mma):
         yield from _atom(op, arch)
-    elif type(op) in SINCE_SM_90 and "sm_90" not in arch.features:
-        yield op.violation("target", f"{arch.name} has no {op.name}", "sm_90a")
-    elif isinstance(op, CopyAsync) and "cp_async" not in arch.features:
+    elif op.verb in SINCE_SM_90 and "sm_90" not in arch.features:
+        yield op.violation("target", f"{arch.name} has no {op.verb}", "sm_90a")
+    elif is_in_background(op) and "cp_async" not in arch.features:
         yield op.violation("copy_async", f"{arch.name} copies nothing in the background", "copy")
     elif isinstance(op, Elementwise):
         dtypes = [op.result.dtype, *(v.dtype for v in op.operands_ if isinstance(v, Value))]

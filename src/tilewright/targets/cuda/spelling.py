@@ -7,7 +7,6 @@ from tilewright.ir.ops import (
     AsyncWait,
     Barrier,
     Copy,
-    CopyAsync,
     Mma,
     Shared,
     WarpBarrier,
@@ -45,7 +44,8 @@ def shared(emitter: SimtEmitter, op: Shared) -> None:
     emitter.line(f"{kind}* const {emitter.name(op.result)} = ({kind}*){place};")
 
 
-@CUDA_RULES.rule(Copy)
+@CUDA_RULES.rule(Copy, variant="direct")
+@CUDA_RULES.rule(Copy, variant="matrix")
 def copy(emitter: SimtEmitter, op: Copy) -> None:
     """By ``ldmatrix`` or ``stmatrix`` where they fit, else by loads and stores."""
     if (stored := stores_by_matrix(op, emitter.features)) is not None:
@@ -90,8 +90,8 @@ def _store_matrices(emitter: SimtEmitter, op: Copy, how: MatrixLoad) -> None:
             emitter.line(f"st{how.matrices}({emitter.plus(pointer, step)}, {packed});")
 
 
-@CUDA_RULES.rule(CopyAsync)
-def copy_async(emitter: SimtEmitter, op: CopyAsync) -> None:
+@CUDA_RULES.rule(Copy, variant="async")
+def copy_async(emitter: SimtEmitter, op: Copy) -> None:
     """``cp.async``, with zeros where the source does not exist."""
     vector = op.vector or 1
     guard = emitter.participants(op.spread, once=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.ir.async_ops import TmaLoad, TmaStore
+from tilewright.ir.copies import is_bulk, is_bulk_load
 from tilewright.ir.kernel import Kernel, TensorMap
 from tilewright.ir.types import Value
 
@@ -13,9 +13,9 @@ def derive_tensor_maps(kernel: Kernel) -> Kernel:
     """Add a tensor map for every pair of a tensor and a box that TMA copies."""
     maps: dict[tuple[str, tuple[int, ...]], TensorMap] = {}
     for op in kernel.walk():
-        if not isinstance(op, TmaLoad | TmaStore):
+        if not is_bulk(op):
             continue
-        tensor, tile = (op.source, op.target) if isinstance(op, TmaLoad) else (op.target, op.source)
+        tensor, tile = (op.source, op.target) if is_bulk_load(op) else (op.target, op.source)
         key = (tensor.name, box_of(tensor, tile))
         if key not in maps:
             same = sum(1 for name, _ in maps if name == tensor.name)

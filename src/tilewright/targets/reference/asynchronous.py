@@ -9,6 +9,7 @@ import numpy as np
 
 from tilewright.ir import async_ops as ops
 from tilewright.ir.clusters import sharing
+from tilewright.ir.copies import Copy, is_bulk_load
 from tilewright.ir.op import Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Int
@@ -199,10 +200,18 @@ def _overtaken(machine: Machine, barrier: TransactionBarrier, wait: Passed) -> N
 # ---------------------------------------------------------------- bulk copies
 
 
-@REFERENCE.rule(ops.TmaLoad)
-def _tma_load(machine: Machine, warp: Warp, op: ops.TmaLoad) -> None:
+@REFERENCE.rule(Copy, variant="bulk")
+def _bulk_copy(machine: Machine, warp: Warp, op: Copy) -> None:
     if warp.rank:
         return
+    if is_bulk_load(op):
+        _load_in_bulk(machine, warp, op)
+    else:
+        store_box(machine, warp, op)
+
+
+def _load_in_bulk(machine: Machine, warp: Warp, op: Copy) -> None:
+    assert op.barrier is not None, "the verifier asks for one"
     cluster = warp.block.cluster.blocks
     mask, shift = sharing(machine.kernel.cluster, op.multicast)
     ranks = mask << warp.int(shift)
@@ -221,12 +230,6 @@ def _tma_load(machine: Machine, warp: Warp, op: ops.TmaLoad) -> None:
     load_box(machine, warp, op, targets)
     # The phase comes after the copy was issued, but not after what its warp does from now on.
     warp.agent.advance()
-
-
-@REFERENCE.rule(ops.TmaStore)
-def _tma_store(machine: Machine, warp: Warp, op: ops.TmaStore) -> None:
-    if not warp.rank:
-        store_box(machine, warp, op)
 
 
 @REFERENCE.rule(ops.BulkCommit)

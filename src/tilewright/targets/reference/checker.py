@@ -242,8 +242,8 @@ class Checker:
         name = barrier.name.partition("[")[0]
         key = (kind, name, id(op), None if other is None else id(other[1]))
         if self.findings.is_new(key, 1):
-            earlier = None if other is None else _at(*other, _ACTIONS.get(other[1].name, "use"))
-            access = _at(agent, op, _ACTIONS.get(op.name, "use"))
+            earlier = None if other is None else _at(*other, _ACTIONS.get(other[1].verb, "use"))
+            access = _at(agent, op, _ACTIONS.get(op.verb, "use"))
             where = (barrier.stage,)
             self.findings.add(
                 key, Finding(kind, name, "barrier", where, 0, access, earlier, reason, unit="times")

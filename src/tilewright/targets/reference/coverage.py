@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from tilewright.ir.async_ops import Arrive, MBarrier, TmaLoad, Wait
+from tilewright.ir.async_ops import Arrive, MBarrier, Wait
+from tilewright.ir.copies import is_bulk_load
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, For, Op
 from tilewright.ir.types import Memory, TensorType
@@ -146,7 +147,7 @@ def stages_of(loop: For) -> int:
             if isinstance(value.type, TensorType) and value.type.memory is Memory.SHARED:
                 longest = max(longest, _remainder(value.type.view.offset, loop.index))
                 longest = max(longest, int(value in op.written))
-        if isinstance(op, Arrive | Wait | TmaLoad):
+        if isinstance(op, Arrive | Wait) or is_bulk_load(op):
             longest = max(longest, _remainder(op.stage, loop.index))
     return longest
 

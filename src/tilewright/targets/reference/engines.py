@@ -9,7 +9,7 @@ stmatrix".
 
 from __future__ import annotations
 
-from tilewright.ir.ops import Copy, CopyAsync, Mma, Op
+from tilewright.ir.ops import Copy, Mma, Op
 from tilewright.ir.types import Memory, Value
 from tilewright.targets.simt.matrices import loads_by_matrix, matrix_load, stores_by_matrix
 from tilewright.threads.distribution import Distribution
@@ -50,9 +50,7 @@ def _may_be(op: Op, value: Value, spread: Distribution) -> bool:
     if value.tensor.memory is not Memory.SHARED:
         return False
     match op:
-        case CopyAsync():
-            return False
-        case Copy():
+        case Copy(engine=None | "matrix"):
             how = loads_by_matrix(op) if value is op.source else stores_by_matrix(op, _FEATURES)
             return how is not None
         case Mma():

@@ -63,7 +63,7 @@ def describe(op: Op) -> str:
         >>> describe(Barrier())
         'barrier()'
     """
-    return f"{op.name}({', '.join(value.name for value in op.operands)})"
+    return f"{op.verb}({', '.join(value.name for value in op.operands)})"
 
 
 @dataclass(frozen=True)

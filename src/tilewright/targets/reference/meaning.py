@@ -50,13 +50,14 @@ def _fragment(machine: Machine, warp: Warp, op: ops.Fragment) -> None:
     warp.registers[op.result] = registers
 
 
-@REFERENCE.rule(ops.Copy)
+@REFERENCE.rule(ops.Copy, variant="direct")
+@REFERENCE.rule(ops.Copy, variant="matrix")
 def _copy(machine: Machine, warp: Warp, op: ops.Copy) -> None:
     _move(machine, warp, op, warp.agent)
 
 
-@REFERENCE.rule(ops.CopyAsync)
-def _copy_async(machine: Machine, warp: Warp, op: ops.CopyAsync) -> None:
+@REFERENCE.rule(ops.Copy, variant="async")
+def _copy_async(machine: Machine, warp: Warp, op: ops.Copy) -> None:
     _move(machine, warp, op, warp.copies)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from tilewright.ir import async_ops, ops
 from tilewright.ir.clusters import sharing
+from tilewright.ir.copies import is_bulk, is_bulk_load
 from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.op import Op
 from tilewright.ir.types import Memory, Value
@@ -15,18 +16,16 @@ from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.state import Steps, Warp
 from tilewright.targets.rules import RuleTable
 
-BARRIERS = (async_ops.Arrive, async_ops.Wait, async_ops.TmaLoad)
-
 RECORDED = (
-    *BARRIERS,
-    *(ops.Copy, ops.CopyAsync, ops.AsyncCommit, ops.AsyncWait, ops.Mma, ops.Elementwise, Reduce, ops.Barrier),
-    *(async_ops.TmaStore, async_ops.BulkCommit, async_ops.BulkWait, async_ops.RoleBarrier),
+    *(async_ops.Arrive, async_ops.Wait),
+    *(ops.Copy, ops.AsyncCommit, ops.AsyncWait, ops.Mma, ops.Elementwise, Reduce, ops.Barrier),
+    *(async_ops.BulkCommit, async_ops.BulkWait, async_ops.RoleBarrier),
     *(async_ops.ClusterBarrier, async_ops.MmaAsync, async_ops.MmaCommit, async_ops.MmaWait),
 )
 """What takes time or orders what does; integers, views and loops do neither."""
 
-ONE_THREAD = (async_ops.TmaLoad, async_ops.TmaStore, async_ops.BulkCommit, async_ops.BulkWait)
-"""What the first warp of a role does for all."""
+ONE_THREAD = (async_ops.BulkCommit, async_ops.BulkWait)
+"""What the first warp of a role does for all, beside bulk copies."""
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,8 @@ class Recorder(RuleTable):
         self.executions.append(execution)
         ranks = _ranks(machine, warp, op)
         execution.touches = tuple(_touches(machine, warp, op, ranks))
-        if isinstance(op, BARRIERS):
+        if isinstance(op, async_ops.Arrive | async_ops.Wait) or is_bulk_load(op):
+            assert op.barrier is not None
             execution.barrier, execution.stage = str(op.barrier), warp.int(op.stage)
             reached = {}
             for rank in ranks:
@@ -164,7 +164,9 @@ class Recorder(RuleTable):
 
 
 def _is_left_to_the_first(op: Op) -> bool:
-    return isinstance(op, ONE_THREAD) or (isinstance(op, async_ops.Arrive) and op.each != "warp")
+    if isinstance(op, ONE_THREAD) or is_bulk(op):
+        return True
+    return isinstance(op, async_ops.Arrive) and op.each != "warp"
 
 
 def _ranks(machine: Machine, warp: Warp, op: Op) -> list[int]:
@@ -173,7 +175,7 @@ def _ranks(machine: Machine, warp: Warp, op: Op) -> list[int]:
     match op:
         case async_ops.Arrive() if op.block is not None:
             return [rank for rank in blocks if rank == warp.int(op.block)]
-        case async_ops.TmaLoad():
+        case ops.Copy(engine="bulk", completion="barrier"):
             mask, shift = sharing(machine.kernel.cluster, op.multicast)
             return [rank for rank in blocks if mask << warp.int(shift) >> rank & 1]
         case _:

@@ -274,7 +274,7 @@ def _block_violations(
 def _violations(op: Op, threads: int, lanes: int, first: int, place: str) -> Iterable[Violation]:
     spreads: list[Distribution] = []
     match op:
-        case Copy():
+        case Copy() if op.engine != "bulk":
             spreads.append(op.spread)
         case Reduce():
             yield from op.outside_warps(lanes)
@@ -295,7 +295,7 @@ def _violations(op: Op, threads: int, lanes: int, first: int, place: str) -> Ite
                 yield op.violation("atom", text, f"a role from warp 0 or {op.mma.atom.lanes // lanes}")
     for spread in spreads:
         if spread.size_threads > threads:
-            text = f"{op.name} takes {spread.size_threads} threads; the {place} has {threads}"
+            text = f"{op.verb} takes {spread.size_threads} threads; the {place} has {threads}"
             warps = -(-spread.size_threads // lanes)
             nearest = f"threads={spread.size_threads}" if place == "block" else f"tw.role(warps={warps})"
             yield op.violation("threads", text, nearest)

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.async_ops import Arrive, TmaLoad, TmaStore, Wait
+from tilewright.ir.async_ops import Arrive, Wait
+from tilewright.ir.copies import Copy, is_bulk
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import For, If, Let, ReadIndex, Reshape, SetVariable, Variable
 from tilewright.ir.types import Memory, TensorType, Value
@@ -99,10 +100,10 @@ def _decisive(kernel: Kernel) -> Iterator[Any]:
                 yield from (part for part in (op.stage, op.block) if part is not None)
             case Wait():
                 yield from (op.stage, op.parity)
-            case TmaLoad():
+            case Copy(engine="bulk", completion="barrier"):
                 yield op.stage
                 yield _box(op.at, op.source, op.target)
-            case TmaStore():
+            case Copy(engine="bulk"):
                 yield _box(op.at, op.target, op.source)
             case Reshape():
                 for _, span in own_spans(op):
@@ -127,7 +128,7 @@ def _places(kernel: Kernel) -> Iterable[list[Int]]:
             if value.tensor.memory is not Memory.GLOBAL:
                 continue
             view = value.tensor.view
-            if isinstance(op, TmaLoad | TmaStore):
+            if is_bulk(op):
                 at = dict(zip(view.coords[-len(op.at) :], op.at, strict=True))
                 found.setdefault(value.buffer, []).append(substitute(view.offset, at))
             elif value not in seen:

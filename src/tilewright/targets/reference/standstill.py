@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from tilewright.ir.async_ops import TmaLoad
+from tilewright.ir.copies import is_bulk_load
 from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.schedules import try_schedules
@@ -137,7 +137,7 @@ def _report_loads(checker: Checker, block: BlockState) -> None:
             for load in barrier.loads:
                 reason = f"{who} ends before the copy has: nothing waits for {barrier.state()}"
                 kind = Kind.UNFINISHED
-                if isinstance(load.op, TmaLoad) and load.agent.block != block.index:
+                if is_bulk_load(load.op) and load.agent.block != block.index:
                     kind = Kind.ENDED
                     reason += "; it may be gone when the copy writes its shared memory"
                 checker.waiting(kind, load.agent, load.op, None, reason, "write")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from tilewright.ir.async_ops import TmaLoad, TmaStore
+from tilewright.ir.copies import Copy, is_bulk_store
 from tilewright.ir.op import Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.rebuilding import evaluate
@@ -32,7 +32,7 @@ STORE_BYTES = 16
 
 
 def load_box(
-    machine: Machine, warp: Warp, op: TmaLoad, targets: Sequence[tuple[BlockState, TransactionBarrier]]
+    machine: Machine, warp: Warp, op: Copy, targets: Sequence[tuple[BlockState, TransactionBarrier]]
 ) -> None:
     """Begin ``target[i] = source[at + i]``, whose bytes count for the barrier's present phase.
 
@@ -54,7 +54,7 @@ def load_box(
 def _load_into(
     machine: Machine,
     warp: Warp,
-    op: TmaLoad,
+    op: Copy,
     into: tuple[Buffer, Array, str],
     box: tuple[Buffer, Array, Array],
     barrier: TransactionBarrier,
@@ -98,7 +98,7 @@ def _load_into(
     warp.note("load", barrier.slot, size, barrier.phase, op)
 
 
-def store_box(machine: Machine, warp: Warp, op: TmaStore) -> None:
+def store_box(machine: Machine, warp: Warp, op: Copy) -> None:
     """Begin ``target[at + i] = source[i]`` where the target has elements."""
     tile = machine.footprints.box(op.source, warp.env)
     starts = [warp.int(i) for i in op.at]
@@ -122,7 +122,7 @@ def store_box(machine: Machine, warp: Warp, op: TmaStore) -> None:
     warp.bulk.append(BulkStore(warp.stores.time, op, source, tile[moved], target, at[moved]))
 
 
-def _find_row_ends(machine: Machine, warp: Warp, op: TmaStore, target: Buffer, box: Sequence[int]) -> None:
+def _find_row_ends(machine: Machine, warp: Warp, op: Copy, target: Buffer, box: Sequence[int]) -> None:
     """Find what a store would overwrite behind the rows of its target: it writes whole units, as on an H200.
 
     Legality refuses such a target; a kernel that runs without it is found here.  Nothing is written there.
@@ -166,7 +166,7 @@ def _usable(machine: Machine, agent: Agent, op: Op, value: Value, buffer: Buffer
     outside = buffer.outside(tile.ravel()).reshape(tile.shape)
     if not machine.check:
         return np.asarray(~outside)
-    site = machine.checker.site(op, value, "read" if isinstance(op, TmaStore) else "write")
+    site = machine.checker.site(op, value, "read" if is_bulk_store(op) else "write")
     start = buffer.address + int(tile.flat[0]) * value.dtype.bytes
     if start % ALIGNMENT:
         reason = f"a box in shared memory starts at a multiple of {ALIGNMENT} bytes; this one at byte {start}"

@@ -155,7 +155,7 @@ def title(op: Copy, vector: int) -> str:
     return f"{arrow}, {bytes_} byte{'s' * (bytes_ > 1)} at a time"
 
 
-@SIMT_RULES.rule(Copy)
+@SIMT_RULES.rule(Copy, variant="direct")
 def copy(emitter: SimtEmitter, op: Copy) -> None:
     """A copy by loads and stores."""
     if op.source.is_fragment and op.target.is_fragment:

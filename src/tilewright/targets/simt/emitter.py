@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from tilewright.dtypes import DType
+from tilewright.ir.copies import Copy, is_by_threads
 from tilewright.ir.kernel import Kernel, layout_shared
-from tilewright.ir.ops import Copy, Mma, Op
+from tilewright.ir.ops import Mma, Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.expr import all_of, less
 from tilewright.symbolic.nodes import TRUE, Add, Cond, Int, Mul, Sym, Xor
@@ -206,7 +207,7 @@ def access_bytes(kernel: Kernel) -> dict[Value, int]:
     for op in kernel.walk():
         if isinstance(op, Mma):
             widths = {value: 4 for value in (op.a, op.b, op.c) if value.is_fragment}
-        elif isinstance(op, Copy) and op.source.dtype == op.target.dtype and not _in_registers(op):
+        elif is_by_threads(op) and op.source.dtype == op.target.dtype and not _in_registers(op):
             width = (op.vector or 1) * op.source.dtype.bytes
             widths = {v: width for v in (op.source, op.target) if v.is_fragment}
         else:

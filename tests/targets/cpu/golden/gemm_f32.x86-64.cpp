@@ -93,14 +93,14 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
   float* const sA = (float*)(scratch + 0);
   float* const sB = (float*)(scratch + 6720);
   float* const acc = (float*)(scratch + 15488);
-  // test_text.py:41: acc = 0
+  // test_text.py:42: acc = 0
   INDEPENDENT
   for (Index e = 0; e < 3072; ++e) {
     const float acc_e = 0.0f;
     acc[e] = acc_e;
   }
   for (Index k = 0; k < (K + 28) / 32; ++k) {
-    // test_text.py:43: sA = A_tile
+    // test_text.py:44: sA = A_tile
     {
       const Index inside0 = within(-48*m + M, 48);
       const Index inside1 = within(-32*k + K, 32);
@@ -121,7 +121,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
         }
       }
     }
-    // test_text.py:44: sB = B_tile
+    // test_text.py:45: sB = B_tile
     {
       const Index inside0 = within(-64*n + N, 64);
       const Index inside1 = within(-32*k + K, 32);
@@ -141,7 +141,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
         }
       }
     }
-    // test_text.py:48: acc += sA * sB
+    // test_text.py:49: acc += sA * sB
     {
       const Index m_panels = (within(-48*m + M, 48) + 5) / 6;
       const Index n_panels = (within(-64*n + N, 64) + 7) / 8;
@@ -153,7 +153,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       }
     }
   }
-  // test_text.py:50: C_tile = acc
+  // test_text.py:51: C_tile = acc
   {
     const Index limit0 = within(-48*m + M, 48);
     const Index limit1 = within(-64*n + N, 64);

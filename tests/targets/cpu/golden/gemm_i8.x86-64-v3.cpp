@@ -136,14 +136,14 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
   int* const sA = (int*)(scratch + 0);
   int* const sB = (int*)(scratch + 512);
   int* const acc = (int*)(scratch + 1280);
-  // test_text.py:41: acc = 0
+  // test_text.py:42: acc = 0
   INDEPENDENT
   for (Index e = 0; e < 384; ++e) {
     const int acc_e = 0;
     acc[e] = acc_e;
   }
   for (Index k = 0; k < (K + 4) / 8; ++k) {
-    // test_text.py:43: sA = A_tile
+    // test_text.py:44: sA = A_tile
     {
       const Index inside0 = within(-16*m + M, 16);
       const Index inside1 = within(-8*k + K, 8);
@@ -164,7 +164,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
         }
       }
     }
-    // test_text.py:44: sB = B_tile
+    // test_text.py:45: sB = B_tile
     {
       const Index inside0 = within(-24*n + N, 24);
       const Index inside1 = within(-8*k + K, 8);
@@ -180,7 +180,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
         }
       }
     }
-    // test_text.py:48: acc += sA * sB
+    // test_text.py:49: acc += sA * sB
     {
       const Index m_panels = (within(-16*m + M, 16) + 3) / 4;
       const Index n_panels = (within(-24*n + N, 24) + 23) / 24;
@@ -192,7 +192,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       }
     }
   }
-  // test_text.py:50: C_tile = acc
+  // test_text.py:51: C_tile = acc
   {
     const Index limit0 = within(-16*m + M, 16);
     const Index limit1 = within(-24*n + N, 24);
