@@ -14,6 +14,9 @@ from tilewright.errors import LegalityError
 from tilewright.inspect.comparison import compare
 from tilewright.inspect.from_files import from_file, listed
 from tilewright.inspect.measured import require_gpu
+from tilewright.inspect.passes import after as kernel_after
+from tilewright.inspect.passes import difference
+from tilewright.inspect.passes import listed as listed_passes
 from tilewright.inspect.report import counters, resources
 from tilewright.inspect.subject import Subject, library_gemm
 from tilewright.targets.target import CPU, CUDA, TARGETS
@@ -58,6 +61,17 @@ def inspect(
         ),
     ] = None,
     ir: Annotated[bool, typer.Option("--ir", help="The traced kernel.")] = False,
+    passes: Annotated[
+        bool, typer.Option("--passes", help="The target's passes in their order, and what each chose.")
+    ] = False,
+    after: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--after",
+            metavar="PASS",
+            help="The kernel after a pass, by its name in --passes; given twice, the difference of the two.",
+        ),
+    ] = None,
     source: Annotated[bool, typer.Option("--source", help="The generated text.")] = False,
     resource: Annotated[
         bool, typer.Option("--resources", help="Registers, shared bytes, spills, width of each copy.")
@@ -105,10 +119,11 @@ def inspect(
         return
     if measure:
         subject.require_numbers()
-    if not (ir or source or resource or notes or count or measure):
+    if not (ir or passes or after or source or resource or notes or count or measure):
         resource = notes = True
     with _naming_a_dtype(subject, chosen):
-        parts = _parts(subject, target, arch, ir, source, resource, notes)
+        parts = _stages(subject, target, arch, passes, after or ())
+        parts += _parts(subject, target, arch, ir, source, resource, notes)
     if count:
         with working("running on the reference"):
             lowered = subject.compile(target, arch) if TARGETS[target].warps else None
@@ -147,6 +162,22 @@ def _parts(
         parts.append(f"{made.kernel.name} {cached} in {duration(made.seconds)}\n{resources(made)}")
     if notes and listing is not None:
         parts.append("\n".join(f"note: {note}" for note in listing.notes))
+    return parts
+
+
+def _stages(subject: Subject, target: str, arch: str | None, passes: bool, after: Sequence[str]) -> list[str]:
+    """What the target's passes are, and the kernel after one of them or the difference of two."""
+    if len(after) > 2:
+        nearest = f"--after {after[0]} --after {after[-1]}"
+        raise UsageError(f"--after is given {len(after)} times; nearest legal choice: {nearest}")
+    if not (passes or after):
+        return []
+    found = subject.stages(target, arch)
+    parts = [listed_passes(found)] if passes else []
+    if len(after) == 2:
+        parts.append(difference(found, *after))
+    elif after:
+        parts.append(kernel_after(found, after[0]))
     return parts
 
 

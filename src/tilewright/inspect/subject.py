@@ -24,6 +24,7 @@ from tilewright.ir.verify import violations
 from tilewright.lang.specs import TensorSpec
 from tilewright.ops.config import default_config
 from tilewright.ops.gemm import gemm, output_dtype
+from tilewright.passes.pipeline import Stage, stages
 from tilewright.runtime import cuda
 from tilewright.runtime.arrays import ArrayInfo, describe
 from tilewright.runtime.backends import backend_named
@@ -40,7 +41,7 @@ from tilewright.targets.reference.asynchronous import REFERENCE
 from tilewright.targets.reference.recorder import Recorder
 from tilewright.targets.reference.report import Report
 from tilewright.targets.reference.run import bind_sizes, run
-from tilewright.targets.target import CUDA
+from tilewright.targets.target import CUDA, target_named
 from tilewright.targets.target import REFERENCE as ON_HOST
 
 Array = npt.NDArray[Any]
@@ -105,10 +106,25 @@ class Subject:
         Raises:
             LegalityError: the kernel breaks rules.
         """
-        kernel, backend = self.bound.trace(*self.specs()), backend_named(target)
-        if broken := [*violations(kernel), *backend.violations(kernel, arch)]:
+        return backend_named(target).listing(self._legal(target, arch), arch)
+
+    @_traces
+    def stages(self, target: str, arch: str | None = None) -> tuple[Stage, ...]:
+        """The kernel as it was traced, and after each of a target's passes.
+
+        Raises:
+            LegalityError: the kernel breaks rules.
+        """
+        found = target_named(target)
+        chosen = found.architecture(arch or backend_named(target).arch_name())
+        return tuple(stages(self._legal(target, arch), chosen, found.passes))
+
+    def _legal(self, target: str, arch: str | None) -> IrKernel:
+        """The traced kernel, which breaks no rule of a target."""
+        kernel = self.bound.trace(*self.specs())
+        if broken := [*violations(kernel), *backend_named(target).violations(kernel, arch)]:
             raise LegalityError(kernel.name, target, broken)
-        return backend.listing(kernel, arch)
+        return kernel
 
     def legal_dtype(self) -> str | None:
         """A dtype for which the kernel breaks no rule if all arrays are of it; None of a few."""

@@ -15,6 +15,7 @@ from typing import Any
 
 from tilewright.arch import Arch
 from tilewright.errors import LaunchError, close_to, shown
+from tilewright.passes.pipeline import Pass
 
 HOST = "cpu"
 """What DLPack and the frameworks call the memory of the host."""
@@ -34,6 +35,7 @@ class Target:
         serves: whether it runs kernels on such arrays where nobody names a target.
         backend: the class that compiles and launches; see `tilewright.runtime.executable.Backend`.
         known: its architectures, by name.
+        lowering: its passes, in their order; empty: it executes the kernel as it was traced.
         arch: the architecture to compile for where there is no such machine; empty: that of this machine.
         machine_code: whether it runs machine code, and so has a speed worth measuring.
         warps: whether its text is the program of one thread; a warp's accesses then meet in banks.
@@ -53,6 +55,7 @@ class Target:
     serves: bool
     backend: str
     known: str
+    lowering: str = ""
     arch: str = ""
     machine_code: bool = True
     warps: bool = False
@@ -74,6 +77,12 @@ class Target:
     def architectures(self) -> Mapping[str, Arch]:
         """Its architectures by name."""
         found: Mapping[str, Arch] = part(self.known)
+        return found
+
+    @property
+    def passes(self) -> tuple[Pass, ...]:
+        """Its passes, in their order."""
+        found: tuple[Pass, ...] = part(self.lowering) if self.lowering else ()
         return found
 
     def architecture(self, name: Any) -> Arch:
@@ -113,6 +122,7 @@ CPU = Target(
     serves=True,
     backend="tilewright.runtime.host:CpuBackend",
     known="tilewright.targets.cpu.arch:ARCHITECTURES",
+    lowering="tilewright.targets.cpu.lowering:PASSES",
     clock="tilewright.tune.clocks:host_clock",
     rivals="tilewright.tune.rivals:numpy_rivals",
     configuration="tilewright.ops.config:cpu_config",
@@ -125,6 +135,7 @@ CUDA = Target(
     serves=True,
     backend="tilewright.runtime.device:CudaBackend",
     known="tilewright.targets.cuda.arch:ARCHITECTURES",
+    lowering="tilewright.targets.cuda.lowering:PASSES",
     arch="sm_90a",
     warps=True,
     counters=True,

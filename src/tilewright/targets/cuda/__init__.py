@@ -3,7 +3,7 @@
 from tilewright.targets.cuda import asynchronous
 from tilewright.targets.cuda.emit import emit
 from tilewright.targets.cuda.legality import violations
-from tilewright.targets.cuda.lowering import lower
+from tilewright.targets.cuda.lowering import PASSES, lower
 from tilewright.targets.cuda.role_registers import too_many_as_compiled
 from tilewright.targets.cuda.spelling import CUDA_RULES
 from tilewright.targets.simt import fragment_ops
@@ -13,4 +13,13 @@ FURTHER = asynchronous, fragment_ops
 """The rules of roles, of what runs beside them, and of whole tiles; importing them adds them to tables."""
 architecture = CUDA.architecture
 
-__all__ = ["CUDA_RULES", "FURTHER", "architecture", "emit", "lower", "too_many_as_compiled", "violations"]
+__all__ = [
+    "CUDA_RULES",
+    "FURTHER",
+    "PASSES",
+    "architecture",
+    "emit",
+    "lower",
+    "too_many_as_compiled",
+    "violations",
+]
