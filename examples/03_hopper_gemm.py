@@ -46,8 +46,8 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group):
     sA = tw.shared((stages, GROUPS, rows, tile_k), A.dtype, swizzle=128)
     sB = tw.shared((stages, tile_n, tile_k), B.dtype, swizzle=128)
     sC = tw.shared((GROUPS, buffers, rows, COLUMNS), C.dtype, swizzle=128)
-    full = tw.mbarrier(stages, arrivals=1)
-    empty = tw.mbarrier(stages, arrivals=GROUPS * WARPS)
+    full = tw.hopper.mbarrier(stages, arrivals=1)
+    empty = tw.hopper.mbarrier(stages, arrivals=GROUPS * WARPS)
     tw.barrier()
 
     with tw.role(warps=WARPS, registers=40), tw.role(warps=1):
@@ -56,10 +56,10 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group):
             for k in tw.range(steps):
                 step = tw.let(turn * steps + k)
                 stage = tw.let(step % stages)
-                tw.wait(empty[stage], 1 - step // stages % 2)
-                tw.arrive(full[stage], expect_bytes=(tile_m + tile_n) * tile_k * A.dtype.bytes)
-                tw.tma_load(A, (m * tile_m, k * tile_k), sA[stage].merge(0), full[stage])
-                tw.tma_load(B, (n * tile_n, k * tile_k), sB[stage], full[stage])
+                tw.hopper.wait(empty[stage], 1 - step // stages % 2)
+                tw.hopper.arrive(full[stage], expect_bytes=(tile_m + tile_n) * tile_k * A.dtype.bytes)
+                tw.hopper.tma_load(A, (m * tile_m, k * tile_k), sA[stage].merge(0), full[stage])
+                tw.hopper.tma_load(B, (n * tile_n, k * tile_k), sB[stage], full[stage])
 
     for g in tw.unroll(GROUPS):
         with tw.role(warps=WARPS, registers=232):
@@ -69,16 +69,16 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group):
                 for k in tw.range(steps, provenance="mainloop"):
                     step = tw.let(turn * steps + k)
                     stage = tw.let(step % stages)
-                    tw.wait(full[stage], step // stages % 2)
-                    tw.mma_fence()
-                    tw.mma_async(sA[stage, g], sB[stage], acc)
-                    tw.mma_commit()
-                    tw.mma_wait(1)  # the step before this one has left its stage
+                    tw.hopper.wait(full[stage], step // stages % 2)
+                    tw.hopper.mma_fence()
+                    tw.hopper.mma_async(sA[stage, g], sB[stage], acc)
+                    tw.hopper.mma_commit()
+                    tw.hopper.mma_wait(1)  # the step before this one has left its stage
                     with tw.when(k > 0):
-                        tw.arrive(empty[(step - 1) % stages], each="warp")
-                tw.mma_wait(0)
+                        tw.hopper.arrive(empty[(step - 1) % stages], each="warp")
+                tw.hopper.mma_wait(0)
                 with tw.when(steps > 0):
-                    tw.arrive(empty[(turn * steps + steps - 1) % stages], each="warp")
+                    tw.hopper.arrive(empty[(turn * steps + steps - 1) % stages], each="warp")
 
                 for j in tw.unroll(tile_n // COLUMNS):
                     part = slice(j * COLUMNS, (j + 1) * COLUMNS)
@@ -87,14 +87,14 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group):
                         tw.copy(acc[:, part], C.tile((rows, COLUMNS), place))
                         continue
                     buffer = sC[g, j % buffers]
-                    tw.bulk_wait(buffers - 1)  # the store before the last has left its buffer
+                    tw.hopper.bulk_wait(buffers - 1)  # the store before the last has left its buffer
                     tw.role_barrier(1 + g, threads=mma.threads)
                     tw.copy(acc[:, part], buffer)
-                    tw.fence_async()
+                    tw.hopper.fence_async()
                     tw.role_barrier(1 + g, threads=mma.threads)
-                    tw.tma_store(buffer, C, (m * tile_m + g * rows, n * tile_n + j * COLUMNS))
-                    tw.bulk_commit()
-            tw.bulk_wait(0)
+                    tw.hopper.tma_store(buffer, C, (m * tile_m + g * rows, n * tile_n + j * COLUMNS))
+                    tw.hopper.bulk_commit()
+            tw.hopper.bulk_wait(0)
 
 
 STAGES = {192: (4, 3), 256: (4, 2), 128: (6, 2), 64: (8, 1)}

@@ -44,23 +44,23 @@ def hopper_attention(Q, K, V, O, scale, shift, *, causal, keys, depth, stages, g
     sQ = tw.shared((groups, panels, ROWS, WIDTH), Q.dtype, swizzle=128)
     sK = tw.shared((stages, panels, keys, WIDTH), K.dtype, swizzle=128)
     sV = tw.shared((stages, panels, keys, WIDTH), V.dtype, swizzle=128)
-    full_q = tw.mbarrier(1, arrivals=1)
-    full_k, full_v = tw.mbarrier(stages, arrivals=1), tw.mbarrier(stages, arrivals=1)
-    empty_k, empty_v = (tw.mbarrier(stages, arrivals=groups * WARPS) for _ in range(2))
+    full_q = tw.hopper.mbarrier(1, arrivals=1)
+    full_k, full_v = tw.hopper.mbarrier(stages, arrivals=1), tw.hopper.mbarrier(stages, arrivals=1)
+    empty_k, empty_v = (tw.hopper.mbarrier(stages, arrivals=groups * WARPS) for _ in range(2))
     tw.barrier()
 
     with tw.role(warps=WARPS, registers={2: 24, 3: 32}[groups]), tw.role(warps=1):
-        tw.arrive(full_q[0], expect_bytes=groups * ROWS * depth * Q.dtype.bytes)
+        tw.hopper.arrive(full_q[0], expect_bytes=groups * ROWS * depth * Q.dtype.bytes)
         for g in tw.unroll(groups):
             for p in tw.unroll(panels):
-                tw.tma_load(Q, (b, h, m + g * ROWS, p * WIDTH), sQ[g, p], full_q[0])
+                tw.hopper.tma_load(Q, (b, h, m + g * ROWS, p * WIDTH), sQ[g, p], full_q[0])
         for j in tw.range(count):
             stage, parity = tw.let(j % stages), tw.let(j // stages % 2)
             for X, held, full, empty in ((K, sK, full_k, empty_k), (V, sV, full_v, empty_v)):
-                tw.wait(empty[stage], 1 - parity)
-                tw.arrive(full[stage], expect_bytes=keys * depth * X.dtype.bytes)
+                tw.hopper.wait(empty[stage], 1 - parity)
+                tw.hopper.arrive(full[stage], expect_bytes=keys * depth * X.dtype.bytes)
                 for p in tw.unroll(panels):
-                    tw.tma_load(X, (b, h, j * keys, p * WIDTH), held[stage, p], full[stage])
+                    tw.hopper.tma_load(X, (b, h, j * keys, p * WIDTH), held[stage, p], full[stage])
 
     def attend(g):
         """What one warpgroup does with its 64 queries."""
@@ -74,16 +74,16 @@ def hopper_attention(Q, K, V, O, scale, shift, *, causal, keys, depth, stages, g
 
         def multiply_keys(j):
             tw.fill(scores, 0)
-            tw.wait(full_k[j % stages], j // stages % 2)
-            tw.mma_fence()
-            tw.mma_async(q, sK[j % stages].permute(1, 0, 2).merge(1), scores)
-            tw.mma_commit()
+            tw.hopper.wait(full_k[j % stages], j // stages % 2)
+            tw.hopper.mma_fence()
+            tw.hopper.mma_async(q, sK[j % stages].permute(1, 0, 2).merge(1), scores)
+            tw.hopper.mma_commit()
 
         def multiply_values(j):
-            tw.wait(full_v[j % stages], j // stages % 2)
-            tw.mma_fence()
-            tw.mma_async(weights, sV[j % stages].permute(0, 2, 1).merge(0), acc)
-            tw.mma_commit()
+            tw.hopper.wait(full_v[j % stages], j // stages % 2)
+            tw.hopper.mma_fence()
+            tw.hopper.mma_async(weights, sV[j % stages].permute(0, 2, 1).merge(0), acc)
+            tw.hopper.mma_commit()
 
         def exponentials(j):
             """The weights of a tile of scores, and by how much the sums so far shrink."""
@@ -101,35 +101,35 @@ def hopper_attention(Q, K, V, O, scale, shift, *, causal, keys, depth, stages, g
             total.assign(total * decay + tw.reduce_sum(scores, 1))
             largest.assign(highest)
 
-        tw.wait(full_q[0], 0)
+        tw.hopper.wait(full_q[0], 0)
         with tw.when(count > 0):
             multiply_keys(0)
-            tw.mma_wait(0)
-            tw.arrive(empty_k[0], each="warp")
+            tw.hopper.mma_wait(0)
+            tw.hopper.arrive(empty_k[0], each="warp")
             exponentials(0)
             weights.assign(tw.redistribute(scores.to(Q.dtype), weights))
         for j in tw.range(1, count, provenance="mainloop"):
             multiply_keys(j)
             multiply_values(j - 1)
-            tw.mma_wait(1)
-            tw.arrive(empty_k[j % stages], each="warp")
+            tw.hopper.mma_wait(1)
+            tw.hopper.arrive(empty_k[j % stages], each="warp")
             exponentials(j)
-            tw.mma_wait(0)
-            tw.arrive(empty_v[(j - 1) % stages], each="warp")
+            tw.hopper.mma_wait(0)
+            tw.hopper.arrive(empty_v[(j - 1) % stages], each="warp")
             acc.assign(acc * decay)
             weights.assign(tw.redistribute(scores.to(Q.dtype), weights))
         with tw.when(count > 0):
             multiply_values(count - 1)
-            tw.mma_wait(0)
+            tw.hopper.mma_wait(0)
 
         tw.role_barrier(1 + g, threads=128)  # all warps have multiplied with Q: its place takes O
         tw.copy(tw.where(total == 0, 0.0, acc / total), q)
-        tw.fence_async()
+        tw.hopper.fence_async()
         tw.role_barrier(1 + g, threads=128)
         for p in tw.unroll(panels):
-            tw.tma_store(sQ[g, p], O, (b, h, first, p * WIDTH))
-        tw.bulk_commit()
-        tw.bulk_wait(0)
+            tw.hopper.tma_store(sQ[g, p], O, (b, h, first, p * WIDTH))
+        tw.hopper.bulk_commit()
+        tw.hopper.bulk_wait(0)
 
     for g in tw.unroll(groups):
         with tw.role(warps=WARPS, registers={2: 240, 3: 160}[groups]):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator
+from operator import attrgetter
 from pathlib import Path
 
 import tilewright as tw
@@ -33,7 +34,7 @@ complex numbers, but does not compute with them.
 """
 
 SECTIONS = {
-    "Kernels and arrays": ("runtime", "lang.specs", "ops", "ir.parser", "ir.printer"),
+    "Kernels and arrays": ("runtime", "lang.specs", "ops", "targets.reference.report"),
     "The grid, and integers of the kernel": (
         "lang.launch",
         "lang.control",
@@ -44,9 +45,18 @@ SECTIONS = {
     "Warp roles, and what runs in the background": ("lang.asynchrony", "lang.clusters"),
     "Tensors, copies and products": ("lang",),
     "Layouts, views and maps": ("layout", "views", "threads", "ir.mma", "module"),
+    "What a kernel looks like inside": ("ir",),
     "Errors and warnings": ("errors",),
 }
 """Each section, and the files or folders of its names, the first that fits; dtypes have their own."""
+
+NAMESPACES = ("hopper", "layouts", "ir")
+
+NAMES = [
+    *(name for name in tw.__all__ if name not in NAMESPACES),
+    *(f"{space}.{name}" for space in NAMESPACES for name in getattr(tw, space).__all__),
+]
+"""What authors write after ``tw.``."""
 
 BESIDE = {op.name for op in ASYNC_OPS} | {*BULK_VERBS}
 
@@ -54,7 +64,7 @@ BESIDE = {op.name for op in ASYNC_OPS} | {*BULK_VERBS}
 def page() -> str:
     """The whole page."""
     parts = [INTRODUCTION]
-    homes = {name: _home(name) for name in tw.__all__ if name != "__version__"}
+    homes = {name: _home(name) for name in NAMES if name != "__version__"}
     for section, files in SECTIONS.items():
         names = [name for file in files for name, home in homes.items() if _within(home, file)]
         homes = {name: home for name, home in homes.items() if name not in names}
@@ -67,7 +77,7 @@ def page() -> str:
 
 def _home(name: str) -> str:
     """The file that defines a name."""
-    found = getattr(tw, name)
+    found = attrgetter(name)(tw)
     module = "module" if inspect.ismodule(found) else getattr(found, "__module__", type(found).__module__)
     return str(module).removeprefix("tilewright.")
 
@@ -76,15 +86,21 @@ def _within(home: str, file: str) -> bool:
     return home == file or home.startswith(f"{file}.")
 
 
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
 def _table(names: list[str]) -> Iterator[str]:
-    beside = any(name in BESIDE for name in names)
+    beside = any(_last(name) in BESIDE for name in names)
     yield "| Name | What it does |" + (" on `cuda` | on `cpu`, instead |" if beside else "")
     yield "|---|---|" + ("---|---|" if beside else "")
     for name in names:
-        row = f"| `tw.{name}` | {_said(getattr(tw, name))} |"
+        row = f"| `tw.{name}` | {_said(attrgetter(name)(tw))} |"
         if beside:
-            arch = "`sm_90a`" if name in SINCE_SM_90 else "yes"
-            row += f" {arch} | {INSTEAD.get(name, 'tw.barrier') if name in BESIDE else ''} |"
+            last = _last(name)
+            arch = "`sm_90a`" if last in SINCE_SM_90 else "yes"
+            arch = "" if inspect.isclass(attrgetter(name)(tw)) else arch
+            row += f" {arch} | {INSTEAD.get(last, 'tw.barrier') if last in BESIDE else ''} |"
         yield row
 
 
@@ -115,7 +131,7 @@ def _atoms() -> Iterator[str]:
             since = [arch for arch, known in ARCHITECTURES.items() if atom.feature in known.features]
             yield f"| `tw.atoms.{name}` | {atom.a_dtype} | {atom.c_dtype} | `{since[0]}` on |"
     yield "| `tw.atoms.fma(dtype)` | any | f32, f64, i32 | all |"
-    yield "| `tw.atoms.wgmma(dtype, n)`, for `tw.mma_async` | f16, bf16 | f32 | `sm_90a` |"
+    yield "| `tw.atoms.wgmma(dtype, n)`, for `tw.hopper.mma_async` | f16, bf16 | f32 | `sm_90a` |"
 
 
 if __name__ == "__main__":

@@ -3,10 +3,12 @@
 >>> import tilewright as tw
 >>> tw.ceil_div((130, 64), (128, 64))
 (2, 1)
+
+What kernels of every kind are written with is here.  `tw.hopper` has the verbs of Hopper's barriers, bulk
+copies and clusters, `tw.layouts` the algebra of layouts, `tw.ir` what a kernel looks like inside.
 """
 
-from importlib import import_module
-from importlib.machinery import PathFinder
+from tilewright.namespaces import namespace, submodule
 
 __version__ = "0.1.0"
 
@@ -14,35 +16,24 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
+    from tilewright import hopper, ir, layouts  # noqa: F401
     from tilewright.public import *  # noqa: F403
 else:
     # A program that only may use tilewright, and the command line that says its version, do not wait for it:
     # the names come when the first is asked for, the targets when a kernel is compiled for them.
 
-    def __getattr__(name):
-        special = name.startswith("__")
-        if not special and PathFinder.find_spec(f"tilewright.{name}", __path__) is not None:  # noqa: F405
-            return import_module(f"tilewright.{name}")
-        if special and name != "__all__":
-            raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
-        public = import_module("tilewright.public")
+    _NAMESPACES = ("hopper", "ir", "layouts")
+
+    def _found(name):
+        module = submodule(__name__, __path__, name)  # noqa: F405
+        if module is not None or (name.startswith("__") and name != "__all__"):
+            return module
+        public = submodule(__name__, __path__, "public")  # noqa: F405
         ready = {known: vars(public)[known] for known in public.__all__ if known in vars(public)}
-        globals().update(ready, __all__=["__version__", *public.__all__])
-        if name in globals():
-            return globals()[name]
-        if name in public.__all__:
-            return getattr(public, name)
-        near = import_module("difflib").get_close_matches(name, public.__all__, 1, 0.7)
-        meant = f"; did you mean tw.{near[0]}?" if near else ""
-        # Without an object Python has no guess of its own to add.
-        missing = AttributeError(f"module 'tilewright' has no attribute {name!r}{meant}", name=name, obj=None)
-        missing.of_users = True
-        try:
-            raise missing
-        except AttributeError as error:
-            import_module("tilewright.tracebacks").trim(error)
-            raise
+        globals().update(ready, __all__=sorted(["__version__", *_NAMESPACES, *public.__all__]))
+        return getattr(public, name) if name in public.__all__ else globals().get(name)
+
+    __getattr__ = namespace(__name__, [], _found)[0]
 
     def __dir__():
-        own = {name for name in globals() if name.startswith("__")}
-        return sorted(own | set(import_module("tilewright.public").__all__))
+        return __getattr__("__all__")

@@ -106,8 +106,8 @@ NEAREST = {
     "TiledMma": "tw.TiledMma(tw.atoms.MMA_F16, warps=(2, 2))",
     "Fragment": "tw.load(tensor) brings a tensor to registers",
     "Tensor": "a parameter of the kernel, tw.shared, or tile, slice or view of one",
-    "BarrierStage": "one stage of a tw.mbarrier: full[stage]",
-    "Config": "tw.ops.config.Config.of(atom, tile, warps)",
+    "BarrierStage": "one stage of a tw.hopper.mbarrier: full[stage]",
+    "Config": "tw.Config.of(atom, tile, warps)",
 }
 
 

@@ -42,28 +42,12 @@ from tilewright.errors import (
     WrongResultError,
 )
 from tilewright.ir.mma import MmaAtom, TiledMma
-from tilewright.ir.parser import parse_kernel
-from tilewright.ir.printer import print_kernel
 from tilewright.lang.asynchrony import (
-    arrive,
-    bulk_commit,
-    bulk_wait,
-    fence_async,
-    launch_dependents,
-    mbarrier,
-    mma_async,
-    mma_commit,
-    mma_fence,
-    mma_wait,
-    prior_grid_wait,
     role,
     role_barrier,
-    tma_load,
-    tma_store,
-    wait,
 )
-from tilewright.lang.clusters import cluster_barrier
-from tilewright.lang.control import let, otherwise, range, unroll, var, when  # noqa: A004
+from tilewright.lang.control import MutableIndex, let, otherwise, range, unroll, var, when  # noqa: A004
+from tilewright.lang.fragments import Fragment, Number
 from tilewright.lang.functions import (
     absolute,
     exp,
@@ -85,7 +69,6 @@ from tilewright.lang.operations import (
     barrier,
     batch_index,
     block_index,
-    cluster_index,
     copy,
     copy_async,
     derived,
@@ -100,8 +83,9 @@ from tilewright.lang.operations import (
     warp_barrier,
     workspace,
 )
-from tilewright.lang.scalars import ceil_div
+from tilewright.lang.scalars import Condition, Scalar, ceil_div
 from tilewright.lang.specs import TensorSpec
+from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import (
     causal_mask,
     coordinates,
@@ -110,24 +94,12 @@ from tilewright.lang.tile_arithmetic import (
     reduce_min,
     reduce_sum,
 )
-from tilewright.layout.algebra import (
-    blocked_product,
-    coalesce,
-    complement,
-    composition,
-    left_inverse,
-    logical_divide,
-    logical_product,
-    make_layout,
-    raked_product,
-    right_inverse,
-    tiled_divide,
-    zipped_divide,
-)
 from tilewright.layout.layout import Layout, column_major, row_major
 from tilewright.layout.shown import shows
+from tilewright.ops.config import Config
 from tilewright.ops.gemm import matmul
-from tilewright.runtime.kernel import Kernel, kernel
+from tilewright.runtime.executable import Executable
+from tilewright.runtime.kernel import Bound, Kernel, kernel
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.specimens import Specimen, like
 from tilewright.targets import atoms
@@ -139,12 +111,18 @@ from tilewright.views.view import View
 
 if TYPE_CHECKING:
     from tilewright.inspect import draw
+    from tilewright.targets.reference.report import Report
 
 __all__ = [
+    "Bound",
     "CompileError",
+    "Condition",
+    "Config",
     "DType",
     "DTypeError",
     "Distribution",
+    "Executable",
+    "Fragment",
     "HazardError",
     "Kernel",
     "LaunchError",
@@ -153,12 +131,17 @@ __all__ = [
     "LegalityError",
     "MmaAtom",
     "Mode",
+    "MutableIndex",
+    "Number",
     "ParseError",
     "PreparedLaunch",
+    "Report",
+    "Scalar",
     "SignatureError",
     "SlowWarning",
     "Specimen",
     "Swizzle",
+    "Tensor",
     "TensorSpec",
     "TiledMma",
     "TilewrightError",
@@ -168,7 +151,6 @@ __all__ = [
     "WrongResultError",
     "absolute",
     "accumulator",
-    "arrive",
     "async_commit",
     "async_wait",
     "atoms",
@@ -178,21 +160,13 @@ __all__ = [
     "bf16",
     "block_index",
     "blocked",
-    "blocked_product",
-    "bulk_commit",
-    "bulk_wait",
     "by_warps",
     "c32",
     "c64",
     "c128",
     "causal_mask",
     "ceil_div",
-    "cluster_barrier",
-    "cluster_index",
-    "coalesce",
     "column_major",
-    "complement",
-    "composition",
     "coordinates",
     "copy",
     "copy_async",
@@ -206,7 +180,6 @@ __all__ = [
     "f16",
     "f32",
     "f64",
-    "fence_async",
     "fill",
     "fma",
     "fragment",
@@ -217,39 +190,24 @@ __all__ = [
     "im2col",
     "index",
     "kernel",
-    "launch_dependents",
-    "left_inverse",
     "let",
     "like",
     "load",
     "log",
-    "logical_divide",
-    "logical_product",
-    "make_layout",
     "matmul",
     "maximum",
-    "mbarrier",
     "minimum",
     "mma",
-    "mma_async",
-    "mma_commit",
-    "mma_fence",
-    "mma_wait",
     "operand_a",
     "operand_b",
     "otherwise",
-    "parse_kernel",
-    "print_kernel",
-    "prior_grid_wait",
     "raked",
-    "raked_product",
     "range",
     "redistribute",
     "reduce_max",
     "reduce_min",
     "reduce_sum",
     "require",
-    "right_inverse",
     "role",
     "role_barrier",
     "row_major",
@@ -257,30 +215,28 @@ __all__ = [
     "shared",
     "sqrt",
     "tanh",
-    "tiled_divide",
-    "tma_load",
-    "tma_store",
     "u8",
     "u16",
     "u32",
     "unroll",
     "var",
-    "wait",
     "warp_barrier",
     "when",
     "where",
     "workspace",
-    "zipped_divide",
 ]
 
 
-# Few draw, and what draws takes a tenth of the time of all imports: it comes when it is asked for.
+_LATE = {"draw": "tilewright.inspect.draw", "Report": "tilewright.targets.reference.report"}
+"""What few programs need, and would take a tenth of the time of all imports or load a target: it comes when
+it is asked for."""
 
 
 def __getattr__(name: str) -> Any:
-    if name == "draw":
-        return import_module("tilewright.inspect.draw")
-    raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+    if name not in _LATE:
+        raise AttributeError(f"module 'tilewright' has no attribute {name!r}")
+    module = import_module(_LATE[name])
+    return module if name == "draw" else getattr(module, name)
 
 
 @shows

@@ -90,7 +90,6 @@ NAMES: dict[str, Any] = {
     "tw": tw,
     "np": np,
     "transforms": transforms,
-    "Config": Config,
     "default_config": default_config,
     "w": np.ones((8, 8), np.float32),
     "out": np.zeros((8, 8), np.float32),
@@ -113,7 +112,7 @@ NAMES: dict[str, Any] = {
     "prepared": scale.bind(tile=32).prepare(np.ones((8, 8), np.float32), 2.0, target="reference"),
     "traced": scale.trace(*SPECS, tile=32),
 }
-NAMES["text"] = tw.print_kernel(NAMES["traced"])
+NAMES["text"] = tw.ir.print_kernel(NAMES["traced"])
 UNCHANGED = ("a", "b", "given", "table")
 for kept in ARRAYS.values():
     kept.setflags(write=False)
@@ -246,7 +245,7 @@ def around(X, n, alpha, *, code):
         "f": tw.fragment(tw.blocked((32, 32), (8, 4)), "f32", 0.0),
         "h": tw.fragment(tw.blocked((32, 32), (4, 8)), "i32", 0),
         "acc": tw.accumulator(MMA),
-        "full": tw.mbarrier(2, 1),
+        "full": tw.hopper.mbarrier(2, 1),
         "v0": tw.var(0),
     }
     exec(code, names)
@@ -257,7 +256,7 @@ def _inside(call: Call) -> None:
     # Each call is traced anew: constants are not kept.
     kernel = around.program.trace({"X": SPECS[0]}, {"code": code})
     verify.violations(kernel)
-    tw.print_kernel(kernel)
+    tw.ir.print_kernel(kernel)
 
 
 @contextmanager

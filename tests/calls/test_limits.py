@@ -50,8 +50,8 @@ OUTSIDE: dict[str, tuple[Callable[[], object], str]] = {
 INSIDE = {
     "for k in tw.unroll(10000000): tw.barrier()": "at most 65536",
     "with tw.role(1099511627776): tw.barrier()": "at most 1024",
-    "tw.mbarrier(1099511627776, 1)": "at most 4096: each takes 8 bytes of shared memory",
-    "tw.mbarrier(1, 1099511627776)": "at most 1048575: the hardware counts no further",
+    "tw.hopper.mbarrier(1099511627776, 1)": "at most 4096: each takes 8 bytes of shared memory",
+    "tw.hopper.mbarrier(1, 1099511627776)": "at most 1048575: the hardware counts no further",
     "S.partition((1099511627776, 1))": "cannot share the extent 32",
     "X.tile((1073741824, 32), (0, 0)).partition((8, 4))": "at most 16777216",
     "tw.shared((1073741824, 32), 'f32')": "at most 67108864 bytes",

@@ -138,7 +138,7 @@ TOLD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         "this belongs inside a kernel: it was called while no kernel is being traced",
     ),
     "arguments left out": (
-        lambda: tw.composition(tw.Layout(4)),
+        lambda: tw.layouts.composition(tw.Layout(4)),
         TypeError,
         "missing 1 required positional argument",
     ),

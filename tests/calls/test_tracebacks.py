@@ -19,7 +19,7 @@ SCRIPTS = {
         import tilewright as tw
 
         def make():
-            return tw.composition(3, tw.Layout(4))
+            return tw.layouts.composition(3, tw.Layout(4))
 
         make()
         """,
@@ -129,7 +129,7 @@ SCRIPTS = {
         """
         import tilewright as tw
 
-        tw.coalesce(layot=tw.Layout(4))
+        tw.layouts.coalesce(layot=tw.Layout(4))
         """,
         ["<module>"],
         "SignatureError: coalesce() has no parameter 'layot', only layout, profile; did you mean 'layout'?",

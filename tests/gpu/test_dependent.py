@@ -19,8 +19,8 @@ def step(X, Y, half, turns, *, early):
     """``Y = 1 + X`` with its tiles in reverse order; every third block takes long, and writes late."""
     n = tw.block_index(tw.ceil_div(X.shape[0], TILE))
     if early:
-        tw.launch_dependents()
-    tw.prior_grid_wait()
+        tw.hopper.launch_dependents()
+    tw.hopper.prior_grid_wait()
     last = X.shape[0] // TILE - 1
     x = tw.load(X.tile((TILE,), (last - n,)).partition((TILE,)))
     total = tw.fragment(x, fill=0)

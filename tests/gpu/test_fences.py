@@ -18,18 +18,18 @@ def through_global(X, Y, Z, add, *, after):
     """``Y = X + add`` by ordinary stores, then ``Z = Y`` by TMA, the fence on either side of the barrier."""
     block = tw.block_index(tw.ceil_div(X.shape[0], 8))
     held = tw.shared((8, 32), X.dtype, swizzle=128)
-    full = tw.mbarrier(1, arrivals=1)
+    full = tw.hopper.mbarrier(1, arrivals=1)
     x = tw.load(X.tile((8, 32), (block, 0)).partition((8, 8)))
     tw.copy(x + add, Y.tile((8, 32), (block, 0)).partition((8, 8)))
     if not after:
-        tw.fence_async("global")
+        tw.hopper.fence_async("global")
     tw.barrier()
     if after:
-        tw.fence_async("global")
+        tw.hopper.fence_async("global")
     with tw.role(warps=1):
-        tw.arrive(full[0], expect_bytes=8 * 32 * 4)
-        tw.tma_load(Y, (block * 8, 0), held, full[0])
-        tw.wait(full[0], 0)
+        tw.hopper.arrive(full[0], expect_bytes=8 * 32 * 4)
+        tw.hopper.tma_load(Y, (block * 8, 0), held, full[0])
+        tw.hopper.wait(full[0], 0)
         tw.copy(held, Z.tile((8, 32), (block, 0)), threads=(4, 8))
 
 

@@ -16,8 +16,8 @@ BOX_BYTES = 8 * 64 * 2
 def relay(X, Y, *, wrong=""):
     """TMA fills a stage, two warps copy it out by ordinary loads, and TMA fills it again."""
     held = tw.shared((2, 8, 64), X.dtype, swizzle=128)
-    full = tw.mbarrier(2, arrivals=1)
-    empty = tw.mbarrier(2, arrivals=1 if wrong in ("one arrival too few", "first thread alone") else 2)
+    full = tw.hopper.mbarrier(2, arrivals=1)
+    empty = tw.hopper.mbarrier(2, arrivals=1 if wrong in ("one arrival too few", "first thread alone") else 2)
     if wrong != "no barrier":
         tw.barrier()
     tiles = tw.ceil_div(X.shape[0], 8)
@@ -25,41 +25,43 @@ def relay(X, Y, *, wrong=""):
         for t in tw.range(tiles):
             s, phase = tw.let(t % 2), tw.let(t // 2 % 2)
             if wrong != "no wait for empty":
-                tw.wait(empty[s], 1 - phase)
-            tw.arrive(full[s], expect_bytes=BOX_BYTES + {"too few bytes": -16, "too many": 16}.get(wrong, 0))
-            tw.tma_load(X, (t * 8, 0), held[s, 0:4] if wrong == "half a box" else held[s], full[s])
+                tw.hopper.wait(empty[s], 1 - phase)
+            tw.hopper.arrive(
+                full[s], expect_bytes=BOX_BYTES + {"too few bytes": -16, "too many": 16}.get(wrong, 0)
+            )
+            tw.hopper.tma_load(X, (t * 8, 0), held[s, 0:4] if wrong == "half a box" else held[s], full[s])
             if wrong == "two copies":
-                tw.tma_load(X, (t * 8, 0), held[s], full[s])
+                tw.hopper.tma_load(X, (t * 8, 0), held[s], full[s])
             if wrong == "two arrivals":
-                tw.arrive(full[s])
+                tw.hopper.arrive(full[s])
             if wrong == "barrier in a role":
                 tw.barrier()
     with tw.role(warps=2):
         for t in tw.range(tiles if wrong != "last tile is left" else tiles - 1):
             s, phase = tw.let(t % 2), tw.let(t // 2 % 2)
             if wrong != "no wait for full":
-                tw.wait(full[(s + 1) if wrong == "a stage that is not there" else s], phase)
+                tw.hopper.wait(full[(s + 1) if wrong == "a stage that is not there" else s], phase)
             tw.copy(held[s], Y.tile((8, 64), (t, 0)), threads=(8, 8))
             if wrong == "no fence":
                 part = held[s].partition((8, 8))
                 tw.copy(tw.load(part), part)
             else:
-                tw.fence_async()
+                tw.hopper.fence_async()
             if wrong != "no arrival":
-                tw.arrive(empty[s], each="role" if wrong == "first thread alone" else "warp")
+                tw.hopper.arrive(empty[s], each="role" if wrong == "first thread alone" else "warp")
 
 
 def two_readers(X, Y, *, wrong=""):
     """TMA fills a tile once; each of two warps copies half of it out, the first of them perhaps too early."""
     held = tw.shared((8, 64), X.dtype, swizzle=128)
-    full = tw.mbarrier(1, arrivals=1)
+    full = tw.hopper.mbarrier(1, arrivals=1)
     tw.barrier()
     with tw.role(warps=1):
-        tw.arrive(full[0], expect_bytes=BOX_BYTES)
-        tw.tma_load(X, (0, 0), held, full[0])
+        tw.hopper.arrive(full[0], expect_bytes=BOX_BYTES)
+        tw.hopper.tma_load(X, (0, 0), held, full[0])
     for half in tw.unroll(2):
         with tw.role(warps=1):
-            tw.wait(full[0], 1 if wrong == "the other parity" and half == 0 else 0)
+            tw.hopper.wait(full[0], 1 if wrong == "the other parity" and half == 0 else 0)
             part = held[:, half * 32 : half * 32 + 32]
             tw.copy(part, Y.tile((8, 32), (0, half)), threads=(8, 4))
 
@@ -70,19 +72,19 @@ def staged_store(X, Y, *, wrong=""):
     with tw.role(warps=2):
         for t in tw.range(tw.ceil_div(X.shape[0], 8)):
             if wrong != "no wait before the next tile":
-                tw.bulk_wait(1 if wrong == "waits for one group too few" else 0)
+                tw.hopper.bulk_wait(1 if wrong == "waits for one group too few" else 0)
             if wrong != "no barrier after the wait":
                 tw.role_barrier(1, 64)
             tw.copy(X.tile((8, 64), (t, 0)), held, threads=(8, 8))
             if wrong != "no fence":
-                tw.fence_async()
+                tw.hopper.fence_async()
             if wrong != "no barrier before the store":
                 tw.role_barrier(2 if wrong == "another number" else 1, 64)
-            tw.tma_store(held, Y, (t * 8, 0))
+            tw.hopper.tma_store(held, Y, (t * 8, 0))
             if wrong != "no commit":
-                tw.bulk_commit()
+                tw.hopper.bulk_commit()
         if wrong != "no wait at the end":
-            tw.bulk_wait(0)
+            tw.hopper.bulk_wait(0)
         if wrong == "reads what it stored":
             tw.role_barrier(1, 64)
             tw.copy(tw.load(Y.tile((8, 64), (0, 0)).partition((8, 8))), held)
@@ -95,28 +97,28 @@ def multiply(A, B, C, *, mma, wrong=""):
     tw.copy(A.tile((64, 64), (0, 0)), sA, threads=(16, 8))
     tw.copy(B.tile((64, 64), (0, 0)), sB, threads=(16, 8))
     if wrong != "no proxy fence":
-        tw.fence_async()
+        tw.hopper.fence_async()
     if wrong != "no barrier":
         tw.barrier()
     acc = tw.accumulator(mma)
     a = tw.load(sA, mma.a(64))
     if wrong != "no mma_fence":
-        tw.mma_fence()
-    tw.mma_async(sA, sB, acc)
-    tw.mma_async(a, sB, acc)
+        tw.hopper.mma_fence()
+    tw.hopper.mma_async(sA, sB, acc)
+    tw.hopper.mma_async(a, sB, acc)
     if wrong == "A is overwritten":
         tw.fill(a, 0)
     if wrong == "the accumulator is filled":
         tw.fill(acc, 0)
     if wrong == "touched between two":
-        tw.mma_commit()
-        tw.mma_wait(0)
+        tw.hopper.mma_commit()
+        tw.hopper.mma_wait(0)
         tw.copy(acc * 2, acc)
-        tw.mma_async(sA, sB, acc)
+        tw.hopper.mma_async(sA, sB, acc)
     if wrong != "no commit":
-        tw.mma_commit()
+        tw.hopper.mma_commit()
     if wrong != "no wait":
-        tw.mma_wait(1 if wrong == "waits for one group too few" else 0)
+        tw.hopper.mma_wait(1 if wrong == "waits for one group too few" else 0)
     if wrong == "B is overwritten":
         tw.copy(A.tile((64, 64), (0, 0)), sB, threads=(16, 8))
     tw.copy(acc, C.tile((64, 64), (0, 0)))
@@ -125,13 +127,13 @@ def multiply(A, B, C, *, mma, wrong=""):
 def crooked_box(X, Y, *, row, column):
     """A box that begins inside of a row of 128 bytes, or reaches past the allocation."""
     held = tw.shared((16, 64), X.dtype, swizzle=128)
-    full = tw.mbarrier(1, arrivals=1)
+    full = tw.hopper.mbarrier(1, arrivals=1)
     tw.barrier()
     with tw.role(warps=1):
-        tw.arrive(full[0], expect_bytes=BOX_BYTES // 2)
+        tw.hopper.arrive(full[0], expect_bytes=BOX_BYTES // 2)
         place = tw.let(tw.var(row).get() + 0)
-        tw.tma_load(X, (0, 0), held[place : place + 8, column : column + 32], full[0])
-        tw.wait(full[0], 0)
+        tw.hopper.tma_load(X, (0, 0), held[place : place + 8, column : column + 32], full[0])
+        tw.hopper.wait(full[0], 0)
 
 
 MOVE, GEMM = {"X": "M N", "Y": "P Q"}, {"A": "M K", "B": "N K", "C": "M N"}

@@ -29,7 +29,7 @@ def cluster_gemm(A, B, C, *, mma, stages, buffers, blocks, group, cluster):
     part_m, part_n = tile_m // along, tile_n // across  # what each of them loads
     clusters = blocks // (across * along)
     block = tw.block_index((clusters * across, along))
-    row, column = tw.cluster_index(cluster)
+    row, column = tw.hopper.cluster_index(cluster)
     first = tw.let(block[0] // across)
     tiles_m, tiles_n = tw.ceil_div(C.shape, (tile_m * across, tile_n * along))  # of a cluster
     steps = tw.ceil_div(A.shape[1], tile_k)
@@ -39,9 +39,9 @@ def cluster_gemm(A, B, C, *, mma, stages, buffers, blocks, group, cluster):
     sA = tw.shared((stages, GROUPS, rows, tile_k), A.dtype, swizzle=128)
     sB = tw.shared((stages, tile_n, tile_k), B.dtype, swizzle=128)
     sC = tw.shared((GROUPS, buffers, rows, COLUMNS), C.dtype, swizzle=128)
-    full = tw.mbarrier(stages, arrivals=1)
-    empty = tw.mbarrier(stages, arrivals=GROUPS * WARPS * (across + along - 1))
-    tw.cluster_barrier()
+    full = tw.hopper.mbarrier(stages, arrivals=1)
+    empty = tw.hopper.mbarrier(stages, arrivals=GROUPS * WARPS * (across + along - 1))
+    tw.hopper.cluster_barrier()
 
     def tile_of(turn):
         """The first row and column of this block's tile."""
@@ -51,9 +51,9 @@ def cluster_gemm(A, B, C, *, mma, stages, buffers, blocks, group, cluster):
     def release(step):
         """Let every block that writes to this stage write to it again: those across, and those along."""
         for i in tw.unroll(across):
-            tw.arrive(empty[step % stages], each="warp", block=((row + i) % across, column))
+            tw.hopper.arrive(empty[step % stages], each="warp", block=((row + i) % across, column))
         for j in tw.unroll(along - 1):
-            tw.arrive(empty[step % stages], each="warp", block=(row, (column + 1 + j) % along))
+            tw.hopper.arrive(empty[step % stages], each="warp", block=(row, (column + 1 + j) % along))
 
     with tw.role(warps=WARPS, registers=40), tw.role(warps=1):
         for turn in tw.range(turns):
@@ -61,12 +61,12 @@ def cluster_gemm(A, B, C, *, mma, stages, buffers, blocks, group, cluster):
             for k in tw.range(steps):
                 step = tw.let(turn * steps + k)
                 stage = tw.let(step % stages)
-                tw.wait(empty[stage], 1 - step // stages % 2)
-                tw.arrive(full[stage], expect_bytes=(tile_m + tile_n) * tile_k * A.dtype.bytes)
+                tw.hopper.wait(empty[stage], 1 - step // stages % 2)
+                tw.hopper.arrive(full[stage], expect_bytes=(tile_m + tile_n) * tile_k * A.dtype.bytes)
                 part_a = sA[stage].merge(0).tile((part_m, tile_k), (column, 0))
                 part_b = sB[stage].tile((part_n, tile_k), (row, 0))
-                tw.tma_load(A, (m + column * part_m, k * tile_k), part_a, full[stage], multicast=1)
-                tw.tma_load(B, (n + row * part_n, k * tile_k), part_b, full[stage], multicast=0)
+                tw.hopper.tma_load(A, (m + column * part_m, k * tile_k), part_a, full[stage], multicast=1)
+                tw.hopper.tma_load(B, (n + row * part_n, k * tile_k), part_b, full[stage], multicast=0)
 
     for g in tw.unroll(GROUPS):
         with tw.role(warps=WARPS, registers=232):
@@ -76,14 +76,14 @@ def cluster_gemm(A, B, C, *, mma, stages, buffers, blocks, group, cluster):
                 for k in tw.range(steps, provenance="mainloop"):
                     step = tw.let(turn * steps + k)
                     stage = tw.let(step % stages)
-                    tw.wait(full[stage], step // stages % 2)
-                    tw.mma_fence()
-                    tw.mma_async(sA[stage, g], sB[stage], acc)
-                    tw.mma_commit()
-                    tw.mma_wait(1)  # the step before this one has left its stage
+                    tw.hopper.wait(full[stage], step // stages % 2)
+                    tw.hopper.mma_fence()
+                    tw.hopper.mma_async(sA[stage, g], sB[stage], acc)
+                    tw.hopper.mma_commit()
+                    tw.hopper.mma_wait(1)  # the step before this one has left its stage
                     with tw.when(k > 0):
                         release(step - 1)
-                tw.mma_wait(0)
+                tw.hopper.mma_wait(0)
                 with tw.when(steps > 0):
                     release(turn * steps + steps - 1)
 
@@ -93,12 +93,12 @@ def cluster_gemm(A, B, C, *, mma, stages, buffers, blocks, group, cluster):
                         tw.copy(acc[:, j * COLUMNS : (j + 1) * COLUMNS], C.tile((rows, COLUMNS), place))
                         continue
                     buffer = sC[g, j % buffers]
-                    tw.bulk_wait(buffers - 1)  # the store before the last has left its buffer
+                    tw.hopper.bulk_wait(buffers - 1)  # the store before the last has left its buffer
                     tw.role_barrier(1 + g, threads=mma.threads)
                     tw.copy(acc[:, j * COLUMNS : (j + 1) * COLUMNS], buffer)
-                    tw.fence_async()
+                    tw.hopper.fence_async()
                     tw.role_barrier(1 + g, threads=mma.threads)
-                    tw.tma_store(buffer, C, (m + g * rows, n + j * COLUMNS))
-                    tw.bulk_commit()
-            tw.bulk_wait(0)
-    tw.cluster_barrier()  # no block ends while another one still arrives at its barriers
+                    tw.hopper.tma_store(buffer, C, (m + g * rows, n + j * COLUMNS))
+                    tw.hopper.bulk_commit()
+            tw.hopper.bulk_wait(0)
+    tw.hopper.cluster_barrier()  # no block ends while another one still arrives at its barriers

@@ -15,48 +15,48 @@ ROWS, TILE_BYTES, WARPS = 16, 16 * 64 * 2, 2
 
 def pairs(X, Y, *, wrong=""):
     tw.block_index(2)
-    rank = tw.cluster_index(2)
+    rank = tw.hopper.cluster_index(2)
     held = tw.shared((2, ROWS, 64), X.dtype, swizzle=128)
-    full = tw.mbarrier(2, arrivals=1)
+    full = tw.hopper.mbarrier(2, arrivals=1)
     alone = wrong in ("counts one block", "releases and counts one block")
-    empty = tw.mbarrier(2, arrivals=WARPS if alone else 2 * WARPS)
+    empty = tw.hopper.mbarrier(2, arrivals=WARPS if alone else 2 * WARPS)
     if wrong == "no cluster barrier at the start":
         tw.barrier()
     else:
-        tw.cluster_barrier()
+        tw.hopper.cluster_barrier()
     tiles = tw.ceil_div(X.shape[0], ROWS)
     with tw.role(warps=1):
         for t in tw.range(tiles):
             s, phase = tw.let(t % 2), tw.let(t // 2 % 2)
             if wrong != "no wait for empty":
-                tw.wait(empty[s], 1 - phase)
+                tw.hopper.wait(empty[s], 1 - phase)
             size = {"expects half": TILE_BYTES // 2, "expects too much": TILE_BYTES + 16}
-            tw.arrive(full[s], expect_bytes=size.get(wrong, TILE_BYTES))
+            tw.hopper.arrive(full[s], expect_bytes=size.get(wrong, TILE_BYTES))
             half = held[s].tile((ROWS // 2, 64), (rank, 0))
             everyone = () if wrong == "to one block" else 0
-            tw.tma_load(X, (t * ROWS + rank * ROWS // 2, 0), half, full[s], multicast=everyone)
+            tw.hopper.tma_load(X, (t * ROWS + rank * ROWS // 2, 0), half, full[s], multicast=everyone)
         if wrong == "waits for its last stages instead":
             for i in tw.unroll(2):
-                tw.wait(empty[(tiles + i) % 2], 1 - (tiles + i) // 2 % 2)
+                tw.hopper.wait(empty[(tiles + i) % 2], 1 - (tiles + i) // 2 % 2)
     with tw.role(warps=WARPS):
         for t in tw.range(tiles - rank if wrong == "one block leaves the last tile" else tiles):
             s, phase = tw.let(t % 2), tw.let(t // 2 % 2)
-            tw.wait(full[s], phase)
+            tw.hopper.wait(full[s], phase)
             tw.copy(held[s], Y.tile((ROWS, 64), (rank * tiles + t, 0)), threads=(ROWS, 4))
             if wrong == "no fence":
                 part = held[s].partition((ROWS, 4))
                 tw.copy(tw.load(part), part)
             else:
-                tw.fence_async()
-            tw.arrive(empty[s], each="warp")
+                tw.hopper.fence_async()
+            tw.hopper.arrive(empty[s], each="warp")
             if wrong not in ("releases one block", "releases and counts one block"):
                 other = rank + 1 if wrong == "a block that is not there" else 1 - rank
-                tw.arrive(empty[s], each="warp", block=other)
+                tw.hopper.arrive(empty[s], each="warp", block=other)
     if wrong == "one block passes the last barrier by":
         with tw.when(rank == 0):
-            tw.cluster_barrier()
+            tw.hopper.cluster_barrier()
     elif wrong not in ("no cluster barrier at the end", "waits for its last stages instead"):
-        tw.cluster_barrier()
+        tw.hopper.cluster_barrier()
 
 
 def trace(arrays: dict[str, np.ndarray], wrong: str = "") -> Kernel:

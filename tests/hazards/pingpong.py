@@ -23,9 +23,9 @@ def pingpong_gemm(A, B, C, *, tile, mma, stages, blocks, ordered):
     sA = tw.shared((stages, tile_m, tile_k), A.dtype, swizzle=128)
     sB = tw.shared((stages, tile_n, tile_k), B.dtype, swizzle=128)
     sC = tw.shared((2, tile_n // COLUMNS, tile_m, COLUMNS), C.dtype, swizzle=128)
-    full = tw.mbarrier(stages, arrivals=1)
-    empty = tw.mbarrier(stages, arrivals=WARPS)
-    done = tw.mbarrier(2, arrivals=WARPS)
+    full = tw.hopper.mbarrier(stages, arrivals=1)
+    empty = tw.hopper.mbarrier(stages, arrivals=WARPS)
+    done = tw.hopper.mbarrier(2, arrivals=WARPS)
     tw.barrier()
 
     with tw.role(warps=WARPS, registers=40), tw.role(warps=1):
@@ -34,10 +34,10 @@ def pingpong_gemm(A, B, C, *, tile, mma, stages, blocks, ordered):
             for k in tw.range(steps):
                 step = tw.let(turn * steps + k)
                 stage = tw.let(step % stages)
-                tw.wait(empty[stage], 1 - step // stages % 2)
-                tw.arrive(full[stage], expect_bytes=(tile_m + tile_n) * tile_k * A.dtype.bytes)
-                tw.tma_load(A, (index // tiles_n * tile_m, k * tile_k), sA[stage], full[stage])
-                tw.tma_load(B, (index % tiles_n * tile_n, k * tile_k), sB[stage], full[stage])
+                tw.hopper.wait(empty[stage], 1 - step // stages % 2)
+                tw.hopper.arrive(full[stage], expect_bytes=(tile_m + tile_n) * tile_k * A.dtype.bytes)
+                tw.hopper.tma_load(A, (index // tiles_n * tile_m, k * tile_k), sA[stage], full[stage])
+                tw.hopper.tma_load(B, (index % tiles_n * tile_n, k * tile_k), sB[stage], full[stage])
 
     for w in tw.unroll(2):
         with tw.role(warps=WARPS, registers=232):
@@ -46,24 +46,24 @@ def pingpong_gemm(A, B, C, *, tile, mma, stages, blocks, ordered):
                 index = tw.let(block + turn * blocks)
                 acc = tw.accumulator(mma)
                 if ordered:  # the other warpgroup has waited for its last stage
-                    tw.wait(done[1 - w], (pair + 1 - w) % 2)
+                    tw.hopper.wait(done[1 - w], (pair + 1 - w) % 2)
                 for k in tw.range(steps):
                     step = tw.let(turn * steps + k)
                     stage = tw.let(step % stages)
-                    tw.wait(full[stage], step // stages % 2)
-                    tw.mma_fence()
-                    tw.mma_async(sA[stage], sB[stage], acc)
-                    tw.mma_commit()
-                    tw.mma_wait(0)
-                    tw.arrive(empty[stage], each="warp")
-                tw.arrive(done[w], each="warp")
-                tw.bulk_wait(0)
+                    tw.hopper.wait(full[stage], step // stages % 2)
+                    tw.hopper.mma_fence()
+                    tw.hopper.mma_async(sA[stage], sB[stage], acc)
+                    tw.hopper.mma_commit()
+                    tw.hopper.mma_wait(0)
+                    tw.hopper.arrive(empty[stage], each="warp")
+                tw.hopper.arrive(done[w], each="warp")
+                tw.hopper.bulk_wait(0)
                 tw.role_barrier(1 + w, threads=mma.threads)
                 tw.copy(acc, sC[w].permute(1, 0, 2).merge(1))
-                tw.fence_async()
+                tw.hopper.fence_async()
                 tw.role_barrier(1 + w, threads=mma.threads)
                 for j in tw.unroll(tile_n // COLUMNS):
                     row, column = index // tiles_n * tile_m, index % tiles_n * tile_n
-                    tw.tma_store(sC[w, j], C, (row, column + j * COLUMNS))
-                tw.bulk_commit()
-            tw.bulk_wait(0)
+                    tw.hopper.tma_store(sC[w, j], C, (row, column + j * COLUMNS))
+                tw.hopper.bulk_commit()
+            tw.hopper.bulk_wait(0)

@@ -63,12 +63,12 @@ def products(A, B, C, *, other, in_registers):
     sums = tw.accumulator(mma)
     left = tw.fragment(tw.operand_a(mma, 64), A.dtype)
     tw.copy(A.tile((64, 64), (0, 0)), left, other=other)
-    tw.fence_async()
+    tw.hopper.fence_async()
     tw.barrier()
-    tw.mma_fence()
-    tw.mma_async(left if in_registers else held[0], held[1], sums)
-    tw.mma_commit()
-    tw.mma_wait(0)
+    tw.hopper.mma_fence()
+    tw.hopper.mma_async(left if in_registers else held[0], held[1], sums)
+    tw.hopper.mma_commit()
+    tw.hopper.mma_wait(0)
     tw.copy(sums, C.tile((64, 64), (0, 0)))
 
 

@@ -134,16 +134,16 @@ def in_the_background(X, Y, stage, chunk):
     """A box by TMA into a run-time stage of two, and from there on by TMA; another tensor lies behind."""
     held = tw.shared((2, 8, 64), X.dtype, swizzle=128)
     behind = tw.shared((2, 8, 64), X.dtype, swizzle=128)
-    full = tw.mbarrier(1, arrivals=1)
+    full = tw.hopper.mbarrier(1, arrivals=1)
     tw.barrier()
     with tw.role(warps=1):
-        tw.arrive(full[0], expect_bytes=2 * 8 * 64 * X.dtype.bytes)
-        tw.tma_load(X, (0, 8 * chunk), held[stage], full[0])
-        tw.tma_load(X, (8, 0), behind[0], full[0])
-        tw.wait(full[0], 0)
-        tw.tma_store(held[stage], Y, (0, 0))
-        tw.bulk_commit()
-        tw.bulk_wait(0)
+        tw.hopper.arrive(full[0], expect_bytes=2 * 8 * 64 * X.dtype.bytes)
+        tw.hopper.tma_load(X, (0, 8 * chunk), held[stage], full[0])
+        tw.hopper.tma_load(X, (8, 0), behind[0], full[0])
+        tw.hopper.wait(full[0], 0)
+        tw.hopper.tma_store(held[stage], Y, (0, 0))
+        tw.hopper.bulk_commit()
+        tw.hopper.bulk_wait(0)
 
 
 def test_boxes_in_the_background_keep_to_their_stages_too() -> None:

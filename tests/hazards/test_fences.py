@@ -35,25 +35,25 @@ def kinds(report):
 def ring(X, Y, *, changed, fence):
     """Two warps copy out what TMA brings to one stage, and perhaps change it, before TMA fills it again."""
     held = tw.shared((8, 64), X.dtype, swizzle=128)
-    full, empty = tw.mbarrier(1, arrivals=1), tw.mbarrier(1, arrivals=2)
+    full, empty = tw.hopper.mbarrier(1, arrivals=1), tw.hopper.mbarrier(1, arrivals=2)
     tw.barrier()
     with tw.role(warps=1):
         for t in tw.range(tw.ceil_div(X.shape[0], 8)):
-            tw.wait(empty[0], 1 - t % 2)
+            tw.hopper.wait(empty[0], 1 - t % 2)
             if fence == "issuer":
-                tw.fence_async()
-            tw.arrive(full[0], expect_bytes=BOX_BYTES)
-            tw.tma_load(X, (t * 8, 0), held, full[0])
+                tw.hopper.fence_async()
+            tw.hopper.arrive(full[0], expect_bytes=BOX_BYTES)
+            tw.hopper.tma_load(X, (t * 8, 0), held, full[0])
     with tw.role(warps=2):
         for t in tw.range(tw.ceil_div(X.shape[0], 8)):
-            tw.wait(full[0], t % 2)
+            tw.hopper.wait(full[0], t % 2)
             values = tw.load(held.partition((8, 8)))
             tw.copy(values, Y.tile((8, 64), (t, 0)).partition((8, 8)))
             if changed:
                 tw.copy(values + values, held.partition((8, 8)))
             if fence == "writers":
-                tw.fence_async()
-            tw.arrive(empty[0], each="warp")
+                tw.hopper.fence_async()
+            tw.hopper.arrive(empty[0], each="warp")
 
 
 @pytest.mark.parametrize("fence", ["", "issuer", "writers"])
@@ -72,13 +72,13 @@ def test_what_has_been_written_is_refilled_after_a_fence_on_either_side(fence) -
 def own_reader(X, Y, *, barrier):
     """The warp that issues the copies reads what they bring itself."""
     held = tw.shared((8, 64), X.dtype, swizzle=128)
-    full = tw.mbarrier(1, arrivals=1)
+    full = tw.hopper.mbarrier(1, arrivals=1)
     tw.barrier()
     with tw.role(warps=1):
         for t in tw.range(tw.ceil_div(X.shape[0], 8)):
-            tw.arrive(full[0], expect_bytes=BOX_BYTES)
-            tw.tma_load(X, (t * 8, 0), held, full[0])
-            tw.wait(full[0], t % 2)
+            tw.hopper.arrive(full[0], expect_bytes=BOX_BYTES)
+            tw.hopper.tma_load(X, (t * 8, 0), held, full[0])
+            tw.hopper.wait(full[0], t % 2)
             with tw.when(t >= 0):
                 if barrier == "one lane":
                     tw.copy(tw.load(held.partition((1, 1))), Y.tile((8, 64), (t, 0)).partition((1, 1)))
@@ -100,13 +100,13 @@ def stored(X, Y, *, fence):
     with tw.role(warps=2):
         tw.copy(X.tile((8, 64), (0, 0)), held, threads=(8, 8))
         if fence == "before":
-            tw.fence_async()
+            tw.hopper.fence_async()
         tw.role_barrier(1, 64)
         if fence == "after":
-            tw.fence_async()
-        tw.tma_store(held, Y, (0, 0))
-        tw.bulk_commit()
-        tw.bulk_wait()
+            tw.hopper.fence_async()
+        tw.hopper.tma_store(held, Y, (0, 0))
+        tw.hopper.bulk_commit()
+        tw.hopper.bulk_wait()
 
 
 @pytest.mark.parametrize("fence", ["", "before", "after"])
@@ -119,17 +119,17 @@ def test_a_fence_before_the_barrier_or_by_the_issuer_after_it(fence) -> None:
 def through_global(X, Y, *, fence, after):
     """Two warps write Y, which TMA then brings to shared memory."""
     held = tw.shared((8, 64), X.dtype, swizzle=128)
-    full = tw.mbarrier(1, arrivals=1)
+    full = tw.hopper.mbarrier(1, arrivals=1)
     tw.copy(X.tile((8, 64), (0, 0)), Y.tile((8, 64), (0, 0)), threads=(8, 8))
     if fence and not after:
-        tw.fence_async(fence)
+        tw.hopper.fence_async(fence)
     tw.barrier()
     if fence and after:
-        tw.fence_async(fence)
+        tw.hopper.fence_async(fence)
     with tw.role(warps=1):
-        tw.arrive(full[0], expect_bytes=BOX_BYTES)
-        tw.tma_load(Y, (0, 0), held, full[0])
-        tw.wait(full[0], 0)
+        tw.hopper.arrive(full[0], expect_bytes=BOX_BYTES)
+        tw.hopper.tma_load(Y, (0, 0), held, full[0])
+        tw.hopper.wait(full[0], 0)
 
 
 @pytest.mark.parametrize("after", [False, True])
@@ -147,11 +147,11 @@ def test_a_fence_of_global_memory_is_none_of_shared_memory() -> None:
         held = tw.shared((8, 64), X.dtype, swizzle=128)
         with tw.role(warps=2):
             tw.copy(X.tile((8, 64), (0, 0)), held, threads=(8, 8))
-            tw.fence_async("global")
+            tw.hopper.fence_async("global")
             tw.role_barrier(1, 64)
-            tw.tma_store(held, Y, (0, 0))
-            tw.bulk_commit()
-            tw.bulk_wait()
+            tw.hopper.tma_store(held, Y, (0, 0))
+            tw.hopper.bulk_commit()
+            tw.hopper.bulk_wait()
 
     assert kinds(checked(kernel, rows=8)[0]) == {Kind.PROXY}
 
@@ -172,6 +172,6 @@ def test_the_text_fences_the_memory_that_is_meant() -> None:
 
 def test_other_memories_are_refused() -> None:
     with pytest.raises(TraceError, match="choose 'shared' or 'global'"):
-        tw.kernel(X="N")(lambda X: tw.fence_async("registers")).trace(np.zeros(4, np.float32))
+        tw.kernel(X="N")(lambda X: tw.hopper.fence_async("registers")).trace(np.zeros(4, np.float32))
     [broken] = FenceAsync("registers").verify()
     assert (broken.rule, broken.nearest) == ("fence_async", "shared or global")

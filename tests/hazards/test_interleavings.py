@@ -118,20 +118,20 @@ def test_who_comes_after_every_arrival_of_a_phase_comes_after_the_phase() -> Non
 def one_ahead(X, *, tiles, consumers, wrong=False):
     """A ring of two stages whose consumers wait for the next tile before they take this one."""
     held = tw.shared((2, 32), tw.f32)
-    full, empty = tw.mbarrier(2, arrivals=1), tw.mbarrier(2, arrivals=consumers)
+    full, empty = tw.hopper.mbarrier(2, arrivals=1), tw.hopper.mbarrier(2, arrivals=consumers)
     tw.barrier()
     with tw.role(warps=1):
         for t in tw.range(tiles):
-            tw.wait(empty[t % 2], 1 - t // 2 % 2)
+            tw.hopper.wait(empty[t % 2], 1 - t // 2 % 2)
             tw.copy(X[0:1], held[t % 2 : t % 2 + 1], threads=(1, 32))
-            tw.arrive(full[t % 2], each="warp")
+            tw.hopper.arrive(full[t % 2], each="warp")
     for _ in tw.unroll(consumers):
         with tw.role(warps=1):
-            tw.wait(full[0], 0)
+            tw.hopper.wait(full[0], 0)
             for t in tw.range(tiles):
                 with tw.when(t + 1 < tiles):
-                    tw.wait(full[(t + 1) % 2], (t if wrong else t + 1) // 2 % 2)
-                tw.arrive(empty[t % 2], each="warp")
+                    tw.hopper.wait(full[(t + 1) % 2], (t if wrong else t + 1) // 2 % 2)
+                tw.hopper.arrive(empty[t % 2], each="warp")
 
 
 @pytest.mark.parametrize("consumers", [1, 2])
@@ -149,16 +149,16 @@ def test_a_ring_that_waits_one_stage_ahead(tiles, consumers) -> None:
 
 def announced_twice(X, *, wrong):
     """One warp ends two phases; another one waits for the first of them."""
-    m, q = tw.mbarrier(1, arrivals=1), tw.mbarrier(1, arrivals=1)
+    m, q = tw.hopper.mbarrier(1, arrivals=1), tw.hopper.mbarrier(1, arrivals=1)
     tw.barrier()
     with tw.role(warps=1):
-        tw.arrive(m[0])
-        tw.wait(q[0], 1 if wrong else 0)
-        tw.arrive(m[0])
+        tw.hopper.arrive(m[0])
+        tw.hopper.wait(q[0], 1 if wrong else 0)
+        tw.hopper.arrive(m[0])
     with tw.role(warps=1):
-        tw.wait(m[0], 0)
+        tw.hopper.wait(m[0], 0)
         if not wrong:
-            tw.arrive(q[0])
+            tw.hopper.arrive(q[0])
 
 
 def test_a_hang_that_the_schedule_in_turns_does_not_show() -> None:
@@ -178,14 +178,14 @@ def test_random_programs_are_clean_exactly_if_no_schedule_of_them_goes_wrong() -
 
 def one_lane_writes(X, Y, *, order):
     """One lane writes what all lanes of its warp read; the arrival, which it makes too, tells others only."""
-    held, m = tw.shared((1, 32), X.dtype), tw.mbarrier(1, arrivals=1)
+    held, m = tw.shared((1, 32), X.dtype), tw.hopper.mbarrier(1, arrivals=1)
     tw.barrier()
     with tw.role(warps=1):
         tw.copy(X.tile((1, 32), (0, 0)), held, threads=(1, 1))
         if "arrive" in order:
-            tw.arrive(m[0])
+            tw.hopper.arrive(m[0])
         if "wait" in order:
-            tw.wait(m[0], 0)
+            tw.hopper.wait(m[0], 0)
         tw.copy(held, Y.tile((1, 32), (0, 0)), threads=(1, 32))
 
 

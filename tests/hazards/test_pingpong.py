@@ -34,6 +34,6 @@ def test_out_of_order_the_phase_and_the_deadlock_are_found() -> None:
     text = str(report)
     assert "wrong phase on barrier full" in text
     assert "two phases earlier it would have passed as well" in text
-    assert "tw.wait(full[stage], step // stages % 2)" in text
+    assert "tw.hopper.wait(full[stage], step // stages % 2)" in text
     with pytest.raises(tw.HazardError):
         report.raise_if_any()

@@ -123,12 +123,12 @@ def test_what_a_block_does_to_its_own_elements_is_seen_though_other_blocks_do_no
 def exchanged(X, Y, *, right):
     """Blocks of a cluster write each other's tiles behind a barrier; some clusters write a third one's."""
     n = tw.block_index(tw.ceil_div(X.shape[0], 64))
-    rank = tw.cluster_index(2)
+    rank = tw.hopper.cluster_index(2)
     tw.copy(X.tile((64,), (n,)), Y.tile((64,), (n,)), threads=32)
-    tw.cluster_barrier()
+    tw.hopper.cluster_barrier()
     peer = n + 1 - 2 * rank - (0 if right else 4 * ((n // 18) % 2))
     tw.copy(X.tile((64,), (n,)), Y.tile((64,), (peer,)), threads=32)
-    tw.cluster_barrier()
+    tw.hopper.cluster_barrier()
 
 
 def test_blocks_that_meet_in_their_cluster_hide_none_that_meet_across_clusters(

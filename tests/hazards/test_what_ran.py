@@ -92,9 +92,9 @@ def test_loops_that_come_round_twice_are_not(stages, columns) -> None:
 @tw.kernel(Y="N")
 def stuck(Y):
     b = tw.block_index(tw.ceil_div(Y.shape[0], 32))
-    done = tw.mbarrier(1, arrivals=1)
+    done = tw.hopper.mbarrier(1, arrivals=1)
     with tw.when(b == 2):
-        tw.wait(done[0], 0)
+        tw.hopper.wait(done[0], 0)
     tw.copy(tw.fragment(tw.blocked((32,), (32,)), tw.f32, 1), Y.tile((32,), (b,)))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -27,14 +28,17 @@ PROGRAMS = "\n".join(programs())
 
 def shown(name: str) -> bool:
     """Whether there is an example of a name, or it says where one is or who makes it."""
-    doc = inspect.getdoc(getattr(tw, name)) or ""
-    other = re.search(r"[Ss]ee `(\w+)`|[Mm]ade by `(?:Bound\.)?(\w+)`", doc)
-    return ">>>" in doc or other is not None or re.search(rf"\btw\.{name}\b", PROGRAMS) is not None
+    doc = inspect.getdoc(attrgetter(name)(tw)) or ""
+    other = re.search(r"[Ss]ee `(\w+)`|[Mm]ade by `(?:[A-Z]\w+\.)?(\w+)`", doc)
+    return ">>>" in doc or other is not None or re.search(rf"\btw\.{re.escape(name)}\b", PROGRAMS) is not None
 
 
-@pytest.mark.parametrize("name", tw.__all__)
+INSIDE = [f"{space}.{name}" for space in ("hopper", "layouts", "ir") for name in getattr(tw, space).__all__]
+
+
+@pytest.mark.parametrize("name", [*tw.__all__, *INSIDE])
 def test_help_tells_of_every_name_and_shows_it(name: str) -> None:
-    what = getattr(tw, name)
+    what = attrgetter(name)(tw)
     if isinstance(what, str | tw.DType):
         return  # constants, of which their class tells
     doc = inspect.getdoc(what)
@@ -50,10 +54,13 @@ def test_help_of_the_package_promises_only_the_targets_that_are_there() -> None:
     assert not ABSENT.search(tw.__doc__)
 
 
-@pytest.mark.parametrize("name", ["copy", "composition", "matmul", "Layout", "TiledMma", "role", "kernel"])
+@pytest.mark.parametrize(
+    "name",
+    [*("copy", "layouts.composition", "matmul", "Layout", "TiledMma", "role", "kernel"), "hopper.tma_load"],
+)
 def test_signatures_are_those_that_were_written(name: str) -> None:
     """Looking at arguments changes neither what `help` shows nor what editors complete."""
-    what = getattr(tw, name)
+    what = attrgetter(name)(tw)
     signature = inspect.signature(what)
     assert not {"args", "kwargs"} & {*signature.parameters}
     assert inspect.unwrap(what).__doc__ == what.__doc__

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+from operator import attrgetter
 from pathlib import Path
 
 import tilewright as tw
@@ -22,6 +23,10 @@ def test_the_page_is_up_to_date() -> None:
 
 def test_the_page_names_all_that_authors_can_write_and_nothing_else() -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
-    rows = re.findall(r"^\| `tw\.(\w+)` \|", text, re.MULTILINE)
-    assert sorted([*rows, "DType", "dtype"]) == sorted(set(tw.__all__) - {"__version__"})
-    assert all(hasattr(tw, name) for name in re.findall(r"tw\.(\w+)", text))
+    rows = re.findall(r"^\| `tw\.([\w.]+)` \|", text, re.MULTILINE)
+    spaces = {name: getattr(tw, name).__all__ for name in ("hopper", "layouts", "ir")}
+    inside = {f"{space}.{name}" for space, names in spaces.items() for name in names}
+    assert sorted([*rows, "DType", "dtype"]) == sorted(
+        {*tw.__all__, *inside} - {"__version__", *spaces} | {r for r in rows if r.startswith("atoms.")}
+    )
+    assert all(attrgetter(name)(tw) for name in re.findall(r"tw\.(\w+(?:\.[A-Za-z]\w*)*)", text))

@@ -74,18 +74,18 @@ def test_blocks_multiply_what_all_of_them_loaded_and_load_what_all_have_multipli
 def one_after_the_other(X, Y):
     """Block 1 waits until block 0 has computed: nothing of its own takes so long."""
     n = tw.block_index(2)
-    rank = tw.cluster_index(2)
-    told = tw.mbarrier(1, arrivals=1)
-    tw.cluster_barrier()
+    rank = tw.hopper.cluster_index(2)
+    told = tw.hopper.mbarrier(1, arrivals=1)
+    tw.hopper.cluster_barrier()
     x = tw.load(X.tile((32,), (n,)).partition((32,)))
     with tw.when(rank == 0):
         for _ in tw.unroll(7):
             x.assign(x + 1.0)
-        tw.arrive(told[0], block=1)
+        tw.hopper.arrive(told[0], block=1)
     with tw.when(rank == 1):
-        tw.wait(told[0], 0)
+        tw.hopper.wait(told[0], 0)
     tw.copy(x, Y.tile((32,), (n,)))
-    tw.cluster_barrier()
+    tw.hopper.cluster_barrier()
 
 
 @pytest.mark.parametrize("block", [None, (0,), (1,)])

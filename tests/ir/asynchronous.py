@@ -28,65 +28,65 @@ def role(A, n):
 
 
 def mbarrier(A, n):
-    tw.mbarrier(3, arrivals=2)
+    tw.hopper.mbarrier(3, arrivals=2)
 
 
 def arrive(A, n):
-    full = tw.mbarrier(3, arrivals=1)
-    tw.arrive(full[n % 3], expect_bytes=1024)
-    tw.arrive(full[0], each="warp")
+    full = tw.hopper.mbarrier(3, arrivals=1)
+    tw.hopper.arrive(full[n % 3], expect_bytes=1024)
+    tw.hopper.arrive(full[0], each="warp")
     tw.block_index((4, 4))
-    m, k = tw.cluster_index((2, 2))
-    tw.arrive(full[0], block=(1 - m, k))
-    tw.arrive(full[0], each="warp", block=2)
+    m, k = tw.hopper.cluster_index((2, 2))
+    tw.hopper.arrive(full[0], block=(1 - m, k))
+    tw.hopper.arrive(full[0], each="warp", block=2)
 
 
 def wait(A, n):
-    tw.wait(tw.mbarrier(3, arrivals=1)[1], n // 3 % 2)
+    tw.hopper.wait(tw.hopper.mbarrier(3, arrivals=1)[1], n // 3 % 2)
 
 
 def tma_load(A, n):
-    full = tw.mbarrier(1, arrivals=1)
-    tw.tma_load(A, (n * 8, 0), tw.shared((64, 64), A.dtype, swizzle=128), full[0])
+    full = tw.hopper.mbarrier(1, arrivals=1)
+    tw.hopper.tma_load(A, (n * 8, 0), tw.shared((64, 64), A.dtype, swizzle=128), full[0])
     tw.block_index((2, 4))
-    tw.cluster_index((2, 4))
-    tw.tma_load(A, (n * 8, 0), tw.shared((64, 64), A.dtype, swizzle=128), full[0], multicast=1)
+    tw.hopper.cluster_index((2, 4))
+    tw.hopper.tma_load(A, (n * 8, 0), tw.shared((64, 64), A.dtype, swizzle=128), full[0], multicast=1)
 
 
 def tma_store(A, n):
-    tw.tma_store(tw.shared((64, 64), A.dtype, swizzle=128), A, (0, n * 64))
+    tw.hopper.tma_store(tw.shared((64, 64), A.dtype, swizzle=128), A, (0, n * 64))
 
 
 def bulk_commit(A, n):
-    tw.bulk_commit()
+    tw.hopper.bulk_commit()
 
 
 def bulk_wait(A, n):
-    tw.bulk_wait(1)
-    tw.bulk_wait()
+    tw.hopper.bulk_wait(1)
+    tw.hopper.bulk_wait()
 
 
 def fence_async(A, n):
-    tw.fence_async()
+    tw.hopper.fence_async()
 
 
 def mma_fence(A, n):
-    tw.mma_fence()
+    tw.hopper.mma_fence()
 
 
 def mma_async(A, n):
     sA, sB = (tw.shared((64, 64), A.dtype, swizzle=128) for _ in range(2))
     acc = tw.accumulator(MMA)
-    tw.mma_async(sA, sB, acc)
-    tw.mma_async(tw.load(sA, tw.operand_a(MMA, 64)), sB, acc)
+    tw.hopper.mma_async(sA, sB, acc)
+    tw.hopper.mma_async(tw.load(sA, tw.operand_a(MMA, 64)), sB, acc)
 
 
 def mma_commit(A, n):
-    tw.mma_commit()
+    tw.hopper.mma_commit()
 
 
 def mma_wait(A, n):
-    tw.mma_wait(2)
+    tw.hopper.mma_wait(2)
 
 
 def role_barrier(A, n):
@@ -96,16 +96,16 @@ def role_barrier(A, n):
 
 def cluster_barrier(A, n):
     tw.block_index(2)
-    tw.cluster_index(2)
-    tw.cluster_barrier()
+    tw.hopper.cluster_index(2)
+    tw.hopper.cluster_barrier()
 
 
 def prior_grid_wait(A, n):
-    tw.prior_grid_wait()
+    tw.hopper.prior_grid_wait()
 
 
 def launch_dependents(A, n):
-    tw.launch_dependents()
+    tw.hopper.launch_dependents()
 
 
 EACH: dict[str, Callable[..., Any]] = {

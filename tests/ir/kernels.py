@@ -167,7 +167,7 @@ def branch(A, C, n, alpha):
 def launch(A, C, n, alpha):
     m, _k = tw.block_index(tw.ceil_div(A.shape, (64, 32)))
     b = tw.batch_index(n)
-    c = tw.cluster_index((2, 1))
+    c = tw.hopper.cluster_index((2, 1))
     space = tw.workspace((tw.derived(n * 4), 3), tw.f32, zeroed=True)
     tw.copy(space.tile((8, 4), (m + b, c[0])), tw.shared((8, 4), tw.f32), threads=(8, 1))
 

@@ -39,15 +39,15 @@ def ringed(place):
     """A transaction barrier that is made before a loop, in it, or in a branch in it."""
 
     def author():
-        barrier = tw.mbarrier(1, arrivals=1) if place == "before" else None
+        barrier = tw.hopper.mbarrier(1, arrivals=1) if place == "before" else None
         with tw.role(warps=1):
             for i in tw.range(3):
                 if place == "in it":
-                    barrier = tw.mbarrier(1, arrivals=1)
+                    barrier = tw.hopper.mbarrier(1, arrivals=1)
                 with tw.when(i > 1):
                     if place == "in a branch in it":
-                        barrier = tw.mbarrier(1, arrivals=1)
-                    tw.arrive(barrier[0])
+                        barrier = tw.hopper.mbarrier(1, arrivals=1)
+                    tw.hopper.arrive(barrier[0])
 
     return author
 
@@ -65,7 +65,7 @@ def test_each_turn_of_an_unrolled_loop_has_a_barrier_of_its_own() -> None:
     def author():
         with tw.role(warps=1):
             for _ in tw.unroll(2):
-                barrier = tw.mbarrier(1, arrivals=1)
-                tw.arrive(barrier[0])
+                barrier = tw.hopper.mbarrier(1, arrivals=1)
+                tw.hopper.arrive(barrier[0])
 
     assert said(author) == []

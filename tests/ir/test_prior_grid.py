@@ -26,7 +26,7 @@ def messages(author) -> list[str]:
 def test_nothing_is_asked_of_kernels_that_do_not_wait() -> None:
     def author(A, B):
         move(A, B)
-        tw.launch_dependents()
+        tw.hopper.launch_dependents()
 
     assert messages(author) == []
 
@@ -34,13 +34,13 @@ def test_nothing_is_asked_of_kernels_that_do_not_wait() -> None:
 def test_after_the_wait_all_is_allowed_and_before_it_what_is_the_blocks_own() -> None:
     def author(A, B, n):
         staged = tw.shared(TILE, A.dtype)
-        tw.mbarrier(2, arrivals=1)
+        tw.hopper.mbarrier(2, arrivals=1)
         tw.copy(tw.fragment(tw.blocked(TILE, (8, 4), (1, 0)), tw.f16, 1), staged)
-        tw.launch_dependents()
-        tw.prior_grid_wait()
+        tw.hopper.launch_dependents()
+        tw.hopper.prior_grid_wait()
         for _ in tw.range(n):
             move(A, B)
-            tw.prior_grid_wait()
+            tw.hopper.prior_grid_wait()
         with tw.when(n > 3):
             move(B, A)
 
@@ -53,7 +53,7 @@ def test_reads_and_writes_before_the_wait_are_named() -> None:
         x = tw.load(A.tile(TILE, (0, 0)).partition((8, 4)))
         for _ in tw.range(n):
             tw.copy(x, kept)
-        tw.prior_grid_wait()
+        tw.hopper.prior_grid_wait()
         tw.copy(x, B.tile(TILE, (0, 0)))
 
     assert messages(author) == [
@@ -65,10 +65,10 @@ def test_reads_and_writes_before_the_wait_are_named() -> None:
 def test_bulk_copies_count() -> None:
     def author(A, B):
         sA = tw.shared((64, 64), A.dtype, swizzle=128)
-        full = tw.mbarrier(1, arrivals=1)
-        tw.tma_load(A, (0, 0), sA, full[0])
-        tw.tma_store(sA, B, (0, 0))
-        tw.prior_grid_wait()
+        full = tw.hopper.mbarrier(1, arrivals=1)
+        tw.hopper.tma_load(A, (0, 0), sA, full[0])
+        tw.hopper.tma_store(sA, B, (0, 0))
+        tw.hopper.prior_grid_wait()
 
     assert [message.split(" before")[0] for message in messages(author)] == [
         "tma_load reads A",
@@ -80,7 +80,7 @@ def test_every_role_waits_for_itself() -> None:
     def author(A, B):
         sA = tw.shared(TILE, A.dtype)
         with tw.role(warps=1):
-            tw.prior_grid_wait()
+            tw.hopper.prior_grid_wait()
             tw.copy(A.tile(TILE, (0, 0)), sA, threads=(8, 4))
         with tw.role(warps=1):
             tw.copy(sA, B.tile(TILE, (0, 0)), threads=(8, 4))
@@ -93,11 +93,11 @@ def test_no_block_may_pass_the_wait_by(way: str) -> None:
     def author(A, B, n):
         if way == "branch":
             with tw.when(n > 3):
-                tw.prior_grid_wait()
+                tw.hopper.prior_grid_wait()
                 move(A, B)
         else:
             for _ in tw.range(n):
-                tw.prior_grid_wait()
+                tw.hopper.prior_grid_wait()
                 move(A, B)
 
     [(rule, message, nearest)] = said(author)
@@ -109,7 +109,7 @@ def test_no_block_may_pass_the_wait_by(way: str) -> None:
 def test_it_points_at_the_authors_line() -> None:
     def author(A, B):
         move(A, B)
-        tw.prior_grid_wait()
+        tw.hopper.prior_grid_wait()
 
     for violation in found(author):
         assert violation.location is not None
@@ -122,7 +122,7 @@ def test_no_target_compiles_it(target: str) -> None:
     def early(X):
         part = X.tile((64,), (0,))
         x = tw.load(part.partition((32,)))
-        tw.prior_grid_wait()
+        tw.hopper.prior_grid_wait()
         tw.copy(x, part)
 
     with pytest.raises(LegalityError, match="copy reads X before the wait for the grid before"):
@@ -132,7 +132,7 @@ def test_no_target_compiles_it(target: str) -> None:
 def test_an_architecture_without_dependent_launches_refuses_it() -> None:
     @tw.kernel(X="N")
     def waits(X):
-        tw.prior_grid_wait()
+        tw.hopper.prior_grid_wait()
 
     with pytest.raises(LegalityError, match="sm_90a"):
         waits.compile(spec_of(describe(np.zeros(64))), target="cuda", arch="sm_80")

@@ -99,7 +99,7 @@ def test_no_paths_addresses_or_locations() -> None:
 def test_text_is_the_same_in_every_process() -> None:
     script = (
         "from tests.ir.kernels import EACH, trace; import tilewright as tw;"
-        "print(*(tw.print_kernel(trace(kernel)) for kernel in EACH.values()))"
+        "print(*(tw.ir.print_kernel(trace(kernel)) for kernel in EACH.values()))"
     )
     root = Path(__file__).parents[2]
     texts = set()

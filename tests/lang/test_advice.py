@@ -64,7 +64,7 @@ def test_an_asynchronous_atom_needs_the_asynchronous_multiply() -> None:
     assert violation.message == (
         "wgmma.m64n64k16.f32.f16 multiplies in the background, which tw.mma does not wait for"
     )
-    assert violation.nearest.startswith("tw.mma_async(a, b, acc)")
+    assert violation.nearest.startswith("tw.hopper.mma_async(a, b, acc)")
     [older] = cuda.violations(traced(kernel), "sm_80")
     assert older.nearest == "mma.m16n8k16.f32.f16"
 

@@ -119,7 +119,7 @@ def test_numpy_scalars_are_plain_numbers_in_the_text() -> None:
         tw.accumulator(tw.TiledMma(tw.atoms.MMA_F16), np.int8(1))
         A.tile(np.array([8, 8]).tolist(), (np.int64(0), 0))[np.int64(1)].permute(np.int64(0))
 
-    text = tw.print_kernel(trace(kernel))
+    text = tw.ir.print_kernel(trace(kernel))
     assert "np." not in text
     assert "array" not in text
     assert "(x, 0.25,)" in text

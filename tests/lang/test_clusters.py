@@ -22,9 +22,9 @@ SPEC = tw.TensorSpec(tw.f16, 2, 1, (8, 8), (8, 1), 16, False)
 
 def author(A, *, grid, shape, call):
     tw.block_index(grid)
-    at = tw.cluster_index(shape) if shape is not None else None
+    at = tw.hopper.cluster_index(shape) if shape is not None else None
     held = tw.shared((8, 64), A.dtype, swizzle=128)
-    full = tw.mbarrier(1, arrivals=1)
+    full = tw.hopper.mbarrier(1, arrivals=1)
     call(A, held, full, at)
 
 
@@ -33,11 +33,11 @@ def trace(call: Any, shape: Any = (2, 4), grid: Any = (4, 4)) -> Kernel:
 
 
 def load(**named):
-    return lambda A, held, full, at: tw.tma_load(A, (0, 0), held, full[0], **named)
+    return lambda A, held, full, at: tw.hopper.tma_load(A, (0, 0), held, full[0], **named)
 
 
 def arrive(**named):
-    return lambda A, held, full, at: tw.arrive(full[0], **named)
+    return lambda A, held, full, at: tw.hopper.arrive(full[0], **named)
 
 
 def found(kernel: Kernel, op: type) -> Any:
@@ -65,12 +65,12 @@ def said(kernel: Kernel) -> list[tuple[str, str, str]]:
     ],
 )
 def test_a_coordinate_becomes_a_rank_and_ones_own_block_none(block, rank) -> None:
-    kernel = trace(lambda A, held, full, at: tw.arrive(full[0], block=block(*at)))
+    kernel = trace(lambda A, held, full, at: tw.hopper.arrive(full[0], block=block(*at)))
     assert said(kernel) == []
     recorded = found(kernel, async_ops.Arrive).block
     names = {"m": kernel.cluster[0].sym.name, "n": kernel.cluster[1].sym.name}
-    text = tw.print_kernel(kernel)
-    assert tw.print_kernel(tw.parse_kernel(text)) == text
+    text = tw.ir.print_kernel(kernel)
+    assert tw.ir.print_kernel(tw.ir.parse_kernel(text)) == text
     assert str(recorded).replace(names["m"], "m").replace(names["n"], "n") == rank
 
 
@@ -90,9 +90,9 @@ def test_an_axis_of_one_block_is_no_axis() -> None:
 def test_a_cluster_of_one_block_is_no_cluster() -> None:
     def call(A, held, full, at):
         assert at == (0, 0)
-        tw.cluster_barrier()
-        tw.tma_load(A, (0, 0), held, full[0], multicast=(0, 1))
-        tw.arrive(full[0], block=(0, 0))
+        tw.hopper.cluster_barrier()
+        tw.hopper.tma_load(A, (0, 0), held, full[0], multicast=(0, 1))
+        tw.hopper.arrive(full[0], block=(0, 0))
 
     kernel = trace(call, (1, 1), 4)
     assert kernel.cluster == ()
@@ -110,11 +110,11 @@ def test_a_cluster_of_one_block_is_no_cluster() -> None:
     [
         (load(multicast=0), r"tma_load\(multicast=0\)"),
         (arrive(block=1), r"arrive\(block=1\)"),
-        (lambda *_: tw.cluster_barrier(), r"cluster_barrier\(\)"),
+        (lambda *_: tw.hopper.cluster_barrier(), r"cluster_barrier\(\)"),
     ],
 )
 def test_without_a_cluster_there_is_no_other_block(call, what) -> None:
-    advice = r" in a kernel without clusters; nearest legal choice: tw.cluster_index\(\(2, 1\)\)"
+    advice = r" in a kernel without clusters; nearest legal choice: tw.hopper.cluster_index\(\(2, 1\)\)"
     with pytest.raises(TraceError, match=what + advice):
         trace(call, None)
 
@@ -156,14 +156,18 @@ def test_the_grid_has_the_axes_of_the_cluster() -> None:
 
 def test_a_parsed_kernel_is_verified_again() -> None:
     def call(A, held, full, at):
-        tw.cluster_barrier()
-        tw.tma_load(A, (0, 0), held, full[0], multicast=0)
-        tw.arrive(full[0], block=1)
+        tw.hopper.cluster_barrier()
+        tw.hopper.tma_load(A, (0, 0), held, full[0], multicast=0)
+        tw.hopper.arrive(full[0], block=1)
 
-    lines = tw.print_kernel(trace(call)).splitlines()
+    lines = tw.ir.print_kernel(trace(call)).splitlines()
     alone = "\n".join(line for line in lines if " = cluster(" not in line) + "\n"
-    assert said(tw.parse_kernel(alone)) == [
-        ("cluster", f"{what} in a kernel without clusters", "tw.cluster_index((2, 1)) at the kernel's start")
+    assert said(tw.ir.parse_kernel(alone)) == [
+        (
+            "cluster",
+            f"{what} in a kernel without clusters",
+            "tw.hopper.cluster_index((2, 1)) at the kernel's start",
+        )
         for what in ("cluster_barrier", "tma_load(multicast=(0,))", "arrive(block=1)")
     ]
 
@@ -182,7 +186,7 @@ def test_architectures_have_limits() -> None:
 @tw.kernel(Y="N")
 def in_pairs(Y, *, grid):
     b = tw.block_index(grid or tw.ceil_div(Y.shape[0], 8))
-    tw.cluster_index(2)
+    tw.hopper.cluster_index(2)
     tw.copy(tw.fragment(tw.blocked((8,), (8,), (0,)), tw.f32, fill=1), Y.tile((8,), (b,)))
 
 

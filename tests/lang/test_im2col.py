@@ -140,8 +140,8 @@ def test_a_filter_that_fits_one_class_of_images_is_still_refused_for_another() -
         bound(np.ones((2, 5, 1, 5), np.float32), w, np.ones((6, 7), np.float32), target="cpu")
     kernel = bound.trace(np.ones((2, 5, 3, 5), np.float32), w, np.ones((6, 7), np.float32))
     assert len(kernel.guards) == 2
-    text = tw.print_kernel(kernel)
-    assert tw.parse_kernel(text).guards == kernel.guards
+    text = tw.ir.print_kernel(kernel)
+    assert tw.ir.parse_kernel(text).guards == kernel.guards
 
 
 EXAMPLE = runpy.run_path(str(Path(__file__).parents[2] / "examples" / "05_im2col.py"))

@@ -97,7 +97,7 @@ def test_block_batch_and_cluster_indices() -> None:
     def kernel(A, n):
         m = tw.block_index(tw.ceil_div(A.shape[0], 64))
         b = tw.batch_index(n)
-        c = tw.cluster_index(2)
+        c = tw.hopper.cluster_index(2)
         A.tile((8, 8), (m + b + c, 0))
 
     traced = trace(kernel, {"A": "M K", "n": int})
@@ -140,9 +140,9 @@ def test_an_array_that_is_never_accessed_keeps_its_sizes() -> None:
     def kernel(A):
         tw.barrier()
 
-    text = tw.print_kernel(traced := trace(kernel, {"A": "M K"}))
+    text = tw.ir.print_kernel(traced := trace(kernel, {"A": "M K"}))
     assert sizes(traced).keys() == {"M", "A_stride0", "K"}
-    assert tw.print_kernel(tw.parse_kernel(text)) == text
+    assert tw.ir.print_kernel(tw.ir.parse_kernel(text)) == text
 
 
 def test_workspaces() -> None:

@@ -135,8 +135,8 @@ def derived_inside_the_kernel(A, n, alpha):
 
 
 def two_clusters(A, n, alpha):
-    tw.cluster_index((2, 1))
-    tw.cluster_index((2, 1))  # tw.cluster_index((2, 1))
+    tw.hopper.cluster_index((2, 1))
+    tw.hopper.cluster_index((2, 1))  # tw.hopper.cluster_index((2, 1))
 
 
 @pytest.mark.parametrize(

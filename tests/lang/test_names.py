@@ -74,7 +74,7 @@ def test_launch_indices_take_all_names_of_an_unpacking() -> None:
     def kernel(A):
         m, n = tw.block_index((4, 4))
         batch = tw.batch_index(2)
-        cm, cn = tw.cluster_index((2, 4))
+        cm, cn = tw.hopper.cluster_index((2, 4))
 
     traced = trace(kernel)
     assert [axis.sym.name for axis in (*traced.grid, *traced.cluster)] == ["m", "n", "batch", "cm", "cn"]
@@ -132,7 +132,7 @@ def test_names_that_text_reserves_are_altered() -> None:
     traced = trace(kernel)
     assert names(traced) == ["i0_", "d0_", "mma1_", "f16_", "inf_", "gre_", "j1_", "A_slice", "range"]
     text = print_kernel(traced)
-    assert print_kernel(tw.parse_kernel(text)) == text
+    assert print_kernel(tw.ir.parse_kernel(text)) == text
 
 
 def test_a_dimension_may_be_called_like_a_parameter() -> None:

@@ -50,15 +50,15 @@ def test_leaving_early_is_refused() -> None:
 
 def test_roles_take_the_warps_in_order_and_may_reuse_names() -> None:
     def kernel(A, n, alpha):
-        full = tw.mbarrier(2, arrivals=1)
+        full = tw.hopper.mbarrier(2, arrivals=1)
         with tw.role(warps=4):
             for k in tw.range(n):
                 stage = tw.let(k % 2)
-                tw.arrive(full[stage])
+                tw.hopper.arrive(full[stage])
         with tw.role(warps=8):
             for k in tw.range(n):
                 stage = tw.let(k % 2)
-                tw.wait(full[stage], k // 2 % 2)
+                tw.hopper.wait(full[stage], k // 2 % 2)
 
     traced = trace(kernel, DECLARED)
     assert ops(traced) == ["mbarrier", "role", "for", "let", "arrive", "role", "for", "let", "wait"]
@@ -69,12 +69,12 @@ def test_roles_take_the_warps_in_order_and_may_reuse_names() -> None:
 def test_a_role_inside_of_a_role_takes_warps_of_that_one() -> None:
     def kernel(A, n, alpha):
         with tw.role(warps=4, registers=40), tw.role(warps=1):
-            tw.bulk_wait()
+            tw.hopper.bulk_wait()
         with tw.role(warps=8, registers=232):
             with tw.role(warps=3):
-                tw.bulk_wait()
+                tw.hopper.bulk_wait()
             with tw.role(warps=5), tw.role(warps=2):
-                tw.bulk_wait()
+                tw.hopper.bulk_wait()
 
     traced = trace(kernel, DECLARED)
     roles = [(op.first, op.count) for op in traced.walk() if isinstance(op, Role)]
@@ -132,14 +132,17 @@ def test_inner_roles_set_no_registers() -> None:
 @pytest.mark.parametrize(
     ("statement", "message"),
     [
-        (lambda full: tw.wait(full, 0), "nearest legal choice: one stage of a tw.mbarrier: full[stage]"),
+        (
+            lambda full: tw.hopper.wait(full, 0),
+            "nearest legal choice: one stage of a tw.hopper.mbarrier: full[stage]",
+        ),
         (lambda full: full[2], "stage 2 of 2 barriers"),
-        (lambda full: tw.arrive(full[0], each="lane"), "choose 'role' or 'warp'"),
-        (lambda full: tw.arrive(full[0.5]), "0.5 of type float is no integer"),
+        (lambda full: tw.hopper.arrive(full[0], each="lane"), "choose 'role' or 'warp'"),
+        (lambda full: tw.hopper.arrive(full[0.5]), "0.5 of type float is no integer"),
     ],
 )
 def test_barriers_are_indexed_by_stage(statement: Callable[[Any], None], message: str) -> None:
     def kernel(A, n, alpha):
-        statement(tw.mbarrier(2, arrivals=1))
+        statement(tw.hopper.mbarrier(2, arrivals=1))
 
     assert message in refusal(kernel).message

@@ -45,7 +45,7 @@ def test_every_divisor_of_im2col_gets_one_inverse() -> None:
     derived = [param for param in kernel.sizes if isinstance(param.source, Derived)]
     assert len(derived) == len(found)
     assert derive_inverses(kernel) == kernel
-    assert tw.print_kernel(tw.parse_kernel(tw.print_kernel(kernel))) == tw.print_kernel(kernel)
+    assert tw.ir.print_kernel(tw.ir.parse_kernel(tw.ir.print_kernel(kernel))) == tw.ir.print_kernel(kernel)
 
 
 @pytest.mark.parametrize(("target", "arch"), [(cuda, "sm_90a"), (cpu, "x86-64-v3")])

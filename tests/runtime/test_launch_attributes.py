@@ -21,11 +21,11 @@ def traced(*, waits: bool, cluster: int | tuple[int, int] | None = None, begins:
     def author(X):
         tw.block_index((tw.ceil_div(X.shape[0], 64), 4))
         if cluster is not None:
-            tw.cluster_index(cluster)
+            tw.hopper.cluster_index(cluster)
         if waits:
-            tw.prior_grid_wait()
+            tw.hopper.prior_grid_wait()
         if begins:
-            tw.launch_dependents()
+            tw.hopper.launch_dependents()
 
     return author.trace(SPEC)
 

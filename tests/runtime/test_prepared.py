@@ -37,14 +37,14 @@ def count(X, turns):
 @tw.kernel(A="M K", B="M K")
 def move_box(A, B):
     staged = tw.shared((64, 64), A.dtype, swizzle=128)
-    full = tw.mbarrier(1, arrivals=1)
+    full = tw.hopper.mbarrier(1, arrivals=1)
     tw.barrier()
-    tw.arrive(full[0], expect_bytes=64 * 64 * A.dtype.bytes)
-    tw.tma_load(A, (0, 0), staged, full[0])
-    tw.wait(full[0], 0)
-    tw.tma_store(staged, B, (0, 0))
-    tw.bulk_commit()
-    tw.bulk_wait()
+    tw.hopper.arrive(full[0], expect_bytes=64 * 64 * A.dtype.bytes)
+    tw.hopper.tma_load(A, (0, 0), staged, full[0])
+    tw.hopper.wait(full[0], 0)
+    tw.hopper.tma_store(staged, B, (0, 0))
+    tw.hopper.bulk_commit()
+    tw.hopper.bulk_wait()
 
 
 def arrays(n: int = 200) -> tuple[Any, Any]:

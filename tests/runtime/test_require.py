@@ -61,8 +61,8 @@ def test_it_prints_parses_and_verifies() -> None:
         "N must be a multiple of 64; pad X",
         "count must be from 1 to the number of tiles",
     ]
-    text = tw.print_kernel(kernel)
-    assert tw.print_kernel(tw.parse_kernel(text)) == text
+    text = tw.ir.print_kernel(kernel)
+    assert tw.ir.print_kernel(tw.ir.parse_kernel(text)) == text
     assert violations(kernel) == []
 
 
@@ -81,8 +81,8 @@ def test_what_is_known_not_to_hold_is_refused_at_launch(target: str) -> None:
     for wrong, given, message in ((2, {}, "N must be odd"), (3, {"sure": False}, "be sure")):
         with pytest.raises(tw.LaunchError, match=message):
             odd(np.zeros(wrong), target=target, **given)
-        text = tw.print_kernel(kernel := odd.trace(np.zeros(wrong), **given))
-        assert tw.parse_kernel(text).guards == kernel.guards
+        text = tw.ir.print_kernel(kernel := odd.trace(np.zeros(wrong), **given))
+        assert tw.ir.parse_kernel(text).guards == kernel.guards
 
 
 def test_only_the_launchers_integers_can_be_required() -> None:

@@ -169,13 +169,13 @@ def boxes(X, tiles, Y):
     """``Y[64*t:] = X[64*tiles[t]:]``, by TMA, in roles: the box's coordinate lies in memory."""
     t = tw.block_index(tiles.shape[0])
     sX = tw.shared((64, 64), X.dtype, swizzle=128)
-    full = tw.mbarrier(1, arrivals=1)
+    full = tw.hopper.mbarrier(1, arrivals=1)
     tw.barrier()
     with tw.role(warps=1):
-        tw.arrive(full[0], expect_bytes=64 * 128)
-        tw.tma_load(X, (tw.index(tiles[t], 0) * 64, 0), sX, full[0])
+        tw.hopper.arrive(full[0], expect_bytes=64 * 128)
+        tw.hopper.tma_load(X, (tw.index(tiles[t], 0) * 64, 0), sX, full[0])
     with tw.role(warps=4):
-        tw.wait(full[0], 0)
+        tw.hopper.wait(full[0], 0)
         with tw.when(tw.index(tiles[t]) < 100):
             tw.copy(sX, Y.tile((64, 64), (t, 0)), threads=128)
 

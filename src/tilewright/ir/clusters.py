@@ -19,7 +19,7 @@ from tilewright.symbolic.ranges import bounds
 if TYPE_CHECKING:
     from tilewright.ir.kernel import ClusterAxis, Kernel
 
-DECLARED = "tw.cluster_index((2, 1)) at the kernel's start"
+DECLARED = "tw.hopper.cluster_index((2, 1)) at the kernel's start"
 
 
 def cluster_blocks(cluster: Sequence[ClusterAxis]) -> int:

@@ -160,7 +160,9 @@ class Engine:
         has_barrier = op.barrier is not None and isinstance(op.barrier.type, BarrierType)
         if has_barrier != (completes == "barrier"):
             text = f"{op.barrier or 'no barrier'} for a copy that completes by {op.completion}"
-            yield op.violation("completion", text, "a tw.mbarrier" if completes == "barrier" else "none")
+            yield op.violation(
+                "completion", text, "a tw.hopper.mbarrier" if completes == "barrier" else "none"
+            )
         if op.reduction is not None and op.reduction not in (known := self.reductions.get(op.way, ())):
             text = f"the {op.variant} engine does not {op.reduction} from {op.way[0]} to {op.way[1]} memory"
             yield op.violation("reduction", text, " or ".join(known) or "no reduction")

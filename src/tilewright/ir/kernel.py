@@ -167,6 +167,18 @@ class Kernel:
         guards: what the launcher checks.
         tensor_maps: passed after the parameters; a target derives them.
         violations: rules broken while tracing; no target compiles a kernel that has any.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N")
+        ... def double(X):
+        ...     tile = X.tile((8, 8), (0, 0)).partition((8, 4))
+        ...     tw.copy(tw.load(tile) * 2, tile)
+        >>> traced = double.trace(tw.like("f32", (8, 8)))
+        >>> [f"{op.name}: {op.results[0]}" for op in traced.walk() if op.results]
+        ['view: X_tile', 'partition: tile', 'fragment: loaded', 'elementwise: mul']
+        >>> traced.tensors[0].type.memory, tw.ir.violations(traced)
+        (<Memory.GLOBAL: 'global'>, [])
     """
 
     name: str

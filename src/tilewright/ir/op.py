@@ -17,7 +17,7 @@ from tilewright.ir.types import Value
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A sequence of operations."""
+    """A sequence of operations; see `Kernel`."""
 
     ops: tuple[Op, ...] = ()
 
@@ -34,7 +34,7 @@ EMPTY = Block()
 
 @dataclass(frozen=True)
 class Op:
-    """Base of all operations."""
+    """Base of all operations; see `Kernel`."""
 
     name: ClassVar[str]
     roles: ClassVar[dict[str, str]] = {}

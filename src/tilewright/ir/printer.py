@@ -38,8 +38,8 @@ def print_kernel(kernel: Kernel, *, locations: bool = False) -> str:
         >>> @tw.kernel(X="N")
         ... def nothing(X):
         ...     tw.barrier()
-        >>> text = tw.print_kernel(nothing.trace(tw.like("f32", 64)))
-        >>> text.splitlines()[-1], tw.print_kernel(tw.parse_kernel(text)) == text
+        >>> text = tw.ir.print_kernel(nothing.trace(tw.like("f32", 64)))
+        >>> text.splitlines()[-1], tw.ir.print_kernel(tw.ir.parse_kernel(text)) == text
         ('barrier()', True)
     """
     return _Printer(locations).kernel(kernel)

@@ -53,5 +53,5 @@ def _early(op: Op) -> Iterator[Violation]:
                     RULE,
                     f"{op.verb} {verb} {value.buffer} before the wait for the grid before, which may not "
                     f"have {'written' if verb == 'reads' else 'read'} it yet",
-                    "after tw.prior_grid_wait()",
+                    "after tw.hopper.prior_grid_wait()",
                 )

@@ -13,7 +13,7 @@ from tilewright.views.view import View
 
 
 class Memory(Enum):
-    """The memory a tensor lies in."""
+    """The memory a tensor lies in; see `Kernel`."""
 
     GLOBAL = "global"
     SHARED = "shared"
@@ -21,7 +21,7 @@ class Memory(Enum):
 
 @dataclass(frozen=True, slots=True)
 class TensorType:
-    """A tensor in addressable memory.
+    """A tensor in addressable memory; see `Kernel`.
 
     Args:
         memory: global or shared.
@@ -45,7 +45,7 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class FragmentType:
-    """A tile held in the registers of a group of threads, statically indexed."""
+    """A tile held in the registers of a group of threads, statically indexed; see `Kernel`."""
 
     dtype: DType
     distribution: Distribution
@@ -58,19 +58,19 @@ class FragmentType:
 
 @dataclass(frozen=True, slots=True)
 class ScalarType:
-    """One number, the same for all threads of a block."""
+    """One number, the same for all threads of a block; see `Kernel`."""
 
     dtype: DType
 
 
 @dataclass(frozen=True, slots=True)
 class VariableType:
-    """A mutable integer, the same for all threads of a block (`tw.var`)."""
+    """A mutable integer, the same for all threads of a block (`tw.var`); see `Kernel`."""
 
 
 @dataclass(frozen=True, slots=True)
 class BarrierType:
-    """Transaction barriers: ``stages`` of them, each completing a phase after ``arrivals`` arrivals."""
+    """``stages`` transaction barriers, each completing a phase after ``arrivals`` arrivals; see `Kernel`."""
 
     stages: int
     arrivals: int
@@ -81,7 +81,7 @@ Type: TypeAlias = TensorType | FragmentType | ScalarType | VariableType | Barrie
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Value:
-    """The result of an operation or a parameter; two values are equal only if they are the same object.
+    """The result of an operation or a parameter, equal only to itself; see `Kernel`.
 
     Args:
         name: unique within its kernel.

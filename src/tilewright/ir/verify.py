@@ -20,7 +20,7 @@ from tilewright.views.view import View
 
 
 def violations(kernel: Kernel) -> list[Violation]:
-    """Every rule that a kernel breaks on any target; those that tracing found come first."""
+    """Every rule that a kernel breaks on any target; those that tracing found come first; see `Kernel`."""
     found = list(kernel.violations)
     for op in kernel.walk():
         found.extend(op.verify())

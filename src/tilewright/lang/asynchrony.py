@@ -63,7 +63,7 @@ class _Role(Region):
 
 @dataclass(frozen=True)
 class Barriers:
-    """Transaction barriers, one per stage; index them by the stage."""
+    """Transaction barriers, one per stage; index them by the stage; made by `mbarrier`."""
 
     value: Value
 
@@ -78,7 +78,7 @@ class Barriers:
 
 @dataclass(frozen=True)
 class BarrierStage:
-    """One of several transaction barriers."""
+    """One of several transaction barriers; see `Barriers`."""
 
     value: Value
     stage: Int
@@ -214,11 +214,11 @@ def fence_async(memory: str = "shared") -> None:
         ...     held = tw.shared((8, 64), X.dtype, swizzle=128)
         ...     with tw.role(warps=1):
         ...         tw.copy(X.tile((8, 64), (0, 0)), held, threads=(8, 4))
-        ...         tw.fence_async()
+        ...         tw.hopper.fence_async()
         ...         tw.warp_barrier()
-        ...         tw.tma_store(held, Y, (0, 0))
-        ...         tw.bulk_commit()
-        ...         tw.bulk_wait()
+        ...         tw.hopper.tma_store(held, Y, (0, 0))
+        ...         tw.hopper.bulk_commit()
+        ...         tw.hopper.bulk_wait()
         >>> x = np.ones((8, 64), np.float16)
         >>> y = np.zeros_like(x)
         >>> _ = through_shared(x, y, target="reference")
@@ -290,9 +290,9 @@ def prior_grid_wait() -> None:
         >>> @tw.kernel(X="N")
         ... def double(X):
         ...     part = X.tile((64,), (tw.block_index(tw.ceil_div(X.shape[0], 64)),))
-        ...     tw.prior_grid_wait()
+        ...     tw.hopper.prior_grid_wait()
         ...     x = tw.load(part.partition((32,)))
-        ...     tw.launch_dependents()
+        ...     tw.hopper.launch_dependents()
         ...     tw.copy(x + x, part)
         >>> x = np.ones(100, np.float32)
         >>> for _ in range(3):

@@ -55,7 +55,7 @@ class _Arithmetic(Arithmetic):
 
 
 class Number(_Arithmetic):
-    """A floating-point or integer argument of the kernel, or an expression of such."""
+    """A floating-point or integer argument of the kernel, or an expression of such; see `kernel`."""
 
     def __init__(self, value: Value) -> None:
         self.value = value
@@ -69,7 +69,14 @@ class Number(_Arithmetic):
 
 
 class Fragment(_Arithmetic):
-    """A tile in registers, distributed over threads.  Arithmetic gives new fragments of the same map."""
+    """A tile in registers, distributed over threads.  Arithmetic gives new fragments of the same map.
+
+    Made by `load`, `fragment` and `accumulator`; a function that takes one says so:
+
+    >>> import tilewright as tw
+    >>> def relu(x: tw.Fragment) -> tw.Fragment:
+    ...     return tw.maximum(x, 0)
+    """
 
     def __init__(self, value: Value, mma: TiledMma | None = None) -> None:
         self.value = value

@@ -88,10 +88,10 @@ def cluster_index(shape: int | Sequence[int]) -> Any:
         >>> import tilewright as tw
         >>> @tw.kernel(X="N")
         ... def rank(X):
-        ...     block, member = tw.block_index(4), tw.cluster_index(2)
+        ...     block, member = tw.block_index(4), tw.hopper.cluster_index(2)
         ...     x = tw.fragment(tw.blocked((32,), (32,)), tw.f32, 0.0)
         ...     tw.copy(x + member, X.tile((32,), (block,)))
-        ...     tw.cluster_barrier()
+        ...     tw.hopper.cluster_barrier()
         >>> x = np.zeros(128, np.float32)
         >>> rank(x, target="reference").target, x[::32].tolist()
         ('reference', [0.0, 1.0, 0.0, 1.0])
@@ -156,7 +156,7 @@ def derived(value: Index) -> Index:
         ...     half = tw.derived(tw.ceil_div(X.shape[0], 2))
         ...     part = X[half:].tile((32,), (0,)).partition((32,))
         ...     tw.copy(tw.load(part), part)
-        >>> "Derived" in tw.print_kernel(halves.trace(tw.like("f32", 64)))
+        >>> "Derived" in tw.ir.print_kernel(halves.trace(tw.like("f32", 64)))
         True
     """
     tracer = current()

@@ -48,7 +48,7 @@ class _UnhashableError(TraceError, TypeError):
 
 
 class Scalar:
-    """An integer that is known only when the kernel runs: a size, a block index, a loop index."""
+    """An integer known only when the kernel runs: a size, a block's or a loop's index; see `range`."""
 
     __slots__ = ("expr", "region")
 
@@ -220,7 +220,10 @@ class Scalar:
 
 
 class Condition:
-    """A truth value that is known only when the kernel runs; combine with ``&``, ``|`` and ``~``."""
+    """A truth value that is known only when the kernel runs; combine with ``&``, ``|`` and ``~``.
+
+    Made by comparing a `Scalar`; see `when`.
+    """
 
     __slots__ = ("cond", "region")
 

@@ -31,7 +31,14 @@ __all__ = ["Fragment", "Number", "Operand", "Tensor", "constant", "elementwise",
 
 
 class Tensor(InMemory):
-    """A tensor in global or shared memory: a buffer and a view of it.  Every method gives a new view."""
+    """A tensor in global or shared memory: a buffer and a view of it.  Every method gives a new view.
+
+    A parameter of a kernel, or made by `shared`; a function that takes one says so:
+
+    >>> import tilewright as tw
+    >>> def rows(X: tw.Tensor, count: int) -> tw.Tensor:
+    ...     return X.tile((count, X.shape[1]), (0, 0))
+    """
 
     def __init__(self, value: Value) -> None:
         self.value = value

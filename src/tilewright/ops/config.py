@@ -24,6 +24,11 @@ class Config:
         tile: extents (m, n, k) of a block's tile.
         mma: the tiled MMA.
         stages: tiles of A and B in flight; 1 for no overlap.
+
+    Example:
+        >>> from tilewright.targets.atoms import MMA_F16
+        >>> Config.of(MMA_F16, tile=(128, 128, 32), warps=(2, 2), stages=3).mma.repeats
+        (4, 8)
     """
 
     tile: tuple[int, int, int]

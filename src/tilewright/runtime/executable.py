@@ -23,7 +23,7 @@ from tilewright.targets.listing import Listing
 
 @dataclass(frozen=True, eq=False)
 class Executable:
-    """A kernel compiled for one target and one class of arguments.
+    """A kernel compiled for one target and one class of arguments; made by `Kernel.compile`.
 
     Args:
         target: the target that runs it: ``"reference"``, ``"cpu"`` or ``"cuda"``.

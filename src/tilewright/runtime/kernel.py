@@ -138,7 +138,7 @@ class Kernel(KernelChecks):
 
 @launches.methods("trace", "compile", "prepare")
 class Bound(BoundChecks):
-    """A kernel with its compile-time constants fixed."""
+    """A kernel with its compile-time constants fixed; made by `Kernel.bind`."""
 
     def __init__(
         self, program: Program, constants: Mapping[str, Any], around: Surroundings | None = None

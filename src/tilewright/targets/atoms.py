@@ -12,7 +12,12 @@ from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LayoutError
 from tilewright.ir.mma import MmaAtom
 from tilewright.layout.tuples import integer, integers
+from tilewright.namespaces import namespace
 from tilewright.threads.distribution import Distribution, Mode
+
+__all__ = ["MMA_BF16", "MMA_F16", "MMA_F16_F16", "MMA_I8", "MMA_TF32", "fma", "wgmma"]
+
+__getattr__, __dir__ = namespace(__name__, __all__)
 
 
 def _mma_sync(a_dtype: DType, c_dtype: DType, k: int, name: str, precision: int | None = None) -> MmaAtom:

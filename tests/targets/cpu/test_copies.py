@@ -221,7 +221,7 @@ def test_batches(machine: Machine) -> None:
 @tw.kernel(X="M N", Y="M N")
 def in_clusters(X, Y, *, tile):
     m, n = tw.block_index((X.shape[0] // tile[0], X.shape[1] // tile[1]))
-    rank_m, rank_n = tw.cluster_index((2, 1))
+    rank_m, rank_n = tw.hopper.cluster_index((2, 1))
     kept = tw.workspace((X.shape[0], X.shape[1]), tw.f32)
     x = tw.load(X.tile(tile, (m, n)).partition((4, 8)))
     tw.copy(x, kept.tile(tile, (m, n)))

@@ -37,11 +37,11 @@ def load_boxes(X, Z, *, rows, before):
     """Z[box] = X at the box, and 0 outside of X."""
     number, at = first_elements(X, rows, before)
     held = tw.shared((rows, ROW_BYTES // X.dtype.bytes), X.dtype, swizzle=128)
-    full = tw.mbarrier(1, arrivals=1)
+    full = tw.hopper.mbarrier(1, arrivals=1)
     tw.barrier()
-    tw.arrive(full[0], expect_bytes=rows * ROW_BYTES)
-    tw.tma_load(X, at, held, full[0])
-    tw.wait(full[0], 0)
+    tw.hopper.arrive(full[0], expect_bytes=rows * ROW_BYTES)
+    tw.hopper.tma_load(X, at, held, full[0])
+    tw.hopper.wait(full[0], 0)
     tw.copy(held, Z[number].tile(held.shape, (0, 0)), threads=(min(rows, 32), 8))
 
 
@@ -50,11 +50,11 @@ def store_boxes(Y, Z, *, rows):
     number, at = first_elements(Y, rows, (0,) * len(Y.shape))
     held = tw.shared((rows, ROW_BYTES // Y.dtype.bytes), Y.dtype, swizzle=128)
     tw.copy(Z[number].tile(held.shape, (0, 0)), held, threads=(min(rows, 32), 8))
-    tw.fence_async()
+    tw.hopper.fence_async()
     tw.barrier()
-    tw.tma_store(held, Y, at)
-    tw.bulk_commit()
-    tw.bulk_wait(0)
+    tw.hopper.tma_store(held, Y, at)
+    tw.hopper.bulk_commit()
+    tw.hopper.bulk_wait(0)
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,7 @@ def in_slices(X, Y, *, mma):
 @tw.kernel(X="M N", Y="M N")
 def in_clusters(X, Y, *, tile, threads, blocks):
     m, n = tw.block_index(tw.ceil_div(X.shape, tile))
-    rank = tw.cluster_index(blocks)
+    rank = tw.hopper.cluster_index(blocks)
     sums = tw.workspace((4,), tw.f32, zeroed=True)
     x = tw.load(X.tile(tile, (m, n)).partition(threads))
     tw.copy(x, Y.tile(tile, (m, n)))
@@ -131,9 +131,9 @@ def in_clusters(X, Y, *, tile, threads, blocks):
 @tw.kernel(X="M N", Y="M N")
 def dependent(X, Y, *, tile, threads):
     m, n = tw.block_index(tw.ceil_div(X.shape, tile))
-    tw.prior_grid_wait()
+    tw.hopper.prior_grid_wait()
     x = tw.load(X.tile(tile, (m, n)).partition(threads))
-    tw.launch_dependents()
+    tw.hopper.launch_dependents()
     tw.copy(x + 1.0, Y.tile(tile, (m, n)))
 
 

@@ -11,16 +11,16 @@ ROWS, THREADS = 32, (4, 32)
 def mailbox(X, Y):
     """Y = X + number of the wave, by way of the other block: each adds 1 to what the other one wrote."""
     block = tw.block_index((2 * tw.ceil_div(X.shape[0], 2 * ROWS), 1))[0]
-    rank = tw.cluster_index((2, 1))[0]
+    rank = tw.hopper.cluster_index((2, 1))[0]
     box = tw.workspace((2 * tw.ceil_div(X.shape[0], 2 * ROWS), ROWS, 128), X.dtype)
-    written = tw.mbarrier(1, arrivals=4)
-    tw.cluster_barrier()
+    written = tw.hopper.mbarrier(1, arrivals=4)
+    tw.hopper.cluster_barrier()
     x = tw.load(X.tile((ROWS, 128), (block, 0)).partition(THREADS))
     for wave in tw.range(8):
         tw.copy(x + 1.0, box[block])
-        tw.arrive(written[0], each="warp", block=1 - rank)
-        tw.wait(written[0], wave % 2)
+        tw.hopper.arrive(written[0], each="warp", block=1 - rank)
+        tw.hopper.wait(written[0], wave % 2)
         x.assign(tw.load(box[block + 1 - 2 * rank].partition(THREADS)))
-        tw.cluster_barrier()
+        tw.hopper.cluster_barrier()
     tw.copy(x, Y.tile((ROWS, 128), (block, 0)))
-    tw.cluster_barrier()
+    tw.hopper.cluster_barrier()

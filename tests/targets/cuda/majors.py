@@ -24,21 +24,21 @@ def majors_gemm(A, B, C, *, mma, panels, along):
         else:
             held = tw.shared((panels, rows, WIDTH), X.dtype, swizzle=128, name=f"s{letter}")
             sides.append((X, held, held.permute(1, 0, 2).merge(1), number * rows, False))
-    full = tw.mbarrier(1, arrivals=1)
+    full = tw.hopper.mbarrier(1, arrivals=1)
     tw.barrier()
     acc = tw.accumulator(mma)
     length = A.shape[0] if "m" in along else A.shape[1]
     for k in tw.range(tw.ceil_div(length, depth)):
-        tw.arrive(full[0], expect_bytes=(tile_m + tile_n) * depth * A.dtype.bytes)
+        tw.hopper.arrive(full[0], expect_bytes=(tile_m + tile_n) * depth * A.dtype.bytes)
         for X, held, _, first, is_along in sides:
             for p in tw.unroll(held.shape[0]):
                 at = (k * depth, first + p * WIDTH) if is_along else (first, k * depth + p * WIDTH)
-                tw.tma_load(X, at, held[p], full[0])
-        tw.wait(full[0], k % 2)
-        tw.mma_fence()
-        tw.mma_async(sides[0][2], sides[1][2], acc)
-        tw.mma_commit()
-        tw.mma_wait(0)
+                tw.hopper.tma_load(X, at, held[p], full[0])
+        tw.hopper.wait(full[0], k % 2)
+        tw.hopper.mma_fence()
+        tw.hopper.mma_async(sides[0][2], sides[1][2], acc)
+        tw.hopper.mma_commit()
+        tw.hopper.mma_wait(0)
         tw.barrier()
     tw.copy(acc, C.tile((tile_m, tile_n), (m, n)))
 

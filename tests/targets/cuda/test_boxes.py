@@ -49,7 +49,7 @@ def test_stores_of_rows_that_end_within_16_bytes_are_refused(name: str) -> None:
         found
     )
     assert f"tw.copy from shared memory, or an extent that is a multiple of {case.unit}" in str(found)
-    assert "tw.tma_store(held, Y, at)" in str(found)
+    assert "tw.hopper.tma_store(held, Y, at)" in str(found)
     with pytest.raises(LegalityError, match="whole units of 16 bytes"):
         case.is_right(store_boxes, "reference")
 
@@ -73,8 +73,8 @@ def test_the_reference_finds_what_is_stored_behind_rows(name: str) -> None:
 def refusal(shape: tuple[int, ...], names: str, rows: int = 8, **wrong: Any) -> str:
     def kernel(X):
         held = tw.shared((rows, 64), X.dtype, swizzle=128)
-        full = tw.mbarrier(1, arrivals=1)
-        tw.tma_load(X, [0] * len(shape), wrong.get("held", lambda held: held)(held), full[0])
+        full = tw.hopper.mbarrier(1, arrivals=1)
+        tw.hopper.tma_load(X, [0] * len(shape), wrong.get("held", lambda held: held)(held), full[0])
 
     x = np.ndarray(shape, np.float16, np.zeros(1 << 16, np.uint8), 0, wrong.get("strides"))
     with pytest.raises(LegalityError) as refused:
@@ -90,8 +90,8 @@ def test_boxes_begin_at_multiples_of_16_bytes(element: tw.DType) -> None:
 
     def load(X, *, start):
         held = tw.shared((8, columns), X.dtype, swizzle=128)
-        full = tw.mbarrier(1, arrivals=1)
-        tw.tma_load(X, (0, tw.block_index(3) * columns + start), held, full[0])
+        full = tw.hopper.mbarrier(1, arrivals=1)
+        tw.hopper.tma_load(X, (0, tw.block_index(3) * columns + start), held, full[0])
 
     for start in (0, unit, -unit, 3 * unit):
         assert not verify.violations(tw.kernel(X="M N")(load).bind(start=start).trace(x))
@@ -107,9 +107,9 @@ def test_stores_begin_nowhere_before_the_tensor() -> None:
 
     def store(Y, *, start):
         held = tw.shared((8, 64), Y.dtype, swizzle=128)
-        tw.tma_store(held, Y, (tw.block_index(3) + start, 0))
-        tw.bulk_commit()
-        tw.bulk_wait(0)
+        tw.hopper.tma_store(held, Y, (tw.block_index(3) + start, 0))
+        tw.hopper.bulk_commit()
+        tw.hopper.bulk_wait(0)
 
     kernel = tw.kernel(Y="M N")(store)
     assert not verify.violations(kernel.bind(start=0).trace(x))

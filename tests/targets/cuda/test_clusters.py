@@ -48,8 +48,8 @@ def test_golden(golden) -> None:
 def test_printed_and_parsed_it_is_the_same() -> None:
     kernel = trace((2, 2))
     for each in (kernel, cuda.emit(kernel, "sm_90a").kernel):
-        text = tw.print_kernel(each)
-        assert tw.print_kernel(tw.parse_kernel(text)) == text
+        text = tw.ir.print_kernel(each)
+        assert tw.ir.print_kernel(tw.ir.parse_kernel(text)) == text
 
 
 def test_masks_have_a_bit_for_every_block_that_gets_the_box() -> None:
@@ -93,17 +93,17 @@ def test_blocks_exchange_data_through_global_memory() -> None:
 def one_after_the_other(Y):
     """Block 0 writes, then block 1 writes the same: only the barrier between them says who is last."""
     tw.block_index((2, 1))
-    rank = tw.cluster_index((2, 1))[0]
-    written = tw.mbarrier(1, arrivals=4)
-    tw.cluster_barrier()
+    rank = tw.hopper.cluster_index((2, 1))[0]
+    written = tw.hopper.mbarrier(1, arrivals=4)
+    tw.hopper.cluster_barrier()
     ours = tw.fragment(tw.raked((32, 128), (4, 32), 4, 1), tw.f32, 1)
     with tw.when(rank == 0):
         tw.copy(ours, Y.tile((32, 128), (0, 0)))
-        tw.arrive(written[0], each="warp", block=1)
+        tw.hopper.arrive(written[0], each="warp", block=1)
     with tw.when(rank == 1):
-        tw.wait(written[0], 0)
+        tw.hopper.wait(written[0], 0)
         tw.copy(ours + 1.0, Y.tile((32, 128), (0, 0)))
-    tw.cluster_barrier()
+    tw.hopper.cluster_barrier()
 
 
 def test_a_write_after_another_blocks_needs_the_order_too() -> None:

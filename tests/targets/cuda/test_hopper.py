@@ -39,8 +39,8 @@ def test_golden(golden) -> None:
 def test_printed_and_parsed_it_is_the_same() -> None:
     kernel = trace()
     for each in (kernel, cuda.emit(kernel, "sm_90a").kernel):
-        text = tw.print_kernel(each)
-        assert tw.print_kernel(tw.parse_kernel(text)) == text
+        text = tw.ir.print_kernel(each)
+        assert tw.ir.print_kernel(tw.ir.parse_kernel(text)) == text
 
 
 def test_only_maps_reach_the_kernel() -> None:

@@ -41,10 +41,10 @@ def test_the_text_of_inner_roles() -> None:
 
 
 def arriving(X, Y):
-    full = tw.mbarrier(1, arrivals=2)
+    full = tw.hopper.mbarrier(1, arrivals=2)
     tw.barrier()
     with tw.role(warps=2):
-        tw.arrive(full[0], expect_bytes=1024, each="warp")
+        tw.hopper.arrive(full[0], expect_bytes=1024, each="warp")
 
 
 def test_warps_that_arrive_announce_their_bytes() -> None:

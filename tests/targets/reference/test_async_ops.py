@@ -71,15 +71,15 @@ def test_threads_of_an_inner_role_count_from_its_first() -> None:
 
 def neighbours(X, Y):
     """Each inner role waits for the other's arrival: they run at the same time, or never end."""
-    there, back = tw.mbarrier(1, arrivals=1), tw.mbarrier(1, arrivals=1)
+    there, back = tw.hopper.mbarrier(1, arrivals=1), tw.hopper.mbarrier(1, arrivals=1)
     tw.barrier()
     with tw.role(warps=2):
         with tw.role(warps=1):
-            tw.arrive(there[0])
-            tw.wait(back[0], 0)
+            tw.hopper.arrive(there[0])
+            tw.hopper.wait(back[0], 0)
         with tw.role(warps=1):
-            tw.wait(there[0], 0)
-            tw.arrive(back[0])
+            tw.hopper.wait(there[0], 0)
+            tw.hopper.arrive(back[0])
 
 
 def test_inner_roles_run_at_the_same_time() -> None:
@@ -100,23 +100,23 @@ def ring(X, Y, *, stages, each):
     """One role fills stages, the other empties them; all by ordinary copies."""
     held = tw.shared((stages, 8, 64), X.dtype)
     count = 2 if each == "warp" else 1
-    full, empty = tw.mbarrier(stages, arrivals=count), tw.mbarrier(stages, arrivals=count)
+    full, empty = tw.hopper.mbarrier(stages, arrivals=count), tw.hopper.mbarrier(stages, arrivals=count)
     tiles = tw.ceil_div(X.shape[0], 8)
     tw.barrier()
     with tw.role(warps=2):
         for t in tw.range(tiles):
-            tw.wait(empty[t % stages], 1 - t // stages % 2)
+            tw.hopper.wait(empty[t % stages], 1 - t // stages % 2)
             tw.copy(X.tile((8, 64), (t, 0)), held[t % stages], threads=(2, 32))
             if each == "role":
                 tw.role_barrier(1, 64)
-            tw.arrive(full[t % stages], each=each)
+            tw.hopper.arrive(full[t % stages], each=each)
     with tw.role(warps=2):
         for t in tw.range(tiles):
-            tw.wait(full[t % stages], t // stages % 2)
+            tw.hopper.wait(full[t % stages], t // stages % 2)
             tw.copy(held[t % stages], Y.tile((8, 64), (t, 0)), threads=(2, 32))
             if each == "role":
                 tw.role_barrier(2, 64)
-            tw.arrive(empty[t % stages], each=each)
+            tw.hopper.arrive(empty[t % stages], each=each)
 
 
 @pytest.mark.parametrize("each", ["warp", "role"])
@@ -155,13 +155,13 @@ def test_a_role_must_lie_in_its_block() -> None:
 
 def load_box(X, Y, *, at, columns):
     held = tw.shared((64, columns), X.dtype, swizzle=128)
-    full = tw.mbarrier(1, arrivals=1)
+    full = tw.hopper.mbarrier(1, arrivals=1)
     tw.barrier()
     with tw.role(warps=1):
-        tw.arrive(full[0], expect_bytes=64 * columns * X.dtype.bytes)
-        tw.tma_load(X, at, held, full[0])
+        tw.hopper.arrive(full[0], expect_bytes=64 * columns * X.dtype.bytes)
+        tw.hopper.tma_load(X, at, held, full[0])
     with tw.role(warps=1):
-        tw.wait(full[0], 0)
+        tw.hopper.wait(full[0], 0)
         tw.copy(held, Y.tile((64, columns), (0, 0)), threads=(32, 1))
 
 
@@ -193,11 +193,11 @@ def store_box(X, Y, *, at):
     held = tw.shared((64, 64), X.dtype, swizzle=128)
     with tw.role(warps=2):
         tw.copy(X.tile((64, 64), (0, 0)), held, threads=(64, 1))
-        tw.fence_async()
+        tw.hopper.fence_async()
         tw.role_barrier(1, 64)
-        tw.tma_store(held, Y, at)
-        tw.bulk_commit()
-        tw.bulk_wait()
+        tw.hopper.tma_store(held, Y, at)
+        tw.hopper.bulk_commit()
+        tw.hopper.bulk_wait()
 
 
 @pytest.mark.parametrize("at", [at for at in BOXES if min(at) < 0])
@@ -227,14 +227,14 @@ def two_buffers(X, Y):
     held = tw.shared((2, 8, 64), X.dtype, swizzle=128)
     with tw.role(warps=1):
         for t in tw.range(tw.ceil_div(X.shape[0], 8)):
-            tw.bulk_wait(1)
+            tw.hopper.bulk_wait(1)
             tw.warp_barrier()
             tw.copy(X.tile((8, 64), (t, 0)), held[t % 2], threads=(8, 4))
-            tw.fence_async()
+            tw.hopper.fence_async()
             tw.warp_barrier()
-            tw.tma_store(held[t % 2], Y, (t * 8, 0))
-            tw.bulk_commit()
-        tw.bulk_wait(0)
+            tw.hopper.tma_store(held[t % 2], Y, (t * 8, 0))
+            tw.hopper.bulk_commit()
+        tw.hopper.bulk_wait(0)
 
 
 @pytest.mark.parametrize("tiles", [0, 1, 5])
@@ -248,19 +248,19 @@ def test_groups_of_stores_are_waited_for_in_order(tiles) -> None:
 def rereleased(X, Y, *, tiles):
     """A stage that TMA fills, ordinary copies read, and TMA fills again: the readers fence."""
     held = tw.shared((8, 64), X.dtype, swizzle=128)
-    full, empty = tw.mbarrier(1, arrivals=1), tw.mbarrier(1, arrivals=2)
+    full, empty = tw.hopper.mbarrier(1, arrivals=1), tw.hopper.mbarrier(1, arrivals=2)
     tw.barrier()
     with tw.role(warps=1):
         for t in tw.range(tiles):
-            tw.wait(empty[0], 1 - t % 2)
-            tw.arrive(full[0], expect_bytes=1024)
-            tw.tma_load(X, (t * 8, 0), held, full[0])
+            tw.hopper.wait(empty[0], 1 - t % 2)
+            tw.hopper.arrive(full[0], expect_bytes=1024)
+            tw.hopper.tma_load(X, (t * 8, 0), held, full[0])
     with tw.role(warps=2):
         for t in tw.range(tiles):
-            tw.wait(full[0], t % 2)
+            tw.hopper.wait(full[0], t % 2)
             tw.copy(held, Y.tile((8, 64), (t, 0)), threads=(8, 8))
-            tw.fence_async()
-            tw.arrive(empty[0], each="warp")
+            tw.hopper.fence_async()
+            tw.hopper.arrive(empty[0], each="warp")
 
 
 def test_what_was_read_by_copies_is_overwritten_after_a_fence() -> None:
@@ -279,15 +279,15 @@ def multiply(A, B, C, *, mma, registers, groups):
     for k in range(groups):
         tw.copy(A.tile((m, 64), (0, k)), sA[k], threads=(mma.threads // 8, 8))
         tw.copy(B.tile((n, 64), (0, k)), sB[k], threads=(mma.threads // 8, 8))
-    tw.fence_async()
+    tw.hopper.fence_async()
     tw.barrier()
     acc = tw.accumulator(mma, fill=1)
     a = [tw.load(sA[k], mma.a(64)) if registers else sA[k] for k in range(groups)]
-    tw.mma_fence()
+    tw.hopper.mma_fence()
     for k in range(groups):
-        tw.mma_async(a[k], sB[k], acc, mma)
-        tw.mma_commit()
-    tw.mma_wait(0)
+        tw.hopper.mma_async(a[k], sB[k], acc, mma)
+        tw.hopper.mma_commit()
+    tw.hopper.mma_wait(0)
     tw.copy(acc, C.tile((m, n), (0, 0)))
 
 

@@ -49,7 +49,7 @@ def test_loops_branches_and_variables() -> None:
 def test_clusters_know_their_blocks() -> None:
     def number(Y):
         b = tw.block_index(8)
-        inner = tw.cluster_index(2)
+        inner = tw.hopper.cluster_index(2)
         y = tw.fragment(Distribution((8,), (Mode(8, 0, 1),), ()), tw.f32, fill=1)
         with tw.when(inner == 1):
             tw.fill(y, 2.0)

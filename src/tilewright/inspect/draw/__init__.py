@@ -5,6 +5,7 @@ from tilewright.inspect.draw.layouts import draw_layout, offset_table
 from tilewright.inspect.draw.maps import draw_distribution
 from tilewright.inspect.draw.picture import Picture
 from tilewright.inspect.draw.timelines import draw_timeline
+from tilewright.namespaces import namespace
 
 __all__ = [
     "Picture",
@@ -15,3 +16,5 @@ __all__ = [
     "draw_timeline",
     "offset_table",
 ]
+
+__getattr__, __dir__ = namespace(__name__, __all__)

@@ -131,7 +131,8 @@ def _atom(op: Mma, arch: Arch) -> Iterator[Violation]:
         yield op.violation(
             "atom",
             f"{atom} multiplies in the background, which tw.mma does not wait for",
-            "tw.mma_async(a, b, acc) after tw.mma_fence, then tw.mma_commit and tw.mma_wait",
+            "tw.hopper.mma_async(a, b, acc) after tw.hopper.mma_fence, then tw.hopper.mma_commit and "
+            "tw.hopper.mma_wait",
         )
         return
     known = atom.name in MMA_FUNCTIONS or atom.name.startswith(MULTIPLY_ADD)

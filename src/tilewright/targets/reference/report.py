@@ -13,7 +13,7 @@ from tilewright.targets.reference.findings import Finding
 
 @dataclass(frozen=True)
 class Report:
-    """What executing a kernel on the reference showed.
+    """What executing a kernel on the reference showed; made by `Kernel.check`.
 
     Args:
         kernel: the kernel's name.

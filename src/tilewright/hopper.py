@@ -1,0 +1,46 @@
+"""Verbs that NVIDIA's GPUs execute from Hopper on: transaction barriers, bulk copies, `wgmma`, clusters."""
+
+from tilewright.lang.asynchrony import (
+    Barriers,
+    BarrierStage,
+    arrive,
+    bulk_commit,
+    bulk_wait,
+    fence_async,
+    launch_dependents,
+    mbarrier,
+    mma_async,
+    mma_commit,
+    mma_fence,
+    mma_wait,
+    prior_grid_wait,
+    tma_load,
+    tma_store,
+    wait,
+)
+from tilewright.lang.clusters import cluster_barrier
+from tilewright.lang.operations import cluster_index
+from tilewright.namespaces import namespace
+
+__all__ = [
+    "BarrierStage",
+    "Barriers",
+    "arrive",
+    "bulk_commit",
+    "bulk_wait",
+    "cluster_barrier",
+    "cluster_index",
+    "fence_async",
+    "launch_dependents",
+    "mbarrier",
+    "mma_async",
+    "mma_commit",
+    "mma_fence",
+    "mma_wait",
+    "prior_grid_wait",
+    "tma_load",
+    "tma_store",
+    "wait",
+]
+
+__getattr__, __dir__ = namespace(__name__, __all__)

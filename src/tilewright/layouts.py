@@ -1,0 +1,39 @@
+"""The algebra of layouts, in the verbs of CuTe: divide, compose, invert and multiply them.
+
+>>> import tilewright as tw
+>>> print(tw.layouts.logical_divide(tw.Layout((8, 8), (8, 1)), (2, 4)))
+((2,4),(4,2)):((8,16),(1,4))
+"""
+
+from tilewright.layout.algebra import (
+    blocked_product,
+    coalesce,
+    complement,
+    composition,
+    left_inverse,
+    logical_divide,
+    logical_product,
+    make_layout,
+    raked_product,
+    right_inverse,
+    tiled_divide,
+    zipped_divide,
+)
+from tilewright.namespaces import namespace
+
+__all__ = [
+    "blocked_product",
+    "coalesce",
+    "complement",
+    "composition",
+    "left_inverse",
+    "logical_divide",
+    "logical_product",
+    "make_layout",
+    "raked_product",
+    "right_inverse",
+    "tiled_divide",
+    "zipped_divide",
+]
+
+__getattr__, __dir__ = namespace(__name__, __all__)
