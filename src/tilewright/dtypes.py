@@ -12,6 +12,7 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import numpy.typing as npt
 
 from tilewright.calls import Calls
 from tilewright.errors import DTypeError, shown
@@ -48,7 +49,7 @@ class DType:
     @property
     def component(self) -> DType:
         """The real type of one component; the type itself if it is real."""
-        return self if self.components == 1 else _COMPONENTS[self.name]
+        return self if self.components == 1 else ALL[f"f{self.bits // 2}"]
 
     @property
     def is_float(self) -> bool:
@@ -71,75 +72,58 @@ class DType:
     __str__ = __repr__
 
 
-f64 = DType("f64", 64, "float", mantissa=52)
-f32 = DType("f32", 32, "float", mantissa=23)
-f16 = DType("f16", 16, "float", mantissa=10)
-bf16 = DType("bf16", 16, "float", mantissa=7)
-f8e4m3 = DType("f8e4m3", 8, "float", mantissa=3)
-f8e5m2 = DType("f8e5m2", 8, "float", mantissa=2)
-i64 = DType("i64", 64, "int")
-i32 = DType("i32", 32, "int")
-i16 = DType("i16", 16, "int")
-i8 = DType("i8", 8, "int")
-u32 = DType("u32", 32, "uint")
-u16 = DType("u16", 16, "uint")
-u8 = DType("u8", 8, "uint")
-boolean = DType("boolean", 8, "bool")
-c128 = DType("c128", 128, "float", components=2, mantissa=52)
-c64 = DType("c64", 64, "float", components=2, mantissa=23)
-c32 = DType("c32", 32, "float", components=2, mantissa=10)
+ALL: dict[str, DType] = {}
+"""Every element type by its name."""
 
-ALL: dict[str, DType] = {
-    t.name: t
-    for t in (
-        *(f64, f32, f16, bf16, f8e4m3, f8e5m2, i64, i32, i16, i8, u32, u16, u8, boolean),
-        *(c128, c64, c32),
-    )
-}
+_NUMPY: dict[str, np.dtype[Any]] = {}
+_ALIASES: dict[str, DType] = {}
+_PAIR_OF_HALVES = np.dtype([("re", np.float16), ("im", np.float16)])
 
-_COMPONENTS = {"c128": f64, "c64": f32, "c32": f16}
 
-_NUMPY: dict[str, np.dtype[Any]] = {
-    "f64": np.dtype(np.float64),
-    "f32": np.dtype(np.float32),
-    "f16": np.dtype(np.float16),
-    "bf16": np.dtype(ml_dtypes.bfloat16),
-    "f8e4m3": np.dtype(ml_dtypes.float8_e4m3fn),
-    "f8e5m2": np.dtype(ml_dtypes.float8_e5m2),
-    "i64": np.dtype(np.int64),
-    "i32": np.dtype(np.int32),
-    "i16": np.dtype(np.int16),
-    "i8": np.dtype(np.int8),
-    "u32": np.dtype(np.uint32),
-    "u16": np.dtype(np.uint16),
-    "u8": np.dtype(np.uint8),
-    "boolean": np.dtype(np.bool_),
-    "c128": np.dtype(np.complex128),
-    "c64": np.dtype(np.complex64),
-    "c32": np.dtype([("re", np.float16), ("im", np.float16)]),
-}
+def _record(
+    name: str,
+    bits: int,
+    kind: str,
+    numpy: npt.DTypeLike,
+    *aliases: str,
+    components: int = 1,
+    mantissa: int = 0,
+) -> DType:
+    """A type, listed: all that is known of it stands here, what a target calls it follows from kind and bits.
 
-_ALIASES = {
-    "float64": f64,
-    "double": f64,
-    "float32": f32,
-    "float": f32,
-    "float16": f16,
-    "half": f16,
-    "bfloat16": bf16,
-    "float8_e4m3fn": f8e4m3,
-    "float8_e5m2": f8e5m2,
-    "int64": i64,
-    "int32": i32,
-    "int16": i16,
-    "int8": i8,
-    "uint32": u32,
-    "uint16": u16,
-    "uint8": u8,
-    "bool": boolean,
-    "complex128": c128,
-    "complex64": c64,
-}
+    Args:
+        name: its short name.
+        bits: width of the whole element.
+        kind: of each component.
+        numpy: the NumPy dtype with the same bits.
+        aliases: what others call it.
+        components: 2 for complex types.
+        mantissa: stored fraction bits of a float component.
+    """
+    made = ALL[name] = DType(name, bits, kind, components, mantissa)
+    _NUMPY[name] = np.dtype(numpy)
+    _ALIASES.update(dict.fromkeys(aliases, made))
+    return made
+
+
+f64 = _record("f64", 64, "float", np.float64, "float64", "double", mantissa=52)
+f32 = _record("f32", 32, "float", np.float32, "float32", "float", mantissa=23)
+f16 = _record("f16", 16, "float", np.float16, "float16", "half", mantissa=10)
+bf16 = _record("bf16", 16, "float", ml_dtypes.bfloat16, "bfloat16", mantissa=7)
+f8e4m3 = _record("f8e4m3", 8, "float", ml_dtypes.float8_e4m3fn, "float8_e4m3fn", mantissa=3)
+f8e5m2 = _record("f8e5m2", 8, "float", ml_dtypes.float8_e5m2, "float8_e5m2", mantissa=2)
+i64 = _record("i64", 64, "int", np.int64, "int64")
+i32 = _record("i32", 32, "int", np.int32, "int32")
+i16 = _record("i16", 16, "int", np.int16, "int16")
+i8 = _record("i8", 8, "int", np.int8, "int8")
+u32 = _record("u32", 32, "uint", np.uint32, "uint32")
+u16 = _record("u16", 16, "uint", np.uint16, "uint16")
+u8 = _record("u8", 8, "uint", np.uint8, "uint8")
+boolean = _record("boolean", 8, "bool", np.bool_, "bool")
+c128 = _record("c128", 128, "float", np.complex128, "complex128", components=2, mantissa=52)
+c64 = _record("c64", 64, "float", np.complex64, "complex64", components=2, mantissa=23)
+c32 = _record("c32", 32, "float", _PAIR_OF_HALVES, components=2, mantissa=10)
+
 _BY_NUMPY = {numpy_dtype: ALL[name] for name, numpy_dtype in _NUMPY.items()}
 
 

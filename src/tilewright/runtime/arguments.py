@@ -16,23 +16,16 @@ from tilewright.errors import LaunchError, shown
 from tilewright.ir.kernel import Kernel, ScalarParam, SizeParam
 from tilewright.ir.passed import passed_params
 
-_CODES = {
-    "f64": "d",
-    "f32": "f",
-    "f16": "H",  # the bits, as for the other narrow floats
-    "bf16": "H",
-    "f8e4m3": "B",
-    "f8e5m2": "B",
-    "i64": "q",
-    "i32": "i",
-    "i16": "h",
-    "i8": "b",
-    "u32": "I",
-    "u16": "H",
-    "u8": "B",
-    "boolean": "?",
-}
-_SIZES = {"P": 8, "q": 8, "d": 8, "i": 4, "I": 4, "f": 4, "h": 2, "H": 2, "b": 1, "B": 1, "?": 1}
+_FLOATS = {64: "d", 32: "f", 16: "H", 8: "B"}  # of those narrower than f32, the bits
+_INTEGERS = {64: "q", 32: "i", 16: "h", 8: "b"}
+
+
+def _code(kind: DType) -> str:
+    """How `struct` writes a number of a dtype."""
+    if kind.kind == "bool":
+        return "?"
+    code = (_FLOATS if kind.is_float else _INTEGERS)[kind.bits]
+    return code.upper() if kind.kind == "uint" else code
 
 
 @dataclass(frozen=True)
@@ -133,9 +126,9 @@ class Packing:
         """Byte offset of each argument."""
         found, at = [], 0
         for code in self.codes:
-            at = -(-at // _SIZES[code]) * _SIZES[code]
+            at = -(-at // struct.calcsize(code)) * struct.calcsize(code)
             found.append(at)
-            at += _SIZES[code]
+            at += struct.calcsize(code)
         return tuple(found)
 
 
@@ -146,7 +139,7 @@ def packing(kernel: Kernel) -> Packing:
         if isinstance(param, SizeParam):
             codes.append("q" if param.bits == 64 else "i")
         elif isinstance(param, ScalarParam):
-            codes.append(_CODES[param.value.dtype.name])
+            codes.append(_code(param.value.dtype))
         else:
             codes.append("P")
     return Packing(tuple(codes))

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.dtypes import DType, boolean, f32, f64
+from tilewright.targets.c_integers import INTEGER_TYPES, INTEGERS, integer_type, suffix
 
 STORAGE = {
     "f64": "double",
@@ -18,13 +19,7 @@ STORAGE = {
     "bf16": "bf16",
     "f8e4m3": "f8e4m3",
     "f8e5m2": "f8e5m2",
-    "i64": "long long",
-    "i32": "int",
-    "i16": "short",
-    "i8": "signed char",
-    "u32": "unsigned",
-    "u16": "unsigned short",
-    "u8": "unsigned char",
+    **INTEGER_TYPES,
     "boolean": "bool",
     "c128": "c128",
     "c64": "c64",
@@ -88,13 +83,17 @@ static inline float odd_f32_of_f64(double x) {
   return f32_of_bits(lost && __builtin_fabs(x) <= 1.7976931348623157e308 ? bits | 1 : bits);
 }"""
 
-_ODD_INTEGER = """\
+
+def _odd_of_integer(kind: DType) -> str:
+    """From 64 bits to f32."""
+    return f"""\
 // All but 53 bits folded into the last one, so that the conversion to double is exact.
-static inline float odd_f32_of_i64(long long x) {
+static inline float odd_f32_of_{kind.name}({integer_type(kind)} x) {{
   const unsigned long long size = x < 0 ? 0ull - (unsigned long long)x : (unsigned long long)x;
   const unsigned long long kept = size >> 53 ? (size & ~0x7ffull) | ((size & 0x7ff) ? 0x800 : 0) : size;
   return odd_f32_of_f64(x < 0 ? -(double)kept : (double)kept);
-}"""
+}}"""
+
 
 _BF16 = {
     "f32_of_bf16": (
@@ -158,16 +157,14 @@ def _to_integer(target: DType, source: str) -> str:
     """Truncated and saturated.  The ends are powers of two or 0, so they are exact in any float."""
     low = -(2 ** (target.bits - 1)) if target.kind == "int" else 0
     high = 2 ** (target.bits - (target.kind == "int"))
-    suffix = "f" if source == "f32" else ""
+    end = "f" if source == "f32" else ""
     kind, name = STORAGE[source], STORAGE[target.name]
     least = f"({name})({low + 1} - 1)" if low else "0"
-    largest = (
-        f"({name}){high - 1}{'ll' if target.bits == 64 else 'u' if target.bits == 32 and not low else ''}"
-    )
+    largest = f"({name}){high - 1}{suffix(target)}"
     return f"""\
 static inline {name} {target.name}_of_{source}({kind} x) {{
-  const {kind} inside = x > {float(low)!r}{suffix} && x < {float(high)!r}{suffix} ? x : 0;
-  return x >= {float(high)!r}{suffix} ? {largest} : x <= {float(low)!r}{suffix} ? {least} : ({name})inside;
+  const {kind} inside = x > {float(low)!r}{end} && x < {float(high)!r}{end} ? x : 0;
+  return x >= {float(high)!r}{end} ? {largest} : x <= {float(low)!r}{end} ? {least} : ({name})inside;
 }}"""
 
 
@@ -175,24 +172,17 @@ def _table() -> dict[str, tuple[tuple[str, ...], str]]:
     found: dict[str, tuple[tuple[str, ...], str]] = {name: ((), text) for name, text in TYPEDEFS.items()}
     found["bits"] = ((), _BITS)
     found["odd_f32_of_f64"] = (("bits",), _ODD)
-    found["odd_f32_of_i64"] = (("odd_f32_of_f64",), _ODD_INTEGER)
+    for kind in (made for made in INTEGERS if made.bits == 64):
+        found[f"odd_f32_of_{kind.name}"] = (("odd_f32_of_f64",), _odd_of_integer(kind))
     found |= {name: ((*needs, "bf16"), text) for name, (needs, text) in _BF16.items()}
     for name, narrow in _NARROW.items():
         found[f"f32_of_{name}"] = (("bits", name), _widening(narrow))
         found[f"{name}_of_f32"] = (("bits", name), _narrowing(narrow))
-    for target in _INTEGERS:
+    for target in INTEGERS:
         for source in ("f32", "f64"):
             found[f"{target.name}_of_{source}"] = ((), _to_integer(target, source))
     return found
 
-
-_INTEGERS = tuple(
-    DType(name, bits, kind)
-    for name, bits, kind in (
-        *(("i64", 64, "int"), ("i32", 32, "int"), ("i16", 16, "int"), ("i8", 8, "int")),
-        *(("u32", 32, "uint"), ("u16", 16, "uint"), ("u8", 8, "uint")),
-    )
-)
 
 SNIPPETS = _table()
 """C++ functions by name, each with the names of those that it calls."""
@@ -239,6 +229,6 @@ def _narrow(text: str, source: DType, target: DType) -> tuple[str, tuple[str, ..
     if source == f64 or (source.bits == 32 and not source.is_float):
         through = ("odd_f32_of_f64",)
     elif source.bits == 64:
-        through = ("odd_f32_of_i64",)
+        through = (f"odd_f32_of_{source.name}",)
     inner = f"{through[0]}({text})" if through else text if source == f32 else f"(float)({text})"
     return f"{rounding}({inner})", (*through, rounding)

@@ -6,6 +6,9 @@ those of NumPy and Python, over an exact ``fmod``.
 
 from __future__ import annotations
 
+from tilewright.dtypes import DType
+from tilewright.targets.c_integers import INTEGERS, integer_type, unsigned_type
+
 _SHIFTS = {
     "shift_left": """\
 template <class T>
@@ -24,7 +27,12 @@ static inline T shift_right(T a, T count) {
 }
 
 
-def _of_integers(name: str, kind: str, unsigned: str) -> dict[str, str]:
+_WIDE = tuple(made for made in INTEGERS if made.bits >= 32)
+"""Integers that compute in their own type."""
+
+
+def _of_integers(dtype: DType) -> dict[str, str]:
+    name, kind, unsigned = dtype.name, integer_type(dtype), unsigned_type(dtype)
     if kind == unsigned:
         return {
             f"floordiv_{name}": f"static inline {kind} floordiv_{name}({kind} a, {kind} b) "
@@ -114,9 +122,7 @@ SNIPPETS: dict[str, tuple[tuple[str, ...], str]] = {
     name: (_calls(name), text)
     for name, text in {
         **_SHIFTS,
-        **_of_integers("i32", "int", "unsigned"),
-        **_of_integers("i64", "long long", "unsigned long long"),
-        **_of_integers("u32", "unsigned", "unsigned"),
+        **{name: text for kind in _WIDE for name, text in _of_integers(kind).items()},
         **_of_floats("f32", "float", "unsigned", 23, 8),
         **_of_floats("f64", "double", "unsigned long long", 52, 11),
     }.items()

@@ -7,6 +7,7 @@ import math
 import numpy as np
 
 from tilewright.dtypes import DType, f32, f64
+from tilewright.targets.c_integers import suffix
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import CpuEmitter
 
@@ -16,8 +17,7 @@ def literal(emitter: CpuEmitter, value: float | int, dtype: DType) -> str:
     if dtype.kind == "bool":
         return "true" if value else "false"
     if not dtype.is_float and isinstance(value, int):
-        suffix = "ll" if dtype.bits == 64 else "u" if dtype.name == "u32" else ""
-        return f"({STORAGE[dtype.name]}){value}{suffix}" if value < 0 else f"{value}{suffix}"
+        return f"({STORAGE[dtype.name]}){value}{suffix(dtype)}" if value < 0 else f"{value}{suffix(dtype)}"
     with np.errstate(over="ignore"):
         near = dtype.component.numpy.type(value)
     if dtype.components > 1:  # the real part lies in the low bits, the imaginary one is 0

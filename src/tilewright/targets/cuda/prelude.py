@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 
+from tilewright.targets.c_integers import INTEGER_TYPES, INTEGERS, called_in_names, integer_type
 from tilewright.targets.cfamily import Dialect
 from tilewright.targets.cuda import division, wgmma
 from tilewright.targets.simt.arithmetic import MATH
@@ -95,35 +96,6 @@ DEVICE float double_to_float_odd(double x) {
   const bool lost = (double)y != x && x == x;
   return __uint_as_float(__float_as_uint(y) | (unsigned)lost);
 }""",
-    "ll_to_float_odd": """
-DEVICE float ll_to_float_odd(long long x) {
-  const float y = __ll2float_rz(x);
-  return __uint_as_float(__float_as_uint(y) | (unsigned)((long long)y != x));
-}""",
-    "float_to_int": """
-DEVICE int float_to_int(float x) {
-  return __float2int_rz(x);
-}""",
-    "float_to_uint": """
-DEVICE unsigned float_to_uint(float x) {
-  return __float2uint_rz(x);
-}""",
-    "float_to_ll": """
-DEVICE long long float_to_ll(float x) {
-  return x == x ? __float2ll_rz(x) : 0;
-}""",
-    "double_to_int": """
-DEVICE int double_to_int(double x) {
-  return x == x ? __double2int_rz(x) : 0;
-}""",
-    "double_to_uint": """
-DEVICE unsigned double_to_uint(double x) {
-  return x == x ? __double2uint_rz(x) : 0;
-}""",
-    "double_to_ll": """
-DEVICE long long double_to_ll(double x) {
-  return x == x ? __double2ll_rz(x) : 0;
-}""",
     "fast_exp2": """
 DEVICE float fast_exp2(float x) {
   // Within 2 units in the last place; results below the least normal number become 0.
@@ -163,6 +135,31 @@ DEVICE float round_to_tf32(float x) {
   return __uint_as_float(y);
 }""",
 }
+
+
+def _of_integers() -> dict[str, str]:
+    """From and to the integers of at least 32 bits; narrower ones are ends of ``int``."""
+    found = {}
+    for kind in (made for made in INTEGERS if made.bits >= 32):
+        name, called = integer_type(kind), called_in_names(kind)
+        if kind.bits == 64:
+            found[f"{called}_to_float_odd"] = f"""
+DEVICE float {called}_to_float_odd({name} x) {{
+  const float y = __{called}2float_rz(x);
+  return __uint_as_float(__float_as_uint(y) | (unsigned)(({name})y != x));
+}}"""
+        for real in ("float", "double"):
+            # Of f32 to 32 bits, the instruction makes 0 of NaN by itself.
+            whole = f"__{real}2{called}_rz(x)"
+            value = whole if real == "float" and kind.bits == 32 else f"x == x ? {whole} : 0"
+            found[f"{real}_to_{called}"] = f"""
+DEVICE {name} {real}_to_{called}({real} x) {{
+  return {value};
+}}"""
+    return found
+
+
+_CONVERSIONS |= _of_integers()
 
 _MOVES = {
     "load_if": """
@@ -334,13 +331,7 @@ DIALECT = Dialect(
         "bf16": "bf16_t",
         "f8e4m3": "e4m3_t",
         "f8e5m2": "e5m2_t",
-        "i64": "long long",
-        "i32": "int",
-        "i16": "short",
-        "i8": "signed char",
-        "u32": "unsigned",
-        "u16": "unsigned short",
-        "u8": "unsigned char",
+        **INTEGER_TYPES,
         "boolean": "bool",
         "c128": "double2",
         "c64": "float2",

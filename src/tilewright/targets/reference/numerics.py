@@ -97,8 +97,8 @@ def number(value: float | int, target: DType) -> Array:
 
 
 def _f64(wide: Array) -> Array:
-    """Numbers as f64; the last of its 53 bits is set where an i64 has more (round to odd)."""
-    if wide.dtype != np.int64:
+    """Numbers as f64; the last of its 53 bits is set where an integer has more (round to odd)."""
+    if wide.dtype not in (np.int64, np.uint64):
         return wide.astype(np.float64)
     size = np.abs(wide).view(np.uint64)
     odd = (size & ~np.uint64(0x7FF)) | (((size & np.uint64(0x7FF)) != 0).astype(np.uint64) << np.uint64(11))

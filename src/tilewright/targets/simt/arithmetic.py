@@ -12,6 +12,7 @@ from tilewright.ir.elementwise import COMPARISON, CONVERSION, clamped_in, satura
 from tilewright.ir.ops import Elementwise, Fill, Fragment
 from tilewright.ir.types import FragmentType, Value
 from tilewright.symbolic.nodes import Expr, Int, Sym
+from tilewright.targets.c_integers import suffix, unsigned_type
 from tilewright.targets.simt.conversion import compute_dtype, converted, widened
 from tilewright.targets.simt.emitter import SIMT_RULES, SimtEmitter
 from tilewright.threads.registers import broadcast, indexed
@@ -64,9 +65,6 @@ _OF_INTEGERS = {
 """Functions of integers, which take their type as a template argument."""
 
 _WRAPPING = ("add", "sub", "mul", "neg")
-_UNSIGNED = {"i32": "unsigned", "i64": "unsigned long long"}
-"""In what integers compute that wrap: of signed ones C++ says that they never overflow, and NVRTC, which has
-no option that would say otherwise, makes true of ``x + 1 > x``."""
 
 MATH = frozenset({*_CALLS.values(), "min", "max", "abs", "fma", "fmaf"})
 """Functions of the language that generated text calls."""
@@ -79,10 +77,9 @@ def literal(value: float | int, dtype: DType) -> str:
         return "true" if value else "false"
     if not kind.is_float:
         number = int(value)
-        suffix = {"i64": "ll", "u32": "u"}.get(kind.name, "")
-        text = f"{number}{suffix}"
+        text = f"{number}{suffix(kind)}"
         if wraps(kind) and number == -(1 << (kind.bits - 1)):
-            text = f"{number + 1}{suffix} - 1"  # its absolute value is a number of another type
+            text = f"{number + 1}{suffix(kind)} - 1"  # its absolute value is a number of another type
         return f"({text})" if number < 0 else text
     number_ = _in_range(float(value), kind)
     if number_ != number_:
@@ -246,8 +243,11 @@ def _applied(function: str, operands: list[str], kind: DType, spelled: str) -> s
 
 
 def wraps(kind: DType) -> bool:
-    """Whether sums of a dtype need `wrapping`: narrower integers are sums of ``int``, cut when stored."""
-    return kind.name in _UNSIGNED
+    """Whether sums of a dtype need `wrapping`: narrower integers are sums of ``int``, cut when stored.
+
+    Of signed integers C++ says that they never overflow, and a compiler makes true of ``x + 1 > x``.
+    """
+    return kind.kind == "int" and kind.bits >= 32
 
 
 def wrapping(sign: str, operands: Sequence[str], kind: DType, spelled: str) -> str:
@@ -260,6 +260,6 @@ def wrapping(sign: str, operands: Sequence[str], kind: DType, spelled: str) -> s
         spelled: its type in C.
     """
     first, *second = operands
-    unsigned = _UNSIGNED[kind.name]
+    unsigned = unsigned_type(kind)
     text = f"({unsigned}){first} {sign} {second[0]}" if second else f"{sign}({unsigned}){first}"
     return f"({spelled})({text})"

@@ -7,14 +7,12 @@ from seeing a tie.
 
 from __future__ import annotations
 
-from tilewright.dtypes import DType, boolean, f32, f64, i32, i64
+from tilewright.dtypes import DType, boolean, f32, f64, i32, limits
 from tilewright.errors import DTypeError
+from tilewright.targets.c_integers import called_in_names
 
 NARROW = {"f16": "half", "bf16": "bf16", "f8e4m3": "e4m3", "f8e5m2": "e5m2"}
 """Floats without arithmetic of their own, and what the prelude's functions call them."""
-
-_RANGES = {"i8": ("-128", "127"), "u8": ("0", "255"), "i16": ("-32768", "32767"), "u16": ("0", "65535")}
-_TO_INTEGER = {"i32": "int", "u32": "uint", "i64": "ll"}
 
 
 def compute_dtype(dtype: DType) -> DType:
@@ -59,8 +57,8 @@ def _narrowed(wide: str, kind: DType, target: DType) -> str:
     name = NARROW[target.name]
     if kind == f64 and target.name == "f16":
         return f"double_to_half({wide})"
-    if kind == i64 and target.name != "f16":
-        wide = f"ll_to_float_odd({wide})"
+    if kind.bits == 64 and not kind.is_float and target.name != "f16":
+        wide = f"{called_in_names(kind)}_to_float_odd({wide})"
     elif kind == f64 or (kind == i32 and target.name != "f16") or kind.name == "u32":
         wide = f"double_to_float_odd({wide})"
     elif kind != f32:
@@ -71,9 +69,9 @@ def _narrowed(wide: str, kind: DType, target: DType) -> str:
 def _integer(wide: str, kind: DType, target: DType) -> str:
     """Truncated and saturated; NaN gives 0."""
     prefix = "double" if kind == f64 else "float"
-    if target.name in _TO_INTEGER:
-        return f"{prefix}_to_{_TO_INTEGER[target.name]}({wide})"
-    low, high = _RANGES[target.name]
+    if target.bits >= 32:
+        return f"{prefix}_to_{called_in_names(target)}({wide})"
+    low, high = limits(target)
     return f"min(max({prefix}_to_int({wide}), {low}), {high})"
 
 
