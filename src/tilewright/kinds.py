@@ -51,7 +51,14 @@ def is_integer(value: object) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """Whether a value is an integer or a float."""
+    """Whether a value is a float, or an integer that 64 bits hold, with a sign or without.
+
+    Example:
+        >>> is_number(0.5), is_number(2**64 - 1), is_number(2**64), is_number(True)
+        (True, True, False, False)
+    """
+    if type(value) is int:
+        return -MOST <= value < 2 * MOST
     return is_integer(value) or isinstance(value, float | np.floating)
 
 

@@ -36,19 +36,20 @@ def copy(X, Y):
     tw.copy(X.tile((1024,), (n,)), Y.tile((1024,), (n,)), threads=(32,))
 
 
-@tw.kernel(X="N", A="N", B="N", C="N", D="N", E="N", F="N", G="N")
-def to_all(X, A, B, C, D, E, F, G):
+@tw.kernel(X="N", **dict.fromkeys("ABCDEFGH", "N"))
+def to_all(X, A, B, C, D, E, F, G, H):
     n = tw.block_index(tw.ceil_div(X.shape[0], 1024))
     x = tw.load(X.tile((1024,), (n,)).partition((32,)))
-    for Y in (A, B, C, D, E, F, G):
+    for Y in (A, B, C, D, E, F, G, H):
         tw.copy(x, Y.tile((1024,), (n,)))
 
 
 def converted_to_all(machine: Machine, x: np.ndarray, targets: list[DType]) -> list[np.ndarray]:
-    """One kernel that converts to up to seven types."""
-    padded = [*targets, *([targets[-1]] * (7 - len(targets)))]
+    """One kernel that converts to up to eight types."""
+    padded = [*targets, *([targets[-1]] * (8 - len(targets)))]
     made = {
-        name: np.full(x.size, 99, np.uint8).astype(t.numpy) for name, t in zip("ABCDEFG", padded, strict=True)
+        name: np.full(x.size, 99, np.uint8).astype(t.numpy)
+        for name, t in zip("ABCDEFGH", padded, strict=True)
     }
     machine(to_all.trace(x, *made.values()), {"X": x, **made})
     return list(made.values())[: len(targets)]

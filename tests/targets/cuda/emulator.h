@@ -3,6 +3,7 @@
 // Warp instructions are written here from the PTX ISA ("Matrix fragments for mma.m16n8k*", "ldmatrix"), not from
 // the library's maps, so that the maps are tested too.  Asynchronous copies happen at once.
 
+#include <limits>
 #include <ucontext.h>
 
 #include <math.h>
@@ -102,15 +103,21 @@ template <class A, class B> static auto max(A a, B b) { return a > b ? a : b; }
 
 template <class To, class From> static To truncated(From x, double low, double high) {
   if (x != x) return 0;
-  if (x >= high) return (To)(high > 9e18 ? INT64_MAX : (int64_t)high - 1);
+  if (x >= high) return std::numeric_limits<To>::max();
   return x <= low ? (To)low : (To)x;
 }
 static int __float2int_rz(float x) { return truncated<int>(x, -2147483648.0, 2147483648.0); }
 static unsigned __float2uint_rz(float x) { return truncated<unsigned>(x, 0, 4294967296.0); }
 static long long __float2ll_rz(float x) { return truncated<long long>(x, -0x1p63, 0x1p63); }
+static unsigned long long __float2ull_rz(float x) {
+  return truncated<unsigned long long>(x, 0, 0x1p64);
+}
 static int __double2int_rz(double x) { return truncated<int>(x, -2147483648.0, 2147483648.0); }
 static unsigned __double2uint_rz(double x) { return truncated<unsigned>(x, 0, 4294967296.0); }
 static long long __double2ll_rz(double x) { return truncated<long long>(x, -0x1p63, 0x1p63); }
+static unsigned long long __double2ull_rz(double x) {
+  return truncated<unsigned long long>(x, 0, 0x1p64);
+}
 
 static float __double2float_rz(double x) {
   const float y = (float)x;
@@ -122,6 +129,10 @@ static float __ll2float_rz(long long x) {
   const float y = (float)x;
   const bool away = x < 0 ? y < -0x1p63f || (long long)y < x : y >= 0x1p63f || (long long)y > x;
   return away ? nextafterf(y, 0.0f) : y;
+}
+static float __ull2float_rz(unsigned long long x) {
+  const float y = (float)x;
+  return y >= 0x1p64f || (unsigned long long)y > x ? nextafterf(y, 0.0f) : y;
 }
 
 struct half_t;

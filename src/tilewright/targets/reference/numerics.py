@@ -277,8 +277,7 @@ def elementwise(
     if function in CONVERSION:
         value = operands[0]
         if dtypes[0] is None:
-            whole = isinstance(value, int) and abs(value) < 2**63
-            return _rounded(np.asarray(value, np.int64 if whole else np.float64), result)
+            return _rounded(np.asarray(value, _held_by(value)), result)
         change = saturated if function == "saturate" else convert
         return change(np.asarray(value), dtypes[0], result)
     if function == "select":
@@ -301,6 +300,13 @@ def elementwise(
         if function in COMPARISON:
             return computed
         return computed if computed.dtype == result.numpy else _rounded(computed, result)
+
+
+def _held_by(value: Any) -> Any:
+    """The NumPy dtype that holds a plain number."""
+    if not isinstance(value, int) or not -(2**63) <= value < 2**64:
+        return np.float64
+    return np.int64 if value < 2**63 else np.uint64
 
 
 def _plain(value: Any, wide: np.dtype[Any]) -> Array:
