@@ -25,6 +25,7 @@ from tilewright.dtypes import (
     u8,
     u16,
     u32,
+    u64,
 )
 from tilewright.errors import (
     CompileError,
@@ -218,6 +219,7 @@ __all__ = [
     "u8",
     "u16",
     "u32",
+    "u64",
     "unroll",
     "var",
     "warp_barrier",

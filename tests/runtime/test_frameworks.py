@@ -162,7 +162,7 @@ def test_torch_on_a_gpu() -> None:
         *(("float64", "f64"), ("float32", "f32"), ("float16", "f16"), ("bfloat16", "bf16")),
         *(("float8_e4m3fn", "f8e4m3"), ("float8_e5m2", "f8e5m2"), ("bool", "boolean")),
         *(("int64", "i64"), ("int32", "i32"), ("int16", "i16"), ("int8", "i8")),
-        *(("uint32", "u32"), ("uint16", "u16"), ("uint8", "u8")),
+        *(("uint64", "u64"), ("uint32", "u32"), ("uint16", "u16"), ("uint8", "u8")),
         *(("complex128", "c128"), ("complex64", "c64"), ("complex32", "c32")),
     ],
 )

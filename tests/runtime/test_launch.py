@@ -46,7 +46,7 @@ NUMBERS = [tw.f64, tw.f32, tw.f16, tw.bf16, tw.f8e4m3, tw.f8e5m2, tw.i64, tw.i32
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("dtype", [*NUMBERS, tw.u32, tw.u16, tw.u8], ids=str)
+@pytest.mark.parametrize("dtype", [*NUMBERS, tw.u64, tw.u32, tw.u16, tw.u8], ids=str)
 def test_numbers_of_every_dtype(dtype: tw.DType, target: str) -> None:
     kernel = scaled_by(dtype)
     for number in (3, np.int64(2), *((1.5, np.float32(0.25)) if dtype.is_float else ())):

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning"
 
 NARROW = [tw.f16, tw.bf16, tw.f8e4m3, tw.f8e5m2]
 FLOATS = [tw.f64, tw.f32, *NARROW]
-INTEGERS = [tw.i64, tw.i32, tw.i16, tw.i8, tw.u32, tw.u16, tw.u8]
+INTEGERS = [tw.i64, tw.i32, tw.i16, tw.i8, tw.u64, tw.u32, tw.u16, tw.u8]
 
 
 @tw.kernel(X="N", Y="N")

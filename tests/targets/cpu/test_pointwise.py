@@ -148,7 +148,7 @@ def test_narrow_types_compute_in_f32_and_round_once(machine: Machine, dtype: DTy
         assert (near == 0).mean() > 0.999
 
 
-INTEGERS = [tw.i64, tw.i32, tw.i8, tw.u8, tw.u32]
+INTEGERS = [tw.i64, tw.i32, tw.i8, tw.u8, tw.u32, tw.u64]
 
 
 @pytest.mark.parametrize("dtype", [tw.f64, tw.f32, tw.f16, tw.bf16, tw.f8e5m2, *INTEGERS], ids=str)
@@ -275,6 +275,7 @@ LITERALS = {
     **dict.fromkeys((tw.f32, tw.f16, tw.bf16, tw.f8e4m3, tw.f64), REALS),
     tw.i8: (-128, 127),
     tw.i64: (-(2**63), 2**63 - 1),
+    tw.u64: (0, 2**64 - 1),
     tw.u32: (0, 2**32 - 1),
     tw.i32: (5.0, -7),
 }

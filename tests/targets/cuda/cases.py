@@ -185,6 +185,7 @@ CASES: dict[str, Callable[[], Kernel]] = {
             tw.i32,
             tw.i16,
             tw.i8,
+            tw.u64,
             tw.u32,
             tw.u8,
         )
