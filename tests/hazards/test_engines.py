@@ -6,8 +6,8 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.ir.ops import Copy
+from tilewright.targets import cuda
 from tilewright.targets.reference import Kind
-from tilewright.targets.simt.matrices import loads_by_matrix, stores_by_matrix
 
 from .test_aliases import matrix
 from .test_mutants import TENSOR
@@ -44,9 +44,8 @@ def in_place(X, Y, *, ordered):
 
 def copies(kernel, x, **constants):
     """The copies of a kernel by whether a matrix instruction loads or stores them."""
-    made = [op for op in kernel.trace(x, x.copy(), **constants).walk() if isinstance(op, Copy)]
-    features = frozenset({"sm_90"})
-    return [bool(loads_by_matrix(op) or stores_by_matrix(op, features)) for op in made]
+    lowered, _ = cuda.lower(kernel.trace(x, x.copy(), **constants), cuda.architecture("sm_90a"))
+    return [op.engine == "matrix" for op in lowered.walk() if isinstance(op, Copy)]
 
 
 def test_the_text_has_these_instructions_and_they_are_found() -> None:

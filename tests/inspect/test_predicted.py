@@ -55,7 +55,7 @@ def traffic(kernel: str, shape: str, *constants: str, arch: str = "sm_80", dtype
     subject = from_file(str(EXAMPLES / kernel), dtypes, shape, constants)
     listing = subject.compile("cuda", arch).listing
     assert listing is not None
-    return predicted_traffic(listing.kernel, subject.binding(listing.kernel), arch)
+    return predicted_traffic(listing.kernel, subject.binding(listing.kernel))
 
 
 @pytest.mark.parametrize(("kernel", "counted"), COUNTED.items())
@@ -184,7 +184,7 @@ def of(program: Any, m: int, n: int) -> Traffic:
     subject = Subject(program.bind(), dict.fromkeys("XY", tw.f16), {"M": m, "N": n})
     listing = subject.compile("cuda", "sm_80").listing
     assert listing is not None
-    return predicted_traffic(listing.kernel, subject.binding(listing.kernel), "sm_80")
+    return predicted_traffic(listing.kernel, subject.binding(listing.kernel))
 
 
 def test_half_a_warp_asks_for_half() -> None:

@@ -91,7 +91,7 @@ def predict(subject: Subject, arch: str | None = None) -> Comparison:
     predicted: dict[str, float] = {REGISTERS: made.resources["registers"]}
     unknown = ""
     try:
-        predicted |= predicted_figures(predicted_traffic(lowered, subject.binding(lowered), made.arch))
+        predicted |= predicted_figures(predicted_traffic(lowered, subject.binding(lowered)))
     except UnknownCountError as error:
         unknown = str(error)
     found = with_derived(predicted)

@@ -6,13 +6,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, fields
 
 from tilewright.inspect.executions import executions
-from tilewright.ir.copies import is_by_threads, is_in_background
+from tilewright.ir.copies import is_by_threads
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Copy, Op
 from tilewright.runtime.binding import Binding
 from tilewright.targets.cuda.banks import Requests, in_shared, requests
-from tilewright.targets.simt.matrices import loads_by_matrix, stores_by_matrix
-from tilewright.targets.target import CUDA
 
 NONE = Requests()
 
@@ -41,7 +39,7 @@ class Traffic:
         return sum((getattr(self, part.name) for part in fields(self)), NONE)
 
 
-def predicted_traffic(kernel: Kernel, binding: Binding, arch: str) -> Traffic:
+def predicted_traffic(kernel: Kernel, binding: Binding) -> Traffic:
     """What a launch will ask of shared memory, every tile counted as whole.
 
     What no instruction of a warp asks for is left out: the reads of ``wgmma``, what TMA reads and writes, and
@@ -50,17 +48,15 @@ def predicted_traffic(kernel: Kernel, binding: Binding, arch: str) -> Traffic:
     Args:
         kernel: lowered for CUDA.
         binding: the integers of the launch.
-        arch: the architecture.
 
     Raises:
         UnknownCountError: how often a copy runs depends on more than the sizes and the indices of blocks and
             loops.
     """
-    features = CUDA.architecture(arch).features
     totals = {part.name: NONE for part in fields(Traffic)}
     for op, times in executions(kernel, binding, _counts):
         assert isinstance(op, Copy)
-        for name, asked in _asked(op, features):
+        for name, asked in _asked(op):
             totals[name] += asked * times
     return Traffic(**totals)
 
@@ -69,13 +65,10 @@ def _counts(op: Op) -> bool:
     return is_by_threads(op) and (in_shared(op.source) or in_shared(op.target))
 
 
-def _asked(op: Copy, features: frozenset[str]) -> Iterator[tuple[str, Requests]]:
+def _asked(op: Copy) -> Iterator[tuple[str, Requests]]:
     """What the warps of a block ask in one execution, by the fields of `Traffic`."""
+    by_matrix = "matrix_" * (op.engine == "matrix")
     if in_shared(op.source):
-        how = loads_by_matrix(op)
-        yield ("loads" if how is None else "matrix_loads"), requests(op, op.source, how)
-    if is_in_background(op):
-        yield "async_copies", requests(op, op.target)
-    elif in_shared(op.target):
-        how = stores_by_matrix(op, features)
-        yield ("stores" if how is None else "matrix_stores"), requests(op, op.target, how)
+        yield f"{by_matrix}loads", requests(op, op.source)
+    if in_shared(op.target):
+        yield "async_copies" if op.engine == "async" else f"{by_matrix}stores", requests(op, op.target)

@@ -17,7 +17,6 @@ from tilewright.targets.cuda.banks import passes_per_access
 from tilewright.targets.listing import Access
 from tilewright.targets.reference.counters import UNCOALESCED
 from tilewright.targets.reference.report import Report
-from tilewright.targets.simt.matrices import loads_by_matrix, stores_by_matrix
 from tilewright.targets.target import CUDA, TARGETS, target_named
 
 _UNITS = {"registers": "registers per thread"}
@@ -97,7 +96,6 @@ def movements(
     factors = _factors(traced) if traced else {}
     background = {op.location for op in traced.walk() if is_in_background(op)} if traced else set()
     warps = target_named(target).warps
-    features = target_named(target).architecture(arch).features if warps else frozenset()
     found: dict[Movement, None] = {}
     for op in kernel.walk():
         if is_by_threads(op):
@@ -110,8 +108,7 @@ def movements(
             names = (_place(op.source), _place(op.target))
             predicted: tuple[int, float | None] = (0, None)
             if warps and elems is not None:
-                how = loads_by_matrix(op) or stores_by_matrix(op, features)
-                predicted = (how.count if how else 0, passes_per_access(op, how))
+                predicted = (op.matrices.count if op.matrices else 0, passes_per_access(op))
             asynchronous = is_in_background(op)
             at_once = warps and not asynchronous and op.location in background
             sectors = factors.get(op.location) if warps else None

@@ -17,7 +17,7 @@ from tilewright.ir import async_legality, legality
 from tilewright.ir.op import Op
 from tilewright.ir.types import BarrierType, FragmentType, TensorType, Value
 from tilewright.symbolic.nodes import Int
-from tilewright.threads.distribution import Distribution
+from tilewright.threads.distribution import Distribution, Mode
 
 REDUCTIONS = ("add", "min", "max", "and", "or")
 """What a copy may do with the element that is there, instead of replacing it."""
@@ -27,6 +27,25 @@ BULK_VERBS = ("tma_load", "tma_store")
 
 Way: TypeAlias = tuple[str, str]
 """From where to where: ``"global"``, ``"shared"`` or ``"registers"``."""
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """How the lanes of a warp exchange what they load or store: matrices of 8 rows of 16 bytes.
+
+    Args:
+        count: matrices of one instruction.
+        transposed: whether a lane gets elements of a column, instead of a row.
+        lanes: the rows whose addresses the threads give, as modes of the thread index.
+        values: the matrices of further instructions, as modes.
+        word: elements in four bytes.
+    """
+
+    count: int
+    transposed: bool
+    lanes: tuple[Mode, ...]
+    values: tuple[Mode, ...]
+    word: int
 
 
 @dataclass(frozen=True)
@@ -50,6 +69,7 @@ class Copy(Op):
         stage: which of its stages.
         reduction: None, or ``target = reduction(target, source)`` for each element by itself.
         at: of a bulk copy, the coordinate in the tensor of the box's first element.
+        matrices: of the matrix engine, who names which row; None before a target has chosen.
         multicast: of a bulk copy, axes of the cluster: every block that differs from this one only along them
             gets the box, at the same place of its own ``target``, and the bytes count at its own barrier.
     """
@@ -67,6 +87,7 @@ class Copy(Op):
     stage: Int = 0
     reduction: str | None = None
     at: tuple[Int, ...] = ()
+    matrices: Matrices | None = None
     multicast: tuple[int, ...] = ()
 
     @property

@@ -13,6 +13,7 @@ from tilewright.errors import ParseError, TilewrightError, shown
 from tilewright.ir import kernel as k
 from tilewright.ir.async_ops import Role
 from tilewright.ir.builder import make
+from tilewright.ir.copies import Matrices
 from tilewright.ir.indices import grid_index, loop_index
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.ir.ops import OPS, Block, Fill, For, If, Op
@@ -44,10 +45,20 @@ _BINARY: dict[type, Callable[[Int, Int], Int]] = {
     ast.Mod: expr.mod,
     ast.BitXor: expr.xor,
 }
+
+
+def _matrices(
+    count: int, transposed: bool, lanes: Iterable[Any], values: Iterable[Any], word: int
+) -> Matrices:
+    first, second = (tuple(Mode(*mode) for mode in modes) for modes in (lanes, values))
+    return Matrices(count, transposed, first, second, word)
+
+
 _CALLS: dict[str, Callable[..., Any]] = {
     "min": expr.minimum,
     "max": expr.maximum,
     "select": expr.select,
+    "Matrices": _matrices,
     **_TRANSFORMS,
     **_SOURCES,
 }

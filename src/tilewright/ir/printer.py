@@ -12,6 +12,7 @@ from typing import Any
 from tilewright.calls import layouts
 from tilewright.dtypes import DType
 from tilewright.ir.async_ops import Role
+from tilewright.ir.copies import Matrices
 from tilewright.ir.kernel import Kernel, Param, ScalarParam, SizeParam, TensorParam
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.ir.ops import Block, For, If, Op
@@ -145,7 +146,7 @@ class _Printer:
                 return self.named(value, "atom", self.atom)
             case tuple():
                 return "(" + "".join(f"{self.show(part)}, " for part in value).removesuffix(" ") + ")"
-            case _ if type(value) in TRANSFORMS:
+            case _ if type(value) in (*TRANSFORMS, Matrices):
                 return self.call(type(value).__name__, value)
             case _:
                 return repr(value)

@@ -20,7 +20,7 @@ from tilewright.passes.vectors import resolve_vectors
 from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.targets import cuda
 from tilewright.targets.cuda.banks import in_shared, requests
-from tilewright.targets.simt.matrices import matrix_load
+from tilewright.targets.simt.matrices import choose_engines
 from tilewright.threads.distribution import Distribution
 from tilewright.views.view import View
 
@@ -57,8 +57,7 @@ def conflicts(kernel: Kernel) -> Iterator[tuple[str, list[int], float]]:
                 continue
             view, spread, vector, size = value.tensor.view, op.spread, op.vector or 1, value.dtype.bytes
             reads = value is op.source
-            how = matrix_load(view, spread, value.dtype) if reads and op.target.is_fragment else None
-            asked, width = requests(op, value, how), vector * size
+            asked, width, how = requests(op, value), vector * size, op.matrices
             if how is not None:  # each lane names a row of 16 bytes
                 spread, vector, width = Distribution(spread.shape, how.lanes, how.values), 1, ROW_BYTES
             found = [degree(first_bytes, width) for first_bytes in warps(view, spread, vector, size)]
@@ -126,7 +125,7 @@ DEGREES: dict[str, dict[str, tuple[int, int]]] = {
 def test_accesses_under_the_swizzles_that_are_chosen(name: str) -> None:
     kernel = KERNELS[name]()
     lowered, notes = cuda.lower(kernel, cuda.architecture("sm_90a"))
-    packed = conflicts(expand_mma(resolve_vectors(kernel)))
+    packed = conflicts(choose_engines(expand_mma(resolve_vectors(kernel)), stores=False))
     found: dict[str, set[tuple[int, int]]] = {}
     for (what, before, _), (_, after, predicted) in zip(packed, conflicts(lowered), strict=True):
         found.setdefault(what.removeprefix("s"), set()).add((max(before), max(after)))

@@ -20,7 +20,7 @@ from tilewright.ir.ops import Copy, Mma, Op, Partition, Reshape, Shared
 from tilewright.ir.types import FragmentType, Memory, Value
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
-from tilewright.targets.simt.matrices import MatrixLoad, matrix_load
+from tilewright.targets.simt.matrices import matrix_load
 from tilewright.targets.simt.thread_values import first_copy
 from tilewright.threads.distribution import Distribution
 from tilewright.views.transforms import Swizzle
@@ -190,16 +190,15 @@ class Requests:
         return Requests(self.instructions * times, self.passes * times, self.fewest * times)
 
 
-def requests(op: Copy, value: Value, how: MatrixLoad | None = None) -> Requests:
+def requests(op: Copy, value: Value) -> Requests:
     """What the first warp asks of shared memory in a copy.
 
     Args:
         op: a copy of a lowered kernel.
         value: its side that lies in shared memory.
-        how: if it goes by ``ldmatrix`` or ``stmatrix``.
     """
     view, element_bytes = value.tensor.view, value.dtype.bytes
-    if how is not None:
+    if (how := op.matrices) is not None:
         table = Distribution(op.spread.shape, how.lanes, how.values).table
         parts = _parts(_offsets(view, table), np.ones(len(table), dtype=bool), CHUNK_BYTES)
         # With fewer than four matrices the other lanes repeat addresses, which are not asked for.
@@ -240,19 +239,18 @@ def in_shared(value: Value) -> bool:
     return value.is_tensor and value.tensor.memory is Memory.SHARED
 
 
-def passes_per_access(op: Copy, how: MatrixLoad | None = None) -> float | None:
+def passes_per_access(op: Copy) -> float | None:
     """The predicted passes over the banks of one access of a warp, 1.0 without conflicts.
 
     Accesses wider than 4 bytes, and ``ldmatrix``, go in parts; a part's passes are counted.
 
     Args:
         op: a copy of a lowered kernel.
-        how: if it goes by ``ldmatrix`` or ``stmatrix``.
 
     Returns:
         That of the worse side, or None if neither lies in shared memory.
     """
-    sides = [requests(op, value, how) for value in (op.source, op.target) if in_shared(value)]
+    sides = [requests(op, value) for value in (op.source, op.target) if in_shared(value)]
     return max((side.passes / side.fewest for side in sides), default=None)
 
 

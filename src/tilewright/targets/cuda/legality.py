@@ -9,7 +9,7 @@ from tilewright.arch import Arch
 from tilewright.dtypes import DType
 from tilewright.errors import Violation
 from tilewright.ir.async_ops import ASYNC_OPS, Role, RoleBarrier
-from tilewright.ir.copies import BULK_VERBS, is_in_background
+from tilewright.ir.copies import BULK_VERBS, Copy, is_in_background
 from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Elementwise, Mma, Op, Shared
@@ -18,6 +18,7 @@ from tilewright.targets.atoms import TENSOR_CORE
 from tilewright.targets.cuda.prelude import MMA_FUNCTIONS
 from tilewright.targets.cuda.registers import too_many_registers
 from tilewright.targets.cuda.role_registers import too_many_in_roles
+from tilewright.targets.simt.matrices import matrices_of
 from tilewright.targets.simt.mma import MULTIPLY_ADD
 from tilewright.targets.target import CUDA
 
@@ -117,6 +118,10 @@ def _operation(op: Op, arch: Arch) -> Iterator[Violation]:
         yield op.violation("target", f"{arch.name} has no {op.verb}", "sm_90a")
     elif is_in_background(op) and "cp_async" not in arch.features:
         yield op.violation("copy_async", f"{arch.name} copies nothing in the background", "copy")
+    elif isinstance(op, Copy) and op.engine == "matrix":
+        if (op.matrices or matrices_of(op, stores="sm_90" in arch.features)) is None:
+            text = f"{arch.name} moves no matrices of 8 rows of 16 bytes from {op.source} to {op.target}"
+            yield op.violation("engine", text, "engine='direct', or none: the target chooses")
     elif isinstance(op, Elementwise):
         dtypes = [op.result.dtype, *(v.dtype for v in op.operands_ if isinstance(v, Value))]
         if bad := [dtype for dtype in dtypes if dtype.components > 1]:

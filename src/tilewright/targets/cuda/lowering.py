@@ -11,6 +11,7 @@ from tilewright.passes.relayout import relayout_shared
 from tilewright.passes.vectors import resolve_vectors, settle_async
 from tilewright.targets.cuda.banks import spread_over_banks
 from tilewright.targets.cuda.tensor_maps import derive_tensor_maps
+from tilewright.targets.simt.matrices import choose_engines
 
 PASSES: tuple[Pass, ...] = (
     Pass(
@@ -32,6 +33,11 @@ PASSES: tuple[Pass, ...] = (
         "operands",
         "Matrix multiplies load their operands into registers.",
         lambda kernel, arch: expand_mma(kernel),
+    ),
+    Pass(
+        "engines",
+        "Copies whose engine nobody has said go by ldmatrix and stmatrix where these fit, else directly.",
+        lambda kernel, arch: choose_engines(kernel, stores="sm_90" in arch.features),
     ),
     Pass(
         "tensor-maps",

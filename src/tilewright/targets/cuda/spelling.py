@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from tilewright.ir.copies import Matrices
 from tilewright.ir.ops import (
     AsyncCommit,
     AsyncWait,
@@ -19,9 +20,7 @@ from tilewright.targets.rules import RuleTable
 from tilewright.targets.simt import arithmetic
 from tilewright.targets.simt.conversion import converted
 from tilewright.targets.simt.copies import access, place, plan, title
-from tilewright.targets.simt.copies import copy as plain_copy
 from tilewright.targets.simt.emitter import LOOPS, SIMT_RULES, Scope, SimtEmitter, walk_of
-from tilewright.targets.simt.matrices import MatrixLoad, loads_by_matrix, stores_by_matrix
 from tilewright.targets.simt.mma import MULTIPLY_ADD, atom_loops, multiply_add
 from tilewright.targets.simt.thread_values import thread_coordinate, walk
 from tilewright.targets.target import CUDA
@@ -44,17 +43,18 @@ def shared(emitter: SimtEmitter, op: Shared) -> None:
     emitter.line(f"{kind}* const {emitter.name(op.result)} = ({kind}*){place};")
 
 
-@CUDA_RULES.rule(Copy, variant="direct")
 @CUDA_RULES.rule(Copy, variant="matrix")
-def copy(emitter: SimtEmitter, op: Copy) -> None:
-    """By ``ldmatrix`` or ``stmatrix`` where they fit, else by loads and stores."""
-    if (stored := stores_by_matrix(op, emitter.features)) is not None:
-        _store_matrices(emitter, op, stored)
-        return
-    how = loads_by_matrix(op)
-    if how is None:
-        plain_copy(emitter, op)
-        return
+def copy_matrices(emitter: SimtEmitter, op: Copy) -> None:
+    """``ldmatrix`` or ``stmatrix``."""
+    how = op.matrices
+    assert how is not None, "a pass has chosen them"
+    if op.source.is_fragment:
+        _store_matrices(emitter, op, how)
+    else:
+        _load_matrices(emitter, op, how)
+
+
+def _load_matrices(emitter: SimtEmitter, op: Copy, how: Matrices) -> None:
     text = f"{op.source.name} -> {op.target.name}, {how.count} matrices at a time"
     with emitter.scope(op, text, emitter.participants(op.spread)) as scope:
         rank = op.spread.rank
@@ -64,11 +64,11 @@ def copy(emitter: SimtEmitter, op: Copy) -> None:
         pointer, step = place(scope, "from", op.source, at, path.loops, const=True)
         source = emitter.plus(pointer, step)
         register = emitter.spell(mul(path.register, how.count * how.word))
-        emitter.one_line(path.loops, f"ld{how.matrices}(&{emitter.name(op.target)}[{register}], {source});")
+        emitter.one_line(path.loops, f"ld{_function(how)}(&{emitter.name(op.target)}[{register}], {source});")
 
 
-def _store_matrices(emitter: SimtEmitter, op: Copy, how: MatrixLoad) -> None:
-    """The loads of `copy`, the other way, each vector converted on its way."""
+def _store_matrices(emitter: SimtEmitter, op: Copy, how: Matrices) -> None:
+    """The loads, the other way, each vector converted on its way."""
     text = f"{op.source.name} -> {op.target.name}, {how.count} matrices at a time"
     with emitter.scope(op, text, emitter.participants(op.spread)) as scope:
         rank, each = op.spread.rank, how.count * how.word
@@ -87,7 +87,12 @@ def _store_matrices(emitter: SimtEmitter, op: Copy, how: MatrixLoad) -> None:
                 emitter.dialect.types,
             )
             emitter.one_line((e,), f"{packed}[{e.name}] = {value};")
-            emitter.line(f"st{how.matrices}({emitter.plus(pointer, step)}, {packed});")
+            emitter.line(f"st{_function(how)}({emitter.plus(pointer, step)}, {packed});")
+
+
+def _function(how: Matrices) -> str:
+    """The name of the prelude's function, less the ``ld`` or ``st`` that it begins with."""
+    return f"matrix_x{how.count}{'_trans' if how.transposed else ''}"
 
 
 @CUDA_RULES.rule(Copy, variant="async")

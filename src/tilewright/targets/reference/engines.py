@@ -11,14 +11,11 @@ from __future__ import annotations
 
 from tilewright.ir.ops import Copy, Mma, Op
 from tilewright.ir.types import Memory, Value
-from tilewright.targets.simt.matrices import loads_by_matrix, matrix_load, stores_by_matrix
+from tilewright.targets.simt.matrices import matrices_of, matrix_load
 from tilewright.threads.distribution import Distribution
 
 MATRIX_LANES = 32
 """Lanes of the warps that have these instructions."""
-
-_FEATURES = frozenset({"sm_90"})
-"""Of an architecture that has both."""
 
 
 class Engines:
@@ -50,9 +47,8 @@ def _may_be(op: Op, value: Value, spread: Distribution) -> bool:
     if value.tensor.memory is not Memory.SHARED:
         return False
     match op:
-        case Copy(engine=None | "matrix"):
-            how = loads_by_matrix(op) if value is op.source else stores_by_matrix(op, _FEATURES)
-            return how is not None
+        case Copy():
+            return op.engine == "matrix" or matrices_of(op, stores=True) is not None
         case Mma():
             return matrix_load(value.tensor.view, spread, value.dtype) is not None
         case _:

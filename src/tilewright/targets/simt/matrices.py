@@ -9,42 +9,21 @@ stmatrix", which is the same the other way round.  A matrix is 8 rows of 16 byte
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import replace
 
 from tilewright.dtypes import DType
-from tilewright.ir.ops import Copy
-from tilewright.ir.types import Memory
+from tilewright.ir.copies import Copy, Matrices
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import Op
+from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.symbolic.nodes import TRUE
 from tilewright.targets.simt.thread_values import take
 from tilewright.threads.distribution import Distribution, Mode, merge
 from tilewright.views.view import View
 
 
-@dataclass(frozen=True)
-class MatrixLoad:
-    """How a fragment is loaded by ``ldmatrix``, or stored by ``stmatrix``.
-
-    Args:
-        count: matrices of one instruction.
-        transposed: whether it is the ``.trans`` form.
-        lanes: the rows whose addresses the threads give, as modes of the thread index.
-        values: the matrices of further instructions, as modes.
-        word: elements in four bytes.
-    """
-
-    count: int
-    transposed: bool
-    lanes: tuple[Mode, ...]
-    values: tuple[Mode, ...]
-    word: int
-
-    @property
-    def matrices(self) -> str:
-        """The name of the prelude's function, less the ``ld`` or ``st`` that it begins with."""
-        return f"matrix_x{self.count}{'_trans' if self.transposed else ''}"
-
-
-def matrix_load(view: View, spread: Distribution, dtype: DType) -> MatrixLoad | None:
+def matrix_load(view: View, spread: Distribution, dtype: DType) -> Matrices | None:
     """How ``ldmatrix`` loads a fragment of this distribution from a view of shared memory; None if it cannot.
 
     Args:
@@ -72,26 +51,40 @@ def matrix_load(view: View, spread: Distribution, dtype: DType) -> MatrixLoad | 
             if split := take(merge(values), count):
                 idle = (Mode(4 // count, None, 0),)
                 lanes = (Mode(8, rows, 1), *split[0], *idle, *warps)
-                return MatrixLoad(count, transposed, lanes, split[1], word)
+                return Matrices(count, transposed, lanes, split[1], word)
     return None
 
 
-def loads_by_matrix(op: Copy) -> MatrixLoad | None:
-    """How a copy is done by ``ldmatrix``, if it can be."""
+def matrices_of(op: Copy, *, stores: bool) -> Matrices | None:
+    """How the matrix engine carries out a copy whose engine is not chosen yet; None if it cannot.
+
+    Args:
+        op: the copy.
+        stores: whether the architecture stores by matrices too.
+    """
+    if op.engine not in (None, "matrix") or op.reduction is not None:
+        return None
     source, target = op.source, op.target
-    if not target.is_fragment or not source.is_tensor or source.dtype != target.dtype:
-        return None
-    if source.tensor.memory is not Memory.SHARED:
-        return None
-    return matrix_load(source.tensor.view, target.fragment.distribution, source.dtype)
+    match op.way:
+        case ("shared", "registers") if source.dtype == target.dtype:
+            return matrix_load(source.tensor.view, target.fragment.distribution, source.dtype)
+        case ("registers", "shared") if stores and source.fragment.distribution.copies == 1:
+            return matrix_load(target.tensor.view, source.fragment.distribution, target.dtype)
+    return None
 
 
-def stores_by_matrix(op: Copy, features: frozenset[str]) -> MatrixLoad | None:
-    """How a copy is done by ``stmatrix``, if it can be, on an architecture of these features."""
-    source, target = op.source, op.target
-    if "sm_90" not in features or not source.is_fragment or not target.is_tensor:
-        return None
-    spread = source.fragment.distribution
-    if target.tensor.memory is not Memory.SHARED or spread.copies > 1:
-        return None
-    return matrix_load(target.tensor.view, spread, target.dtype)
+def choose_engines(kernel: Kernel, *, stores: bool) -> Kernel:
+    """Every copy whose engine nobody has said goes by matrices where they fit, else directly.
+
+    Args:
+        kernel: the kernel; its layouts, widths and operands in registers are chosen.
+        stores: whether the architecture stores by matrices too.
+    """
+
+    def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
+        if not isinstance(op, Copy) or op.engine not in (None, "matrix"):
+            return None
+        how = op.matrices or matrices_of(op, stores=stores)
+        return (replace(op, engine="direct" if how is None else "matrix", matrices=how),)
+
+    return rewrite_kernel(kernel, change)
