@@ -121,7 +121,7 @@ class Subject:
 
     def _legal(self, target: str, arch: str | None) -> IrKernel:
         """The traced kernel, which breaks no rule of a target."""
-        kernel = self.bound.trace(*self.specs())
+        kernel = self.bound.trace(*self.specs(), target=target, arch=arch)
         if broken := [*violations(kernel), *backend_named(target).violations(kernel, arch)]:
             raise LegalityError(kernel.name, target, broken)
         return kernel

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from tilewright.arch import REFERENCE
 from tilewright.dtypes import DType
 from tilewright.errors import Violation
 from tilewright.ir.async_ops import MBarrier, PriorGridWait
@@ -187,7 +188,7 @@ class Kernel:
     threads: int
     body: Block
     cluster: tuple[ClusterAxis, ...] = ()
-    lanes: int = 32
+    lanes: int = REFERENCE.lanes
     guards: tuple[Guard, ...] = ()
     tensor_maps: tuple[TensorMap, ...] = ()
     violations: tuple[Violation, ...] = field(default=(), compare=False)

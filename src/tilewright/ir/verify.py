@@ -74,7 +74,9 @@ def _warps(kernel: Kernel) -> Iterator[Violation]:
             yield from op.outside_warps(kernel.lanes)
         if isinstance(op, Mma) and op.mma.atom.lanes != kernel.lanes:
             yield op.violation(
-                "warp size", f"{op.mma.atom} has {op.mma.atom.lanes} lanes, the kernel {kernel.lanes}"
+                "warp size",
+                f"{op.mma.atom} has {op.mma.atom.lanes} lanes, the kernel {kernel.lanes}",
+                f"an atom of {kernel.lanes} lanes",
             )
         if isinstance(op, RoleBarrier) and op.threads > kernel.threads:
             text = f"waits for {op.threads} threads; the block has {kernel.threads}"

@@ -327,7 +327,7 @@ def mma(a: Tensor | Fragment, b: Tensor | Fragment, acc: Fragment, tiled: TiledM
     chosen = tiled or acc.mma
     if chosen is None:
         raise TraceError("mma needs the tiled MMA: make acc with tw.accumulator(mma), or pass it", here())
-    current().lanes = chosen.atom.lanes
+    current().multiplies_by(chosen.atom.lanes)
     current().emit(Mma, a=a.value, b=b.value, c=acc.value, mma=chosen)
 
 

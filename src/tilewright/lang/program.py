@@ -8,12 +8,14 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from tilewright.arch import REFERENCE, Arch
 from tilewright.dtypes import DType, i32
 from tilewright.errors import (
     DTypeError,
     LaunchError,
     LayoutError,
     SignatureError,
+    TilewrightError,
     TraceError,
     close_to,
     shown,
@@ -123,18 +125,39 @@ class Program:
             )
         return given
 
-    def trace(self, specs: Mapping[str, TensorSpec], constants: Mapping[str, Any] | None = None) -> Kernel:
-        """Run the function once with symbolic arguments and record the kernel.
+    def trace(
+        self,
+        specs: Mapping[str, TensorSpec],
+        constants: Mapping[str, Any] | None = None,
+        arch: Arch = REFERENCE,
+    ) -> Kernel:
+        """Run the function with symbolic arguments and record the kernel.
+
+        It runs once; where the architecture has warps of several sizes, and an atom is executed by warps of
+        another size than the usual one, it runs again for that size.
 
         Args:
             specs: the class of each tensor parameter.
             constants: values of the keyword-only parameters.
+            arch: the architecture that it is recorded for: how many threads a warp has, and other limits.
 
         Raises:
             TraceError: the function did something that cannot be recorded; shows the line.
         """
         given = self.with_defaults(constants or {})
-        tracer = Tracer()
+        tracer = Tracer(arch)
+        try:
+            kernel = self._record(tracer, specs, given)
+        except TilewrightError:
+            if tracer.wanted_lanes is None:
+                raise
+        else:
+            if tracer.wanted_lanes is None:
+                return kernel
+        return self._record(Tracer(arch, tracer.wanted_lanes), specs, given)
+
+    def _record(self, tracer: Tracer, specs: Mapping[str, TensorSpec], given: Mapping[str, Any]) -> Kernel:
+        """Run the function once."""
         sizes: dict[str, SizeParam] = {}
         divisors = self._divisors(specs)
         params: list[Param] = []
@@ -249,12 +272,12 @@ def _tensor(
 
 def _finish(program: Program, tracer: Tracer, params: list[Param], sizes: dict[str, SizeParam]) -> Kernel:
     body = tracer.finish()
-    threads, lanes = _launch_shape(body)
+    lanes = tracer.lanes
     kernel = Kernel(
         program.name,
         (*params, *tracer.workspaces, *sizes.values(), *tracer.derived),
         tuple(tracer.grid),
-        threads,
+        _threads(body, lanes),
         body,
         tuple(tracer.cluster),
         lanes,
@@ -266,12 +289,12 @@ def _finish(program: Program, tracer: Tracer, params: list[Param], sizes: dict[s
     return replace(kernel, params=kept)
 
 
-def _launch_shape(body: Block) -> tuple[int, int]:
-    """Threads per block and lanes per warp: the most that any operation is distributed over."""
-    threads, lanes = 1, 32
+def _threads(body: Block, lanes: int) -> int:
+    """Threads per block: the most that any operation is distributed over, in whole warps if several."""
+    threads = 1
     for op in body.walk():
         if isinstance(op, Mma):
-            threads, lanes = max(threads, op.mma.threads), op.mma.atom.lanes
+            threads = max(threads, op.mma.threads)
         elif isinstance(op, Role):
             threads = max(threads, (op.first + op.count) * lanes)
         elif isinstance(op, Copy) and op.distribution is not None:
@@ -280,4 +303,4 @@ def _launch_shape(body: Block) -> tuple[int, int]:
             kind = value.type if isinstance(value, Value) else None
             spread = kind.distribution if isinstance(kind, TensorType | FragmentType) else None
             threads = max(threads, spread.size_threads if spread is not None else 1)
-    return threads, lanes
+    return threads if threads < lanes else -(-threads // lanes) * lanes

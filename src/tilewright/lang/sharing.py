@@ -9,15 +9,13 @@ from tilewright.errors import LayoutError
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
 from tilewright.lang.scalars import unwrap
 from tilewright.lang.threads import check_vector_dim, static_tile, thread_map
+from tilewright.lang.tracer import recorded_for
 from tilewright.layout.layout import Layout
 from tilewright.symbolic.nodes import Int
 from tilewright.threads.coalesced import coalesced
 from tilewright.threads.distribution import Distribution
 from tilewright.views.questions import contiguous_run, stride
 from tilewright.views.view import View
-
-ACCESS_BYTES = 16
-"""The widest access of a thread."""
 
 
 def share_out(
@@ -32,7 +30,7 @@ def share_out(
 
     For a number of threads, consecutive ones take consecutive vectors.  Global memory decides how the tile
     lies: of two sides in it the target, as a store that fills no sector costs more than a load.  The vectors
-    are as wide as both sides allow, 16 bytes at most.
+    are as wide as both sides and the architecture allow.
 
     Args:
         sides: what is accessed, all of one shape; the target last.
@@ -111,7 +109,7 @@ def _distance(step: Int | None) -> tuple[int, int]:
 
 def _widest(sides: Sequence[TensorType], order: Sequence[int]) -> int:
     """The widest vector along the first dimension that all sides allow."""
-    width = max(ACCESS_BYTES // max(side.dtype.bytes for side in sides), 1)
+    width = max(recorded_for().access_bytes // max(side.dtype.bytes for side in sides), 1)
     for side in sides:
         width = min(width, max(side.align // side.dtype.bytes, 1))
         width = side.view.vector_width(order[0], width) if order else 1

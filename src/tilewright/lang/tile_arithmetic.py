@@ -137,12 +137,13 @@ def _meeting(barrier: int | None) -> Callable[[], object]:
             text = f"barrier={number} outside of a role, where all threads of the block meet"
             raise TraceError(f"{text}; nearest legal choice: no barrier", here())
         return lambda: tracer.emit(Barrier)
-    if number is None or not 1 <= number <= 15:
-        free = next((n for n in range(1, 16) if n not in tracer.numbers), 1)
+    most = tracer.arch.named_barriers
+    if number is None or not 1 <= number <= most:
+        free = next((n for n in range(1, most + 1) if n not in tracer.numbers), 1)
         given = "" if number is None else f"barrier={number}: "
         raise TraceError(
             f"{given}the warps of a role share a tile through shared memory, and meet at a numbered barrier, "
-            f"1 to 15, which no other warps use; nearest legal choice: barrier={free}",
+            f"1 to {most}, which no other warps use; nearest legal choice: barrier={free}",
             here(),
         )
     return lambda: meet(number, tracer.roles[-1] * tracer.lanes)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
+from tilewright.arch import REFERENCE, Arch
 from tilewright.errors import LocatedError, Location, TilewrightError, TraceError, Violation
 from tilewright.ir.builder import Builder
 from tilewright.ir.kernel import ClusterAxis, GridAxis, Guard, SizeParam, Workspace
@@ -31,9 +32,17 @@ class Construct(Protocol):
 
 
 class Tracer:
-    """Records one kernel."""
+    """Records one kernel.
 
-    def __init__(self) -> None:
+    Args:
+        arch: the architecture that it is recorded for.
+        lanes: threads of a warp; default: as many as the architecture's have.
+    """
+
+    def __init__(self, arch: Arch = REFERENCE, lanes: int | None = None) -> None:
+        self.arch = arch
+        self.lanes = arch.lanes if lanes is None else lanes
+        self.wanted_lanes: int | None = None  # by an atom, where the architecture has warps of so many too
         self.builder = Builder()
         self.grid: list[GridAxis] = []
         self.cluster: list[ClusterAxis] = []
@@ -45,7 +54,6 @@ class Tracer:
         self.warps = [0]  # taken by roles: of the block, and of each role that is open
         self.roles: list[int] = []  # warps of each role that is open
         self.numbers: set[int] = set()  # of numbered barriers
-        self.lanes = 32  # of a warp, as far as is known
         self.sizes: set[Sym] = set()
         self.region_ids: list[int] = [0]
         self._regions = 0
@@ -69,6 +77,11 @@ class Tracer:
         seen = assigned_names() or unpacked_name()
         with located():
             return self.builder.define(op, seen[0] if len(seen) == 1 else default, here(), **attributes)
+
+    def multiplies_by(self, lanes: int) -> None:
+        """Note the threads of the warps that an atom is executed by."""
+        if lanes != self.lanes and lanes in self.arch.other_lanes and self.wanted_lanes is None:
+            self.wanted_lanes = lanes
 
     def violate(self, rule: str, message: str, nearest: str = "") -> None:
         """Note a broken rule at the author's line and go on tracing."""
@@ -120,6 +133,12 @@ def current() -> Tracer:
             here(),
         )
     return tracer
+
+
+def recorded_for() -> Arch:
+    """The architecture that the kernel is recorded for; outside of kernels that of the reference."""
+    tracer = _current.get(None)
+    return REFERENCE if tracer is None else tracer.arch
 
 
 def open_region() -> int:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from tilewright.arch import REFERENCE, Arch
 from tilewright.errors import LaunchError, Violation
 from tilewright.ir.kernel import Kernel
 from tilewright.runtime.arrays import ArrayInfo
@@ -23,17 +24,33 @@ def backend_named(name: Any) -> Backend:
     return _made(target_named(name).name)
 
 
-def broken_rules(kernel: Kernel, target: str | None, arch: str | None) -> tuple[str, tuple[Violation, ...]]:
-    """A target's name with its architecture, and its rules that a kernel breaks; nothing without a target.
+def arch_of(backend: Backend, arch: str | None) -> Arch:
+    """The architecture of a name that a backend compiles for; without a name that of this machine.
+
+    Raises:
+        LaunchError: no such architecture.
+    """
+    return TARGETS[backend.name].architecture(arch or backend.arch_name())
+
+
+def arch_named(target: str | None, arch: str | None) -> Arch:
+    """A target's architecture; without a target the machine that the reference is.
 
     Raises:
         LaunchError: no such target or architecture, or an architecture without a target.
     """
+    if target is not None:
+        return arch_of(backend_named(target), arch)
+    if arch is not None:
+        raise LaunchError(
+            f"arch={arch!r} without a target; nearest legal choice: target={_owner(arch)!r} beside it"
+        )
+    return REFERENCE
+
+
+def broken_rules(kernel: Kernel, target: str | None, arch: str | None) -> tuple[str, tuple[Violation, ...]]:
+    """A target's name with its architecture, and its rules that a kernel breaks; nothing without a target."""
     if target is None:
-        if arch is not None:
-            raise LaunchError(
-                f"arch={arch!r} without a target; nearest legal choice: target={_owner(arch)!r} beside it"
-            )
         return "", ()
     backend = backend_named(target)
     chosen = arch or backend.arch_name()

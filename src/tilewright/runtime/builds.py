@@ -6,12 +6,14 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from tilewright.arch import Arch
 from tilewright.errors import LegalityError, ToolchainError
 from tilewright.ir import verify
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.runtime import loaded
+from tilewright.runtime.backends import arch_of
 from tilewright.runtime.executable import Backend, Executable
 from tilewright.runtime.reads import Reads
 from tilewright.runtime.recent import Recent
@@ -65,12 +67,12 @@ class Builds:
         if executable is None:
             self._traces.forget()
 
-    def trace(self, specs: Mapping[str, TensorSpec]) -> Kernel:
-        """The traced kernel for a class of arrays."""
-        key = tuple(specs.items())
+    def trace(self, specs: Mapping[str, TensorSpec], arch: Arch) -> Kernel:
+        """The traced kernel for a class of arrays and an architecture."""
+        key = (arch, *specs.items())
         found = self._traces.get(key)
         if found is None:
-            found = self._program.trace(specs, self._constants)
+            found = self._program.trace(specs, self._constants, arch)
             self.around.reads.settle()
             self._own.settle()
             self._traces.keep(key, found)
@@ -82,12 +84,22 @@ class Builds:
         backend: Backend,
         arch: str | None,
         check: Callable[[Kernel], object] = lambda kernel: None,
+        written_for: Arch | None = None,
     ) -> Executable:
-        """The kernel for the class of some arrays; ``check`` may refuse it before it is compiled."""
-        key = (backend.name, arch or backend.arch_name(), *specs.items())
+        """The kernel for the class of some arrays; ``check`` may refuse it before it is compiled.
+
+        Args:
+            specs: the class of each array.
+            backend: what compiles it.
+            arch: the architecture's name; default: that of this machine.
+            check: may refuse the kernel before it is compiled.
+            written_for: the architecture that it is traced for; default: the one that it is compiled for.
+        """
+        traced_for = written_for or arch_of(backend, arch)
+        key = (backend.name, arch or backend.arch_name(), traced_for, *specs.items())
         found = self._executables.get(key)
         if found is None:
-            kernel = self.trace(specs)
+            kernel = self.trace(specs, traced_for)
             broken = [*verify.violations(kernel), *backend.violations(kernel, arch)]
             if broken:
                 raise LegalityError(kernel.name, backend.name, broken)

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from tilewright.arch import Arch
 from tilewright.calls import launches
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Program
-from tilewright.runtime.backends import backend_named, broken_rules
+from tilewright.runtime.backends import arch_named, backend_named, broken_rules
 from tilewright.runtime.check_arguments import Blocks
 from tilewright.runtime.executable import Prepared
 from tilewright.runtime.specimens import check_count, in_order, with_arrays
@@ -32,10 +33,14 @@ class BoundChecks:
 
     program: Program
 
-    def _prepare(self, arguments: tuple[Any, ...], target: str | None) -> Prepared:
+    def _prepare(
+        self, arguments: tuple[Any, ...], target: str | None, written_for: Arch | None = None
+    ) -> Prepared:
         raise NotImplementedError
 
-    def trace(self, *arguments: Any, **named: Any) -> Kernel:
+    def trace(
+        self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
+    ) -> Kernel:
         """The traced kernel."""
         raise NotImplementedError
 
@@ -56,7 +61,7 @@ class BoundChecks:
         Args:
             arguments: as for a launch; the caller's arrays are not written.  `tw.like` values stand for
                 arrays of random numbers.
-            lanes: threads per warp; default: as many as the kernel's MMA atom has.
+            lanes: threads per warp; default: as many as those of ``arch``, or of the kernel's MMA atom.
             target: whose rules the kernel must keep too: shared memory, threads, instructions of ``"cuda"``
                 or ``"cpu"``; no such machine is needed.  Default: none.
             arch: the target's architecture, e.g. ``"sm_90a"``; default: that of this machine.
@@ -80,7 +85,7 @@ class BoundChecks:
             LegalityError: the kernel breaks rules that hold on every target.
         """
         given = tuple(with_arrays(in_order(self.program, arguments, named)))
-        prepared = cast("PreparedReference", self._prepare(given, REFERENCE.name))
+        prepared = cast("PreparedReference", self._prepare(given, REFERENCE.name, arch_named(target, arch)))
         rules_of, broken = broken_rules(prepared.executable.kernel, target, arch)
         report = prepared.check(given, lanes=lanes, outputs=outputs, partial=partial, blocks=blocks)
         return replace(report, target=rules_of, violations=broken)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from operator import is_
 from typing import Any, overload
 
+from tilewright.arch import Arch
 from tilewright.calls import is_hashable, launches
 from tilewright.errors import LaunchError, shown
 from tilewright.ir.kernel import Kernel as IrKernel
@@ -21,6 +22,7 @@ from tilewright.runtime.backends import (
     Backend,
     Executable,
     Prepared,
+    arch_named,
     backend_for,
     backend_named,
 )
@@ -113,10 +115,12 @@ class Kernel(KernelChecks):
             trim(error)
             raise
 
-    def trace(self, *arguments: Any, **named: Any) -> IrKernel:
+    def trace(
+        self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
+    ) -> IrKernel:
         """The traced kernel; see `Bound.trace`.  ``named`` are arguments and constants, by name."""
         bound, given = self._split(named)
-        return bound.trace(*arguments, **given)
+        return bound.trace(*arguments, target=target, arch=arch, **given)
 
     def compile(
         self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
@@ -255,11 +259,25 @@ class Bound(BoundChecks):
         self._prepared.keep(tuple(key), prepared)
         return prepared
 
-    def trace(self, *arguments: Any, **named: Any) -> IrKernel:
-        """The traced kernel, for arguments as `compile` takes them."""
+    def trace(
+        self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
+    ) -> IrKernel:
+        """The traced kernel, for arguments as `compile` takes them.
+
+        Args:
+            arguments: as for `compile`.
+            target: the target that it is traced for: how many threads a warp has, and what a block may use.
+                Default: the machine that the reference is, whose warps have 32 threads unless an atom is
+                executed by others.
+            arch: the target's architecture; default: that of this machine.
+            named: as for `compile`.
+
+        Raises:
+            LaunchError: the arguments do not fit the kernel, or no such target or architecture.
+        """
         specs = specs_of(self.program, in_order(self.program, arguments, named))
         self._builds.keep_up()
-        return self._builds.trace(specs)
+        return self._builds.trace(specs, arch_named(target, arch))
 
     def compile(
         self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
@@ -298,7 +316,9 @@ class Bound(BoundChecks):
         ]
         return backend_for(self.program.name, infos, target)
 
-    def _prepare(self, arguments: tuple[Any, ...], target: str | None) -> Prepared:
+    def _prepare(
+        self, arguments: tuple[Any, ...], target: str | None, written_for: Arch | None = None
+    ) -> Prepared:
         check_count(self.program, arguments)
         backend = self._backend(arguments, target)
         specs = specs_of(self.program, arguments)
@@ -311,7 +331,7 @@ class Bound(BoundChecks):
                 numbers[parameter.name] = argument
         self._builds.keep_up()
         executable = self._builds.executable(
-            specs, backend, None, lambda traced: bind(traced, arrays, numbers)
+            specs, backend, None, lambda traced: bind(traced, arrays, numbers), written_for
         )
         kernel = executable.kernel
         for name in kernel.written_params:

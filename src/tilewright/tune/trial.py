@@ -81,7 +81,7 @@ class Trial:
 
     def trace(self) -> IrKernel:
         """Record the kernel for the class of these arrays."""
-        return self.bound.trace(self._a, self._b_t, self._c)
+        return self.bound.trace(self._a, self._b_t, self._c, target=self.target)
 
     def compile(self) -> Executable:
         """Check the kernel, and compile it or find it in the cache.
