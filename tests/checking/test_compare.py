@@ -34,7 +34,7 @@ def sequential(a, b, how):
     acc = np.zeros((len(a), b.shape[1]), how.acc.numpy)
     for k in range(0, a.shape[1], how.k_step):
         products = a[:, k : k + how.k_step, None] * b[None, k : k + how.k_step]
-        acc = cut_sum(acc, products) if how.cuts else (acc + products.sum(axis=1)).astype(acc.dtype)
+        acc = cut_sum(acc, products) if how.sum_bits else (acc + products.sum(axis=1)).astype(acc.dtype)
     return acc
 
 

@@ -10,7 +10,9 @@ stands for other orders of summation.  The bound allows `SPREAD` times ``u * sqr
 deviations, which no correct element of any matrix reaches.  Three terms are added:
 
 - a matrix unit aligns the products of one step to the largest and cuts off what sticks out below, always
-  towards zero, so these errors add up: `CUT` times ``(k_step + 2) * steps * P``;
+  towards zero, so these errors add up: ``2**-sum_bits`` times ``(k_step + 2) * steps * P``.  Where it keeps
+  far fewer bits than f32, that would let anything pass; then the errors of products add up as far as their
+  signs agree, and otherwise as independent ones do, and each step cuts the running sum: see `cut_off`;
 - where all products of an element are equal, the roundings repeat: ``u * steps * P``;
 - the output's rounding, ``u_out * |c|``, and the smallest number of either dtype.
 
@@ -42,12 +44,6 @@ Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 SPREAD = 4.0
 """How many ``u * sqrt(steps) * P`` an element may be off; one standard deviation is at most 0.58 of them."""
 
-CUT = 2.0**-24
-"""What a matrix unit cuts off each addend, relative to the largest: it keeps at least one bit more than f32.
-
-Source: Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021, sections 3.3-3.6.
-"""
-
 OUTLIER = 8.0
 """How many deviations a projection must lie off the others; of 10^5 normal deviates none exceeds 5."""
 
@@ -63,25 +59,34 @@ class Accumulation:
     Args:
         acc: dtype of the accumulator.
         k_step: products that one step adds before it rounds.
-        cuts: whether a step cuts off the low bits of its addends, as matrix units do.
+        sum_bits: bits that a step keeps of its addends, below the leading one of the largest; None: a step
+            rounds once, and cuts nothing off.
         precision: fraction bits to which inputs are rounded first (tf32: 10); None: none are lost.
+        rounding: how they are rounded, one of `ROUNDINGS` of atoms.
+        period: products after which the sum is added to another one in ``acc``, and begins anew; None: never.
 
     Example:
         >>> from tilewright.targets.atoms import MMA_TF32
         >>> Accumulation.of(MMA_TF32)
-        Accumulation(acc=f32, k_step=8, cuts=True, precision=10)
+        Accumulation(acc=f32, k_step=8, sum_bits=24, precision=10, rounding='nearest', period=None)
     """
 
     acc: DType = f32
     k_step: int = 1
-    cuts: bool = False
+    sum_bits: int | None = None
     precision: int | None = None
+    rounding: str = "nearest"
+    period: int | None = None
 
     @staticmethod
-    def of(atom: MmaAtom) -> Accumulation:
-        """The accumulation of an MMA atom; atoms that need a feature are matrix units."""
-        cuts = bool(atom.feature) and atom.c_dtype.is_float
-        return Accumulation(atom.c_dtype, atom.shape[2], cuts, atom.precision)
+    def of(atom: MmaAtom, period: int | None = None) -> Accumulation:
+        """The accumulation of an MMA atom, as its record states it.
+
+        Args:
+            atom: the atom.
+            period: products after which the kernel adds its sum to another one in f32; None: never.
+        """
+        return Accumulation(atom.c_dtype, atom.shape[2], atom.sum_bits, atom.precision, atom.rounding, period)
 
     @staticmethod
     def default(element: DType) -> Accumulation:
@@ -237,12 +242,46 @@ def gemm_bound(a: Array, b: Array, how: Accumulation, out: DType) -> tuple[Array
         spread = np.sqrt(np.maximum(squares - total * total / max(depth, 1), 0) / max(depth, 1))
         repeats = spread < unit * magnitude
         relative = np.where(repeats, unit * steps, SPREAD * unit * np.sqrt(steps))
-        if how.cuts:
-            relative = relative + CUT * (how.k_step + 2) * steps
+        cut: Array | float = 0.0
+        if how.sum_bits is not None and how.sum_bits > how.acc.mantissa:
+            relative = relative + 2.0**-how.sum_bits * (how.k_step + 2) * steps
+        elif how.sum_bits is not None:
+            cut = cut_off(wide_a, wide_b, how, magnitude)
         high, low = _double_product(a, b) if a.dtype == np.float64 else (total, np.zeros((m, n)))
         smallest = float(_finfo(out.numpy).smallest_subnormal) + float(_finfo(how.acc.numpy).tiny)
-        bound = relative * magnitude + out.unit_roundoff * (np.abs(high) + relative * magnitude) + smallest
+        off = relative * magnitude + cut
+        bound = off + out.unit_roundoff * (np.abs(high) + off) + smallest
     return high, low, bound
+
+
+def cut_off(a: Array, b: Array, how: Accumulation, magnitude: Array) -> Array:
+    """What steps that keep few bits can cut off, for each element of the product.
+
+    With ``u = 2**-sum_bits * P``, ``P`` the largest partial sum of a period: a product loses up to ``u``
+    towards zero, which adds up as far as the signs of the products agree, and otherwise as independent errors
+    do; the running sum loses up to ``2 * u`` in each step.
+
+    Args:
+        a: (M, K) in f64.
+        b: (K, N) in f64.
+        how: how the kernel adds up.
+        magnitude: bounds the partial sums over all of K.
+    """
+    assert how.sum_bits is not None
+    unit, depth = 2.0**-how.sum_bits, a.shape[1]
+    period = min(how.period or depth, depth)
+    steady, noise = np.zeros(magnitude.shape), np.zeros(magnitude.shape)
+    for start in range(0, depth, max(period, 1)):
+        left, right = a[:, start : start + period], b[start : start + period]
+        largest = magnitude
+        if period < depth:
+            largest = np.abs(left @ right) + np.sqrt((left * left) @ (right * right))
+        agreeing = np.abs(np.sign(left) @ np.sign(right))
+        steps = -(-left.shape[1] // how.k_step)
+        steady += unit * largest * (2 * steps + agreeing)
+        noise += left.shape[1] * (unit * largest) ** 2
+    bound: Array = steady + SPREAD * np.sqrt(noise)
+    return bound
 
 
 def _finfo(element: Any) -> Any:
@@ -254,7 +293,7 @@ def _inputs(values: Array, how: Accumulation) -> Array:
     """The values that the products are made of."""
     if values.dtype == np.float64 or how.precision is None:
         return values
-    return keep_fraction(values.astype(np.float32), how.precision)
+    return keep_fraction(values.astype(np.float32), how.precision, how.rounding)
 
 
 def _double_product(a: Array, b: Array) -> tuple[Array, Array]:

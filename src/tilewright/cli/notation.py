@@ -12,7 +12,7 @@ from typing import Any
 from tilewright.dtypes import bf16, f16
 from tilewright.errors import LayoutError, TilewrightError
 from tilewright.inspect.typed import nearest, whole
-from tilewright.ir.mma import MmaAtom, TiledMma
+from tilewright.ir.mma import REGISTERS, MmaAtom, TiledMma
 from tilewright.layout.layout import Layout
 from tilewright.targets import atoms
 from tilewright.threads.distribution import Distribution, Mode
@@ -94,7 +94,7 @@ def read_map(
         raise LayoutError(
             f"{text!r} is a {type(found).__name__}; give a distribution, an atom or a tiled MMA"
         )
-    if operand == "B" and found.atom.name.startswith("wgmma"):
+    if operand == "B" and REGISTERS not in found.atom.b_places:
         raise LayoutError(f"{found.atom} reads B from shared memory, no thread holds it; nearest: A or C")
     k = depth or found.atom.shape[2]
     if operand not in ("A", "B", "C"):

@@ -7,7 +7,7 @@ Which target offers which atom is listed in `tilewright.targets.atoms`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from tilewright.calls import layouts
 from tilewright.dtypes import DType, dtype
@@ -17,22 +17,42 @@ from tilewright.layout.tuples import integers
 from tilewright.threads.distribution import Distribution
 from tilewright.threads.warps import by_warps
 
+REGISTERS, SHARED = "registers", "shared"
+"""Where an operand of an atom may live."""
+
+ROUNDINGS = ("nearest", "truncate")
+"""How elements of A and B lose the fraction bits that an atom does not multiply: ties go away from zero."""
+
 
 @layouts
 @dataclass(frozen=True, repr=False)
 class MmaAtom:
     """``C[m, n] += sum_k A[m, k] * B[n, k]``, executed by ``lanes`` threads together.
 
+    All that is known of it stands here: targets spell it, the reference executes it and the comparator
+    bounds its error, from these fields alone.  Lanes that hold copies are modes of no dimension in the maps.
+
     Args:
-        name: e.g. ``"mma.m16n8k16.f32.f16"``.
+        name: e.g. ``"mma.m16n8k16.f32.f16"``; for people, nothing is read from it.
         a_dtype: element type of A; it and the others also by name.
         b_dtype: element type of B.
         c_dtype: element type of the accumulator.
         a: distribution of A over (m, k).
         b: distribution of B over (n, k).
         c: distribution of C over (m, n).
+        instruction: the kind of instruction, by which a target finds how it is spelled: ``"mma.sync"``,
+            ``"wgmma"``, ``"fma"``.
         feature: what the hardware must have; empty if every target executes it.
-        precision: fraction bits of the products' inputs if fewer than A's dtype has (tf32), else None.
+        precision: fraction bits that it multiplies if fewer than A's dtype has (tf32: 10), else None.
+        rounding: how elements lose the others, one of `ROUNDINGS`: rounded to nearest by instructions before
+            it, or truncated by the hardware itself.
+        sum_bits: a step aligns its products and the accumulator to the largest of them, and cuts off, towards
+            zero, what lies more than so many bits below its leading one.  None: each sum is rounded once.
+        a_places: where A may live, some of `REGISTERS` and `SHARED`.
+        b_places: where B may live.
+        majors: along which dimension operands in shared memory may be contiguous: ``"k"``, ``"mn"``.
+        asynchronous: whether it multiplies in the background, between a fence, a commit and a wait.
+        section: where it is documented.
 
     Example:
         >>> from tilewright.targets.atoms import MMA_F16
@@ -47,8 +67,16 @@ class MmaAtom:
     a: Distribution
     b: Distribution
     c: Distribution
+    instruction: str = ""
     feature: str = ""
     precision: int | None = None
+    rounding: str = "nearest"
+    sum_bits: int | None = None
+    a_places: tuple[str, ...] = (REGISTERS,)
+    b_places: tuple[str, ...] = (REGISTERS,)
+    majors: tuple[str, ...] = ("k",)
+    asynchronous: bool = False
+    section: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         for what in ("a_dtype", "b_dtype", "c_dtype"):
@@ -63,6 +91,16 @@ class MmaAtom:
             raise LayoutError(
                 f"atom {self.name}: A, B and C are spread over {lanes} lanes; they must be equal"
             )
+        for what, given, known in (
+            ("rounding", (self.rounding,), ROUNDINGS),
+            ("a_places", self.a_places, (REGISTERS, SHARED)),
+            ("b_places", self.b_places, (REGISTERS, SHARED)),
+            ("majors", self.majors, ("k", "mn")),
+        ):
+            if not given or set(given) - {*known}:
+                raise LayoutError(
+                    f"atom {self.name}: {what}={given!r}; nearest legal choice: some of {', '.join(known)}"
+                )
 
     @property
     def shape(self) -> tuple[int, int, int]:

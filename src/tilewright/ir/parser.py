@@ -188,7 +188,7 @@ class _Parser:
             case "tiled_mma":
                 self.names[name], made = TiledMma(*positional), None
             case "atom":
-                self.names[name], made = MmaAtom(*positional), None
+                self.names[name], made = MmaAtom(*positional, **named), None
             case _:
                 raise ParseError(f"line {call.lineno}: unknown operation {what!r}")
         return made

@@ -168,4 +168,9 @@ class _Printer:
     def atom(self, value: MmaAtom) -> str:
         maps = ", ".join(self.show(part) for part in (value.a, value.b, value.c))
         dtypes = f"{value.a_dtype}, {value.b_dtype}, {value.c_dtype}"
-        return f"atom({value.name!r}, {dtypes}, {maps}, {value.feature!r}, {value.precision})"
+        rest = "".join(
+            f", {field.name}={self.show(getattr(value, field.name))}"
+            for field in fields(value)[7:]
+            if field.compare and getattr(value, field.name) != field.default
+        )
+        return f"atom({value.name!r}, {dtypes}, {maps}{rest})"

@@ -1,42 +1,129 @@
-"""The MMA atoms that targets offer, as data.
+"""The MMA atoms that targets offer, as data: one row for each, from which its maps and its record follow.
 
 Fragment maps of ``mma.sync`` from the PTX ISA, section "Matrix fragments for mma.m16n8k*": lane ``4*g + t``
-holds rows ``g`` and ``g + 8``; the K positions of 16-bit operands are ``2*t + {0, 1}`` and ``+ 8``.
+holds rows ``g`` and ``g + 8``; the K positions of 16-bit operands are ``2*t + {0, 1}`` and ``+ 8``.  The four
+warps of ``wgmma`` hold 16 rows each in the same way.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass, replace
 
 from tilewright.calls import layouts
 from tilewright.dtypes import DType, bf16, f16, f32, f64, i8, i32
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LayoutError
-from tilewright.ir.mma import MmaAtom
+from tilewright.ir.mma import REGISTERS, SHARED, MmaAtom
 from tilewright.layout.tuples import integer, integers
 from tilewright.namespaces import namespace
 from tilewright.threads.distribution import Distribution, Mode
 
-__all__ = ["MMA_BF16", "MMA_F16", "MMA_F16_F16", "MMA_I8", "MMA_TF32", "fma", "wgmma"]
+__all__ = ["fma", "wgmma"]
 
 __getattr__, __dir__ = namespace(__name__, __all__)
 
+FLOAT_SUM_BITS = 24
+"""What sums of 16-bit and tf32 products keep below their largest addend: at least one bit more than f32.
 
-def _mma_sync(a_dtype: DType, c_dtype: DType, k: int, name: str, precision: int | None = None) -> MmaAtom:
-    """The m16n8 atom of ``mma.sync`` with 4 bytes of consecutive K per lane and register."""
-    per_register = 4 // a_dtype.bytes
-    halves = k // (4 * per_register)
+Source: Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021, sections 3.3-3.6.
+"""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What the documentation lists of an atom; see `MmaAtom` for the fields that it shares.
+
+    Args:
+        k: how deep it goes; 32 bytes of A for all but f64.
+        m: rows, of ``mma.sync``.
+        wide: the unit of the columns of ``wgmma`` beyond 32.
+    """
+
+    a: DType
+    b: DType
+    c: DType
+    k: int
+    feature: str
+    m: int = 16
+    wide: int = 8
+    precision: int | None = None
+    rounding: str = "nearest"
+    sum_bits: int | None = None
+    majors: tuple[str, ...] = ("k",)
+
+    @property
+    def named(self) -> str:
+        """The dtypes as names of atoms end: that of C, and of A, and of B if it is another."""
+        a, b = (_NAMES.get((x.name, self.precision), x.name) for x in (self.a, self.b))
+        return f"{self.c}.{a}" + (f".{b}" if b != a else "")
+
+
+_NAMES = {("f32", 10): "tf32", ("i8", None): "s8", ("f8e4m3", None): "e4m3", ("f8e5m2", None): "e5m2"}
+"""What the PTX ISA calls dtypes, by name and the bits that are multiplied."""
+
+
+def _operand_map(rows: int, k: int, per_register: int, warps: int = 1) -> Distribution:
+    """Of A and of B: 4 lanes side by side along K, 8 along the rows; 4 bytes per register, or one f64."""
     along_k = (Mode(4, 1, per_register), Mode(8, 0, 1))
     run = (Mode(per_register, 1, 1),) if per_register > 1 else ()
-    a = Distribution((16, k), along_k, (*run, Mode(2, 0, 8), Mode(halves, 1, 4 * per_register)))
-    b = Distribution((8, k), along_k, (*run, Mode(halves, 1, 4 * per_register)))
-    c = Distribution((16, 8), (Mode(4, 1, 2), Mode(8, 0, 1)), (Mode(2, 1, 1), Mode(2, 0, 8)))
-    return MmaAtom(f"mma.m16n8k{k}.{name}", a_dtype, a_dtype, c_dtype, a, b, c, "sm_80", precision)
+    below = (Mode(2, 0, 8),) if rows // warps == 16 else ()
+    beside = (Mode(k // (4 * per_register), 1, 4 * per_register),) if k > 4 * per_register else ()
+    return Distribution((rows, k), (*along_k, *_warps(warps)), (*run, *below, *beside))
 
 
-MMA_F16 = _mma_sync(f16, f32, 16, "f32.f16")
-MMA_F16_F16 = _mma_sync(f16, f16, 16, "f16.f16")
-MMA_BF16 = _mma_sync(bf16, f32, 16, "f32.bf16")
-MMA_TF32 = _mma_sync(f32, f32, 8, "f32.tf32", precision=10)
-MMA_I8 = _mma_sync(i8, i32, 32, "i32.s8")
+def _sum_map(m: int, n: int, warps: int = 1) -> Distribution:
+    """Of the accumulator: pairs of neighbouring columns."""
+    below = (Mode(2, 0, 8),) if m // warps == 16 else ()
+    beside = (Mode(n // 8, 1, 8),) if warps > 1 else ()
+    return Distribution(
+        (m, n), (Mode(4, 1, 2), Mode(8, 0, 1), *_warps(warps)), (Mode(2, 1, 1), *below, *beside)
+    )
+
+
+def _warps(count: int) -> tuple[Mode, ...]:
+    return (Mode(count, 0, 16),) if count > 1 else ()
+
+
+def _mma_sync(row: Row) -> MmaAtom:
+    """The atom of ``mma.sync`` with 8 columns."""
+    shape, per_register = f"m{row.m}n8k{row.k}", max(4 // row.a.bytes, 1)
+    return MmaAtom(
+        f"mma.{shape}.{row.named}",
+        row.a,
+        row.b,
+        row.c,
+        _operand_map(row.m, row.k, per_register),
+        _operand_map(8, row.k, per_register),
+        _sum_map(row.m, 8),
+        "mma.sync",
+        row.feature,
+        row.precision,
+        row.rounding,
+        row.sum_bits,
+        section=f"PTX ISA, Matrix fragments for mma.{shape}",
+    )
+
+
+MMA_F16 = _mma_sync(Row(f16, f16, f32, 16, "sm_80", sum_bits=FLOAT_SUM_BITS))
+MMA_F16_F16 = _mma_sync(Row(f16, f16, f16, 16, "sm_80", sum_bits=FLOAT_SUM_BITS))
+MMA_BF16 = _mma_sync(Row(bf16, bf16, f32, 16, "sm_80", sum_bits=FLOAT_SUM_BITS))
+MMA_TF32 = _mma_sync(Row(f32, f32, f32, 8, "sm_80", precision=10, sum_bits=FLOAT_SUM_BITS))
+MMA_I8 = _mma_sync(Row(i8, i8, i32, 32, "sm_80"))
+
+_MMA_SYNC = {name: atom for name, atom in globals().items() if isinstance(atom, MmaAtom)}
+MMA_SYNC: tuple[MmaAtom, ...] = tuple(_MMA_SYNC.values())
+"""Every atom of ``mma.sync``."""
+
+__all__ += _MMA_SYNC
+
+WGMMA: tuple[Row, ...] = (
+    Row(f16, f16, f32, 16, "sm_90a", sum_bits=FLOAT_SUM_BITS, majors=("k", "mn")),
+    Row(bf16, bf16, f32, 16, "sm_90a", sum_bits=FLOAT_SUM_BITS, majors=("k", "mn")),
+)
+"""The atoms of ``wgmma``; each comes with up to 256 columns.
+
+Source: PTX ISA, "Asynchronous warpgroup level matrix instructions: wgmma.mma_async".
+"""
 
 
 @layouts
@@ -68,7 +155,7 @@ def fma(
     b = Distribution((shape[1], 1), (Mode(lanes_n, 0, n), Mode(lanes_m, None, 0)), (Mode(n, 0, 1),))
     c = Distribution(shape, (Mode(lanes_n, 1, n), Mode(lanes_m, 0, m)), (Mode(n, 1, 1), Mode(m, 0, 1)))
     name = f"fma.{acc}.{dtype}.{lanes_m}x{lanes_n}" + ("" if (m, n) == (1, 1) else f".{m}x{n}")
-    return MmaAtom(name, dtype, dtype, acc, a, b, c)
+    return MmaAtom(name, dtype, dtype, acc, a, b, c, "fma")
 
 
 TENSOR_CORE: dict[str, MmaAtom] = {"f16": MMA_F16, "bf16": MMA_BF16, "f32": MMA_TF32, "i8": MMA_I8}
@@ -85,7 +172,7 @@ Guide, "Compute Capabilities", for the rate of f64.
 def multiplied_without_tensor_cores(atom: MmaAtom, arch: str, features: frozenset[str]) -> str:
     """What to say of an atom that multiplies without the tensor cores that there are for it; else ``""``."""
     name = atom.a_dtype.name
-    if not atom.name.startswith("fma.") or UNUSED_TENSOR_CORES.get(name) not in features:
+    if atom.instruction != "fma" or UNUSED_TENSOR_CORES.get(name) not in features:
         return ""
     said = (
         f"{name} is multiplied by one fma for each pair of numbers; {arch} has tensor cores for it, which "
@@ -99,14 +186,21 @@ def multiplied_without_tensor_cores(atom: MmaAtom, arch: str, features: frozense
 
 
 @layouts
-def wgmma(dtype: DType | str, n: int) -> MmaAtom:
-    """The asynchronous m64 atom of a warpgroup, for f16 or bf16 with an f32 accumulator.
+def wgmma(
+    dtype: DType | str, n: int, b_dtype: DType | str | None = None, acc: DType | str | None = None
+) -> MmaAtom:
+    """The asynchronous m64 atom of a warpgroup.
+
+    B lies in shared memory, A there or in registers.  Operands of 16 bits may be contiguous along M and N,
+    others along K only.
 
     Source: PTX ISA, "Asynchronous warpgroup-level matrix instructions", register fragments of wgmma.m64nNk16.
 
     Args:
-        dtype: element type of A and B.
-        n: columns, a multiple of 8 up to 256.
+        dtype: element type of A, one of those in `WGMMA`.
+        n: columns, a multiple of 8 up to 256; of integers beyond 32 a multiple of 16.
+        b_dtype: element type of B; default: that of A.
+        acc: accumulator type; default: that of the first such atom in `WGMMA`.
 
     Raises:
         LayoutError: no such atom.
@@ -116,13 +210,50 @@ def wgmma(dtype: DType | str, n: int) -> MmaAtom:
         ((64, 256, 16), 128, 128)
     """
     dtype, n = dtype_named(dtype), integer("n", n, "columns")
-    if n % 8 or not 8 <= n <= 256:
-        nearest = min(max(round(n / 8) * 8, 8), 256)
+    right = dtype if b_dtype is None else dtype_named(b_dtype)
+    total = None if acc is None else dtype_named(acc)
+    fitting = (row for row in WGMMA if (row.a, row.b) == (dtype, right) and total in (None, row.c))
+    row = next(fitting, None)
+    if row is None:
+        asked = f"{dtype}" + (f" by {right}" if right != dtype else "") + (f" into {total}" if total else "")
+        known = ", ".join(f"{x.a} by {x.b} into {x.c}" for x in WGMMA)
+        raise LayoutError(f"there is no wgmma atom for {asked}; nearest legal choice: one of {known}")
+    unit = row.wide if n > 32 else 8
+    if n % unit or not 8 <= n <= 256:
+        nearest = min(max(round(n / unit) * unit, 8), 256)
         raise LayoutError(f"wgmma has no atom of {n} columns; nearest legal choice: {nearest}")
-    if dtype not in (f16, bf16):
-        raise LayoutError(f"wgmma atoms exist here for f16 and bf16, not for {dtype}")
-    lanes = (Mode(4, 1, 2), Mode(8, 0, 1), Mode(4, 0, 16))
-    a = Distribution((64, 16), lanes, (Mode(2, 1, 1), Mode(2, 0, 8), Mode(2, 1, 8)))
-    b = Distribution((n, 16), (Mode(128, None, 0),), (Mode(16, 1, 1), Mode(n, 0, 1)))
-    c = Distribution((64, n), lanes, (Mode(2, 1, 1), Mode(2, 0, 8), Mode(n // 8, 1, 8)))
-    return MmaAtom(f"wgmma.m64n{n}k16.f32.{dtype}", dtype, dtype, f32, a, b, c, "sm_90a")
+    return MmaAtom(
+        f"wgmma.m64n{n}k{row.k}.{row.named}",
+        row.a,
+        row.b,
+        row.c,
+        _operand_map(64, row.k, 4 // row.a.bytes, warps=4),
+        Distribution((n, row.k), (Mode(128, None, 0),), (Mode(row.k, 1, 1), Mode(n, 0, 1))),
+        _sum_map(64, n, warps=4),
+        "wgmma",
+        row.feature,
+        row.precision,
+        row.rounding,
+        row.sum_bits,
+        a_places=(REGISTERS, SHARED),
+        b_places=(SHARED,),
+        majors=row.majors,
+        asynchronous=True,
+        section=f"PTX ISA, Register fragments and shared memory matrix layouts of wgmma.m64nNk{row.k}",
+    )
+
+
+def is_listed(atom: MmaAtom) -> bool:
+    """Whether an atom is one of the rows here, whatever it is called: no other can be spelled.
+
+    Example:
+        >>> is_listed(MMA_F16), is_listed(wgmma(bf16, 64)), is_listed(replace(MMA_F16, c_dtype=f64))
+        (True, True, False)
+    """
+    listed = MMA_SYNC
+    if atom.instruction == "wgmma":
+        fitting = (
+            row for row in WGMMA if (row.a, row.b, row.c) == (atom.a_dtype, atom.b_dtype, atom.c_dtype)
+        )
+        listed = tuple(wgmma(row.a, atom.shape[1], row.b, row.c) for row in fitting)
+    return atom.instruction == "fma" or any(replace(atom, name=other.name) == other for other in listed)

@@ -99,5 +99,6 @@ def micro_atom(tile: MicroTile, compute: DType, acc: DType, precision: int | Non
         Distribution((rows, 1), (), (Mode(rows, 0, 1),)),
         Distribution((columns, 1), (), (Mode(columns, 0, 1),)),
         Distribution((rows, columns), (), (Mode(columns, 1, 1), Mode(rows, 0, 1))),
+        instruction="micro",
         precision=precision,
     )

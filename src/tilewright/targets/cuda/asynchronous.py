@@ -16,9 +16,10 @@ from tilewright.ir.op import Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.expr import add, mul
 from tilewright.symbolic.nodes import Int, Sym
-from tilewright.targets.cuda.spelling import CUDA_RULES
+from tilewright.targets.cuda.instructions import Form
+from tilewright.targets.cuda.spelling import CUDA_RULES, atom_function
 from tilewright.targets.cuda.tensor_maps import map_of
-from tilewright.targets.cuda.wgmma import CLUSTER_SCOPE, function_name
+from tilewright.targets.cuda.wgmma import CLUSTER_SCOPE
 from tilewright.targets.simt.emitter import THREAD, SimtEmitter
 
 FIRST_THREAD = f"{THREAD} == 0"
@@ -269,7 +270,7 @@ def mma_async(emitter: SimtEmitter, op: ops.MmaAsync) -> None:
         else:
             at = add(mul(row, a_values), mul(step, a_values * mma.repeats[0]))
             a_text = f"&{emitter.name(op.a)}[{emitter.spell(at)}]"
-        function = function_name(mma.atom, from_registers=a is None, along=along)
+        function = atom_function(emitter, mma.atom, Form(a is None, along))
         emitter.one_line(
             [loop for loop in (step, *loops) if loop.high], f"{function}({target}, {a_text}, {b_text});"
         )

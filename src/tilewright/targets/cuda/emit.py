@@ -38,7 +38,7 @@ def emit(kernel: Kernel, arch: Arch | str) -> Listing:
     emitter.block(lowered.body)
     body = [*_start(emitter), *emitter.lines]
     head = _head(emitter, entry)
-    pieces = prelude("\n".join([*head, *body]))
+    pieces = prelude("\n".join([*head, *body]), emitter.functions)
     chosen_for = [f"// - {note}" for note in notes]
     text = "\n".join([*(f"{piece}\n" for piece in pieces), *chosen_for, *head, *body, "}"]) + "\n"
     return Listing(text, entry, lowered, emitter.shared_bytes, (*notes, *_slow_multiplies(kernel, chosen)))

@@ -14,12 +14,10 @@ from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Elementwise, Mma, Op, Shared
 from tilewright.ir.types import Value
-from tilewright.targets.atoms import TENSOR_CORE
-from tilewright.targets.cuda.prelude import MMA_FUNCTIONS
+from tilewright.targets.atoms import TENSOR_CORE, is_listed
 from tilewright.targets.cuda.registers import too_many_registers
 from tilewright.targets.cuda.role_registers import too_many_in_roles
 from tilewright.targets.simt.matrices import matrices_of
-from tilewright.targets.simt.mma import MULTIPLY_ADD
 from tilewright.targets.target import CUDA
 
 SINCE_SM_90 = {op.name for op in ASYNC_OPS} - {Role.name, RoleBarrier.name} | {*BULK_VERBS}
@@ -140,8 +138,7 @@ def _atom(op: Mma, arch: Arch) -> Iterator[Violation]:
             "tw.hopper.mma_wait",
         )
         return
-    known = atom.name in MMA_FUNCTIONS or atom.name.startswith(MULTIPLY_ADD)
-    if not known or (atom.feature and atom.feature not in arch.features):
+    if not is_listed(atom) or (atom.feature and atom.feature not in arch.features):
         nearest = TENSOR_CORE.get(atom.a_dtype.name)
         usable = nearest is not None and nearest.feature in arch.features and nearest != atom
         yield op.violation(
@@ -155,7 +152,7 @@ def _atom(op: Mma, arch: Arch) -> Iterator[Violation]:
 
 def _is_asynchronous(op: Mma) -> bool:
     """Whether the atom is one of asynchronous multiplies."""
-    return op.mma.atom.name.startswith("wgmma")
+    return op.mma.atom.asynchronous
 
 
 def _multiplied(dtype: DType) -> DType:

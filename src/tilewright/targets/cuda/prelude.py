@@ -7,10 +7,13 @@ reference: one rounding to nearest even; floats to integers truncate and saturat
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
+from tilewright.targets.atoms import MMA_SYNC
 from tilewright.targets.c_integers import INTEGER_TYPES, INTEGERS, called_in_names, integer_type
 from tilewright.targets.cfamily import Dialect
 from tilewright.targets.cuda import division, wgmma
+from tilewright.targets.cuda.instructions import function
 from tilewright.targets.simt.arithmetic import MATH
 from tilewright.targets.simt.emitter import THREAD
 
@@ -240,51 +243,6 @@ _MATRICES = {
 }
 
 
-def _mma_sync(name: str, shape: str, types: str, c_type: str, a_count: int, b_count: int) -> str:
-    """Source: PTX ISA, "Multiply-and-accumulate instruction: mma"."""
-    constraint = "+f" if c_type == "float" else "+r"
-    packed = c_type == "half_t"  # two in a register
-    c_count, sums = (2, "sums") if packed else (4, "c")
-    cast = "\n  unsigned* sums = (unsigned*)c;" if packed else ""
-    c = ", ".join(f'"{constraint}"({sums}[{i}])' for i in range(c_count))
-    a = ", ".join(f'"r"(x[{i}])' for i in range(a_count))
-    b = ", ".join(f'"r"(y[{i}])' for i in range(b_count))
-    operands = [f"%{i}" for i in range(c_count + a_count + b_count)]
-    first_b = c_count + a_count
-    groups = (operands[:c_count], operands[c_count:first_b], operands[first_b:], operands[:c_count])
-    listed = ", ".join("{" + ", ".join(group) + "}" for group in groups)
-    return f"""
-DEVICE void {name}({c_type}* c, const void* a, const void* b) {{{cast}
-  const unsigned* x = (const unsigned*)a;
-  const unsigned* y = (const unsigned*)b;
-  asm volatile("mma.sync.aligned.{shape}.row.col.{types} "
-               "{listed};"
-               : {c}
-               : {a},
-                 {b});
-}}"""
-
-
-MMA_FUNCTIONS: dict[str, str] = {
-    "mma.m16n8k16.f32.f16": "mma_m16n8k16_f16",
-    "mma.m16n8k16.f16.f16": "mma_m16n8k16_f16_f16",
-    "mma.m16n8k16.f32.bf16": "mma_m16n8k16_bf16",
-    "mma.m16n8k8.f32.tf32": "mma_m16n8k8_tf32",
-    "mma.m16n8k32.i32.s8": "mma_m16n8k32_s8",
-}
-"""The prelude's function for each atom."""
-
-_INSTRUCTIONS = {
-    name: _mma_sync(name, *parts)
-    for name, parts in {
-        "mma_m16n8k16_f16": ("m16n8k16", "f32.f16.f16.f32", "float", 4, 2),
-        "mma_m16n8k16_f16_f16": ("m16n8k16", "f16.f16.f16.f16", "half_t", 4, 2),
-        "mma_m16n8k16_bf16": ("m16n8k16", "f32.bf16.bf16.f32", "float", 4, 2),
-        "mma_m16n8k8_tf32": ("m16n8k8", "f32.tf32.tf32.f32", "float", 4, 2),
-        "mma_m16n8k32_s8": ("m16n8k32", "s32.s8.s8.s32", "int", 4, 2),
-    }.items()
-}
-
 _CLUSTER = {
     f"cluster_block_{axis}": f"""
 DEVICE int cluster_block_{axis}() {{
@@ -304,7 +262,7 @@ PIECES: dict[str, str] = {
     name: _qualified(text)
     for group in (
         *(_TYPES, division.PIECES, _CONVERSIONS, _MOVES),
-        *(_MATRICES, _INSTRUCTIONS, _CLUSTER, wgmma.PIECES),
+        *(_MATRICES, _CLUSTER, wgmma.PIECES),
     )
     for name, text in group.items()
 }
@@ -323,6 +281,8 @@ _BUILT_IN = {
     *("fmod", "fmodf", "floor", "floorf", "copysign", "copysignf"),
 }
 
+_ATOMS = {made.name for atom in MMA_SYNC if (made := function(atom))}
+
 DIALECT = Dialect(
     types={
         "f64": "double",
@@ -338,22 +298,18 @@ DIALECT = Dialect(
         "c32": "half2_t",
     },
     function="__device__ __forceinline__",
-    reserved=frozenset({*PIECES, *MATH, *_BUILT_IN, THREAD, "shared_memory"}),
+    reserved=frozenset({*PIECES, *MATH, *_BUILT_IN, *_ATOMS, THREAD, "shared_memory"}),
 )
 
 
-def prelude(text: str) -> list[str]:
-    """The pieces that a text needs, in order."""
+def prelude(text: str, written: Mapping[str, str]) -> list[str]:
+    """The pieces that a text needs, in order, and the functions that were written for it."""
     needed: set[str] = set()
-    instructions: dict[str, str] = {}
-    open_texts = [text]
+    functions = [_qualified(function) for function in written.values()]
+    open_texts = [text, *functions]
     while open_texts:
         words = set(re.findall(r"\w+", open_texts.pop()))
-        for name in sorted(words - needed - instructions.keys()):
-            if name in PIECES:
-                needed.add(name)
-                open_texts.append(PIECES[name])
-            elif written := wgmma.instruction(name):
-                instructions[name] = _qualified(written)
-                open_texts.append(written)
-    return [*(piece for name, piece in PIECES.items() if name in needed), *instructions.values()]
+        for name in sorted((words & PIECES.keys()) - needed):
+            needed.add(name)
+            open_texts.append(PIECES[name])
+    return [*(piece for name, piece in PIECES.items() if name in needed), *functions]

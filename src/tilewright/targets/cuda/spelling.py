@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tilewright.ir.copies import Matrices
+from tilewright.ir.mma import MmaAtom
 from tilewright.ir.ops import (
     AsyncCommit,
     AsyncWait,
@@ -15,13 +16,13 @@ from tilewright.ir.ops import (
 from tilewright.ir.types import Value
 from tilewright.symbolic.expr import mul
 from tilewright.symbolic.nodes import Sym
-from tilewright.targets.cuda.prelude import MMA_FUNCTIONS
+from tilewright.targets.cuda.instructions import Form, function
 from tilewright.targets.rules import RuleTable
 from tilewright.targets.simt import arithmetic
 from tilewright.targets.simt.conversion import converted
 from tilewright.targets.simt.copies import access, place, plan, title
 from tilewright.targets.simt.emitter import LOOPS, SIMT_RULES, Scope, SimtEmitter, walk_of
-from tilewright.targets.simt.mma import MULTIPLY_ADD, atom_loops, multiply_add
+from tilewright.targets.simt.mma import atom_loops, multiply_add
 from tilewright.targets.simt.thread_values import thread_coordinate, walk
 from tilewright.targets.target import CUDA
 
@@ -143,21 +144,30 @@ def warp_barrier(emitter: SimtEmitter, op: WarpBarrier) -> None:
 
 @CUDA_RULES.rule(Mma)
 def mma(emitter: SimtEmitter, op: Mma) -> None:
-    """``mma.sync`` for its atoms, else multiply-adds."""
+    """The atom's instruction; multiply-adds if it has none."""
     atom = op.mma.atom
-    if atom.name.startswith(MULTIPLY_ADD):
+    if function(atom) is None:
         multiply_add(emitter, op)
         return
     guard = emitter.participants(op.mma.c())
-    whole = atom.precision is None
+    precision = atom.precision if atom.rounding == "nearest" else None  # others round by themselves
+    whole = precision is None
     with emitter.scope(
         op, f"{op.c.name} += {op.a.name} * {op.b.name}, by {atom}", guard, bare=whole
     ) as scope:
-        a, b = (_operand(scope, operand, atom.precision) for operand in (op.a, op.b))
+        a, b = (_operand(scope, operand, precision) for operand in (op.a, op.b))
         atoms = atom_loops(scope, op)
         names = ((emitter.name(op.c), atoms.c), (a, atoms.a), (b, atoms.b))
         registers = ", ".join(f"&{name}[{emitter.spell(at)}]" for name, at in names)
-        emitter.one_line(atoms.loops, f"{MMA_FUNCTIONS[atom.name]}({registers});")
+        emitter.one_line(atoms.loops, f"{atom_function(emitter, atom)}({registers});")
+
+
+def atom_function(emitter: SimtEmitter, atom: MmaAtom, form: Form | None = None) -> str:
+    """The name of the function that executes an atom, which the text then defines."""
+    made = function(atom, form)
+    assert made is not None, "the target's legality refuses other atoms"
+    emitter.functions[made.name] = made.text
+    return made.name
 
 
 def _operand(scope: Scope, operand: Value, precision: int | None) -> str:

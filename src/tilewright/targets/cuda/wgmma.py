@@ -2,53 +2,10 @@
 
 from __future__ import annotations
 
-import re
-
-from tilewright.ir.mma import MmaAtom
-
 CLUSTER_SCOPE = "_cluster"
 """Ends the names of functions that order the threads' own accesses between blocks, which waits for memory."""
 
 _SHARED = "(unsigned)__cvta_generic_to_shared"
-
-
-def function_name(atom: MmaAtom, *, from_registers: bool = False, along: str = "") -> str:
-    """The prelude's function for a wgmma atom, e.g. ``wgmma_m64n256k16_f16``.
-
-    Args:
-        atom: the atom.
-        from_registers: whether A comes from registers.
-        along: which operands lie along M or N: some of ``"mn"``; the others lie along K.
-    """
-    _, shape, _, dtype = atom.name.split(".")
-    return (
-        f"wgmma_{shape}_{dtype}" + ("_registers" if from_registers else "") + (f"_{along}" if along else "")
-    )
-
-
-def _wgmma(name: str, n: int, dtype: str, registers: bool, along: str) -> str:
-    """``wgmma.mma_async`` with B by descriptor and A by descriptor or from registers."""
-    count = n // 2
-    lines = [
-        "        " + ", ".join(f'"+f"(d[{i}])' for i in range(at, min(at + 8, count)))
-        for at in range(0, count, 8)
-    ]
-    outputs = ",\n".join(lines)
-    names = ", ".join(f"%{i}" for i in range(count))
-    transposed = ", ".join(str(int(letter in along)) for letter in ("n" if registers else "mn"))
-    if registers:
-        a_type, a_text = "const void*", "{" + ", ".join(f"%{count + i}" for i in range(4)) + "}"
-        inputs, b_text = ", ".join(f'"r"(((const unsigned*)a)[{i}])' for i in range(4)), f"%{count + 4}"
-    else:
-        a_type, a_text, inputs, b_text = "descriptor_t", f"%{count}", '"l"(a)', f"%{count + 1}"
-    return f"""
-DEVICE void {name}(float* d, {a_type} a, descriptor_t b) {{
-  asm volatile("wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} "
-      "{{{names}}}, "
-      "{a_text}, {b_text}, 1, 1, 1, {transposed};"
-      : {outputs.strip()}
-      : {inputs}, "l"(b));
-}}"""
 
 
 _BARRIERS = {
@@ -213,13 +170,3 @@ DEVICE void launch_dependents() {
 
 PIECES: dict[str, str] = {**_BARRIERS, **_COPIES, **_MMA, **_CONTROL}
 """Every piece by the name that it defines."""
-
-_INSTRUCTION = re.compile(r"wgmma_m64n(\d+)k16_(f16|bf16)(_registers)?(?:_(mn?|n))?")
-
-
-def instruction(name: str) -> str | None:
-    """The piece of a wgmma function's name, written when it is needed; None for any other name."""
-    found = _INSTRUCTION.fullmatch(name)
-    return (
-        None if found is None else _wgmma(name, int(found[1]), found[2], found[3] is not None, found[4] or "")
-    )

@@ -124,18 +124,21 @@ def _saturated(wide: Array, target: np.dtype[Any]) -> Array:
     return result
 
 
-def keep_fraction(values: Array, bits: int) -> Array:
-    """f32 values rounded to ``bits`` fraction bits, to nearest, ties away from zero.
+def keep_fraction(values: Array, bits: int, rounding: str = "nearest") -> Array:
+    """f32 values with ``bits`` fraction bits: rounded to nearest, ties away from zero, or truncated.
 
     Source: PTX ISA, ``cvt.rna.tf32.f32``.
 
     Example:
         >>> keep_fraction(np.float32([1 + 2**-11, 1 + 2**-12]), 10).tolist()
         [1.0009765625, 1.0]
+        >>> keep_fraction(np.float32([1 + 2**-11, 1 + 2**-10]), 10, "truncate").tolist()
+        [1.0, 1.0009765625]
     """
     dropped = 23 - bits
     raw = values.astype(np.float32).view(np.uint32)
-    rounded = (raw + np.uint32(1 << (dropped - 1))) & np.uint32((0xFFFFFFFF << dropped) & 0xFFFFFFFF)
+    half = np.uint32(1 << (dropped - 1) if rounding == "nearest" else 0)
+    rounded = (raw + half) & np.uint32((0xFFFFFFFF << dropped) & 0xFFFFFFFF)
     kept: Array = np.where(np.isfinite(values), rounded, raw).view(np.float32)
     return kept
 
@@ -336,7 +339,7 @@ def multiply(atom: MmaAtom, a: Array, b: Array) -> Array:
     """``a @ b.T``, exact products in one wide sum: (m, k) by (n, k)."""
     with np.errstate(all="ignore"):
         if atom.precision is not None:
-            a, b = keep_fraction(a, atom.precision), keep_fraction(b, atom.precision)
+            a, b = (keep_fraction(x, atom.precision, atom.rounding) for x in (a, b))
         if atom.c_dtype.is_float:
             wide: Any = np.complex128 if atom.c_dtype.components == 2 else np.float64
             product: Array = widen(a, atom.a_dtype).astype(wide) @ widen(b, atom.b_dtype).astype(wide).T

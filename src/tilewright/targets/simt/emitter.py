@@ -51,6 +51,7 @@ class SimtEmitter(Emitter):
     ) -> None:
         super().__init__(kernel, rules, dialect)
         self.features = features  # of the architecture
+        self.functions: dict[str, str] = {}  # written for this kernel, by their names
         self.sizes = {param.sym for param in kernel.sizes}
         self.access_bytes = access_bytes(kernel)
         self._spelled[_THREAD_SYMBOL] = THREAD

@@ -11,9 +11,6 @@ from tilewright.symbolic.nodes import Int, Sym
 from tilewright.targets.simt.conversion import NARROW, widened
 from tilewright.targets.simt.emitter import SIMT_RULES, Scope, SimtEmitter
 
-MULTIPLY_ADD = "fma."
-"""How the names of atoms begin that are one multiply-add per thread and coordinate."""
-
 
 @dataclass(frozen=True)
 class AtomLoops:
