@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 from tilewright.errors import TraceError
+from tilewright.ir.types import Value
 from tilewright.lang.scalars import Index, as_tuple, spelled_slice, unwrap, wrap
 from tilewright.lang.source import here
 from tilewright.symbolic.expr import ceil_div
 
-if TYPE_CHECKING:
-    from tilewright.lang.tensors import Tensor
+
+class Tileable(Protocol):
+    """What is cut into tiles: a tensor."""
+
+    @property
+    def value(self) -> Value:
+        """What it is in the IR."""
+
+    def tile(self, shape: Any, at: Any) -> Any:
+        """One tile of it."""
 
 
 class Tiles:
@@ -23,7 +32,7 @@ class Tiles:
     """
 
     def __init__(
-        self, source: Tensor, extents: tuple[int | None, ...], at: tuple[Index | None, ...] | None = None
+        self, source: Tileable, extents: tuple[int | None, ...], at: tuple[Index | None, ...] | None = None
     ) -> None:
         self.source = source
         self.extents = extents

@@ -13,11 +13,12 @@ import math
 from collections.abc import Mapping
 from functools import lru_cache
 
-from tilewright.symbolic.nodes import INFINITY, Add, Expr, FloorDiv, Int, Max, Min, Mod, Mul, Sym, Xor
+from tilewright.symbolic.nodes import INFINITY, Add, Expr, FloorDiv, Int, Max, Min, Mod, Mul, Sym, Xor, builds
 from tilewright.symbolic.ranges import bounds, divisor
 from tilewright.symbolic.spelling import format_int
 
 
+@builds
 def add(*values: Int) -> Int:
     """The sum of integers."""
     if all(isinstance(value, int) for value in values):
@@ -32,6 +33,7 @@ def add(*values: Int) -> Int:
     return _sum(terms, constant)
 
 
+@builds
 def mul(left: Int, right: Int) -> Int:
     """The product of two integers; constants distribute over sums, symbolic factors do not."""
     if not isinstance(left, Expr):
@@ -60,6 +62,7 @@ def product(*factors: Int) -> Int:
     return total
 
 
+@builds
 def floordiv(left: Int, right: Int) -> Int:
     """``floor(left / right)`` for a positive ``right``."""
     _check_positive("floor division by", right)
@@ -71,6 +74,7 @@ def floordiv(left: Int, right: Int) -> Int:
     return add(quotient, _proper_quotient(rest, right))
 
 
+@builds
 def mod(left: Int, right: Int) -> Int:
     """``left - right * floor(left / right)`` for a positive ``right``."""
     _check_positive("modulo", right)
@@ -97,6 +101,7 @@ def mod(left: Int, right: Int) -> Int:
     return Mod(rest, right)
 
 
+@builds
 def xor(left: Int, right: Int) -> Int:
     """Bitwise exclusive or."""
     if not isinstance(left, Expr):

@@ -28,6 +28,25 @@ def _of_integers(operator: OperatorType) -> OperatorType:
     return cast(OperatorType, operate)
 
 
+_BUILT: dict[str, Callable[..., Int]] = {}
+_SPELT: dict[str, Callable[..., str]] = {}
+
+
+def builds(function: OperatorType) -> OperatorType:
+    """Make a function that builds integers known to their operators, which stand before it.
+
+    `tilewright.symbolic` loads what the operators need, whichever of its modules is asked for.
+    """
+    _BUILT[function.__name__] = function
+    return function
+
+
+def spells(function: OperatorType) -> OperatorType:
+    """Make a function that spells integers or conditions known to them."""
+    _SPELT[function.__name__] = function
+    return function
+
+
 class Expr:
     """A symbolic integer. Build with Python operators and the functions of this module."""
 
@@ -35,46 +54,46 @@ class Expr:
 
     @_of_integers
     def __add__(self, other: Int) -> Int:
-        return build.add(self, other)
+        return _BUILT["add"](self, other)
 
     __radd__ = __add__
 
     @_of_integers
     def __sub__(self, other: Int) -> Int:
-        return build.add(self, build.mul(other, -1))
+        return _BUILT["add"](self, _BUILT["mul"](other, -1))
 
     @_of_integers
     def __rsub__(self, other: Int) -> Int:
-        return build.add(other, build.mul(self, -1))
+        return _BUILT["add"](other, _BUILT["mul"](self, -1))
 
     def __neg__(self) -> Int:
-        return build.mul(self, -1)
+        return _BUILT["mul"](self, -1)
 
     @_of_integers
     def __mul__(self, other: Int) -> Int:
-        return build.mul(self, other)
+        return _BUILT["mul"](self, other)
 
     __rmul__ = __mul__
 
     @_of_integers
     def __floordiv__(self, other: Int) -> Int:
-        return build.floordiv(self, other)
+        return _BUILT["floordiv"](self, other)
 
     @_of_integers
     def __rfloordiv__(self, other: Int) -> Int:
-        return build.floordiv(other, self)
+        return _BUILT["floordiv"](other, self)
 
     @_of_integers
     def __mod__(self, other: Int) -> Int:
-        return build.mod(self, other)
+        return _BUILT["mod"](self, other)
 
     @_of_integers
     def __rmod__(self, other: Int) -> Int:
-        return build.mod(other, self)
+        return _BUILT["mod"](other, self)
 
     @_of_integers
     def __xor__(self, other: Int) -> Int:
-        return build.xor(self, other)
+        return _BUILT["xor"](self, other)
 
     __rxor__ = __xor__
 
@@ -82,7 +101,7 @@ class Expr:
         raise TypeError(f"the symbolic integer {self} has no truth value; compare it and use prove()")
 
     def __repr__(self) -> str:
-        return spelling.format_int(self)
+        return _SPELT["format_int"](self)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -177,7 +196,7 @@ class Cond:
         raise TypeError(f"the condition {self} has no truth value; use prove()")
 
     def __repr__(self) -> str:
-        return spelling.format_cond(self)
+        return _SPELT["format_cond"](self)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -247,7 +266,3 @@ legal("Cond", "a condition", "conditions", lambda value: isinstance(value, Cond)
 
 TRUE = Constant(True)
 FALSE = Constant(False)
-
-# The operators above build through these rooms, which need the nodes first.
-from tilewright.symbolic import arithmetic as build  # noqa: E402
-from tilewright.symbolic import spelling  # noqa: E402

@@ -23,6 +23,7 @@ from tilewright.symbolic.nodes import (
     Select,
     Sym,
     Xor,
+    spells,
 )
 
 
@@ -116,11 +117,13 @@ def _is_call(text: str) -> bool:
 PYTHON = Speller()
 
 
+@spells
 def format_int(value: Int) -> str:
     """The Python spelling of an integer; reads back as an equal expression."""
     return PYTHON.int(value)
 
 
+@spells
 def format_cond(value: Cond) -> str:
     """The Python spelling of a condition."""
     return PYTHON.cond(value)
