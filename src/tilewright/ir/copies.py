@@ -15,12 +15,10 @@ from typing import ClassVar, TypeAlias, TypeGuard
 from tilewright.errors import Violation
 from tilewright.ir import async_legality, legality
 from tilewright.ir.op import Op
+from tilewright.ir.reductions import REDUCTIONS
 from tilewright.ir.types import BarrierType, FragmentType, TensorType, Value
 from tilewright.symbolic.nodes import Int
 from tilewright.threads.distribution import Distribution, Mode
-
-REDUCTIONS = ("add", "min", "max", "and", "or")
-"""What a copy may do with the element that is there, instead of replacing it."""
 
 BULK_VERBS = ("tma_load", "tma_store")
 """What authors call bulk copies, into shared memory and out of it."""
@@ -185,14 +183,19 @@ class Engine:
                 "completion", text, "a tw.hopper.mbarrier" if completes == "barrier" else "none"
             )
         if op.reduction is not None and op.reduction not in (known := self.reductions.get(op.way, ())):
-            text = f"the {op.variant} engine does not {op.reduction} from {op.way[0]} to {op.way[1]} memory"
-            yield op.violation("reduction", text, " or ".join(known) or "no reduction")
+            text = f"the {op.variant} engine reduces nothing from {op.way[0]} into {op.way[1]}"
+            nearest = " or ".join(known) or "a target in global memory, or arithmetic in registers"
+            yield op.violation("reduction", text, nearest)
 
 
 PLACES = ("global", "shared", "registers")
 
 ENGINES: Mapping[str, Engine] = {
-    "direct": Engine({(a, b): "none" for a in PLACES for b in PLACES}, legality.verify_copy),
+    "direct": Engine(
+        {(a, b): "none" for a in PLACES for b in PLACES},
+        legality.verify_copy,
+        {(place, "global"): tuple(REDUCTIONS) for place in PLACES},
+    ),
     "matrix": Engine(
         {("shared", "registers"): "none", ("registers", "shared"): "none"}, legality.verify_matrix_copy
     ),

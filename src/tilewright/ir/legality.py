@@ -11,6 +11,7 @@ from tilewright.dtypes import has_infinity, limits
 from tilewright.errors import Violation
 from tilewright.ir.elementwise_legality import moved, spelled, verify_conversion, verify_literals
 from tilewright.ir.nearest_shapes import nearest_shapes
+from tilewright.ir.reductions import verify_reduction
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
 from tilewright.layout.counts import dealt
 from tilewright.symbolic.expr import add, expand, mul
@@ -38,6 +39,7 @@ def verify_copy(op: Copy) -> Iterator[Violation]:
     yield from verify_conversion(op, op.source, op.target)
     if op.other != 0:
         yield from _verify_other(op)
+    yield from verify_reduction(op)
     source, target = _shape(op.source), _shape(op.target)
     if source != target:
         yield op.violation(

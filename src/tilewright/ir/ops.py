@@ -2,8 +2,6 @@
 
 An operation knows nothing of targets.  Every operation is collective over the threads of the block, unless
 its distribution names fewer.  `tilewright.ir.op.Op.roles` says what it reads and writes.
-
-To add one: write its class, list it in `OPS`, give it a rule in each target (the reference's is its meaning).
 """
 
 from __future__ import annotations

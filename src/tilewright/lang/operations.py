@@ -186,6 +186,7 @@ def copy(
     vector_dim: int | None = None,
     access_order: Sequence[int] | None = None,
     other: float = 0,
+    reduction: str | None = None,
 ) -> None:
     """``target = source``, by all threads together, converting to the target's dtype.
 
@@ -204,8 +205,30 @@ def copy(
             fastest first, a vector at a time; default: ``vector_dim``, then from the last to the first.
         other: what elements of the tile outside of the source's array read as, a number of its dtype; they
             are written where they lie inside of the target.
+        reduction: ``"add"``, ``"min"``, ``"max"``, ``"and"`` or ``"or"``: elements are combined with those of
+            the target, which lies in global memory, each in one indivisible step.  Blocks may do so at the
+            same time, in no known order: sums of floats then differ from launch to launch by their rounding.
+            Reductions of one kind need no order among each other; other accesses to the same elements do.
+
+    Raises:
+        LegalityError: sides that do not fit each other, or a reduction that the target's dtype does not have.
+
+    Source: for reductions, PTX ISA, "Parallel Synchronization and Communication Instructions: red".
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", TOTAL="K")
+        ... def add_up(X, TOTAL):
+        ...     block = tw.block_index(tw.ceil_div(X.shape[0], 64))
+        ...     x = tw.load(X.tile((64,), (block,)).partition((32,)))
+        ...     tw.copy(tw.reduce_sum(x, dim=0), TOTAL.tile((1,), (0,)), reduction="add")
+        >>> x, total = np.ones(1000, np.float32), np.zeros(1, np.float32)
+        >>> add_up(x, total, target="reference").target, float(total[0])
+        ('reference', 1000.0)
     """
-    _copy(source, target, (threads, vector, vector_dim, access_order), other)
+    how = threads, vector, vector_dim, access_order
+    _copy(source, target, how, other, reduction=reduction)
 
 
 @verb
@@ -227,7 +250,9 @@ def copy_async(
     _copy(source, target, how, other, engine="async", completion="group")
 
 
-def _copy(source: Any, target: Any, how: tuple[Any, Any, Any, Any], other: float, **engine: str) -> None:
+def _copy(
+    source: Any, target: Any, how: tuple[Any, Any, Any, Any], other: float, **engine: str | None
+) -> None:
     tracer = current()
     threads, vector, vector_dim, access_order = how
     width = None if vector is None else constant("vector", vector)

@@ -5,9 +5,9 @@ A target adds a rule table whose parent is `C_RULES` and a `Dialect`; its rules 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
 from tilewright.dtypes import DType
@@ -80,6 +80,21 @@ KEYWORDS = frozenset(_KEYWORDS.split())
 
 
 @dataclass(frozen=True)
+class Atomic:
+    """A function of the prelude that reduces into memory in one step: ``function(address, value)``.
+
+    Args:
+        function: its name; one of several elements takes the address of the values.
+        width: elements at once.
+        feature: what the architecture must have; empty for none.
+    """
+
+    function: str
+    width: int = 1
+    feature: str = ""
+
+
+@dataclass(frozen=True)
 class Dialect:
     """How one member of the C family spells things.
 
@@ -88,12 +103,14 @@ class Dialect:
         function: qualifiers of a helper function in the prelude.
         unroll: the line before a loop that is to be unrolled.
         reserved: names that the generated text uses itself, besides C++'s keywords.
+        atomics: for each kind of reduction and element type, the functions that do it.
     """
 
     types: dict[str, str]
     function: str = "static inline"
     unroll: str = "#pragma unroll"
     reserved: frozenset[str] = frozenset()
+    atomics: Mapping[tuple[str, str], tuple[Atomic, ...]] = field(default_factory=dict)
 
     def type(self, dtype: DType) -> str:
         """The storage type of a dtype."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from tilewright.ir.ops import Copy, Redistribute
 from tilewright.symbolic.expr import add, minimum, mul
 from tilewright.symbolic.nodes import TRUE, Int
+from tilewright.targets.cpu.atomics import reduction
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import CpuEmitter, Side
 from tilewright.targets.cpu.literals import literal
@@ -21,7 +22,7 @@ LEAST_LANES = 4
 
 
 def emit_copy(emitter: CpuEmitter, op: Copy) -> None:
-    """``target = source`` where both exist; ``other`` where only the target does."""
+    """``target = source`` where both exist, ``other`` where only the target does; or reductions of these."""
     source, target = emitter.side(op.source), emitter.side(op.target)
     emitter.comment(op, f"{op.target} = {op.source}")
     outside = "0"
@@ -29,7 +30,8 @@ def emit_copy(emitter: CpuEmitter, op: Copy) -> None:
         text = literal(emitter, op.other, op.source.dtype)
         outside = emitter.convert(text, op.source.dtype, op.target.dtype)
     with emitter.indented(""):
-        emitter.accesses[op, op.location] = _Copying(emitter, source, target, outside).emit()
+        reduce = "" if op.reduction is None else reduction(emitter, op.reduction, op.target.dtype)
+        emitter.accesses[op, op.location] = _Copying(emitter, source, target, outside, reduce).emit()
 
 
 def emit_redistribute(emitter: CpuEmitter, op: Redistribute) -> None:
@@ -51,8 +53,11 @@ class _Limit:
 
 
 class _Copying:
-    def __init__(self, emitter: CpuEmitter, source: Side, target: Side, outside: str = "0") -> None:
+    def __init__(
+        self, emitter: CpuEmitter, source: Side, target: Side, outside: str = "0", reduce: str = ""
+    ) -> None:
         self.emitter = emitter
+        self.reduce = reduce
         self.outside = outside
         views = coalesced((source.view, target.view))
         self.source, self.target = (
@@ -98,6 +103,8 @@ class _Copying:
         if not loops.axes:
             return "one element"
         inner = loops.axes[-1]
+        if self.reduce:
+            return "a loop over elements that are reduced one after the other"
         if not self._is_independent():
             return "a loop over elements that may be the same on both sides"
         for at, side in enumerate((self.source, self.target)):
@@ -132,16 +139,21 @@ class _Copying:
             return
         loops = nest(self.shape, (self.target.view,), (self.taken.rest,), self.emitter.local, 0)
         asked = "" if loops.conditions[0] == TRUE else f"if ({self.emitter.spell_cond(loops.conditions[0])}) "
-        body = f"{asked}{self.target.name}[{self.emitter.spell(loops.offsets[0])}] = {self.outside};"
+        body = f"{asked}{self._put(self.emitter.spell(loops.offsets[0]), self.outside)}"
         with self.emitter.indented(f"if ({' || '.join(ends)})"):
             self._loops(loops, taken, body, self.target.is_scratch)
+
+    def _put(self, offset: str, value: str) -> str:
+        """The statement that gives an element of the target a value."""
+        place = f"{self.target.name}[{offset}]"
+        return f"{self.reduce}(&{place}, {value});" if self.reduce else f"{place} = {value};"
 
     def _is_independent(self) -> bool:
         """Whether a copy of one element reads nothing that the copy of another writes.
 
         Threads copy their elements in no order, so two arrays of the caller's that overlap race anyway.
         """
-        return self.source.name != self.target.name
+        return self.source.name != self.target.name and not self.reduce
 
     def _element(self, loops: Nest) -> str:
         """The statement that copies one element."""
@@ -151,7 +163,7 @@ class _Copying:
             kind = STORAGE[self.target.dtype.name]
             value = f"{self.emitter.spell_cond(loops.conditions[0])} ? {value} : ({kind}){self.outside}"
         asked = "" if loops.conditions[1] == TRUE else f"if ({self.emitter.spell_cond(loops.conditions[1])}) "
-        return f"{asked}{self.target.name}[{self.emitter.spell(loops.offsets[1])}] = {value};"
+        return f"{asked}{self._put(self.emitter.spell(loops.offsets[1]), value)}"
 
     # ------------------------------------------------------------ loops
 

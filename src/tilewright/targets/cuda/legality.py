@@ -15,6 +15,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Elementwise, Mma, Op, Shared
 from tilewright.ir.types import Value
 from tilewright.targets.atoms import TENSOR_CORE, is_listed
+from tilewright.targets.cuda.prelude import DIALECT
 from tilewright.targets.cuda.registers import too_many_registers
 from tilewright.targets.cuda.role_registers import too_many_in_roles
 from tilewright.targets.simt.matrices import matrices_of
@@ -120,6 +121,11 @@ def _operation(op: Op, arch: Arch) -> Iterator[Violation]:
         if (op.matrices or matrices_of(op, stores="sm_90" in arch.features)) is None:
             text = f"{arch.name} moves no matrices of 8 rows of 16 bytes from {op.source} to {op.target}"
             yield op.violation("engine", text, "engine='direct', or none: the target chooses")
+    elif isinstance(op, Copy) and op.reduction is not None:
+        known = DIALECT.atomics.get((op.reduction, op.target.dtype.name), ())
+        if known and not any(one.feature in ("", *arch.features) for one in known):
+            text = f"{arch.name} has no {op.reduction!r} of {op.target.dtype} in memory"
+            yield op.violation("reduction", text, "a target of f32")
     elif isinstance(op, Elementwise):
         dtypes = [op.result.dtype, *(v.dtype for v in op.operands_ if isinstance(v, Value))]
         if bad := [dtype for dtype in dtypes if dtype.components > 1]:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from tilewright.targets.atoms import MMA_SYNC
 from tilewright.targets.c_integers import INTEGER_TYPES, INTEGERS, called_in_names, integer_type
 from tilewright.targets.cfamily import Dialect
-from tilewright.targets.cuda import division, wgmma
+from tilewright.targets.cuda import atomics, division, wgmma
 from tilewright.targets.cuda.instructions import function
 from tilewright.targets.simt.arithmetic import MATH
 from tilewright.targets.simt.emitter import THREAD
@@ -262,7 +262,7 @@ PIECES: dict[str, str] = {
     name: _qualified(text)
     for group in (
         *(_TYPES, division.PIECES, _CONVERSIONS, _MOVES),
-        *(_MATRICES, _CLUSTER, wgmma.PIECES),
+        *(_MATRICES, _CLUSTER, wgmma.PIECES, atomics.PIECES),
     )
     for name, text in group.items()
 }
@@ -299,6 +299,7 @@ DIALECT = Dialect(
     },
     function="__device__ __forceinline__",
     reserved=frozenset({*PIECES, *MATH, *_BUILT_IN, *_ATOMS, THREAD, "shared_memory"}),
+    atomics=atomics.ATOMICS,
 )
 
 

@@ -12,7 +12,7 @@ from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Events
 from tilewright.targets.reference.barriers import TransactionBarrier
 from tilewright.targets.reference.extents import Beyond
 from tilewright.targets.reference.findings import Access, Finding, Findings, Kind, Site
-from tilewright.targets.reference.memory import Buffer, Marks
+from tilewright.targets.reference.memory import Buffer, Crowd, History, Marks
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.reasons import explain
 from tilewright.targets.reference.remedies import Remedies
@@ -60,17 +60,42 @@ class Checker:
             return
         at, places, lanes = buffer.places(at, lanes)
         writes, write_lanes = history.writes.get(places)
-        if not buffer.written and (missing := writes == 0).any():
+        self._unwritten(agent, site, buffer, history, (at, places, lanes))
+        for events, event_lanes in ((writes, write_lanes), *history.reduced(places)):
+            late = self.events.unordered(agent, lanes, events, event_lanes, agent.after(buffer.memory))
+            self._conflict(Kind.WRITE_READ, agent, site, buffer, at, lanes, late, events, event_lanes)
+        if history.skips is not None:
+            self._stale(agent, site, buffer, (at, writes, history.skips.event[places]), lanes, write_lanes)
+        event = self.events.append(agent, site)
+        history.reads.record(self.events, agent, event, places, lanes, history.writes)
+
+    def _unwritten(
+        self, agent: Agent, site: int, buffer: Buffer, history: History, accesses: tuple[Array, Array, Array]
+    ) -> None:
+        at, places, lanes = accesses
+        if not buffer.written and (missing := ~history.is_written(places)).any():
             reason = (
                 f"nothing has written this element of {buffer.owner} by now; "
                 "if another thread does later, no barrier makes this one wait"
             )
             self.defect(Kind.UNWRITTEN, agent, site, buffer, at[missing], lanes[missing], reason)
-        late = self.events.unordered(agent, lanes, writes, write_lanes, agent.after(buffer.memory))
-        self._conflict(Kind.WRITE_READ, agent, site, buffer, at, lanes, late, writes, write_lanes)
-        if history.skips is not None:
-            self._stale(agent, site, buffer, (at, writes, history.skips.event[places]), lanes, write_lanes)
-        history.record_reads(self.events, agent, self.events.append(agent, site), places, lanes)
+
+    def reduces(self, agent: Agent, site: int, buffer: Buffer, at: Array, lanes: Array, kind: str) -> None:
+        """Lanes reduce into elements: each must come after all accesses but reductions of the same kind."""
+        self.accessed += len(at)
+        history = buffer.history
+        if history is None or not len(at):
+            return
+        at, places, lanes = buffer.places(at, lanes)
+        self._unwritten(agent, site, buffer, history, (at, places, lanes))
+        before = [(Kind.WRITE_WRITE, marks) for marks in (history.writes.get(places),)]
+        before += [(Kind.WRITE_WRITE, marks) for marks in history.reduced(places, kind)]
+        before += [(Kind.READ_WRITE, marks) for marks in history.reads.earlier(places)]
+        for conflict, (events, event_lanes) in before:
+            late = self.events.unordered(agent, lanes, events, event_lanes, agent.after(buffer.memory))
+            self._conflict(conflict, agent, site, buffer, at, lanes, late, events, event_lanes)
+        crowd = history.reductions.setdefault(kind, Crowd())
+        crowd.record(self.events, agent, self.events.append(agent, site), places, lanes, history.writes)
 
     def leaves_out(self, agent: Agent, site: int, buffer: Buffer, at: Array, lanes: Array) -> None:
         """Lanes would write elements, but for an edge of the view that they write through."""
@@ -132,7 +157,10 @@ class Checker:
         own, lanes = lanes, np.full_like(lanes, WHOLE_WARP) if by_warp else lanes
         late = self.events.unordered(agent, lanes, writes, write_lanes, agent.after(buffer.memory))
         self._conflict(Kind.WRITE_WRITE, agent, site, buffer, at, lanes, late, writes, write_lanes)
-        for reads, read_lanes in history.earlier_reads(places):
+        for events, event_lanes in history.reduced(places):
+            late = self.events.unordered(agent, lanes, events, event_lanes, agent.after(buffer.memory))
+            self._conflict(Kind.WRITE_WRITE, agent, site, buffer, at, lanes, late, events, event_lanes)
+        for reads, read_lanes in history.reads.earlier(places):
             if not reads.any():
                 continue
             late = self.events.unordered(agent, lanes, reads, read_lanes, agent.after(buffer.memory))

@@ -22,7 +22,7 @@ from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.footprint import Footprint, Footprints
 from tilewright.targets.reference.leftovers import Leftovers
 from tilewright.targets.reference.memory import Buffer, poison
-from tilewright.targets.reference.numerics import Array
+from tilewright.targets.reference.numerics import Array, reduce_into
 from tilewright.targets.reference.population import Population
 from tilewright.targets.reference.remedies import Remedies
 from tilewright.targets.reference.standstill import explain_standstill, report_schedules, report_unfinished
@@ -186,8 +186,12 @@ class Machine:
         vector: int,
         values: Array,
         beyond: Array | None = None,
+        reduction: str | None = None,
     ) -> None:
-        """Write a tensor in memory; an agent in the background delivers when its group completes."""
+        """Write a tensor in memory, or reduce into it.
+
+        An agent in the background delivers when its group completes.
+        """
         buffer = warp.block.buffers[value.buffer]
         footprint = self.footprints.of(warp.rank, value, spread, warp.env)
         if footprint is None:
@@ -200,10 +204,15 @@ class Machine:
             absent = self.leftovers.left_out(value, footprint, warp.env)
             self.checker.leaves_out(agent, site, buffer, footprint.offsets[absent], np.nonzero(absent)[0])
         if self.check:
-            self.checker.writes(agent, site, buffer, at, lanes, self.engines.by_warp(op, value, spread))
+            if reduction is not None:
+                self.checker.reduces(agent, site, buffer, at, lanes, reduction)
+            else:
+                self.checker.writes(agent, site, buffer, at, lanes, self.engines.by_warp(op, value, spread))
             self._count(site, buffer, footprint, vector)
             edges.mark(buffer, at, None if beyond is None or agent.in_background else beyond[touched])
-        if agent.in_background:
+        if reduction is not None:
+            reduce_into(buffer.elements, at, values[touched], reduction)
+        elif agent.in_background:
             buffer.elements[at] = poison(value.dtype, ())
             marks = None if beyond is None else beyond[touched]
             warp.deliveries.append(Delivery(agent.time, buffer, at, values[touched], marks))

@@ -79,7 +79,7 @@ def _move(machine: Machine, warp: Warp, op: ops.Copy, agent: Agent) -> None:
             beyond = edges.of_change(beyond, old, warp.beyond.get(op.target), moved)
         define(machine, warp, op, op.target, moved, beyond=beyond)
     else:
-        machine.store(warp, agent, op, op.target, spread, vector, moved, beyond)
+        machine.store(warp, agent, op, op.target, spread, vector, moved, beyond, op.reduction)
 
 
 @REFERENCE.rule(ops.AsyncCommit)

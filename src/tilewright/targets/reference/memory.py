@@ -72,27 +72,19 @@ class Reads:
 
 
 @dataclass
-class History:
-    """The last write of every element, and its last reads by every agent of the present group."""
+class Crowd:
+    """Accesses that need no order among each other: the last ones to every element by every agent."""
 
-    writes: Marks
-    reads: dict[int, Reads] = field(default_factory=dict)
+    by_agent: dict[int, Reads] = field(default_factory=dict)
     former: Marks | None = None
-    """Of reads by earlier groups, those that a later read replaced."""
-    skips: Marks | None = None
-    """Who left each element out last, because the view that it writes through is cut."""
+    """Of accesses by earlier groups, those that a later one replaced."""
 
-    @staticmethod
-    def blank(elems: int) -> History:
-        """No accesses yet."""
-        return History(Marks.blank(elems))
-
-    def record_reads(self, events: Events, agent: Agent, event: int, at: Array, lanes: Array) -> None:
-        """Remember that lane ``lanes[i]`` of ``agent`` read element ``at[i]``."""
-        elems = len(self.writes.event)
-        reads = self.reads.get(agent.slot)
+    def record(self, events: Events, agent: Agent, event: int, at: Array, lanes: Array, marks: Marks) -> None:
+        """Remember that lane ``lanes[i]`` of ``agent`` accessed element ``at[i]``; ``marks`` has them all."""
+        elems = len(marks.event)
+        reads = self.by_agent.get(agent.slot)
         if reads is None:
-            reads = self.reads[agent.slot] = Reads.blank(elems)
+            reads = self.by_agent[agent.slot] = Reads.blank(elems)
         before, before_lanes = reads.last.get(at)
         if before.any():
             foreign = events.is_foreign(before)
@@ -106,10 +98,39 @@ class History:
         if beside.any():
             reads.other.put(at[beside], event, lanes[beside])
 
-    def earlier_reads(self, at: Array) -> list[tuple[Array, Array]]:
-        """The recorded reads of the elements ``at``: pairs (events, lanes)."""
-        every = [marks for reads in self.reads.values() for marks in (reads.last, reads.other)]
+    def earlier(self, at: Array) -> list[tuple[Array, Array]]:
+        """The recorded accesses to the elements ``at``: pairs (events, lanes)."""
+        every = [marks for reads in self.by_agent.values() for marks in (reads.last, reads.other)]
         return [marks.get(at) for marks in (*every, *([self.former] if self.former is not None else []))]
+
+
+@dataclass
+class History:
+    """The last write of every element, and its last reads and reductions by every agent."""
+
+    writes: Marks
+    reads: Crowd = field(default_factory=Crowd)
+    reductions: dict[str, Crowd] = field(default_factory=dict)
+    """By their kind: those of one kind need no order among each other."""
+    skips: Marks | None = None
+    """Who left each element out last, because the view that it writes through is cut."""
+
+    @staticmethod
+    def blank(elems: int) -> History:
+        """No accesses yet."""
+        return History(Marks.blank(elems))
+
+    def reduced(self, at: Array, beside: str = "") -> list[tuple[Array, Array]]:
+        """The recorded reductions of the elements ``at``, but for one kind's: pairs (events, lanes)."""
+        crowds = (crowd for kind, crowd in self.reductions.items() if kind != beside)
+        return [marks for crowd in crowds for marks in crowd.earlier(at)]
+
+    def is_written(self, at: Any) -> Array:
+        """Which of the elements ``at`` any access has written."""
+        marks = [self.writes.event[at]]
+        for crowd in self.reductions.values():
+            marks += [reads.last.event[at] for reads in crowd.by_agent.values()]
+        return np.asarray(np.any([events != 0 for events in marks], axis=0))
 
 
 @dataclass(eq=False)
@@ -157,7 +178,7 @@ class Buffer:
         if self.history is None:
             return np.zeros(0, np.int64)
         last = self.first + len(self.elements) * self.units
-        missing = self.history.writes.event[self.first : last : self.units] == 0
+        missing = ~self.history.is_written(slice(self.first, last, self.units))
         return np.flatnonzero(missing if self.exists is None else missing & self.exists)
 
     def forget(self) -> None:

@@ -319,6 +319,28 @@ def _plain(value: Any, wide: np.dtype[Any]) -> Array:
     return np.asarray(value, wide)
 
 
+_REDUCED: dict[str, np.ufunc] = {
+    "add": np.add,
+    "min": np.minimum,
+    "max": np.maximum,
+    "and": np.bitwise_and,
+    "or": np.bitwise_or,
+}
+
+
+def reduce_into(elements: Array, at: Array, values: Array, kind: str) -> None:
+    """``elements[at[i]] = combine(elements[at[i]], values[i])``, one after the other, each sum rounded.
+
+    Example:
+        >>> sums = np.zeros(3, np.float32)
+        >>> reduce_into(sums, np.array([1, 1, 2]), np.float32([1, 2, 4]), "add")
+        >>> sums.tolist()
+        [0.0, 3.0, 4.0]
+    """
+    with np.errstate(all="ignore"):
+        _REDUCED[kind].at(elements, at, values)
+
+
 def accumulate(atom: MmaAtom, a: Array, b: Array, c: Array, rows: Array, columns: Array) -> Array:
     """``c + (a @ b.T)[rows, columns]``: exact products, one wide sum, one rounding to c's dtype.
 

@@ -21,7 +21,7 @@ from tilewright.symbolic.nodes import TRUE, Cond, Constant, Int, Sym
 from tilewright.symbolic.rebuilding import symbols
 from tilewright.targets.simt.arithmetic import rounded
 from tilewright.targets.simt.conversion import converted
-from tilewright.targets.simt.emitter import LOOPS, SIMT_RULES, Scope, SimtEmitter, walk_of
+from tilewright.targets.simt.emitter import LOOPS, Scope, SimtEmitter, walk_of
 from tilewright.targets.simt.swizzled import split_flips
 from tilewright.targets.simt.thread_values import (
     Walk,
@@ -155,9 +155,8 @@ def title(op: Copy, vector: int) -> str:
     return f"{arrow}, {bytes_} byte{'s' * (bytes_ > 1)} at a time"
 
 
-@SIMT_RULES.rule(Copy, variant="direct")
 def copy(emitter: SimtEmitter, op: Copy) -> None:
-    """A copy by loads and stores."""
+    """A copy by loads and stores; `tilewright.targets.simt.reductions` has those that reduce."""
     if op.source.is_fragment and op.target.is_fragment:
         _between_fragments(emitter, op)
     elif op.target.is_fragment:

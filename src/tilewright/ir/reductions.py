@@ -1,0 +1,48 @@
+"""Reductions into memory: ``target = combine(target, source)``, each element in one indivisible step.
+
+Which kinds there are for which element types is one table.  Threads and blocks may reduce into one element at
+the same time: no update is lost, and their order is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from tilewright.errors import Violation
+
+if TYPE_CHECKING:
+    from tilewright.ir.copies import Copy
+
+_INTEGERS = ("i64", "i32", "u32")
+
+REDUCTIONS: dict[str, tuple[str, ...]] = {
+    "add": ("f64", "f32", "f16", *_INTEGERS),
+    "min": ("f64", "f32", *_INTEGERS),
+    "max": ("f64", "f32", *_INTEGERS),
+    "and": _INTEGERS,
+    "or": _INTEGERS,
+}
+"""The element types that each kind of reduction takes.
+
+Minima and maxima of floats are exact in whatever order they come, and NaN where one comes; of zeros, either
+may stay.  Sums of floats depend on the order.
+"""
+
+
+def verify_reduction(op: Copy) -> Iterator[Violation]:
+    """The rules that a copy with a reduction breaks."""
+    kind, target = op.reduction, op.target
+    if kind is None:
+        return
+    if kind not in REDUCTIONS:
+        known = ", ".join(map(repr, REDUCTIONS))
+        yield op.violation("reduction", f"reduction={kind!r} is none of {known}", "reduction='add'")
+    elif target.dtype.name not in REDUCTIONS[kind]:
+        names = REDUCTIONS[kind]
+        same = [name for name in names if name[0] == target.dtype.name[0]]
+        yield op.violation(
+            "reduction",
+            f"no {kind!r} of {target.dtype} in memory; there is one of {', '.join(names)}",
+            f"a target of {(same or list(names))[-1]}",
+        )

@@ -1,0 +1,72 @@
+"""Copies that reduce into global memory: each element, or word of elements, in one indivisible step.
+
+A dialect says which functions there are; of those that a copy's vectors fill, the widest is taken.
+"""
+
+from __future__ import annotations
+
+from tilewright.ir.copies import Copy
+from tilewright.symbolic.expr import add
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.targets.cfamily import Atomic
+from tilewright.targets.simt.conversion import converted
+from tilewright.targets.simt.copies import access, copy, plan, title
+from tilewright.targets.simt.emitter import SIMT_RULES, Scope, SimtEmitter
+
+
+@SIMT_RULES.rule(Copy, variant="direct")
+def copy_or_reduce(emitter: SimtEmitter, op: Copy) -> None:
+    """A copy by loads and stores, or by reductions in place of the stores."""
+    if op.reduction is None:
+        copy(emitter, op)
+    else:
+        reduce(emitter, op)
+
+
+def choose(emitter: SimtEmitter, op: Copy) -> Atomic:
+    """The function that reduces the most elements at once."""
+    known = emitter.dialect.atomics[str(op.reduction), op.target.dtype.name]
+    most = op.vector or 1
+    fits = [one for one in known if one.width <= most and one.feature in ("", *emitter.features)]
+    return max(fits, key=lambda one: one.width)
+
+
+def reduce(emitter: SimtEmitter, op: Copy) -> None:
+    """``target = combine(target, source)`` from registers, or from memory through registers."""
+    atomic = choose(emitter, op)
+    text = f"{title(op, atomic.width)}, by {op.reduction}"
+    with emitter.scope(op, text, emitter.participants(op.spread, once=True)) as scope:
+        path, at = plan(scope, op.spread, atomic.width)
+        source = None
+        if not op.source.is_fragment:
+            source = access(
+                scope, "from", op.source, at, path.loops, atomic.width, const=True, other=op.other
+            )
+        target = access(scope, "to", op.target, at, path.loops, atomic.width, const=False)
+        with emitter.loops(path.loops):
+            name, first = emitter.name(op.source), path.register
+            if source is not None:
+                name, first = scope.name("moved"), 0
+                emitter.line(f"const {source.word} {name} = {source.load(emitter)};")
+                name = name if atomic.width == 1 else f"((const {emitter.type(op.source.dtype)}*)&{name})"
+            value = _value(scope, op, name, first, atomic.width, is_word=source is not None)
+            call = f"{atomic.function}({target.address(emitter)}, {value});"
+            condition = target.condition(emitter)
+            emitter.statement(f"if ({condition}) {call}" if condition else call)
+
+
+def _value(scope: Scope, op: Copy, name: str, first: Int, width: int, *, is_word: bool) -> str:
+    """What is reduced: an element, or the address of several, converted to the target's dtype."""
+    emitter, types = scope.emitter, scope.emitter.dialect.types
+    if width == 1:
+        element = name if is_word else f"{name}[{emitter.spell(first)}]"
+        return converted(element, op.source.dtype, op.target.dtype, types)
+    if op.source.dtype == op.target.dtype:
+        return name if first == 0 else f"{name} + {emitter.spell(first)}"
+    packed, e = scope.name("packed"), Sym(scope.name("e"), 0, width - 1)
+    emitter.line(f"{emitter.array(op.target.dtype, packed, width)};")
+    element = f"{name}[{emitter.spell(add(first, e))}]"
+    emitter.one_line(
+        (e,), f"{packed}[{e.name}] = {converted(element, op.source.dtype, op.target.dtype, types)};"
+    )
+    return packed

@@ -1,0 +1,49 @@
+"""Reductions into global memory in CUDA text: which instruction, and that all of them compile."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from tests.targets.reductions import over_rows
+
+import tilewright as tw
+from tilewright.ir.reductions import REDUCTIONS
+from tilewright.runtime.nvrtc import compile_text
+from tilewright.targets import cuda
+
+
+@tw.kernel(X="N", I="N", D="N", F="N", H="N", L="N", U="N", B="N")
+def every_reduction(X, I, D, F, H, L, U, B):
+    x = tw.load(X.tile((64,), (0,)).partition((8,)))
+    for kind, names in REDUCTIONS.items():
+        for array in (I, D, F, H, L, U, B):
+            if array.dtype.name in names:
+                tw.copy(x.to(array.dtype), array.tile((64,), (0,)), reduction=kind)
+                tw.copy(x.to(array.dtype), array.tile((64,), (0,)), vector=1, reduction=kind)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_every_reduction_compiles(arch) -> None:
+    names = ("f32", "i32", "f64", "f32", "f16", "i64", "u32", "u32")
+    kernel = every_reduction.trace(*(tw.like(name, 64) for name in names))
+    listing = cuda.emit(kernel, arch)
+    used = set(re.findall(r"\breduce_\w+(?=\()", listing.text))
+    assert used >= {f"reduce_{kind}_i32" for kind in REDUCTIONS}
+    assert ("reduce_add_f32x4" in used) == (arch == "sm_90a")
+    assert compile_text(listing.text, arch).cubin
+
+
+@pytest.mark.parametrize(
+    ("name", "arch", "called"),
+    [
+        ("f32", "sm_80", "reduce_add_f32"),
+        ("f32", "sm_90a", "reduce_add_f32x4"),
+        ("f16", "sm_80", "reduce_add_f16x2"),
+        ("f16", "sm_90a", "reduce_add_f16x8"),
+        ("i64", "sm_90a", "reduce_add_i64"),
+    ],
+)
+def test_the_widest_instruction_of_the_architecture_is_taken(name, arch, called) -> None:
+    kernel = over_rows.bind(kind="add").trace(tw.like(name, 64, 64), tw.like(name, 16, 64))
+    assert f" {called}(" in cuda.emit(kernel, arch).text
