@@ -6,8 +6,19 @@ lie in the target's own folder; here are the kind of record, and the machine tha
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+
+
+def in_words(numbers: Sequence[int]) -> str:
+    """Numbers to choose from.
+
+    Example:
+        >>> in_words((4, 8, 16)), in_words((4,))
+        ('4, 8 or 16', '4')
+    """
+    *most, last = map(str, numbers)
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 @dataclass(frozen=True)
@@ -51,6 +62,23 @@ class Rates:
     source: str
 
 
+@dataclass(frozen=True)
+class Bulk:
+    """What a machine that copies boxes in the background asks of them.
+
+    Args:
+        unit_bytes: what addresses, strides and rows are multiples of.
+        span_bytes: rows of a box in shared memory, whose units are exchanged.
+        extent: longest side of a box.
+        rank: most dimensions of a tensor.
+    """
+
+    unit_bytes: int
+    span_bytes: int
+    extent: int
+    rank: int
+
+
 @dataclass(frozen=True, kw_only=True)
 class Arch:
     """One kind of machine.  What is 0 or empty the machine does not have, or it does not matter there.
@@ -69,11 +97,15 @@ class Arch:
         thread_registers: most registers of one thread.
         register_unit: registers are given to threads in multiples of this.
         role_registers: fewest and most that a role may set.
+        role_warps: warps that set them together.
         named_barriers: highest number of a barrier of some of a block's threads; 0 is the block's own.
         access_bytes: widest access of one thread.
         async_bytes: widths of a copy that goes on in the background, in bytes per thread.
-        banks: banks of shared memory, each of four bytes.
-        sector_bytes: what memory is read and written in.
+        bulk: what it asks of boxes that are copied in the background; None if it copies none.
+        banks: banks of shared memory.
+        bank_bytes: width of a bank.
+        sector_bytes: what global memory is read and written in.
+        line_bytes: what a row of the banks holds, and a line of the cache.
         vector_bytes: width of a vector register of a processor that computes in those.
         vector_registers: how many of them it has.
         rates: what it does per clock, where that is known.
@@ -92,11 +124,15 @@ class Arch:
     thread_registers: int = 0
     register_unit: int = 1
     role_registers: tuple[int, int] = (0, 0)
+    role_warps: int = 1
     named_barriers: int = 0
     access_bytes: int = 16
     async_bytes: tuple[int, ...] = ()
+    bulk: Bulk | None = None
     banks: int = 0
+    bank_bytes: int = 0
     sector_bytes: int = 0
+    line_bytes: int = 0
     vector_bytes: int = 0
     vector_registers: int = 0
     rates: Rates | None = None
@@ -105,6 +141,9 @@ class Arch:
         return f"<{self.vendor} {self.name}>"
 
 
+BULK = Bulk(unit_bytes=16, span_bytes=128, extent=256, rank=5)
+"""Boxes as the reference copies them."""
+
 REFERENCE = Arch(
     name="numpy",
     vendor="any",
@@ -112,10 +151,14 @@ REFERENCE = Arch(
     other_lanes=(1, 2, 4, 8, 16, 64, 128),
     named_barriers=15,
     role_registers=(24, 240),
+    role_warps=4,
     register_unit=8,
     async_bytes=(4, 8, 16),
+    bulk=BULK,
     banks=32,
+    bank_bytes=4,
     sector_bytes=32,
+    line_bytes=128,
 )
 """The machine that executes the operations themselves: it has and counts what others do."""
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tilewright.arch import REFERENCE
 from tilewright.errors import Frame, Location
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import (
@@ -107,10 +109,21 @@ def test_widths_are_the_widest_legal(gemm: Kernel) -> None:
 
 def test_narrow_asynchronous_copies_are_done_at_once(gemm: Kernel) -> None:
     text = re.sub(r"(copy\(A_tile.*)\)", r"\1, engine='async', completion='group')", TEXT)
-    settled, notes = settle_async(resolve_vectors(parse_kernel(text)))
+    settled, notes = settle_async(resolve_vectors(parse_kernel(text)), REFERENCE)
     sound(settled)
     assert all(op.variant == "direct" for op in of(settled, Copy))
     assert notes == ("A -> sA is copied at once: 2 bytes at a time are too few for a copy in the background",)
+
+
+def test_an_architecture_without_copies_in_the_background_does_all_at_once(gemm: Kernel) -> None:
+    after = "\n    async_commit()\n    async_wait(pending=0)"
+    text = re.sub(r"(copy\(A_tile.*)\)", rf"\1, engine='async', completion='group'){after}", TEXT)
+    kernel, plain = parse_kernel(text), replace(REFERENCE, name="plain", async_bytes=())
+    settled, notes = settle_async(resolve_vectors(kernel), plain)
+    sound(settled)
+    gone = {op.name for op in kernel.walk()} - {op.name for op in settled.walk()}
+    assert gone == {"async_commit", "async_wait"}
+    assert notes == ("A -> sA is copied at once: plain copies nothing in the background",)
 
 
 def test_a_policy_re_lays_out_and_says_so(gemm: Kernel) -> None:

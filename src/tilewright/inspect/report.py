@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+from tilewright.arch import REFERENCE, in_words
 from tilewright.errors import Location
 from tilewright.inspect.sectors import sector_factor
 from tilewright.ir.copies import is_by_threads, is_in_background
@@ -71,7 +72,7 @@ class Movement:
         if self.sectors is not None and self.sectors > UNCOALESCED:
             width += f", uncoalesced: {self.sectors:.2f} sectors of global memory for each that it needs"
         if self.at_once:
-            width += ", at once: copies in the background move 4, 8 or 16 bytes"
+            width += f", at once: copies in the background move {in_words(REFERENCE.async_bytes)} bytes"
         where = f", {self.line}" if self.line else ""
         return f"{kind} {self.source} -> {self.target}: {width}{where}"
 

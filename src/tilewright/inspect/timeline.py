@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from tilewright.arch import REFERENCE
 from tilewright.errors import LaunchError
 from tilewright.ir import async_ops, ops
 from tilewright.ir.fragment_ops import Reduce
@@ -102,7 +103,7 @@ class Timeline:
 
 
 def timeline(
-    kernel: str, executions: Sequence[Execution], lanes: int = 32, lengths: Lengths | None = None
+    kernel: str, executions: Sequence[Execution], lanes: int = REFERENCE.lanes, lengths: Lengths | None = None
 ) -> Timeline:
     """The timeline of the block that was recorded first, with all of its cluster.
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tilewright.arch import BULK, REFERENCE
 from tilewright.errors import Violation
 from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.symbolic.nodes import Sym
@@ -19,15 +20,12 @@ if TYPE_CHECKING:
     from tilewright.ir.async_ops import MmaAsync, Role
     from tilewright.ir.copies import Copy
 
-SPAN_BYTES = 128
+SPAN_BYTES = BULK.span_bytes
 """The swizzle that bulk copies and asynchronous MMA share: 8 rows of 128 bytes, 16-byte chunks exchanged."""
 
 
 TMA_DTYPES = ("f16", "bf16", "f32", "f64", "i32")
 """Types of more than 8 bits that TMA copies."""
-
-MOST_DIMENSIONS = 5
-"""Of a tensor that TMA copies."""
 
 
 @dataclass(frozen=True)
@@ -87,16 +85,16 @@ def verify_role(op: Role) -> Iterator[Violation]:
         yield op.violation("role", f"{op.count} warps from warp {op.first}", "at least one warp")
     if op.registers is None:
         return
-    if op.registers % 8 or not 24 <= op.registers <= 240:
-        nearest = min(max(round(op.registers / 8) * 8, 24), 240)
-        yield op.violation(
-            "registers", f"{op.registers} registers; a multiple of 8 from 24 to 240", str(nearest)
-        )
-    if op.first % 4 or op.count % 4:
+    unit, (least, most), warps = REFERENCE.register_unit, REFERENCE.role_registers, REFERENCE.role_warps
+    if op.registers % unit or not least <= op.registers <= most:
+        nearest = min(max(round(op.registers / unit) * unit, least), most)
+        legal = f"a multiple of {unit} from {least} to {most}"
+        yield op.violation("registers", f"{op.registers} registers; {legal}", str(nearest))
+    if op.first % warps or op.count % warps:
         yield op.violation(
             "registers",
             f"registers are set for whole warpgroups, not for {op.count} warps from warp {op.first}",
-            "roles of 4 warps each",
+            f"roles of {warps} warps each",
         )
 
 
@@ -120,7 +118,7 @@ def verify_tma(op: Copy) -> Iterator[Violation]:
         yield op.violation("tma", f"{len(op.at)} coordinates for {tensor} of rank {view.rank}")
         return
     yield from _verify_box(op, tensor, tile)
-    unit = 16 // kind.bytes
+    unit = BULK.unit_bytes // kind.bytes
     yield from _verify_start(op, tensor, unit)
     if op.verb == "tma_store":
         yield from _verify_rows(op, tensor, unit)
@@ -135,11 +133,12 @@ def verify_tma(op: Copy) -> Iterator[Violation]:
                 yield op.violation(
                     "tma",
                     f"stride {stride} of dimension {dim} of {tensor} is a multiple of {divisor(stride)} "
-                    f"{kind}, not of 16 bytes",
+                    f"{kind}, not of {BULK.unit_bytes} bytes",
                     f"pad the rows to a multiple of {unit} elements, or use tw.copy",
                 )
-    if tensor.tensor.align < 16:
-        yield op.violation("alignment", f"{tensor} is aligned to {tensor.tensor.align} bytes; TMA needs 16")
+    if (align := tensor.tensor.align) < BULK.unit_bytes:
+        text = f"{tensor} is aligned to {align} bytes; TMA needs {BULK.unit_bytes}"
+        yield op.violation("alignment", text)
 
 
 def _verify_start(op: Copy, tensor: Value, unit: int) -> Iterator[Violation]:
@@ -149,7 +148,7 @@ def _verify_start(op: Copy, tensor: Value, unit: int) -> Iterator[Violation]:
         yield op.violation(
             "tma",
             f"the box begins at {last} along the last dimension of {tensor}, which is no known multiple of "
-            f"{unit} {tensor.dtype}, 16 bytes",
+            f"{unit} {tensor.dtype}, {BULK.unit_bytes} bytes",
             f"a multiple of {unit}, or tw.copy",
         )
     for dim, start in enumerate(op.at) if op.verb == "tma_store" else ():
@@ -189,19 +188,20 @@ def _verify_box(op: Copy, tensor: Value, tile: Value) -> Iterator[Violation]:
     view = tile.tensor.view
     rank = tensor.tensor.view.rank
     if rank == 1:
-        what = f"{tensor} has 1 dimension; TMA copies boxes of rows, of tensors of 2 to {MOST_DIMENSIONS}"
+        what = f"{tensor} has 1 dimension; TMA copies boxes of rows, of tensors of 2 to {BULK.rank}"
         yield op.violation("tma", what, "pass it with a first dimension of 1, or use tw.copy")
         return
     if view.rank > rank:
         yield op.violation("tma", f"box of rank {view.rank} for {tensor} of rank {rank}", "a box of rank 2")
         return
-    if rank > MOST_DIMENSIONS:
-        most = f"{MOST_DIMENSIONS} dimensions"
+    if rank > BULK.rank:
+        most = f"{BULK.rank} dimensions"
         yield op.violation("tma", f"{tensor} has {rank} dimensions; TMA copies of at most {most}", most)
         return
     for dim, extent in enumerate(view.shape):
-        if not isinstance(extent, int) or extent > 256:
-            yield op.violation("tma", f"the box has extent {extent} in dimension {dim}; at most 256", "256")
+        if not isinstance(extent, int) or extent > BULK.extent:
+            text = f"the box has extent {extent} in dimension {dim}; at most {BULK.extent}"
+            yield op.violation("tma", text, str(BULK.extent))
     if not is_swizzled_128(view, tile.dtype.bytes):
         columns = SPAN_BYTES // tile.dtype.bytes
         yield op.violation(

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from tilewright.arch import REFERENCE
 from tilewright.errors import Violation
 from tilewright.ir import async_legality
 from tilewright.ir.mma import TiledMma
@@ -191,12 +192,11 @@ class RoleBarrier(Op):
     threads: int
 
     def verify(self) -> Iterator[Violation]:
-        """Numbers 1 to 15 (0 is the block's barrier), whole warps and at least one."""
-        if not 1 <= self.number <= 15:
-            yield self.violation("role_barrier", f"barrier number {self.number}", "a number from 1 to 15")
-        if self.threads % 32 or self.threads < 32:
-            nearest = max(-(-self.threads // 32), 1) * 32
-            yield self.violation("role_barrier", f"{self.threads} threads are no whole warps", str(nearest))
+        """Numbers from 1 (0 is the block's barrier) to the highest that a machine has, and some threads."""
+        most = REFERENCE.named_barriers
+        if not 1 <= self.number <= most:
+            nearest = f"a number from 1 to {most}"
+            yield self.violation("role_barrier", f"barrier number {self.number}", nearest)
 
 
 @dataclass(frozen=True)

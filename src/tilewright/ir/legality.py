@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from tilewright.arch import REFERENCE, in_words
 from tilewright.dtypes import has_infinity, limits
 from tilewright.errors import Violation
 from tilewright.ir.elementwise_legality import moved, spelled, verify_conversion, verify_literals
@@ -23,7 +24,7 @@ from tilewright.views.view import View
 if TYPE_CHECKING:
     from tilewright.ir.ops import Copy, Mma
 
-LARGEST_ACCESS_BYTES = 16
+LARGEST_ACCESS_BYTES = REFERENCE.access_bytes
 
 
 def _shape(value: Value) -> tuple[Int, ...]:
@@ -69,7 +70,7 @@ def verify_copy(op: Copy) -> Iterator[Violation]:
 
 
 def verify_async_copy(op: Copy) -> Iterator[Violation]:
-    """As `verify_copy`; global to shared, equal dtypes, accesses of 4, 8 or 16 bytes."""
+    """As `verify_copy`; global to shared, equal dtypes, accesses as wide as a machine copies so."""
     yield from verify_copy(op)
     size = (op.vector or 0) * op.source.dtype.bytes
     if op.way != ("global", "shared"):
@@ -80,12 +81,12 @@ def verify_async_copy(op: Copy) -> Iterator[Violation]:
     elif op.source.dtype != op.target.dtype:
         text = f"cannot convert {op.source.dtype} to {op.target.dtype} in the background"
         yield op.violation("copy_async", text, "copy")
-    elif op.vector and size not in (4, 8, 16):
-        least = max(4 // op.source.dtype.bytes, 1)
+    elif op.vector and size not in (widths := REFERENCE.async_bytes):
+        least = max(min(widths) // op.source.dtype.bytes, 1)
         fits = widest_vector(op) >= least
         yield op.violation(
             "copy_async",
-            f"vector {op.vector} of {op.source.dtype} is {size} bytes; copy_async moves 4, 8 or 16",
+            f"vector {op.vector} of {op.source.dtype} is {size} bytes; copy_async moves {in_words(widths)}",
             f"vector={least}" if fits else "no vector: it is copied at once",
         )
 
@@ -247,7 +248,7 @@ def _step(view: View, dim: int) -> Int:
 
 
 def widest_vector(op: Copy, spread: Distribution | None = None) -> int:
-    """The widest vector that is legal on both sides of a copy, in elements; at most 16 bytes."""
+    """The widest vector that is legal on both sides of a copy, in elements; at most the widest access."""
     spread = op.spread if spread is None else spread
     dim, run = spread.vector()
     width = run & -run

@@ -78,9 +78,8 @@ def _warps(kernel: Kernel) -> Iterator[Violation]:
                 f"{op.mma.atom} has {op.mma.atom.lanes} lanes, the kernel {kernel.lanes}",
                 f"an atom of {kernel.lanes} lanes",
             )
-        if isinstance(op, RoleBarrier) and op.threads > kernel.threads:
-            text = f"waits for {op.threads} threads; the block has {kernel.threads}"
-            yield op.violation("role_barrier", text, str(kernel.threads))
+        if isinstance(op, RoleBarrier):
+            yield from _meeting(op, kernel)
     if kernel.threads % kernel.lanes and kernel.threads > kernel.lanes:
         nearest = -(-kernel.threads // kernel.lanes) * kernel.lanes
         yield Violation(
@@ -88,6 +87,16 @@ def _warps(kernel: Kernel) -> Iterator[Violation]:
             f"{kernel.threads} threads are no multiple of {kernel.lanes} lanes",
             f"{nearest} threads",
         )
+
+
+def _meeting(op: RoleBarrier, kernel: Kernel) -> Iterator[Violation]:
+    """A numbered barrier is for whole warps that the block has."""
+    if op.threads % kernel.lanes or op.threads < kernel.lanes:
+        nearest = max(-(-op.threads // kernel.lanes), 1) * kernel.lanes
+        yield op.violation("role_barrier", f"{op.threads} threads are no whole warps", str(nearest))
+    if op.threads > kernel.threads:
+        text = f"waits for {op.threads} threads; the block has {kernel.threads}"
+        yield op.violation("role_barrier", text, str(kernel.threads))
 
 
 def _inner_roles(block: Block, outer: Role | None = None) -> Iterator[Violation]:

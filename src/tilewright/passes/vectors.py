@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from tilewright.arch import Arch
 from tilewright.ir.copies import is_by_threads, is_in_background
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.legality import widest_vector
-from tilewright.ir.ops import Op
+from tilewright.ir.ops import AsyncCommit, AsyncWait, Op
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 
 
@@ -23,11 +24,12 @@ def resolve_vectors(kernel: Kernel) -> Kernel:
     return rewrite_kernel(kernel, change)
 
 
-def settle_async(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
-    """Do at once what cannot be copied in the background: accesses of fewer than 4 bytes.
+def settle_async(kernel: Kernel, arch: Arch) -> tuple[Kernel, tuple[str, ...]]:
+    """Do at once what an architecture cannot copy in the background: narrow accesses, or all of them.
 
     An ordinary copy has completed where an asynchronous one may still be under way, so nothing that holds of
-    the asynchronous copy fails for it.  Widths must be resolved.
+    the asynchronous copy fails for it; without such copies there are no groups of them to wait for.  Widths
+    must be resolved.
 
     Returns:
         The kernel, and a note for each pair of tensors.
@@ -35,12 +37,14 @@ def settle_async(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
     notes: list[str] = []
 
     def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
-        if is_in_background(op) and op.vector and op.vector * op.source.dtype.bytes < 4:
+        if not arch.async_bytes and isinstance(op, AsyncCommit | AsyncWait):
+            return ()
+        if is_in_background(op) and op.vector and op.vector * op.source.dtype.bytes not in arch.async_bytes:
             size = op.vector * op.source.dtype.bytes
-            notes.append(
-                f"{op.source.buffer} -> {op.target.buffer} is copied at once: "
-                f"{size} byte{'s' * (size > 1)} at a time are too few for a copy in the background"
-            )
+            why = f"{arch.name} copies nothing in the background"
+            if arch.async_bytes:
+                why = f"{size} byte{'s' * (size > 1)} at a time are too few for a copy in the background"
+            notes.append(f"{op.source.buffer} -> {op.target.buffer} is copied at once: {why}")
             return (replace(op, engine=None, completion="none"),)
         return None
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from tilewright.arch import REFERENCE
 from tilewright.errors import LayoutError
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.ranges import bounds
@@ -18,8 +19,8 @@ from tilewright.views.view import View
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
 
-WORD_BYTES = 4
-SECTOR_BYTES = 32
+WORD_BYTES = REFERENCE.bank_bytes
+SECTOR_BYTES = REFERENCE.sector_bytes
 MOST_INSTANCES = 256
 """How many combinations of values of unknown indices (a stage, a step of a loop) are tried."""
 
@@ -29,8 +30,8 @@ def bank_conflicts(
     distribution: Distribution,
     vector: int,
     element_bytes: int,
-    banks: int = 32,
-    lanes: int = 32,
+    banks: int = REFERENCE.banks,
+    lanes: int = REFERENCE.lanes,
     phase: int | None = None,
     at: Mapping[Sym, int] | None = None,
 ) -> int:
@@ -76,7 +77,7 @@ def bank_conflicts(
     return worst
 
 
-def lanes_together(access_bytes: int, banks: int = 32, lanes: int = 32) -> int:
+def lanes_together(access_bytes: int, banks: int = REFERENCE.banks, lanes: int = REFERENCE.lanes) -> int:
     """How many lanes of a warp access shared memory at once, each so many bytes.
 
     Example:
@@ -105,7 +106,7 @@ def coalescing(
     distribution: Distribution,
     vector: int,
     element_bytes: int,
-    lanes: int = 32,
+    lanes: int = REFERENCE.lanes,
     at: Mapping[Sym, int] | None = None,
 ) -> Traffic:
     """The 32-byte sectors that the warps' accesses to global memory touch, against the least possible.

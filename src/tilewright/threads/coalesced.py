@@ -9,11 +9,12 @@ from functools import lru_cache
 
 import numpy as np
 
+from tilewright.arch import REFERENCE
 from tilewright.errors import LayoutError
 from tilewright.layout.tuples import integers
 from tilewright.threads.distribution import Distribution, Mode
 
-SECTOR_BYTES = 32
+SECTOR_BYTES = REFERENCE.sector_bytes
 MOST_THREADS = 1 << 16
 """More threads than any block has; a larger number is cut to this before counts are tried."""
 
@@ -121,7 +122,7 @@ def _sectors(
     access_bytes: int,
     element_bytes: int,
     strides: tuple[int | None, ...],
-    lanes: int = 32,
+    lanes: int = REFERENCE.lanes,
 ) -> int:
     """Sectors that the warps' first accesses touch, each warp's for itself."""
     places = made.table[:, 0, :]

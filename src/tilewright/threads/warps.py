@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
+from tilewright.arch import REFERENCE
 from tilewright.calls import layouts
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
@@ -21,10 +22,12 @@ Pair: TypeAlias = Sequence[int]
 REUSES = (None, "row", "column")
 """Which warps of the grid hold the same part: none, those of one row, those of one column."""
 
-ACCESS_BYTES = 16
+ACCESS_BYTES = REFERENCE.access_bytes
 """What one thread of a base tile holds: the widest access."""
 
-RUN_BYTES = 128
+WARP = REFERENCE.lanes
+
+RUN_BYTES = REFERENCE.line_bytes
 """The longest run of a base tile: one line of shared memory's banks, or of the cache."""
 
 
@@ -112,7 +115,7 @@ def _repeated(
 
 
 @layouts
-def base_tile(tile: Pair, dtype: DType | str, contiguous: int = 1, lanes: Count = 32) -> Distribution:
+def base_tile(tile: Pair, dtype: DType | str, contiguous: int = 1, lanes: Count = WARP) -> Distribution:
     """What a warp moves at once: 16 bytes per thread, in runs of at most 128 bytes.
 
     Args:

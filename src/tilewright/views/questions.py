@@ -8,14 +8,15 @@ from typing import NamedTuple
 
 import numpy as np
 
+from tilewright.arch import BULK
 from tilewright.symbolic.expr import add, expand, less, mul, prove
 from tilewright.symbolic.nodes import And, Cond, Int, Less, Sym
 from tilewright.symbolic.ranges import divisor
 from tilewright.symbolic.rebuilding import substitute, symbols
 from tilewright.views.view import View, neighbours
 
-TMA_RANK = 5
-TMA_STRIDE_BYTES = 16
+TMA_RANK = BULK.rank
+TMA_STRIDE_BYTES = BULK.unit_bytes
 
 
 def stride(view: View, dim: int) -> Int | None:

@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from tilewright.arch import REFERENCE
 from tilewright.calls import layouts
 from tilewright.inspect.draw.grids import MARGIN, TEXT, Swatch, heading, legend_marks, shortened
 from tilewright.inspect.draw.maps import spelled
@@ -19,7 +20,7 @@ from tilewright.threads.banks import WORD_BYTES, accesses, lanes_together
 from tilewright.threads.distribution import Distribution
 from tilewright.views.view import View
 
-BANKS = 32
+BANKS = REFERENCE.banks
 MOST_PASSES = 48
 """Passes that a picture shows; requests beyond are counted only."""
 

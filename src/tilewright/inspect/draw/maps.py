@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tilewright.arch import REFERENCE
 from tilewright.calls import layouts
 from tilewright.errors import LayoutError
 from tilewright.inspect.draw.grids import NOTHING, Cell, Grid, Swatch, check_size, grid_of, picture_of
@@ -16,7 +17,7 @@ from tilewright.kinds import Count
 from tilewright.layout.limits import LANES
 from tilewright.threads.distribution import Distribution
 
-WARP = 32
+WARP = REFERENCE.lanes
 
 
 @layouts(lanes=LANES)

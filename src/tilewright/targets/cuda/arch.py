@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from tilewright.arch import Arch, Board, Rates
+from tilewright.arch import Arch, Board, Bulk, Rates
 from tilewright.errors import LaunchError
 
 _GUIDE = 'CUDA C++ Programming Guide, "Arithmetic Instructions"; NVIDIA\'s white paper of the '
@@ -26,11 +26,14 @@ SM_80 = Arch(
     thread_registers=255,
     register_unit=8,
     role_registers=(24, 240),
+    role_warps=4,
     named_barriers=15,
     access_bytes=16,
     async_bytes=(4, 8, 16),
     banks=32,
+    bank_bytes=4,
     sector_bytes=32,
+    line_bytes=128,
     rates=Rates(
         {"f16": 2048, "bf16": 2048, "tf32": 1024, "i8": 4096, "f64": 128},
         {"f16": 512, "f32": 128, "f64": 64},
@@ -70,6 +73,7 @@ SM_90A = replace(
     features=_SM_80_FEATURES | {"sm_89", "sm_90", "sm_90a", "cluster", "f64_tensor"},
     shared_bytes=232448,
     cluster=8,
+    bulk=Bulk(unit_bytes=16, span_bytes=128, extent=256, rank=5),
     rates=Rates(
         {"f16": 4096, "bf16": 4096, "tf32": 2048, "f8e4m3": 8192, "f8e5m2": 8192, "i8": 8192, "f64": 256},
         {"f16": 512, "f32": 256, "f64": 128},

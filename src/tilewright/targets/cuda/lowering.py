@@ -27,7 +27,7 @@ PASSES: tuple[Pass, ...] = (
     Pass(
         "settle-async",
         "Asynchronous copies too narrow for the hardware are done at once.",
-        lambda kernel, arch: settle_async(kernel),
+        lambda kernel, arch: settle_async(kernel, arch),
     ),
     Pass(
         "operands",

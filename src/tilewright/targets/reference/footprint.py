@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arch import REFERENCE
 from tilewright.dtypes import DType
 from tilewright.ir.types import Memory, Value
 from tilewright.symbolic.nodes import Sym
@@ -15,9 +16,9 @@ from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.targets.reference.numerics import Array
 from tilewright.threads.distribution import Distribution
 
-BANKS = 32
-BANK_BYTES = 4
-SECTOR_BYTES = 32
+BANKS = REFERENCE.banks
+BANK_BYTES = REFERENCE.bank_bytes
+SECTOR_BYTES = REFERENCE.sector_bytes
 
 
 @dataclass(eq=False)
