@@ -182,6 +182,8 @@ X.tile((32, 32), (m, 0))
 X.tile((32, None, 32), (m, 0, 0), projection=(1, None, 1))
 X.tiles((32, 32))[0, :][1]
 X[0:32, n]
+X.rows(I, 0, padded=True)
+X[I, 0:32]
 X.permute(1, 0)
 X.pad((1, 1), (0, 0))
 X.pad_to((64, 64))

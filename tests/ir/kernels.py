@@ -150,6 +150,12 @@ def read_index(A, C, n, alpha):
     A.tile((8, 8), (x, tw.index(sI[0])))
 
 
+def gather(A, C, n, alpha):
+    sI = tw.shared((16,), tw.i32)
+    tw.copy(A.rows(sI, padded=True).tile((16, 8), (0, n)), tw.shared((16, 8), A.dtype), threads=(16, 1))
+    C[:, sI[2:10]].permute(1, 0).tile((8, 8), (0, n)).partition((8, 4))
+
+
 def loop(A, C, n, alpha):
     for _k in tw.range(tw.ceil_div(A.shape[1], 32), provenance="mainloop"):
         for _j in tw.range(2, n, 4, unroll=True):
@@ -193,6 +199,7 @@ EACH: dict[str, Callable[..., Any]] = {
     "set_var": set_var,
     "get_var": get_var,
     "let": let,
+    "gather": gather,
     "read_index": read_index,
     "for": loop,
     "if": branch,

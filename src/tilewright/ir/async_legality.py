@@ -13,7 +13,7 @@ from tilewright.errors import Violation
 from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.ranges import bounds, divisor
-from tilewright.symbolic.rebuilding import evaluate, substitute, symbols
+from tilewright.symbolic.rebuilding import elements, evaluate, substitute, symbols
 from tilewright.views.view import View
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ def panels(view: View, element_bytes: int) -> Panels | None:
     (row, column) must lie at byte ``128*row + (column % width * bytes ^ 16*(row % 8))`` of panel
     ``column // width``.
     """
-    if view.rank != 2 or not view.is_static:
+    if view.rank != 2 or not view.is_static or elements(view.offset):
         return None
     base = substitute(view.offset, dict.fromkeys(view.coords, 0))
     if divisor(base) * element_bytes % (8 * SPAN_BYTES):

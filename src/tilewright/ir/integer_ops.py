@@ -110,6 +110,9 @@ class ReadIndex(Op):
         if not self.source.is_tensor or self.source.tensor.view.rank:
             text = f"{self.source} is no single element of a tensor in memory"
             yield self.violation("index", text, f"an index for each dimension of {self.source}")
+        elif self.source.tensor.indices:
+            text = f"where {self.source} lies is read from {self.source.tensor.indices[0]} itself"
+            yield self.violation("index", text, "tw.index of the row, then of the element")
         elif self.source.dtype.kind not in ("int", "uint"):
             yield self.violation("index", f"{self.source} is {self.source.dtype}", "a tensor of integers")
         if self.multiple < 1:

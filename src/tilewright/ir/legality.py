@@ -327,6 +327,12 @@ def _verify_operand(op: Mma, axis: int, label: str, value: Value) -> Iterator[Vi
             f"{label} = {value} lies in global memory, a matrix multiply reads shared memory or registers",
             f"copy it to shared memory, or tw.load({value}, tw.operand_{label.lower()}(mma, {shape[1]}))",
         )
+    elif value.tensor.indices:
+        yield op.violation(
+            "mma operand",
+            f"rows of {label} = {value} are chosen by {value.tensor.indices[0]}",
+            f"copy it to shared memory, or tw.load({value}, tw.operand_{label.lower()}(mma, {shape[1]}))",
+        )
 
 
 def _is_transposed(op: Mma, axis: int) -> bool:

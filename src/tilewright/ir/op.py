@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from tilewright.errors import Location, Violation
-from tilewright.ir.types import Value
+from tilewright.ir.types import TensorType, Value
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +71,11 @@ class Op:
 
     @property
     def read(self) -> tuple[Value, ...]:
-        """Values whose contents the operation reads."""
-        return tuple(v for v in self._with_role("reads", "updates") if isinstance(v, Value))
+        """Values whose contents the operation reads, and those that say where what it accesses lies."""
+        own = tuple(v for v in self._with_role("reads", "updates") if isinstance(v, Value))
+        accessed = self._with_role("reads", "updates", "writes")
+        chosen = (v.type.indices for v in accessed if isinstance(v, Value) and isinstance(v.type, TensorType))
+        return (*own, *(index for indices in chosen for index in indices))
 
     @property
     def written(self) -> tuple[Value, ...]:

@@ -7,7 +7,7 @@ its distribution names fewer.  `tilewright.ir.op.Op.roles` says what it reads an
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.dtypes import DType
@@ -17,6 +17,7 @@ from tilewright.ir.async_ops import ASYNC_OPS
 from tilewright.ir.copies import ENGINES, Copy
 from tilewright.ir.elementwise import FUNCTIONS, result_dtype
 from tilewright.ir.fragment_ops import FRAGMENT_OPS, Redistribute
+from tilewright.ir.gathers import Gather
 from tilewright.ir.integer_ops import INTEGER_OPS, GetVariable, Let, ReadIndex, SetVariable, Variable
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.op import EMPTY, Block, Op
@@ -39,6 +40,7 @@ __all__ = [
     "Fill",
     "For",
     "Fragment",
+    "Gather",
     "GetVariable",
     "If",
     "Let",
@@ -114,7 +116,7 @@ class Reshape(Op):
     def infer(source: Value, transform: Transform) -> Type:
         """Type of the result."""
         old = source.tensor
-        return TensorType(old.memory, old.dtype, transform.apply(old.view), old.align)
+        return replace(old, view=transform.apply(old.view), distribution=None)
 
 
 @dataclass(frozen=True)
@@ -131,7 +133,7 @@ class Partition(Op):
     def infer(source: Value, distribution: Distribution) -> Type:
         """Type of the result."""
         old = source.tensor
-        return TensorType(old.memory, old.dtype, old.view, old.align, distribution)
+        return replace(old, distribution=distribution)
 
 
 @dataclass(frozen=True)
@@ -277,7 +279,7 @@ class If(Op):
 
 
 OPS: tuple[type[Op], ...] = (
-    *(Shared, Fragment, Reshape, Partition, Copy, AsyncCommit, AsyncWait, Fill),
+    *(Shared, Fragment, Reshape, Gather, Partition, Copy, AsyncCommit, AsyncWait, Fill),
     Elementwise,
     *FRAGMENT_OPS,
     *(Mma, Barrier, WarpBarrier, *INTEGER_OPS, For, If),

@@ -29,6 +29,7 @@ class TensorType:
         view: coordinates to element offsets in the buffer.
         align: alignment of the buffer's first element, in bytes.
         distribution: how its coordinates are dealt to threads, if it was partitioned.
+        indices: the tensors that its coordinates are read from; whoever accesses it reads them.
     """
 
     memory: Memory
@@ -36,6 +37,7 @@ class TensorType:
     view: View
     align: int = 16
     distribution: Distribution | None = None
+    indices: tuple[Value, ...] = ()
 
     @property
     def shape(self) -> tuple[Int, ...]:

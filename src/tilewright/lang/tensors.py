@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from tilewright.dtypes import DType
 from tilewright.errors import TraceError
 from tilewright.ir.kernel import Guard
-from tilewright.ir.ops import Partition, Reshape
+from tilewright.ir.ops import Gather, Partition, Reshape
 from tilewright.ir.types import Memory, Value
 from tilewright.lang.fragments import Fragment, Number, Operand, elementwise
 from tilewright.lang.numpy_functions import no_numpy_function
@@ -122,8 +122,21 @@ class Tensor(InMemory):
         if len(parts) > len(self.shape):
             raise TraceError(f"{len(parts)} indices for a tensor of rank {len(self.shape)}", here())
         shape = self.value.tensor.shape
+        if any(isinstance(part, Tensor) for part in parts):
+            return self._chosen(parts)
         at = tuple(_slice_part(part, e, dim) for dim, (part, e) in enumerate(zip(parts, shape, strict=True)))
         return self._view(t.Slice(at), "slice")
+
+    def _chosen(self, parts: list[Any]) -> Tensor:
+        """Rows along the one dimension that a tensor of integers indexes, and slices along the others."""
+        [dim, *more] = (at for at, part in enumerate(parts) if isinstance(part, Tensor))
+        if more:
+            text = "one tensor of integers chooses rows; nearest legal choice: X.rows(I).rows(J, dim=1)"
+            raise TraceError(f"{len(more) + 1} tensors as indices of {self.value.name}: {text}", here())
+        index, parts[dim] = parts[dim], slice(None)
+        kept = sum(isinstance(part, slice) for part in parts[:dim])
+        is_whole = all(isinstance(part, slice) and part == slice(None) for part in parts)
+        return (self if is_whole else self[tuple(parts)]).rows(index, kept)
 
     def __setitem__(self, index: Any, value: Any) -> NoReturn:
         raise TraceError("elements are not assigned one by one; use `tw.copy(source, target)`", here())
@@ -161,6 +174,41 @@ class Tensor(InMemory):
         )
 
     __array__ = __dlpack__ = __dlpack_device__ = _no_contents
+
+    @verb
+    def rows(self, index: Tensor, dim: int = 0, *, padded: bool = False) -> Tensor:
+        """``new[i, ...] = old[index[i], ...]``: rows that are chosen in memory, to gather or to scatter.
+
+        ``X[I]`` and ``X[I, 0:64]`` are short for it.  The index is read by who accesses the view, once for
+        each row that a thread accesses, when it does.  A row outside of ``[0, extent)`` reads as 0, or as
+        what ``other=`` says, and is not written; so do rows past the edge of the index.
+
+        Two rows of a scatter that are the same are a race, which the reference finds.
+
+        Args:
+            index: integers of one dimension, in global or shared memory.
+            dim: the dimension along which rows are chosen.
+            padded: whether rows outside are meant, such as -1 for no row; if not, the reference finds them.
+
+        Raises:
+            TraceError: no integers of one dimension, or no such dimension.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N", I="R", Y="R N")
+            ... def gather(X, I, Y):
+            ...     r = tw.block_index(tw.ceil_div(I.shape[0], 8))
+            ...     chosen = X.rows(I, padded=True).tile((8, 32), (r, 0))
+            ...     tw.copy(chosen, Y.tile((8, 32), (r, 0)), threads=32)
+            >>> x, y = np.arange(8, dtype=np.float32).reshape(4, 2), np.empty((3, 2), np.float32)
+            >>> gather(x, np.array([3, -1, 0]), y, target="reference").target, y.tolist()
+            ('reference', [[6.0, 7.0], [0.0, 0.0], [0.0, 1.0]])
+        """
+        count, name = len(self.shape), f"{self.value.buffer.name}_rows"
+        chosen = constant("dimension", dim)
+        attributes = {"index": index.value, "dim": chosen + count if chosen < 0 else chosen, "padded": padded}
+        return Tensor(current().define(Gather, name, source=self.value, **attributes))
 
     @verb
     def permute(self, *order: int) -> Tensor:

@@ -9,7 +9,7 @@ from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.builder import make
 from tilewright.ir.copies import is_bulk
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Op, Reshape, Shared
+from tilewright.ir.ops import Gather, Op, Reshape, Shared
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import substitute
@@ -28,8 +28,11 @@ def uses(kernel: Kernel, op: Shared) -> tuple[Op, ...]:
 
 
 def observes_addresses(op: Op) -> bool:
-    """Whether an operation depends on where elements lie: a swizzle of offsets, and asynchronous hardware."""
-    if is_bulk(op) or isinstance(op, MmaAsync):
+    """Whether an operation depends on where elements lie, or nobody can tell which of them lie together.
+
+    That is so of a swizzle of offsets, of asynchronous hardware, and of rows that are chosen in memory.
+    """
+    if is_bulk(op) or isinstance(op, MmaAsync | Gather):
         return True
     return isinstance(op, Reshape) and isinstance(op.transform, Swizzle)
 

@@ -187,6 +187,23 @@ class Select(Expr):
     right: Int
 
 
+@dataclass(frozen=True, slots=True, repr=False)
+class Element(Expr):
+    """An integer that lies in memory: element ``at`` of the buffer called ``table``.
+
+    Args:
+        table: stands for the whole buffer; to evaluate an element, it is given a function of ``at``.
+        at: the element's offset.
+        low: the least value.
+        high: the largest value.
+    """
+
+    table: Sym
+    at: Int
+    low: int
+    high: int
+
+
 class Cond:
     """A truth value over symbolic integers."""
 

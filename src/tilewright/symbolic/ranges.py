@@ -8,6 +8,7 @@ from functools import lru_cache
 from tilewright.symbolic.nodes import (
     INFINITY,
     Add,
+    Element,
     FloorDiv,
     Int,
     Max,
@@ -60,6 +61,8 @@ def bounds(value: Int) -> tuple[float, float]:
         case Select():
             (a, b), (c, d) = bounds(value.left), bounds(value.right)
             return min(a, c), max(b, d)
+        case Element():
+            return value.low, value.high
         case _:
             return value, value  # type: ignore[return-value]
 
@@ -104,6 +107,8 @@ def divisor(value: Int) -> int:
             return both & -both
         case Min() | Max() | Select():
             return math.gcd(divisor(value.left), divisor(value.right))
+        case Element():
+            return 1
         case _:
             return abs(int(value))  # type: ignore[arg-type]
 

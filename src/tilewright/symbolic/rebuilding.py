@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from typing import Any
 
@@ -31,6 +31,7 @@ from tilewright.symbolic.nodes import (
     And,
     Cond,
     Constant,
+    Element,
     Equal,
     Expr,
     FloorDiv,
@@ -78,6 +79,8 @@ def rewrite(value: Any, change: Callable[[Sym], Int], only: Collection[Sym] | No
             return add(value.constant, *terms)
         case Mul():
             return product(*(rewrite(factor, change, only) for factor in value.factors))
+        case Element():
+            return replace(value, at=rewrite(value.at, change, only))
         case And():
             return all_of(*(rewrite(part, change, only) for part in value.parts))
         case Or():
@@ -99,6 +102,52 @@ def substitute(value: Any, mapping: Mapping[Sym, Int]) -> Any:
     return rewrite(value, lambda sym: mapping.get(sym, sym), mapping.keys())
 
 
+def elements(value: Any) -> tuple[Element, ...]:
+    """The integers in memory that an expression or condition is made of, each once."""
+    whole = value if isinstance(value, tuple) else (value,)
+    return tuple(dict.fromkeys(element for each in whole for element in _elements(each)))
+
+
+@lru_cache(maxsize=4096)
+def _elements(value: Int | Cond) -> tuple[Element, ...]:
+    return tuple(part for part in parts(value) if isinstance(part, Element))
+
+
+def with_elements(value: Any, mapping: Mapping[Element, Int]) -> Any:
+    """Replace integers in memory by what they are called elsewhere.
+
+    Example:
+        >>> i, row = Sym("i", 0, 7), Sym("row", 0, 99)
+        >>> at = Element(Sym("rows"), i, 0, 99)
+        >>> 4 * at + i, with_elements(4 * at + i, {at: row})
+        (4*rows[i] + i, 4*row + i)
+    """
+    if not elements(value):
+        return value
+    match value:
+        case Element():
+            return mapping.get(value, value)
+        case Add():
+            return add(value.constant, *(mul(with_elements(t, mapping), f) for t, f in value.terms))
+        case Mul():
+            return product(*(with_elements(factor, mapping) for factor in value.factors))
+        case And():
+            return all_of(*(with_elements(part, mapping) for part in value.parts))
+        case Or():
+            return any_of(*(with_elements(part, mapping) for part in value.parts))
+        case _:
+            return _REBUILD[type(value)](*(with_elements(part, mapping) for part in _operands(value)))
+
+
+def split_elements(valid: Cond) -> tuple[Cond, Cond]:
+    """A predicate in two parts: what can be told before integers in memory are read, and what they decide."""
+    parts = valid.parts if isinstance(valid, And) else (valid,)
+    return (
+        all_of(*(part for part in parts if not elements(part))),
+        all_of(*(part for part in parts if elements(part))),
+    )
+
+
 def symbols(value: Any) -> set[Sym]:
     """The unknowns of an expression or condition; none of anything else."""
     return set(_symbols(value)) if isinstance(value, Expr | Cond) else set()
@@ -115,6 +164,8 @@ def _symbols(value: Int | Cond) -> frozenset[Sym]:
             return _union(value.factors)
         case And() | Or():
             return _union(value.parts)
+        case Element():
+            return _symbols(value.at)
         case Expr() | Cond():
             return _union(_operands(value))
         case _:
@@ -131,6 +182,8 @@ def parts(value: Any) -> Iterator[Any]:
             inner = value.factors
         case And() | Or():
             inner = value.parts
+        case Element():
+            inner = (value.at,)
         case Expr() | Cond() if not isinstance(value, Sym | Constant):
             inner = _operands(value)
         case _:
@@ -174,6 +227,8 @@ def evaluate(value: Any, env: Mapping[Sym, Any]) -> Any:
             return _choose(left < right, right, left)
         case Select():
             return _choose(evaluate(value.cond, env), evaluate(value.left, env), evaluate(value.right, env))
+        case Element():
+            return env[value.table](evaluate(value.at, env))
         case Constant():
             return value.value
         case Less():

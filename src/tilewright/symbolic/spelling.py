@@ -10,6 +10,7 @@ from tilewright.symbolic.nodes import (
     And,
     Cond,
     Constant,
+    Element,
     Equal,
     FloorDiv,
     Int,
@@ -59,6 +60,8 @@ class Speller:
                 text = f"{self.int(value.left, True)} ^ {self.int(value.right, True)}"
             case Min() | Max():
                 return self.call(type(value).__name__.lower(), self.int(value.left), self.int(value.right))
+            case Element():
+                return f"{self.name(value.table)}[{self.int(value.at)}]"
             case Select():
                 return self.select(self.cond(value.cond), self.int(value.left), self.int(value.right))
             case _:

@@ -16,6 +16,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import (
     Block,
     For,
+    Gather,
     GetVariable,
     If,
     Let,
@@ -287,6 +288,6 @@ def _read_index(emitter: Emitter, op: ReadIndex) -> None:
     emitter.line(f"const {emitter.defined_type(op.result, op.result)} {emitter.name(op.result)} = {value};")
 
 
-@C_RULES.rule(Reshape, Partition)
-def _no_text(emitter: Emitter, op: Reshape | Partition) -> None:
+@C_RULES.rule(Reshape, Gather, Partition)
+def _no_text(emitter: Emitter, op: Reshape | Gather | Partition) -> None:
     """A view has no text of its own; whoever uses it spells its offsets."""

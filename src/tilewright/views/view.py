@@ -25,7 +25,7 @@ from tilewright.layout.shown import Shown
 from tilewright.symbolic.expr import add, all_of, expand, floordiv, mod, mul
 from tilewright.symbolic.nodes import TRUE, And, Cond, Int, Less, Not, Or, Place, Sym
 from tilewright.symbolic.ranges import bounds, divisor
-from tilewright.symbolic.rebuilding import evaluate, substitute, symbols
+from tilewright.symbolic.rebuilding import elements, evaluate, substitute, symbols
 
 if TYPE_CHECKING:
     from tilewright.layout.layout import Layout
@@ -140,7 +140,8 @@ class View(Shown):
         if len(index) != self.rank:
             raise LayoutError(f"{len(index)} coordinates {tuple(index)} for a view of rank {self.rank}")
         mapping = dict(zip(self.coords, index, strict=True))
-        if symbols(what) <= mapping.keys() and not any(symbols(i) for i in index):
+        is_known = symbols(what) <= mapping.keys() and not elements(what)
+        if is_known and not any(symbols(i) for i in index):
             return evaluate(what, mapping)
         return substitute(what, mapping)
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from tilewright.ir.ops import Copy, Redistribute
-from tilewright.symbolic.expr import add, minimum, mul
-from tilewright.symbolic.nodes import TRUE, Int
+from tilewright.symbolic.expr import add, all_of, minimum, mul
+from tilewright.symbolic.nodes import TRUE, And, Element, Int, Sym
+from tilewright.symbolic.rebuilding import elements, split_elements, symbols, with_elements
 from tilewright.targets.cpu.atomics import reduction
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import CpuEmitter, Side
@@ -91,9 +93,10 @@ class _Copying:
             # The caches hold the thread's own memory: the order of the loops is for the other side.
             leading = 0 if self.target.is_scratch else 1
             loops = nest(self.shape, views, (self.given.rest, self.taken.rest), self.emitter.local, leading)
+            loops, rows = self._read_rows(loops)
             lanes = self._transposed(loops, within)
             if not lanes:
-                self._loops(loops, within, self._element(loops), self._is_independent())
+                self._loops(loops, within, self._element(loops), self._is_independent(), rows)
         if lanes:
             return Access(lanes, f"in blocks of {lanes} x {lanes} that are transposed in registers")
         return Access(None, self._freedom(loops))
@@ -108,7 +111,7 @@ class _Copying:
         if not self._is_independent():
             return "a loop over elements that may be the same on both sides"
         for at, side in enumerate((self.source, self.target)):
-            if loops.conditions[at] != TRUE:
+            if inner.sym in symbols(loops.conditions[at]):
                 return f"a loop that asks each element of {side.name} whether it exists"
         for at, side in enumerate((self.source, self.target)):
             if (step := loops.stride(at, inner)) != 1:
@@ -167,14 +170,53 @@ class _Copying:
 
     # ------------------------------------------------------------ loops
 
-    def _loops(self, loops: Nest, limits: Mapping[int, _Limit], body: str, independent: bool) -> None:
+    def _read_rows(self, loops: Nest) -> tuple[Nest, dict[int, list[str]]]:
+        """Integers in memory that say where elements lie, read once by the outer loops that they depend on.
+
+        Returns:
+            The nest, and what to declare inside of so many loops.
+        """
+        named: dict[Element, Int] = {}
+        lines: dict[int, list[str]] = {}
+        for offset, condition in zip(loops.offsets, loops.conditions, strict=True):
+            known = split_elements(condition)[0]
+            for element in elements((condition, offset)):
+                turning = [n for n, axis in enumerate(loops.axes) if axis.sym in symbols(element.at)]
+                level = max(turning, default=-1) + 1
+                if loops.axes and level == len(loops.axes):
+                    continue  # it differs from each element to the next
+                later = {axis.sym for axis in loops.axes[level:]}
+                parts = known.parts if isinstance(known, And) else (known,)
+                guard = all_of(*(part for part in parts if not symbols(part) & later))
+                value = self.emitter.spell(element)
+                if guard != TRUE:
+                    value = f"{self.emitter.spell_cond(guard)} ? {value} : -1"
+                name = self.emitter.local("chosen" if not named else f"chosen{len(named)}")
+                lines.setdefault(level, []).append(f"const Index {name} = {value};")
+                named[element] = Sym(name, min(element.low, -1), element.high)
+        offsets = tuple(with_elements(offset, named) for offset in loops.offsets)
+        conditions = tuple(with_elements(condition, named) for condition in loops.conditions)
+        return Nest(loops.axes, offsets, conditions), lines
+
+    def _loops(
+        self,
+        loops: Nest,
+        limits: Mapping[int, _Limit],
+        body: str,
+        independent: bool,
+        lines: Mapping[int, Sequence[str]] = MappingProxyType({}),
+    ) -> None:
+        for line in lines.get(0, ()):
+            self.emitter.line(line)
         if not loops.axes:
             self.emitter.line(body)
             return
         *outer, inner = loops.axes
         with ExitStack() as stack:
-            for axis in outer:
+            for number, axis in enumerate(outer):
                 stack.enter_context(self.emitter.indented(self._head(axis, limits)))
+                for line in lines.get(number + 1, ()):
+                    self.emitter.line(line)
             run = self._run(inner, limits)
             if run is None or not outer:
                 self._inner(inner, str(inner.extent) if run is None else run, body, independent)

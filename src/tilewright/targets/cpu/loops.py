@@ -8,7 +8,7 @@ from itertools import permutations
 
 from tilewright.symbolic.expr import add, all_of, ceil_div, expand, minimum, mul
 from tilewright.symbolic.nodes import TRUE, And, Cond, Int, Less, Sym
-from tilewright.symbolic.rebuilding import substitute, symbols
+from tilewright.symbolic.rebuilding import split_elements, substitute, symbols
 from tilewright.targets.cpu.linear import size, split_points, stride
 from tilewright.views.transforms import Merge, Permute
 from tilewright.views.view import View
@@ -41,7 +41,9 @@ def edges(view: View) -> Edges:
     upper: dict[int, Int] = {}
     uniform: list[Cond] = []
     rest: list[Cond] = []
-    for part in view.valid.parts if isinstance(view.valid, And) else (view.valid,):
+    # What can be told before integers in memory are read says whether they may be.
+    valid = all_of(*split_elements(view.valid))
+    for part in valid.parts if isinstance(valid, And) else (valid,):
         inner = [dim for dim, coord in enumerate(view.coords) if coord in symbols(part)]
         if all(view.shape[dim] == 1 for dim in inner):
             uniform.append(substitute(part, {view.coords[dim]: 0 for dim in inner}))

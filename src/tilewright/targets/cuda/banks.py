@@ -235,8 +235,8 @@ def _parts(offsets: Offsets, active: np.ndarray[Any, np.dtype[np.bool_]], width:
 
 
 def in_shared(value: Value) -> bool:
-    """Whether a value is a tensor in shared memory."""
-    return value.is_tensor and value.tensor.memory is Memory.SHARED
+    """Whether a value is a tensor in shared memory of which is known where its elements lie."""
+    return value.is_tensor and value.tensor.memory is Memory.SHARED and not value.tensor.indices
 
 
 def passes_per_access(op: Copy) -> float | None:

@@ -138,7 +138,7 @@ class Footprints:
             return self._kept[key]
         threads = self.threads(warp, spread)
         made = None if threads.start == threads.stop else _compute(value, spread.table[threads], env)
-        if value.tensor.memory is Memory.SHARED:
+        if value.tensor.memory is Memory.SHARED and not value.tensor.indices:
             self._kept[key] = made
         return made
 

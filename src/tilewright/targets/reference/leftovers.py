@@ -59,6 +59,8 @@ class Leftovers:
                 chain.append(transform)
         if any(isinstance(transform, Swizzle) for transform in chain):
             return None
+        if value.root is not None:
+            return None  # its rows are chosen in memory
         root = value.tensor.view
         made = []
         for coordinate in root.coords:

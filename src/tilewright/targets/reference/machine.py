@@ -20,6 +20,7 @@ from tilewright.targets.reference.engines import Engines
 from tilewright.targets.reference.extents import Extents
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.footprint import Footprint, Footprints
+from tilewright.targets.reference.gathers import Gathers
 from tilewright.targets.reference.leftovers import Leftovers
 from tilewright.targets.reference.memory import Buffer, poison
 from tilewright.targets.reference.numerics import Array, reduce_into
@@ -60,6 +61,7 @@ class Machine:
         self.checker = Checker(Remedies(kernel))
         self.footprints = Footprints(lanes, kernel.threads)
         self.extents = Extents(kernel)
+        self.gathers = Gathers(kernel)
         self.engines = Engines(lanes)
         self.signs = edges.Signs(kernel)
         self.leftovers = Leftovers(kernel)
@@ -144,6 +146,14 @@ class Machine:
         threads = self.footprints.threads(warp.rank, spread)
         return threads.stop - threads.start, spread.size_values
 
+    def footprint(self, warp: Warp, op: Op, value: Value, spread: Distribution) -> Footprint | None:
+        """What a warp touches of a tensor; it reads first what lies in memory of the place."""
+        env = self.gathers.environment(warp, value)
+        found = self.footprints.of(warp.rank, value, spread, env)
+        if self.check and found is not None and value.tensor.indices:
+            self.gathers.read(self, warp, op, value, found)
+        return found
+
     def load(
         self,
         warp: Warp,
@@ -156,7 +166,7 @@ class Machine:
     ) -> Array:
         """Read a tensor in memory; invalid elements are 0 or ``other``, what cannot be read is poison."""
         buffer = warp.block.buffers[value.buffer]
-        footprint = self.footprints.of(warp.rank, value, spread, warp.env)
+        footprint = self.footprint(warp, op, value, spread)
         result = np.zeros(self.shape(warp, spread), value.dtype.numpy)
         warp.loaded = None
         if footprint is None:
@@ -193,7 +203,7 @@ class Machine:
         An agent in the background delivers when its group completes.
         """
         buffer = warp.block.buffers[value.buffer]
-        footprint = self.footprints.of(warp.rank, value, spread, warp.env)
+        footprint = self.footprint(warp, op, value, spread)
         if footprint is None:
             return
         site = self.checker.site(op, value, "write")
@@ -207,7 +217,8 @@ class Machine:
             if reduction is not None:
                 self.checker.reduces(agent, site, buffer, at, lanes, reduction)
             else:
-                self.checker.writes(agent, site, buffer, at, lanes, self.engines.by_warp(op, value, spread))
+                once = self.gathers.once(self, agent, (site, value, buffer), at, lanes)
+                self.checker.writes(agent, site, buffer, *once, self.engines.by_warp(op, value, spread))
             self._count(site, buffer, footprint, vector)
             edges.mark(buffer, at, None if beyond is None or agent.in_background else beyond[touched])
         if reduction is not None:

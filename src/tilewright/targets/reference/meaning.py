@@ -33,7 +33,7 @@ REFERENCE = RuleTable(TARGET.name)
 # ---------------------------------------------------------------- memory and views
 
 
-@REFERENCE.rule(ops.Shared, ops.Reshape, ops.Partition)
+@REFERENCE.rule(ops.Shared, ops.Reshape, ops.Gather, ops.Partition)
 def _nothing(machine: Machine, warp: Warp, op: ops.Op) -> None:
     """Shared memory exists from the block's start, and a view is no action."""
 

@@ -47,7 +47,7 @@ def _places(
     machine: Machine, warp: Warp, value: Value, spread: Distribution, buffer: Buffer
 ) -> tuple[Array, Array, Array, Array] | None:
     """What a warp touches of a tensor: elements, their places in the history, in the tile, and the lanes."""
-    footprint = machine.footprints.of(warp.rank, value, spread, warp.env)
+    footprint = machine.footprints.of(warp.rank, value, spread, machine.gathers.environment(warp, value))
     if footprint is None:
         return None
     usable = footprint.valid & ~buffer.outside(footprint.offsets.ravel()).reshape(footprint.valid.shape)

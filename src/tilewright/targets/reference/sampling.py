@@ -14,7 +14,7 @@ import numpy as np
 from tilewright.ir.async_ops import Arrive, Wait
 from tilewright.ir.copies import Copy, is_bulk
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import For, If, Let, ReadIndex, Reshape, SetVariable, Variable
+from tilewright.ir.ops import For, Gather, If, Let, ReadIndex, Reshape, SetVariable, Variable
 from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.symbolic.expr import add, all_of, expand, less, mul
 from tilewright.symbolic.nodes import Add, And, Cond, Int, Less, Not, Or, Sym
@@ -44,7 +44,7 @@ def representatives(kernel: Kernel, env: Mapping[Sym, int], extents: Sequence[in
     """
     if any(isinstance(op, Variable | SetVariable) and _varies(kernel, op) for op in kernel.walk()):
         return None
-    if any(isinstance(op, ReadIndex) for op in kernel.walk()):
+    if any(isinstance(op, ReadIndex | Gather) for op in kernel.walk()):
         return None  # blocks of one place in their grids may find different integers
     blocks = all_blocks(extents)
     known = block_symbols(kernel, blocks)

@@ -8,20 +8,22 @@ before the first store, so that loads overlap.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 
 from tilewright.dtypes import DType
 from tilewright.ir.ops import Copy
 from tilewright.ir.types import Memory, Value
-from tilewright.symbolic.expr import add, mul, xor
-from tilewright.symbolic.nodes import TRUE, Cond, Constant, Int, Sym
-from tilewright.symbolic.rebuilding import symbols
+from tilewright.symbolic.expr import add, xor
+from tilewright.symbolic.nodes import TRUE, Cond, Constant, Element, Int, Sym
+from tilewright.symbolic.rebuilding import symbols, with_elements
 from tilewright.targets.simt.arithmetic import rounded
 from tilewright.targets.simt.conversion import converted
 from tilewright.targets.simt.emitter import LOOPS, Scope, SimtEmitter, walk_of
+from tilewright.targets.simt.rows import read_rows
 from tilewright.targets.simt.swizzled import split_flips
 from tilewright.targets.simt.thread_values import (
     Walk,
@@ -29,6 +31,7 @@ from tilewright.targets.simt.thread_values import (
     split_offset,
     split_valid,
     thread_coordinate,
+    turn,
     walk,
 )
 from tilewright.threads.distribution import Distribution
@@ -94,11 +97,21 @@ class Access:
 
 
 def place(
-    scope: Scope, wanted: str, tensor: Value, at: Sequence[Int], loops: Sequence[Sym], *, const: bool
+    scope: Scope,
+    wanted: str,
+    tensor: Value,
+    at: Sequence[Int],
+    loops: Sequence[Sym],
+    *,
+    const: bool,
+    rows: Mapping[Element, Int] = MappingProxyType({}),
 ) -> tuple[str, Int]:
-    """Declare where a thread starts in a tensor: the name of a pointer, and what the loops add to it."""
+    """Declare where a thread starts in a tensor: the name of a pointer, and what the loops add to it.
+
+    ``rows`` is what `read_rows` declared.
+    """
     sizes = scope.emitter.sizes
-    offset = tensor.tensor.view.at(tuple(at))
+    offset = with_elements(tensor.tensor.view.at(tuple(at)), rows)
     flipped = split_flips(offset, scope.own) if tensor.tensor.memory is Memory.SHARED else None
     if flipped is None:
         base, step = split_offset(offset, loops, sizes)
@@ -124,11 +137,11 @@ def access(
     """Declare what one side of a copy needs before its loops."""
     emitter = scope.emitter
     outside = repeated(emitter, tensor.dtype, vector, other) if other != 0 else ""
-    view = tensor.tensor.view
-    valid = view.valid_at(tuple(at))
+    rows = read_rows(scope, tensor, at, loops)
+    valid = with_elements(tensor.tensor.view.valid_at(tuple(at)), rows)
     # Of a tile of one element the coordinate is known, and so may be whether it exists.
     outer, inner = split_valid(valid if isinstance(valid, Cond) else Constant(bool(valid)), loops)
-    pointer, step = place(scope, wanted, tensor, at, loops, const=const)
+    pointer, step = place(scope, wanted, tensor, at, loops, const=const, rows=rows)
     if not loops:
         word = emitter.word(tensor.dtype, vector)
         return Access(pointer, step, "", outer, tensor.dtype, word, vector, outside)
@@ -261,9 +274,11 @@ def _between_memories(emitter: SimtEmitter, op: Copy) -> None:
         path, at = plan(scope, spread, vector, staged)
         first = len(path.loops) - path.batch
         outer, inner = path.loops[:first], path.loops[first:]
-        source = access(scope, "from", op.source, at, path.loops, vector, const=True, other=op.other)
-        target = access(scope, "to", op.target, at, path.loops, vector, const=False)
+        # Integers that place accesses lie in registers, which only unrolled loops may index.
+        chosen = bool(op.source.tensor.indices or op.target.tensor.indices)
+        sides = None if chosen else _sides(scope, op, at, path.loops)
         with emitter.loops(outer, unroll=False):
+            source, target = sides or _sides(scope, op, at, inner)
             if not inner:
                 emitter.line(
                     f"const {source.word} {(moved := scope.name('moved'))} = {source.load(emitter)};"
@@ -272,13 +287,22 @@ def _between_memories(emitter: SimtEmitter, op: Copy) -> None:
                 return
             moved = scope.name("moved")
             emitter.line(f"{source.word} {moved}[{math.prod(extent(loop) for loop in inner)}];")
-            place = f"{moved}[{emitter.spell(_number(inner))}]"
+            place = f"{moved}[{emitter.spell(turn(inner))}]"
             emitter.one_line(inner, f"{place} = {source.load(emitter)};")
             if op.source.dtype == op.target.dtype:
                 emitter.one_line(inner, target.store(emitter, place))
             else:
                 with emitter.loops(inner):
                     _put(scope, op, target, place)
+
+
+def _sides(scope: Scope, op: Copy, at: Sequence[Int], loops: Sequence[Sym]) -> tuple[Access, Access]:
+    """Declare what both sides of a copy between memories need before loops."""
+    vector = op.vector or 1
+    return (
+        access(scope, "from", op.source, at, loops, vector, const=True, other=op.other),
+        access(scope, "to", op.target, at, loops, vector, const=False),
+    )
 
 
 def _put(scope: Scope, op: Copy, target: Access, word: str) -> None:
@@ -295,11 +319,3 @@ def _put(scope: Scope, op: Copy, target: Access, word: str) -> None:
         emitter.line(f"{emitter.array(op.target.dtype, packed, target.vector, width)};")
         _convert(scope, word, op.source.dtype, f"{packed}[{{}}]", op.target.dtype, target.vector)
         emitter.statement(target.store(emitter, f"*(const {target.word}*){packed}"))
-
-
-def _number(loops: Sequence[Sym]) -> Int:
-    """The number of a turn of nested loops."""
-    number: Int = 0
-    for loop in loops:
-        number = add(mul(number, extent(loop)), loop)
-    return number

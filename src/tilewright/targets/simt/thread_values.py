@@ -92,6 +92,14 @@ def extent(loop: Sym) -> int:
     return loop.high + 1
 
 
+def turn(loops: Sequence[Sym]) -> Int:
+    """The number of a turn of nested loops."""
+    number: Int = 0
+    for loop in loops:
+        number = add(mul(number, extent(loop)), loop)
+    return number
+
+
 def walk(
     modes: Sequence[Mode], rank: int, vector: int, names: Iterable[str], batch: int | None = None
 ) -> Walk:

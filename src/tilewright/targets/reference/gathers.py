@@ -1,0 +1,122 @@
+"""Rows that are chosen in memory: what accesses through such views read first, and what that shows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import Gather, Op
+from tilewright.ir.types import Value
+from tilewright.symbolic.nodes import Element, Sym
+from tilewright.symbolic.rebuilding import elements, evaluate, split_elements
+from tilewright.targets.reference.agents import Agent
+from tilewright.targets.reference.findings import Kind
+from tilewright.targets.reference.footprint import Footprint
+from tilewright.targets.reference.memory import Buffer
+from tilewright.targets.reference.numerics import Array
+from tilewright.targets.reference.state import Warp
+
+if TYPE_CHECKING:
+    from tilewright.targets.reference.machine import Machine
+
+
+class Gathers:
+    """The integers in memory by which the views of a kernel choose rows."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self._of: dict[Value, tuple[Gather, ...]] = {}
+        self._elements: dict[Value, tuple[Element, ...]] = {}
+        for op in kernel.walk():
+            for result in op.results:
+                sources = (self._of.get(source, ()) for source in op.operands)
+                own = (op,) if isinstance(op, Gather) else ()
+                if gathers := (*(gather for known in sources for gather in known), *own):
+                    self._of[result] = gathers
+
+    def environment(self, warp: Warp, value: Value) -> Mapping[Sym, Any]:
+        """The integers by which a warp's access to a tensor is placed; those in memory as functions."""
+        if not value.tensor.indices:
+            return warp.env
+        tables = {
+            Sym(index.buffer.name): partial(_integers, warp.block.buffers[index.buffer])
+            for index in value.tensor.indices
+        }
+        return {**warp.env, **tables}
+
+    def read(self, machine: Machine, warp: Warp, op: Op, value: Value, footprint: Footprint) -> None:
+        """Read what places an access: in order with what others write, inside of the index, naming rows."""
+        view = value.tensor.view
+        if value not in self._elements:
+            self._elements[value] = elements((view.valid, view.offset))
+        places = np.moveaxis(footprint.coordinates, -1, 0)
+        env = {**self.environment(warp, value), **dict(zip(view.coords, places, strict=True))}
+        shape = footprint.valid.shape
+        known = np.broadcast_to(np.asarray(evaluate(split_elements(view.valid)[0], env), bool), shape)
+        for element in self._elements[value]:
+            gather = next(g for g in self._of[value] if g.index.buffer.name == element.table.name)
+            at = np.broadcast_to(np.asarray(evaluate(element.at, env), np.int64), shape)
+            self._read_one(machine, warp, op, gather, (at[known], np.nonzero(known)[0]))
+
+    def _read_one(
+        self, machine: Machine, warp: Warp, op: Op, gather: Gather, wanted: tuple[Array, Array]
+    ) -> None:
+        buffer = warp.block.buffers[gather.index.buffer]
+        at, lanes = np.unique(np.stack(wanted), axis=1) if len(wanted[0]) else wanted
+        lanes = lanes.astype(np.int16)
+        site = machine.checker.site(op, gather.index, "read")
+        outside = buffer.outside(at)
+        if outside.any():
+            reason = f"{buffer.owner} has the elements 0 to {len(buffer.elements) - 1}"
+            missing = at[outside], lanes[outside]
+            machine.checker.defect(Kind.OUT_OF_BOUNDS, warp.agent, site, buffer, *missing, reason)
+        at, lanes = at[~outside], lanes[~outside]
+        machine.checker.reads(warp.agent, site, buffer, at, lanes)
+        if gather.padded:
+            return
+        extent = warp.int(gather.source.tensor.shape[gather.dim])
+        rows = buffer.elements[at].astype(np.int64)
+        strange = (rows < 0) | (rows >= extent)
+        if strange.any():
+            reason = (
+                f"row {rows[strange][0]} of {gather.source}, of {extent} along dimension {gather.dim}, "
+                "reads as other= says and is not written; if that is meant, say "
+                f"rows({gather.index}, padded=True)"
+            )
+            machine.checker.defect(Kind.RANGE, warp.agent, site, buffer, at[strange], lanes[strange], reason)
+
+    def once(
+        self,
+        machine: Machine,
+        agent: Agent,
+        access: tuple[int, Value, Buffer],
+        at: Array,
+        lanes: Array,
+    ) -> tuple[Array, Array]:
+        """The elements that a warp writes, each once; those of rows that are chosen twice are found."""
+        site, value, buffer = access
+        if value not in self._of:
+            return at, lanes
+        found, first, counts = np.unique(at, return_index=True, return_counts=True)
+        again = np.isin(at, found[counts > 1])
+        again[first] = False
+        if again.any():
+            index = self._of[value][-1].index
+            reason = (
+                f"{index} names one row twice, and the operation writes it twice, in no order; nearest legal "
+                'choice: rows that differ, or a copy with reduction="add"'
+            )
+            machine.checker.defect(Kind.DUPLICATE, agent, site, buffer, at[again], lanes[again], reason)
+        return at[first], lanes[first]
+
+
+def _integers(buffer: Buffer, at: Any) -> Any:
+    """Elements of a buffer as integers; -1, which is no row, where it has none."""
+    at = np.asarray(at)
+    inside = ~buffer.outside(at.ravel()).reshape(at.shape)
+    found = np.full(at.shape, -1, np.int64)
+    found[inside] = buffer.elements[at[inside]]
+    return found if found.ndim else int(found)

@@ -1,0 +1,192 @@
+"""Rows that are chosen in memory: what NumPy gathers and scatters, on every target that runs here."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.targets.gathered import Strided, columns, expected_rows, gather, scatter
+
+import tilewright as tw
+from tilewright.runtime.nvrtc import compile_text
+from tilewright.targets import cuda
+
+TARGETS = pytest.mark.parametrize("target", ["reference", "cpu"])
+WAYS = ("shared", "async", "registers")
+
+
+def numbers(rng: np.random.Generator, rows: int, count: int, dtype: str) -> np.ndarray:
+    """Rows, some of which do not exist."""
+    low = 0 if dtype == "u8" else -2
+    return rng.integers(low, rows + 2, count).astype(tw.dtype(dtype).numpy)
+
+
+SIZES = st.tuples(*(st.integers(0, most) for most in (45, 35, 30, 4, 2**31)))
+GATHERS = [
+    ("shared", "global", "i32", 2.5),
+    ("async", "shared", "i64", 0.0),
+    ("registers", "global", "u8", -1.0),
+]
+
+
+@TARGETS
+@pytest.mark.parametrize("unit", [1, 8], ids=["odd", "whole"])
+@pytest.mark.parametrize(("way", "index", "dtype", "outside"), GATHERS)
+@settings(max_examples=5, deadline=None, derandomize=True)
+@given(sizes=SIZES)
+def test_gathering_is_numpys(
+    sizes: tuple[int, ...], way: str, index: str, dtype: str, outside: float, unit: int, target: str
+) -> None:
+    rows, count, width, gap = (extent(size, unit) for size in sizes[:4])
+    rng = np.random.default_rng(sizes[4])
+    x, chosen = rng.standard_normal((rows, width)).astype(np.float32), numbers(rng, rows, count, dtype)
+    source, found = Strided(x, gap - unit), Strided(np.full((count, width), 9, np.float32), 0)
+    done = gather(source.array, chosen, found.array, way=way, index=index, outside=outside, target=target)
+    assert done.target == target
+    np.testing.assert_array_equal(found.array, expected_rows(x, chosen, outside))
+    assert found.is_untouched
+
+
+def extent(size: int, unit: int) -> int:
+    """A multiple of the unit; of one, an odd number, so that all arrays of a test are of one class."""
+    return 2 * size + 1 if unit == 1 else unit * (size % 8 + 1)
+
+
+@TARGETS
+@pytest.mark.parametrize(("way", "dtype"), [("registers", "i64"), ("direct", "u8")])
+@settings(max_examples=6, deadline=None, derandomize=True)
+@given(sizes=SIZES)
+def test_scattering_is_numpys(sizes: tuple[int, ...], way: str, dtype: str, target: str) -> None:
+    more, count, width, gap = (extent(size, 1) for size in sizes[:4])
+    rows, rng = count + more - 1, np.random.default_rng(sizes[4])
+    x = rng.standard_normal((count, width)).astype(np.float32)
+    index = rng.permutation(rows)[:count].astype(tw.dtype(dtype).numpy)
+    missing = rng.random(count) < 0.2
+    index[missing] = 255 if dtype == "u8" else -1
+    y = Strided(np.full((rows, width), 5, np.float32), gap - 1)
+    expected = y.array.copy()
+    expected[index[~missing]] = x[~missing]
+    assert scatter(x, index, y.array, way=way, target=target).target == target
+    np.testing.assert_array_equal(y.array, expected)
+    assert y.is_untouched
+
+
+@TARGETS
+def test_columns_are_gathered_along_their_dimension(target: str) -> None:
+    rng = np.random.default_rng(2)
+    x, index = rng.standard_normal((70, 41)).astype(np.float32), rng.integers(0, 41, 50)
+    y = np.full((70, 50), np.nan, np.float32)
+    assert columns(x, index, y, target=target).target == target
+    np.testing.assert_array_equal(y, x[:, index])
+
+
+def test_the_text_reads_each_row_once_and_moves_16_bytes() -> None:
+    x, index = np.zeros((64, 48), np.float32), np.zeros(64, np.int32)
+    for way in WAYS:
+        text = cuda.emit(gather.trace(x, index, x, way=way), "sm_90a").text
+        kernel = text[text.index("extern") :]
+        assert kernel.count("I[") == 1
+        assert "16 bytes at a time" in kernel
+        assert compile_text(text, "sm_90a")
+    assert "copy_async<16>" in cuda.emit(gather.trace(x, index, x, way="async"), "sm_90a").text
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("index", ["global", "shared"])
+def test_nothing_is_found_in_what_is_right(way: str, index: str) -> None:
+    rng = np.random.default_rng(4)
+    x, given_rows = rng.standard_normal((50, 30)).astype(np.float32), numbers(rng, 50, 40, "i32")
+    y = np.zeros((40, 30), np.float32)
+    assert not gather.check(x, given_rows, y, way=way, index=index).findings
+
+
+@tw.kernel(X="M N", I="R", Y="R N")
+def strict(X, I, Y, *, barrier=True, threads=32):
+    """`gather` without rows outside; the index goes through shared memory."""
+    r = tw.block_index(tw.ceil_div(I.shape[0], 32))
+    staged = tw.shared((32,), tw.i32)
+    tw.copy(I.tile((32,), (r,)), staged, threads=32)
+    if barrier:
+        tw.barrier()
+    tw.copy(X[staged, :][:, 0:8], Y.tile((32, 8), (r, 0)), threads=threads)
+
+
+def test_an_index_that_is_not_ready_is_found() -> None:
+    x, y, index = np.zeros((9, 8), np.float32), np.zeros((32, 8), np.float32), np.zeros(32, np.int32)
+    assert not strict.check(x, index, y).findings
+    found = strict.check(x, index, y, barrier=False).findings
+    assert {finding.kind.value for finding in found} == {"write-read race"}
+    assert {finding.tensor for finding in found} == {"staged"}
+
+
+def test_rows_outside_are_found_unless_they_are_meant() -> None:
+    x, y, index = np.zeros((9, 8), np.float32), np.zeros((32, 8), np.float32), np.zeros(32, np.int32)
+    index[7] = 9
+    [found] = strict.check(x, index, y).findings
+    assert found.kind.value == "integer outside of its range"
+    assert "row 9 of X" in found.reason
+    index[7] = -1
+    [found] = strict.check(x, index, y).findings
+    assert "row -1 of X" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("pair", "kind"),
+    [
+        ((3, 19), "one row written twice"),  # by one thread, or by two lanes of a warp
+        ((3, 4), "one row written twice"),
+        ((3, 31), "write-write race"),  # by two warps
+        ((3, 40), "write-write race"),  # by two blocks
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("way", ["registers", "direct"])
+def test_rows_that_are_scattered_twice_are_found(pair: tuple[int, int], kind: str, way: str) -> None:
+    x, index = np.ones((50, 24), np.float32), np.arange(50)
+    y = np.zeros((60, 24), np.float32)
+    assert not scatter.check(x, index, y, way=way, partial=("Y",)).findings
+    index[pair[1]] = index[pair[0]]
+    found = scatter.check(x, index, y, way=way, partial=("Y",)).findings
+    assert kind in {finding.kind.value for finding in found}
+
+
+@tw.kernel(X="M N", I="R", F="R")
+def misused(X, I, F, *, how):
+    if how == "floats":
+        X[F]
+    elif how == "rank":
+        X[X]
+    elif how == "two":
+        X[I, I]
+    elif how == "dim":
+        X.rows(I, 2)
+    elif how == "again":
+        X.rows(I).rows(I, 1)
+    elif how == "chosen":
+        X.rows(I.rows(I))
+    elif how == "element":
+        tw.index(I[I][0])
+    else:
+        mma = tw.TiledMma(tw.atoms.fma(tw.f32, tw.f32, (4, 8), (1, 1)))
+        s = tw.shared((8, 8), tw.f32)
+        tw.mma(s[0:4, :], s.rows(I.tile((8,), (0,))), tw.accumulator(mma))
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("floats", "of rank 1 and f32; nearest"),
+        ("rank", "of rank 2"),
+        ("two", "one tensor of integers"),
+        ("dim", "dimension 2 of X"),
+        ("again", "a copy of it in shared memory"),
+        ("chosen", "a copy of it in shared memory"),
+        ("element", "read from I itself"),
+        ("mma", "are chosen by I_tile"),
+    ],
+)
+def test_refusals_say_what_to_write(how: str, message: str) -> None:
+    x, i, f = np.zeros((8, 8), np.float32), np.zeros(8, np.int32), np.zeros(8, np.float32)
+    with pytest.raises(tw.TilewrightError, match=message):
+        misused(x, i, f, how=how, target="reference")
