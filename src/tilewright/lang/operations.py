@@ -115,7 +115,7 @@ def shared(
 def _swizzled(view: View, swizzle: int, kind: DType) -> View:
     """The view under the hardware's swizzle of 128-byte rows."""
     columns = 128 // kind.bytes
-    if swizzle != 128 or view.shape[-1] != columns:
+    if swizzle != 128 or view.shape[-1:] != (columns,):
         raise TraceError(
             f"swizzle={swizzle} of rows of {view.shape[-1]} {kind}; nearest legal choice: swizzle=128 "
             f"with rows of {columns}",

@@ -82,8 +82,11 @@ def kernel_text(listing: Listing) -> str:
 
 def source(listings: Mapping[str, Listing]) -> str:
     """One C++ text with every kernel in a namespace of its own, and a function to call each."""
-    used = prelude("\n".join(kernel_text(listing) for listing in listings.values()))
+    kernels = "\n".join(kernel_text(listing) for listing in listings.values())
+    used = prelude(kernels, {})
     pieces = [OVERRIDES.get(name, text) for name, text in PIECES.items() if text in used]
+    # Instructions that are spelled from atoms are no pieces of the prelude.
+    pieces += [text for name, text in OVERRIDES.items() if name not in PIECES and f"{name}(" in kernels]
     assert not [text for text in pieces if "asm" in text]
     parts = [f'#include "{HEADER}"', *pieces]
     for at, listing in enumerate(listings.values()):
