@@ -39,15 +39,15 @@ def gather(X, I, Y, *, way, index="global", outside=0.0):
 
 
 @tw.kernel(X="R N", I="R", Y="M N")
-def scatter(X, I, Y, *, way):
-    """``Y[I[r]] = X[r]``."""
+def scatter(X, I, Y, *, way, reduction=None):
+    """``Y[I[r]] = X[r]``, or reduced into it."""
     r, n = tw.block_index(tw.ceil_div(X.shape, (ROWS, COLUMNS)))
     source = X.tile((ROWS, COLUMNS), (r, n))
     chosen = Y.rows(I, padded=True).tile((ROWS, COLUMNS), (r, n))
     if way == "registers":
-        tw.copy(tw.load(source, SPREAD), chosen)
+        tw.copy(tw.load(source, SPREAD), chosen, reduction=reduction)
         return
-    tw.copy(source, chosen, threads=96)
+    tw.copy(source, chosen, threads=96, reduction=reduction)
 
 
 @tw.kernel(X="M N", I="R", Y="M R")

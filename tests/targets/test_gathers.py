@@ -73,6 +73,23 @@ def test_scattering_is_numpys(sizes: tuple[int, ...], way: str, dtype: str, targ
 
 
 @TARGETS
+@pytest.mark.parametrize("way", ["registers", "direct"])
+@pytest.mark.parametrize("reduction", ["add", "max"])
+def test_rows_that_are_named_twice_may_be_reduced(reduction: str, way: str, target: str) -> None:
+    rng = np.random.default_rng(8)
+    x, index = rng.integers(-9, 9, (75, 53)).astype(np.int32), rng.integers(-1, 20, 75)
+    y = Strided(rng.integers(-9, 9, (19, 53)).astype(np.int32), 4)
+    expected, inside = y.array.copy(), (index >= 0) & (index < 19)
+    combine = np.add if reduction == "add" else np.maximum
+    combine.at(expected, index[inside], x[inside])
+    done = scatter(x, index, y.array, way=way, reduction=reduction, target=target)
+    assert done.target == target
+    np.testing.assert_array_equal(y.array, expected)
+    assert y.is_untouched
+    assert not scatter.check(x, index, y.array, way=way, reduction=reduction, partial=("Y",)).findings
+
+
+@TARGETS
 def test_columns_are_gathered_along_their_dimension(target: str) -> None:
     rng = np.random.default_rng(2)
     x, index = rng.standard_normal((70, 41)).astype(np.float32), rng.integers(0, 41, 50)
