@@ -24,6 +24,7 @@ from .kernels import (
     maps,
     pipelined_gemm,
     replicated,
+    rows,
     through_everything,
     through_matrices,
     through_shared,
@@ -111,6 +112,13 @@ def _im2col(divisor: int, stride: Any = 1, dilation: Any = 1, padding: Any = 0) 
 
 
 CASES: dict[str, Callable[[], Kernel]] = {
+    "rows": lambda: rows.trace(
+        matrix(tw.f32, (1, 16), 16),
+        TensorSpec(tw.i32, 1, 0, (1,), (1,), 16, False),
+        matrix(tw.f32, (1, 16), 16),
+        tile=(128, 64),
+        threads=64,
+    ),
     "im2col": lambda: _im2col(16),
     "im2col_ragged": lambda: _im2col(1, stride=(2, 1), dilation=(1, 2), padding=((1, 0), 2)),
     "basic_gemm_f16": lambda: _gemm(tw.f16, tw.f16, MMA_F16, (256, 128, 32), 256, 8, True),

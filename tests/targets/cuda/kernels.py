@@ -216,3 +216,17 @@ def im2col(X, Y, *, stride, dilation, padding):
     matrix = X.im2col((1, 2), (3, 2), stride=stride, dilation=dilation, padding=padding)
     i, j = tw.block_index(tw.ceil_div(Y.shape, (16, 32)))
     tw.copy(matrix.tile((16, 32), (i, j)), Y.tile((16, 32), (i, j)), threads=(8, 8))
+
+
+@tw.kernel(X="M N", I="P", Y="P N")
+def rows(X, I, Y, *, tile, threads):
+    """``Y[p] = X[I[p]]`` or -1, and over it ``X[I[p] + 1]`` if the first index of a tile is positive."""
+    p, n = tw.block_index(tw.ceil_div(Y.shape, tile))
+    staged = tw.shared(tile, X.dtype)
+    chosen = X.rows(I, padded=True).tile(tile, (p, n))
+    tw.copy(chosen, staged, threads=threads, other=-1)
+    tw.barrier()
+    tw.copy(staged, Y.tile(tile, (p, n)), threads=threads)
+    first = tw.index(I[p * tile[0]])
+    for k in tw.range(tw.maximum(first, 0)):
+        tw.copy(X.tile((1, tile[1]), (k, n)), Y.rows(I).tile((1, tile[1]), (p * tile[0], n)), threads=(1, 8))

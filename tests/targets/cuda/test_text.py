@@ -26,6 +26,7 @@ GOLDEN = (
     "pipelined_gemm_f16",
     "pipelined_gemm_f16_nn",
     "dependent",
+    "rows",
 )
 Cases = dict[str, Callable[[], Kernel]]
 
