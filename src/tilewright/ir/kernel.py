@@ -234,11 +234,15 @@ BARRIER_BYTES = 8
 
 
 def layout_shared(kernel: Kernel) -> tuple[dict[Value, int], int]:
-    """The byte offset of every shared tensor and barrier, and the total; they lie one after another."""
-    offsets: dict[Value, int] = {}
-    total = 0
+    """The byte offset of every shared tensor and barrier, and the total.
+
+    Those that no plan gives a place lie one after another, behind those that have one.
+    """
+    placed = [op for op in kernel.walk() if isinstance(op, Shared) and op.at is not None]
+    offsets: dict[Value, int] = {op.result: op.at for op in placed if op.at is not None}
+    total = max((offsets[op.result] + op.elems * op.dtype.bytes for op in placed), default=0)
     for op in kernel.walk():
-        if isinstance(op, Shared):
+        if isinstance(op, Shared) and op.at is None:
             total = -(-total // op.align) * op.align
             offsets[op.result] = total
             total += op.elems * op.dtype.bytes

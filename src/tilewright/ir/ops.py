@@ -61,7 +61,11 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Shared(Op):
-    """A tensor in shared memory, uninitialised; ``elems`` elements are allocated."""
+    """A tensor in shared memory, uninitialised; ``elems`` elements are allocated.
+
+    ``at`` is the byte of the block's shared memory at which it begins, where a plan says so; tensors that
+    overlap there share memory.  None: behind those that have a place, one after another.
+    """
 
     name = "shared"
     roles: ClassVar = {"result": "defines"}
@@ -70,9 +74,10 @@ class Shared(Op):
     view: View
     elems: int
     align: int = 128
+    at: int | None = None
 
     @staticmethod
-    def infer(dtype: DType, view: View, elems: int, align: int = 128) -> Type:
+    def infer(dtype: DType, view: View, elems: int, align: int = 128, at: int | None = None) -> Type:
         """Type of the result."""
         return TensorType(Memory.SHARED, dtype, view, align)
 

@@ -26,6 +26,12 @@ def verify_shared(op: Shared) -> Iterator[Violation]:
             f"tw.shared({least}, tw.{op.dtype})",
         )
         return
+    if op.at is not None and (op.at < 0 or op.at % op.align):
+        yield op.violation(
+            "shared allocation",
+            f"{op.result} lies at byte {op.at}; it wants a multiple of its alignment, {op.align} bytes",
+            f"at={max(-(-op.at // op.align), 0) * op.align}",
+        )
     if isinstance(op.view.elems, int) and op.view.elems > op.elems:
         yield op.violation(
             "shared allocation",

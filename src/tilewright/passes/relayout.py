@@ -73,10 +73,9 @@ def _with_view(kernel: Kernel, shared: Shared, view: View) -> Kernel:
     def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
         if op is not shared:
             return None
-        name = shared.result.name
-        return (
-            make(Shared, name, op.location, dtype=shared.dtype, view=view, elems=elems, align=shared.align),
-        )
+        kept = {"dtype": shared.dtype, "view": view, "elems": elems, "align": shared.align}
+        at = shared.at if elems == shared.elems else None
+        return (make(Shared, shared.result.name, op.location, **kept, at=at),)
 
     return rewrite_kernel(kernel, change)
 

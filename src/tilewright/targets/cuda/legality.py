@@ -14,6 +14,7 @@ from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Elementwise, Mma, Op, Shared
 from tilewright.ir.types import Value
+from tilewright.passes.shared_plan import plan_shared
 from tilewright.targets.atoms import TENSOR_CORE, is_listed
 from tilewright.targets.cuda.prelude import DIALECT
 from tilewright.targets.cuda.registers import too_many_registers
@@ -95,7 +96,7 @@ def _clusters(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
 
 def _shared(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
     total = kernel.shared_bytes
-    if total <= arch.shared_bytes:
+    if total <= arch.shared_bytes or (total := plan_shared(kernel)[0].shared_bytes) <= arch.shared_bytes:
         return
     tensors = [op for op in kernel.walk() if isinstance(op, Shared)]
     largest = max(tensors, key=lambda op: op.elems * op.dtype.bytes)

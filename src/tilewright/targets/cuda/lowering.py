@@ -8,6 +8,7 @@ from tilewright.passes.expand_mma import expand_mma
 from tilewright.passes.pipeline import Pass, Passed, run_passes
 from tilewright.passes.quotients import derive_inverses
 from tilewright.passes.relayout import relayout_shared
+from tilewright.passes.shared_plan import plan_shared
 from tilewright.passes.vectors import resolve_vectors, settle_async
 from tilewright.targets.cuda.banks import spread_over_banks
 from tilewright.targets.cuda.tensor_maps import derive_tensor_maps
@@ -38,6 +39,11 @@ PASSES: tuple[Pass, ...] = (
         "engines",
         "Copies whose engine nobody has said go by ldmatrix and stmatrix where these fit, else directly.",
         lambda kernel, arch: choose_engines(kernel, stores="sm_90" in arch.features),
+    ),
+    Pass(
+        "shared-plan",
+        "Tensors in shared memory whose lives do not meet lie in the same bytes.",
+        lambda kernel, arch: plan_shared(kernel),
     ),
     Pass(
         "tensor-maps",

@@ -79,6 +79,8 @@ class Checker:
                 "if another thread does later, no barrier makes this one wait"
             )
             self.defect(Kind.UNWRITTEN, agent, site, buffer, at[missing], lanes[missing], reason)
+        if buffer.overlaid:
+            self._replaced(agent, site, buffer, at, lanes, history.writes.event[places])
 
     def reduces(self, agent: Agent, site: int, buffer: Buffer, at: Array, lanes: Array, kind: str) -> None:
         """Lanes reduce into elements: each must come after all accesses but reductions of the same kind."""
@@ -96,6 +98,21 @@ class Checker:
             self._conflict(conflict, agent, site, buffer, at, lanes, late, events, event_lanes)
         crowd = history.reductions.setdefault(kind, Crowd())
         crowd.record(self.events, agent, self.events.append(agent, site), places, lanes, history.writes)
+
+    def _replaced(
+        self, agent: Agent, site: int, buffer: Buffer, at: Array, lanes: Array, writes: Array
+    ) -> None:
+        """Report elements that were written last as another tensor's, which lies in the same memory."""
+        for event in np.unique(writes[writes > 0]):
+            last = self._sites[self.events.sites[event]]
+            if last.value.buffer is buffer.owner:
+                continue
+            mine = writes == event
+            reason = (
+                f"{last.value.buffer}, which lies in the same shared memory, was written here last, "
+                f"at {last}: what {buffer.owner} held is lost"
+            )
+            self.defect(Kind.UNWRITTEN, agent, site, buffer, at[mine], lanes[mine], reason)
 
     def leaves_out(self, agent: Agent, site: int, buffer: Buffer, at: Array, lanes: Array) -> None:
         """Lanes would write elements, but for an edge of the view that they write through."""

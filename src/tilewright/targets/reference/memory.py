@@ -148,6 +148,7 @@ class Buffer:
         beyond: which elements of shared memory were read beyond the edge of an array; None if none were.
         first: where element 0 lies in the history, which buffers that overlap share.
         units: how many entries of the history one element takes.
+        overlaid: whether other tensors in shared memory lie in the same bytes, by a plan.
     """
 
     owner: Value
@@ -160,6 +161,7 @@ class Buffer:
     beyond: Array | None = None
     first: int = 0
     units: int = 1
+    overlaid: bool = False
 
     @property
     def bounds(self) -> tuple[int, int]:
@@ -210,6 +212,23 @@ def shared_buffer(owner: Value, elems: int, address: int, check: bool) -> Buffer
     history = History.blank(elems) if check else None
     elements = poison(owner.dtype, elems)
     return Buffer(owner, elements, address, False, partial(element_of, owner), None, history)
+
+
+def overlay(buffers: Iterable[Buffer]) -> None:
+    """Give tensors in shared memory that a plan lets overlap the same bytes, and one history."""
+    known = list(buffers)
+    for numbers in overlapping(buffer.bounds for buffer in known):
+        group = [known[number] for number in numbers]
+        if len(group) == 1:
+            continue
+        low, high = min(buffer.address for buffer in group), max(buffer.bounds[1] for buffer in group)
+        memory = np.empty(high - low, np.uint8)
+        for buffer in group:
+            start, end = buffer.address - low, buffer.bounds[1] - low
+            held = memory[start:end].view(buffer.elements.dtype)
+            held[:] = buffer.elements
+            buffer.elements, buffer.overlaid = held, True
+        share_histories(group, {buffer.owner for buffer in group})
 
 
 def array_buffer(owner: Value, array: Array, is_written: bool, check: bool) -> Buffer:

@@ -16,7 +16,7 @@ from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Sym
 from tilewright.targets.reference.agents import Agent, Clocks, Message, Proxy, no_clocks
 from tilewright.targets.reference.barriers import TransactionBarrier
-from tilewright.targets.reference.memory import Buffer, shared_buffer
+from tilewright.targets.reference.memory import Buffer, overlay, shared_buffer
 from tilewright.targets.reference.schedules import Skeleton
 from tilewright.targets.reference.state import BlockState, ClusterState, Slots, Warp
 
@@ -78,6 +78,7 @@ class Population:
                 op.result: shared_buffer(op.result, op.elems, self._addresses[op.result], self._check)
                 for op in self._shared
             }
+            overlay(shared.values())
             block = BlockState(index, rank, cluster, self._slots[rank], {**buffers, **shared})
             block.mbarriers = self._transaction_barriers(block)
             block.warps += (self._warp(block, number, scalars, env) for number in range(block.slots.warps))
