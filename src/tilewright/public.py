@@ -43,25 +43,14 @@ from tilewright.errors import (
     WrongResultError,
 )
 from tilewright.ir.mma import MmaAtom, TiledMma
+from tilewright.lang import functions
 from tilewright.lang.asynchrony import (
     role,
     role_barrier,
 )
 from tilewright.lang.control import MutableIndex, let, otherwise, range, unroll, var, when  # noqa: A004
 from tilewright.lang.fragments import Fragment, Number
-from tilewright.lang.functions import (
-    absolute,
-    exp,
-    exp2,
-    fma,
-    log,
-    maximum,
-    minimum,
-    rsqrt,
-    sqrt,
-    tanh,
-    where,
-)
+from tilewright.lang.functions import *  # noqa: F403
 from tilewright.lang.memory_integers import index
 from tilewright.lang.operations import (
     accumulator,
@@ -150,7 +139,6 @@ __all__ = [
     "TraceError",
     "View",
     "WrongResultError",
-    "absolute",
     "accumulator",
     "async_commit",
     "async_wait",
@@ -174,15 +162,12 @@ __all__ = [
     "derived",
     "draw",
     "dtype",
-    "exp",
-    "exp2",
     "f8e4m3",
     "f8e5m2",
     "f16",
     "f32",
     "f64",
     "fill",
-    "fma",
     "fragment",
     "i8",
     "i16",
@@ -194,10 +179,7 @@ __all__ = [
     "let",
     "like",
     "load",
-    "log",
     "matmul",
-    "maximum",
-    "minimum",
     "mma",
     "operand_a",
     "operand_b",
@@ -212,10 +194,7 @@ __all__ = [
     "role",
     "role_barrier",
     "row_major",
-    "rsqrt",
     "shared",
-    "sqrt",
-    "tanh",
     "u8",
     "u16",
     "u32",
@@ -224,9 +203,9 @@ __all__ = [
     "var",
     "warp_barrier",
     "when",
-    "where",
     "workspace",
 ]
+__all__ += functions.__all__
 
 
 _LATE = {"draw": "tilewright.inspect.draw", "Report": "tilewright.targets.reference.report"}

@@ -12,10 +12,11 @@ from typing import ClassVar
 
 from tilewright.dtypes import DType
 from tilewright.errors import Violation
+from tilewright.functions.table import FUNCTIONS
 from tilewright.ir import elementwise_legality, legality
 from tilewright.ir.async_ops import ASYNC_OPS
 from tilewright.ir.copies import ENGINES, Copy
-from tilewright.ir.elementwise import FUNCTIONS, result_dtype
+from tilewright.ir.elementwise import result_dtype
 from tilewright.ir.fragment_ops import FRAGMENT_OPS, Redistribute
 from tilewright.ir.gathers import Gather
 from tilewright.ir.integer_ops import INTEGER_OPS, GetVariable, Let, ReadIndex, SetVariable, Variable
@@ -204,7 +205,7 @@ class Elementwise(Op):
 
     def verify(self) -> Iterator[Violation]:
         """The function exists, with this many operands, over distributions that fit together."""
-        arity = FUNCTIONS[self.function]
+        arity = FUNCTIONS[self.function].arity
         if len(self.operands_) != arity:
             yield self.violation(
                 "elementwise", f"{self.function} takes {arity} operands, not {len(self.operands_)}"

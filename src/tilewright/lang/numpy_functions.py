@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.errors import TraceError
+from tilewright.functions.table import FUNCTIONS
 from tilewright.lang.source import here
 
 _OPERATORS: dict[str, Callable[..., Any]] = {
@@ -34,7 +35,8 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 """What NumPy calls when one of its numbers stands to the left of an operator."""
 
 _INSTEAD = {
-    **{name: f"tw.{name}(x)" for name in ("exp", "exp2", "log", "sqrt", "tanh", "absolute")},
+    **{name: f"tw.{name}(x)" for name, row in FUNCTIONS.items() if row.arity == 1 and row.c},
+    "absolute": "tw.absolute(x)",
     **{name: f"tw.{name}(x, y)" for name in ("maximum", "minimum")},
     "abs": "abs(x)",
     "fabs": "abs(x)",

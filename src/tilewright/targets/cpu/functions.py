@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from tilewright.dtypes import DType
+from tilewright.functions.table import FUNCTIONS
 from tilewright.targets.cpu import division, power
 from tilewright.targets.cpu.conversions import STORAGE
 
@@ -183,6 +184,10 @@ def _table() -> dict[str, tuple[tuple[str, ...], str]]:
             *(("log", _log(form)), ("tanh", _tanh(form))),
         ):
             found[f"{name}_{form.name}"] = ((bits,), text)
+    for row in (row for row in FUNCTIONS.values() if row.text):
+        narrow = f"static inline float {row.name}_f32(float x) {{ return (float){row.name}_f64((double)x); }}"
+        found[f"{row.name}_f64"] = (row.needs, row.text)
+        found[f"{row.name}_f32"] = ((f"{row.name}_f64",), narrow)
     return {**found, **division.SNIPPETS, **power.SNIPPETS}
 
 
@@ -211,7 +216,7 @@ def spell(function: str, dtype: DType, operands: Sequence[str]) -> tuple[str, tu
     """C++ for an elementwise function, and the names of the `SNIPPETS` that it calls.
 
     Args:
-        function: a name of `tilewright.ir.elementwise.FUNCTIONS` other than convert and select.
+        function: a name of `tilewright.functions.table.FUNCTIONS` other than convert and select.
         dtype: what the operands are computed in.
         operands: names or literals.
 
@@ -245,7 +250,7 @@ def spell(function: str, dtype: DType, operands: Sequence[str]) -> tuple[str, tu
             return f"{function}<{STORAGE[dtype.name]}>({', '.join(operands)})", (function,)
         case "pow":
             return f"pow_f32({', '.join(operands)})", ("pow_f32",)
-        case "exp" | "exp2" | "log" | "tanh":
+        case _ if f"{function}_{dtype.name}" in SNIPPETS:
             return f"{function}_{dtype.name}({operands[0]})", (f"{function}_{dtype.name}",)
         case _:
             return _PLAIN[function].format(*operands), ()

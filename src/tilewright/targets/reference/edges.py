@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import limits
+from tilewright.functions.table import FUNCTIONS
 from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Kernel
@@ -31,12 +32,6 @@ from tilewright.targets.reference.findings import Access, Finding, Kind
 from tilewright.targets.reference.memory import Buffer
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.state import Registers
-
-NON_NEGATIVE = ("abs", "exp", "exp2", "sqrt")
-"""Functions without negative results."""
-
-KEEPING = {"add": all, "mul": all, "div": all, "min": all, "max": any, "pow": all, "fma": all, "rsqrt": all}
-"""Functions whose result is not negative if all, or any, of their operands are not."""
 
 MASKED = 1e4
 """Numbers of this size stand for what a mask leaves out of an extreme, where that is not infinite."""
@@ -73,14 +68,16 @@ class Signs:
 
     def _of(self, op: Elementwise) -> bool:
         operands = op.operands_[1:] if op.function == "select" else op.operands_
-        if op.function in NON_NEGATIVE:
+        row = FUNCTIONS[op.function]
+        if row.non_negative:
             return op.result.dtype.is_float  # the least integer has no absolute value
         if op.function == "mul" and operands[0] is operands[1] and op.result.dtype.is_float:
             return True
         if op.function in ("select", "convert", "saturate"):
             return all(map(self.is_positive_or_0, operands))
-        over = KEEPING.get(op.function)
-        return over is not None and op.result.dtype.is_float and over(map(self.is_positive_or_0, operands))
+        if row.keeps_sign is None or not op.result.dtype.is_float:
+            return False
+        return row.keeps_sign(map(self.is_positive_or_0, operands))
 
 
 # ---------------------------------------------------------------- marks

@@ -6,15 +6,13 @@ floats to integers truncate and saturate; NaN becomes 0.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from fractions import Fraction
-from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from tilewright.dtypes import DType, f32
+from tilewright.functions.table import FUNCTIONS
 from tilewright.ir.elementwise import COMPARISON, CONVERSION, clamped_in, saturation
 from tilewright.ir.mma import MmaAtom
 
@@ -143,90 +141,6 @@ def keep_fraction(values: Array, bits: int, rounding: str = "nearest") -> Array:
     return kept
 
 
-def _shift(function: Callable[..., Any], left: Array, count: Array) -> Array:
-    """``left`` shifted; a count outside of its bits, negative or large, shifts all of them out."""
-    bits = left.dtype.itemsize * 8
-    count = np.asarray(count, left.dtype)
-    inside = (count >= 0) & (count < bits)
-    near = function(left, np.where(inside, count, np.asarray(bits - 1, left.dtype)))
-    away = near if function is np.right_shift and left.dtype.kind == "i" else np.zeros_like(near)
-    return np.asarray(np.where(inside, near, away), left.dtype)
-
-
-def _rounding_down(function: Callable[..., Any], left: Array, right: Array) -> Array:
-    """Quotient or rest as Python has them; of integers divided by 0, 0."""
-    if left.dtype.kind not in "iu":
-        return np.asarray(function(left, right))
-    zero = np.equal(right, 0)
-    made = function(left, np.where(zero, np.asarray(1, right.dtype), right))
-    return np.asarray(np.where(zero, 0, made), left.dtype)
-
-
-def fma(x: Array, y: Array, z: Array) -> Array:
-    """``x * y + z`` of f32 or f64 arrays, rounded once.
-
-    Example:
-        >>> one = np.float32([1 + 2**-23])
-        >>> float((one * one - one)[0]), float(fma(one, one, -one)[0])
-        (1.1920928955078125e-07, 1.1920930376163597e-07)
-    """
-    x, y, z = np.broadcast_arrays(x, y, z)
-    plain: Array = np.asarray(x.astype(np.float64) * y + z)
-    finite = np.asarray(np.isfinite(x) & np.isfinite(y) & np.isfinite(z))
-    if x.dtype == np.float64:
-        for at in (at for at in np.ndindex(plain.shape) if finite[at]):
-            a, b, c = (Fraction(float(value[at])) for value in (x, y, z))
-            plain[at] = _nearest(a * b + c, zero=float(plain[at]))
-        return plain
-    # The product is exact; an odd last bit of the sum keeps the second rounding from seeing a tie.
-    product = x.astype(np.float64) * y
-    other = plain - product
-    lost = np.where(finite, (product - (plain - other)) + (z - other), 0.0)
-    even = plain.view(np.int64) % 2 == 0
-    odd = np.where((lost != 0) & even, np.nextafter(plain, np.copysign(np.inf, lost)), plain)
-    return np.asarray(odd.astype(x.dtype))
-
-
-def _nearest(value: Fraction, zero: float) -> float:
-    """The nearest f64; of 0, that with the right sign."""
-    try:
-        return float(value) if value else zero
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
-
-
-_FUNCTIONS: dict[str, Callable[..., Any]] = {
-    "add": np.add,
-    "sub": np.subtract,
-    "mul": np.multiply,
-    "div": np.divide,
-    "floordiv": partial(_rounding_down, np.floor_divide),
-    "mod": partial(_rounding_down, np.remainder),
-    "pow": np.power,
-    "min": np.minimum,
-    "max": np.maximum,
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-    "invert": np.invert,
-    "shift_left": partial(_shift, np.left_shift),
-    "shift_right": partial(_shift, np.right_shift),
-    "neg": np.negative,
-    "abs": np.abs,
-    "exp": np.exp,
-    "exp2": np.exp2,
-    "log": np.log,
-    "sqrt": np.sqrt,
-    "rsqrt": lambda x: (1 / np.sqrt(x)).astype(x.dtype),
-    "tanh": np.tanh,
-    "fma": fma,
-    "less": np.less,
-    "less_equal": np.less_equal,
-    "equal": np.equal,
-    "not_equal": np.not_equal,
-}
-
-
 REDUCTIONS: dict[str, Callable[[Array, Array], Array]] = {
     "sum": np.add,
     "max": np.maximum,
@@ -266,7 +180,7 @@ def elementwise(
     """``function(operands...)``, computed wide and rounded once to ``result``.
 
     Args:
-        function: a name of `tilewright.ir.elementwise.FUNCTIONS`.
+        function: a name of `tilewright.functions.table.FUNCTIONS`.
         operands: arrays, or plain numbers.
         dtypes: the dtype of each array; None for a plain number, which takes the computing dtype.
         result: dtype of the result.
@@ -292,6 +206,8 @@ def elementwise(
             for arm, dtype in zip(arms, dtypes[1:], strict=True)
         )
         return np.where(np.asarray(condition), left, right)
+    meaning = FUNCTIONS[function].meaning
+    assert meaning is not None, function
     common = known[0] if known else result
     wide = compute_dtype(common)
     with np.errstate(all="ignore"):
@@ -299,7 +215,7 @@ def elementwise(
             _plain(value, wide) if dtype is None else widen(np.asarray(value), dtype)
             for value, dtype in zip(operands, dtypes, strict=True)
         ]
-        computed = np.asarray(_FUNCTIONS[function](*inputs))
+        computed = np.asarray(meaning(*inputs))
         if function in COMPARISON:
             return computed
         return computed if computed.dtype == result.numpy else _rounded(computed, result)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.dtypes import DType, f32, f64, i32, i64
+from tilewright.functions.table import FUNCTIONS
 from tilewright.ir.elementwise import COMPARISON, CONVERSION, clamped_in, saturation
 from tilewright.ir.ops import Elementwise, Fill, Fragment
 from tilewright.ir.types import FragmentType, Value
@@ -39,22 +40,9 @@ _CALLS = {
     ("floordiv", "f64"): "floor_quotient_double",
     ("mod", "f32"): "floor_remainder_float",
     ("mod", "f64"): "floor_remainder_double",
-    ("pow", "f32"): "powf",
-    ("abs", "f32"): "fabsf",
-    ("abs", "f64"): "fabs",
-    ("exp", "f32"): "expf",
-    ("exp", "f64"): "exp",
     ("exp2", "f32"): "fast_exp2",
-    ("exp2", "f64"): "exp2",
-    ("log", "f32"): "logf",
-    ("log", "f64"): "log",
-    ("sqrt", "f32"): "sqrtf",
-    ("sqrt", "f64"): "sqrt",
-    ("tanh", "f32"): "tanhf",
-    ("tanh", "f64"): "tanh",
-    ("fma", "f32"): "fmaf",
-    ("fma", "f64"): "fma",
 }
+"""What is not called as C's mathematics library calls it."""
 
 _OF_INTEGERS = {
     "floordiv": "floor_quotient",
@@ -66,7 +54,12 @@ _OF_INTEGERS = {
 
 _WRAPPING = ("add", "sub", "mul", "neg")
 
-MATH = frozenset({*_CALLS.values(), "min", "max", "abs", "fma", "fmaf"})
+MATH = frozenset(
+    {
+        *(*_CALLS.values(), "min", "max", "abs"),
+        *(row.c_name(kind) for row in FUNCTIONS.values() if row.c for kind in (f32, f64)),
+    }
+)
 """Functions of the language that generated text calls."""
 
 
@@ -239,7 +232,8 @@ def _applied(function: str, operands: list[str], kind: DType, spelled: str) -> s
     if function == "rsqrt":
         one, root = ("1.0", "sqrt") if kind == f64 else ("1.0f", "sqrtf")
         return f"{one} / {root}({operands[0]})"
-    return f"{_CALLS.get((function, kind.name), function)}({', '.join(operands)})"
+    named = FUNCTIONS[function].c_name(kind) if kind.is_float and FUNCTIONS[function].c else function
+    return f"{_CALLS.get((function, kind.name), named)}({', '.join(operands)})"
 
 
 def wraps(kind: DType) -> bool:

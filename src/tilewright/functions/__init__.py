@@ -1,0 +1,1 @@
+"""The elementwise functions, one row each: what they take and mean, how C calls them, how exact they are."""

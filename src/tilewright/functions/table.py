@@ -1,0 +1,9 @@
+"""All elementwise functions by name."""
+
+from __future__ import annotations
+
+from tilewright.functions.arithmetic import ARITHMETIC
+from tilewright.functions.floats import FLOATING
+from tilewright.functions.function import Function
+
+FUNCTIONS: dict[str, Function] = {row.name: row for row in (*ARITHMETIC, *FLOATING)}
