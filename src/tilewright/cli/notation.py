@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from tilewright.dtypes import bf16, f16
 from tilewright.errors import LayoutError, TilewrightError
 from tilewright.inspect.typed import nearest, whole
 from tilewright.ir.mma import REGISTERS, MmaAtom, TiledMma
@@ -20,7 +19,7 @@ from tilewright.views.transforms import TRANSFORMS
 from tilewright.views.view import View
 
 ATOMS: Mapping[str, MmaAtom] = {atom.name: atom for atom in vars(atoms).values() if isinstance(atom, MmaAtom)}
-WGMMA = re.compile(r"wgmma\.m64n(\d+)k16(?:\.f32\.(f16|bf16))?")
+WGMMA = re.compile(r"wgmma\.m64n(\d+)k\d+(?:\.[\w.]+)?")
 FMA = re.compile(r"fma\.(\w+)\.(\w+)\.(\d+)x(\d+)(?:\.(\d+)x(\d+))?")
 MATRICES = re.compile(r"(?:ld|st)matrix\.x([124])(\.trans)?")
 MATRIX_NAMES = tuple(
@@ -202,7 +201,11 @@ def _transform(text: str) -> Any:
 
 def _atom(text: str) -> MmaAtom:
     if found := WGMMA.fullmatch(text):
-        return atoms.wgmma(bf16 if found[2] == "bf16" else f16, whole("n", found[1], text))
+        columns = whole("n", found[1], text)
+        for row in atoms.WGMMA:
+            atom = atoms.wgmma(row.a, columns, row.b, row.c)
+            if atom.name == text or atom.name.startswith(f"{text}."):
+                return atom
     if found := FMA.fullmatch(text):
         acc, element, *counts = found.groups(default="1")
         lanes_m, lanes_n, m, n = (whole("a count of lanes or elements", count, text) for count in counts)

@@ -10,6 +10,7 @@ import numpy as np
 
 from tilewright.arch import BULK, REFERENCE
 from tilewright.errors import Violation
+from tilewright.ir.mma import REGISTERS
 from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.ranges import bounds, divisor
@@ -215,17 +216,16 @@ def verify_mma_async(op: MmaAsync) -> Iterator[Violation]:
     """The rules of `MmaAsync`."""
     m, n, _ = op.mma.tile
     atom = op.mma.atom
-    if atom.lanes != 128:
-        yield op.violation(
-            "mma_async", f"{atom} is executed by {atom.lanes} lanes", "a wgmma atom of 128 lanes"
-        )
+    if not atom.asynchronous:
+        text = f"{atom}, of {atom.lanes} lanes, multiplies at once, not in the background"
+        yield op.violation("mma_async", text, "tw.mma, or an atom of tw.atoms.wgmma")
         return
     for label, value, dtype in (("A", op.a, atom.a_dtype), ("B", op.b, atom.b_dtype)):
         if value.dtype != dtype:
             yield op.violation(
                 "dtype", f"{atom} takes {label} of {dtype}, {value} is {value.dtype}", str(dtype)
             )
-    if not op.a.is_fragment:
+    if not op.a.is_fragment or REGISTERS not in atom.a_places:
         yield from _verify_operand(op, "A", op.a, m, atom.shape[0])
     elif op.a.fragment.distribution != op.mma.a(op.a.fragment.shape[1]):
         yield op.violation("distribution", f"fragment {op.a} is not distributed as operand A of {atom}")
@@ -255,6 +255,13 @@ def _verify_operand(op: MmaAsync, label: str, value: Value, rows: int, unit: int
             "mma operand",
             f"{label} = {value} is not laid out in rows of 128 bytes under the 128-byte swizzle",
             f"tw.shared((..., {rows}, {width}), {kind.dtype}, swizzle=128)",
+        )
+    elif lies.along == 0 and "mn" not in op.mma.atom.majors:
+        yield op.violation(
+            "mma operand",
+            f"{label} = {value} runs along {'MN'[label == 'B']} in shared memory; {op.mma.atom} takes "
+            "operands that run along K",
+            f"a shared tensor of rows of {width} along K, into which the transpose is copied",
         )
     elif lies.along == 0 and unit < rows and unit % width:
         yield op.violation(
