@@ -109,6 +109,17 @@ class Product:
         blank = np.nan if c_dtype.is_float else np.iinfo(c_dtype.numpy).min
         return [a, b, np.full((m, n), blank, c_dtype.numpy)]
 
+    def around_the_middle(self) -> tuple[list[Any], Any]:
+        """Numbers next to the middle between two that the atom multiplies, and the products with 1."""
+        precision = self.atom.precision
+        assert precision is not None
+        a, b, c = self.arrays((64, 32, 8))
+        last = 2.0**-precision
+        a[:], b[:] = 0, 0
+        a[:, 0], b[:, 0] = np.tile([1 + 0.49 * last, 1 + 0.51 * last], 32), 1
+        rounded = 1 + last if self.atom.rounding == "nearest" else 1.0
+        return [a, b, c], np.broadcast_to(np.tile([1.0, rounded], 32)[:, None], c.shape)
+
     def compare(self, a: Any, b: Any, c: Any) -> Comparison:
         """Under the bound that the atom's record states."""
         return compare_gemm(a, b.T, c, Accumulation.of(self.atom))
@@ -118,3 +129,6 @@ ATOMS = (*MMA_SYNC, *(wgmma(row.a, COLUMNS, row.b, row.c) for row in WGMMA))
 """Every atom that has an instruction, the asynchronous ones of one width."""
 
 PRODUCTS = tuple(Product(atom, from_registers) for atom in ATOMS for from_registers in (False, True))
+
+OF_FEWER_BITS = tuple(made for made in PRODUCTS if made.atom.precision is not None)
+"""Those that multiply fewer bits than their operands have."""

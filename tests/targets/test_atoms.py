@@ -10,6 +10,7 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.errors import LayoutError
+from tilewright.ir import verify
 from tilewright.ir.mma import MmaAtom
 from tilewright.runtime.nvrtc import FATAL, compile_text
 from tilewright.targets import cuda
@@ -18,7 +19,7 @@ from tilewright.targets.cuda.instructions import Form, function
 from tilewright.targets.cuda.legality import violations
 from tilewright.threads.distribution import Distribution, Mode
 
-from .products import ATOMS, PRODUCTS, Product, product
+from .products import ATOMS, DEPTH_BYTES, OF_FEWER_BITS, PRODUCTS, Product, product
 
 WMMA_LIKE = MmaAtom(
     "16x16x16 with copies",
@@ -58,6 +59,13 @@ def test_every_row_is_right_on_the_reference_and_compiles(made: Product) -> None
     assert not any(code in binary.log for code in FATAL)
 
 
+@pytest.mark.parametrize("made", OF_FEWER_BITS, ids=str)
+def test_bits_that_are_not_multiplied_are_lost_as_the_record_says(made: Product) -> None:
+    arrays, expected = made.around_the_middle()
+    assert made.bound(*arrays, target="reference").target == "reference"
+    assert (arrays[2] == expected).all()
+
+
 def test_what_is_in_no_table_is_refused_before_anything_is_compiled() -> None:
     spec = tw.like("f16", 64, 64)
     bound = product.bind(mma=tw.TiledMma(WMMA_LIKE), depth=16, from_registers=False)
@@ -95,3 +103,31 @@ def test_columns_and_dtypes_that_no_wgmma_has() -> None:
         wgmma("f16", 260)
     with pytest.raises(LayoutError, match="no wgmma atom for f64; nearest legal choice: one of f16 by f16"):
         wgmma("f64", 64)
+
+
+WIDE_OR_NARROW = ("f16", "f32")
+
+
+@tw.kernel(A="M K", B="K N", C="M N")
+def along_n(A, B, C, *, mma):
+    """One tile of C = A B with B contiguous along N in shared memory, as only 16-bit operands may be."""
+    width = DEPTH_BYTES // A.dtype.bytes
+    sA, sB = (tw.shared((rows, width), A.dtype, swizzle=128) for rows in (64, width))
+    acc = tw.accumulator(mma)
+    tw.hopper.mma_fence()
+    tw.hopper.mma_async(sA, sB.permute(1, 0), acc)
+    tw.hopper.mma_commit()
+    tw.hopper.mma_wait(0)
+    tw.copy(acc, C.tile((64, width), (0, 0)))
+
+
+@pytest.mark.parametrize("dtype", WIDE_OR_NARROW)
+def test_only_operands_of_16_bits_run_along_n(dtype: str) -> None:
+    width = DEPTH_BYTES // tw.dtype(dtype).bytes
+    spec = tw.like(dtype, 64, 64)
+    kernel = along_n.bind(mma=tw.TiledMma(wgmma(dtype, width))).trace(spec, spec, tw.like("f32", 64, 64))
+    broken = verify.violations(kernel)
+    if dtype == "f16":
+        assert not broken
+        return
+    assert f"runs along N in shared memory; {wgmma(dtype, width)} takes operands that" in broken[0].message

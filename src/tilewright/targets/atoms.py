@@ -119,6 +119,7 @@ __all__ += _MMA_SYNC
 WGMMA: tuple[Row, ...] = (
     Row(f16, f16, f32, 16, "sm_90a", sum_bits=FLOAT_SUM_BITS, majors=("k", "mn")),
     Row(bf16, bf16, f32, 16, "sm_90a", sum_bits=FLOAT_SUM_BITS, majors=("k", "mn")),
+    Row(f32, f32, f32, 8, "sm_90a", precision=10, rounding="truncate", sum_bits=FLOAT_SUM_BITS),
 )
 """The atoms of ``wgmma``; each comes with up to 256 columns.
 
