@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
 from tilewright.checking.compare import Accumulation, compare_gemm, gemm_bound
-from tilewright.dtypes import DType, bf16, f16, f32, f64, i32
+from tilewright.dtypes import DType, bf16, f8e4m3, f16, f32, f64, i32
 from tilewright.errors import DTypeError, WrongResultError
 from tilewright.targets.atoms import MMA_BF16, MMA_F16, MMA_I8, MMA_TF32
 from tilewright.targets.reference.numerics import keep_fraction
@@ -32,17 +33,24 @@ def sequential(a, b, how):
         a, b = keep_fraction(a, how.precision), keep_fraction(b, how.precision)
     a, b = a.astype(np.float64), b.astype(np.float64)
     acc = np.zeros((len(a), b.shape[1]), how.acc.numpy)
+    whole = np.zeros_like(acc)
     for k in range(0, a.shape[1], how.k_step):
         products = a[:, k : k + how.k_step, None] * b[None, k : k + how.k_step]
-        acc = cut_sum(acc, products) if how.sum_bits else (acc + products.sum(axis=1)).astype(acc.dtype)
-    return acc
+        if how.sum_bits:
+            acc = cut_sum(acc, products, how.sum_bits)
+        else:
+            acc = (acc + products.sum(axis=1)).astype(acc.dtype)
+        if how.period and (k + how.k_step) % how.period == 0:
+            whole, acc = whole + acc, np.zeros_like(acc)
+    return whole + acc
 
 
-def cut_sum(acc, products):
-    """A matrix unit's sum: every addend cut off 24 bits below the largest, the result towards zero."""
+def cut_sum(acc, products, bits):
+    """A matrix unit's sum: every addend cut off some bits below the largest, the result towards zero."""
     largest = np.maximum(np.abs(acc.astype(np.float64)), np.abs(products).max(axis=1))
-    unit = np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1))) - 24)
-    total = acc + (np.trunc(products / unit[:, None]) * unit[:, None]).sum(axis=1)
+    unit = np.exp2(np.floor(np.log2(np.where(largest > 0, largest, 1))) - bits)
+    kept = acc if bits > 23 else np.trunc(acc / unit) * unit
+    total = kept + (np.trunc(products / unit[:, None]) * unit[:, None]).sum(axis=1)
     near = total.astype(np.float32)
     return np.where(np.abs(near.astype(np.float64)) > np.abs(total), np.nextafter(near, np.float32(0)), near)
 
@@ -120,6 +128,30 @@ def test_sums_of_integers_wrap_like_the_accumulator() -> None:
     a, b = np.full((1, 2**17), 127, np.int8), np.full((2**17, 1), 127, np.int8)
     wrapped = np.int64(2**17 * 127 * 127).astype(np.int32)
     assert compare_gemm(a, b, wrapped.reshape(1, 1)).ok
+
+
+@pytest.mark.parametrize("data", [normal, positive])
+@pytest.mark.parametrize("period", [None, 128, 512])
+def test_sums_of_few_bits_and_their_promotion(period, data) -> None:
+    """Sums that keep 13 bits pass, alone and promoted; those that keep 6 do not, nor does a lost term."""
+    a, b = problem((24, 32, 4096), f8e4m3, lambda rng, shape: data(rng, shape) / 64)
+    how = Accumulation(f32, 32, sum_bits=13, period=period)
+    right = sequential(a, b, how)
+    found = compare_gemm(a, b, right, how)
+    assert found.ok, str(found)
+    assert not compare_gemm(a, b, sequential(a, b, replace(how, sum_bits=6)), how).ok
+    if data is normal or period == 128:  # else the bound is wider than a term
+        term = np.outer(a[:, 99].astype(np.float64), b[99].astype(np.float64))
+        assert not compare_gemm(a, b, (right - term).astype(np.float32), how).ok
+
+
+def test_promotion_narrows_the_bound() -> None:
+    a, b = problem((24, 32, 4096), f8e4m3, normal)
+    often, rarely, never = (
+        gemm_bound(a, b, Accumulation(f32, 32, sum_bits=13, period=period), f32)[2].max()
+        for period in (128, 512, None)
+    )
+    assert often < rarely < never / 2
 
 
 def test_a_blas_result_of_many_elements_passes() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilewright.calls import layouts
-from tilewright.dtypes import DType, bf16, f16, f32, f64, i8, i32
+from tilewright.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LayoutError
 from tilewright.ir.mma import REGISTERS, SHARED, MmaAtom
@@ -27,6 +27,15 @@ FLOAT_SUM_BITS = 24
 
 Source: Fasi, Higham, Mikaitis, Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021, sections 3.3-3.6.
 """
+
+FP8_SUM_BITS = 13
+"""What sums of 8-bit floats keep on sm_89 and sm_90; their accumulators are stored as f32.
+
+Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.5.2; Zhang et al., "SageAttention2",
+2024, section 3.2; both measured it.
+"""
+
+FP8 = (f8e4m3, f8e5m2)
 
 
 @dataclass(frozen=True)
