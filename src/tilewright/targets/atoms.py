@@ -129,6 +129,7 @@ WGMMA: tuple[Row, ...] = (
     Row(f16, f16, f32, 16, "sm_90a", sum_bits=FLOAT_SUM_BITS, majors=("k", "mn")),
     Row(bf16, bf16, f32, 16, "sm_90a", sum_bits=FLOAT_SUM_BITS, majors=("k", "mn")),
     Row(f32, f32, f32, 8, "sm_90a", precision=10, rounding="truncate", sum_bits=FLOAT_SUM_BITS),
+    *(Row(a, b, f32, 32, "sm_90a", sum_bits=FP8_SUM_BITS) for a in FP8 for b in FP8),
 )
 """The atoms of ``wgmma``; each comes with up to 256 columns.
 
