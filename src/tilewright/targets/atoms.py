@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tilewright.calls import layouts
-from tilewright.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32
+from tilewright.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import LayoutError
 from tilewright.ir.mma import REGISTERS, SHARED, MmaAtom
@@ -36,6 +36,7 @@ Source: DeepSeek-AI, "DeepSeek-V3 Technical Report", 2024, section 3.5.2; Zhang 
 """
 
 FP8 = (f8e4m3, f8e5m2)
+BYTES = (i8, u8)
 
 
 @dataclass(frozen=True)
@@ -130,6 +131,7 @@ WGMMA: tuple[Row, ...] = (
     Row(bf16, bf16, f32, 16, "sm_90a", sum_bits=FLOAT_SUM_BITS, majors=("k", "mn")),
     Row(f32, f32, f32, 8, "sm_90a", precision=10, rounding="truncate", sum_bits=FLOAT_SUM_BITS),
     *(Row(a, b, f32, 32, "sm_90a", sum_bits=FP8_SUM_BITS) for a in FP8 for b in FP8),
+    *(Row(a, b, i32, 32, "sm_90a", wide=16) for a in BYTES for b in BYTES),
 )
 """The atoms of ``wgmma``; each comes with up to 256 columns.
 
