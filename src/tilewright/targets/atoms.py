@@ -119,8 +119,11 @@ MMA_F16_F16 = _mma_sync(Row(f16, f16, f16, 16, "sm_80", sum_bits=FLOAT_SUM_BITS)
 MMA_BF16 = _mma_sync(Row(bf16, bf16, f32, 16, "sm_80", sum_bits=FLOAT_SUM_BITS))
 MMA_TF32 = _mma_sync(Row(f32, f32, f32, 8, "sm_80", precision=10, sum_bits=FLOAT_SUM_BITS))
 MMA_I8 = _mma_sync(Row(i8, i8, i32, 32, "sm_80"))
+MMA_U8 = _mma_sync(Row(u8, u8, i32, 32, "sm_80"))
 MMA_F64 = _mma_sync(Row(f64, f64, f64, 4, "sm_80", m=8))
 MMA_F64_M16 = _mma_sync(Row(f64, f64, f64, 8, "sm_90"))
+MMA_E4M3 = _mma_sync(Row(f8e4m3, f8e4m3, f32, 32, "sm_89", sum_bits=FP8_SUM_BITS))
+MMA_E5M2 = _mma_sync(Row(f8e5m2, f8e5m2, f32, 32, "sm_89", sum_bits=FP8_SUM_BITS))
 
 _MMA_SYNC = {name: atom for name, atom in globals().items() if isinstance(atom, MmaAtom)}
 MMA_SYNC: tuple[MmaAtom, ...] = tuple(_MMA_SYNC.values())
