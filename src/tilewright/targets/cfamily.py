@@ -5,7 +5,7 @@ A target adds a rule table whose parent is `C_RULES` and a `Dialect`; its rules 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
@@ -35,20 +35,25 @@ from tilewright.symbolic.ranges import bits, bounds
 from tilewright.symbolic.rebuilding import symbols
 from tilewright.symbolic.spelling import Speller
 from tilewright.targets.rules import RuleTable
-
-
-def _c_floordiv(left: str, right: str, node: FloorDiv) -> str:
-    return f"{left} / {right}" if bounds(node.left)[0] >= 0 else f"floor_div({left}, {right})"
-
-
-def _c_mod(left: str, right: str, node: Mod) -> str:
-    return f"{left} % {right}" if bounds(node.left)[0] >= 0 else f"floor_mod({left}, {right})"
-
+from tilewright.targets.statements import (
+    Arm,
+    Assign,
+    Body,
+    Branch,
+    Code,
+    Comment,
+    Declare,
+    Do,
+    Loop,
+    Raw,
+    Scope,
+    Statement,
+    call,
+    code,
+    named,
+)
 
 C_SPELLER = Speller(
-    floordiv=_c_floordiv,
-    mod=_c_mod,
-    call=lambda name, a, b: f"{name}_int({a}, {b})",
     select=lambda c, a, b: f"({c} ? {a} : {b})",
     conjunction=" && ",
     disjunction=" || ",
@@ -56,15 +61,7 @@ C_SPELLER = Speller(
     true="true",
     false="false",
 )
-"""C's spelling of integers.  Division truncates in C: operands that may be negative call ``floor_div``."""
-
-INTEGER_PRELUDE = {
-    "floor_div": "int floor_div(int a, int b) { return a / b - (a % b != 0 && a < 0); }",
-    "floor_mod": "int floor_mod(int a, int b) { return (a % b + b) % b; }",
-    "min_int": "int min_int(int a, int b) { return a < b ? a : b; }",
-    "max_int": "int max_int(int a, int b) { return a > b ? a : b; }",
-}
-"""Functions that spelled integers may call; a target emits those that its text names."""
+"""C's spelling of integers and conditions, all but names, calls and divisions, which an emitter notes."""
 
 
 _KEYWORDS = """
@@ -129,89 +126,192 @@ class Emitter:
         self.rules = rules
         self.dialect = dialect
         self.names = Names()
-        self.lines: list[str] = []
+        self.body: Body = []
+        """Where the next statement goes."""
         # Integers of 64 bits: sizes, what variables and memory hold, and what is named or counted with them.
         self.wide = {p.sym for p in kernel.sizes if p.bits == 64}
         given = [op.result for op in kernel.walk() if isinstance(op, GetVariable | ReadIndex)]
         self.wide |= {sym for sym in given if bits(sym) == 64}
-        self._depth = 1
         self._taken = set(KEYWORDS | dialect.reserved)
         for word in sorted(self._taken):
             self.names.unique(word)
         self._spelled = {name: self.identifier(name) for name in defined_names(kernel)}
         self.inverses = inverses(kernel)
-        self.speller = replace(C_SPELLER, name=self.name, floordiv=self._quotient, mod=self._remainder)
+        self._asked: set[str] = set()
+        self.speller = replace(
+            C_SPELLER, name=self._named, floordiv=self._quotient, mod=self._remainder, call=self._called
+        )
 
-    def identifier(self, name: str) -> str:
+    def identifier(self, name: str) -> Code:
         """A name that C takes, close to the author's, and that nothing else will get."""
         plain = "".join(c if c.isascii() else f"u{ord(c):x}" for c in name)
         made = self.names.unique(plain)
         self._taken.add(made)
-        return made
+        return named(made)
 
-    def name(self, of: Value | Sym) -> str:
+    def name(self, of: Value | Sym) -> Code:
         """The C name of a value or symbol: the author's, unless it is taken by the language."""
-        return self._spelled.get(of.name, of.name)
+        return named(self._spelled.get(of.name, of.name))
 
-    def local(self, wanted: str) -> str:
+    def local(self, wanted: str) -> Code:
         """A name for a variable of an inner scope: none of the kernel's; other scopes may use it again."""
         name, count = wanted, 0
         while name in self._taken:
             count += 1
             name = f"{wanted}_{count}"
-        return name
+        return named(name)
+
+    def add(self, *statements: Statement) -> None:
+        """Add statements."""
+        self.body += statements
 
     def line(self, text: str = "") -> None:
-        """Add a line at the present indentation."""
-        self.lines.append("  " * self._depth + text if text else "")
+        """Add a line as it is."""
+        self.add(Raw(text))
+
+    def do(self, what: Code) -> None:
+        """Add an expression for what it does."""
+        self.add(Do(what))
+
+    def assign(self, target: Code, value: Code, operator: str = "=") -> None:
+        """Add ``target = value;``."""
+        self.add(Assign(target, value, operator))
+
+    def declare(
+        self,
+        kind: Code,
+        name: Code,
+        value: Code | None = None,
+        extent: int | None = None,
+        *,
+        optional: bool = False,
+        comment: str = "",
+    ) -> None:
+        """Add ``kind name = value;``; ``optional`` if it may go where nothing names it."""
+        self.add(Declare(kind, name, value, extent, optional, comment))
+
+    def constant(self, kind: str, name: Code, value: Code) -> None:
+        """Add ``const kind name = value;``, which may go where nothing names it."""
+        self.declare(named(f"const {kind}"), name, value, optional=True)
 
     def comment(self, op: Op, text: str) -> None:
         """Say at which of the author's lines the next text was written, and what it does."""
-        where = ""
-        if op.location is not None:
-            frame = op.location.frame
-            where = f"{PurePath(frame.file).name}:{frame.line}: "
-        self.line(f"// {where}{text}")
+        self.add(Comment(self.place(op) + text))
+
+    def place(self, op: Op) -> str:
+        """The author's line that an operation was written at, as a comment begins."""
+        if op.location is None:
+            return ""
+        frame = op.location.frame
+        return f"{PurePath(frame.file).name}:{frame.line}: "
 
     @contextmanager
-    def indented(self, head: str, tail: str = "}") -> Iterator[None]:
-        """``head {``, the lines of the with block indented, ``}``."""
-        self.line(f"{head} {{" if head else "{")
-        self._depth += 1
+    def into(self, body: Body) -> Iterator[None]:
+        """Statements of the with block go into a body."""
+        outer, self.body = self.body, body
         yield
-        self._depth -= 1
-        self.line(tail)
+        self.body = outer
+
+    @contextmanager
+    def indented(self, head: str = "") -> Iterator[None]:
+        """``head { statements of the with block }``."""
+        inner: Body = []
+        self.add(Scope(inner, head))
+        with self.into(inner):
+            yield
+
+    @contextmanager
+    def branch(self, condition: Code) -> Iterator[None]:
+        """``if (condition) statements of the with block``."""
+        inner: Body = []
+        self.add(Branch([Arm(condition, inner)]))
+        with self.into(inner):
+            yield
+
+    @contextmanager
+    def otherwise(self) -> Iterator[None]:
+        """``else statements of the with block``, after a `branch`."""
+        inner: Body = []
+        last = self.body[-1]
+        assert isinstance(last, Branch)
+        last.arms.append(Arm(None, inner))
+        with self.into(inner):
+            yield
+
+    @contextmanager
+    def loop(
+        self,
+        kind: str,
+        index: Code,
+        start: Code | int,
+        condition: Code,
+        step: int = 1,
+        before: str = "",
+    ) -> Iterator[None]:
+        """``for (kind index = start; condition; index += step) statements of the with block``."""
+        inner: Body = []
+        self.add(Loop(named(kind), index, code("{}", start), condition, code("{}", step), inner, before))
+        with self.into(inner):
+            yield
 
     def block(self, block: Block) -> None:
         """Emit every operation of a block by its rule."""
         for op in block.ops:
             self.rules.lookup(op)(self, op)
 
-    def spell(self, value: Int, tight: bool = False) -> str:
+    def spell(self, value: Int, tight: bool = False) -> Code:
         """Spell an integer."""
-        return self.speller.int(value, tight)
+        return self._spelled_by(lambda: self.speller.int(value, tight))
 
-    def spell_cond(self, value: Cond) -> str:
+    def spell_cond(self, value: Cond) -> Code:
         """Spell a condition."""
-        return self.speller.cond(value)
+        return self._spelled_by(lambda: self.speller.cond(value))
 
-    def spell_wide(self, value: Int) -> str:
+    def _spelled_by(self, spelling: Callable[[], str]) -> Code:
+        """What is spelled, with the names that the speller asks for on its way."""
+        outer, self._asked = self._asked, set()
+        text = spelling()
+        made, self._asked = Code(text, self._asked), outer | self._asked
+        return made
+
+    def _named(self, sym: Sym) -> str:
+        return self._uses(self.name(sym))
+
+    def _called(self, name: str, first: str, second: str) -> str:
+        return f"{self._uses(named(f'{name}_int'))}({first}, {second})"
+
+    def _uses(self, found: Code) -> str:
+        self._asked |= found.names
+        return found
+
+    def spell_wide(self, value: Int) -> Code:
         """Spell an integer that a variable of 64 bits takes."""
         return self.spell(value)
 
     def _quotient(self, left: str, right: str, node: FloorDiv) -> str:
         inverse = self._inverse(node)
-        if inverse is None:
-            return C_SPELLER.floordiv(left, right, node)
-        return f"quotient({self.spell(node.left)}, {inverse})"
+        if inverse is not None:
+            return self._uses(call("quotient", self.spell(node.left), inverse))
+        return self._plain_quotient(left, right, node)
 
     def _remainder(self, left: str, right: str, node: Mod) -> str:
         inverse = self._inverse(node)
-        if inverse is None:
-            return C_SPELLER.mod(left, right, node)
-        return f"remainder({self.spell(node.left)}, {self.spell(node.right)}, {inverse})"
+        if inverse is not None:
+            return self._uses(call("remainder", self.spell(node.left), self.spell(node.right), inverse))
+        return self._plain_remainder(left, right, node)
 
-    def _inverse(self, node: FloorDiv | Mod) -> str | None:
+    def _plain_quotient(self, left: str, right: str, node: FloorDiv) -> str:
+        """Division truncates in C: operands that may be negative call ``floor_div``."""
+        if bounds(node.left)[0] >= 0:
+            return f"{left} / {right}"
+        return f"{self._uses(named('floor_div'))}({left}, {right})"
+
+    def _plain_remainder(self, left: str, right: str, node: Mod) -> str:
+        if bounds(node.left)[0] >= 0:
+            return f"{left} % {right}"
+        return f"{self._uses(named('floor_mod'))}({left}, {right})"
+
+    def _inverse(self, node: FloorDiv | Mod) -> Code | None:
         """The name of the divisor's inverse, if the launcher passes it and the dividend has 32 bits."""
         sym = self.inverses.get(node.right)
         if sym is None or bounds(node.left)[0] < 0 or self.int_type(node.left) != "int":
@@ -239,53 +339,55 @@ C_RULES = RuleTable("c")
 
 @C_RULES.rule(For)
 def _for(emitter: Emitter, op: For) -> None:
-    index = emitter.name(op.index)
-    if op.unroll:
-        emitter.line(emitter.dialect.unroll)
-    step = f"++{index}" if op.step == 1 else f"{index} += {op.step}"
-    start, stop = emitter.spell(op.start), emitter.spell(op.stop)
-    kind = emitter.defined_type(op.index, op.start, op.stop)
-    with emitter.indented(f"for ({kind} {index} = {start}; {index} < {stop}; {step})"):
+    index, kind = emitter.name(op.index), emitter.defined_type(op.index, op.start, op.stop)
+    stop = emitter.spell(op.stop)
+    if not isinstance(op.stop, int | Sym):
+        end = emitter.local(f"{index}_end")
+        emitter.declare(named(f"const {kind}"), end, stop)
+        stop = end
+    before = emitter.dialect.unroll if op.unroll else ""
+    condition = code("{} < {}", index, stop)
+    with emitter.loop(kind, index, emitter.spell(op.start), condition, op.step, before):
         emitter.block(op.body)
 
 
 @C_RULES.rule(If)
 def _if(emitter: Emitter, op: If) -> None:
-    with emitter.indented(f"if ({emitter.spell_cond(op.condition)})"):
+    with emitter.branch(emitter.spell_cond(op.condition)):
         emitter.block(op.then)
     if op.otherwise.ops:
-        with emitter.indented("else"):
+        with emitter.otherwise():
             emitter.block(op.otherwise)
 
 
 @C_RULES.rule(Variable)
 def _variable(emitter: Emitter, op: Variable) -> None:
-    emitter.line(f"long long {emitter.name(op.result)} = {emitter.spell_wide(op.initial)};")
+    emitter.declare(named("long long"), emitter.name(op.result), emitter.spell_wide(op.initial))
 
 
 @C_RULES.rule(SetVariable)
 def _set_variable(emitter: Emitter, op: SetVariable) -> None:
-    emitter.line(f"{emitter.name(op.variable)} = {emitter.spell_wide(op.value)};")
+    emitter.assign(emitter.name(op.variable), emitter.spell_wide(op.value))
 
 
 @C_RULES.rule(Let)
 def _let(emitter: Emitter, op: Let) -> None:
     kind = emitter.defined_type(op.result, op.value)
-    emitter.line(f"const {kind} {emitter.name(op.result)} = {emitter.spell(op.value)};")
+    emitter.constant(kind, emitter.name(op.result), emitter.spell(op.value))
 
 
 @C_RULES.rule(GetVariable)
 def _get_variable(emitter: Emitter, op: GetVariable) -> None:
-    emitter.line(f"const long long {emitter.name(op.result)} = {emitter.name(op.variable)};")
+    emitter.constant("long long", emitter.name(op.result), emitter.name(op.variable))
 
 
 @C_RULES.rule(ReadIndex)
 def _read_index(emitter: Emitter, op: ReadIndex) -> None:
     view = op.source.tensor.view
-    value = f"{emitter.name(op.source.buffer)}[{emitter.spell(view.offset)}]"
+    value = code("{}[{}]", emitter.name(op.source.buffer), emitter.spell(view.offset))
     if view.valid != TRUE:
-        value = f"{emitter.spell_cond(view.valid)} ? {value} : 0"
-    emitter.line(f"const {emitter.defined_type(op.result, op.result)} {emitter.name(op.result)} = {value};")
+        value = code("{} ? {} : 0", emitter.spell_cond(view.valid), value)
+    emitter.constant(emitter.defined_type(op.result, op.result), emitter.name(op.result), value)
 
 
 @C_RULES.rule(Reshape, Gather, Partition)

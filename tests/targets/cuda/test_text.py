@@ -16,7 +16,7 @@ from tilewright.ir.parser import parse_kernel
 from tilewright.ir.printer import print_kernel
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda, reference
-from tilewright.targets.simt.emitter import COLUMNS
+from tilewright.targets.statements import COLUMNS
 
 GOLDEN = (
     "basic_gemm_f16",

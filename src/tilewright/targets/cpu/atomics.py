@@ -9,6 +9,7 @@ from __future__ import annotations
 from tilewright.dtypes import DType
 from tilewright.targets.cpu.conversions import STORAGE, computes_in
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
+from tilewright.targets.statements import Code
 
 _BITS = {8: "unsigned char", 16: "unsigned short", 32: "unsigned", 64: "unsigned long long"}
 
@@ -20,7 +21,7 @@ _COMBINED = {
 """What is computed; NaN stays."""
 
 
-def reduction(emitter: CpuEmitter, kind: str, dtype: DType) -> str:
+def reduction(emitter: CpuEmitter, kind: str, dtype: DType) -> Code:
     """The name of the function ``(address, value)`` that reduces an element."""
     stored = STORAGE[dtype.name]
     if not dtype.is_float and kind in ("add", "and", "or"):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tilewright.ir.ops import Copy, Redistribute
 from tilewright.symbolic.expr import add, all_of, minimum, mul
-from tilewright.symbolic.nodes import TRUE, And, Element, Int, Sym
+from tilewright.symbolic.nodes import TRUE, And, Cond, Element, Int, Sym
 from tilewright.symbolic.rebuilding import elements, split_elements, symbols, with_elements
 from tilewright.targets.cpu.atomics import reduction
 from tilewright.targets.cpu.conversions import STORAGE
@@ -18,21 +18,35 @@ from tilewright.targets.cpu.literals import literal
 from tilewright.targets.cpu.loops import Axis, Edges, Nest, coalesced, edges, nest, transposed
 from tilewright.targets.cpu.transpose import transposition
 from tilewright.targets.listing import Access
+from tilewright.targets.statements import (
+    Arm,
+    Assign,
+    Branch,
+    Code,
+    Declare,
+    Do,
+    Statement,
+    call,
+    code,
+    joined,
+    named,
+)
 from tilewright.views.transforms import Slice
 
 LEAST_LANES = 4
+ZERO = Code("0")
 
 
 def emit_copy(emitter: CpuEmitter, op: Copy) -> None:
     """``target = source`` where both exist, ``other`` where only the target does; or reductions of these."""
     source, target = emitter.side(op.source), emitter.side(op.target)
     emitter.comment(op, f"{op.target} = {op.source}")
-    outside = "0"
+    outside = Code("0")
     if op.other != 0:
         text = literal(emitter, op.other, op.source.dtype)
         outside = emitter.convert(text, op.source.dtype, op.target.dtype)
-    with emitter.indented(""):
-        reduce = "" if op.reduction is None else reduction(emitter, op.reduction, op.target.dtype)
+    with emitter.indented():
+        reduce = None if op.reduction is None else reduction(emitter, op.reduction, op.target.dtype)
         emitter.accesses[op, op.location] = _Copying(emitter, source, target, outside, reduce).emit()
 
 
@@ -41,7 +55,7 @@ def emit_redistribute(emitter: CpuEmitter, op: Redistribute) -> None:
     source, target = emitter.side(op.source), emitter.side(op.result)
     box = tuple((at, at + extent) for at, extent in zip(op.start, op.distribution.shape, strict=True))
     emitter.comment(op, f"{op.result} = {op.source}[{', '.join(f'{a}:{b}' for a, b in box)}]")
-    with emitter.indented(""):
+    with emitter.indented():
         part = replace(source, view=Slice(box).apply(source.view))
         _Copying(emitter, part, target).emit()
 
@@ -50,13 +64,18 @@ def emit_redistribute(emitter: CpuEmitter, op: Redistribute) -> None:
 class _Limit:
     """A bound of a coordinate that is known at run time: a C++ variable between 0 and the extent."""
 
-    name: str
+    name: Code
     bound: Int
 
 
 class _Copying:
     def __init__(
-        self, emitter: CpuEmitter, source: Side, target: Side, outside: str = "0", reduce: str = ""
+        self,
+        emitter: CpuEmitter,
+        source: Side,
+        target: Side,
+        outside: Code = ZERO,
+        reduce: Code | None = None,
     ) -> None:
         self.emitter = emitter
         self.reduce = reduce
@@ -81,14 +100,10 @@ class _Copying:
         within = {**taken, **both}
         with ExitStack() as stack:
             if self.taken.uniform != TRUE:
-                stack.enter_context(
-                    self.emitter.indented(f"if ({self.emitter.spell_cond(self.taken.uniform)})")
-                )
+                stack.enter_context(self.emitter.branch(self.emitter.spell_cond(self.taken.uniform)))
             self._fill_outside(taken, both)
             if self.given.uniform != TRUE:
-                stack.enter_context(
-                    self.emitter.indented(f"if ({self.emitter.spell_cond(self.given.uniform)})")
-                )
+                stack.enter_context(self.emitter.branch(self.emitter.spell_cond(self.given.uniform)))
             views = (self.source.view, self.target.view)
             # The caches hold the thread's own memory: the order of the loops is for the other side.
             leading = 0 if self.target.is_scratch else 1
@@ -125,31 +140,32 @@ class _Copying:
         found = {}
         for dim, bound in bounds.items():
             found[dim] = _Limit(self.emitter.local(f"{name}{dim}"), bound)
-            self.emitter.call("within")
-            self.emitter.line(
-                f"const Index {found[dim].name} = within({self.emitter.spell(bound)}, {self.shape[dim]});"
-            )
+            limited = self.emitter.within(self.emitter.spell(bound), self.shape[dim])
+            self.emitter.constant("Index", found[dim].name, limited)
         return found
 
     def _fill_outside(self, taken: Mapping[int, _Limit], both: Mapping[int, _Limit]) -> None:
         """Fill the target with what lies outside of the source if that ends inside it."""
         ends = [
-            f"{limit.name} < {taken[d].name if d in taken else self.shape[d]}" for d, limit in both.items()
+            code("{} < {}", limit.name, taken[d].name if d in taken else self.shape[d])
+            for d, limit in both.items()
         ]
         if self.given.uniform != TRUE:
-            ends.append(f"!({self.emitter.spell_cond(self.given.uniform)})")
+            ends.append(code("!({})", self.emitter.spell_cond(self.given.uniform)))
         if not ends:
             return
         loops = nest(self.shape, (self.target.view,), (self.taken.rest,), self.emitter.local, 0)
-        asked = "" if loops.conditions[0] == TRUE else f"if ({self.emitter.spell_cond(loops.conditions[0])}) "
-        body = f"{asked}{self._put(self.emitter.spell(loops.offsets[0]), self.outside)}"
-        with self.emitter.indented(f"if ({' || '.join(ends)})"):
+        body = self._put(loops.offsets[0], self.outside, loops.conditions[0])
+        with self.emitter.branch(joined(" || ", ends)):
             self._loops(loops, taken, body, self.target.is_scratch)
 
-    def _put(self, offset: str, value: str) -> str:
-        """The statement that gives an element of the target a value."""
-        place = f"{self.target.name}[{offset}]"
-        return f"{self.reduce}(&{place}, {value});" if self.reduce else f"{place} = {value};"
+    def _put(self, offset: Int, value: Code, asked: Cond) -> Statement:
+        """The statement that gives an element of the target a value, where something holds."""
+        place = code("{}[{}]", self.target.name, self.emitter.spell(offset))
+        put: Statement = Assign(place, value)
+        if self.reduce is not None:
+            put = Do(call(self.reduce, code("&{}", place), value))
+        return put if asked == TRUE else Branch([Arm(self.emitter.spell_cond(asked), [put])])
 
     def _is_independent(self) -> bool:
         """Whether a copy of one element reads nothing that the copy of another writes.
@@ -158,26 +174,26 @@ class _Copying:
         """
         return self.source.name != self.target.name and not self.reduce
 
-    def _element(self, loops: Nest) -> str:
+    def _element(self, loops: Nest) -> Statement:
         """The statement that copies one element."""
-        read = f"{self.source.name}[{self.emitter.spell(loops.offsets[0])}]"
+        read = code("{}[{}]", self.source.name, self.emitter.spell(loops.offsets[0]))
         value = self.emitter.convert(read, self.source.dtype, self.target.dtype)
         if loops.conditions[0] != TRUE:
             kind = STORAGE[self.target.dtype.name]
-            value = f"{self.emitter.spell_cond(loops.conditions[0])} ? {value} : ({kind}){self.outside}"
-        asked = "" if loops.conditions[1] == TRUE else f"if ({self.emitter.spell_cond(loops.conditions[1])}) "
-        return f"{asked}{self._put(self.emitter.spell(loops.offsets[1]), value)}"
+            exists = self.emitter.spell_cond(loops.conditions[0])
+            value = code(f"{{}} ? {{}} : ({kind}){{}}", exists, value, self.outside)
+        return self._put(loops.offsets[1], value, loops.conditions[1])
 
     # ------------------------------------------------------------ loops
 
-    def _read_rows(self, loops: Nest) -> tuple[Nest, dict[int, list[str]]]:
+    def _read_rows(self, loops: Nest) -> tuple[Nest, dict[int, list[Declare]]]:
         """Integers in memory that say where elements lie, read once by the outer loops that they depend on.
 
         Returns:
             The nest, and what to declare inside of so many loops.
         """
-        named: dict[Element, Int] = {}
-        lines: dict[int, list[str]] = {}
+        known_as: dict[Element, Int] = {}
+        declared: dict[int, list[Declare]] = {}
         for offset, condition in zip(loops.offsets, loops.conditions, strict=True):
             known = split_elements(condition)[0]
             for element in elements((condition, offset)):
@@ -190,66 +206,62 @@ class _Copying:
                 guard = all_of(*(part for part in parts if not symbols(part) & later))
                 value = self.emitter.spell(element)
                 if guard != TRUE:
-                    value = f"{self.emitter.spell_cond(guard)} ? {value} : -1"
-                name = self.emitter.local("chosen" if not named else f"chosen{len(named)}")
-                lines.setdefault(level, []).append(f"const Index {name} = {value};")
-                named[element] = Sym(name, min(element.low, -1), element.high)
-        offsets = tuple(with_elements(offset, named) for offset in loops.offsets)
-        conditions = tuple(with_elements(condition, named) for condition in loops.conditions)
-        return Nest(loops.axes, offsets, conditions), lines
+                    value = code("{} ? {} : -1", self.emitter.spell_cond(guard), value)
+                name = self.emitter.local("chosen" if not known_as else f"chosen{len(known_as)}")
+                made = Declare(named("const Index"), name, value, optional=True)
+                declared.setdefault(level, []).append(made)
+                known_as[element] = Sym(name, min(element.low, -1), element.high)
+        offsets = tuple(with_elements(offset, known_as) for offset in loops.offsets)
+        conditions = tuple(with_elements(condition, known_as) for condition in loops.conditions)
+        return Nest(loops.axes, offsets, conditions), declared
 
     def _loops(
         self,
         loops: Nest,
         limits: Mapping[int, _Limit],
-        body: str,
+        body: Statement,
         independent: bool,
-        lines: Mapping[int, Sequence[str]] = MappingProxyType({}),
+        declared: Mapping[int, Sequence[Declare]] = MappingProxyType({}),
     ) -> None:
-        for line in lines.get(0, ()):
-            self.emitter.line(line)
+        self.emitter.add(*declared.get(0, ()))
         if not loops.axes:
-            self.emitter.line(body)
+            self.emitter.add(body)
             return
         *outer, inner = loops.axes
         with ExitStack() as stack:
             for number, axis in enumerate(outer):
-                stack.enter_context(self.emitter.indented(self._head(axis, limits)))
-                for line in lines.get(number + 1, ()):
-                    self.emitter.line(line)
+                stack.enter_context(self._turns(axis, limits))
+                self.emitter.add(*declared.get(number + 1, ()))
             run = self._run(inner, limits)
             if run is None or not outer:
-                self._inner(inner, str(inner.extent) if run is None else run, body, independent)
+                self._inner(inner, inner.extent if run is None else run, body, independent)
                 return
             # Whole runs have a constant length, for which the compiler unrolls; the last one may be shorter.
             name = run
             if not run.isidentifier():
                 name = self.emitter.local("run")
-                self.emitter.line(f"const Index {name} = {run};")
-            with self.emitter.indented(f"if ({name} == {inner.extent})"):
-                self._inner(inner, str(inner.extent), body, independent)
-            with self.emitter.indented("else"):
+                self.emitter.constant("Index", name, run)
+            with self.emitter.branch(code("{} == {}", name, inner.extent)):
+                self._inner(inner, inner.extent, body, independent)
+            with self.emitter.otherwise():
                 self._inner(inner, name, body, independent)
 
-    def _inner(self, axis: Axis, count: str, body: str, independent: bool) -> None:
-        name = axis.sym.name
-        if independent:
-            self.emitter.line("INDEPENDENT")
-        self.emitter.line(f"for (Index {name} = 0; {name} < {count}; ++{name}) {body}")
+    def _inner(self, axis: Axis, count: Code | int, body: Statement, independent: bool) -> None:
+        with self.emitter.turns(axis.sym.name, count, independent=independent):
+            self.emitter.add(body)
 
-    def _head(self, axis: Axis, limits: Mapping[int, _Limit], step: int = 1) -> str:
-        """The head of a loop that ends at the axis' extent and at the coordinate's limit."""
-        name, limit = axis.sym.name, limits.get(axis.dim)
-        ends = [f"{name} < {axis.extent}"]
+    def _turns(self, axis: Axis, limits: Mapping[int, _Limit], step: int = 1) -> AbstractContextManager[None]:
+        """A loop that ends at the axis' extent and at the coordinate's limit."""
+        name, limit = named(axis.sym.name), limits.get(axis.dim)
+        ends = [code("{} < {}", name, axis.extent)]
         if limit is not None:
             position = self.emitter.spell(add(axis.start, mul(axis.sym, axis.scale)))
-            ends = [*(ends if axis.outer else []), f"{position} < {limit.name}"]
-        grow = f"++{name}" if step == 1 else f"{name} += {step}"
-        return f"for (Index {name} = 0; {' && '.join(ends)}; {grow})"
+            ends = [*(ends if axis.outer else []), code("{} < {}", position, limit.name)]
+        return self.emitter.loop("Index", name, 0, joined(" && ", ends), step)
 
     def _run(
         self, axis: Axis, limits: Mapping[int, _Limit], start: Int = 0, most: int | None = None
-    ) -> str | None:
+    ) -> Code | None:
         """How often an axis of scale 1 turns before its coordinate's limit; None if there is none."""
         limit = limits.get(axis.dim)
         if limit is None:
@@ -257,8 +269,8 @@ class _Copying:
         begin, most = add(axis.start, start), axis.extent if most is None else most
         if begin == 0:
             return limit.name
-        self.emitter.call("within")
-        return f"within({limit.name} - {self.emitter.spell(begin, True)}, {most})"
+        left = code("{} - {}", limit.name, self.emitter.spell(begin, True))
+        return self.emitter.within(left, most)
 
     # ------------------------------------------------------------ transposition
 
@@ -284,13 +296,13 @@ class _Copying:
         with ExitStack() as stack:
             for axis in loops.axes:
                 if axis not in (along, across):
-                    stack.enter_context(self.emitter.indented(self._head(axis, limits)))
+                    stack.enter_context(self._turns(axis, limits))
             for axis in (along, across):
-                stack.enter_context(self.emitter.indented(self._head(axis, limits, lanes)))
-            counts = [self._run(axis, limits, axis.sym, lanes) or str(lanes) for axis in (along, across)]
-            places = [
-                f"{side.name} + {self.emitter.spell(loops.offsets[at])}, {self.emitter.spell(step)}"
-                for at, side, step in ((1, self.target, to_row), (0, self.source, from_row))
-            ]
-            self.emitter.line(f"{name}({', '.join((*places, *counts))});")
+                stack.enter_context(self._turns(axis, limits, lanes))
+            counts = [self._run(axis, limits, axis.sym, lanes) or lanes for axis in (along, across)]
+            places: list[Code] = []
+            for at, side, step in ((1, self.target, to_row), (0, self.source, from_row)):
+                start = code("{} + {}", side.name, self.emitter.spell(loops.offsets[at]))
+                places += [start, self.emitter.spell(step)]
+            self.emitter.do(call(name, *places, *counts))
         return lanes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 
 from tilewright.ir.fragment_ops import Coordinates
@@ -10,6 +10,7 @@ from tilewright.ir.types import Value
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import CpuEmitter
 from tilewright.targets.cpu.fuse import Pointwise
+from tilewright.targets.statements import Code, code, joined
 from tilewright.threads.distribution import Distribution
 from tilewright.threads.registers import Digit, broadcast
 
@@ -37,7 +38,7 @@ class Loops:
         self.counts = [mode.extent for mode in spread.values]
         self._merge()
         self.names = [emitter.local("e" if not depth else f"e{depth}") for depth in range(len(self.counts))]
-        self._held: dict[Value, str] = {}
+        self._held: dict[Value, Code] = {}
         self._repeated = [value for one in op.ops for value in one.read if self._is_repeated(value)]
 
     def _is_repeated(self, value: Value) -> bool:
@@ -75,34 +76,36 @@ class Loops:
                 name = self.names[depth]
                 if depth == 0:
                     self._hold()
-                    self.emitter.line("INDEPENDENT")
-                head = f"for (Index {name} = 0; {name} < {self.counts[depth]}; ++{name})"
-                stack.enter_context(self.emitter.indented(head))
+                stack.enter_context(self.emitter.turns(name, self.counts[depth], independent=depth == 0))
             if not self.counts:
-                stack.enter_context(self.emitter.indented(""))
+                stack.enter_context(self.emitter.indented())
             yield
 
     def _hold(self) -> None:
         """Read once what all turns read: compilers make no vector code of a truth value read in each."""
         for value in dict.fromkeys(self._repeated):
             name = self.emitter.local(f"{self.emitter.name(value)}_all")
-            self.emitter.line(f"const {STORAGE[value.dtype.name]} {name} = {self.element(value)};")
+            self.emitter.constant(STORAGE[value.dtype.name], name, self.element(value))
             self._held[value] = name
 
-    def element(self, value: Value) -> str:
+    def element(self, value: Value) -> Code:
         """The element of a fragment that belongs to this turn."""
         if value in self._held:
             return self._held[value]
-        return f"{self.emitter.name(value)}[{self._sum(value.fragment.distribution)}]"
+        return code("{}[{}]", self.emitter.name(value), self._sum(value.fragment.distribution))
 
-    def coordinate(self, dim: int) -> str:
+    def coordinate(self, dim: int) -> Code:
         """The coordinate along a dimension."""
         return self._sum(dim)
 
-    def _sum(self, side: Distribution | int) -> str:
-        steps = self.steps.get(side, self.steps[self.spread])
-        parts = [n if s == 1 else f"{n} * {s}" for n, s in zip(self.names, steps, strict=True) if s]
-        return " + ".join(reversed(parts)) or "0"
+    def _sum(self, side: Distribution | int) -> Code:
+        return sum_of(self.names, self.steps.get(side, self.steps[self.spread]))
+
+
+def sum_of(names: Sequence[Code], steps: Sequence[int]) -> Code:
+    """``name * step + ...`` with the largest step first."""
+    parts = [n if s == 1 else code("{} * {}", n, s) for n, s in zip(names, steps, strict=True) if s]
+    return joined(" + ", reversed(parts)) if parts else Code("0")
 
 
 def _weights(spread: Distribution) -> list[int]:

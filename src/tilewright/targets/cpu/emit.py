@@ -12,10 +12,12 @@ from tilewright.targets.cpu.emitter import SELF, CpuEmitter
 from tilewright.targets.cpu.fuse import fuse
 from tilewright.targets.cpu.live import needed
 from tilewright.targets.cpu.lowering import lower
-from tilewright.targets.cpu.prelude import INTEGERS, MACROS, prelude
+from tilewright.targets.cpu.prelude import MACROS, SNIPPETS, prelude
 from tilewright.targets.cpu.spelling import CPU_RULES
 from tilewright.targets.listing import Listing
+from tilewright.targets.statements import Printer, code, named, used
 from tilewright.targets.target import CPU
+from tilewright.targets.tidy import tidy
 
 EXPORT = 'extern "C" __attribute__((visibility("default")))'
 
@@ -36,11 +38,11 @@ def emit(kernel: Kernel, arch: Arch | str) -> Listing:
     emitter = CpuEmitter(fused, CPU_RULES, chosen, needed(lowered))
     entry = emitter.identifier(kernel.name)
     arguments, block = emitter.names.unique(f"{entry}_arguments"), emitter.names.unique(f"{entry}_block")
+    _start(emitter)
     emitter.block(fused.body)
-    body = [*_start(emitter), *emitter.lines]
+    body = tidy(emitter.body, ())
     functions = [text.replace(SELF, name) for name, text in emitter.functions.items()]
-    spelled = "\n".join((*functions, *body))
-    emitter.call(*(name for name in INTEGERS if f"{name}(" in spelled))
+    emitter.call(*sorted(used(body) & SNIPPETS.keys()))
     pieces = [
         f"// {kernel.name} for {chosen.name}\n" + "".join(f"// - {note}\n" for note in notes) + "\n" + MACROS,
         prelude((*_storage_types(emitter), *emitter.calls)),
@@ -50,7 +52,7 @@ def emit(kernel: Kernel, arch: Arch | str) -> Listing:
             [
                 "// One block.",
                 f"static void {block}(const {arguments}& given, long long block, char* scratch) {{",
-                *body,
+                *Printer().print(body),
                 "}",
             ]
         ),
@@ -94,31 +96,29 @@ def _pointer(emitter: CpuEmitter, value: Value) -> str:
     return f"{'' if written else 'const '}{STORAGE[value.dtype.name]}*"
 
 
-def _start(emitter: CpuEmitter) -> list[str]:
+def _start(emitter: CpuEmitter) -> None:
     """Arguments, block indices, and where tensors and fragments lie in the scratch memory."""
     kernel = emitter.kernel
-    lines = []
     for param in kernel.params:
         if isinstance(param, SizeParam):
             # Sizes are wide here, so that no product with them overflows.
-            name = emitter.name(param.sym)
-            lines.append(f"  const Index {name} = given.{name};")
+            name, kind = emitter.name(param.sym), "const Index"
         elif isinstance(param, ScalarParam):
-            name = emitter.name(param.value)
-            lines.append(f"  const {STORAGE[param.value.dtype.name]} {name} = given.{name};")
+            name, kind = emitter.name(param.value), f"const {STORAGE[param.value.dtype.name]}"
         else:
-            name = emitter.name(param.value)
-            lines.append(f"  {_pointer(emitter, param.value)} const {name} = given.{name};")
-    rest = "block"
+            name, kind = emitter.name(param.value), f"{_pointer(emitter, param.value)} const"
+        emitter.declare(named(kind), name, code("given.{}", name), optional=True)
+    rest = named("block")
     for at, axis in enumerate(kernel.grid):
-        name, extent = emitter.name(axis.sym), emitter.spell(axis.extent, True)
+        extent = emitter.spell(axis.extent, True)
         last = at == len(kernel.grid) - 1
-        lines.append(f"  const Index {name} = {rest if last else f'{rest} % {extent}'};")
-        rest = f"{rest} / {extent}"
+        index = rest if last else code("{} % {}", rest, extent)
+        emitter.constant("Index", emitter.name(axis.sym), index)
+        rest = code("{} / {}", rest, extent)
     for member in kernel.cluster:
         along = emitter.name(kernel.grid[member.axis].sym)
-        lines.append(f"  const Index {emitter.name(member.sym)} = {along} % {member.extent};")
+        emitter.constant("Index", emitter.name(member.sym), code("{} % {}", along, member.extent))
     for value, offset in emitter.scratch.items():
         kind = STORAGE[value.dtype.name]
-        lines.append(f"  {kind}* const {emitter.name(value)} = ({kind}*)(scratch + {offset});")
-    return lines
+        start = code(f"({kind}*)({{}} + {offset})", named("scratch"))
+        emitter.declare(named(f"{kind}* const"), emitter.name(value), start, optional=True)

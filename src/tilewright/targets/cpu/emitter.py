@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from tilewright.arch import Arch
@@ -22,6 +23,7 @@ from tilewright.targets.cpu.live import Extents
 from tilewright.targets.cpu.prelude import INTEGERS, OWN_NAMES
 from tilewright.targets.listing import Access
 from tilewright.targets.rules import RuleTable
+from tilewright.targets.statements import Code, call, code, named, names_in
 from tilewright.views.view import View
 
 CACHE_LINE_BYTES = 64
@@ -50,7 +52,7 @@ class Side:
         is_scratch: whether it lies in the thread's own memory.
     """
 
-    name: str
+    name: Code
     dtype: DType
     view: View
     is_scratch: bool
@@ -108,20 +110,33 @@ class CpuEmitter(Emitter):
         """Note that the text calls helper functions."""
         self.calls.update(dict.fromkeys(names))
 
-    def function(self, wanted: str, text: str) -> str:
+    def function(self, wanted: str, text: str) -> Code:
         """Add a function made for this kernel, which its text calls `SELF`; gives the name that it got."""
         for name, known in self.functions.items():
             if known == text:
-                return name
+                return named(name)
         name = self.names.unique(wanted)
         self.functions[name] = text
-        return name
+        return named(name)
 
-    def convert(self, text: str, source: DType, target: DType) -> str:
+    def convert(self, text: str, source: DType, target: DType) -> Code:
         """C++ that converts a value."""
         spelled, needs = convert(text, source, target)
         self.call(*needs)
-        return spelled
+        return Code(spelled, names_in([text]) | {*needs})
+
+    def within(self, value: Code | int, most: Code | int) -> Code:
+        """The value, between 0 and ``most``."""
+        return call("within", value, most)
+
+    @contextmanager
+    def turns(
+        self, index: str, count: Code | int, step: int = 1, *, independent: bool = False
+    ) -> Iterator[None]:
+        """A loop of an index from 0 up to a count; whether its turns carry no element to each other."""
+        name, before = named(index), "INDEPENDENT" if independent else ""
+        with self.loop("Index", name, 0, code("{} < {}", name, count), step, before):
+            yield
 
 
 def arrays(kernel: Kernel) -> Iterator[tuple[Value, int]]:

@@ -12,6 +12,7 @@ from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
 from tilewright.targets.cpu.linear import Panels, panels
 from tilewright.targets.cpu.sequential import compute_dtype
+from tilewright.targets.statements import Code, call, code
 
 
 def emit_mma(emitter: CpuEmitter, op: Mma) -> None:
@@ -28,7 +29,7 @@ def emit_mma(emitter: CpuEmitter, op: Mma) -> None:
     assert isinstance(depth, int)
     micro = _micro_kernel(emitter, op, compute, a, b)
     emitter.comment(op, f"{op.c} += {op.a} * {op.b}")
-    with emitter.indented(""):
+    with emitter.indented():
         names = [emitter.local(wanted) for wanted in ("m_panels", "n_panels", "depth", "m_panel", "n_panel")]
         counts = (
             _count(emitter, extents.rows, tile_m, rows),
@@ -36,36 +37,31 @@ def emit_mma(emitter: CpuEmitter, op: Mma) -> None:
             _count(emitter, extents.depth, depth, 1),
         )
         for name, count in zip(names, counts, strict=False):
-            emitter.line(f"const Index {name} = {count};")
+            emitter.constant("Index", name, count)
         m_panels, n_panels, deep, at_m, at_n = names
         m, n = Sym(at_m, 0, tile_m // rows - 1), Sym(at_n, 0, tile_n // columns - 1)
         view = emitter.fragment_view(op.c.fragment)
         at_c = substitute(view.offset, {view.coords[0]: mul(m, rows), view.coords[1]: mul(n, columns)})
         at_a, at_b = _at(emitter, op.a, a, m), _at(emitter, op.b, b, n)
-        pointers = f"{at_a}, {at_b}, {emitter.name(op.c)} + {emitter.spell(at_c)}"
-        with (
-            emitter.indented(f"for (Index {at_n} = 0; {at_n} < {n_panels}; ++{at_n})"),
-            emitter.indented(f"for (Index {at_m} = 0; {at_m} < {m_panels}; ++{at_m})"),
-        ):
-            emitter.line(f"{micro}({pointers}, {deep});")
+        into = code("{} + {}", emitter.name(op.c), emitter.spell(at_c))
+        with emitter.turns(at_n, n_panels), emitter.turns(at_m, m_panels):
+            emitter.do(call(micro, at_a, at_b, into, deep))
 
 
-def _at(emitter: CpuEmitter, operand: Value, found: Panels, panel: Sym) -> str:
-    return (
-        f"{emitter.name(operand.buffer)} + {emitter.spell(add(found.base, mul(panel, found.panel_stride)))}"
-    )
+def _at(emitter: CpuEmitter, operand: Value, found: Panels, panel: Sym) -> Code:
+    start = add(found.base, mul(panel, found.panel_stride))
+    return code("{} + {}", emitter.name(operand.buffer), emitter.spell(start))
 
 
-def _count(emitter: CpuEmitter, needed: Int | None, extent: int, unit: int) -> str:
+def _count(emitter: CpuEmitter, needed: Int | None, extent: int, unit: int) -> Code:
     """How many panels of ``unit`` there are in what is needed of an extent."""
     if needed is None:
-        return str(extent // unit)
-    emitter.call("within")
-    text = f"within({emitter.spell(needed)}, {extent})"
-    return text if unit == 1 else f"({text} + {unit - 1}) / {unit}"
+        return Code(str(extent // unit))
+    most = emitter.within(emitter.spell(needed), extent)
+    return most if unit == 1 else code("({} + {}) / {}", most, unit - 1, unit)
 
 
-def _micro_kernel(emitter: CpuEmitter, op: Mma, compute: DType, a: Panels, b: Panels) -> str:
+def _micro_kernel(emitter: CpuEmitter, op: Mma, compute: DType, a: Panels, b: Panels) -> Code:
     rows, columns, _ = op.mma.atom.shape
     precision, acc = op.mma.atom.precision, op.mma.atom.c_dtype
     name = f"multiply_{rows}x{columns}_{compute}"

@@ -14,6 +14,7 @@ from tilewright.targets.cpu.elements import Loops
 from tilewright.targets.cpu.emitter import CpuEmitter
 from tilewright.targets.cpu.fuse import Pointwise, made_by
 from tilewright.targets.cpu.literals import literal
+from tilewright.targets.statements import Code, call, code, named, names_in
 
 
 def emit_pointwise(emitter: CpuEmitter, op: Pointwise) -> None:
@@ -22,22 +23,22 @@ def emit_pointwise(emitter: CpuEmitter, op: Pointwise) -> None:
         emitter.comment(one, describe(one))
     loops = Loops(emitter, op)
     with loops.open():
-        present: dict[Value, str] = {}
+        present: dict[Value, Code] = {}
         for at, one in enumerate(op.ops):
             target = made_by(one)
             text = _value(emitter, one, present, loops)
             again = f"_{at}" if target in present else ""
             present[target] = emitter.local(f"{emitter.name(target)}_e{again}")
-            emitter.line(f"const {STORAGE[target.dtype.name]} {present[target]} = {text};")
+            emitter.constant(STORAGE[target.dtype.name], present[target], text)
         for value in op.stored:
-            emitter.line(f"{loops.element(value)} = {present[value]};")
+            emitter.assign(loops.element(value), present[value])
 
 
 def emit_scalar(emitter: CpuEmitter, op: Elementwise) -> None:
     """A function of the kernel's numbers, computed once."""
     emitter.comment(op, describe(op))
     kind = STORAGE[op.result.dtype.name]
-    emitter.line(f"const {kind} {emitter.name(op.result)} = {_value(emitter, op, {}, None)};")
+    emitter.constant(kind, emitter.name(op.result), _value(emitter, op, {}, None))
 
 
 def describe(op: Op) -> str:
@@ -57,7 +58,7 @@ def describe(op: Op) -> str:
             return f"{op.written[0]} = {op.read[0]}"
 
 
-def _value(emitter: CpuEmitter, op: Op, present: dict[Value, str], loops: Loops | None) -> str:
+def _value(emitter: CpuEmitter, op: Op, present: dict[Value, Code], loops: Loops | None) -> Code:
     """C++ for what an operation makes of one element."""
     match op:
         case Fragment():
@@ -71,53 +72,55 @@ def _value(emitter: CpuEmitter, op: Op, present: dict[Value, str], loops: Loops 
             return emitter.convert(read, op.source.dtype, op.target.dtype)
         case Coordinates():
             assert loops is not None
-            return f"(int)({loops.coordinate(op.dim)})"
+            return code("(int)({})", loops.coordinate(op.dim))
         case Elementwise():
             return _function(emitter, op, present, loops)
         case _:
             raise TypeError(f"{op.name} is no operation on single elements")
 
 
-def _element(emitter: CpuEmitter, value: Value, present: dict[Value, str], loops: Loops | None) -> str:
+def _element(emitter: CpuEmitter, value: Value, present: dict[Value, Code], loops: Loops | None) -> Code:
     if value in present:
         return present[value]
     return loops.element(value) if loops is not None and value.is_fragment else emitter.name(value)
 
 
-def _function(emitter: CpuEmitter, op: Elementwise, present: dict[Value, str], loops: Loops | None) -> str:
-    def operand(value: Value | float | Int, dtype: DType) -> str:
+def _function(emitter: CpuEmitter, op: Elementwise, present: dict[Value, Code], loops: Loops | None) -> Code:
+    def operand(value: Value | float | Int, dtype: DType) -> Code:
         if isinstance(value, Value):
             return emitter.convert(_element(emitter, value, present, loops), value.dtype, dtype)
         if isinstance(value, Expr):
             text = emitter.spell(value)
             if dtype.is_float and computes_in(dtype) != dtype:  # its storage type is no number of C++
-                return emitter.convert(f"({STORAGE['i64']})({text})", i64, dtype)
-            return f"({STORAGE[dtype.name]})({text})"
+                return emitter.convert(code(f"({STORAGE['i64']})({{}})", text), i64, dtype)
+            return code(f"({STORAGE[dtype.name]})({{}})", text)
         return literal(emitter, value, dtype)
 
     result = op.result.dtype
     if op.function == "saturate" and isinstance(source := op.operands_[0], Value):
         kind = clamped_in(computes_in(source.dtype), result)
         if (ends := saturation(kind, result)) is not None:
-            emitter.call("clamp")
             low, high = (literal(emitter, end, kind) for end in ends)
-            clamped = f"clamp<{STORAGE[kind.name]}>({operand(source, kind)}, {low}, {high})"
+            clamped = call("clamp", operand(source, kind), low, high, of=[named(STORAGE[kind.name])])
             return emitter.convert(clamped, kind, result)
     if op.function in CONVERSION:
         return operand(op.operands_[0], result)
     if op.function == "select":
         condition, left, right = op.operands_
         asked = condition if isinstance(condition, Value) else None
-        test = _element(emitter, asked, present, loops) if asked is not None else str(int(bool(condition)))
+        test = Code(str(int(bool(condition))))
+        if asked is not None:
+            test = _element(emitter, asked, present, loops)
         if asked is not None and computes_in(asked.dtype) != asked.dtype:
             test = operand(asked, f32)
-        return f"{test} ? {operand(left, result)} : {operand(right, result)}"
+        return code("{} ? {} : {}", test, operand(left, result), operand(right, result))
     known = [value.dtype for value in op.operands_ if isinstance(value, Value)]
     wide = computes_in(known[0] if known else result)
-    spelled, needs = functions.spell(op.function, wide, [operand(value, wide) for value in op.operands_])
-    emitter.call(*needs)
+    operands = [operand(value, wide) for value in op.operands_]
+    text, needs = functions.spell(op.function, wide, operands)
+    spelled = Code(text, names_in(operands) | {*needs})
     if op.function in COMPARISON:
         return spelled
     if result.is_float:
         return emitter.convert(spelled, wide, result)
-    return f"({STORAGE[result.name]})({spelled})"
+    return code(f"({STORAGE[result.name]})({{}})", spelled)

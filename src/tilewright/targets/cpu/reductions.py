@@ -11,8 +11,10 @@ import math
 from tilewright.dtypes import DType, limits
 from tilewright.ir.fragment_ops import Reduce
 from tilewright.targets.cpu.conversions import STORAGE, computes_in
+from tilewright.targets.cpu.elements import sum_of
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
 from tilewright.targets.cpu.literals import literal
+from tilewright.targets.statements import Assign, Code, Do, Statement, call, code, named
 from tilewright.threads.registers import Digit
 
 COMBINE = {
@@ -32,24 +34,25 @@ def emit_reduce(emitter: CpuEmitter, op: Reduce) -> None:
     lanes = _lanes(plan.reduced, emitter.arch.vector_bytes // kind.bytes)
     total, at = emitter.local("total"), emitter.local("at")
     emitter.comment(op, f"{op.result} = {op.function} of {op.source} along {op.dim}")
-    with emitter.indented(""):
+    with emitter.indented():
         start = literal(emitter, _start(op.function, kind), kind)
-        emitter.line(f"{STORAGE[kind.name]} {total}[{size * lanes}];")
-        emitter.line(f"for (Index {at} = 0; {at} < {size * lanes}; ++{at}) {total}[{at}] = {start};")
+        emitter.declare(named(STORAGE[kind.name]), total, extent=size * lanes)
+        with emitter.turns(at, size * lanes):
+            emitter.assign(code("{}[{}]", total, at), start)
         loops = _loops(plan.kept, plan.reduced, lanes)
         names = [emitter.local("e" if not depth else f"e{depth}") for depth in range(len(loops))]
-        read = _sum(names, [loop[1] for loop in loops])
-        place = f"{total}[{_sum(names, [loop[2] for loop in loops])}]"
+        read = code("{}[{}]", emitter.name(op.source), sum_of(names, [loop[1] for loop in loops]))
+        place = code("{}[{}]", total, sum_of(names, [loop[2] for loop in loops]))
         counts = [loop[0] for loop in loops]
         steps = [1] * len(loops)
         vectors = lanes > 1 and dtype == kind and loops[0][1:] == (1, 1)
         if vectors:
             steps[0] = lanes
             name = _lanewise(emitter, op.function, kind, lanes)
-            body = f"{name}(&{place}, &{emitter.name(op.source)}[{read}]);"
+            body: Statement = Do(call(name, code("&{}", place), code("&{}", read)))
         else:
-            value = emitter.convert(f"{emitter.name(op.source)}[{read}]", dtype, kind)
-            body = f"{place} = {_combined(emitter, op.function, kind, place, value)};"
+            value = emitter.convert(read, dtype, kind)
+            body = Assign(place, _combined(emitter, op.function, kind, place, value))
         nest = list(zip(names, counts, steps, strict=True))
         _nested(emitter, nest, body, independent=bool(loops and loops[0][2]) and not vectors)
         _folded(emitter, op, total, size, lanes, kind)
@@ -83,43 +86,38 @@ def _loops(kept: tuple[Digit, ...], reduced: tuple[Digit, ...], lanes: int) -> l
     return merged
 
 
-def _nested(emitter: CpuEmitter, loops: list[tuple[str, int, int]], body: str, *, independent: bool) -> None:
+def _nested(
+    emitter: CpuEmitter, loops: list[tuple[Code, int, int]], body: Statement, *, independent: bool
+) -> None:
     """Loops around a statement, the first one innermost; whether each of its turns has a total of its own."""
     if not loops:
-        emitter.line(body)
+        emitter.add(body)
         return
     *inner, (name, count, step) = loops
-    grow = f"++{name}" if step == 1 else f"{name} += {step}"
-    head = f"for (Index {name} = 0; {name} < {count}; {grow})"
-    if not inner:
-        if independent:
-            emitter.line("INDEPENDENT")
-        emitter.line(f"{head} {body}")
-        return
-    with emitter.indented(head):
+    with emitter.turns(name, count, step, independent=independent and not inner):
         _nested(emitter, inner, body, independent=independent)
 
 
-def _folded(emitter: CpuEmitter, op: Reduce, total: str, size: int, lanes: int, kind: DType) -> None:
+def _folded(emitter: CpuEmitter, op: Reduce, total: Code, size: int, lanes: int, kind: DType) -> None:
     """The lanes of each result; then the result, rounded once."""
     at = emitter.local("at")
-    result = f"{emitter.name(op.result)}[{at}]"
-    first = f"{total}[{at}]"
+    first = code("{}[{}]", total, at)
     if lanes > 1:
-        first = f"{_across(emitter, op.function, kind, lanes)}({total} + {at} * {lanes})"
+        first = call(_across(emitter, op.function, kind, lanes), code("{} + {} * {}", total, at, lanes))
     made = emitter.convert(first, kind, op.result.dtype)
-    emitter.line(f"for (Index {at} = 0; {at} < {size}; ++{at}) {result} = {made};")
+    with emitter.turns(at, size):
+        emitter.assign(code("{}[{}]", emitter.name(op.result), at), made)
 
 
-def _combined(emitter: CpuEmitter, function: str, kind: DType, left: str, right: str) -> str:
+def _combined(emitter: CpuEmitter, function: str, kind: DType, left: Code, right: Code) -> Code:
     if function == "sum":
-        return COMBINE[function].format(left, right)
+        return code(COMBINE[function], left, right)
     name = emitter.function(
         f"{function}_or_nan",
         f"static inline {STORAGE[kind.name]} {SELF}({STORAGE[kind.name]} a, {STORAGE[kind.name]} b) "
         f"{{ return {COMBINE[function].format('a', 'b')}; }}",
     )
-    return f"{name}({left}, {right})"
+    return call(name, left, right)
 
 
 def _vector(kind: DType, lanes: int) -> str:
@@ -127,7 +125,7 @@ def _vector(kind: DType, lanes: int) -> str:
     return f"typedef {STORAGE[kind.name]} vector __attribute__(({attributes}));"
 
 
-def _lanewise(emitter: CpuEmitter, function: str, kind: DType, lanes: int) -> str:
+def _lanewise(emitter: CpuEmitter, function: str, kind: DType, lanes: int) -> Code:
     """The function that combines a vector of totals with one of the source."""
     real = STORAGE[kind.name]
     text = f"""\
@@ -139,7 +137,7 @@ static inline void {SELF}({real}* total, const {real}* source) {{
     return emitter.function(f"{function}_of_{lanes}_{kind}", text)
 
 
-def _across(emitter: CpuEmitter, function: str, kind: DType, lanes: int) -> str:
+def _across(emitter: CpuEmitter, function: str, kind: DType, lanes: int) -> Code:
     """The function that makes one of the lanes of a total, halves first."""
     real, half = STORAGE[kind.name], lanes // 2
     combined, steps = COMBINE[function].format("a", "b"), []
@@ -164,11 +162,3 @@ def _start(function: str, kind: DType) -> float | int:
     if kind.is_float:
         return -math.inf if function == "max" else math.inf
     return limits(kind)[0 if function == "max" else 1]
-
-
-def _sum(names: list[str], steps: list[int]) -> str:
-    """``name * step + ...`` with the largest step first."""
-    parts = [
-        name if step == 1 else f"{name} * {step}" for name, step in zip(names, steps, strict=True) if step
-    ]
-    return " + ".join(reversed(parts)) or "0"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from tilewright.dtypes import DType
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
+from tilewright.targets.statements import Code
 
 
-def transposition(emitter: CpuEmitter, source: DType, target: DType, lanes: int) -> str:
+def transposition(emitter: CpuEmitter, source: DType, target: DType, lanes: int) -> Code:
     """The function that copies a transposed block of ``lanes`` x ``lanes`` elements, or part of one.
 
     ``target[j * target_step + i] = source[i * source_step + j]`` for ``i < rows`` and ``j < columns``.

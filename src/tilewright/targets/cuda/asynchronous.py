@@ -17,12 +17,15 @@ from tilewright.ir.types import Value
 from tilewright.symbolic.expr import add, mul
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.targets.cuda.instructions import Form
-from tilewright.targets.cuda.spelling import CUDA_RULES, atom_function
+from tilewright.targets.cuda.spelling import CUDA_RULES, SHARED_MEMORY, atom_function
 from tilewright.targets.cuda.tensor_maps import map_of
 from tilewright.targets.cuda.wgmma import CLUSTER_SCOPE
-from tilewright.targets.simt.emitter import THREAD, SimtEmitter
+from tilewright.targets.simt.copies import when
+from tilewright.targets.simt.emitter import THREAD, Scope, SimtEmitter
+from tilewright.targets.statements import Arm, Branch, Code, Do, call, code, joined, named
 
-FIRST_THREAD = f"{THREAD} == 0"
+TID = named(THREAD)
+FIRST_THREAD = code("{} == 0", TID)
 
 
 @CUDA_RULES.rule(ops.Role)
@@ -32,23 +35,36 @@ def role(emitter: SimtEmitter, op: ops.Role) -> None:
     first, count = op.first * lanes, op.count * lanes
     outer = emitter.group_first, emitter.group_threads
     last = first + count == emitter.group_threads
-    follows = first > 0 and emitter.lines[-1].strip() == "}" and emitter.role_end == len(emitter.lines)
+    before = emitter.body[-1] if emitter.body else None
+    follows = first > 0 and before is emitter.roles
     warps = f"warps {op.first} to {op.first + op.count - 1}" if op.count > 1 else f"warp {op.first}"
-    emitter.comment(op, warps)
-    condition = f"{THREAD} < {first + count}" if first == 0 or follows else ""
-    if not condition:
-        condition = f"{THREAD} >= {first}" + ("" if last else f" && {THREAD} < {first + count}")
-    head = "else" if follows and last else f"else if ({condition})" if follows else f"if ({condition})"
-    with emitter.indented(head):
+    below = code("{} < {}", TID, first + count)
+    condition: Code | None = below
+    if follows and last:
+        condition = None
+    elif first > 0 and not follows:
+        above = code("{} >= {}", TID, first)
+        condition = above if last else joined(" && ", (above, below))
+    arm = Arm(condition, [], emitter.place(op) + warps)
+    with emitter.into(arm.body):
         if op.registers is not None:
             way = "up" if op.registers * emitter.kernel.threads > 65536 else "down"
-            emitter.line(f"set_registers_{way}<{op.registers}>();")
+            emitter.do(call(f"set_registers_{way}", of=[op.registers]))
         emitter.group_first, emitter.group_threads = outer[0] + first, count
         if first:
-            emitter.line(f"const int {THREAD} = threadIdx.x - {emitter.group_first};")
+            own = code("{} - {}", Code("threadIdx.x"), emitter.group_first)
+            emitter.declare(named("const int"), TID, own, optional=True)
         emitter.block(op.body)
     emitter.group_first, emitter.group_threads = outer
-    emitter.role_end = len(emitter.lines)
+    if follows and isinstance(before, Branch):
+        before.arms.append(arm)
+    else:
+        emitter.roles = Branch([arm])
+        emitter.add(emitter.roles)
+
+
+def _by_first_thread(emitter: SimtEmitter, what: Code) -> None:
+    emitter.add(when(FIRST_THREAD, Do(what)))
 
 
 @CUDA_RULES.rule(ops.MBarrier)
@@ -57,29 +73,30 @@ def mbarrier(emitter: SimtEmitter, op: ops.MBarrier) -> None:
     offset = layout_shared(emitter.kernel)[0][op.result]
     name = emitter.name(op.result)
     emitter.comment(op, f"{name}: {op.stages} barriers of {op.arrivals} arrivals")
-    emitter.line(f"mbarrier_t* const {name} = (mbarrier_t*)(shared_memory + {offset});")
-    emitter.line(f"if ({FIRST_THREAD}) mbarrier_init({name}, {op.stages}, {op.arrivals});")
+    kind = named("mbarrier_t")
+    emitter.declare(code("{}* const", kind), name, code("({}*)({} + {})", kind, SHARED_MEMORY, offset))
+    _by_first_thread(emitter, call("mbarrier_init", name, op.stages, op.arrivals))
 
 
 @CUDA_RULES.rule(ops.Arrive)
 def arrive(emitter: SimtEmitter, op: ops.Arrive) -> None:
     """``mbarrier.arrive``, with the bytes that the phase waits for."""
     place = _barrier(emitter, op.barrier, op.stage)
-    call, first, whose = f"mbarrier_arrive({place})", FIRST_THREAD, ""
+    arrival, first, whose = call("mbarrier_arrive", place), FIRST_THREAD, ""
     if op.block is not None:
-        call = f"mbarrier_arrive_at{_scope(emitter)}({place}, {emitter.spell(op.block)})"
+        arrival = call(f"mbarrier_arrive_at{_scope(emitter)}", place, emitter.spell(op.block))
         whose = " of another block"
     elif op.expect_bytes:
-        call = f"mbarrier_arrive_expect({place}, {op.expect_bytes})"
+        arrival = call("mbarrier_arrive_expect", place, op.expect_bytes)
     if op.each == "warp":
         emitter.comment(op, f"each warp arrives at {op.barrier}{whose}")
-        emitter.line("__syncwarp();")
-        first = f"{THREAD} % {emitter.kernel.lanes} == 0"
+        emitter.do(call("__syncwarp"))
+        first = code("{} % {} == 0", TID, emitter.kernel.lanes)
     elif op.expect_bytes:
         emitter.comment(op, f"{op.barrier} waits for {op.expect_bytes} bytes")
     else:
         emitter.comment(op, f"arrive at {op.barrier}{whose}")
-    emitter.line(f"if ({first}) {call};")
+    emitter.add(when(first, Do(arrival)))
 
 
 @CUDA_RULES.rule(ops.Wait)
@@ -87,7 +104,7 @@ def wait(emitter: SimtEmitter, op: ops.Wait) -> None:
     """``mbarrier.try_wait.parity`` until it succeeds."""
     emitter.comment(op, f"wait for {op.barrier}")
     place = _barrier(emitter, op.barrier, op.stage)
-    emitter.line(f"mbarrier_wait{_scope(emitter)}({place}, {emitter.spell(op.parity)});")
+    emitter.do(call(f"mbarrier_wait{_scope(emitter)}", place, emitter.spell(op.parity)))
 
 
 def _scope(emitter: SimtEmitter) -> str:
@@ -95,7 +112,7 @@ def _scope(emitter: SimtEmitter) -> str:
     return CLUSTER_SCOPE if needs_cluster_scope(emitter.kernel) else ""
 
 
-def _barrier(emitter: SimtEmitter, barrier: Value, stage: Int) -> str:
+def _barrier(emitter: SimtEmitter, barrier: Value, stage: Int) -> Code:
     return emitter.plus(emitter.name(barrier), stage)
 
 
@@ -118,41 +135,36 @@ def _tma_load(emitter: SimtEmitter, op: Copy) -> None:
         function, how = "tma_load_multicast", f"by TMA, to all blocks along {_axes(op.multicast)}"
         places.append(_mask(emitter, op.multicast))
     emitter.comment(op, f"{op.source} -> {op.target}, {how}")
-    _by_first_thread(emitter, f"{function}_{len(op.at)}d", [*places, *_coordinates(emitter, op.at)])
+    _by_first_thread(emitter, call(f"{function}_{len(op.at)}d", *places, *_coordinates(emitter, op.at)))
 
 
 def _axes(axes: tuple[int, ...]) -> str:
     return f"axis {axes[0]}" if len(axes) == 1 else f"axes {', '.join(map(str, axes))}"
 
 
-def _mask(emitter: SimtEmitter, axes: tuple[int, ...]) -> str:
+def _mask(emitter: SimtEmitter, axes: tuple[int, ...]) -> Code:
     """One bit for each block that gets the box."""
     mask, shift = sharing(emitter.kernel.cluster, axes)
-    return f"{mask:#x}" if shift == 0 else f"{mask:#x} << {emitter.spell(shift, tight=True)}"
+    return Code(f"{mask:#x}") if shift == 0 else code(f"{mask:#x} << {{}}", emitter.spell(shift, tight=True))
 
 
 def _tma_store(emitter: SimtEmitter, op: Copy) -> None:
     """``cp.async.bulk.tensor`` out of shared memory."""
     emitter.comment(op, f"{op.source} -> {op.target}, by TMA")
     places = [_map(emitter, op, op.target, op.source), _address(emitter, op.source)]
-    _by_first_thread(emitter, f"tma_store_{len(op.at)}d", [*places, *_coordinates(emitter, op.at)])
+    _by_first_thread(emitter, call(f"tma_store_{len(op.at)}d", *places, *_coordinates(emitter, op.at)))
 
 
-def _by_first_thread(emitter: SimtEmitter, function: str, arguments: list[str]) -> None:
-    statement = f"{function}({', '.join(arguments)});"
-    emitter.statement(f"if ({FIRST_THREAD}) {statement}")
+def _map(emitter: SimtEmitter, op: Op, tensor: Value, tile: Value) -> Code:
+    return code("&{}", named(map_of(emitter.kernel, tensor, tile).name))
 
 
-def _map(emitter: SimtEmitter, op: Op, tensor: Value, tile: Value) -> str:
-    return f"&{map_of(emitter.kernel, tensor, tile).name}"
-
-
-def _coordinates(emitter: SimtEmitter, at: tuple[Int, ...]) -> list[str]:
+def _coordinates(emitter: SimtEmitter, at: tuple[Int, ...]) -> list[Code]:
     """TMA counts dimensions from the innermost."""
     return [emitter.spell(i) for i in reversed(at)]
 
 
-def _address(emitter: SimtEmitter, tile: Value, step: Int = 0) -> str:
+def _address(emitter: SimtEmitter, tile: Value, step: Int = 0) -> Code:
     """The address of a tile's first element, plus ``step`` elements."""
     view = tile.tensor.view
     start = view.at((0,) * view.rank)
@@ -163,14 +175,14 @@ def _address(emitter: SimtEmitter, tile: Value, step: Int = 0) -> str:
 def bulk_commit(emitter: SimtEmitter, op: ops.BulkCommit) -> None:
     """``cp.async.bulk.commit_group``."""
     emitter.comment(op, "close the group of stores")
-    emitter.line(f"if ({FIRST_THREAD}) bulk_commit();")
+    _by_first_thread(emitter, call("bulk_commit"))
 
 
 @CUDA_RULES.rule(ops.BulkWait)
 def bulk_wait(emitter: SimtEmitter, op: ops.BulkWait) -> None:
     """``cp.async.bulk.wait_group.read``."""
     emitter.comment(op, f"wait until at most {op.pending} groups of stores read shared memory")
-    emitter.line(f"if ({FIRST_THREAD}) bulk_wait<{op.pending}>();")
+    _by_first_thread(emitter, call("bulk_wait", of=[op.pending]))
 
 
 @CUDA_RULES.rule(ops.FenceAsync)
@@ -178,17 +190,17 @@ def fence_async(emitter: SimtEmitter, op: ops.FenceAsync) -> None:
     """``fence.proxy.async`` of one memory."""
     if op.memory == "global":
         emitter.comment(op, "let TMA see global memory")
-        emitter.line("fence_async_global();")
+        emitter.do(call("fence_async_global"))
         return
     emitter.comment(op, "let TMA and the tensor cores see shared memory")
-    emitter.line("fence_async();")
+    emitter.do(call("fence_async"))
 
 
 @CUDA_RULES.rule(ops.MmaFence)
 def mma_fence(emitter: SimtEmitter, op: ops.MmaFence) -> None:
     """``wgmma.fence``."""
     emitter.comment(op, "registers are ready")
-    emitter.line("mma_fence();")
+    emitter.do(call("mma_fence"))
 
 
 @dataclass(frozen=True)
@@ -228,14 +240,14 @@ class _Operand:
         steps = width // self.depth
         return add(mul(step % steps, self.depth), mul(step // steps, self.lies.elems))
 
-    def descriptor(self, emitter: SimtEmitter, rows: Int) -> str:
+    def descriptor(self, emitter: SimtEmitter, rows: Int) -> Code:
         """The descriptor of the tile from a row on."""
         start = _address(emitter, self.value, rows)
         if self.lies.along:
-            return f"descriptor({start})"
-        return f"descriptor_of_panels({start}, {self.lies.elems * self.value.dtype.bytes})"
+            return call("descriptor", start)
+        return call("descriptor_of_panels", start, self.lies.elems * self.value.dtype.bytes)
 
-    def moved(self, emitter: SimtEmitter, descriptor: str, elems: Int) -> str:
+    def moved(self, emitter: SimtEmitter, descriptor: Code, elems: Int) -> Code:
         """A descriptor some elements further on."""
         per_unit = 16 // self.value.dtype.bytes
         return emitter.plus(descriptor, elems // per_unit)
@@ -250,12 +262,12 @@ def mma_async(emitter: SimtEmitter, op: ops.MmaAsync) -> None:
     b = _Operand.of(op.b, n, k)
     along = "".join(letter for letter, side in (("m", a), ("n", b)) if side and not side.lies.along)
     with emitter.scope(op, f"{op.c} += {op.a} * {op.b}, by {mma.atom.name}") as scope:
-        group = _warpgroup(emitter, mma.warps)
+        group = _warpgroup(scope, mma.warps)
         names = scope.name("a"), scope.name("b")
         for name, side, at, repeats in zip(names, (a, b), group, mma.repeats, strict=True):
             if side is not None:
                 first = side.descriptor(emitter, side.rows(mul(at, repeats)))
-                emitter.line(f"const descriptor_t {name} = {first};")
+                emitter.declare(code("const {}", named("descriptor_t")), name, first)
         depth = op.b.tensor.shape[1]
         assert isinstance(depth, int)
         step = Sym(scope.name("i"), 0, depth // k - 1)
@@ -263,24 +275,27 @@ def mma_async(emitter: SimtEmitter, op: ops.MmaAsync) -> None:
         row, col = (loop if loop.high else 0 for loop in reversed(loops))
         c_values, a_values = mma.atom.c.size_values, mma.atom.a.size_values
         acc = add(mul(row, c_values), mul(col, c_values * mma.repeats[0]))
-        target = f"&{emitter.name(op.c)}[{emitter.spell(acc)}]" if acc != 0 else emitter.name(op.c)
+        target = emitter.name(op.c)
+        if acc != 0:
+            target = code("&{}[{}]", target, emitter.spell(acc))
         b_text = b.moved(emitter, names[1], add(b.deeper(step), b.rows(col)))
         if a is not None:
             a_text = a.moved(emitter, names[0], add(a.deeper(step), a.rows(row)))
         else:
             at = add(mul(row, a_values), mul(step, a_values * mma.repeats[0]))
-            a_text = f"&{emitter.name(op.a)}[{emitter.spell(at)}]"
+            a_text = code("&{}[{}]", emitter.name(op.a), emitter.spell(at))
         function = atom_function(emitter, mma.atom, Form(a is None, along))
         emitter.one_line(
-            [loop for loop in (step, *loops) if loop.high], f"{function}({target}, {a_text}, {b_text});"
+            [loop for loop in (step, *loops) if loop.high], Do(call(function, target, a_text, b_text))
         )
 
 
-def _warpgroup(emitter: SimtEmitter, warps: tuple[int, int]) -> tuple[Int, Int]:
+def _warpgroup(scope: Scope, warps: tuple[int, int]) -> tuple[Int, Int]:
     """The warpgroup's place among those of the MMA, as something all lanes agree on."""
     if warps == (1, 1):
         return 0, 0
-    group = Sym(f"uniform({THREAD} / 128)", 0, warps[0] * warps[1] - 1)
+    group = Sym(scope.name("group"), 0, warps[0] * warps[1] - 1)
+    scope.emitter.constant("int", named(group.name), call("uniform", code("{} / 128", TID)))
     return group % warps[0], group // warps[0]
 
 
@@ -288,39 +303,39 @@ def _warpgroup(emitter: SimtEmitter, warps: tuple[int, int]) -> tuple[Int, Int]:
 def mma_commit(emitter: SimtEmitter, op: ops.MmaCommit) -> None:
     """``wgmma.commit_group``."""
     emitter.comment(op, "close the group of MMAs")
-    emitter.line("mma_commit();")
+    emitter.do(call("mma_commit"))
 
 
 @CUDA_RULES.rule(ops.MmaWait)
 def mma_wait(emitter: SimtEmitter, op: ops.MmaWait) -> None:
     """``wgmma.wait_group``."""
     emitter.comment(op, f"wait until at most {op.pending} groups of MMAs are unfinished")
-    emitter.line(f"mma_wait<{op.pending}>();")
+    emitter.do(call("mma_wait", of=[op.pending]))
 
 
 @CUDA_RULES.rule(ops.RoleBarrier)
 def role_barrier(emitter: SimtEmitter, op: ops.RoleBarrier) -> None:
     """``bar.sync`` with a number."""
     emitter.comment(op, f"barrier {op.number} of {op.threads} threads")
-    emitter.line(f"role_barrier<{op.number}, {op.threads}>();")
+    emitter.do(call("role_barrier", of=[op.number, op.threads]))
 
 
 @CUDA_RULES.rule(ops.ClusterBarrier)
 def cluster_barrier(emitter: SimtEmitter, op: ops.ClusterBarrier) -> None:
     """``barrier.cluster``."""
     emitter.comment(op, "barrier of the cluster")
-    emitter.line("cluster_barrier();")
+    emitter.do(call("cluster_barrier"))
 
 
 @CUDA_RULES.rule(ops.PriorGridWait)
 def prior_grid_wait(emitter: SimtEmitter, op: ops.PriorGridWait) -> None:
     """``griddepcontrol.wait``."""
     emitter.comment(op, "wait for the grids before this one")
-    emitter.line("prior_grid_wait();")
+    emitter.do(call("prior_grid_wait"))
 
 
 @CUDA_RULES.rule(ops.LaunchDependents)
 def launch_dependents(emitter: SimtEmitter, op: ops.LaunchDependents) -> None:
     """``griddepcontrol.launch_dependents``."""
     emitter.comment(op, "the grids after this one may begin")
-    emitter.line("launch_dependents();")
+    emitter.do(call("launch_dependents"))

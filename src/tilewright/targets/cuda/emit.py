@@ -15,10 +15,9 @@ from tilewright.targets.cuda.prelude import DIALECT, prelude
 from tilewright.targets.cuda.spelling import CUDA_RULES
 from tilewright.targets.listing import Listing
 from tilewright.targets.simt.emitter import THREAD, SimtEmitter
+from tilewright.targets.statements import COLUMNS, Code, Printer, call, code, named, names_in, used
 from tilewright.targets.target import CUDA
-
-_LINE = 100
-"""Where the list of parameters is broken."""
+from tilewright.targets.tidy import tidy
 
 
 def emit(kernel: Kernel, arch: Arch | str) -> Listing:
@@ -35,12 +34,14 @@ def emit(kernel: Kernel, arch: Arch | str) -> Listing:
     lowered, notes = lower(kernel, chosen)
     emitter = SimtEmitter(lowered, CUDA_RULES, DIALECT, chosen.features)
     entry = emitter.identifier(kernel.name)
+    _start(emitter)
     emitter.block(lowered.body)
-    body = [*_start(emitter), *emitter.lines]
-    head = _head(emitter, entry)
-    pieces = prelude("\n".join([*head, *body]), emitter.functions)
+    body = tidy(emitter.body, {THREAD})
+    head, params = _head(emitter, entry)
+    pieces = prelude(used(body) | names_in(params), emitter.functions)
     chosen_for = [f"// - {note}" for note in notes]
-    text = "\n".join([*(f"{piece}\n" for piece in pieces), *chosen_for, *head, *body, "}"]) + "\n"
+    lines = [*(f"{piece}\n" for piece in pieces), *chosen_for, *head, *Printer().print(body), "}"]
+    text = "\n".join(lines) + "\n"
     return Listing(text, entry, lowered, emitter.shared_bytes, (*notes, *_slow_multiplies(kernel, chosen)))
 
 
@@ -51,8 +52,8 @@ def _slow_multiplies(kernel: Kernel, arch: Arch) -> list[str]:
     return list(dict.fromkeys(filter(None, said)))
 
 
-def _head(emitter: SimtEmitter, entry: str) -> list[str]:
-    """The signature, up to the opening brace."""
+def _head(emitter: SimtEmitter, entry: str) -> tuple[list[str], list[Code]]:
+    """The signature, up to the opening brace, and its parameters."""
     kernel = emitter.kernel
     alone = any(isinstance(op, Role) and op.registers is not None for op in kernel.walk())
     bounds = f"__launch_bounds__({kernel.threads}{', 1' if alone else ''})"
@@ -63,48 +64,49 @@ def _head(emitter: SimtEmitter, entry: str) -> list[str]:
         bounds += f" __cluster_dims__({', '.join(map(str, shape))})"
     head = f'extern "C" __global__ void {bounds} {entry}('
     params = _params(emitter)
-    if len(head) + len(", ".join(params)) < _LINE:
-        return [f"{head}{', '.join(params)}) {{"]
+    if len(head) + len(", ".join(params)) < COLUMNS:
+        return [f"{head}{', '.join(params)}) {{"], params
     lines = [head]
     line = "   "
     for at, param in enumerate(params):
         piece = f" {param}{',' if at + 1 < len(params) else ') {'}"
-        if len(line) + len(piece) > _LINE:
+        if len(line) + len(piece) > COLUMNS:
             lines.append(line)
             line = "   "
         line += piece
-    return [*lines, line]
+    return [*lines, line], params
 
 
-def _params(emitter: SimtEmitter) -> list[str]:
+def _params(emitter: SimtEmitter) -> list[Code]:
     kernel = emitter.kernel
     written = {value.buffer for op in kernel.walk() for value in op.written}
     found = []
     for param in passed_params(kernel):
         if isinstance(param, SizeParam):
-            found.append(f"{'long long' if param.bits == 64 else 'int'} {emitter.name(param.sym)}")
+            kind = named("long long" if param.bits == 64 else "int")
+            found.append(code("{} {}", kind, emitter.name(param.sym)))
         elif isinstance(param, ScalarParam):
-            found.append(f"{emitter.type(param.value.dtype)} {emitter.name(param.value)}")
+            found.append(code("{} {}", emitter.type(param.value.dtype), emitter.name(param.value)))
         else:
-            const = "" if param.value in written else "const "
-            found.append(f"{const}{emitter.type(param.value.dtype)}* {emitter.name(param.value)}")
-    maps = (f"const __grid_constant__ tensor_map_t {made.name}" for made in kernel.tensor_maps)
+            form = "{}* {}" if param.value in written else "const {}* {}"
+            found.append(code(form, emitter.type(param.value.dtype), emitter.name(param.value)))
+    kind = named("tensor_map_t")
+    maps = (code("const __grid_constant__ {} {}", kind, named(made.name)) for made in kernel.tensor_maps)
     return [*found, *maps]
 
 
-def _start(emitter: SimtEmitter) -> list[str]:
+def _start(emitter: SimtEmitter) -> None:
     """Thread and block indices, and the shared buffer."""
-    kernel = emitter.kernel
-    lines = [f"  const int {THREAD} = threadIdx.x;"]
+    kernel, kind = emitter.kernel, named("const int")
+    emitter.declare(kind, named(THREAD), Code("threadIdx.x"), optional=True)
     for axis, letter in zip(kernel.grid, "xyz", strict=False):
         extent = emitter.spell(axis.extent)
-        lines.append(f"  const int {emitter.name(axis.sym)} = blockIdx.{letter};  // of {extent}")
-    for member in kernel.cluster:
-        letter = "xyz"[member.axis]
-        lines.append(
-            f"  const int {emitter.name(member.sym)} = cluster_block_{letter}();  // of {member.extent}"
+        emitter.declare(
+            kind, emitter.name(axis.sym), Code(f"blockIdx.{letter}"), comment=f"of {extent}", optional=True
         )
+    for member in kernel.cluster:
+        found = call(f"cluster_block_{'xyz'[member.axis]}")
+        emitter.declare(kind, emitter.name(member.sym), found, comment=f"of {member.extent}", optional=True)
     if emitter.shared_bytes:
         align = math.lcm(16, *(op.align for op in kernel.walk() if isinstance(op, Shared)))
-        lines.append(f"  extern __shared__ __align__({align}) unsigned char shared_memory[];")
-    return lines
+        emitter.line(f"extern __shared__ __align__({align}) unsigned char shared_memory[];")

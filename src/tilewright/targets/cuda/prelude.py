@@ -6,8 +6,7 @@ reference: one rounding to nearest even; floats to integers truncate and saturat
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from tilewright.targets.atoms import MMA_SYNC
 from tilewright.targets.c_integers import INTEGER_TYPES, INTEGERS, called_in_names, integer_type
@@ -303,14 +302,26 @@ DIALECT = Dialect(
 )
 
 
-def prelude(text: str, written: Mapping[str, str]) -> list[str]:
-    """The pieces that a text needs, in order, and the functions that were written for it."""
+_NEEDS: dict[str, tuple[str, ...]] = {
+    "half2_t": ("half_t",),
+    "remainder": ("quotient",),
+    **{f"{name}_to_float": (f"{name}_t",) for name in ("half", "bf16")},
+    **{f"{name}_to_float": (f"{name}_t", "half_t", "half_to_float") for name in ("e4m3", "e5m2")},
+    **{f"float_to_{name}": (f"{name}_t",) for name in ("half", "bf16", "e4m3", "e5m2")},
+    "double_to_half": ("half_t",),
+    **wgmma.NEEDS,
+}
+"""The pieces that a piece names; all others name none."""
+
+
+def prelude(names: Collection[str], written: Mapping[str, str]) -> list[str]:
+    """The pieces that a text which uses these names needs, in order, and the functions written for it."""
     needed: set[str] = set()
-    functions = [_qualified(function) for function in written.values()]
-    open_texts = [text, *functions]
-    while open_texts:
-        words = set(re.findall(r"\w+", open_texts.pop()))
-        for name in sorted((words & PIECES.keys()) - needed):
+    wanted = list(names)
+    while wanted:
+        name = wanted.pop()
+        if name in PIECES and name not in needed:
             needed.add(name)
-            open_texts.append(PIECES[name])
+            wanted += _NEEDS.get(name, ())
+    functions = (_qualified(text) for name, text in written.items() if name in names)
     return [*(piece for name, piece in PIECES.items() if name in needed), *functions]

@@ -20,11 +20,15 @@ from tilewright.targets.cuda.instructions import Form, function
 from tilewright.targets.rules import RuleTable
 from tilewright.targets.simt import arithmetic
 from tilewright.targets.simt.conversion import converted
-from tilewright.targets.simt.copies import access, place, plan, title
-from tilewright.targets.simt.emitter import LOOPS, SIMT_RULES, Scope, SimtEmitter, walk_of
+from tilewright.targets.simt.copies import access, place, plan, title, when
+from tilewright.targets.simt.emitter import LOOPS, SIMT_RULES, Scope, SimtEmitter, element, walk_of
 from tilewright.targets.simt.mma import atom_loops, multiply_add
 from tilewright.targets.simt.thread_values import thread_coordinate, walk
+from tilewright.targets.statements import Assign, Code, Do, call, code, named
 from tilewright.targets.target import CUDA
+
+SHARED_MEMORY = named("shared_memory")
+"""The block's one buffer."""
 
 CUDA_RULES = RuleTable(CUDA.name, SIMT_RULES)
 """The rules of the CUDA target."""
@@ -38,10 +42,9 @@ def shared(emitter: SimtEmitter, op: Shared) -> None:
     """A pointer into the block's one buffer."""
     shape = "x".join(str(extent) for extent in op.view.shape)
     emitter.comment(op, f"{op.result.name}: {op.dtype} {shape}")
-    kind = emitter.type(op.dtype)
-    offset = emitter.shared_offsets[op.result]
-    place = f"(shared_memory + {offset})" if offset else "shared_memory"
-    emitter.line(f"{kind}* const {emitter.name(op.result)} = ({kind}*){place};")
+    kind, offset = emitter.type(op.dtype), emitter.shared_offsets[op.result]
+    place = code("({} + {})" if offset else "{}", SHARED_MEMORY, offset)
+    emitter.declare(code("{}* const", kind), emitter.name(op.result), code("({}*){}", kind, place))
 
 
 @CUDA_RULES.rule(Copy, variant="matrix")
@@ -65,7 +68,8 @@ def _load_matrices(emitter: SimtEmitter, op: Copy, how: Matrices) -> None:
         pointer, step = place(scope, "from", op.source, at, path.loops, const=True)
         source = emitter.plus(pointer, step)
         register = emitter.spell(mul(path.register, how.count * how.word))
-        emitter.one_line(path.loops, f"ld{_function(how)}(&{emitter.name(op.target)}[{register}], {source});")
+        target = code("&{}[{}]", emitter.name(op.target), register)
+        emitter.one_line(path.loops, Do(call(f"ld{_function(how)}", target, source)))
 
 
 def _store_matrices(emitter: SimtEmitter, op: Copy, how: Matrices) -> None:
@@ -79,16 +83,15 @@ def _store_matrices(emitter: SimtEmitter, op: Copy, how: Matrices) -> None:
         pointer, step = place(scope, "to", op.target, at, path.loops, const=False)
         packed, e = scope.name("packed"), Sym(scope.name("e"), 0, each - 1)
         with emitter.loops(path.loops):
-            emitter.line(f"{emitter.array(op.target.dtype, packed, each, 4)};")
-            register = emitter.spell(mul(path.register, each) + e)
+            emitter.declare_array(op.target.dtype, packed, each, 4)
             value = converted(
-                f"{emitter.name(op.source)}[{register}]",
+                code("{}[{}]", emitter.name(op.source), emitter.spell(mul(path.register, each) + e)),
                 op.source.dtype,
                 op.target.dtype,
                 emitter.dialect.types,
             )
-            emitter.one_line((e,), f"{packed}[{e.name}] = {value};")
-            emitter.line(f"st{_function(how)}({emitter.plus(pointer, step)}, {packed});")
+            emitter.one_line((e,), Assign(element(packed, e), value))
+            emitter.do(call(f"st{_function(how)}", emitter.plus(pointer, step), packed))
 
 
 def _function(how: Matrices) -> str:
@@ -106,40 +109,38 @@ def copy_async(emitter: SimtEmitter, op: Copy) -> None:
         source = access(scope, "from", op.source, at, path.loops, vector, const=True)
         target = access(scope, "to", op.target, at, path.loops, vector, const=False)
         places = [target.address(emitter), source.address(emitter)]
-        if exists := source.condition(emitter):
+        if (exists := source.condition(emitter)) is not None:
             places.append(exists)
-        statement = f"copy_async<{vector * op.source.dtype.bytes}>({', '.join(places)});"
-        if stays := target.condition(emitter):
-            statement = f"if ({stays}) {statement}"
-        emitter.one_line(path.loops, statement)
+        copied = Do(call("copy_async", *places, of=[vector * op.source.dtype.bytes]))
+        emitter.one_line(path.loops, when(target.condition(emitter), copied))
 
 
 @CUDA_RULES.rule(AsyncCommit)
 def async_commit(emitter: SimtEmitter, op: AsyncCommit) -> None:
     """``cp.async.commit_group``."""
     emitter.comment(op, "close the group of copies")
-    emitter.line("async_commit();")
+    emitter.do(call("async_commit"))
 
 
 @CUDA_RULES.rule(AsyncWait)
 def async_wait(emitter: SimtEmitter, op: AsyncWait) -> None:
     """``cp.async.wait_group``."""
     emitter.comment(op, f"wait until at most {op.pending} groups are unfinished")
-    emitter.line(f"async_wait<{op.pending}>();")
+    emitter.do(call("async_wait", of=[op.pending]))
 
 
 @CUDA_RULES.rule(Barrier)
 def barrier(emitter: SimtEmitter, op: Barrier) -> None:
     """``__syncthreads``."""
     emitter.comment(op, "barrier")
-    emitter.line("__syncthreads();")
+    emitter.do(call("__syncthreads"))
 
 
 @CUDA_RULES.rule(WarpBarrier)
 def warp_barrier(emitter: SimtEmitter, op: WarpBarrier) -> None:
     """``__syncwarp``."""
     emitter.comment(op, "barrier of each warp")
-    emitter.line("__syncwarp();")
+    emitter.do(call("__syncwarp"))
 
 
 @CUDA_RULES.rule(Mma)
@@ -158,8 +159,8 @@ def mma(emitter: SimtEmitter, op: Mma) -> None:
         a, b = (_operand(scope, operand, precision) for operand in (op.a, op.b))
         atoms = atom_loops(scope, op)
         names = ((emitter.name(op.c), atoms.c), (a, atoms.a), (b, atoms.b))
-        registers = ", ".join(f"&{name}[{emitter.spell(at)}]" for name, at in names)
-        emitter.one_line(atoms.loops, f"{atom_function(emitter, atom)}({registers});")
+        registers = (code("&{}[{}]", name, emitter.spell(at)) for name, at in names)
+        emitter.one_line(atoms.loops, Do(call(atom_function(emitter, atom), *registers)))
 
 
 def atom_function(emitter: SimtEmitter, atom: MmaAtom, form: Form | None = None) -> str:
@@ -170,7 +171,7 @@ def atom_function(emitter: SimtEmitter, atom: MmaAtom, form: Form | None = None)
     return made.name
 
 
-def _operand(scope: Scope, operand: Value, precision: int | None) -> str:
+def _operand(scope: Scope, operand: Value, precision: int | None) -> Code:
     """The operand's registers; declared anew, rounded, if the atom reads fewer fraction bits."""
     emitter = scope.emitter
     name = emitter.name(operand)
@@ -179,6 +180,6 @@ def _operand(scope: Scope, operand: Value, precision: int | None) -> str:
     rounded = scope.name(f"{name}_rounded")
     count = operand.fragment.distribution.size_values
     i = Sym(scope.name("i"), 0, count - 1)
-    emitter.line(f"{emitter.array(operand.dtype, rounded, count)};")
-    emitter.one_line((i,), f"{rounded}[{i.name}] = round_to_tf32({name}[{i.name}]);")
+    emitter.declare_array(operand.dtype, rounded, count)
+    emitter.one_line((i,), Assign(element(rounded, i), call("round_to_tf32", element(name, i))))
     return rounded

@@ -170,3 +170,12 @@ DEVICE void launch_dependents() {
 
 PIECES: dict[str, str] = {**_BARRIERS, **_COPIES, **_MMA, **_CONTROL}
 """Every piece by the name that it defines."""
+
+NEEDS: dict[str, tuple[str, ...]] = {
+    **{name: ("mbarrier_t",) for name in _BARRIERS if name != "mbarrier_t"},
+    **{name: ("tensor_map_t",) for name in _COPIES if name.startswith("tma_store")},
+    **{name: ("tensor_map_t", "mbarrier_t") for name in _COPIES if name.startswith("tma_load")},
+    "descriptor": ("descriptor_t",),
+    "descriptor_of_panels": ("descriptor_t",),
+}
+"""The pieces that a piece names."""

@@ -15,7 +15,8 @@ from tilewright.ir.types import FragmentType, Value
 from tilewright.symbolic.nodes import Expr, Int, Sym
 from tilewright.targets.c_integers import suffix, unsigned_type
 from tilewright.targets.simt.conversion import compute_dtype, converted, widened
-from tilewright.targets.simt.emitter import SIMT_RULES, SimtEmitter
+from tilewright.targets.simt.emitter import SIMT_RULES, SimtEmitter, element
+from tilewright.targets.statements import Assign, Code, call, code, joined, named
 from tilewright.threads.registers import broadcast, indexed
 
 _INFIX = {
@@ -63,29 +64,25 @@ MATH = frozenset(
 """Functions of the language that generated text calls."""
 
 
-def literal(value: float | int, dtype: DType) -> str:
+def literal(value: float | int, dtype: DType) -> Code:
     """A number in the dtype in which ``dtype`` computes."""
     kind = compute_dtype(dtype)
     if kind.kind == "bool":
-        return "true" if value else "false"
+        return Code("true" if value else "false")
     if not kind.is_float:
         number = int(value)
         text = f"{number}{suffix(kind)}"
         if wraps(kind) and number == -(1 << (kind.bits - 1)):
             text = f"{number + 1}{suffix(kind)} - 1"  # its absolute value is a number of another type
-        return f"({text})" if number < 0 else text
+        return Code(f"({text})" if number < 0 else text)
     number_ = _in_range(float(value), kind)
-    if number_ != number_:
-        text = "__int_as_float(0x7fc00000)"
-    elif number_ in (float("inf"), -float("inf")):
-        text = f"{'-' if number_ < 0 else ''}__int_as_float(0x7f800000)"
-    else:
-        return (
-            f"{number_!r}{'f' if kind == f32 else ''}"
-            if number_ >= 0
-            else f"({number_!r}{'f' * (kind == f32)})"
-        )
-    return f"(double){text}" if kind == f64 else text
+    if math.isfinite(number_):
+        text = f"{number_!r}{'f' if kind == f32 else ''}"
+        return Code(text if number_ >= 0 else f"({text})")
+    made = call("__int_as_float", Code("0x7fc00000" if number_ != number_ else "0x7f800000"))
+    if number_ < 0:
+        made = code("-{}", made)
+    return code("(double){}", made) if kind == f64 else made
 
 
 def _in_range(value: float, kind: DType) -> float:
@@ -95,10 +92,11 @@ def _in_range(value: float, kind: DType) -> float:
     return near if value and (near == 0 or math.isinf(near)) else value
 
 
-def rounded(value: float | int, dtype: DType, types: dict[str, str]) -> str:
+def rounded(value: float | int, dtype: DType, types: dict[str, str]) -> Code:
     """A number rounded to a dtype."""
     if dtype.components > 1:
-        return f"{types[dtype.name]}{{{literal(value, dtype.component)}, {literal(0, dtype.component)}}}"
+        parts = literal(value, dtype.component), literal(0, dtype.component)
+        return code("{}{{{}, {}}}", named(types[dtype.name]), *parts)
     return converted(literal(value, dtype), compute_dtype(dtype), dtype, types)
 
 
@@ -108,15 +106,12 @@ def fragment(emitter: SimtEmitter, op: Fragment) -> None:
     name, count = emitter.name(op.result), op.distribution.size_values
     text = f"{op.result.name}: {op.dtype} {'x'.join(map(str, op.distribution.shape))}, {count} per thread"
     emitter.comment(op, text)
-    declared = emitter.registers(op.result)
-    if op.fill is None:
-        emitter.line(f"{declared};")
-    elif op.fill == 0 and math.copysign(1.0, op.fill) > 0:
-        emitter.line(f"{declared} = {{}};")
-    else:
-        emitter.line(f"{declared};")
+    is_zero = op.fill is not None and op.fill == 0 and math.copysign(1.0, op.fill) > 0
+    emitter.declare_registers(op.result, Code("{}") if is_zero else None)
+    if op.fill is not None and not is_zero:
         i = Sym(emitter.local("i"), 0, count - 1)
-        emitter.one_line((i,), f"{name}[{i.name}] = {rounded(op.fill, op.dtype, emitter.dialect.types)};")
+        value = rounded(op.fill, op.dtype, emitter.dialect.types)
+        emitter.one_line((i,), Assign(element(name, i), value))
 
 
 @SIMT_RULES.rule(Fill)
@@ -129,7 +124,7 @@ def fill(emitter: SimtEmitter, op: Fill) -> None:
     else:
         value = rounded(op.value, kind.dtype, emitter.dialect.types)
     emitter.comment(op, f"{op.target.name} = {op.value}")
-    emitter.one_line((i,), f"{emitter.name(op.target)}[{i.name}] = {value};")
+    emitter.one_line((i,), Assign(element(emitter.name(op.target), i), value))
 
 
 @SIMT_RULES.rule(Elementwise)
@@ -140,14 +135,14 @@ def elementwise(emitter: SimtEmitter, op: Elementwise) -> None:
     kind = op.result.type
     name = emitter.name(op.result)
     if not isinstance(kind, FragmentType):
-        emitter.line(f"const {emitter.type(op.result.dtype)} {name} = {expression(emitter, op, None)};")
+        emitter.constant(emitter.type(op.result.dtype), name, expression(emitter, op, None))
         return
     i = Sym(emitter.local("i"), 0, kind.distribution.size_values - 1)
-    emitter.line(f"{emitter.registers(op.result)};")
-    emitter.one_line((i,), f"{name}[{i.name}] = {expression(emitter, op, i)};")
+    emitter.declare_registers(op.result)
+    emitter.one_line((i,), Assign(element(name, i), expression(emitter, op, i)))
 
 
-def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> str:
+def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> Code:
     """The function of element ``index`` of its operands, in the result's storage type."""
     types = emitter.dialect.types
     result = op.result.dtype
@@ -161,7 +156,7 @@ def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> str:
         if op.function == "saturate" and (ends := saturation(kind, result)) is not None:
             text, source = converted(text, source, kind, types), kind
             low, high = (literal(end, source) for end in ends)
-            text = f"clamp<{types[source.name]}>({text}, {low}, {high})"
+            text = call("clamp", text, low, high, of=[named(types[source.name])])
         return converted(text, source, result, types)
     if op.function == "select":
         condition, *arms = op.operands_
@@ -171,7 +166,7 @@ def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> str:
             if isinstance(condition, Value)
             else _number(emitter, condition, result)
         )
-        return f"{test} ? {texts[0]} : {texts[1]}"
+        return code("{} ? {} : {}", test, *texts)
     common = known[0] if known else result
     texts = [
         widened(_spelled(emitter, op, v, index), common)
@@ -184,29 +179,29 @@ def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> str:
     return value if op.function in COMPARISON else _rounded(value, kind, result, types)
 
 
-def _rounded(value: str, kind: DType, result: DType, types: dict[str, str]) -> str:
+def _rounded(value: Code, kind: DType, result: DType, types: dict[str, str]) -> Code:
     if kind == result and not kind.is_float and kind.bits < 32:
-        return f"({types[result.name]})({value})"
+        return code("({})({})", named(types[result.name]), value)
     return converted(value, kind, result, types)
 
 
-def _spelled(emitter: SimtEmitter, op: Elementwise, value: Value, index: Sym | None) -> str:
+def _spelled(emitter: SimtEmitter, op: Elementwise, value: Value, index: Sym | None) -> Code:
     """A number, or the register of a fragment, which may be broadcast."""
     if not value.is_fragment:
         return emitter.name(value)
     digits = broadcast(op.result.fragment.distribution, value.fragment.distribution)
     assert digits is not None, "verified"
     assert index is not None, "a fragment's function is a fragment"
-    return f"{emitter.name(value)}[{emitter.spell(indexed(digits, index))}]"
+    return code("{}[{}]", emitter.name(value), emitter.spell(indexed(digits, index)))
 
 
-def _arm(emitter: SimtEmitter, op: Elementwise, arm: Value | float | Int, index: Sym | None) -> str:
+def _arm(emitter: SimtEmitter, op: Elementwise, arm: Value | float | Int, index: Sym | None) -> Code:
     if not isinstance(arm, Value):
         return _number(emitter, arm, op.result.dtype, stored=True)
     return converted(_spelled(emitter, op, arm, index), arm.dtype, op.result.dtype, emitter.dialect.types)
 
 
-def _number(emitter: SimtEmitter, value: float | Int, dtype: DType, *, stored: bool = False) -> str:
+def _number(emitter: SimtEmitter, value: float | Int, dtype: DType, *, stored: bool = False) -> Code:
     """A plain number or an integer of the kernel, in the dtype in which ``dtype`` computes, or stored."""
     if not isinstance(value, Expr):
         return rounded(value, dtype, emitter.dialect.types) if stored else literal(value, dtype)
@@ -215,25 +210,25 @@ def _number(emitter: SimtEmitter, value: float | Int, dtype: DType, *, stored: b
     return converted(text, made, dtype if stored else compute_dtype(dtype), types)
 
 
-def _applied(function: str, operands: list[str], kind: DType, spelled: str) -> str:
+def _applied(function: str, operands: list[Code], kind: DType, spelled: str) -> Code:
     """The function of widened operands, which have a type that is spelled like that."""
     if not kind.is_float and function in _OF_INTEGERS:
-        return f"{_OF_INTEGERS[function]}<{spelled}>({', '.join(operands)})"
+        return call(_OF_INTEGERS[function], *operands, of=[named(spelled)])
     if wraps(kind) and function in _WRAPPING:
         return wrapping("-" if function == "neg" else _INFIX[function], operands, kind, spelled)
     if function in _INFIX:
-        return f"{operands[0]} {_INFIX[function]} {operands[1]}"
+        return joined(f" {_INFIX[function]} ", operands)
     if function == "neg":
-        return f"-{operands[0]}"
+        return code("-{}", *operands)
     if function == "invert":
-        return f"{'!' if kind.kind == 'bool' else '~'}{operands[0]}"
+        return code(f"{'!' if kind.kind == 'bool' else '~'}{{}}", *operands)
     if function == "abs" and kind.kind == "uint":
         return operands[0]
     if function == "rsqrt":
         one, root = ("1.0", "sqrt") if kind == f64 else ("1.0f", "sqrtf")
-        return f"{one} / {root}({operands[0]})"
-    named = FUNCTIONS[function].c_name(kind) if kind.is_float and FUNCTIONS[function].c else function
-    return f"{_CALLS.get((function, kind.name), named)}({', '.join(operands)})"
+        return code(f"{one} / {{}}", call(root, *operands))
+    in_c = FUNCTIONS[function].c_name(kind) if kind.is_float and FUNCTIONS[function].c else function
+    return call(_CALLS.get((function, kind.name), in_c), *operands)
 
 
 def wraps(kind: DType) -> bool:
@@ -244,7 +239,7 @@ def wraps(kind: DType) -> bool:
     return kind.kind == "int" and kind.bits >= 32
 
 
-def wrapping(sign: str, operands: Sequence[str], kind: DType, spelled: str) -> str:
+def wrapping(sign: str, operands: Sequence[Code], kind: DType, spelled: str) -> Code:
     """A sum, difference or product of integers that wraps, or with one operand what is left to 0.
 
     Args:
@@ -255,5 +250,6 @@ def wrapping(sign: str, operands: Sequence[str], kind: DType, spelled: str) -> s
     """
     first, *second = operands
     unsigned = unsigned_type(kind)
-    text = f"({unsigned}){first} {sign} {second[0]}" if second else f"{sign}({unsigned}){first}"
-    return f"({spelled})({text})"
+    if second:
+        return code(f"({{}})(({unsigned}){{}} {sign} {{}})", named(spelled), first, second[0])
+    return code(f"({{}})({sign}({unsigned}){{}})", named(spelled), first)

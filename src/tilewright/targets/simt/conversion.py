@@ -10,6 +10,7 @@ from __future__ import annotations
 from tilewright.dtypes import DType, boolean, f32, f64, i32, limits
 from tilewright.errors import DTypeError
 from tilewright.targets.c_integers import called_in_names
+from tilewright.targets.statements import Code, call, code, named
 
 NARROW = {"f16": "half", "bf16": "bf16", "f8e4m3": "e4m3", "f8e5m2": "e5m2"}
 """Floats without arithmetic of their own, and what the prelude's functions call them."""
@@ -20,12 +21,12 @@ def compute_dtype(dtype: DType) -> DType:
     return f32 if dtype.name in NARROW else dtype
 
 
-def widened(text: str, dtype: DType) -> str:
+def widened(text: Code, dtype: DType) -> Code:
     """The expression in the dtype in which it computes; exact."""
-    return f"{NARROW[dtype.name]}_to_float({text})" if dtype.name in NARROW else text
+    return call(f"{NARROW[dtype.name]}_to_float", text) if dtype.name in NARROW else text
 
 
-def converted(text: str, source: DType, target: DType, types: dict[str, str]) -> str:
+def converted(text: Code, source: DType, target: DType, types: dict[str, str]) -> Code:
     """The expression, rounded or truncated to another dtype.
 
     Args:
@@ -43,39 +44,39 @@ def converted(text: str, source: DType, target: DType, types: dict[str, str]) ->
         raise DTypeError(f"no conversion from {source} to {target} in generated text")
     wide, kind = widened(text, source), compute_dtype(source)
     if target == boolean:
-        return f"({wide} != 0)"
+        return code("({} != 0)", wide)
     if target.name in NARROW:
         return _narrowed(wide, kind, target)
     if target.is_float:
-        return wide if kind == target else f"({types[target.name]}){_operand(wide)}"
+        return wide if kind == target else cast(types[target.name], wide)
     if kind.is_float:
         return _integer(wide, kind, target)
-    return f"({types[target.name]}){_operand(wide)}"
+    return cast(types[target.name], wide)
 
 
-def _narrowed(wide: str, kind: DType, target: DType) -> str:
+def cast(kind: str, text: Code) -> Code:
+    """``(kind)text``."""
+    simple = text.replace("_", "").replace("[", "").replace("]", "").isalnum() or text.endswith(")")
+    return code("({}){}" if simple else "({})({})", named(kind), text)
+
+
+def _narrowed(wide: Code, kind: DType, target: DType) -> Code:
     name = NARROW[target.name]
     if kind == f64 and target.name == "f16":
-        return f"double_to_half({wide})"
+        return call("double_to_half", wide)
     if kind.bits == 64 and not kind.is_float and target.name != "f16":
-        wide = f"{called_in_names(kind)}_to_float_odd({wide})"
+        wide = call(f"{called_in_names(kind)}_to_float_odd", wide)
     elif kind == f64 or (kind == i32 and target.name != "f16") or kind.name == "u32":
-        wide = f"double_to_float_odd({wide})"
+        wide = call("double_to_float_odd", wide)
     elif kind != f32:
-        wide = f"(float){_operand(wide)}"
-    return f"float_to_{name}({wide})"
+        wide = cast("float", wide)
+    return call(f"float_to_{name}", wide)
 
 
-def _integer(wide: str, kind: DType, target: DType) -> str:
+def _integer(wide: Code, kind: DType, target: DType) -> Code:
     """Truncated and saturated; NaN gives 0."""
     prefix = "double" if kind == f64 else "float"
     if target.bits >= 32:
-        return f"{prefix}_to_{called_in_names(target)}({wide})"
-    low, high = limits(target)
-    return f"min(max({prefix}_to_int({wide}), {low}), {high})"
-
-
-def _operand(text: str) -> str:
-    """The expression as the operand of a cast."""
-    simple = text.replace("_", "").replace("[", "").replace("]", "").isalnum() or text.endswith(")")
-    return text if simple else f"({text})"
+        return call(f"{prefix}_to_{called_in_names(target)}", wide)
+    low, high = (Code(str(end)) for end in limits(target))
+    return call("min", call("max", call(f"{prefix}_to_int", wide), low), high)

@@ -22,7 +22,7 @@ from tilewright.symbolic.nodes import TRUE, Cond, Constant, Element, Int, Sym
 from tilewright.symbolic.rebuilding import symbols, with_elements
 from tilewright.targets.simt.arithmetic import rounded
 from tilewright.targets.simt.conversion import converted
-from tilewright.targets.simt.emitter import LOOPS, Scope, SimtEmitter, walk_of
+from tilewright.targets.simt.emitter import LOOPS, Scope, SimtEmitter, element, walk_of
 from tilewright.targets.simt.rows import read_rows
 from tilewright.targets.simt.swizzled import split_flips
 from tilewright.targets.simt.thread_values import (
@@ -34,6 +34,7 @@ from tilewright.targets.simt.thread_values import (
     turn,
     walk,
 )
+from tilewright.targets.statements import Arm, Assign, Branch, Code, Statement, call, code, joined, named
 from tilewright.threads.distribution import Distribution
 
 STAGED_ACCESSES = {16: 8, 8: 8}
@@ -50,50 +51,56 @@ class Access:
     Args:
         pointer: name of the pointer before the loops.
         step: what the loops add to it, in elements.
-        inside: condition known before the loops; empty if it holds.
+        inside: condition known before the loops; None if it holds.
         valid: condition tested in the loops.
         dtype: element type.
         word: type of one access.
         vector: elements of one access.
-        other: the word that is read where the vector does not exist; empty for zeros.
+        other: the word that is read where the vector does not exist; None for zeros.
     """
 
-    pointer: str
+    pointer: Code
     step: Int
-    inside: str
+    inside: Code | None
     valid: Cond
     dtype: DType
-    word: str
+    word: Code
     vector: int
-    other: str = ""
+    other: Code | None = None
 
-    def address(self, emitter: SimtEmitter) -> str:
+    def address(self, emitter: SimtEmitter) -> Code:
         """The address of the vector."""
         return emitter.plus(self.pointer, self.step)
 
-    def condition(self, emitter: SimtEmitter) -> str:
-        """Whether the vector exists; empty if it always does."""
-        inner = "" if self.valid == TRUE else emitter.spell_cond(self.valid)
-        return " && ".join(part for part in (self.inside, inner) if part)
+    def condition(self, emitter: SimtEmitter) -> Code | None:
+        """Whether the vector exists; None if it always does."""
+        inner = None if self.valid == TRUE else emitter.spell_cond(self.valid)
+        parts = [part for part in (self.inside, inner) if part is not None]
+        return joined(" && ", parts) if parts else None
 
-    def load(self, emitter: SimtEmitter) -> str:
+    def load(self, emitter: SimtEmitter) -> Code:
         """The vector, or what stands for it where it does not exist."""
-        condition = self.condition(emitter)
-        if condition and self.other:
-            return f"load_or<{self.word}>({condition}, {self.address(emitter)}, {self.other})"
-        if condition:
-            return f"load_if<{self.word}>({condition}, {self.address(emitter)})"
+        condition, address = self.condition(emitter), self.address(emitter)
+        if condition is not None and self.other is not None:
+            return call("load_or", condition, address, self.other, of=[self.word])
+        if condition is not None:
+            return call("load_if", condition, address, of=[self.word])
         if self.vector == 1:
-            return f"{self.pointer}[{emitter.spell(self.step)}]"
-        return f"*(const {self.word}*)({self.address(emitter)})"
+            return code("{}[{}]", self.pointer, emitter.spell(self.step))
+        return code("*(const {}*)({})", self.word, address)
 
-    def store(self, emitter: SimtEmitter, value: str) -> str:
+    def store(self, emitter: SimtEmitter, value: Code) -> Statement:
         """A statement that writes the vector where it exists."""
-        place = f"*({self.word}*)({self.address(emitter)})"
         if self.vector == 1:
-            place = f"{self.pointer}[{emitter.spell(self.step)}]"
-        condition = self.condition(emitter)
-        return f"if ({condition}) {place} = {value};" if condition else f"{place} = {value};"
+            place = code("{}[{}]", self.pointer, emitter.spell(self.step))
+        else:
+            place = code("*({}*)({})", self.word, self.address(emitter))
+        return when(self.condition(emitter), Assign(place, value))
+
+
+def when(condition: Code | None, statement: Statement) -> Statement:
+    """The statement, where a condition holds, if there is one."""
+    return statement if condition is None else Branch([Arm(condition, [statement])])
 
 
 def place(
@@ -105,7 +112,7 @@ def place(
     *,
     const: bool,
     rows: Mapping[Element, Int] = MappingProxyType({}),
-) -> tuple[str, Int]:
+) -> tuple[Code, Int]:
     """Declare where a thread starts in a tensor: the name of a pointer, and what the loops add to it.
 
     ``rows`` is what `read_rows` declared.
@@ -136,7 +143,7 @@ def access(
 ) -> Access:
     """Declare what one side of a copy needs before its loops."""
     emitter = scope.emitter
-    outside = repeated(emitter, tensor.dtype, vector, other) if other != 0 else ""
+    outside = repeated(emitter, tensor.dtype, vector, other) if other != 0 else None
     rows = read_rows(scope, tensor, at, loops)
     valid = with_elements(tensor.tensor.view.valid_at(tuple(at)), rows)
     # Of a tile of one element the coordinate is known, and so may be whether it exists.
@@ -144,21 +151,20 @@ def access(
     pointer, step = place(scope, wanted, tensor, at, loops, const=const, rows=rows)
     if not loops:
         word = emitter.word(tensor.dtype, vector)
-        return Access(pointer, step, "", outer, tensor.dtype, word, vector, outside)
+        return Access(pointer, step, None, outer, tensor.dtype, word, vector, outside)
     inside, word = scope.condition("inside", outer), emitter.word(tensor.dtype, vector)
     return Access(pointer, step, inside, inner, tensor.dtype, word, vector, outside)
 
 
-def repeated(emitter: SimtEmitter, dtype: DType, vector: int, value: float | int) -> str:
+def repeated(emitter: SimtEmitter, dtype: DType, vector: int, value: float | int) -> Code:
     """A word that holds a number in each element of a vector."""
     if vector == 1:
         return rounded(value, dtype, emitter.dialect.types)
     with np.errstate(over="ignore"):
         data = dtype.numpy.type(value).tobytes() * vector
     parts = [f"0x{int.from_bytes(data[at : at + 4], 'little'):x}u" for at in range(0, len(data), 4)]
-    if len(parts) == 1:
-        return f"({emitter.word(dtype, vector)}){parts[0]}"
-    return f"{emitter.word(dtype, vector)}{{{', '.join(parts)}}}"
+    form = f"({{}}){parts[0]}" if len(parts) == 1 else f"{{}}{{{{{', '.join(parts)}}}}}"
+    return code(form, emitter.word(dtype, vector))
 
 
 def title(op: Copy, vector: int) -> str:
@@ -183,9 +189,9 @@ def copy(emitter: SimtEmitter, op: Copy) -> None:
 def _between_fragments(emitter: SimtEmitter, op: Copy) -> None:
     with emitter.scope(op, f"{op.source.name} -> {op.target.name}", bare=True) as scope:
         i = Sym(scope.name("i"), 0, op.spread.size_values - 1)
-        source = f"{emitter.name(op.source)}[{i.name}]"
+        source = element(emitter.name(op.source), i)
         value = converted(source, op.source.dtype, op.target.dtype, emitter.dialect.types)
-        emitter.one_line((i,), f"{emitter.name(op.target)}[{i.name}] = {value};")
+        emitter.one_line((i,), Assign(element(emitter.name(op.target), i), value))
 
 
 def plan(
@@ -204,18 +210,16 @@ def _load(emitter: SimtEmitter, op: Copy) -> None:
     with emitter.scope(op, title(op, vector), emitter.participants(op.spread)) as scope:
         path, at = plan(scope, op.spread, vector)
         source = access(scope, "from", op.source, at, path.loops, vector, const=True, other=op.other)
-        target, register = emitter.name(op.target), emitter.spell(path.register)
+        name = emitter.name(op.target)
         if op.source.dtype != op.target.dtype:
             with emitter.loops(path.loops):
-                emitter.line(
-                    f"const {source.word} {(loaded := scope.name('loaded'))} = {source.load(emitter)};"
-                )
-                place = f"{target}[{_element(emitter, path.register, '{}')}]"
-                _convert(scope, loaded, op.source.dtype, place, op.target.dtype, vector)
+                loaded = scope.name("loaded")
+                emitter.declare(code("const {}", source.word), loaded, source.load(emitter))
+                _convert(scope, loaded, op.source.dtype, name, path.register, op.target.dtype, vector)
             return
-        place = f"{target}[{register}]"
-        place = place if vector == 1 else f"*({source.word}*)&{place}"
-        emitter.one_line(path.loops, f"{place} = {source.load(emitter)};")
+        place = code("{}[{}]", name, emitter.spell(path.register))
+        place = place if vector == 1 else code("*({}*)&{}", source.word, place)
+        emitter.one_line(path.loops, Assign(place, source.load(emitter)))
 
 
 def _store(emitter: SimtEmitter, op: Copy) -> None:
@@ -225,43 +229,47 @@ def _store(emitter: SimtEmitter, op: Copy) -> None:
     with emitter.scope(op, title(op, vector), guard) as scope:
         path, at = plan(scope, op.spread, vector)
         target = access(scope, "to", op.target, at, path.loops, vector, const=False)
-        source, register = emitter.name(op.source), emitter.spell(path.register)
+        source, types = emitter.name(op.source), emitter.dialect.types
+        held = code("{}[{}]", source, emitter.spell(path.register))
         if vector == 1:
-            value = converted(
-                f"{source}[{register}]", op.source.dtype, op.target.dtype, emitter.dialect.types
-            )
+            value = converted(held, op.source.dtype, op.target.dtype, types)
             emitter.one_line(path.loops, target.store(emitter, value))
         elif op.source.dtype == op.target.dtype:
-            value = f"*(const {target.word}*)&{source}[{register}]"
+            value = code("*(const {}*)&{}", target.word, held)
             emitter.one_line(path.loops, target.store(emitter, value))
         else:
             with emitter.loops(path.loops):
-                packed = scope.name("packed")
-                width = vector * op.target.dtype.bytes
-                emitter.line(f"{emitter.array(op.target.dtype, packed, vector, width)};")
                 e = Sym(scope.name("e"), 0, vector - 1)
-                value = f"{source}[{emitter.spell(add(path.register, e))}]"
-                value = converted(value, op.source.dtype, op.target.dtype, emitter.dialect.types)
-                emitter.one_line((e,), f"{packed}[{e.name}] = {value};")
-                emitter.statement(target.store(emitter, f"*(const {target.word}*){packed}"))
+                held = code("{}[{}]", source, emitter.spell(add(path.register, e)))
+                _pack(scope, target, e, converted(held, op.source.dtype, op.target.dtype, types))
 
 
-def _element(emitter: SimtEmitter, register: Int, placeholder: str) -> str:
-    """``register + placeholder`` as text."""
-    return placeholder if register == 0 else f"{emitter.spell(register)} + {placeholder}"
+def _pack(scope: Scope, target: Access, e: Sym, value: Code) -> None:
+    """Collect the elements of a word, each of which is ``value`` for its number ``e``, and store the word."""
+    emitter, packed = scope.emitter, scope.name("packed")
+    emitter.declare_array(target.dtype, packed, target.vector, target.vector * target.dtype.bytes)
+    emitter.one_line((e,), Assign(element(packed, e), value))
+    emitter.add(target.store(emitter, code("*(const {}*){}", target.word, packed)))
 
 
-def _convert(scope: Scope, word: str, source: DType, place: str, target: DType, vector: int) -> None:
-    """Convert the elements of a loaded word into ``place``, a format over the element's number."""
+def _convert(
+    scope: Scope, word: Code, source: DType, name: Code, register: Int, target: DType, vector: int
+) -> None:
+    """Convert the elements of a loaded word into the registers from ``name[register]`` on."""
     emitter = scope.emitter
     if vector == 1:
-        value = converted(word, source, target, emitter.dialect.types)
-        emitter.line(f"{place.format('0').replace(' + 0]', ']')} = {value};")
+        place = code("{}[{}]", name, emitter.spell(register))
+        emitter.assign(place, converted(word, source, target, emitter.dialect.types))
         return
     e = Sym(scope.name("e"), 0, vector - 1)
-    value = f"((const {emitter.type(source)}*)&{word})[{e.name}]"
-    value = converted(value, source, target, emitter.dialect.types)
-    emitter.one_line((e,), f"{place.format(e.name)} = {value};")
+    value = converted(_part(emitter, word, source, e), source, target, emitter.dialect.types)
+    at = named(e.name) if register == 0 else code("{} + {}", emitter.spell(register), named(e.name))
+    emitter.one_line((e,), Assign(code("{}[{}]", name, at), value))
+
+
+def _part(emitter: SimtEmitter, word: Code, dtype: DType, e: Sym) -> Code:
+    """An element of a word."""
+    return code("((const {}*)&{})[{}]", emitter.type(dtype), word, named(e.name))
 
 
 def _between_memories(emitter: SimtEmitter, op: Copy) -> None:
@@ -279,21 +287,17 @@ def _between_memories(emitter: SimtEmitter, op: Copy) -> None:
         sides = None if chosen else _sides(scope, op, at, path.loops)
         with emitter.loops(outer, unroll=False):
             source, target = sides or _sides(scope, op, at, inner)
+            moved = scope.name("moved")
             if not inner:
-                emitter.line(
-                    f"const {source.word} {(moved := scope.name('moved'))} = {source.load(emitter)};"
-                )
+                emitter.declare(code("const {}", source.word), moved, source.load(emitter))
                 _put(scope, op, target, moved)
                 return
-            moved = scope.name("moved")
-            emitter.line(f"{source.word} {moved}[{math.prod(extent(loop) for loop in inner)}];")
-            place = f"{moved}[{emitter.spell(turn(inner))}]"
-            emitter.one_line(inner, f"{place} = {source.load(emitter)};")
-            if op.source.dtype == op.target.dtype:
-                emitter.one_line(inner, target.store(emitter, place))
-            else:
-                with emitter.loops(inner):
-                    _put(scope, op, target, place)
+            count = math.prod(extent(loop) for loop in inner)
+            emitter.declare(source.word, moved, extent=count)
+            place = code("{}[{}]", moved, emitter.spell(turn(inner)))
+            emitter.one_line(inner, Assign(place, source.load(emitter)))
+            with emitter.loops(inner):
+                _put(scope, op, target, place)
 
 
 def _sides(scope: Scope, op: Copy, at: Sequence[Int], loops: Sequence[Sym]) -> tuple[Access, Access]:
@@ -305,17 +309,14 @@ def _sides(scope: Scope, op: Copy, at: Sequence[Int], loops: Sequence[Sym]) -> t
     )
 
 
-def _put(scope: Scope, op: Copy, target: Access, word: str) -> None:
+def _put(scope: Scope, op: Copy, target: Access, word: Code) -> None:
     """Store one loaded word, converted to the target's dtype."""
-    emitter = scope.emitter
+    emitter, types = scope.emitter, scope.emitter.dialect.types
     if op.source.dtype == op.target.dtype:
-        emitter.statement(target.store(emitter, word))
+        emitter.add(target.store(emitter, word))
     elif target.vector == 1:
-        value = converted(word, op.source.dtype, op.target.dtype, emitter.dialect.types)
-        emitter.statement(target.store(emitter, value))
+        emitter.add(target.store(emitter, converted(word, op.source.dtype, op.target.dtype, types)))
     else:
-        packed = scope.name("packed")
-        width = target.vector * op.target.dtype.bytes
-        emitter.line(f"{emitter.array(op.target.dtype, packed, target.vector, width)};")
-        _convert(scope, word, op.source.dtype, f"{packed}[{{}}]", op.target.dtype, target.vector)
-        emitter.statement(target.store(emitter, f"*(const {target.word}*){packed}"))
+        e = Sym(scope.name("e"), 0, target.vector - 1)
+        value = _part(emitter, word, op.source.dtype, e)
+        _pack(scope, target, e, converted(value, op.source.dtype, op.target.dtype, types))

@@ -9,7 +9,8 @@ from tilewright.ir.ops import Mma
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.targets.simt.conversion import NARROW, widened
-from tilewright.targets.simt.emitter import SIMT_RULES, Scope, SimtEmitter
+from tilewright.targets.simt.emitter import SIMT_RULES, Scope, SimtEmitter, element
+from tilewright.targets.statements import Assign, Code, Statement, call, code, named
 
 
 @dataclass(frozen=True)
@@ -59,19 +60,25 @@ def multiply_add(emitter: SimtEmitter, op: Mma) -> None:
         a, b = (_wide(scope, operand) for operand in (op.a, op.b))
         atoms = atom_loops(scope, op)
         x, y = index(scope, "x", rows), index(scope, "y", columns)
-        left, right = f"{a}[{emitter.spell(atoms.a + x)}]", f"{b}[{emitter.spell(atoms.b + y)}]"
-        total = f"{emitter.name(op.c)}[{emitter.spell(atoms.c + x * columns + y)}]"
+        left, right, total = (
+            code("{}[{}]", name, emitter.spell(at))
+            for name, at in (
+                (a, atoms.a + x),
+                (b, atoms.b + y),
+                (emitter.name(op.c), atoms.c + x * columns + y),
+            )
+        )
         inner = tuple(loop for loop in (x, y) if isinstance(loop, Sym))
-        emitter.one_line((*atoms.loops, *inner), f"{_sum(total, left, right, atom.c_dtype)}")
+        emitter.one_line((*atoms.loops, *inner), _sum(total, left, right, atom.c_dtype))
 
 
-def _sum(total: str, left: str, right: str, dtype: DType) -> str:
+def _sum(total: Code, left: Code, right: Code, dtype: DType) -> Statement:
     if not dtype.is_float:
-        return f"{total} += {left} * {right};"
-    return f"{total} = {'fma' if dtype.bits == 64 else 'fmaf'}({left}, {right}, {total});"
+        return Assign(total, code("{} * {}", left, right), "+=")
+    return Assign(total, call("fma" if dtype.bits == 64 else "fmaf", left, right, total))
 
 
-def _wide(scope: Scope, operand: Value) -> str:
+def _wide(scope: Scope, operand: Value) -> Code:
     """The operand's registers in a type with arithmetic; declared if its own type has none."""
     emitter = scope.emitter
     name = emitter.name(operand)
@@ -80,6 +87,6 @@ def _wide(scope: Scope, operand: Value) -> str:
     wide = scope.name(f"{name}_wide")
     count = operand.fragment.distribution.size_values
     i = Sym(scope.name("i"), 0, count - 1)
-    emitter.line(f"float {wide}[{count}];")
-    emitter.one_line((i,), f"{wide}[{i.name}] = {widened(f'{name}[{i.name}]', operand.dtype)};")
+    emitter.declare(named("float"), wide, extent=count)
+    emitter.one_line((i,), Assign(element(wide, i), widened(element(name, i), operand.dtype)))
     return wide

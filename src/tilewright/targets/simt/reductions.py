@@ -10,8 +10,9 @@ from tilewright.symbolic.expr import add
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.targets.cfamily import Atomic
 from tilewright.targets.simt.conversion import converted
-from tilewright.targets.simt.copies import access, copy, plan, title
-from tilewright.targets.simt.emitter import SIMT_RULES, Scope, SimtEmitter
+from tilewright.targets.simt.copies import access, copy, plan, title, when
+from tilewright.targets.simt.emitter import SIMT_RULES, Scope, SimtEmitter, element
+from tilewright.targets.statements import Assign, Code, Do, call, code
 
 
 @SIMT_RULES.rule(Copy, variant="direct")
@@ -47,26 +48,25 @@ def reduce(emitter: SimtEmitter, op: Copy) -> None:
             name, first = emitter.name(op.source), path.register
             if source is not None:
                 name, first = scope.name("moved"), 0
-                emitter.line(f"const {source.word} {name} = {source.load(emitter)};")
-                name = name if atomic.width == 1 else f"((const {emitter.type(op.source.dtype)}*)&{name})"
+                emitter.declare(code("const {}", source.word), name, source.load(emitter))
+                if atomic.width > 1:
+                    name = code("((const {}*)&{})", emitter.type(op.source.dtype), name)
             value = _value(scope, op, name, first, atomic.width, is_word=source is not None)
-            call = f"{atomic.function}({target.address(emitter)}, {value});"
-            condition = target.condition(emitter)
-            emitter.statement(f"if ({condition}) {call}" if condition else call)
+            reduced = Do(call(atomic.function, target.address(emitter), value))
+            emitter.add(when(target.condition(emitter), reduced))
 
 
-def _value(scope: Scope, op: Copy, name: str, first: Int, width: int, *, is_word: bool) -> str:
+def _value(scope: Scope, op: Copy, name: Code, first: Int, width: int, *, is_word: bool) -> Code:
     """What is reduced: an element, or the address of several, converted to the target's dtype."""
     emitter, types = scope.emitter, scope.emitter.dialect.types
     if width == 1:
-        element = name if is_word else f"{name}[{emitter.spell(first)}]"
-        return converted(element, op.source.dtype, op.target.dtype, types)
+        held = name if is_word else code("{}[{}]", name, emitter.spell(first))
+        return converted(held, op.source.dtype, op.target.dtype, types)
     if op.source.dtype == op.target.dtype:
-        return name if first == 0 else f"{name} + {emitter.spell(first)}"
+        return emitter.plus(name, first)
     packed, e = scope.name("packed"), Sym(scope.name("e"), 0, width - 1)
-    emitter.line(f"{emitter.array(op.target.dtype, packed, width)};")
-    element = f"{name}[{emitter.spell(add(first, e))}]"
-    emitter.one_line(
-        (e,), f"{packed}[{e.name}] = {converted(element, op.source.dtype, op.target.dtype, types)};"
-    )
+    emitter.declare_array(op.target.dtype, packed, width)
+    held = code("{}[{}]", name, emitter.spell(add(first, e)))
+    value = converted(held, op.source.dtype, op.target.dtype, types)
+    emitter.one_line((e,), Assign(element(packed, e), value))
     return packed

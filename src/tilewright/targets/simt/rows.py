@@ -16,6 +16,7 @@ from tilewright.symbolic.ranges import bits
 from tilewright.symbolic.rebuilding import elements, split_elements, symbols
 from tilewright.targets.simt.emitter import Scope
 from tilewright.targets.simt.thread_values import extent, turn
+from tilewright.targets.statements import Assign, code, named
 
 ABSENT = "-1"
 """What stands for a row where the index has no element: no row of any tensor."""
@@ -40,14 +41,14 @@ def _read(scope: Scope, element: Element, known: Cond, loops: Sequence[Sym]) -> 
     guard = all_of(*(part for part in parts if not symbols(part) & others))
     value = emitter.spell(element)
     if guard != TRUE:
-        value = f"{emitter.spell_cond(guard)} ? {value} : {ABSENT}"
+        value = code(f"{{}} ? {{}} : {ABSENT}", emitter.spell_cond(guard), value)
     kind = "int" if bits(element) == 32 else "long long"
     low = min(element.low, int(ABSENT))
     if not turning:
         name = scope.name("chosen")
-        emitter.line(f"const {kind} {name} = {value};")
+        emitter.constant(kind, name, value)
         return Sym(name, low, element.high)
     name, number = scope.name("chosen"), turn(turning)
-    emitter.line(f"{kind} {name}[{math.prod(extent(loop) for loop in turning)}];")
-    emitter.one_line(turning, f"{name}[{emitter.spell(number)}] = {value};")
+    emitter.declare(named(kind), name, extent=math.prod(extent(loop) for loop in turning))
+    emitter.one_line(turning, Assign(code("{}[{}]", name, emitter.spell(number)), value))
     return Element(Sym(name), number, low, element.high)

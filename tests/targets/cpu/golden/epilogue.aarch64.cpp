@@ -89,11 +89,15 @@ static void epilogue_block(const epilogue_arguments& given, long long block, cha
     for (Index i0 = 0; i0 < inside0; ++i0) {
       if (inside1 == 32) {
         INDEPENDENT
-        for (Index i1 = 0; i1 < 32; ++i1) x[32*i0 + i1] = X[32*X_stride0*m + 32*n + X_stride0*i0 + i1];
+        for (Index i1 = 0; i1 < 32; ++i1) {
+          x[32*i0 + i1] = X[32*X_stride0*m + 32*n + X_stride0*i0 + i1];
+        }
       }
       else {
         INDEPENDENT
-        for (Index i1 = 0; i1 < inside1; ++i1) x[32*i0 + i1] = X[32*X_stride0*m + 32*n + X_stride0*i0 + i1];
+        for (Index i1 = 0; i1 < inside1; ++i1) {
+          x[32*i0 + i1] = X[32*X_stride0*m + 32*n + X_stride0*i0 + i1];
+        }
       }
     }
   }
@@ -147,11 +151,15 @@ static void epilogue_block(const epilogue_arguments& given, long long block, cha
     for (Index i0 = 0; i0 < limit0; ++i0) {
       if (limit1 == 32) {
         INDEPENDENT
-        for (Index i1 = 0; i1 < 32; ++i1) Y[32*Y_stride0*n + 32*m + Y_stride0*i0 + i1] = staged[32*i1 + i0];
+        for (Index i1 = 0; i1 < 32; ++i1) {
+          Y[32*Y_stride0*n + 32*m + Y_stride0*i0 + i1] = staged[32*i1 + i0];
+        }
       }
       else {
         INDEPENDENT
-        for (Index i1 = 0; i1 < limit1; ++i1) Y[32*Y_stride0*n + 32*m + Y_stride0*i0 + i1] = staged[32*i1 + i0];
+        for (Index i1 = 0; i1 < limit1; ++i1) {
+          Y[32*Y_stride0*n + 32*m + Y_stride0*i0 + i1] = staged[32*i1 + i0];
+        }
       }
     }
   }

@@ -99,7 +99,8 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
     const float acc_e = 0.0f;
     acc[e] = acc_e;
   }
-  for (Index k = 0; k < (K + 28) / 32; ++k) {
+  const Index k_end = (K + 28) / 32;
+  for (Index k = 0; k < k_end; ++k) {
     // test_text.py:44: sA = A_tile
     {
       const Index inside0 = within(-48*m + M, 48);
@@ -113,11 +114,15 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       for (Index i0 = 0; i0 < inside0; ++i0) {
         if (inside1 == 32) {
           INDEPENDENT
-          for (Index i1 = 0; i1 < 32; ++i1) sA[32*i0 + i1] = A[48*A_stride0*m + 32*k + A_stride0*i0 + i1];
+          for (Index i1 = 0; i1 < 32; ++i1) {
+            sA[32*i0 + i1] = A[48*A_stride0*m + 32*k + A_stride0*i0 + i1];
+          }
         }
         else {
           INDEPENDENT
-          for (Index i1 = 0; i1 < inside1; ++i1) sA[32*i0 + i1] = A[48*A_stride0*m + 32*k + A_stride0*i0 + i1];
+          for (Index i1 = 0; i1 < inside1; ++i1) {
+            sA[32*i0 + i1] = A[48*A_stride0*m + 32*k + A_stride0*i0 + i1];
+          }
         }
       }
     }
@@ -136,7 +141,9 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       for (Index i0 = 0; 8*i0 < inside0; ++i0) {
         for (Index i0_1 = 0; i0_1 < 8 && 8*i0 + i0_1 < inside0; i0_1 += 4) {
           for (Index i1 = 0; i1 < inside1; i1 += 4) {
-            transpose_f32(sB + 256*i0 + 8*i1 + i0_1, 8, B + 64*B_stride0*n + 32*k + 8*B_stride0*i0 + B_stride0*i0_1 + i1, B_stride0, within(inside0 - (8*i0 + i0_1), 4), within(inside1 - i1, 4));
+            transpose_f32(sB + 256*i0 + 8*i1 + i0_1, 8, B + 64*B_stride0*n + 32*k + 8*B_stride0*i0
+                + B_stride0*i0_1 + i1, B_stride0, within(inside0 - (8*i0 + i0_1), 4),
+                within(inside1 - i1, 4));
           }
         }
       }
@@ -148,7 +155,8 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       const Index depth = within(-32*k + K, 32);
       for (Index n_panel = 0; n_panel < n_panels; ++n_panel) {
         for (Index m_panel = 0; m_panel < m_panels; ++m_panel) {
-          multiply_12x8_f32(sA + 384*m_panel, sB + 256*n_panel, acc + 384*n_panel + 96*m_panel, depth);
+          multiply_12x8_f32(sA + 384*m_panel, sB + 256*n_panel, acc + 384*n_panel + 96*m_panel,
+              depth);
         }
       }
     }
@@ -162,11 +170,15 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
         const Index run = within(limit1 - (8*i1), 8);
         if (run == 8) {
           INDEPENDENT
-          for (Index i1_1 = 0; i1_1 < 8; ++i1_1) C[64*n + 48*C_stride0*m + 8*i1 + C_stride0*i0 + i1_1] = acc[384*i1 + 8*i0 + i1_1];
+          for (Index i1_1 = 0; i1_1 < 8; ++i1_1) {
+            C[64*n + 48*C_stride0*m + 8*i1 + C_stride0*i0 + i1_1] = acc[384*i1 + 8*i0 + i1_1];
+          }
         }
         else {
           INDEPENDENT
-          for (Index i1_1 = 0; i1_1 < run; ++i1_1) C[64*n + 48*C_stride0*m + 8*i1 + C_stride0*i0 + i1_1] = acc[384*i1 + 8*i0 + i1_1];
+          for (Index i1_1 = 0; i1_1 < run; ++i1_1) {
+            C[64*n + 48*C_stride0*m + 8*i1 + C_stride0*i0 + i1_1] = acc[384*i1 + 8*i0 + i1_1];
+          }
         }
       }
     }

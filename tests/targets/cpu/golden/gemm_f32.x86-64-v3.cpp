@@ -105,7 +105,8 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
     const float acc_e = 0.0f;
     acc[e] = acc_e;
   }
-  for (Index k = 0; k < (K + 28) / 32; ++k) {
+  const Index k_end = (K + 28) / 32;
+  for (Index k = 0; k < k_end; ++k) {
     // test_text.py:44: sA = A_tile
     {
       const Index inside0 = within(-48*m + M, 48);
@@ -119,11 +120,15 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       for (Index i0 = 0; i0 < inside0; ++i0) {
         if (inside1 == 32) {
           INDEPENDENT
-          for (Index i1 = 0; i1 < 32; ++i1) sA[32*i0 + i1] = A[48*A_stride0*m + 32*k + A_stride0*i0 + i1];
+          for (Index i1 = 0; i1 < 32; ++i1) {
+            sA[32*i0 + i1] = A[48*A_stride0*m + 32*k + A_stride0*i0 + i1];
+          }
         }
         else {
           INDEPENDENT
-          for (Index i1 = 0; i1 < inside1; ++i1) sA[32*i0 + i1] = A[48*A_stride0*m + 32*k + A_stride0*i0 + i1];
+          for (Index i1 = 0; i1 < inside1; ++i1) {
+            sA[32*i0 + i1] = A[48*A_stride0*m + 32*k + A_stride0*i0 + i1];
+          }
         }
       }
     }
@@ -142,7 +147,9 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       for (Index i0 = 0; 16*i0 < inside0; ++i0) {
         for (Index i0_1 = 0; i0_1 < 16 && 16*i0 + i0_1 < inside0; i0_1 += 8) {
           for (Index i1 = 0; i1 < inside1; i1 += 8) {
-            transpose_f32(sB + 512*i0 + 16*i1 + i0_1, 16, B + 64*B_stride0*n + 32*k + 16*B_stride0*i0 + B_stride0*i0_1 + i1, B_stride0, within(inside0 - (16*i0 + i0_1), 8), within(inside1 - i1, 8));
+            transpose_f32(sB + 512*i0 + 16*i1 + i0_1, 16, B + 64*B_stride0*n + 32*k
+                + 16*B_stride0*i0 + B_stride0*i0_1 + i1, B_stride0,
+                within(inside0 - (16*i0 + i0_1), 8), within(inside1 - i1, 8));
           }
         }
       }
@@ -154,7 +161,8 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       const Index depth = within(-32*k + K, 32);
       for (Index n_panel = 0; n_panel < n_panels; ++n_panel) {
         for (Index m_panel = 0; m_panel < m_panels; ++m_panel) {
-          multiply_6x16_f32(sA + 192*m_panel, sB + 512*n_panel, acc + 768*n_panel + 96*m_panel, depth);
+          multiply_6x16_f32(sA + 192*m_panel, sB + 512*n_panel, acc + 768*n_panel + 96*m_panel,
+              depth);
         }
       }
     }
@@ -168,11 +176,15 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
         const Index run = within(limit1 - (16*i1), 16);
         if (run == 16) {
           INDEPENDENT
-          for (Index i1_1 = 0; i1_1 < 16; ++i1_1) C[64*n + 48*C_stride0*m + 16*i1 + C_stride0*i0 + i1_1] = acc[768*i1 + 16*i0 + i1_1];
+          for (Index i1_1 = 0; i1_1 < 16; ++i1_1) {
+            C[64*n + 48*C_stride0*m + 16*i1 + C_stride0*i0 + i1_1] = acc[768*i1 + 16*i0 + i1_1];
+          }
         }
         else {
           INDEPENDENT
-          for (Index i1_1 = 0; i1_1 < run; ++i1_1) C[64*n + 48*C_stride0*m + 16*i1 + C_stride0*i0 + i1_1] = acc[768*i1 + 16*i0 + i1_1];
+          for (Index i1_1 = 0; i1_1 < run; ++i1_1) {
+            C[64*n + 48*C_stride0*m + 16*i1 + C_stride0*i0 + i1_1] = acc[768*i1 + 16*i0 + i1_1];
+          }
         }
       }
     }

@@ -142,7 +142,8 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
     const int acc_e = 0;
     acc[e] = acc_e;
   }
-  for (Index k = 0; k < (K + 4) / 8; ++k) {
+  const Index k_end = (K + 4) / 8;
+  for (Index k = 0; k < k_end; ++k) {
     // test_text.py:44: sA = A_tile
     {
       const Index inside0 = within(-16*m + M, 16);
@@ -156,11 +157,15 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       for (Index i0 = 0; i0 < inside0; ++i0) {
         if (inside1 == 8) {
           INDEPENDENT
-          for (Index i1 = 0; i1 < 8; ++i1) sA[8*i0 + i1] = (int)(A[16*A_stride0*m + 8*k + A_stride0*i0 + i1]);
+          for (Index i1 = 0; i1 < 8; ++i1) {
+            sA[8*i0 + i1] = (int)(A[16*A_stride0*m + 8*k + A_stride0*i0 + i1]);
+          }
         }
         else {
           INDEPENDENT
-          for (Index i1 = 0; i1 < inside1; ++i1) sA[8*i0 + i1] = (int)(A[16*A_stride0*m + 8*k + A_stride0*i0 + i1]);
+          for (Index i1 = 0; i1 < inside1; ++i1) {
+            sA[8*i0 + i1] = (int)(A[16*A_stride0*m + 8*k + A_stride0*i0 + i1]);
+          }
         }
       }
     }
@@ -176,7 +181,8 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       }
       for (Index i0 = 0; i0 < inside0; i0 += 8) {
         for (Index i1 = 0; i1 < inside1; i1 += 8) {
-          transpose_i32_from_i8(sB + 24*i1 + i0, 24, B + 24*B_stride0*n + 8*k + B_stride0*i0 + i1, B_stride0, within(inside0 - i0, 8), within(inside1 - i1, 8));
+          transpose_i32_from_i8(sB + 24*i1 + i0, 24, B + 24*B_stride0*n + 8*k + B_stride0*i0 + i1,
+              B_stride0, within(inside0 - i0, 8), within(inside1 - i1, 8));
         }
       }
     }
@@ -198,7 +204,8 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
     const Index limit1 = within(-24*n + N, 24);
     for (Index i0 = 0; i0 < limit0; i0 += 8) {
       for (Index i1 = 0; i1 < limit1; i1 += 8) {
-        transpose_i32(C + 24*C_stride1*n + 16*m + C_stride1*i1 + i0, C_stride1, acc + 24*i0 + i1, 24, within(limit0 - i0, 8), within(limit1 - i1, 8));
+        transpose_i32(C + 24*C_stride1*n + 16*m + C_stride1*i1 + i0, C_stride1, acc + 24*i0 + i1,
+            24, within(limit0 - i0, 8), within(limit1 - i1, 8));
       }
     }
   }

@@ -40,7 +40,8 @@ extern "C" __global__ void __launch_bounds__(256) basic_gemm(
   half_t* const sB = (half_t*)(shared_memory + 16384);
   // kernels.py:17: acc: f32 256x128, 128 per thread
   float acc[128] = {};
-  for (int k = 0; k < K / 32; ++k) {
+  const int k_end = K / 32;
+  for (int k = 0; k < k_end; ++k) {
     // kernels.py:19: A_tile -> sA, 16 bytes at a time
     {
       const int row = tid / 4;

@@ -164,7 +164,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
     const __grid_constant__ tensor_map_t B_map, const __grid_constant__ tensor_map_t C_map) {
   const int tid = threadIdx.x;
   const int block_m = blockIdx.x;  // of 132
-  const int block_n = blockIdx.y;  // of 1
   const int row = cluster_block_x();  // of 2
   extern __shared__ __align__(1024) unsigned char shared_memory[];
   const int first = block_m / 2;
@@ -187,22 +186,24 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
     set_registers_down<40>();
     // clusters.py:58: warp 0
     if (tid < 32) {
-      for (int turn = 0; turn < ((M / 256)*(N / 256) - first + 65) / 66; ++turn) {
+      const int turn_end = ((M / 256)*(N / 256) - first + 65) / 66;
+      for (int turn = 0; turn < turn_end; ++turn) {
         const int band = 8*((66*turn + first) / (8*(N / 256)));
         const int rows = min_int((M / 256) - band, 8);
         const int m = (((66*turn + first) % (8*(N / 256))) % rows) + band;
         const int n = ((66*turn + first) % (8*(N / 256))) / rows;
-        for (int k = 0; k < K / 64; ++k) {
+        const int k_end = K / 64;
+        for (int k = 0; k < k_end; ++k) {
           const int step = (K / 64)*turn + k;
           const int stage = step % 4;
           // clusters.py:64: wait for empty
           mbarrier_wait(empty + stage, -((step / 4) % 2) + 1);
           // clusters.py:65: full waits for 49152 bytes
-          if (tid == 0) mbarrier_arrive_expect(full + stage, 49152);
-          // clusters.py:68: A -> part_a, by TMA
-          if (tid == 0) tma_load_2d(&A_map, sA + 8192*stage, full + stage, 64*k, 256*m + 128*row);
-          // clusters.py:69: B -> part_b, by TMA, to all blocks along axis 0
           if (tid == 0) {
+            mbarrier_arrive_expect(full + stage, 49152);
+            // clusters.py:68: A -> part_a, by TMA
+            tma_load_2d(&A_map, sA + 8192*stage, full + stage, 64*k, 256*m + 128*row);
+            // clusters.py:69: B -> part_b, by TMA, to all blocks along axis 0
             tma_load_multicast_2d(&B_map, sB + 16384*stage + 8192*row, full + stage, 0x3, 64*k,
                 256*n + 128*row);
           }
@@ -214,14 +215,16 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
   else if (tid < 256) {
     set_registers_up<232>();
     const int tid = threadIdx.x - 128;
-    for (int turn_1 = 0; turn_1 < ((M / 256)*(N / 256) - first + 65) / 66; ++turn_1) {
+    const int turn_1_end = ((M / 256)*(N / 256) - first + 65) / 66;
+    for (int turn_1 = 0; turn_1 < turn_1_end; ++turn_1) {
       const int band_1 = 8*((66*turn_1 + first) / (8*(N / 256)));
       const int rows_1 = min_int((M / 256) - band_1, 8);
       const int m_1 = (((66*turn_1 + first) % (8*(N / 256))) % rows_1) + band_1;
       const int n_1 = ((66*turn_1 + first) % (8*(N / 256))) / rows_1;
       // clusters.py:75: acc: f32 64x256, 128 per thread
       float acc[128] = {};
-      for (int k_1 = 0; k_1 < K / 64; ++k_1) {
+      const int k_1_end = K / 64;
+      for (int k_1 = 0; k_1 < k_1_end; ++k_1) {
         const int step_1 = (K / 64)*turn_1 + k_1;
         const int stage_1 = step_1 % 4;
         // clusters.py:79: wait for full
@@ -284,11 +287,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
       // clusters.py:100: barrier 1 of 128 threads
       role_barrier<1, 128>();
       // clusters.py:101: buffer -> C, by TMA
-      if (tid == 0) tma_store_2d(&C_map, sC, 256*n_1, 256*m_1 + 128*row);
-      // clusters.py:102: close the group of stores
-      if (tid == 0) bulk_commit();
-      // clusters.py:96: wait until at most 1 groups of stores read shared memory
-      if (tid == 0) bulk_wait<1>();
+      if (tid == 0) {
+        tma_store_2d(&C_map, sC, 256*n_1, 256*m_1 + 128*row);
+        // clusters.py:102: close the group of stores
+        bulk_commit();
+        // clusters.py:96: wait until at most 1 groups of stores read shared memory
+        bulk_wait<1>();
+      }
       // clusters.py:97: barrier 1 of 128 threads
       role_barrier<1, 128>();
       // clusters.py:98: part_1 = acc[0:64, 64:128]
@@ -313,11 +318,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
       // clusters.py:100: barrier 1 of 128 threads
       role_barrier<1, 128>();
       // clusters.py:101: buffer_1 -> C, by TMA
-      if (tid == 0) tma_store_2d(&C_map, sC + 4096, 256*n_1 + 64, 256*m_1 + 128*row);
-      // clusters.py:102: close the group of stores
-      if (tid == 0) bulk_commit();
-      // clusters.py:96: wait until at most 1 groups of stores read shared memory
-      if (tid == 0) bulk_wait<1>();
+      if (tid == 0) {
+        tma_store_2d(&C_map, sC + 4096, 256*n_1 + 64, 256*m_1 + 128*row);
+        // clusters.py:102: close the group of stores
+        bulk_commit();
+        // clusters.py:96: wait until at most 1 groups of stores read shared memory
+        bulk_wait<1>();
+      }
       // clusters.py:97: barrier 1 of 128 threads
       role_barrier<1, 128>();
       // clusters.py:98: part_2 = acc[0:64, 128:192]
@@ -342,11 +349,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
       // clusters.py:100: barrier 1 of 128 threads
       role_barrier<1, 128>();
       // clusters.py:101: buffer_2 -> C, by TMA
-      if (tid == 0) tma_store_2d(&C_map, sC, 256*n_1 + 128, 256*m_1 + 128*row);
-      // clusters.py:102: close the group of stores
-      if (tid == 0) bulk_commit();
-      // clusters.py:96: wait until at most 1 groups of stores read shared memory
-      if (tid == 0) bulk_wait<1>();
+      if (tid == 0) {
+        tma_store_2d(&C_map, sC, 256*n_1 + 128, 256*m_1 + 128*row);
+        // clusters.py:102: close the group of stores
+        bulk_commit();
+        // clusters.py:96: wait until at most 1 groups of stores read shared memory
+        bulk_wait<1>();
+      }
       // clusters.py:97: barrier 1 of 128 threads
       role_barrier<1, 128>();
       // clusters.py:98: part_3 = acc[0:64, 192:256]
@@ -371,9 +380,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
       // clusters.py:100: barrier 1 of 128 threads
       role_barrier<1, 128>();
       // clusters.py:101: buffer_3 -> C, by TMA
-      if (tid == 0) tma_store_2d(&C_map, sC + 4096, 256*n_1 + 192, 256*m_1 + 128*row);
-      // clusters.py:102: close the group of stores
-      if (tid == 0) bulk_commit();
+      if (tid == 0) {
+        tma_store_2d(&C_map, sC + 4096, 256*n_1 + 192, 256*m_1 + 128*row);
+        // clusters.py:102: close the group of stores
+        bulk_commit();
+      }
     }
     // clusters.py:103: wait until at most 0 groups of stores read shared memory
     if (tid == 0) bulk_wait<0>();
@@ -382,14 +393,16 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
   else {
     set_registers_up<232>();
     const int tid = threadIdx.x - 256;
-    for (int turn_2 = 0; turn_2 < ((M / 256)*(N / 256) - first + 65) / 66; ++turn_2) {
+    const int turn_2_end = ((M / 256)*(N / 256) - first + 65) / 66;
+    for (int turn_2 = 0; turn_2 < turn_2_end; ++turn_2) {
       const int band_2 = 8*((66*turn_2 + first) / (8*(N / 256)));
       const int rows_2 = min_int((M / 256) - band_2, 8);
       const int m_2 = (((66*turn_2 + first) % (8*(N / 256))) % rows_2) + band_2;
       const int n_2 = ((66*turn_2 + first) % (8*(N / 256))) / rows_2;
       // clusters.py:75: acc_1: f32 64x256, 128 per thread
       float acc_1[128] = {};
-      for (int k_2 = 0; k_2 < K / 64; ++k_2) {
+      const int k_2_end = K / 64;
+      for (int k_2 = 0; k_2 < k_2_end; ++k_2) {
         const int step_2 = (K / 64)*turn_2 + k_2;
         const int stage_2 = step_2 % 4;
         // clusters.py:79: wait for full
@@ -452,11 +465,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
       // clusters.py:100: barrier 2 of 128 threads
       role_barrier<2, 128>();
       // clusters.py:101: buffer_4 -> C, by TMA
-      if (tid == 0) tma_store_2d(&C_map, sC + 8192, 256*n_2, 256*m_2 + 128*row + 64);
-      // clusters.py:102: close the group of stores
-      if (tid == 0) bulk_commit();
-      // clusters.py:96: wait until at most 1 groups of stores read shared memory
-      if (tid == 0) bulk_wait<1>();
+      if (tid == 0) {
+        tma_store_2d(&C_map, sC + 8192, 256*n_2, 256*m_2 + 128*row + 64);
+        // clusters.py:102: close the group of stores
+        bulk_commit();
+        // clusters.py:96: wait until at most 1 groups of stores read shared memory
+        bulk_wait<1>();
+      }
       // clusters.py:97: barrier 2 of 128 threads
       role_barrier<2, 128>();
       // clusters.py:98: part_5 = acc_1[0:64, 64:128]
@@ -481,11 +496,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
       // clusters.py:100: barrier 2 of 128 threads
       role_barrier<2, 128>();
       // clusters.py:101: buffer_5 -> C, by TMA
-      if (tid == 0) tma_store_2d(&C_map, sC + 12288, 256*n_2 + 64, 256*m_2 + 128*row + 64);
-      // clusters.py:102: close the group of stores
-      if (tid == 0) bulk_commit();
-      // clusters.py:96: wait until at most 1 groups of stores read shared memory
-      if (tid == 0) bulk_wait<1>();
+      if (tid == 0) {
+        tma_store_2d(&C_map, sC + 12288, 256*n_2 + 64, 256*m_2 + 128*row + 64);
+        // clusters.py:102: close the group of stores
+        bulk_commit();
+        // clusters.py:96: wait until at most 1 groups of stores read shared memory
+        bulk_wait<1>();
+      }
       // clusters.py:97: barrier 2 of 128 threads
       role_barrier<2, 128>();
       // clusters.py:98: part_6 = acc_1[0:64, 128:192]
@@ -510,11 +527,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
       // clusters.py:100: barrier 2 of 128 threads
       role_barrier<2, 128>();
       // clusters.py:101: buffer_6 -> C, by TMA
-      if (tid == 0) tma_store_2d(&C_map, sC + 8192, 256*n_2 + 128, 256*m_2 + 128*row + 64);
-      // clusters.py:102: close the group of stores
-      if (tid == 0) bulk_commit();
-      // clusters.py:96: wait until at most 1 groups of stores read shared memory
-      if (tid == 0) bulk_wait<1>();
+      if (tid == 0) {
+        tma_store_2d(&C_map, sC + 8192, 256*n_2 + 128, 256*m_2 + 128*row + 64);
+        // clusters.py:102: close the group of stores
+        bulk_commit();
+        // clusters.py:96: wait until at most 1 groups of stores read shared memory
+        bulk_wait<1>();
+      }
       // clusters.py:97: barrier 2 of 128 threads
       role_barrier<2, 128>();
       // clusters.py:98: part_7 = acc_1[0:64, 192:256]
@@ -539,9 +558,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
       // clusters.py:100: barrier 2 of 128 threads
       role_barrier<2, 128>();
       // clusters.py:101: buffer_7 -> C, by TMA
-      if (tid == 0) tma_store_2d(&C_map, sC + 12288, 256*n_2 + 192, 256*m_2 + 128*row + 64);
-      // clusters.py:102: close the group of stores
-      if (tid == 0) bulk_commit();
+      if (tid == 0) {
+        tma_store_2d(&C_map, sC + 12288, 256*n_2 + 192, 256*m_2 + 128*row + 64);
+        // clusters.py:102: close the group of stores
+        bulk_commit();
+      }
     }
     // clusters.py:103: wait until at most 0 groups of stores read shared memory
     if (tid == 0) bulk_wait<0>();

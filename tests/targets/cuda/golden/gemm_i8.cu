@@ -32,7 +32,8 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
   signed char* const sB = (signed char*)(shared_memory + 4096);
   // kernels.py:17: acc: i32 64x64, 32 per thread
   __align__(8) int acc[32] = {};
-  for (int k = 0; k < K / 64; ++k) {
+  const int k_end = K / 64;
+  for (int k = 0; k < k_end; ++k) {
     // kernels.py:19: A_tile -> sA, 16 bytes at a time
     {
       const int row = tid / 4;

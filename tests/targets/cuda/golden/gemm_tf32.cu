@@ -38,7 +38,8 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
   float* const sB = (float*)(shared_memory + 4096);
   // kernels.py:17: acc: f32 64x64, 32 per thread
   __align__(8) float acc[32] = {};
-  for (int k = 0; k < K / 16; ++k) {
+  const int k_end = K / 16;
+  for (int k = 0; k < k_end; ++k) {
     // kernels.py:19: A_tile -> sA, 16 bytes at a time
     {
       const int row = tid / 4;

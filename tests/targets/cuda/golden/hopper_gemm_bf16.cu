@@ -157,22 +157,26 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
     set_registers_down<40>();
     // 03_hopper_gemm.py:53: warp 0
     if (tid < 32) {
-      for (int turn = 0; turn < ((M / 128)*(N / 256) - block + 131) / 132; ++turn) {
+      const int turn_end = ((M / 128)*(N / 256) - block + 131) / 132;
+      for (int turn = 0; turn < turn_end; ++turn) {
         const int band = 8*((132*turn + block) / (8*(N / 256)));
         const int rows = min_int((M / 128) - band, 8);
         const int m = (((132*turn + block) % (8*(N / 256))) % rows) + band;
         const int n = ((132*turn + block) % (8*(N / 256))) / rows;
-        for (int k = 0; k < K / 64; ++k) {
+        const int k_end = K / 64;
+        for (int k = 0; k < k_end; ++k) {
           const int step = (K / 64)*turn + k;
           const int stage = step % 4;
           // 03_hopper_gemm.py:59: wait for empty
           mbarrier_wait(empty + stage, -((step / 4) % 2) + 1);
           // 03_hopper_gemm.py:60: full waits for 49152 bytes
-          if (tid == 0) mbarrier_arrive_expect(full + stage, 49152);
-          // 03_hopper_gemm.py:61: A -> sA_merged, by TMA
-          if (tid == 0) tma_load_2d(&A_map, sA + 8192*stage, full + stage, 64*k, 128*m);
-          // 03_hopper_gemm.py:62: B -> sB_slice, by TMA
-          if (tid == 0) tma_load_2d(&B_map, sB + 16384*stage, full + stage, 64*k, 256*n);
+          if (tid == 0) {
+            mbarrier_arrive_expect(full + stage, 49152);
+            // 03_hopper_gemm.py:61: A -> sA_merged, by TMA
+            tma_load_2d(&A_map, sA + 8192*stage, full + stage, 64*k, 128*m);
+            // 03_hopper_gemm.py:62: B -> sB_slice, by TMA
+            tma_load_2d(&B_map, sB + 16384*stage, full + stage, 64*k, 256*n);
+          }
         }
       }
     }
@@ -181,14 +185,16 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
   else if (tid < 256) {
     set_registers_up<232>();
     const int tid = threadIdx.x - 128;
-    for (int turn_1 = 0; turn_1 < ((M / 128)*(N / 256) - block + 131) / 132; ++turn_1) {
+    const int turn_1_end = ((M / 128)*(N / 256) - block + 131) / 132;
+    for (int turn_1 = 0; turn_1 < turn_1_end; ++turn_1) {
       const int band_1 = 8*((132*turn_1 + block) / (8*(N / 256)));
       const int rows_1 = min_int((M / 128) - band_1, 8);
       const int m_1 = (((132*turn_1 + block) % (8*(N / 256))) % rows_1) + band_1;
       const int n_1 = ((132*turn_1 + block) % (8*(N / 256))) / rows_1;
       // 03_hopper_gemm.py:68: acc: f32 64x256, 128 per thread
       float acc[128] = {};
-      for (int k_1 = 0; k_1 < K / 64; ++k_1) {
+      const int k_1_end = K / 64;
+      for (int k_1 = 0; k_1 < k_1_end; ++k_1) {
         const int step_1 = (K / 64)*turn_1 + k_1;
         const int stage_1 = step_1 % 4;
         // 03_hopper_gemm.py:72: wait for full
@@ -245,11 +251,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       // 03_hopper_gemm.py:94: barrier 1 of 128 threads
       role_barrier<1, 128>();
       // 03_hopper_gemm.py:95: buffer -> C, by TMA
-      if (tid == 0) tma_store_2d(&C_map, sC, 256*n_1, 128*m_1);
-      // 03_hopper_gemm.py:96: close the group of stores
-      if (tid == 0) bulk_commit();
-      // 03_hopper_gemm.py:90: wait until at most 1 groups of stores read shared memory
-      if (tid == 0) bulk_wait<1>();
+      if (tid == 0) {
+        tma_store_2d(&C_map, sC, 256*n_1, 128*m_1);
+        // 03_hopper_gemm.py:96: close the group of stores
+        bulk_commit();
+        // 03_hopper_gemm.py:90: wait until at most 1 groups of stores read shared memory
+        bulk_wait<1>();
+      }
       // 03_hopper_gemm.py:91: barrier 1 of 128 threads
       role_barrier<1, 128>();
       // 03_hopper_gemm.py:92: part_1 = acc[0:64, 64:128]
@@ -274,11 +282,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       // 03_hopper_gemm.py:94: barrier 1 of 128 threads
       role_barrier<1, 128>();
       // 03_hopper_gemm.py:95: buffer_1 -> C, by TMA
-      if (tid == 0) tma_store_2d(&C_map, sC + 4096, 256*n_1 + 64, 128*m_1);
-      // 03_hopper_gemm.py:96: close the group of stores
-      if (tid == 0) bulk_commit();
-      // 03_hopper_gemm.py:90: wait until at most 1 groups of stores read shared memory
-      if (tid == 0) bulk_wait<1>();
+      if (tid == 0) {
+        tma_store_2d(&C_map, sC + 4096, 256*n_1 + 64, 128*m_1);
+        // 03_hopper_gemm.py:96: close the group of stores
+        bulk_commit();
+        // 03_hopper_gemm.py:90: wait until at most 1 groups of stores read shared memory
+        bulk_wait<1>();
+      }
       // 03_hopper_gemm.py:91: barrier 1 of 128 threads
       role_barrier<1, 128>();
       // 03_hopper_gemm.py:92: part_2 = acc[0:64, 128:192]
@@ -303,11 +313,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       // 03_hopper_gemm.py:94: barrier 1 of 128 threads
       role_barrier<1, 128>();
       // 03_hopper_gemm.py:95: buffer_2 -> C, by TMA
-      if (tid == 0) tma_store_2d(&C_map, sC, 256*n_1 + 128, 128*m_1);
-      // 03_hopper_gemm.py:96: close the group of stores
-      if (tid == 0) bulk_commit();
-      // 03_hopper_gemm.py:90: wait until at most 1 groups of stores read shared memory
-      if (tid == 0) bulk_wait<1>();
+      if (tid == 0) {
+        tma_store_2d(&C_map, sC, 256*n_1 + 128, 128*m_1);
+        // 03_hopper_gemm.py:96: close the group of stores
+        bulk_commit();
+        // 03_hopper_gemm.py:90: wait until at most 1 groups of stores read shared memory
+        bulk_wait<1>();
+      }
       // 03_hopper_gemm.py:91: barrier 1 of 128 threads
       role_barrier<1, 128>();
       // 03_hopper_gemm.py:92: part_3 = acc[0:64, 192:256]
@@ -332,9 +344,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       // 03_hopper_gemm.py:94: barrier 1 of 128 threads
       role_barrier<1, 128>();
       // 03_hopper_gemm.py:95: buffer_3 -> C, by TMA
-      if (tid == 0) tma_store_2d(&C_map, sC + 4096, 256*n_1 + 192, 128*m_1);
-      // 03_hopper_gemm.py:96: close the group of stores
-      if (tid == 0) bulk_commit();
+      if (tid == 0) {
+        tma_store_2d(&C_map, sC + 4096, 256*n_1 + 192, 128*m_1);
+        // 03_hopper_gemm.py:96: close the group of stores
+        bulk_commit();
+      }
     }
     // 03_hopper_gemm.py:97: wait until at most 0 groups of stores read shared memory
     if (tid == 0) bulk_wait<0>();
@@ -343,14 +357,16 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
   else {
     set_registers_up<232>();
     const int tid = threadIdx.x - 256;
-    for (int turn_2 = 0; turn_2 < ((M / 128)*(N / 256) - block + 131) / 132; ++turn_2) {
+    const int turn_2_end = ((M / 128)*(N / 256) - block + 131) / 132;
+    for (int turn_2 = 0; turn_2 < turn_2_end; ++turn_2) {
       const int band_2 = 8*((132*turn_2 + block) / (8*(N / 256)));
       const int rows_2 = min_int((M / 128) - band_2, 8);
       const int m_2 = (((132*turn_2 + block) % (8*(N / 256))) % rows_2) + band_2;
       const int n_2 = ((132*turn_2 + block) % (8*(N / 256))) / rows_2;
       // 03_hopper_gemm.py:68: acc_1: f32 64x256, 128 per thread
       float acc_1[128] = {};
-      for (int k_2 = 0; k_2 < K / 64; ++k_2) {
+      const int k_2_end = K / 64;
+      for (int k_2 = 0; k_2 < k_2_end; ++k_2) {
         const int step_2 = (K / 64)*turn_2 + k_2;
         const int stage_2 = step_2 % 4;
         // 03_hopper_gemm.py:72: wait for full
@@ -407,11 +423,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       // 03_hopper_gemm.py:94: barrier 2 of 128 threads
       role_barrier<2, 128>();
       // 03_hopper_gemm.py:95: buffer_4 -> C, by TMA
-      if (tid == 0) tma_store_2d(&C_map, sC + 8192, 256*n_2, 128*m_2 + 64);
-      // 03_hopper_gemm.py:96: close the group of stores
-      if (tid == 0) bulk_commit();
-      // 03_hopper_gemm.py:90: wait until at most 1 groups of stores read shared memory
-      if (tid == 0) bulk_wait<1>();
+      if (tid == 0) {
+        tma_store_2d(&C_map, sC + 8192, 256*n_2, 128*m_2 + 64);
+        // 03_hopper_gemm.py:96: close the group of stores
+        bulk_commit();
+        // 03_hopper_gemm.py:90: wait until at most 1 groups of stores read shared memory
+        bulk_wait<1>();
+      }
       // 03_hopper_gemm.py:91: barrier 2 of 128 threads
       role_barrier<2, 128>();
       // 03_hopper_gemm.py:92: part_5 = acc_1[0:64, 64:128]
@@ -436,11 +454,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       // 03_hopper_gemm.py:94: barrier 2 of 128 threads
       role_barrier<2, 128>();
       // 03_hopper_gemm.py:95: buffer_5 -> C, by TMA
-      if (tid == 0) tma_store_2d(&C_map, sC + 12288, 256*n_2 + 64, 128*m_2 + 64);
-      // 03_hopper_gemm.py:96: close the group of stores
-      if (tid == 0) bulk_commit();
-      // 03_hopper_gemm.py:90: wait until at most 1 groups of stores read shared memory
-      if (tid == 0) bulk_wait<1>();
+      if (tid == 0) {
+        tma_store_2d(&C_map, sC + 12288, 256*n_2 + 64, 128*m_2 + 64);
+        // 03_hopper_gemm.py:96: close the group of stores
+        bulk_commit();
+        // 03_hopper_gemm.py:90: wait until at most 1 groups of stores read shared memory
+        bulk_wait<1>();
+      }
       // 03_hopper_gemm.py:91: barrier 2 of 128 threads
       role_barrier<2, 128>();
       // 03_hopper_gemm.py:92: part_6 = acc_1[0:64, 128:192]
@@ -465,11 +485,13 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       // 03_hopper_gemm.py:94: barrier 2 of 128 threads
       role_barrier<2, 128>();
       // 03_hopper_gemm.py:95: buffer_6 -> C, by TMA
-      if (tid == 0) tma_store_2d(&C_map, sC + 8192, 256*n_2 + 128, 128*m_2 + 64);
-      // 03_hopper_gemm.py:96: close the group of stores
-      if (tid == 0) bulk_commit();
-      // 03_hopper_gemm.py:90: wait until at most 1 groups of stores read shared memory
-      if (tid == 0) bulk_wait<1>();
+      if (tid == 0) {
+        tma_store_2d(&C_map, sC + 8192, 256*n_2 + 128, 128*m_2 + 64);
+        // 03_hopper_gemm.py:96: close the group of stores
+        bulk_commit();
+        // 03_hopper_gemm.py:90: wait until at most 1 groups of stores read shared memory
+        bulk_wait<1>();
+      }
       // 03_hopper_gemm.py:91: barrier 2 of 128 threads
       role_barrier<2, 128>();
       // 03_hopper_gemm.py:92: part_7 = acc_1[0:64, 192:256]
@@ -494,9 +516,11 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       // 03_hopper_gemm.py:94: barrier 2 of 128 threads
       role_barrier<2, 128>();
       // 03_hopper_gemm.py:95: buffer_7 -> C, by TMA
-      if (tid == 0) tma_store_2d(&C_map, sC + 12288, 256*n_2 + 192, 128*m_2 + 64);
-      // 03_hopper_gemm.py:96: close the group of stores
-      if (tid == 0) bulk_commit();
+      if (tid == 0) {
+        tma_store_2d(&C_map, sC + 12288, 256*n_2 + 192, 128*m_2 + 64);
+        // 03_hopper_gemm.py:96: close the group of stores
+        bulk_commit();
+      }
     }
     // 03_hopper_gemm.py:97: wait until at most 0 groups of stores read shared memory
     if (tid == 0) bulk_wait<0>();

@@ -22,7 +22,8 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
   float* const sB = (float*)(shared_memory + 2048);
   // kernels.py:17: acc: f32 32x64, 16 per thread
   float acc[16] = {};
-  for (int k = 0; k < (K + 15) / 16; ++k) {
+  const int k_end = (K + 15) / 16;
+  for (int k = 0; k < k_end; ++k) {
     // kernels.py:19: A_tile -> sA, 4 bytes at a time
     {
       const int row = tid / 16;

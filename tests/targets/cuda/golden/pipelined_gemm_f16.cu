@@ -148,7 +148,8 @@ extern "C" __global__ void __launch_bounds__(256) pipelined_gemm(
   }
   // mainloop.py:68: close the group of copies
   async_commit();
-  for (int k = 0; k < (K + 16) / 32; ++k) {
+  const int k_end = (K + 16) / 32;
+  for (int k = 0; k < k_end; ++k) {
     // mainloop.py:55: wait until at most 2 groups are unfinished
     async_wait<2>();
     // mainloop.py:56: barrier

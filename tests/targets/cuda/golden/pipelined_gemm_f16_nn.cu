@@ -127,7 +127,8 @@ extern "C" __global__ void __launch_bounds__(128) pipelined_gemm(
   }
   // mainloop.py:68: close the group of copies
   async_commit();
-  for (int k = 0; k < (K + 16) / 32; ++k) {
+  const int k_end = (K + 16) / 32;
+  for (int k = 0; k < k_end; ++k) {
     // mainloop.py:55: wait until at most 1 groups are unfinished
     async_wait<1>();
     // mainloop.py:56: barrier

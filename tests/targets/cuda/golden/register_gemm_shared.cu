@@ -9,7 +9,8 @@ extern "C" __global__ void __launch_bounds__(128) register_gemm(
   bf16_t* const sB = (bf16_t*)shared_memory;
   // registers.py:17: acc: f32 64x64, 32 per thread
   float acc[32] = {};
-  for (int k = 0; k < (K + 56) / 64; ++k) {
+  const int k_end = (K + 56) / 64;
+  for (int k = 0; k < k_end; ++k) {
     // registers.py:19: B_tile -> sB, 16 bytes at a time
     {
       const int row = 4*(tid % 16);

@@ -74,7 +74,8 @@ extern "C" __global__ void __launch_bounds__(64) rows(
     }
   }
   const int first = I[128*p];
-  for (int k = 0; k < max_int(first, 0); ++k) {
+  const int k_end = max_int(first, 0);
+  for (int k = 0; k < k_end; ++k) {
     // kernels.py:232: X_tile -> Y_tile_1, 16 bytes at a time
     if (tid < 8) {
       const int col = 8*tid;
