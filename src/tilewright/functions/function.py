@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -95,3 +95,17 @@ class Function:
             ('sqrtf', 'sqrt')
         """
         return f"{self.c}f" if kind.bits == 32 else self.c
+
+
+def horner(variable: str, coefficients: Sequence[float]) -> str:
+    """A polynomial in C, the lowest coefficient first.
+
+    Example:
+        >>> horner("x", [1.0, -0.5, 0.25])
+        '1.0 + x * (-0.5 + x * 0.25)'
+    """
+    text = repr(coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        inner = text if text.replace(".", "").replace("e-", "").isdigit() else f"({text})"
+        text = f"{coefficient!r} + {variable} * {inner}"
+    return text

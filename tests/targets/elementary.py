@@ -1,0 +1,77 @@
+"""The functions of one float, and how far from the true value a target may be, for the tests of all."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import tilewright as tw
+from tilewright.dtypes import DType
+from tilewright.functions.table import FUNCTIONS
+
+VERBS: dict[str, Callable[[Any], Any]] = {
+    "exp": tw.exp,
+    "exp2": tw.exp2,
+    "log": tw.log,
+    "sqrt": tw.sqrt,
+    "rsqrt": tw.rsqrt,
+    "tanh": tw.tanh,
+}
+"""What authors write, by the function's name in printed kernels."""
+
+TILE = 512
+
+
+@tw.kernel(X="N", Y="P N")
+def each(X, Y, *, names):
+    n = tw.block_index(tw.ceil_div(X.shape[0], TILE))
+    x = tw.load(X.tile((TILE,), (n,)).partition((32,)))
+    for at, name in enumerate(names):
+        tw.copy(VERBS[name](x), Y[at].tile((TILE,), (n,)))
+
+
+def points(dtype: DType, count: int = 1500) -> np.ndarray:
+    """Numbers of all magnitudes, of the ranges in which functions change, and every kind of special one."""
+    rng = np.random.default_rng(dtype.bits)
+    limits = np.finfo(dtype.numpy)
+    low, high = (-149, 128) if dtype.bits == 32 else (-1074, 1024)
+    edges = [0.0, 1.0, 0.5, 0.875, 2.0, 6.0, np.inf, limits.max, limits.tiny, limits.smallest_subnormal]
+    turns = np.arange(1, 60) * (np.pi / 4)
+    parts = [
+        *(rng.uniform(-reach, reach, count) for reach in (1.0, 7.0, 20.0, 110.0, 800.0)),
+        np.exp2(rng.uniform(low, high, count)) * rng.choice([-1, 1], count),
+        np.concatenate([edges, np.negative(edges), [np.nan]]),
+        *(turns, np.round(turns * 2e5), np.exp2(np.arange(20, high, 7)) * 1.5),
+        *(np.arange(-6, 6) + half for half in (0, 0.5)),
+    ]
+    made = np.concatenate(parts).astype(dtype.numpy)
+    return np.concatenate([made, np.nextafter(made, dtype.numpy.type(9))])
+
+
+EXACT: dict[str, Callable[[Any], Any]] = {
+    **{name: getattr(np, name) for name in ("exp", "exp2", "log", "sqrt", "tanh")},
+    "rsqrt": lambda x: 1 / np.sqrt(x),
+}
+"""The same in numbers of more bits."""
+
+
+@np.errstate(all="ignore")
+def check(dtype: DType, x: np.ndarray, made: np.ndarray) -> None:
+    """Every function is within its row's bound, and where nothing finite is right, it is what is right."""
+    for name, y in zip(VERBS, made, strict=True):
+        exact = EXACT[name](x.astype(np.longdouble))
+        assert np.finfo(exact.dtype).nmant > 60, "a reference needs more bits"
+        rounded = exact.astype(y.dtype)
+        finite = np.isfinite(rounded)
+        np.testing.assert_array_equal(y[~finite], rounded[~finite], err_msg=name)
+        zero = (rounded == 0) & finite & (x == 0)
+        np.testing.assert_array_equal(np.signbit(y[zero]), np.signbit(rounded[zero]), err_msg=name)
+        tiny = np.finfo(y.dtype).tiny
+        if name == "exp2":  # which may give 0 there
+            finite &= np.abs(rounded) >= tiny
+        ulp = np.spacing(np.maximum(np.abs(rounded[finite]), tiny)).astype(np.longdouble)
+        error = np.abs(y[finite].astype(np.longdouble) - exact[finite]) / ulp
+        bound = FUNCTIONS[name].ulp or 0.5
+        assert error.max() <= bound, f"{name}: {error.max()} ulp at {x[finite][error.argmax()]!r}"

@@ -1,0 +1,54 @@
+"""Functions of floats on reference, on the processor and in CUDA's text on it: within the bounds stated."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.targets.elementary import VERBS, check, each, points
+
+import tilewright as tw
+from tilewright.dtypes import DType
+from tilewright.functions.table import FUNCTIONS
+from tilewright.targets.reference.numerics import elementwise
+
+DTYPES = [tw.f32, tw.f64]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_functions_are_within_their_bounds(target: str, dtype: DType) -> None:
+    x = points(dtype)
+    y = np.full((len(VERBS), x.size), 7, dtype.numpy)
+    assert each.bind(names=tuple(VERBS))(x, y, target=target).target == target
+    check(dtype, x, y)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_the_text_for_cuda_compiles_and_calls_its_library(arch: str, dtype: DType) -> None:
+    x = points(dtype, 10)
+    y = np.empty((len(VERBS), x.size), dtype.numpy)
+    built = each.bind(names=tuple(VERBS)).compile(x, y, target="cuda", arch=arch)
+    own = {"rsqrt", "exp2"}
+    for name in VERBS.keys() - own:
+        assert f"{FUNCTIONS[name].c_name(dtype)}(" in built.source, name
+
+
+@pytest.mark.parametrize("dtype", [tw.f16, tw.bf16, tw.f8e4m3, tw.f8e5m2], ids=str)
+def test_narrow_floats_compute_in_f32_and_round_once(dtype: DType) -> None:
+    x = np.arange(1 << dtype.bits, dtype=f"u{dtype.bytes}").view(dtype.numpy)
+    y = np.full((len(VERBS), x.size), 7, dtype.numpy)
+    assert each.bind(names=tuple(VERBS))(x, y, target="cpu").target == "cpu"
+    for name, got in zip(VERBS, y, strict=True):
+        want = elementwise(name, [x], [dtype], dtype)
+        number = ~np.isnan(want.astype(np.float32))
+        np.testing.assert_array_equal(np.isnan(got.astype(np.float32)), ~number, err_msg=name)
+        bits = (v[number].view(f"i{dtype.bytes}").astype(int) for v in (got, want))
+        apart = np.abs(np.subtract(*bits))
+        assert apart.max() <= 1, name  # f32 results one unit apart may round to neighbours
+        assert (apart == 0).mean() > 0.999, name
+
+
+def test_every_function_of_one_float_is_tried() -> None:
+    kinds = [row for row in FUNCTIONS.values() if row.arity == 1 and row.takes.obstacle(tw.i32)]
+    assert {row.name for row in kinds} == {*VERBS}
