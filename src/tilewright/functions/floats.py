@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 
 from tilewright.dtypes import DType, f64
-from tilewright.functions.function import FLOATS, Domain, Function
+from tilewright.functions.function import FLOATS, Domain, Function, horner
 
 
 def _powers(kind: DType) -> str:
@@ -21,6 +22,33 @@ def _rsqrt(x: Any) -> Any:
     return (1 / np.sqrt(x)).astype(x.dtype)
 
 
+def _erf(x: Any) -> Any:
+    return np.vectorize(math.erf, otypes=[np.float64])(x).astype(x.dtype)
+
+
+_ERF_NEAR = [2 / math.sqrt(math.pi) * (-1) ** n / (math.factorial(n) * (2 * n + 1)) for n in range(18)]
+"""The Taylor series of erf(x) / x in x**2, for |x| < 0.875."""
+
+_ERFCX = (
+    *(0.21711627311807302, -0.1695687561767031, 0.0581735011931321, -0.015754189355256493),
+    *(0.003229153309185736, -0.0004485251719668658, 2.5992191459845714e-05, 3.981684362135936e-06),
+    *(-8.639471641658629e-07, -1.8529008003607575e-08, 2.01356075846877e-08, -1.5402180897133378e-10),
+    *(-5.128420571985109e-10, 1.0762360791458454e-12, 1.4532223554357854e-11, 4.860432853236188e-13),
+    *(-3.806187587700898e-13, -3.3454376683285246e-14),
+)
+"""e**(x**2) * (1 - erf(x)) for x in [0.875, 6], interpolated at 18 Chebyshev nodes in (x - 3) / (x + 3)."""
+
+_ERF_TEXT = f"""\
+static inline double erf_f64(double y) {{
+  const double size = y < 0 ? -y : y;
+  const double x = size < 6.0 ? size : 6.0, z = x * x;
+  const double near = x + x * ({horner("z", [_ERF_NEAR[0] - 1, *_ERF_NEAR[1:]])});
+  const double u = 2.268292682926829 * ((x - 3.0) / (x + 3.0) + 0.10752688172043011);
+  const double far = 1.0 - exp_f64(-z) * ({horner("u", _ERFCX)});
+  const double made = x < 0.875 ? near : far;
+  return y != y ? y : y < 0 ? -made : y == 0 ? y : made;
+}}"""
+
 FLOATING = (
     Function("div", 2, FLOATS, np.divide, keeps_sign=all),
     Function("pow", 2, Domain(_powers), np.power, c="pow", ulp=4.0, keeps_sign=all),
@@ -31,4 +59,5 @@ FLOATING = (
     Function("sqrt", 1, FLOATS, np.sqrt, c="sqrt", non_negative=True),
     Function("rsqrt", 1, FLOATS, _rsqrt, ulp=1.5, keeps_sign=all),
     Function("tanh", 1, FLOATS, np.tanh, c="tanh", ulp=2.5),
+    Function("erf", 1, FLOATS, _erf, c="erf", ulp=2.0, text=_ERF_TEXT, needs=("exp_f64",)),
 )
