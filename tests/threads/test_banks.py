@@ -9,7 +9,7 @@ import pytest
 
 from tilewright.errors import LayoutError
 from tilewright.symbolic.expr import Sym, ceil_div
-from tilewright.threads.banks import Traffic, bank_conflicts, coalescing
+from tilewright.threads.banks import Sectors, bank_conflicts, coalescing
 from tilewright.threads.distribution import Distribution, Mode, blocked
 from tilewright.views.transforms import Slice, Swizzle, Tile
 from tilewright.views.view import View
@@ -101,7 +101,7 @@ def test_a_stage_index_is_tried_through() -> None:
     assert bank_conflicts(one, LDMATRIX, 8, 2, at={stage: 1}) == 8
 
 
-def naive_sectors(view: View, distribution: Distribution, vector: int, size: int) -> Traffic:
+def naive_sectors(view: View, distribution: Distribution, vector: int, size: int) -> Sectors:
     requests = sectors = minimum = 0
     for access in range(distribution.size_values // vector):
         for first in range(0, distribution.size_threads, 32):
@@ -113,7 +113,7 @@ def naive_sectors(view: View, distribution: Distribution, vector: int, size: int
             requests += bool(touched)
             sectors += len({byte // 32 for byte in touched})
             minimum += -(-len(touched) // 32)
-    return Traffic(requests, sectors, minimum)
+    return Sectors(requests, sectors, minimum)
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -135,9 +135,9 @@ def test_a_tile_of_a_tensor_with_sizes_given() -> None:
     m, k = Sym("m", 0, None, 1, ceil_div(M, 128)), Sym("k", 0, None, 1, ceil_div(K, 32))
     tile = Tile((128, 32), (m, k)).apply(View.strided((M, K), (K, 1)))
     rows = blocked((128, 32), (64, 4), order=(1, 0))
-    assert coalescing(tile, rows, 8, 2, at={M: 256, K: 64}) == Traffic(16, 256, 256)
+    assert coalescing(tile, rows, 8, 2, at={M: 256, K: 64}) == Sectors(16, 256, 256)
     # Rows of 144 bytes: every second one starts in the middle of a sector, and its 64 bytes touch three.
-    assert coalescing(tile, rows, 8, 2, at={M: 256, K: 72}) == Traffic(16, 320, 256)
+    assert coalescing(tile, rows, 8, 2, at={M: 256, K: 72}) == Sectors(16, 320, 256)
     with pytest.raises(LayoutError, match="`at`"):
         coalescing(tile, rows, 8, 2)
 

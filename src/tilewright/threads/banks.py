@@ -65,16 +65,74 @@ def bank_conflicts(
         >>> bank_conflicts(Swizzle(3, 3, 3).apply(rows), columns, vector=8, element_bytes=2)
         1
     """
-    together = phase or lanes_together(vector * element_bytes, banks, lanes)
+    width = vector * element_bytes
+    together = phase or lanes_together(width, banks, lanes)
     worst = 1
     for first_byte, exists in _requests(view, distribution, vector, element_bytes, at):
-        for start in range(0, len(first_byte), lanes):
-            for begin in range(start, min(start + lanes, len(first_byte)), together):
-                stop = min(begin + together, start + lanes)
-                words = _units(first_byte[begin:stop][exists[begin:stop]], vector * element_bytes, WORD_BYTES)
-                if words.size:
-                    worst = max(worst, int(np.bincount(words % banks).max()))
+        parts = served_together(np.where(exists, first_byte, ABSENT), together, lanes)
+        worst = max(worst, int(bank_passes(parts, width, banks).max(initial=0)))
     return worst
+
+
+ABSENT = -1
+"""Stands for the address of a lane that takes no part."""
+
+
+def served_together(first_byte: Array, together: int, lanes: int = REFERENCE.lanes) -> Array:
+    """The lanes of each warp in the groups that shared memory serves at once; of shape (groups, together).
+
+    Args:
+        first_byte: the address of each thread's access, or `ABSENT`; the last axis counts the threads.
+        together: how many lanes are served at once, as `lanes_together` says.
+        lanes: threads per warp.
+
+    Example:
+        >>> served_together(np.arange(6), together=4, lanes=6).tolist()
+        [[0, 1, 2, 3], [4, 5, -1, -1]]
+    """
+    accesses = first_byte.reshape(-1, first_byte.shape[-1])
+    warps = _padded(accesses, lanes).reshape(-1, lanes)
+    return _padded(warps, together).reshape(-1, together)
+
+
+def _padded(rows: Array, unit: int) -> Array:
+    short = -rows.shape[1] % unit
+    return np.pad(rows, ((0, 0), (0, short)), constant_values=ABSENT) if short else rows
+
+
+def bank_passes(first_byte: Array, width: int, banks: int = REFERENCE.banks) -> Array:
+    """How many passes each request takes: the most different words of one bank; 0 if no lane takes part.
+
+    Args:
+        first_byte: the address of each lane's access, or `ABSENT`; of shape (requests, lanes).
+        width: bytes of one lane's access, aligned to it.
+        banks: number of banks.
+
+    Example:
+        Eight lanes read 16 bytes each: next to one another, then 128 bytes apart.
+
+        >>> bank_passes(np.arange(8)[None] * np.array([[16], [128]]), 16).tolist()
+        [1, 8]
+    """
+    requests = len(first_byte)
+    words = _words(first_byte, width).reshape(requests, -1)
+    words.sort(axis=1)
+    new = words >= 0
+    new[:, 1:] &= words[:, 1:] != words[:, :-1]
+    bank = words % banks + np.arange(requests)[:, None] * banks
+    counts = np.bincount(bank[new], minlength=requests * banks)
+    found: Array = counts.reshape(requests, banks).max(axis=1, initial=0)
+    return found
+
+
+def _words(first_byte: Array, width: int) -> Array:
+    """The words that each access touches, one axis more; negative where a lane takes no part."""
+    if width % WORD_BYTES == 0 or WORD_BYTES % width == 0:
+        first = first_byte // WORD_BYTES
+        found = first[..., None] + np.arange(max(width // WORD_BYTES, 1))
+    else:  # the last byte too: a width that is no power of two may end in the next word
+        found = (first_byte[..., None] + np.append(np.arange(0, width, WORD_BYTES), width - 1)) // WORD_BYTES
+    return np.where(first_byte[..., None] < 0, ABSENT, found)
 
 
 def lanes_together(access_bytes: int, banks: int = REFERENCE.banks, lanes: int = REFERENCE.lanes) -> int:
@@ -87,7 +145,7 @@ def lanes_together(access_bytes: int, banks: int = REFERENCE.banks, lanes: int =
     return max(1, min(lanes, banks, banks * WORD_BYTES // access_bytes))
 
 
-class Traffic(NamedTuple):
+class Sectors(NamedTuple):
     """The cost of all accesses of a tile to global memory.
 
     Args:
@@ -108,7 +166,7 @@ def coalescing(
     element_bytes: int,
     lanes: int = REFERENCE.lanes,
     at: Mapping[Sym, int] | None = None,
-) -> Traffic:
+) -> Sectors:
     """The 32-byte sectors that the warps' accesses to global memory touch, against the least possible.
 
     Args:
@@ -128,13 +186,13 @@ def coalescing(
         >>> from tilewright.threads.distribution import blocked
         >>> rows = View.strided((32, 64), (64, 1))
         >>> coalescing(rows, blocked((32, 64), (4, 8), order=(1, 0)), vector=8, element_bytes=2)
-        Traffic(requests=8, sectors=128, minimum=128)
+        Sectors(requests=8, sectors=128, minimum=128)
         >>> coalescing(rows, blocked((32, 64), (32, 1), order=(1, 0)), vector=8, element_bytes=2)
-        Traffic(requests=8, sectors=256, minimum=128)
+        Sectors(requests=8, sectors=256, minimum=128)
     """
     totals = []
     for env in _instances(view, at):
-        total = Traffic(0, 0, 0)
+        total = Sectors(0, 0, 0)
         for first_byte, exists in accesses(view, distribution, vector, element_bytes, env):
             for start in range(0, len(first_byte), lanes):
                 active = first_byte[start : start + lanes][exists[start : start + lanes]]
@@ -142,7 +200,7 @@ def coalescing(
                     size = vector * element_bytes
                     needed = -(-np.unique(active).size * size // SECTOR_BYTES)
                     touched = _units(active, size, SECTOR_BYTES).size
-                    total = Traffic(total.requests + 1, total.sectors + touched, total.minimum + needed)
+                    total = Sectors(total.requests + 1, total.sectors + touched, total.minimum + needed)
         totals.append(total)
     return max(totals, key=lambda total: total.sectors - total.minimum)
 

@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from tilewright.arch import REFERENCE
 from tilewright.calls import layouts
 from tilewright.inspect.draw.grids import MARGIN, TEXT, Swatch, heading, legend_marks, shortened
@@ -16,7 +18,7 @@ from tilewright.inspect.draw.picture import Picture
 from tilewright.kinds import Count
 from tilewright.layout.layout import Layout
 from tilewright.layout.limits import LANES, WIDEST
-from tilewright.threads.banks import WORD_BYTES, accesses, lanes_together
+from tilewright.threads.banks import WORD_BYTES, accesses, bank_conflicts, bank_passes, lanes_together
 from tilewright.threads.distribution import Distribution
 from tilewright.views.view import View
 
@@ -53,7 +55,7 @@ class Request:
     @property
     def degree(self) -> int:
         """How many passes it takes: the most words in one bank."""
-        return max((len(words) for words in self.banks.values()), default=0)
+        return int(bank_passes(np.array([[word * WORD_BYTES for _, word in self.hits]]), WORD_BYTES)[0])
 
 
 @layouts(vector=WIDEST, element_bytes=WIDEST, lanes=LANES)
@@ -125,7 +127,8 @@ def draw_banks(
         '8-way bank conflicts'
     """
     requests = bank_requests(view, distribution, vector, element_bytes, lanes)
-    worst = max((request.degree for request in requests), default=0)
+    shared = View.of(view) if isinstance(view, Layout) else view
+    worst = bank_conflicts(shared, distribution, vector, element_bytes, lanes=lanes) if requests else 0
     title = f"{worst}-way bank conflicts" if worst > 1 else "No bank conflicts"
     title += f": {reader}" if reader else ""
     passes = sum(request.degree for request in requests)

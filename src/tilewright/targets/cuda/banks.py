@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.arch import REFERENCE
 from tilewright.dtypes import DType
 from tilewright.ir.legality import widest_vector
 from tilewright.ir.ops import Copy, Mma, Op, Partition, Reshape, Shared
@@ -22,14 +23,14 @@ from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.targets.simt.matrices import matrix_load
 from tilewright.targets.simt.thread_values import first_copy
+from tilewright.threads.banks import WORD_BYTES, bank_passes, lanes_together, served_together
 from tilewright.threads.distribution import Distribution
 from tilewright.views.transforms import Swizzle
 from tilewright.views.view import View
 
 Offsets = np.ndarray[Any, np.dtype[np.int64]]
 
-BANKS = 32
-BANK_BYTES = 4
+BANKS, BANK_BYTES = REFERENCE.banks, WORD_BYTES
 CHUNK_BYTES = 16
 """The widest access, which a swizzle must not cut."""
 
@@ -63,18 +64,9 @@ def passes(offsets: Offsets, width: int, element_bytes: int) -> int:
         >>> passes(np.arange(32).reshape(1, 32) * 8, 16, 2)
         4
     """
-    groups = max(width // BANK_BYTES, 1)
-    accesses, lanes = offsets.shape
-    together = min(BANKS // groups, lanes)
-    while lanes % together:
-        together -= 1
-    words = (offsets * element_bytes // BANK_BYTES).reshape(accesses * lanes // together, together)
-    touched = np.sort((words[:, :, None] + np.arange(groups)).reshape(len(words), -1))
-    first = np.ones(touched.shape, dtype=bool)
-    first[:, 1:] = touched[:, 1:] != touched[:, :-1]
-    banks = touched % BANKS + np.arange(len(touched))[:, None] * BANKS
-    counts = np.bincount(banks[first], minlength=len(touched) * BANKS)
-    return int(counts.reshape(-1, BANKS).max(axis=1).sum())
+    lanes = offsets.shape[1]
+    parts = served_together(offsets * element_bytes, min(lanes_together(width), lanes), lanes)
+    return int(bank_passes(parts, width).sum())
 
 
 def spread_over_banks(op: Shared, using: tuple[Op, ...]) -> tuple[Swizzle, ...] | None:
@@ -225,7 +217,7 @@ def _parts(offsets: Offsets, active: np.ndarray[Any, np.dtype[np.bool_]], width:
         active: which threads take part.
         width: bytes of one lane's access.
     """
-    together = BANKS // max(width // BANK_BYTES, 1)
+    together = lanes_together(width)
     rest = -len(active) % BANKS
     active = np.pad(active, (0, rest)).reshape(-1, together)
     there = active.any(axis=1)

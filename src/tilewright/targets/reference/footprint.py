@@ -8,17 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.arch import REFERENCE
 from tilewright.dtypes import DType
 from tilewright.ir.types import Memory, Value
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.targets.reference.numerics import Array
+from tilewright.threads.banks import ABSENT, SECTOR_BYTES, bank_passes, lanes_together, served_together
 from tilewright.threads.distribution import Distribution
-
-BANKS = REFERENCE.banks
-BANK_BYTES = REFERENCE.bank_bytes
-SECTOR_BYTES = REFERENCE.sector_bytes
 
 
 @dataclass(eq=False)
@@ -81,33 +77,20 @@ class Footprint:
         return int(touched.sum()), int(fewest.sum())
 
 
-def _sorted_distinct(values: Array) -> tuple[Array, Array]:
-    """Every row sorted, and which entries are neither negative nor equal to the one before."""
+def _distinct(values: Array) -> Array:
+    """Which entries of every row, once sorted, are neither negative nor equal to the one before."""
     ordered = np.sort(values, axis=1)
     new = np.ones(ordered.shape, bool)
     new[:, 1:] = np.diff(ordered, axis=1) != 0
-    return ordered, new & (ordered >= 0)
-
-
-def _distinct(values: Array) -> Array:
-    return _sorted_distinct(values)[1]
+    return np.asarray(new & (ordered >= 0))
 
 
 def _bank_conflicts(footprint: Footprint, vector: int, address: int, size: int) -> tuple[int, int, int]:
     lanes, values = footprint.offsets.shape
-    width = vector * size
-    together = min(BANKS, max(1, BANKS * BANK_BYTES // width))
     starts = footprint.offsets.reshape(lanes, values // vector, vector)[..., 0] * size + address
     valid = footprint.valid.reshape(lanes, values // vector, vector)[..., 0]
-    words = (starts // BANK_BYTES)[..., None] + np.arange(max(1, width // BANK_BYTES))
-    words = np.where(valid[..., None], words, -1)
-    short = -lanes % together
-    words = np.pad(words, ((0, short), (0, 0), (0, 0)), constant_values=-1)
-    requests = words.reshape(-1, together, *words.shape[1:]).swapaxes(1, 2)
-    requests, needed = _sorted_distinct(requests.reshape(-1, together * words.shape[-1]))
-    number = np.broadcast_to(np.arange(len(requests))[:, None], requests.shape)
-    counts = np.bincount((number * BANKS + requests % BANKS)[needed], minlength=len(requests) * BANKS)
-    degrees = counts.reshape(-1, BANKS).max(axis=1)
+    together = lanes_together(vector * size, lanes=lanes)
+    degrees = bank_passes(served_together(np.where(valid, starts, ABSENT).T, together, lanes), vector * size)
     return int((degrees > 0).sum()), int(degrees.sum()), int(degrees.max(initial=0))
 
 
