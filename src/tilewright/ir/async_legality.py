@@ -15,6 +15,7 @@ from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.ranges import bounds, divisor
 from tilewright.symbolic.rebuilding import elements, evaluate, substitute, symbols
+from tilewright.views.questions import strides
 from tilewright.views.view import View
 
 if TYPE_CHECKING:
@@ -123,8 +124,9 @@ def verify_tma(op: Copy) -> Iterator[Violation]:
     yield from _verify_start(op, tensor, unit)
     if op.verb == "tma_store":
         yield from _verify_rows(op, tensor, unit)
-    if view.rank > 1 and View.strided(view.shape, _strides(view)) == view:
-        *outer, inner = _strides(view)
+    found = strides(view)
+    if view.rank > 1 and found is not None and View.strided(view.shape, found) == view:
+        *outer, inner = found
         if inner != 1:
             yield op.violation("tma", f"the last dimension of {tensor} has stride {inner}", "a unit stride")
         for dim, stride in enumerate(outer):
@@ -177,12 +179,6 @@ def _verify_rows(op: Copy, tensor: Value, unit: int) -> Iterator[Violation]:
             "overwrite what follows each row",
             f"tw.copy from shared memory, or an extent that is a multiple of {unit}",
         )
-
-
-def _strides(view: View) -> list[int]:
-    zero = dict.fromkeys(view.coords, 0)
-    start = substitute(view.offset, zero)
-    return [substitute(view.offset, {**zero, coord: 1}) - start for coord in view.coords]
 
 
 def _verify_box(op: Copy, tensor: Value, tile: Value) -> Iterator[Violation]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from tilewright.errors import Violation
 from tilewright.layout.layout import Layout
-from tilewright.views.questions import footprint, stride
+from tilewright.views.questions import footprint, strides
 from tilewright.views.view import View
 
 if TYPE_CHECKING:
@@ -60,12 +60,12 @@ def verify_shared(op: Shared) -> Iterator[Violation]:
 
 def _spelled(view: View) -> str:
     """A view as a layout, where it has a stride along each dimension."""
-    strides = _strides(view)
-    return str(view) if strides is None else str(Layout(view.shape, strides))
+    known = _strides(view)
+    return str(view) if known is None else str(Layout(view.shape, known))
 
 
 def _strides(view: View) -> tuple[int, ...] | None:
-    found = [stride(view, dim) for dim in range(view.rank)]
+    found = strides(view) or ()
     known = tuple(step for step in found if isinstance(step, int))
     return known if len(known) == view.rank else None
 

@@ -11,8 +11,7 @@ from tilewright.ir.copies import is_bulk
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Gather, Op, Reshape, Shared
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
-from tilewright.symbolic.nodes import Int, Sym
-from tilewright.symbolic.rebuilding import substitute
+from tilewright.views.questions import strides
 from tilewright.views.transforms import Swizzle
 from tilewright.views.view import View
 
@@ -103,13 +102,6 @@ def describe(view: View) -> str:
         >>> describe(View.strided((64, 32), (40, 1)))
         'strides (40, 1)'
     """
-    strides = tuple(_stride(view, coord) for coord in view.coords)
-    known = [stride for stride in strides if stride is not None]
-    plain = len(known) == view.rank and View.strided(view.shape, known).offset == view.offset
-    return f"strides {strides}" if plain else str(view)
-
-
-def _stride(view: View, coord: Sym) -> Int | None:
-    origin: dict[Sym, Int] = dict.fromkeys(view.coords, 0)
-    start, step = (substitute(view.offset, {**origin, coord: at}) for at in (0, 1))
-    return step - start if isinstance(step, int) and isinstance(start, int) else None
+    known = strides(view)
+    plain = known is not None and View.strided(view.shape, known).offset == view.offset
+    return f"strides {known}" if plain else str(view)

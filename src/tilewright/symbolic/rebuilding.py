@@ -15,6 +15,7 @@ from tilewright.symbolic.expr import (
     all_of,
     any_of,
     equal,
+    expand,
     floordiv,
     less,
     maximum,
@@ -268,3 +269,15 @@ def _choose(cond: Any, left: Any, right: Any) -> Any:
     if isinstance(cond, bool):
         return left if cond else right
     return np.where(cond, left, right)
+
+
+def slope(value: Int, sym: Sym) -> Int | None:
+    """By how much an integer grows when a symbol grows by one; None if that depends on the symbol.
+
+    Example:
+        >>> i, j = Sym("i", 0, 7), Sym("j", 0, 7)
+        >>> slope(i * 5 + j, i), slope(i * j, i), slope(i // 2, i)
+        (5, j, None)
+    """
+    step = expand(add(substitute(value, {sym: add(sym, 1)}), mul(value, -1)))
+    return None if sym in symbols(step) else step

@@ -12,7 +12,7 @@ from tilewright.arch import BULK
 from tilewright.symbolic.expr import add, expand, less, mul, prove
 from tilewright.symbolic.nodes import And, Cond, Int, Less, Sym
 from tilewright.symbolic.ranges import divisor
-from tilewright.symbolic.rebuilding import substitute, symbols
+from tilewright.symbolic.rebuilding import slope, substitute, symbols
 from tilewright.views.view import View, neighbours
 
 TMA_RANK = BULK.rank
@@ -28,9 +28,20 @@ def stride(view: View, dim: int) -> Int | None:
         >>> stride(view, 0), stride(Merge(0, 2).apply(view), 0)
         (16, None)
     """
-    index = view.coords[dim]
-    step = expand(add(substitute(view.offset, {index: add(index, 1)}), mul(view.offset, -1)))
-    return None if symbols(step) & set(view.coords) else step
+    step = slope(view.offset, view.coords[dim])
+    return None if step is None or symbols(step) & set(view.coords) else step
+
+
+def strides(view: View) -> tuple[Int, ...] | None:
+    """The stride along each dimension; None if one of them has none.
+
+    Example:
+        >>> strides(View.strided((4, 8), (16, 1)))
+        (16, 1)
+    """
+    found = [stride(view, dim) for dim in range(view.rank)]
+    known = tuple(step for step in found if step is not None)
+    return known if len(known) == view.rank else None
 
 
 def contiguous_run(view: View, dim: int) -> Int:

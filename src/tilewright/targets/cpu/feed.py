@@ -21,9 +21,10 @@ from tilewright.symbolic.expr import expand
 from tilewright.symbolic.rebuilding import substitute
 from tilewright.targets.cpu.axes import operand_axes
 from tilewright.targets.cpu.join import join_multiplies
-from tilewright.targets.cpu.linear import panel_view, panels, row_view, stride
+from tilewright.targets.cpu.linear import panel_view, panels, row_view
 from tilewright.targets.cpu.sequential import compute_dtype, whole
 from tilewright.threads.distribution import Distribution
+from tilewright.views.questions import stride
 from tilewright.views.view import View
 
 CACHE_LINE_BYTES = 64
@@ -171,7 +172,7 @@ def _runs_along_rows(shared: Value, row: int | None, using: tuple[Op, ...]) -> b
     views = [value.type.view for value in sources if isinstance(value.type, TensorType)]
     if row is None or not views:
         return False
-    return all(view.rank >= -row and stride(view.offset, view.coords[row]) == 1 for view in views)
+    return all(view.rank >= -row and stride(view, row) == 1 for view in views)
 
 
 # ---------------------------------------------------------------- packing

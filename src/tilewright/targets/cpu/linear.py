@@ -8,16 +8,9 @@ from typing import Any
 
 from tilewright.symbolic.expr import add, expand, mul
 from tilewright.symbolic.nodes import TRUE, Cond, Expr, FloorDiv, Int, Mod, Sym
-from tilewright.symbolic.rebuilding import evaluate, substitute, symbols
+from tilewright.symbolic.rebuilding import evaluate, slope, substitute, symbols
+from tilewright.views.questions import strides
 from tilewright.views.view import View, coordinates
-
-
-def stride(offset: Int, sym: Sym) -> Int | None:
-    """By how much an offset grows when a symbol grows by one; None if that depends on the symbol."""
-    grown = substitute(offset, {sym: add(sym, 1)})
-    step = expand(add(grown, mul(offset, -1)))
-    return None if sym in symbols(step) else step
-
 
 # A stride known only at run time is taken for a large one.
 _LARGE = 4096
@@ -35,11 +28,10 @@ def slowest_first(view: View) -> tuple[int, ...] | None:
         >>> slowest_first(View.strided((4, 64, 8), (8, 32, 1)))
         (1, 0, 2)
     """
-    steps = [stride(view.offset, coord) for coord in view.coords]
-    sizes = [size(step) for step in steps if step is not None]
-    return (
-        None if None in steps or 0 in sizes else tuple(sorted(range(view.rank), key=lambda dim: -sizes[dim]))
-    )
+    sizes = [size(step) for step in strides(view) or ()]
+    if 0 in sizes or len(sizes) < view.rank:
+        return None
+    return tuple(sorted(range(view.rank), key=lambda dim: -sizes[dim]))
 
 
 def split_points(
@@ -108,7 +100,7 @@ def panels(view: View, unit: int) -> Panels | None:
     panel, row = Sym("panel", 0, rows // unit - 1), Sym("row", 0, unit - 1)
     k = view.coords[1]
     offset = expand(substitute(view.offset, {view.coords[0]: add(mul(panel, unit), row)}))
-    steps = [stride(offset, sym) for sym in (panel, row, k)]
+    steps = [slope(offset, sym) for sym in (panel, row, k)]
     base = substitute(offset, {panel: 0, row: 0, k: 0})
     panel_stride, row_stride, k_stride = (step if isinstance(step, int) else None for step in steps)
     if panel_stride is None or row_stride is None or k_stride is None:

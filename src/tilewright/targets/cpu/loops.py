@@ -8,8 +8,8 @@ from itertools import permutations
 
 from tilewright.symbolic.expr import add, all_of, ceil_div, expand, minimum, mul
 from tilewright.symbolic.nodes import TRUE, And, Cond, Int, Less, Sym
-from tilewright.symbolic.rebuilding import split_elements, substitute, symbols
-from tilewright.targets.cpu.linear import size, split_points, stride
+from tilewright.symbolic.rebuilding import slope, split_elements, substitute, symbols
+from tilewright.targets.cpu.linear import size, split_points
 from tilewright.views.transforms import Merge, Permute
 from tilewright.views.view import View
 
@@ -76,7 +76,7 @@ def coalesced(views: tuple[View, ...]) -> tuple[View, ...]:
 
 def _one_run(view: View, outer: int, inner: int) -> bool:
     """Whether a dimension goes on where another one ends."""
-    along, across = (stride(view.offset, view.coords[dim]) for dim in (inner, outer))
+    along, across = (slope(view.offset, view.coords[dim]) for dim in (inner, outer))
     if along is None or across is None or {outer, inner} & edges(view).upper.keys():
         return False
     return across == mul(along, view.shape[inner])
@@ -87,7 +87,7 @@ def _upper_bound(part: Cond, coord: Sym) -> Int | None:
     if not isinstance(part, Less):
         return None
     gap = expand(add(part.right, mul(part.left, -1)))
-    factor = stride(gap, coord)
+    factor = slope(gap, coord)
     if not isinstance(factor, int) or factor >= 0:
         return None
     return ceil_div(expand(add(gap, mul(coord, -factor))), -factor)
@@ -133,7 +133,7 @@ class Nest:
 
     def stride(self, side: int, axis: Axis) -> Int | None:
         """By how much the offset of a side grows along an axis."""
-        return stride(self.offsets[side], axis.sym)
+        return slope(self.offsets[side], axis.sym)
 
     def size(self, side: int, axis: Axis) -> float:
         """The stride as a number to compare; strides that vary are larger than all others."""
