@@ -38,7 +38,9 @@ FUSED = ROOT / "examples" / "08_fused_gemms.py"
 ATTENTION = ROOT / "examples" / "09_attention.py"
 HOPPER_ATTENTION = ROOT / "examples" / "10_hopper_attention.py"
 
-TILE_SUBJECTS = ("tiles", "numbers", "saturation", "role_reductions", "attention", "hopper_attention")
+TILE_SUBJECTS = (
+    *("tiles", "numbers", "saturation", "packed", "role_reductions", "attention", "hopper_attention"),
+)
 TILE_TESTS = tuple(f"tests/targets/test_{name}.py" for name in TILE_SUBJECTS)
 NEEDED = ("numpy", "ml_dtypes", "platformdirs", "filelock", "cuda.bindings", "typer", "rich")
 FOR_TESTS = ("pytest", "pytest_timeout", "xdist", "hypothesis", "torch", "cupy", "jax")

@@ -34,7 +34,7 @@ complex numbers, but does not compute with them.
 """
 
 SECTIONS = {
-    "Kernels and arrays": ("runtime", "lang.specs", "ops", "targets.reference.report"),
+    "Kernels and arrays": ("runtime", "packing", "lang.specs", "ops", "targets.reference.report"),
     "The grid, and integers of the kernel": (
         "lang.launch",
         "lang.control",

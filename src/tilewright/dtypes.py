@@ -43,8 +43,32 @@ class DType:
 
     @property
     def bytes(self) -> int:
-        """Width of one element in bytes."""
-        return self.bits // 8
+        """Width of one element in bytes; where several lie in a byte, of the byte that holds it."""
+        return max(self.bits // 8, 1)
+
+    @property
+    def per_byte(self) -> int:
+        """Elements in one byte: 1, unless they are narrower.
+
+        Example:
+            >>> i4.per_byte, f4e2m1.per_byte, i8.per_byte, f64.per_byte
+            (2, 2, 1, 1)
+        """
+        return max(8 // self.bits, 1)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether several elements lie in a byte, the first in the lowest bits; see `tilewright.packed`."""
+        return self.bits < 8
+
+    def bytes_of(self, count: int) -> int:
+        """Bytes that many elements take.
+
+        Example:
+            >>> f16.bytes_of(3), i4.bytes_of(6)
+            (6, 3)
+        """
+        return -(-count * self.bits // 8)
 
     @property
     def component(self) -> DType:
@@ -63,7 +87,12 @@ class DType:
 
     @property
     def numpy(self) -> np.dtype[Any]:
-        """The NumPy dtype with the same bits (``ml_dtypes`` for bf16 and fp8)."""
+        """The NumPy dtype of arrays of it (``ml_dtypes`` for bf16 and fp8, bytes for packed types)."""
+        return _BYTES if self.is_packed else _NUMPY[self.name]
+
+    @property
+    def numbers(self) -> np.dtype[Any]:
+        """The NumPy dtype of single numbers: that of arrays, unless several lie in a byte."""
         return _NUMPY[self.name]
 
     def __repr__(self) -> str:
@@ -77,6 +106,7 @@ ALL: dict[str, DType] = {}
 
 _NUMPY: dict[str, np.dtype[Any]] = {}
 _ALIASES: dict[str, DType] = {}
+_BYTES = np.dtype(np.uint8)
 _PAIR_OF_HALVES = np.dtype([("re", np.float16), ("im", np.float16)])
 
 
@@ -95,7 +125,7 @@ def _record(
         name: its short name.
         bits: width of the whole element.
         kind: of each component.
-        numpy: the NumPy dtype with the same bits.
+        numpy: the NumPy dtype of its numbers.
         aliases: what others call it.
         components: 2 for complex types.
         mantissa: stored fraction bits of a float component.
@@ -116,6 +146,7 @@ i64 = _record("i64", 64, "int", np.int64, "int64")
 i32 = _record("i32", 32, "int", np.int32, "int32")
 i16 = _record("i16", 16, "int", np.int16, "int16")
 i8 = _record("i8", 8, "int", np.int8, "int8")
+i4 = _record("i4", 4, "int", ml_dtypes.int4, "int4")
 u64 = _record("u64", 64, "uint", np.uint64, "uint64")
 u32 = _record("u32", 32, "uint", np.uint32, "uint32")
 u16 = _record("u16", 16, "uint", np.uint16, "uint16")
@@ -136,9 +167,9 @@ def limits(kind: DType) -> tuple[float, float]:
         ((-448.0, 448.0), (-128, 127))
     """
     if kind.is_float:
-        most = float(ml_dtypes.finfo(kind.numpy).max)  # type: ignore[no-untyped-call]
+        most = float(ml_dtypes.finfo(kind.numbers).max)  # type: ignore[no-untyped-call]
         return -most, most
-    ends = np.iinfo(kind.numpy)
+    ends = ml_dtypes.iinfo(kind.numbers)  # type: ignore[no-untyped-call]
     return int(ends.min), int(ends.max)
 
 
@@ -149,7 +180,7 @@ def has_infinity(kind: DType) -> bool:
         >>> has_infinity(f8e5m2), has_infinity(f8e4m3), has_infinity(i8)
         (True, False, False)
     """
-    return kind.is_float and kind != f8e4m3
+    return kind.is_float and bool(np.isinf(np.array(np.inf, np.float32).astype(kind.component.numbers)))
 
 
 def dtype(value: object) -> DType:

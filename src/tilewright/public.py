@@ -18,6 +18,7 @@ from tilewright.dtypes import (
     f16,
     f32,
     f64,
+    i4,
     i8,
     i16,
     i32,
@@ -88,8 +89,10 @@ from tilewright.layout.layout import Layout, column_major, row_major
 from tilewright.layout.shown import shows
 from tilewright.ops.config import Config
 from tilewright.ops.gemm import matmul
+from tilewright.packing import pack, unpack
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.kernel import Bound, Kernel, kernel
+from tilewright.runtime.packed_arrays import Packed, packed
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.specimens import Specimen, like
 from tilewright.targets import atoms
@@ -123,6 +126,7 @@ __all__ = [
     "Mode",
     "MutableIndex",
     "Number",
+    "Packed",
     "ParseError",
     "PreparedLaunch",
     "Report",
@@ -169,6 +173,7 @@ __all__ = [
     "f64",
     "fill",
     "fragment",
+    "i4",
     "i8",
     "i16",
     "i32",
@@ -184,6 +189,8 @@ __all__ = [
     "operand_a",
     "operand_b",
     "otherwise",
+    "pack",
+    "packed",
     "raked",
     "range",
     "redistribute",
@@ -199,6 +206,7 @@ __all__ = [
     "u16",
     "u32",
     "u64",
+    "unpack",
     "unroll",
     "var",
     "warp_barrier",

@@ -245,7 +245,7 @@ def layout_shared(kernel: Kernel) -> tuple[dict[Value, int], int]:
         if isinstance(op, Shared) and op.at is None:
             total = -(-total // op.align) * op.align
             offsets[op.result] = total
-            total += op.elems * op.dtype.bytes
+            total += op.dtype.bytes_of(op.elems)
         elif isinstance(op, MBarrier):
             total = -(-total // BARRIER_BYTES) * BARRIER_BYTES
             offsets[op.result] = total

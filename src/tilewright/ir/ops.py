@@ -22,6 +22,7 @@ from tilewright.ir.gathers import Gather
 from tilewright.ir.integer_ops import INTEGER_OPS, GetVariable, Let, ReadIndex, SetVariable, Variable
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.op import EMPTY, Block, Op
+from tilewright.ir.packed_ops import PACKED_OPS
 from tilewright.ir.shared_legality import verify_shared
 from tilewright.ir.types import FragmentType, Memory, ScalarType, TensorType, Type, Value
 from tilewright.symbolic.nodes import Cond, Int, Sym
@@ -288,6 +289,7 @@ OPS: tuple[type[Op], ...] = (
     *(Shared, Fragment, Reshape, Gather, Partition, Copy, AsyncCommit, AsyncWait, Fill),
     Elementwise,
     *FRAGMENT_OPS,
+    *PACKED_OPS,
     *(Mma, Barrier, WarpBarrier, *INTEGER_OPS, For, If),
     *ASYNC_OPS,
 )

@@ -13,6 +13,7 @@ from tilewright.ir.copies import is_bulk
 from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Derived, Kernel, SizeParam
 from tilewright.ir.ops import Block, For, Mma, Op
+from tilewright.ir.packed_legality import verify_packed
 from tilewright.ir.types import TensorType, Value
 from tilewright.symbolic.nodes import Cond, Expr, Sym
 from tilewright.symbolic.rebuilding import symbols
@@ -23,7 +24,8 @@ def violations(kernel: Kernel) -> list[Violation]:
     """Every rule that a kernel breaks on any target; those that tracing found come first; see `Kernel`."""
     found = list(kernel.violations)
     for op in kernel.walk():
-        found.extend(op.verify())
+        broken = list(op.verify())
+        found.extend(broken or verify_packed(op))
     found.extend(_scopes(kernel))
     found.extend(_warps(kernel))
     found.extend(_inner_roles(kernel.body))

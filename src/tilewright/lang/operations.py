@@ -297,6 +297,7 @@ def load(
     like: Fragment | Distribution | None = None,
     vector: int | None = None,
     *,
+    element: DType | str | None = None,
     other: float = 0,
 ) -> Fragment:
     """A fragment with the contents of a tensor, distributed as ``like`` or as the tensor is partitioned.
@@ -305,6 +306,8 @@ def load(
         source: the tensor; a tile of it may reach past the edge of the array.
         like: what has the map; default: the partitioned tensor.
         vector: elements per access; default: the widest legal.
+        element: element type of the fragment, to which the tensor's elements are converted, rounding once;
+            default: the tensor's.
         other: what elements outside of the array read as, a number of its dtype.  They take part in
             everything that is computed with the fragment: before a sum over exponentials they are minus
             infinity, before a maximum likewise, before a product 1.
@@ -325,7 +328,8 @@ def load(
     """
     tracer = current()
     spread = like if isinstance(like, Distribution) else _distribution_of(source if like is None else like)
-    made = Fragment(tracer.define(FragmentOp, "loaded", dtype=source.dtype, distribution=spread))
+    kind = source.dtype if element is None else element_type(element)
+    made = Fragment(tracer.define(FragmentOp, "loaded", dtype=kind, distribution=spread))
     width = None if vector is None else constant("vector", vector)
     tracer.emit(Copy, source=source.value, target=made.value, vector=width, other=number(other))
     return made

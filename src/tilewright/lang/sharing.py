@@ -77,7 +77,9 @@ def by_number(
         )
     check_vector_dim(vector_dim, len(tile))
     order = _order(leading.view, vector_dim)
-    widest, least = _widest([kind for kind in tensors if kind.shape == leading.shape], order), 1
+    widest = _widest([kind for kind in tensors if kind.shape == leading.shape], order)
+    least = max(kind.dtype.per_byte for kind in tensors)  # of what shares a byte, a thread takes all
+    widest = max(widest, least)
     if vector is not None and order:
         widest = least = _vector(vector, tile[order[0]], order[0])
     steps = (stride(leading.view, dim) for dim in range(len(tile)))
@@ -109,9 +111,9 @@ def _distance(step: Int | None) -> tuple[int, int]:
 
 def _widest(sides: Sequence[TensorType], order: Sequence[int]) -> int:
     """The widest vector along the first dimension that all sides allow."""
-    width = max(recorded_for().access_bytes // max(side.dtype.bytes for side in sides), 1)
+    width = max(8 * recorded_for().access_bytes // max(side.dtype.bits for side in sides), 1)
     for side in sides:
-        width = min(width, max(side.align // side.dtype.bytes, 1))
+        width = min(width, max(8 * side.align // side.dtype.bits, 1))
         width = side.view.vector_width(order[0], width) if order else 1
     return width
 

@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import LaunchError, shown
-from tilewright.runtime import cuda_interface, frameworks, torch_tensors
+from tilewright.runtime import cuda_interface, frameworks, packed_arrays, torch_tensors
 from tilewright.runtime.frameworks import ArrayInfo, Device, Family, base_of
+from tilewright.runtime.packed_arrays import Packed, in_bytes
 from tilewright.runtime.specimens import Specimen
 
 __all__ = [
@@ -108,8 +109,11 @@ def locate_new(array: Any, stream: int = 0) -> tuple[Hashable, int]:
 
 
 def elements(info: ArrayInfo) -> np.ndarray[Any, np.dtype[np.void]]:
-    """The same memory as a NumPy array of opaque elements; only that of the host may be looked into."""
-    return np.asarray(_Memory(info))
+    """The same memory as a NumPy array of opaque elements, or bytes of packed ones.
+
+    Only that of the host may be looked into.
+    """
+    return np.asarray(_Memory(in_bytes(info)))
 
 
 class _Memory:
@@ -145,7 +149,7 @@ def overlap(one: ArrayInfo, other: ArrayInfo) -> bool:
 def end(info: ArrayInfo) -> int:
     """The address behind the last element."""
     last = sum((extent - 1) * stride for extent, stride in zip(info.shape, info.strides, strict=True))
-    return info.pointer + (0 if 0 in info.shape else last + 1) * info.dtype.bytes
+    return info.pointer + info.dtype.bytes_of(0 if 0 in info.shape else last + 1)
 
 
 def watch(array: Any) -> tuple[Callable[[], object], ...]:
@@ -224,6 +228,8 @@ def _family(array: Any) -> Family:
 
 def _classify(array: Any) -> Family:
     cls = type(array)
+    if isinstance(array, Packed):
+        return packed_arrays.family(lambda given, stream: describe(given, "", stream), _family)
     if isinstance(array, Specimen):
         raise LaunchError(f"{array} has no memory; nearest: an array, or compile, trace and check")
     if base_of(cls, "numpy", "MaskedArray"):

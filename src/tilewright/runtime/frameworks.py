@@ -159,7 +159,9 @@ def base_of(cls: type, framework: str, name: str) -> type | None:
 
 # NumPy.
 
-_BY_NUMPY = {element.numpy: element for element in ALL.values()}
+_BY_NUMPY = {element.numpy: element for element in ALL.values() if not element.is_packed}
+_ONE_IN_A_BYTE = {element.numbers: element for element in ALL.values() if element.is_packed}
+"""What NumPy holds one of in a byte, and kernels several."""
 
 
 class _ArrayStruct(ctypes.Structure):
@@ -193,6 +195,11 @@ def numpy_element(given: Any) -> DType:
     found = _BY_NUMPY.get(given)
     if found is not None:
         return found
+    if (one := _ONE_IN_A_BYTE.get(given)) is not None:
+        raise LaunchError(
+            f"an array of {given} holds one number in a byte; nearest legal choice: "
+            f"tw.packed(tw.pack(array, tw.{one}), tw.{one}), with {one.per_byte} in each"
+        )
     if not given.isnative:
         raise LaunchError(
             f"elements {given!r} have the other byte order; "
@@ -289,7 +296,7 @@ def cupy_subclass(base: type) -> Family:
 
 _CODES = {"int": 0, "uint": 1, "float": 2, "bool": 6}
 _OWN_CODES = {"bf16": 4, "f8e4m3": 10, "f8e5m2": 12, "c32": 5, "c64": 5, "c128": 5}
-_BY_DLPACK = {(_OWN_CODES.get(t.name, _CODES[t.kind]), t.bits): t for t in ALL.values()}
+_BY_DLPACK = {(_OWN_CODES.get(t.name, _CODES[t.kind]), t.bits): t for t in ALL.values() if not t.is_packed}
 
 
 def _describe_dlpack(array: Any, stream: int) -> ArrayInfo:

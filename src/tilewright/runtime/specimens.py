@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias, get_args
 
 import numpy as np
@@ -16,6 +16,7 @@ from tilewright.errors import LaunchError, shown
 from tilewright.kinds import legal
 from tilewright.lang.program import Program
 from tilewright.runtime.frameworks import ArrayInfo
+from tilewright.runtime.packed_arrays import Packed, in_bytes, packed
 from tilewright.targets.target import HOST
 
 Order: TypeAlias = Literal["C", "F"]
@@ -48,8 +49,12 @@ class Specimen:
         """Its metadata, as those of an array."""
         return ArrayInfo(self.align, self.shape, self.strides, self.dtype, HOST, False, None)
 
-    def filled(self, rng: np.random.Generator) -> np.ndarray[Any, np.dtype[Any]]:
+    def filled(self, rng: np.random.Generator) -> np.ndarray[Any, np.dtype[Any]] | Packed:
         """An array in host memory like this, of random whole numbers that every dtype holds."""
+        if self.dtype.is_packed:
+            seen = in_bytes(self.info)
+            held = replace(self, dtype=seen.dtype, shape=seen.shape, strides=seen.strides)
+            return packed(held.filled(rng), self.dtype)
         low, high = (0, 2) if self.dtype.kind == "bool" else (0 if self.dtype.kind == "uint" else -4, 5)
         size = self.dtype.bytes
         span = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)) + 1

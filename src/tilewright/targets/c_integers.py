@@ -7,8 +7,8 @@ from tilewright.dtypes import ALL, DType
 _SIGNED = {8: "signed char", 16: "short", 32: "int", 64: "long long"}
 _UNSIGNED = {8: "unsigned char", 16: "unsigned short", 32: "unsigned", 64: "unsigned long long"}
 
-INTEGERS = tuple(made for made in ALL.values() if made.kind in ("int", "uint"))
-"""Every integer dtype."""
+INTEGERS = tuple(made for made in ALL.values() if made.kind in ("int", "uint") and not made.is_packed)
+"""Every integer dtype that C has too."""
 
 
 def integer_type(dtype: DType) -> str:

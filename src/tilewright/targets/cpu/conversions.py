@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tilewright.dtypes import DType, boolean, f32, f64
+from tilewright.dtypes import ALL, DType, boolean, f32, f64, i4, i32
 from tilewright.targets.c_integers import INTEGER_TYPES, INTEGERS, integer_type, suffix
 
 STORAGE = {
@@ -20,6 +20,7 @@ STORAGE = {
     "f8e4m3": "f8e4m3",
     "f8e5m2": "f8e5m2",
     **INTEGER_TYPES,
+    **{made.name: "unsigned char" for made in ALL.values() if made.is_packed},
     "boolean": "bool",
     "c128": "c128",
     "c64": "c64",
@@ -111,6 +112,33 @@ static inline bf16 bf16_of_f32(float x) {
 }
 
 
+_HALF_BYTES = {
+    "i32_of_i4": (
+        (),
+        "static inline int i32_of_i4(unsigned bits) { return (int)(bits << 28) >> 28; }",
+    ),
+    "f32_of_f4e2m1": (
+        ("bits",),
+        """\
+// The exponent of the f32 with these bits is 126 too small.
+static inline float f32_of_f4e2m1(unsigned bits) {
+  return f32_of_bits((bits & 8) << 28 | (bits & 7) << 22) * f32_of_bits(253u << 23);
+}""",
+    ),
+    "f4e2m1_of_f32": (
+        ("bits",),
+        """\
+// One more for each middle between two numbers that is passed; ties go to the even one, NaN to 6.
+static inline unsigned f4e2m1_of_f32(float x) {
+  const float y = x < 0 ? -x : x;
+  const unsigned size = !(y <= 0.25f) + !(y < 0.75f) + !(y <= 1.25f) + !(y < 1.75f) + !(y <= 2.5f)
+      + !(y < 3.5f) + !(y <= 5.0f);
+  return size | (x == x ? bits_of_f32(x) >> 28 & 8 : 0);
+}""",
+    ),
+}
+
+
 def _widening(narrow: _Narrow) -> str:
     """From a narrow format to f32: shift, correct the exponent, renormalise what was subnormal."""
     up, bits = 23 - narrow.fraction, narrow.sign.bit_length()
@@ -171,6 +199,7 @@ static inline {name} {target.name}_of_{source}({kind} x) {{
 def _table() -> dict[str, tuple[tuple[str, ...], str]]:
     found: dict[str, tuple[tuple[str, ...], str]] = {name: ((), text) for name, text in TYPEDEFS.items()}
     found["bits"] = ((), _BITS)
+    found |= _HALF_BYTES
     found["odd_f32_of_f64"] = (("bits",), _ODD)
     for kind in (made for made in INTEGERS if made.bits == 64):
         found[f"odd_f32_of_{kind.name}"] = (("odd_f32_of_f64",), _odd_of_integer(kind))
@@ -178,7 +207,7 @@ def _table() -> dict[str, tuple[tuple[str, ...], str]]:
     for name, narrow in _NARROW.items():
         found[f"f32_of_{name}"] = (("bits", name), _widening(narrow))
         found[f"{name}_of_f32"] = (("bits", name), _narrowing(narrow))
-    for target in INTEGERS:
+    for target in (*INTEGERS, i4):
         for source in ("f32", "f64"):
             found[f"{target.name}_of_{source}"] = ((), _to_integer(target, source))
     return found
@@ -208,6 +237,9 @@ def convert(text: str, source: DType, target: DType) -> tuple[str, tuple[str, ..
     """
     if source == target:
         return text, ()
+    if source == i4:
+        outer, more = convert(f"i32_of_i4({text})", i32, target)
+        return outer, ("i32_of_i4", *more)
     wide = computes_in(source)
     if wide != source:
         inner, needs = f"f32_of_{source.name}({text})", (f"f32_of_{source.name}",)

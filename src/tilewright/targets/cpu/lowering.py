@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.arch import Arch
 from tilewright.ir.kernel import Kernel
+from tilewright.passes.packed import copy_bytes
 from tilewright.passes.pipeline import Pass, Passed, run_passes
 from tilewright.passes.quotients import derive_inverses
 from tilewright.targets.cpu.feed import feed_micro_kernels
@@ -11,6 +12,11 @@ from tilewright.targets.cpu.sequential import drop_threads
 from tilewright.targets.target import CPU
 
 PASSES: tuple[Pass, ...] = (
+    Pass(
+        "packed",
+        "Elements of less than a byte are copied as bytes, and converted in registers.",
+        lambda kernel, arch: copy_bytes(kernel),
+    ),
     Pass(
         "one-thread",
         "One thread does the work of the block; accumulators lie in micro-tiles; synchronisation falls away.",

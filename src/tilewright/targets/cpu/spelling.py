@@ -17,11 +17,13 @@ from tilewright.ir.ops import (
     Shared,
     WarpBarrier,
 )
+from tilewright.ir.packed_ops import AsBytes, Pack, Unpack
 from tilewright.targets.cfamily import C_RULES
 from tilewright.targets.cpu.copies import emit_copy, emit_redistribute
 from tilewright.targets.cpu.emitter import CpuEmitter
 from tilewright.targets.cpu.fuse import Pointwise
 from tilewright.targets.cpu.micro import emit_mma
+from tilewright.targets.cpu.packed import emit_pack, emit_unpack
 from tilewright.targets.cpu.pointwise import emit_pointwise, emit_scalar
 from tilewright.targets.cpu.reductions import emit_reduce
 from tilewright.targets.rules import RuleTable
@@ -37,9 +39,11 @@ CPU_RULES.rule(Mma)(emit_mma)
 CPU_RULES.rule(Pointwise)(emit_pointwise)
 CPU_RULES.rule(Elementwise)(emit_scalar)
 CPU_RULES.rule(Reduce)(emit_reduce)
+CPU_RULES.rule(Unpack)(emit_unpack)
+CPU_RULES.rule(Pack)(emit_pack)
 
 
-@CPU_RULES.rule(Shared, Fragment, Fill, Coordinates)
+@CPU_RULES.rule(Shared, Fragment, Fill, Coordinates, AsBytes)
 def _placed(emitter: CpuEmitter, op: Op) -> None:
     """The array is declared at the start of the function; fills and coordinates come as `Pointwise`."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tilewright.arch import Arch
 from tilewright.ir.kernel import Kernel
 from tilewright.passes.expand_mma import expand_mma
+from tilewright.passes.packed import copy_bytes
 from tilewright.passes.pipeline import Pass, Passed, run_passes
 from tilewright.passes.quotients import derive_inverses
 from tilewright.passes.relayout import relayout_shared
@@ -15,6 +16,11 @@ from tilewright.targets.cuda.tensor_maps import derive_tensor_maps
 from tilewright.targets.simt.matrices import choose_engines
 
 PASSES: tuple[Pass, ...] = (
+    Pass(
+        "packed",
+        "Elements of less than a byte are copied as bytes, and converted in registers.",
+        lambda kernel, arch: copy_bytes(kernel),
+    ),
     Pass(
         "swizzles",
         "Shared tensors get a swizzle where their accesses would meet in one bank.",

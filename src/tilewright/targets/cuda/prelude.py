@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from tilewright.dtypes import ALL
 from tilewright.targets.atoms import MMA_SYNC
 from tilewright.targets.c_integers import INTEGER_TYPES, INTEGERS, called_in_names, integer_type
 from tilewright.targets.cfamily import Dialect
@@ -90,6 +91,23 @@ DEVICE e5m2_t float_to_e5m2(float x) {
     y = (y + 0xfffff + (y >> 21 & 1) - (112u << 23)) >> 21;
   }
   return e5m2_t{(unsigned char)(sign | y)};
+}""",
+    "i4_to_int": """
+DEVICE int i4_to_int(unsigned bits) {
+  return (int)(bits << 28) >> 28;
+}""",
+    "e2m1_to_float": """
+DEVICE float e2m1_to_float(unsigned bits) {
+  // The exponent of the f32 with these bits is 126 too small.
+  return __uint_as_float((bits & 8) << 28 | (bits & 7) << 22) * __uint_as_float(253u << 23);
+}""",
+    "float_to_e2m1": """
+DEVICE unsigned float_to_e2m1(float x) {
+  // One more for each middle between two numbers that is passed; ties go to the even one, NaN to 6.
+  const float y = x < 0 ? -x : x;
+  const unsigned size = !(y <= 0.25f) + !(y < 0.75f) + !(y <= 1.25f) + !(y < 1.75f) + !(y <= 2.5f)
+      + !(y < 3.5f) + !(y <= 5.0f);
+  return size | (x == x ? __float_as_uint(x) >> 28 & 8 : 0);
 }""",
     "double_to_float_odd": """
 DEVICE float double_to_float_odd(double x) {
@@ -291,6 +309,7 @@ DIALECT = Dialect(
         "f8e4m3": "e4m3_t",
         "f8e5m2": "e5m2_t",
         **INTEGER_TYPES,
+        **{made.name: "unsigned char" for made in ALL.values() if made.is_packed},
         "boolean": "bool",
         "c128": "double2",
         "c64": "float2",

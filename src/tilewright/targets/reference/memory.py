@@ -208,9 +208,10 @@ class Buffer:
 
 
 def shared_buffer(owner: Value, elems: int, address: int, check: bool) -> Buffer:
-    """Uninitialised shared memory."""
-    history = History.blank(elems) if check else None
-    elements = poison(owner.dtype, elems)
+    """Uninitialised shared memory; of elements of less than a byte, its bytes."""
+    count = -(-elems // owner.dtype.per_byte)
+    history = History.blank(count) if check else None
+    elements = poison(owner.dtype, count)
     return Buffer(owner, elements, address, False, partial(element_of, owner), None, history)
 
 
@@ -262,8 +263,23 @@ def array_buffer(owner: Value, array: Array, is_written: bool, check: bool) -> B
     return Buffer(owner, flat, address, True, locate, exists, History.blank(span) if check else None)
 
 
+def in_elements(dtype: DType, array: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Extents and strides of an array in elements, of which its bytes may hold several.
+
+    Example:
+        >>> from tilewright.dtypes import i4
+        >>> in_elements(i4, np.zeros((3, 5), np.uint8))
+        ((3, 10), (10, 1))
+    """
+    each, strides = dtype.per_byte, tuple(stride // array.itemsize for stride in array.strides)
+    dim = next((d for d in reversed(range(array.ndim)) if strides[d] == 1), None) if each > 1 else None
+    shape = tuple(n * each if d == dim else n for d, n in enumerate(array.shape))
+    return shape, tuple(step if d == dim else step * each for d, step in enumerate(strides))
+
+
 def workspace_buffer(owner: Value, elems: int, zeroed: bool, check: bool) -> Buffer:
-    """The launcher's own memory."""
+    """The launcher's own memory; of elements of less than a byte, its bytes."""
+    elems = -(-elems // owner.dtype.per_byte)
     elements = np.zeros(elems, owner.dtype.numpy) if zeroed else poison(owner.dtype, elems)
     history = History.blank(elems) if check else None
     return Buffer(owner, elements, 0, zeroed, partial(element_of, owner), None, history)

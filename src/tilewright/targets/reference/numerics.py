@@ -15,6 +15,7 @@ from tilewright.dtypes import DType, f32
 from tilewright.functions.table import FUNCTIONS
 from tilewright.ir.elementwise import COMPARISON, CONVERSION, clamped_in, saturation
 from tilewright.ir.mma import MmaAtom
+from tilewright.packing import patterns
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
@@ -29,6 +30,8 @@ def compute_dtype(dtype: DType) -> np.dtype[Any]:
     """
     if dtype.components == 2:
         return np.dtype(np.complex128 if dtype.bits == 128 else np.complex64)
+    if dtype.is_packed and not dtype.is_float:
+        return np.dtype(np.int32)
     return np.dtype(np.float32) if dtype.is_float and dtype.bits < 32 else dtype.numpy
 
 
@@ -64,6 +67,8 @@ def convert(values: Array, source: DType, target: DType) -> Array:
 
 @np.errstate(all="ignore")
 def _rounded(wide: Array, target: DType) -> Array:
+    if target.is_packed:
+        return _narrowest(wide, target)
     if target.components == 2:
         if target.name != "c32":
             return wide.astype(target.numpy)
@@ -79,6 +84,16 @@ def _rounded(wide: Array, target: DType) -> Array:
         through = target.bits < 32 and target.name != "f16" and wide.dtype.itemsize > 2
         return (_odd_f32(_f64(wide)) if through else wide).astype(target.numpy)
     return _saturated(wide, target.numpy) if wide.dtype.kind == "f" else np.asarray(wide, target.numpy)
+
+
+def _narrowest(wide: Array, target: DType) -> Array:
+    """To a packed dtype: what lies beyond its range becomes its end, and integers wrap."""
+    if target.is_float or wide.dtype.kind == "f":
+        bits = patterns(_f64(wide), target)
+    else:
+        bits = (wide.astype(np.int64) & (1 << target.bits) - 1).astype(np.uint8)
+    signed = (bits.astype(np.int8) << 4 >> 4).view(np.uint8) if not target.is_float else bits
+    return np.asarray(signed).view(target.numbers)
 
 
 def number(value: float | int, target: DType) -> Array:

@@ -15,13 +15,21 @@ from tilewright.ir.fragment_ops import Coordinates, Redistribute, Reduce
 from tilewright.ir.kernel import Argument, Derived, Extent, Kernel, ScalarParam, Stride
 from tilewright.ir.ops import Block, Copy, Fragment, Mma, Op
 from tilewright.ir.types import Value
+from tilewright.passes.packed import copy_bytes
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.coverage import covered
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.meaning import REFERENCE
-from tilewright.targets.reference.memory import Buffer, array_buffer, share, share_histories, workspace_buffer
+from tilewright.targets.reference.memory import (
+    Buffer,
+    array_buffer,
+    in_elements,
+    share,
+    share_histories,
+    workspace_buffer,
+)
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.report import Report
 from tilewright.targets.reference.selection import Selection
@@ -86,6 +94,7 @@ def run(
     if lanes < 1:
         raise LaunchError(f"kernel {kernel.name}: lanes={lanes}; nearest legal choice: lanes={kernel.lanes}")
     _verify(kernel, lanes)
+    kernel = copy_bytes(kernel)
     env = bind_sizes(kernel, arrays, sizes or {})
     for guard in kernel.guards:
         if (message := guard.broken(env)) is not None:
@@ -123,10 +132,9 @@ def bind_sizes(kernel: Kernel, arrays: Mapping[str, Array], sizes: Mapping[str, 
             continue
         match source:
             case Extent():
-                env[param.sym] = _array(arrays, source.tensor).shape[source.dim]
+                env[param.sym] = _measured(kernel, arrays, source.tensor)[0][source.dim]
             case Stride():
-                array = _array(arrays, source.tensor)
-                env[param.sym] = array.strides[source.dim] // array.itemsize
+                env[param.sym] = _measured(kernel, arrays, source.tensor)[1][source.dim]
             case Argument():
                 if source.name not in sizes:
                     raise LaunchError(f"kernel {kernel.name} needs the integer {source.name}")
@@ -142,11 +150,20 @@ def _extents(kernel: Kernel, arrays: Mapping[str, Array]) -> dict[Sym, int]:
         array = _array(arrays, value.name)
         if array.ndim != len(value.tensor.shape):
             raise LaunchError(f"{value} has rank {array.ndim}, the kernel takes {len(value.tensor.shape)}")
-        for dim, (extent, known) in enumerate(zip(array.shape, value.tensor.shape, strict=True)):
+        shape = in_elements(value.dtype, array)[0]
+        for dim, (extent, known) in enumerate(zip(shape, value.tensor.shape, strict=True)):
             wanted = env.setdefault(known, extent) if isinstance(known, Sym) else known
             if isinstance(wanted, int) and wanted != extent:
                 raise LaunchError(f"{value}.shape[{dim}] is {extent}, but {known} is {wanted}")
     return env
+
+
+def _measured(
+    kernel: Kernel, arrays: Mapping[str, Array], name: str
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Extents and strides of an array, in elements."""
+    owner = next(value for value in kernel.tensors if value.name == name)
+    return in_elements(owner.dtype, _array(arrays, name))
 
 
 def _array(arrays: Mapping[str, Array], name: str) -> Array:

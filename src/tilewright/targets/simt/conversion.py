@@ -12,17 +12,21 @@ from tilewright.errors import DTypeError
 from tilewright.targets.c_integers import called_in_names
 from tilewright.targets.statements import Code, call, code, named
 
-NARROW = {"f16": "half", "bf16": "bf16", "f8e4m3": "e4m3", "f8e5m2": "e5m2"}
+NARROW = {"f16": "half", "bf16": "bf16", "f8e4m3": "e4m3", "f8e5m2": "e5m2", "f4e2m1": "e2m1"}
 """Floats without arithmetic of their own, and what the prelude's functions call them."""
 
 
 def compute_dtype(dtype: DType) -> DType:
     """The dtype in which ``dtype`` computes: f32 for floats narrower than f32."""
+    if dtype.is_packed and not dtype.is_float:
+        return i32
     return f32 if dtype.name in NARROW else dtype
 
 
 def widened(text: Code, dtype: DType) -> Code:
-    """The expression in the dtype in which it computes; exact."""
+    """The expression in the dtype in which it computes; exact.  Of packed numbers the bits are given."""
+    if dtype.is_packed and not dtype.is_float:
+        return call(f"{dtype}_to_int", text)
     return call(f"{NARROW[dtype.name]}_to_float", text) if dtype.name in NARROW else text
 
 

@@ -1,0 +1,79 @@
+"""What may be done with elements that are narrower than a byte: they are kept in memory, and copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.errors import Violation
+from tilewright.ir.copies import Copy
+from tilewright.ir.op import Op
+from tilewright.ir.types import BarrierType, Value, VariableType
+
+KEEPS = ("shared", "view", "partition", "as_bytes", "copy")
+"""Operations that packed elements may be operands or results of."""
+
+
+def is_packed(value: object) -> bool:
+    """Whether a value holds elements of less than a byte."""
+    if not isinstance(value, Value) or isinstance(value.type, VariableType | BarrierType):
+        return False
+    return value.dtype.is_packed
+
+
+def verify_packed(op: Op) -> Iterator[Violation]:
+    """The rules of packed elements that an operation breaks, which breaks no other."""
+    yield from _verify_use(op)
+    if isinstance(op, Copy):
+        yield from _verify_copy(op)
+
+
+def _verify_use(op: Op) -> Iterator[Violation]:
+    """An operation that does more than keep and copy packed elements."""
+    found = next((v for v in (*op.results, *op.operands) if is_packed(v)), None)
+    if found is not None and (op.name not in KEEPS or found.is_fragment):
+        what = "kept in registers" if found.is_fragment else f"an operand of {op.verb}"
+        yield op.violation(
+            "packed",
+            f"elements of {found.dtype} share bytes in memory; {found} cannot be {what}",
+            f"tw.load(tensor, element=tw.{'f16' if found.dtype.is_float else 'i8'}), which converts them",
+        )
+
+
+def _verify_copy(op: Copy) -> Iterator[Violation]:
+    """Rules of copies of packed elements: whole bytes by one thread, at once or by `copy_async`."""
+    sides = [value for value in (op.source, op.target) if is_packed(value) and value.is_tensor]
+    if not sides:
+        return
+    kind = sides[0].dtype
+    if len(sides) == 2 and op.source.dtype != op.target.dtype:
+        yield op.violation(
+            "packed",
+            f"{op.source} is {op.source.dtype}, {op.target} is {op.target.dtype}",
+            "through a fragment of a wider type",
+        )
+    if op.engine == "bulk" or op.reduction is not None or op.other != 0:
+        how = op.verb if op.engine == "bulk" else "a reduction" if op.reduction else f"other={op.other}"
+        yield op.violation(
+            "packed", f"{how} of packed {kind}", "the array of bytes itself, of u8, or tw.copy"
+        )
+        return
+    dim, run = op.spread.vector()
+    each = kind.per_byte
+    steps = [mode.step for mode in (*op.spread.threads, *op.spread.values) if mode.dim == dim]
+    if run % each or (op.vector or each) % each or any(step % each for step in steps if step != 1):
+        taken = run if run % each else op.vector
+        yield op.violation(
+            "packed",
+            f"each thread takes {taken} neighbours of {kind} along dimension {dim}: {each} share a byte, "
+            "which one thread must move as a whole",
+            f"runs of {each} or more along the dimension that is contiguous, and vectors that are a multiple",
+        )
+        return
+    for side in sides:
+        if obstacle := side.tensor.view.vector_obstacle(dim, each):
+            apart = f"{each} neighbours of {kind} along dimension {dim} of {side} do not share a byte"
+            yield op.violation(
+                "packed",
+                f"{apart}: {obstacle}",
+                "tiles and slices that begin and end at whole bytes, along the contiguous dimension",
+            )

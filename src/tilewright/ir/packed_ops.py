@@ -1,0 +1,150 @@
+"""Elements narrower than a byte: tensors of them seen as bytes, and fragments of bytes taken apart.
+
+Authors copy tensors of packed elements; these operations come of the pass `tilewright.passes.packed`, the one
+place where something is addressed below a byte.  All others then see bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.dtypes import DType, u8
+from tilewright.errors import Violation
+from tilewright.ir.op import Op
+from tilewright.ir.types import TensorType, Type, Value
+from tilewright.symbolic.arithmetic import parts_of
+from tilewright.symbolic.expr import add, expand, floordiv, mul, product
+from tilewright.symbolic.nodes import Int, Mul
+from tilewright.symbolic.ranges import divisor
+from tilewright.threads.distribution import Distribution, Mode, merge
+from tilewright.views.view import View, coordinates
+
+
+def view_in_bytes(view: View, dim: int, each: int) -> View:
+    """A view of elements as one of the bytes that hold ``each`` of them, neighbours along ``dim``.
+
+    Example:
+        >>> print(view_in_bytes(View.strided((4, 8), (8, 1)), 1, 2))
+        (4, 4) -> 4*i0 + i1
+    """
+    shape = tuple(floordiv(n, each) if d == dim else n for d, n in enumerate(view.shape))
+    old = tuple(mul(i, each) if d == dim else i for d, i in enumerate(coordinates(shape)))
+    made = view.map(shape, old)
+    return View(shape, divided(made.offset, each), floordiv(add(made.elems, each - 1), each), made.valid)
+
+
+def divided(offset: Int, each: int) -> Int:
+    """An offset that is a multiple of a number, divided by it: of a product the factor that is one.
+
+    Example:
+        >>> from tilewright.symbolic.nodes import Sym
+        >>> row, stride = Sym("row"), Sym("stride", 0, None, 2)
+        >>> print(divided(row * stride + 4, 2))
+        (stride // 2)*row + 2
+    """
+    parts, constant = parts_of(expand(offset))
+    return add(floordiv(constant, each), *(_divided_term(term, factor, each) for term, factor in parts))
+
+
+def _divided_term(term: Int, factor: int, each: int) -> Int:
+    if factor % each == 0:
+        return mul(term, factor // each)
+    factors = term.factors if isinstance(term, Mul) else (term,)
+    known = next((f for f in factors if divisor(f) % each == 0), None)
+    if known is None:
+        return floordiv(mul(term, factor), each)
+    return product(factor, floordiv(known, each), *(f for f in factors if f is not known))
+
+
+def map_in_bytes(spread: Distribution, each: int) -> Distribution:
+    """Which thread holds which bytes, where ``spread`` says which holds which elements.
+
+    Example:
+        >>> map_in_bytes(Distribution((4, 8), (Mode(4, 0, 1),), (Mode(8, 1, 1),)), 2).values
+        (Mode(extent=4, dim=1, step=1),)
+    """
+    dim = spread.vector()[0]
+
+    def fewer(mode: Mode) -> Mode:
+        if mode.dim != dim:
+            return mode
+        run = mode.step == 1
+        return Mode(mode.extent // each, dim, 1) if run else Mode(mode.extent, dim, mode.step // each)
+
+    shape = tuple(n // each if d == dim else n for d, n in enumerate(spread.shape))
+    values = (fewer(mode) for mode in merge(spread.values) if mode.extent > 1)
+    return Distribution(shape, tuple(map(fewer, spread.threads)), tuple(values))
+
+
+@dataclass(frozen=True)
+class AsBytes(Op):
+    """A tensor of packed elements as one of bytes, whose extent along ``dim`` is so many times smaller."""
+
+    name = "as_bytes"
+    roles: ClassVar = {"result": "defines", "source": "uses"}
+    result: Value
+    source: Value
+    dim: int
+
+    @staticmethod
+    def infer(source: Value, dim: int) -> Type:
+        """Type of the result."""
+        old = source.tensor
+        return TensorType(old.memory, u8, view_in_bytes(old.view, dim, old.dtype.per_byte), old.align)
+
+
+@dataclass(frozen=True)
+class Unpack(Op):
+    """``target[..., i, ...] = source[..., i // n, ...] >> bits * (i % n)``, as numbers of a packed dtype.
+
+    Args:
+        source: a fragment of bytes.
+        target: the fragment of the numbers, converted to its dtype; ``n`` times as long along ``dim``.
+        packed: the dtype of the elements in the bytes.
+        dim: the dimension along which neighbours share bytes.
+    """
+
+    name = "unpack"
+    roles: ClassVar = {"source": "reads", "target": "writes"}
+    source: Value
+    target: Value
+    packed: DType
+    dim: int
+
+    def verify(self) -> Iterator[Violation]:
+        """The bytes are distributed as the numbers are."""
+        yield from _verify(self, self.source, self.target, self.packed)
+
+
+@dataclass(frozen=True)
+class Pack(Op):
+    """The other way round: the numbers of ``source``, rounded to a packed dtype, as bytes.
+
+    Args:
+        source: the fragment of the numbers.
+        target: the fragment of bytes.
+        packed: the dtype of the elements in the bytes.
+        dim: the dimension along which neighbours share bytes.
+    """
+
+    name = "pack"
+    roles: ClassVar = {"source": "reads", "target": "writes"}
+    source: Value
+    target: Value
+    packed: DType
+    dim: int
+
+    def verify(self) -> Iterator[Violation]:
+        """The bytes are distributed as the numbers are."""
+        yield from _verify(self, self.target, self.source, self.packed)
+
+
+def _verify(op: Unpack | Pack, held: Value, numbers: Value, packed: DType) -> Iterator[Violation]:
+    if held.dtype != u8 or not packed.is_packed or numbers.dtype.is_packed:
+        kinds = f"{held.dtype} bytes of {packed} and numbers of {numbers.dtype}"
+        yield op.violation("dtype", kinds, "bytes of u8, of a packed dtype, and numbers of another")
+
+
+PACKED_OPS: tuple[type[Op], ...] = (AsBytes, Unpack, Pack)

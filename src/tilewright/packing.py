@@ -1,0 +1,111 @@
+"""Numbers of less than a byte in bytes of which each holds several, the first in its lowest bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from tilewright.calls import Calls
+from tilewright.dtypes import DType, dtype, limits
+from tilewright.errors import DTypeError
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@Calls(DTypeError)
+def pack(numbers: Any, element: DType | str) -> Bytes:
+    """Numbers as bytes: two elements of 4 bits in each, of neighbours along the last dimension.
+
+    Numbers are rounded to the nearest of the type, ties to even; what lies beyond its range becomes its end.
+    A NaN becomes 0 as an integer, and the largest number as a float.
+
+    Args:
+        numbers: an array, or nested sequences; the last extent is even.
+        element: `i4` or `f4e2m1`.
+
+    Returns:
+        An array of u8 with half the last extent.
+
+    Raises:
+        DTypeError: an element type that fills bytes, numbers that are none, or an odd last extent.
+
+    Example:
+        >>> from tilewright.dtypes import f4e2m1, i4
+        >>> pack([0.5, -6.0, 2.4, 100.0], f4e2m1).tolist(), pack([7, -8], i4).tolist()
+        ([241, 116], [135])
+    """
+    kind, given = narrow(element), np.asarray(numbers)
+    if (held := dtype(given.dtype)).kind == "bool" or held.components > 1:
+        raise DTypeError(f"pack: elements of {held}; nearest legal choice: real floats or integers")
+    if given.ndim == 0 or given.shape[-1] % kind.per_byte:
+        nearest = f"a last extent that is a multiple of {kind.per_byte}"
+        raise DTypeError(f"pack: shape {given.shape} fills no bytes; nearest legal choice: {nearest}")
+    wide = given.astype(np.float64)
+    return joined(patterns(wide if kind.is_float else np.rint(wide), kind), kind)
+
+
+@Calls(DTypeError)
+def unpack(array: Any, element: DType | str) -> npt.NDArray[Any]:
+    """The numbers in packed bytes, one in each element, as an array of ``ml_dtypes``.
+
+    Args:
+        array: an array of u8 in host memory.
+        element: `i4` or `f4e2m1`.
+
+    Returns:
+        An array with twice the last extent.
+
+    Raises:
+        DTypeError: an element type that fills bytes.
+
+    Example:
+        >>> from tilewright.dtypes import i4
+        >>> unpack(pack([7, -8, 0, 1], i4), i4).astype(int).tolist()
+        [7, -8, 0, 1]
+    """
+    kind = narrow(element)
+    return numbers_of(np.asarray(array, np.uint8), kind)
+
+
+def narrow(element: DType | str) -> DType:
+    """A packed dtype.
+
+    Raises:
+        DTypeError: it fills bytes.
+    """
+    kind = dtype(element)
+    if not kind.is_packed:
+        raise DTypeError(f"{kind} fills bytes by itself; nearest legal choice: i4 or f4e2m1")
+    return kind
+
+
+def numbers_of(held: Bytes, kind: DType) -> npt.NDArray[Any]:
+    """The numbers in bytes, along the last dimension."""
+    parts = np.stack([held >> kind.bits * i & (1 << kind.bits) - 1 for i in range(kind.per_byte)], axis=-1)
+    return parts.reshape(*held.shape[:-1], -1).astype(np.uint8).view(kind.numbers)
+
+
+def joined(parts: Bytes, kind: DType) -> Bytes:
+    """Patterns of bits as bytes, along the last dimension."""
+    groups = parts.reshape(*parts.shape[:-1], -1, kind.per_byte)
+    shifts = kind.bits * np.arange(kind.per_byte, dtype=np.uint8)
+    return np.asarray(np.bitwise_or.reduce(groups << shifts, axis=-1), np.uint8)
+
+
+def patterns(wide: npt.NDArray[Any], kind: DType) -> Bytes:
+    """The bits of numbers: of floats of the nearest, ties to even; of integers truncated; all within range.
+
+    A NaN becomes the largest float, as by PTX's ``cvt.rn.satfinite.e2m1x2.f32``, and 0 as an integer.
+    """
+    low, high = limits(kind)
+    if not kind.is_float:
+        whole = np.trunc(np.clip(np.where(wide != wide, 0, wide), low, high)).astype(np.int8)
+        return np.asarray(whole.view(np.uint8) & ((1 << kind.bits) - 1), np.uint8)
+    positive = np.arange(1 << kind.bits - 1, dtype=np.uint8).view(kind.numbers).astype(np.float64)
+    sizes = np.abs(wide)[..., None]
+    middles = (positive[:-1] + positive[1:]) / 2
+    below = np.where(np.arange(len(middles)) % 2, sizes < middles, sizes <= middles)
+    sign = (np.signbit(wide) & (wide == wide)).astype(np.uint8) << kind.bits - 1
+    return np.asarray((~below).sum(axis=-1) | sign, np.uint8)

@@ -1,0 +1,91 @@
+"""Elements narrower than a byte: their copies become copies of bytes, and conversions of those in registers.
+
+This is the one place that addresses anything below a byte.  A tensor keeps its layout in elements; what is
+copied of it is seen as bytes, each with neighbours along the dimension that the copy's vectors follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TypeGuard
+
+from tilewright.dtypes import DType, u8
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import Copy, Fragment, Op
+from tilewright.ir.packed_legality import is_packed
+from tilewright.ir.packed_ops import AsBytes, Pack, Unpack, map_in_bytes
+from tilewright.ir.types import Value
+from tilewright.passes.rewrite import Rewriter, rewrite_kernel
+from tilewright.threads.distribution import Distribution
+
+
+def copy_bytes(kernel: Kernel) -> Kernel:
+    """The kernel with every copy of packed elements as copies of bytes; itself if there are none."""
+    return rewrite_kernel(kernel, _changed) if any(map(_moves_packed, kernel.walk())) else kernel
+
+
+def _moves_packed(op: Op) -> TypeGuard[Copy]:
+    return isinstance(op, Copy) and (is_packed(op.source) or is_packed(op.target))
+
+
+def _changed(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
+    return _Parts(op, rewriter).parts() if _moves_packed(op) else None
+
+
+class _Parts:
+    """What one copy becomes.
+
+    Args:
+        op: the copy.
+        rewriter: makes operations.
+    """
+
+    def __init__(self, op: Copy, rewriter: Rewriter) -> None:
+        self.op, self.rewriter = op, rewriter
+        self.kind = (op.source if is_packed(op.source) else op.target).dtype
+        self.spread = op.spread
+        self.dim = self.spread.vector()[0]
+        self.bytes = map_in_bytes(self.spread, self.kind.per_byte)
+        self.vector = None if op.vector is None else op.vector // self.kind.per_byte
+        self.made: list[Op] = []
+
+    def parts(self) -> list[Op]:
+        """Bytes from memory to memory; or to registers, and numbers from there on, or the other way."""
+        op = self.op
+        if is_packed(op.source) and is_packed(op.target):
+            ends = (self._seen(op.source), self._seen(op.target))
+            self._copy(op, *ends, distribution=self.bytes, vector=self.vector)
+        elif is_packed(op.source):
+            numbers = op.target if op.target.is_fragment else self._held(op.target.dtype, self.spread)
+            held = self._held(u8, self.bytes)
+            self._copy(op, self._seen(op.source), held, distribution=None, vector=self.vector)
+            self.made.append(Unpack(held, numbers, self.kind, self.dim, location=op.location))
+            if numbers is not op.target:
+                self._copy(op, numbers, op.target, distribution=None, vector=op.vector)
+        else:
+            numbers = op.source
+            if op.source.is_tensor:
+                numbers = self._held(op.source.dtype, self.spread)
+                self._copy(op, op.source, numbers, distribution=None, vector=op.vector)
+            held = self._held(u8, self.bytes)
+            self.made.append(Pack(numbers, held, self.kind, self.dim, location=op.location))
+            self._copy(op, held, self._seen(op.target), distribution=None, vector=self.vector)
+        return self.made
+
+    def _copy(self, op: Copy, source: Value, target: Value, **more: Distribution | int | None) -> None:
+        self.made.append(replace(op, source=source, target=target, **more))  # type: ignore[arg-type]
+
+    def _seen(self, value: Value) -> Value:
+        """A tensor of packed elements as bytes."""
+        name = f"{value.buffer.name}_bytes"
+        op = self.rewriter.define(AsBytes, name, self.op.location, source=value, dim=self.dim)
+        self.made.append(op)
+        return op.result
+
+    def _held(self, dtype: DType, spread: Distribution) -> Value:
+        """A new fragment."""
+        name = f"{(self.op.source if self.op.source.is_tensor else self.op.target).buffer.name}_held"
+        op = self.rewriter.define(Fragment, name, self.op.location, dtype=dtype, distribution=spread)
+        self.made.append(op)
+        return op.result

@@ -1,0 +1,128 @@
+"""Arrays of elements narrower than a byte: each byte holds several, the first in its lowest bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilewright.calls import launches
+from tilewright.dtypes import DType, u8
+from tilewright.errors import LaunchError
+from tilewright.packing import narrow
+from tilewright.runtime.frameworks import ArrayInfo, Family
+
+
+@launches
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """An array of bytes that a kernel sees as an array of narrower elements; made by `packed`.
+
+    Args:
+        array: the bytes: an array of u8, of any framework.
+        dtype: the element type.
+    """
+
+    array: Any
+    dtype: DType
+
+    def __repr__(self) -> str:
+        return f"<{self.dtype} packed in {type(self.array).__name__} {tuple(self.array.shape)}>"
+
+
+@launches
+def packed(array: Any, element: DType | str) -> Packed:
+    """The bytes of an array as elements of 4 bits, two in each byte, the first of them in the low half.
+
+    The dimension of stride 1, the last of them if there are several, has twice the extent that it has in
+    bytes.  Nothing is copied.  Kernels move such elements, and convert them as they are loaded into a
+    fragment of a wider type or stored from one.
+
+    Args:
+        array: an array of u8 of any framework, contiguous along a dimension.
+        element: `i4` or `f4e2m1`.
+
+    Returns:
+        What stands for the array in calls of kernels.
+
+    Raises:
+        DTypeError: an element type that fills bytes.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(W="N K", Y="N K")
+        ... def widen(W, Y):
+        ...     tile = tw.fragment(tw.blocked((4, 8), (4, 1)), tw.f32)
+        ...     tw.copy(W.tile((4, 8), (0, 0)), tile)
+        ...     tw.copy(tile, Y.tile((4, 8), (0, 0)))
+        >>> w = tw.pack([[1, -2, 3, -4, 5, -6, 7, -8]] * 4, tw.i4)
+        >>> w.shape, hex(w[0, 0])
+        ((4, 4), '0xe1')
+        >>> y = np.zeros((4, 8), np.float32)
+        >>> _ = widen(tw.packed(w, tw.i4), y, target="reference")
+        >>> y[0].tolist()
+        [1.0, -2.0, 3.0, -4.0, 5.0, -6.0, 7.0, -8.0]
+    """
+    return Packed(array, narrow(element))
+
+
+def family(describe: Callable[[Any, int], ArrayInfo], of: Callable[[Any], Family]) -> Family:
+    """How packed arrays are read: as their bytes are, by the framework that these are of.
+
+    Args:
+        describe: of any array.
+        of: the family of any array.
+    """
+
+    def described(given: Packed, stream: int) -> ArrayInfo:
+        return seen_as(describe(given.array, stream), given.dtype)
+
+    def located(given: Packed, stream: int) -> tuple[Hashable, int]:
+        key, pointer = of(given.array).locate(given.array, stream)
+        return (given.dtype, key), pointer
+
+    return Family(
+        described,
+        located,
+        lambda given: of(given.array).watch(given.array),
+        lambda given, index: of(given.array).stream(given.array, index),
+        one_stream=False,
+    )
+
+
+def seen_as(found: ArrayInfo, kind: DType) -> ArrayInfo:
+    """What is known of an array of bytes, as one of narrower elements.
+
+    Raises:
+        LaunchError: it is no array of u8, or contiguous along no dimension.
+    """
+    if found.dtype != u8:
+        raise LaunchError(
+            f"an array of {found.dtype} for packed {kind}; nearest legal choice: its bytes, as an array of u8"
+        )
+    dim = packed_dim(found.strides)
+    if dim is None:
+        raise LaunchError(
+            f"strides {found.strides} of the bytes of packed {kind}: they are contiguous along no dimension; "
+            "nearest legal choice: np.ascontiguousarray(array)"
+        )
+    each = kind.per_byte
+    shape = tuple(n * each if d == dim else n for d, n in enumerate(found.shape))
+    strides = tuple(1 if d == dim else step * each for d, step in enumerate(found.strides))
+    return replace(found, shape=shape, strides=strides, dtype=kind)
+
+
+def packed_dim(strides: tuple[int, ...]) -> int | None:
+    """The dimension along which elements share bytes: the last of stride 1."""
+    return next((d for d in reversed(range(len(strides))) if strides[d] == 1), None)
+
+
+def in_bytes(info: ArrayInfo) -> ArrayInfo:
+    """What is known of an array, as one of bytes if its elements are packed."""
+    if not info.dtype.is_packed:
+        return info
+    each, dim = info.dtype.per_byte, packed_dim(info.strides)
+    shape = tuple(n // each if d == dim else n for d, n in enumerate(info.shape))
+    strides = tuple(1 if d == dim else step // each for d, step in enumerate(info.strides))
+    return replace(info, shape=shape, strides=strides, dtype=u8)

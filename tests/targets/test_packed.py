@@ -1,0 +1,239 @@
+"""Elements of 4 bits on every target: moved as bytes, converted as they are loaded and stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.dtypes import DType
+from tilewright.ir.packed_ops import Pack, Unpack
+from tilewright.runtime.device_array import DeviceArray
+
+from .poisoned import TARGETS, Poisoned
+
+KINDS = [tw.i4, tw.f4e2m1]
+SHAPES = [(64, 128), (45, 74), (3, 2), (33, 62)]
+VALUES = {
+    tw.i4: [0, 1, 2, 3, 4, 5, 6, 7, -8, -7, -6, -5, -4, -3, -2, -1],
+    tw.f4e2m1: [0, 0.5, 1, 1.5, 2, 3, 4, 6, -0.0, -0.5, -1, -1.5, -2, -3, -4, -6],
+}
+"""What each pattern of bits stands for.  Source: OCP Microscaling Formats (MX) Specification, FP4."""
+
+
+@tw.kernel(W="N K", Y="N K")
+def widen(W, Y):
+    n, k = tw.block_index(tw.ceil_div(W.shape, (32, 64)))
+    x = tw.load(W.tile((32, 64), (n, k)).partition(128), element=Y.dtype)
+    tw.copy(x, Y.tile((32, 64), (n, k)))
+
+
+@tw.kernel(X="N K", W="N K")
+def narrow(X, W):
+    n, k = tw.block_index(tw.ceil_div(W.shape, (32, 64)))
+    x = tw.load(X.tile((32, 64), (n, k)).partition((16, 8)))
+    tw.copy(x, W.tile((32, 64), (n, k)))
+
+
+@tw.kernel(W="N K", V="N K")
+def through_shared(W, V):
+    n, k = tw.block_index(tw.ceil_div(W.shape, (32, 64)))
+    held = tw.shared((32, 64), W.dtype)
+    tw.copy_async(W.tile((32, 64), (n, k)), held, threads=64)
+    tw.async_commit()
+    tw.async_wait()
+    tw.barrier()
+    tw.copy(held, V.tile((32, 64), (n, k)), threads=64)
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def mixed_gemm(A, B, C, *, mma):
+    m, n = tw.block_index(tw.ceil_div(C.shape, (64, 64)))
+    sA, sB = tw.shared((64, 32), A.dtype), tw.shared((64, 32), B.dtype)
+    acc = tw.accumulator(mma)
+    for k in tw.range(tw.ceil_div(A.shape[1], 32)):
+        tw.copy(A.tile((64, 32), (m, k)), sA, threads=mma.threads)
+        tw.copy(B.tile((64, 32), (n, k)), sB, threads=mma.threads)
+        tw.barrier()
+        b = tw.load(sB, tw.operand_b(mma, 32), element=A.dtype)
+        tw.mma(sA, b, acc)
+        tw.barrier()
+    tw.copy(acc, C.tile((64, 64), (m, n)))
+
+
+class Placed:
+    """Host arrays inside poison, or copies of them on the GPU, which has canaries."""
+
+    def __init__(self, target: str) -> None:
+        self.target = target
+        self._held: list[tuple[Poisoned, Any]] = []
+
+    def __call__(self, values: np.ndarray, element: DType) -> Any:
+        """An array of these values, of any strides."""
+        held = Poisoned(values.shape, element)
+        held.array[...] = values
+        given = DeviceArray.of(held.array) if self.target == "cuda" else held.array
+        self._held.append((held, given))
+        return given
+
+    def read(self, given: Any) -> np.ndarray:
+        """What an array holds now; nothing around any of them was written."""
+        assert all(held.is_intact() for held, _ in self._held)
+        return given.host() if self.target == "cuda" else given
+
+    def run(self, kernel: Callable[..., Any], *arguments: Any) -> None:
+        assert kernel(*arguments, target=self.target).target == self.target
+
+
+def random_bytes(shape: tuple[int, int], seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 256, (shape[0], shape[1] // 2), np.uint8)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_every_pattern_of_bits_is_its_number(kind: DType) -> None:
+    every = np.arange(256, dtype=np.uint8).reshape(1, 256)
+    low, high = (tw.unpack(every, kind).astype(np.float64)[0, part::2] for part in (0, 1))
+    values = np.array(VALUES[kind], np.float64)
+    assert np.array_equal(low, np.tile(values, 16))
+    assert np.array_equal(high, np.repeat(values, 16))
+    assert np.array_equal(np.signbit(low), np.signbit(np.tile(values, 16)))
+    assert np.array_equal(tw.pack(tw.unpack(every, kind), kind), every)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_numbers_are_loaded(target: str, shape: tuple[int, int], kind: DType) -> None:
+    place, given = Placed(target), random_bytes(shape, 1)
+    want = tw.unpack(given, kind).astype(np.float64)
+    for wider in (tw.f32, tw.f16, tw.bf16, tw.f8e4m3, tw.i8, tw.i32, tw.f64):
+        if kind == tw.f4e2m1 and not wider.is_float:
+            continue
+        y = place(np.full(shape, 99), wider)
+        place.run(widen, tw.packed(place(given, tw.u8), kind), y)
+        assert np.array_equal(place.read(y).astype(np.float64), want), wider
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_numbers_are_rounded_as_they_are_stored(target: str, shape: tuple[int, int], kind: DType) -> None:
+    place, rng = Placed(target), np.random.default_rng(2)
+    x = (rng.standard_normal(shape) * 5).astype(np.float32)
+    x.flat[:: max(x.size // 40, 1)] = np.resize([np.inf, -np.inf, 0.25, -0.75, 1.25, 2.5, 3.5, 5, -5, 7.9], 1)
+    at = rng.integers(0, x.size, 30)
+    x.flat[at] = np.resize([np.inf, -np.inf, 0.25, -0.75, 1.25, 2.5, -3.5, 5, -5, 7.9, -0.0, 6.0], 30)
+    w = place(np.full((shape[0], shape[1] // 2), 0xA5), tw.u8)
+    place.run(narrow, place(x, tw.f32), tw.packed(w, kind))
+    values, low_high = np.array(VALUES[kind], np.float64), (min(VALUES[kind]), max(VALUES[kind]))
+    inside = np.clip(x.astype(np.float64), *low_high)
+    found = tw.unpack(place.read(w), kind).astype(np.float64)
+    if kind == tw.i4:
+        assert np.array_equal(found, np.trunc(inside))
+        return
+    off = np.abs(values[None, :] - inside.reshape(-1, 1))
+    least = off.min(axis=1)
+    assert np.array_equal(np.abs(found - inside).ravel(), least)
+    tied = (off == least[:, None]).sum(axis=1) > 1 + (np.abs(inside).ravel() == 0)  # two zeros are one number
+    codes = np.stack((place.read(w) & 15, place.read(w) >> 4), -1).reshape(-1)
+    assert tied.any() or x.size < 10
+    assert not (codes[tied] & 1).any(), "ties go to the even pattern"
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_bytes_are_moved_as_they_are(target: str, shape: tuple[int, int], kind: DType) -> None:
+    place, given = Placed(target), random_bytes(shape, 3)
+    moved, numbers = place(np.full_like(given, 0xA5), tw.u8), place(np.full(shape, np.nan), tw.f32)
+    w = tw.packed(place(given, tw.u8), kind)
+    place.run(through_shared, w, tw.packed(moved, kind))
+    assert np.array_equal(place.read(moved), given)
+    place.run(through_shared, w, numbers)
+    assert np.array_equal(place.read(numbers), tw.unpack(given, kind).astype(np.float32))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_a_product_with_operands_of_four_bits(target: str, kind: DType) -> None:
+    place, rng = Placed(target), np.random.default_rng(4)
+    (m, n, k), given = (70, 75, 70), random_bytes((75, 70), 5)
+    a = (rng.integers(-8, 9, (m, k)) / 4).astype(np.float16)
+    c = place(np.full((m, n), np.nan), tw.f32)
+    mma = tw.TiledMma(tw.atoms.MMA_F16, warps=(2, 2), repeats=(2, 4))
+    place.run(mixed_gemm.bind(mma=mma), place(a, tw.f16), tw.packed(place(given, tw.u8), kind), c)
+    # Sums of few multiples of 1/8 below 2**20: exact in f32, whatever their order.
+    assert np.array_equal(place.read(c), a.astype(np.float64) @ tw.unpack(given, kind).astype(np.float64).T)
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=str)
+def test_the_text_for_cuda_compiles_and_moves_words(kind: DType) -> None:
+    w, y = tw.like(kind, 64, 128), tw.like("f16", 64, 128)
+    made = widen.compile(W=w, Y=y, target="cuda", arch="sm_90a")
+    assert any(isinstance(op, Unpack) for op in made.kernel.walk()) or "numbers of" in made.source
+    assert "16 bytes at a time" in made.source
+    assert made.resources["spill_store_bytes"] == 0
+    back = narrow.compile(X=tw.like("f32", 64, 128), W=w, target="cuda", arch="sm_90a")
+    assert "W_bytes, 4 bytes at a time" in back.source
+
+
+def test_one_thread_moves_whole_bytes() -> None:
+    @tw.kernel(W="N K", Y="N K")
+    def apart(W, Y):
+        tile = W.tile((8, 64), (0, 0))
+        x = tw.load(tile.partition(tw.Layout((8, 64)), vector_dim=0), element=tw.f32)
+        tw.copy(x, Y.tile((8, 64), (0, 0)))
+
+    with pytest.raises(tw.LegalityError, match=r"neighbours of i4 along dimension .* share a byte"):
+        apart(tw.packed(np.zeros((8, 32), np.uint8), tw.i4), np.zeros((8, 64), np.float32))
+
+
+def test_elements_of_a_byte_are_not_kept_in_registers() -> None:
+    @tw.kernel(W="N K", Y="N K")
+    def kept(W, Y):
+        tw.copy(tw.load(W.tile((8, 64), (0, 0)).partition(32)), Y.tile((8, 64), (0, 0)))
+
+    with pytest.raises(tw.LegalityError, match=r"(?s)elements of i4 share bytes.*element=tw.i8"):
+        kept(tw.packed(np.zeros((8, 32), np.uint8), tw.i4), np.zeros((8, 64), np.float32))
+
+
+def test_slices_that_begin_within_a_byte_are_refused() -> None:
+    @tw.kernel(W="N K", Y="N L")
+    def sliced(W, Y):
+        x = tw.load(W[:, 1:33].tile((8, 32), (0, 0)).partition((8, 4)), element=tw.f32)
+        tw.copy(x, Y.tile((8, 32), (0, 0)))
+
+    with pytest.raises(tw.LegalityError, match="do not share a byte"):
+        sliced(tw.packed(np.zeros((8, 32), np.uint8), tw.i4), np.zeros((8, 32), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda: tw.packed(np.zeros((4, 4), np.int8), tw.i4), "an array of i8 for packed i4"),
+        (lambda: tw.packed(np.zeros((4, 8), np.uint8)[:, ::2], tw.i4), "contiguous along no dimension"),
+        (lambda: np.zeros((4, 4), tw.i4.numbers), r"one number in a byte.*tw.packed\(tw.pack"),
+    ],
+)
+def test_arrays_that_hold_no_packed_elements(given: Callable[[], Any], message: str) -> None:
+    with pytest.raises(tw.LaunchError, match=message):
+        widen(given(), np.zeros((4, 8), np.float32))
+
+
+def test_packing_asks_for_types_of_four_bits_and_whole_bytes() -> None:
+    with pytest.raises(tw.DTypeError, match="u8 fills bytes by itself; nearest legal choice: i4 or f4e2m1"):
+        tw.packed(np.zeros((4, 4), np.uint8), tw.u8)
+    with pytest.raises(tw.DTypeError, match=r"shape \(3,\) fills no bytes.*multiple of 2"):
+        tw.pack([1, 2, 3], tw.i4)
+
+
+def test_a_lowered_kernel_addresses_bytes_only() -> None:
+    from tilewright.passes.packed import copy_bytes
+
+    traced = narrow.trace(X=tw.like("f32", 45, 74), W=tw.like("i4", 45, 74))
+    lowered = list(copy_bytes(traced).walk())
+    assert any(isinstance(op, Pack) for op in lowered)
+    assert not any(op.name == "copy" and value.dtype.is_packed for op in lowered for value in op.operands)
