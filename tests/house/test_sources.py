@@ -67,6 +67,20 @@ def test_an_environment_access_is_found(line: str) -> None:
     assert list(environment_accesses(ast.parse(line)))
 
 
+def test_targets_read_no_text_back() -> None:
+    """Generated text is printed from a tree of statements: no target looks for something in what it wrote."""
+    files = sorted((ROOT / "src" / "tilewright" / "targets").rglob("*.py"))
+    found = [
+        f"{path.relative_to(ROOT)}:{node.lineno}"
+        for path in files
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Import | ast.ImportFrom)
+        and "re" in (getattr(node, "module", None), *(alias.name for alias in node.names))
+    ]
+    assert len(files) > 50
+    assert not found, "\n".join(found)
+
+
 def test_files_name_no_machine_and_no_registry() -> None:
     files = tracked_files()
     found = [

@@ -165,8 +165,8 @@ class Emitter:
         """Add statements."""
         self.body += statements
 
-    def line(self, text: str = "") -> None:
-        """Add a line as it is."""
+    def line(self, text: Code) -> None:
+        """Add a line as it is, for what no statement says."""
         self.add(Raw(text))
 
     def do(self, what: Code) -> None:
@@ -213,10 +213,10 @@ class Emitter:
         self.body = outer
 
     @contextmanager
-    def indented(self, head: str = "") -> Iterator[None]:
-        """``head { statements of the with block }``."""
+    def indented(self) -> Iterator[None]:
+        """``{ statements of the with block }``."""
         inner: Body = []
-        self.add(Scope(inner, head))
+        self.add(Scope(inner))
         with self.into(inner):
             yield
 

@@ -6,7 +6,6 @@ an emitter, passes (`targets/tidy.py`) mend them, the printer writes them: nobod
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -76,13 +75,7 @@ def names_in(parts: Iterable[object]) -> frozenset[str]:
     for part in parts:
         if isinstance(part, Code):
             found |= part.names
-        elif isinstance(part, str):
-            found |= _words(part)
     return frozenset(found)
-
-
-def _words(text: str) -> set[str]:
-    return set(re.findall(r"\w+", text))
 
 
 @dataclass
@@ -94,9 +87,9 @@ class Comment:
 
 @dataclass
 class Raw:
-    """A line as it is, for what no other statement says: a directive, an instruction of the dialect."""
+    """A line as it is, for what no other statement says: a directive, a declaration of the dialect's own."""
 
-    text: str
+    text: Code
 
 
 @dataclass
@@ -183,10 +176,9 @@ class Branch:
 
 @dataclass
 class Scope:
-    """``{ body }``, or ``head { body }``."""
+    """``{ body }``, for names that nothing after it sees."""
 
     body: Body
-    head: str = ""
 
 
 Statement: TypeAlias = Comment | Raw | Do | Declare | Assign | Loop | Branch | Scope
@@ -208,7 +200,7 @@ def own_names(node: Statement) -> frozenset[str]:
     """The names that a statement uses itself, without those that its bodies use."""
     match node:
         case Raw():
-            return names_in([node.text])
+            return node.text.names
         case Do():
             return node.what.names
         case Declare():
@@ -216,25 +208,28 @@ def own_names(node: Statement) -> frozenset[str]:
         case Assign():
             return names_in([node.target, node.value])
         case Loop():
-            return names_in([node.kind, node.start, node.condition, node.step])
+            return names_in([node.kind, node.start, node.condition, node.step]) - {str(node.index)}
         case Branch():
             return names_in([arm.condition for arm in node.arms])
-        case Scope():
-            return names_in([node.head])
-        case Comment():
+        case Comment() | Scope():
             return frozenset()
 
 
-def used(body: Body, declared: bool = False) -> set[str]:
-    """The names that some statements use, with all that is in them; ``declared``: and those they declare."""
+def used(body: Body) -> set[str]:
+    """The names that some statements use, with all that is in them, and do not declare themselves."""
     found: set[str] = set()
-    for node in body:
-        found |= own_names(node)
-        if declared and isinstance(node, Declare):
-            found.add(str(node.name))
+    for node in reversed(body):
+        if isinstance(node, Declare):
+            found.discard(node.name)
         for inner in bodies(node):
-            found |= used(inner, declared)
+            found |= used(inner) - ({str(node.index)} if isinstance(node, Loop) else set())
+        found |= own_names(node)
     return found
+
+
+def declared(body: Body) -> set[str]:
+    """The names that some statements declare, but not what is in them."""
+    return {str(node.name) for node in body if isinstance(node, Declare)}
 
 
 @dataclass
@@ -259,7 +254,7 @@ class Printer:
             case Comment():
                 self._line(f"// {node.text}", depth)
             case Scope():
-                self._braces(f"{node.head} " if node.head else "", node.body, depth)
+                self._braces("", node.body, depth)
             case Loop():
                 if node.before:
                     self._line(node.before, depth)

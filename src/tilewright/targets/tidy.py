@@ -18,6 +18,7 @@ from tilewright.targets.statements import (
     Scope,
     Statement,
     code,
+    declared,
     joined,
     used,
 )
@@ -108,11 +109,8 @@ def _asks_alike(before: Statement | None, node: Statement, steady: Collection[st
     [first], [second] = before.arms, node.arms
     if first.condition is None or first.condition != second.condition:
         return False
-    return first.condition.names <= set(steady) and not _declared(first.body) & used(second.body, True)
-
-
-def _declared(body: Body) -> set[str]:
-    return {str(node.name) for node in body if isinstance(node, Declare)}
+    meeting = declared(first.body) & (used(second.body) | declared(second.body))
+    return first.condition.names <= set(steady) and not meeting
 
 
 def tidy(body: Body, steady: Collection[str]) -> Body:

@@ -118,6 +118,9 @@ PIECES: dict[str, str] = {
 }
 """The functions that the text may call."""
 
+NEEDS = {name: (_REGISTERS[name.split("_")[2].partition("x")[0]][0],) for name in PIECES}
+"""The type that each of them names."""
+
 
 def _known() -> dict[tuple[str, str], tuple[Atomic, ...]]:
     found: dict[tuple[str, str], tuple[Atomic, ...]] = {}

@@ -12,7 +12,7 @@ from tilewright.ir.passed import passed_params
 from tilewright.targets.atoms import multiplied_without_tensor_cores
 from tilewright.targets.cuda.lowering import lower
 from tilewright.targets.cuda.prelude import DIALECT, prelude
-from tilewright.targets.cuda.spelling import CUDA_RULES
+from tilewright.targets.cuda.spelling import CUDA_RULES, SHARED_MEMORY
 from tilewright.targets.listing import Listing
 from tilewright.targets.simt.emitter import THREAD, SimtEmitter
 from tilewright.targets.statements import COLUMNS, Code, Printer, call, code, named, names_in, used
@@ -109,4 +109,4 @@ def _start(emitter: SimtEmitter) -> None:
         emitter.declare(kind, emitter.name(member.sym), found, comment=f"of {member.extent}", optional=True)
     if emitter.shared_bytes:
         align = math.lcm(16, *(op.align for op in kernel.walk() if isinstance(op, Shared)))
-        emitter.line(f"extern __shared__ __align__({align}) unsigned char shared_memory[];")
+        emitter.line(code("extern __shared__ __align__({}) unsigned char {}[];", align, SHARED_MEMORY))

@@ -329,6 +329,7 @@ _NEEDS: dict[str, tuple[str, ...]] = {
     **{f"float_to_{name}": (f"{name}_t",) for name in ("half", "bf16", "e4m3", "e5m2")},
     "double_to_half": ("half_t",),
     **wgmma.NEEDS,
+    **atomics.NEEDS,
 }
 """The pieces that a piece names; all others name none."""
 

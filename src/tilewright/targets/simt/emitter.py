@@ -18,7 +18,7 @@ from tilewright.symbolic.rebuilding import parts, symbols
 from tilewright.targets.cfamily import C_RULES, Dialect, Emitter
 from tilewright.targets.rules import RuleTable
 from tilewright.targets.simt.thread_values import Walk, extent, first_copy
-from tilewright.targets.statements import Branch, Code, Raw, Statement, code, named
+from tilewright.targets.statements import Branch, Code, Statement, code, named
 from tilewright.threads.distribution import Distribution
 
 SIMT_RULES = RuleTable("simt", C_RULES)
@@ -132,10 +132,10 @@ class SimtEmitter(Emitter):
         with self.loop("int", index, int(low), condition, before=before), self.loops(loops[1:], unroll):
             yield
 
-    def one_line(self, loops: Sequence[Sym], *statements: Statement | str) -> None:
+    def one_line(self, loops: Sequence[Sym], *statements: Statement) -> None:
         """Loops around statements; a single one shares the innermost loop's line if it fits."""
         with self.loops(loops):
-            self.add(*(Raw(each) if isinstance(each, str) else each for each in statements))
+            self.add(*statements)
 
     def participants(self, spread: Distribution, *, once: bool = False) -> Cond:
         """Which threads take part in an operation: those of its distribution; ``once``: one of its copies."""
