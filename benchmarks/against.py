@@ -57,10 +57,18 @@ class Worker:
 
     def ask(self, what: dict[str, Any]) -> dict[str, Any]:
         """Send one request, and wait for its answer."""
+        self.send(what)
+        return self.answer()
+
+    def send(self, what: dict[str, Any]) -> None:
+        """Send a request."""
         assert self._process.stdin is not None
-        assert self._process.stdout is not None
         self._process.stdin.write(f"{json.dumps(what)}\n")
         self._process.stdin.flush()
+
+    def answer(self) -> dict[str, Any]:
+        """Wait for the answer to the oldest request."""
+        assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             raise RuntimeError(f"the process ended with {self._process.wait()}")
@@ -121,7 +129,9 @@ def columns(row: dict[str, Any]) -> list[str]:
 
 def compare(workers: dict[str, Worker], name: str, shape: tuple[int, ...], rounds: int) -> dict[str, Any]:
     """Time one kernel of all trees in turns; ``speed`` is the median of the ratios within each round."""
-    made = {which: worker.ask({"make": name, "shape": shape}) for which, worker in workers.items()}
+    for worker in workers.values():  # they compile side by side
+        worker.send({"make": name, "shape": shape})
+    made = {which: worker.answer() for which, worker in workers.items()}
     wrong = {which: answer["failed"] for which, answer in made.items() if "failed" in answer}
     if wrong:
         return {"name": name, "shape": list(shape), "failed": str(wrong)}
