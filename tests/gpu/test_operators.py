@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.targets import elementary
 from tests.targets.operators import FLOATS, INTEGERS, compare, kernel_of, operands, outputs
 from tests.targets.test_outside import OTHERS, WAYS, numbers, padded, same, wanted
 from tests.targets.test_wide_integers import accumulated
@@ -22,6 +23,15 @@ def test_operators_are_numpys(dtype: tw.DType) -> None:
     made = {name: DeviceArray.of(array) for name, array in outputs(dtype, len(x)).items()}
     assert kernel_of(dtype, 64)(DeviceArray.of(x), DeviceArray.of(y), *made.values()).target == "cuda"
     compare(dtype, x, y, {name: array.host() for name, array in made.items()})
+
+
+@pytest.mark.parametrize("dtype", [tw.f32, tw.f64], ids=str)
+def test_functions_are_within_their_bounds(dtype: tw.DType) -> None:
+    x = elementary.points(dtype)
+    y: Any = DeviceArray.of(np.full((len(elementary.VERBS), x.size), 7, dtype.numpy))
+    bound = elementary.each.bind(names=tuple(elementary.VERBS))
+    assert bound(DeviceArray.of(x), y).target == "cuda"
+    elementary.check(dtype, x, y.host())
 
 
 @pytest.mark.parametrize("way", WAYS)

@@ -49,6 +49,30 @@ static inline double erf_f64(double y) {{
   return y != y ? y : y < 0 ? -made : y == 0 ? y : made;
 }}"""
 
+_LOG2_TEXT = """\
+static inline double log2_f64(double x) {
+  const bool subnormal = x < 2.2250738585072014e-308;
+  const long long bits = bits_of_f64(subnormal ? x * 4503599627370496.0 : x);
+  // x = m * 2**e with m in [sqrt(1/2), sqrt(2)), as in log.
+  const long long e = (bits - 0x3fe6a09e667f3bcdll) >> 52;
+  const double m = f64_of_bits(bits - (e << 52));
+  const double near = (double)(e - (subnormal ? 52 : 0)) + log_f64(m) * 1.4426950408889634;
+  return x > 0 && x < __builtin_inf() ? near : log_f64(x);
+}"""
+
+# What adding and subtracting 2**52 leaves is rounded to an integer, ties to even.
+_ROUND_TEXT = """\
+static inline double round_f64(double x) {
+  const double size = x < 0 ? -x : x, near = (size + 4503599627370496.0) - 4503599627370496.0;
+  return !(size < 4503599627370496.0) ? x : near == 0 ? x * 0.0 : x < 0 ? -near : near;
+}"""
+
+_FLOOR_TEXT = """\
+static inline double floor_f64(double x) {
+  const double near = round_f64(x);
+  return near > x ? near - 1.0 : near;
+}"""
+
 FLOATING = (
     Function("div", 2, FLOATS, np.divide, keeps_sign=all),
     Function("pow", 2, Domain(_powers), np.power, c="pow", ulp=4.0, keeps_sign=all),
@@ -60,4 +84,13 @@ FLOATING = (
     Function("rsqrt", 1, FLOATS, _rsqrt, ulp=1.5, keeps_sign=all),
     Function("tanh", 1, FLOATS, np.tanh, c="tanh", ulp=2.5),
     Function("erf", 1, FLOATS, _erf, c="erf", ulp=2.0, text=_ERF_TEXT, needs=("exp_f64",)),
+    Function(
+        *("log2", 1, FLOATS, lambda x: np.log2(x.astype(np.float64)).astype(x.dtype)),
+        c="log2",
+        ulp=2.0,
+        text=_LOG2_TEXT,
+        needs=("log_f64", "f64_bits"),
+    ),
+    Function("round", 1, FLOATS, np.rint, c="rint", text=_ROUND_TEXT, keeps_sign=all),
+    Function("floor", 1, FLOATS, np.floor, c="floor", text=_FLOOR_TEXT, needs=("round_f64",), keeps_sign=all),
 )

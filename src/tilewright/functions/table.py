@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tilewright.functions.arithmetic import ARITHMETIC
+from tilewright.functions.circle import CIRCLE
 from tilewright.functions.floats import FLOATING
 from tilewright.functions.function import Function
 
-FUNCTIONS: dict[str, Function] = {row.name: row for row in (*ARITHMETIC, *FLOATING)}
+FUNCTIONS: dict[str, Function] = {row.name: row for row in (*ARITHMETIC, *FLOATING, *CIRCLE)}

@@ -14,14 +14,21 @@ from tilewright.lang.verbs import inline, verb
 
 __all__ = [
     "absolute",
+    "clamp",
+    "cos",
     "erf",
     "exp",
     "exp2",
+    "floor",
     "fma",
     "log",
+    "log2",
     "maximum",
     "minimum",
+    "round",
     "rsqrt",
+    "sigmoid",
+    "sin",
     "sqrt",
     "tanh",
     "where",
@@ -98,6 +105,110 @@ def erf(x: Fragment | Number | Scalar) -> Any:
         [-0.1587000..., 0.0, 0.8413000...]
     """
     return _made("erf", x)
+
+
+@verb
+def sin(x: Fragment | Number | Scalar) -> Any:
+    """The sine of x in radians, within 2 units in the last place for x of every size; NaN for infinities.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", Y="N")
+        ... def turned(X, Y):
+        ...     x = tw.load(X.tile((32,), (0,)).partition((32,)))
+        ...     y = tw.load(Y.tile((32,), (0,)).partition((32,)))
+        ...     tw.copy(x * tw.cos(y) - tw.floor(x) * tw.sin(y), Y.tile((32,), (0,)))
+        >>> x, y = np.float32([1, 2]), np.float32([0, 1e9])
+        >>> turned(x, y, target="reference").target
+        'reference'
+        >>> bool(np.abs(y - [1, 2 * np.cos(1e9) - 2 * np.sin(1e9)]).max() < 1e-6)
+        True
+    """
+    return _made("sin", x)
+
+
+@verb
+def cos(x: Fragment | Number | Scalar) -> Any:
+    """The cosine of x in radians; see `sin`."""
+    return _made("cos", x)
+
+
+@verb
+def log2(x: Fragment | Number | Scalar) -> Any:
+    """The logarithm to base 2; see `floor`."""
+    return _made("log2", x)
+
+
+@verb
+def floor(x: Fragment | Number) -> Any:
+    """The greatest integer that is not above x, as a float; of floats.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", Y="N")
+        ... def exponent(X, Y):
+        ...     x = tw.load(X.tile((32,), (0,)).partition((32,)))
+        ...     tw.copy(tw.floor(tw.log2(x)), Y.tile((32,), (0,)))
+        >>> y = np.empty(3, np.float32)
+        >>> exponent(np.float32([0.75, 8, 1000]), y, target="reference").target
+        'reference'
+        >>> y.tolist()
+        [-1.0, 3.0, 9.0]
+    """
+    return _made("floor", x)
+
+
+@verb
+def round(x: Fragment | Number) -> Any:  # noqa: A001
+    """The nearest integer, as a float, ties to the even one; of floats.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", Q="N", scale=tw.f32)
+        ... def quantise(X, Q, scale):
+        ...     x = tw.load(X.tile((32,), (0,)).partition((32,)))
+        ...     tw.copy(tw.clamp(tw.round(x / scale), -127, 127).to(tw.i8), Q.tile((32,), (0,)))
+        >>> q = np.empty(4, np.int8)
+        >>> quantise(np.float32([0.5, 1.5, -2.6, 1e6]), q, 1.0, target="reference").target
+        'reference'
+        >>> q.tolist()
+        [0, 2, -3, 127]
+    """
+    return _made("round", x)
+
+
+@verb
+def clamp(x: Any, low: Any, high: Any) -> Any:
+    """``minimum(maximum(x, low), high)``: what of ``[low, high]`` is nearest to x; NaN stays; see `round`."""
+    return minimum(maximum(x, low), high)
+
+
+@verb
+def sigmoid(x: Fragment | Number) -> Any:
+    """``1 / (1 + e ** -x)``, within 5 units in the last place, and without overflow; of floats.
+
+    Types narrower than f32 compute in f32 and round once.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def swish(X):
+        ...     x = tw.load(X.tile((32,), (0,)).partition((32,)))
+        ...     tw.copy(x * tw.sigmoid(x), X.tile((32,), (0,)))
+        >>> x = np.float32([-1000, 0, 1000])
+        >>> swish(x, target="reference").target
+        'reference'
+        >>> x.tolist()
+        [-0.0, 0.0, 1000.0]
+    """
+    wide = x.to("f32") if x.dtype.bits < 32 and x.dtype.is_float else x
+    small = exp(-absolute(wide))
+    made = where(wide < 0, small, 1.0) / (1.0 + small)
+    return made if wide is x else made.to(x.dtype)
 
 
 @verb
