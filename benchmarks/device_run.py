@@ -225,6 +225,7 @@ def parts(quick: bool) -> list[Part]:
         _benchmark("launch_overhead", 60, *hurry),
         _benchmark("startup", 120, *hurry),
         _benchmark("gemm_cuda", 240, *hurry),
+        _benchmark("hopper_dtypes", 150, *hurry),
         _benchmark("im2col", 60, *hurry),
         _benchmark("levels", 150, *hurry),
         _benchmark("attention", 150, *hurry),

@@ -135,7 +135,15 @@ def filled(shape: tuple[int, int], element: DType, transposed: bool = False) -> 
 
 
 def torch_dtype(element: DType) -> torch.dtype:
-    names = {"f16": "float16", "bf16": "bfloat16", "f32": "float32", "i8": "int8", "i32": "int32"}
+    names = {
+        "f16": "float16",
+        "bf16": "bfloat16",
+        "f32": "float32",
+        "i8": "int8",
+        "i32": "int32",
+        "f8e4m3": "float8_e4m3fn",
+        "f8e5m2": "float8_e5m2",
+    }
     found: torch.dtype = getattr(torch, names[element.name])
     return found
 
@@ -165,9 +173,10 @@ def spaced(extent: int, count: int) -> list[int]:
 
 
 def host(tensor: torch.Tensor, element: DType) -> Any:
-    """A NumPy array of the same numbers, bf16 too."""
-    if element.name == "bf16":
-        return tensor.contiguous().view(torch.int16).cpu().numpy().view(element.numpy)
+    """A NumPy array of the same numbers, bf16 and 8-bit floats too."""
+    raw = {"bf16": torch.int16, "f8e4m3": torch.int8, "f8e5m2": torch.int8}.get(element.name)
+    if raw is not None:
+        return tensor.contiguous().view(raw).cpu().numpy().view(element.numpy)
     return tensor.cpu().numpy()
 
 

@@ -3,6 +3,7 @@
     python examples/03_hopper_gemm.py [--small]
 
 One warpgroup loads tiles into a ring of stages, two multiply; the next tile's loads run under the epilogue.
+A and B are of any dtype that wgmma multiplies: 16 bits, f32 as tf32, 8-bit floats, bytes.
 Ragged M, N and K are cut by TMA.  The rows of A and B must lie multiples of 16 bytes apart; where those of C
 are no multiples of 16 bytes, C is written from registers, because TMA stores 16 bytes as a whole.  Without a
 GPU the kernel is compiled for sm_90a all the same.
@@ -21,7 +22,7 @@ from tilewright.tune.trial import OURS, Trial
 
 WARPS = 4  # of a warpgroup
 GROUPS = 2  # warpgroups that multiply
-COLUMNS = 64  # 16-bit elements in a row of 128 bytes, which is what the swizzle takes
+ROW_BYTES = 128  # of a row in shared memory, which is what the swizzle takes
 
 
 def tile_order(index, tiles_m, tiles_n, group):
@@ -34,9 +35,9 @@ def tile_order(index, tiles_m, tiles_n, group):
 
 
 @tw.kernel(A="M K", B="N K", C="M N")
-def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group):
-    rows, tile_n, tile_k = mma.tile[0], mma.tile[1], COLUMNS
-    tile_m = GROUPS * rows
+def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group, period=None):
+    rows, tile_n, tile_k = mma.tile[0], mma.tile[1], ROW_BYTES // A.dtype.bytes
+    tile_m, columns = GROUPS * rows, ROW_BYTES // C.dtype.bytes
     block = tw.block_index(blocks)
     tiles_m, tiles_n = tw.ceil_div(C.shape, (tile_m, tile_n))
     steps = tw.ceil_div(A.shape[1], tile_k)
@@ -45,7 +46,7 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group):
 
     sA = tw.shared((stages, GROUPS, rows, tile_k), A.dtype, swizzle=128)
     sB = tw.shared((stages, tile_n, tile_k), B.dtype, swizzle=128)
-    sC = tw.shared((GROUPS, buffers, rows, COLUMNS), C.dtype, swizzle=128)
+    sC = tw.shared((GROUPS, buffers, rows, columns), C.dtype, swizzle=128)
     full = tw.hopper.mbarrier(stages, arrivals=1)
     empty = tw.hopper.mbarrier(stages, arrivals=GROUPS * WARPS)
     tw.barrier()
@@ -66,6 +67,7 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group):
             for turn in tw.range(turns):
                 m, n = tile_order(block + turn * blocks, tiles_m, tiles_n, group)
                 acc = tw.accumulator(mma)
+                total = tw.accumulator(mma) if period else acc
                 for k in tw.range(steps, provenance="mainloop"):
                     step = tw.let(turn * steps + k)
                     stage = tw.let(step % stages)
@@ -76,23 +78,31 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group):
                     tw.hopper.mma_wait(1)  # the step before this one has left its stage
                     with tw.when(k > 0):
                         tw.hopper.arrive(empty[(step - 1) % stages], each="warp")
+                    if period:  # acc keeps few bits: add it to a sum that keeps all of f32's
+                        with tw.when((k + 1) % period == 0):
+                            tw.hopper.mma_wait(0)
+                            total.assign(total + acc)
+                            tw.fill(acc, 0)
                 tw.hopper.mma_wait(0)
                 with tw.when(steps > 0):
                     tw.hopper.arrive(empty[(turn * steps + steps - 1) % stages], each="warp")
 
-                for j in tw.unroll(tile_n // COLUMNS):
-                    part = slice(j * COLUMNS, (j + 1) * COLUMNS)
+                if period and period > 1:
+                    total.assign(total + acc)
+
+                for j in tw.unroll(tile_n // columns):
+                    part = slice(j * columns, (j + 1) * columns)
                     if store_by_tma is not True:
-                        place = (m * GROUPS + g, n * (tile_n // COLUMNS) + j)
-                        tw.copy(acc[:, part], C.tile((rows, COLUMNS), place))
+                        place = (m * GROUPS + g, n * (tile_n // columns) + j)
+                        tw.copy(total[:, part], C.tile((rows, columns), place))
                         continue
                     buffer = sC[g, j % buffers]
                     tw.hopper.bulk_wait(buffers - 1)  # the store before the last has left its buffer
                     tw.role_barrier(1 + g, threads=mma.threads)
-                    tw.copy(acc[:, part], buffer)
+                    tw.copy(total[:, part], buffer)
                     tw.hopper.fence_async()
                     tw.role_barrier(1 + g, threads=mma.threads)
-                    tw.hopper.tma_store(buffer, C, (m * tile_m + g * rows, n * tile_n + j * COLUMNS))
+                    tw.hopper.tma_store(buffer, C, (m * tile_m + g * rows, n * tile_n + j * columns))
                     tw.hopper.bulk_commit()
             tw.hopper.bulk_wait(0)
 
@@ -100,34 +110,55 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group):
 STAGES = {192: (4, 3), 256: (4, 2), 128: (6, 2), 64: (8, 1)}
 """Columns of a tile -> stages of the ring, buffers of each warpgroup's epilogue: what shared memory holds."""
 
+OUT = {"f32": tw.f32, "f8e4m3": tw.bf16, "f8e5m2": tw.bf16, "i8": tw.i32, "u8": tw.i32}
+"""The dtype of C that `attempt` asks for, where it is not that of A."""
 
-def bind(dtype, shape=None, *, columns=256, stages=None, blocks=132, group=8):
-    """The kernel with tiles of 128 x ``columns`` x 64; two warpgroups multiply 64 rows each.
+PROMOTED = (128, 64)
+"""Columns with which two accumulators fit into the registers."""
+
+
+def bind(dtype, shape=None, *, columns=None, stages=None, blocks=132, group=8, period=None):
+    """The kernel with tiles of 128 x ``columns`` by 128 bytes; two warpgroups multiply 64 rows each.
 
     With a shape, the rest is chosen: the columns with which the H200's 132 multiprocessors finish first, and
     as many blocks as finish together.  A step takes 4 cycles per column, or 2.2 for each row of A and B that
-    the second-level cache must deliver.
+    the second-level cache must deliver: of all dtypes, for the tensor cores take as many bytes of each.
+
+    Args:
+        dtype: of A and B.
+        shape: extents (M, N, K).
+        columns: of a tile.
+        stages: of the ring.
+        blocks: in flight.
+        group: rows of tiles that follow each other.
+        period: steps after which sums are added to others in f32, for 8-bit floats; None: never.
     """
+    known = (columns,) if columns else PROMOTED if period else tuple(STAGES)
+    columns = columns or (128 if period else 256)
     if shape is not None:
-        tiles = {columns: tw.ceil_div(shape[0], 128) * tw.ceil_div(shape[1], columns) for columns in STAGES}
+        tiles = {columns: tw.ceil_div(shape[0], 128) * tw.ceil_div(shape[1], columns) for columns in known}
         turns = {columns: max(tw.ceil_div(count, 132), 1) for columns, count in tiles.items()}
-        columns = min(STAGES, key=lambda columns: turns[columns] * max(4 * columns, 2.2 * (128 + columns)))
+        columns = min(known, key=lambda columns: turns[columns] * max(4 * columns, 2.2 * (128 + columns)))
         blocks = tw.ceil_div(tiles[columns], turns[columns])
     most, buffers = STAGES[columns]
     mma = tw.TiledMma(tw.atoms.wgmma(dtype, columns))
-    return hopper_gemm.bind(mma=mma, stages=stages or most, buffers=buffers, blocks=blocks, group=group)
+    fixed = {"mma": mma, "stages": stages or most, "buffers": buffers, "blocks": blocks, "group": group}
+    return hopper_gemm.bind(**fixed, **({"period": period} if period else {}))
 
 
 SHAPES = ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (8192, 14336, 4096))
 SMALL = ((512, 768, 320), (136, 264, 72))
 
 
-def attempt(dtype, shape):
+def attempt(dtype, shape, period=None):
     """Run the kernel, verify every element, and print the time of a call."""
     m, n, k = shape
-    bound = bind(dtype, shape)
-    mma = bound.constants["mma"]
-    trial = Trial(bound, operands("random", dtype, shape, layout="nt"), "cuda", mma.atom, f"{m}x{n}x{k}")
+    bound = bind(dtype, shape, period=period)
+    atom, made = bound.constants["mma"].atom, operands("random", dtype, shape, layout="nt")
+    about = f"{m}x{n}x{k}" + (f", promoted every {period} steps" if period else "")
+    trial = Trial(
+        bound, made, "cuda", atom, about, OUT.get(dtype.name), period and period * ROW_BYTES // dtype.bytes
+    )
     executable, _ = trial.run()
     assert executable.target == "cuda", f"{executable.target} ran instead of cuda"
     comparison = trial.verify()
@@ -145,9 +176,11 @@ def main():
         compiled = bind(tw.bf16).compile(spec, spec, spec, target="cuda", arch="sm_90a")
         print(f"no GPU here; compiled for {compiled.arch}: {dict(compiled.resources)}")
         return
-    for dtype in (tw.bf16, tw.f16):
+    for dtype in (tw.bf16, tw.f16, tw.f32, tw.f8e4m3, tw.i8):
         for shape in SMALL if asked.small else SHAPES:
             attempt(dtype, shape)
+            if dtype is tw.f8e4m3:
+                attempt(dtype, shape, period=1)
 
 
 if __name__ == "__main__":

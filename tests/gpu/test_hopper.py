@@ -39,3 +39,31 @@ def test_two_hundred_random_shapes(group: int) -> None:
         assert executable.target == "cuda"
         comparison = trial.verify()
         assert comparison.ok, f"{dtype} {shape} {choices}: {comparison}"
+
+
+@pytest.mark.parametrize("seed", range(8))
+@pytest.mark.parametrize(
+    ("dtype", "out", "period"),
+    [
+        (tw.f32, tw.f32, None),
+        (tw.f8e4m3, tw.bf16, None),
+        (tw.f8e4m3, tw.bf16, 1),
+        (tw.f8e5m2, tw.f32, 3),
+        (tw.i8, tw.i32, None),
+        (tw.u8, tw.i32, None),
+    ],
+    ids=str,
+)
+def test_every_dtype_that_wgmma_multiplies(dtype, out, period, seed) -> None:
+    draw = random.Random(seed)
+    unit = 16 // dtype.bytes
+    shape = draw.randint(1, 500), 4 * draw.randint(1, 150), unit * draw.randint(1, 1500 // unit)
+    columns = draw.choice(EXAMPLE["PROMOTED" if period else "STAGES"])
+    bound = EXAMPLE["bind"](dtype, columns=columns, blocks=draw.choice((1, 7, 132)), period=period)
+    made = operands("random", dtype, shape, layout="nt", seed=seed)
+    products = period and period * EXAMPLE["ROW_BYTES"] // dtype.bytes
+    trial = Trial(bound, made, "cuda", bound.constants["mma"].atom, str(columns), out, products)
+    executable, _ = trial.run()
+    assert executable.target == "cuda"
+    comparison = trial.verify()
+    assert comparison.ok, f"{dtype} {shape} {columns}: {comparison}"

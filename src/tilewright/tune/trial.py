@@ -46,6 +46,7 @@ class Trial:
         atom: the MMA atom it multiplies with; says how it adds up.
         about: what tells this kernel from others, for its name, e.g. ``"192x256x256, fma.f32.f32"``.
         out: dtype of C; default: that of the library's GEMM.
+        period: products after which the kernel adds its sums to others in f32; None: never.
 
     Example:
         >>> from tilewright.dtypes import f32
@@ -63,11 +64,13 @@ class Trial:
         atom: MmaAtom,
         about: str,
         out: DType | None = None,
+        period: int | None = None,
     ) -> None:
         self.bound = bound
         self.operands = operands
         self.target = target
         self.atom = atom
+        self.period = period
         self.dtype = dtype(operands.a.dtype)
         self.out_dtype = out or output_dtype(self.dtype)
         self.name = f"{bound.program.name}<{target}, {self.dtype}, {about}>"
@@ -119,7 +122,7 @@ class Trial:
     def verify(self) -> Comparison:
         """Compare every element of C with a reference of higher precision."""
         made = self.operands
-        return compare_gemm(made.a, made.b, self.result(), Accumulation.of(self.atom))
+        return compare_gemm(made.a, made.b, self.result(), Accumulation.of(self.atom, self.period))
 
     def rivals(self) -> dict[str, Callable[[], object]]:
         """The libraries that a user would call instead, on the same matrices; by name."""

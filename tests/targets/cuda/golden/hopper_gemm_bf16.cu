@@ -138,24 +138,24 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
   const int tid = threadIdx.x;
   const int block = blockIdx.x;  // of 132
   extern __shared__ __align__(1024) unsigned char shared_memory[];
-  // 03_hopper_gemm.py:46: sA: bf16 4x2x64x64
+  // 03_hopper_gemm.py:47: sA: bf16 4x2x64x64
   bf16_t* const sA = (bf16_t*)shared_memory;
-  // 03_hopper_gemm.py:47: sB: bf16 4x256x64
+  // 03_hopper_gemm.py:48: sB: bf16 4x256x64
   bf16_t* const sB = (bf16_t*)(shared_memory + 65536);
-  // 03_hopper_gemm.py:48: sC: bf16 2x2x64x64
+  // 03_hopper_gemm.py:49: sC: bf16 2x2x64x64
   bf16_t* const sC = (bf16_t*)(shared_memory + 196608);
-  // 03_hopper_gemm.py:49: full: 4 barriers of 1 arrivals
+  // 03_hopper_gemm.py:50: full: 4 barriers of 1 arrivals
   mbarrier_t* const full = (mbarrier_t*)(shared_memory + 229376);
   if (tid == 0) mbarrier_init(full, 4, 1);
-  // 03_hopper_gemm.py:50: empty: 4 barriers of 8 arrivals
+  // 03_hopper_gemm.py:51: empty: 4 barriers of 8 arrivals
   mbarrier_t* const empty = (mbarrier_t*)(shared_memory + 229408);
   if (tid == 0) mbarrier_init(empty, 4, 8);
-  // 03_hopper_gemm.py:51: barrier
+  // 03_hopper_gemm.py:52: barrier
   __syncthreads();
-  // 03_hopper_gemm.py:53: warps 0 to 3
+  // 03_hopper_gemm.py:54: warps 0 to 3
   if (tid < 128) {
     set_registers_down<40>();
-    // 03_hopper_gemm.py:53: warp 0
+    // 03_hopper_gemm.py:54: warp 0
     if (tid < 32) {
       const int turn_end = ((M / 128)*(N / 256) - block + 131) / 132;
       for (int turn = 0; turn < turn_end; ++turn) {
@@ -167,21 +167,21 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
         for (int k = 0; k < k_end; ++k) {
           const int step = (K / 64)*turn + k;
           const int stage = step % 4;
-          // 03_hopper_gemm.py:59: wait for empty
+          // 03_hopper_gemm.py:60: wait for empty
           mbarrier_wait(empty + stage, -((step / 4) % 2) + 1);
-          // 03_hopper_gemm.py:60: full waits for 49152 bytes
+          // 03_hopper_gemm.py:61: full waits for 49152 bytes
           if (tid == 0) {
             mbarrier_arrive_expect(full + stage, 49152);
-            // 03_hopper_gemm.py:61: A -> sA_merged, by TMA
+            // 03_hopper_gemm.py:62: A -> sA_merged, by TMA
             tma_load_2d(&A_map, sA + 8192*stage, full + stage, 64*k, 128*m);
-            // 03_hopper_gemm.py:62: B -> sB_slice, by TMA
+            // 03_hopper_gemm.py:63: B -> sB_slice, by TMA
             tma_load_2d(&B_map, sB + 16384*stage, full + stage, 64*k, 256*n);
           }
         }
       }
     }
   }
-  // 03_hopper_gemm.py:65: warps 4 to 7
+  // 03_hopper_gemm.py:66: warps 4 to 7
   else if (tid < 256) {
     set_registers_up<232>();
     const int tid = threadIdx.x - 128;
@@ -191,49 +191,49 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       const int rows_1 = min_int((M / 128) - band_1, 8);
       const int m_1 = (((132*turn_1 + block) % (8*(N / 256))) % rows_1) + band_1;
       const int n_1 = ((132*turn_1 + block) % (8*(N / 256))) / rows_1;
-      // 03_hopper_gemm.py:68: acc: f32 64x256, 128 per thread
+      // 03_hopper_gemm.py:69: acc: f32 64x256, 128 per thread
       float acc[128] = {};
       const int k_1_end = K / 64;
       for (int k_1 = 0; k_1 < k_1_end; ++k_1) {
         const int step_1 = (K / 64)*turn_1 + k_1;
         const int stage_1 = step_1 % 4;
-        // 03_hopper_gemm.py:72: wait for full
+        // 03_hopper_gemm.py:74: wait for full
         mbarrier_wait(full + stage_1, (step_1 / 4) % 2);
-        // 03_hopper_gemm.py:73: registers are ready
+        // 03_hopper_gemm.py:75: registers are ready
         mma_fence();
-        // 03_hopper_gemm.py:74: acc += sA_slice_1 * sB_slice_1, by wgmma.m64n256k16.f32.bf16
+        // 03_hopper_gemm.py:76: acc += sA_slice_1 * sB_slice_1, by wgmma.m64n256k16.f32.bf16
         {
           const descriptor_t a = descriptor(sA + 8192*stage_1);
           const descriptor_t b = descriptor(sB + 16384*stage_1);
           #pragma unroll
           for (int i = 0; i < 4; ++i) wgmma_m64n256k16_bf16(acc, a + 2*i, b + 2*i);
         }
-        // 03_hopper_gemm.py:75: close the group of MMAs
+        // 03_hopper_gemm.py:77: close the group of MMAs
         mma_commit();
-        // 03_hopper_gemm.py:76: wait until at most 1 groups of MMAs are unfinished
+        // 03_hopper_gemm.py:78: wait until at most 1 groups of MMAs are unfinished
         mma_wait<1>();
         if (0 < k_1) {
-          // 03_hopper_gemm.py:78: each warp arrives at empty
+          // 03_hopper_gemm.py:80: each warp arrives at empty
           __syncwarp();
           if (tid % 32 == 0) mbarrier_arrive(empty + (step_1 + 3) % 4);
         }
       }
-      // 03_hopper_gemm.py:79: wait until at most 0 groups of MMAs are unfinished
+      // 03_hopper_gemm.py:86: wait until at most 0 groups of MMAs are unfinished
       mma_wait<0>();
       if (0 < K / 64) {
-        // 03_hopper_gemm.py:81: each warp arrives at empty
+        // 03_hopper_gemm.py:88: each warp arrives at empty
         __syncwarp();
         if (tid % 32 == 0) mbarrier_arrive(empty + 3);
       }
-      // 03_hopper_gemm.py:90: wait until at most 1 groups of stores read shared memory
+      // 03_hopper_gemm.py:100: wait until at most 1 groups of stores read shared memory
       if (tid == 0) bulk_wait<1>();
-      // 03_hopper_gemm.py:91: barrier 1 of 128 threads
+      // 03_hopper_gemm.py:101: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // 03_hopper_gemm.py:92: part = acc[0:64, 0:64]
+      // 03_hopper_gemm.py:102: part = acc[0:64, 0:64]
       float part[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part[i] = acc[i];
-      // 03_hopper_gemm.py:92: part -> buffer, 4 matrices at a time
+      // 03_hopper_gemm.py:102: part -> buffer, 4 matrices at a time
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -246,25 +246,25 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // 03_hopper_gemm.py:93: let TMA and the tensor cores see shared memory
+      // 03_hopper_gemm.py:103: let TMA and the tensor cores see shared memory
       fence_async();
-      // 03_hopper_gemm.py:94: barrier 1 of 128 threads
+      // 03_hopper_gemm.py:104: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // 03_hopper_gemm.py:95: buffer -> C, by TMA
+      // 03_hopper_gemm.py:105: buffer -> C, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC, 256*n_1, 128*m_1);
-        // 03_hopper_gemm.py:96: close the group of stores
+        // 03_hopper_gemm.py:106: close the group of stores
         bulk_commit();
-        // 03_hopper_gemm.py:90: wait until at most 1 groups of stores read shared memory
+        // 03_hopper_gemm.py:100: wait until at most 1 groups of stores read shared memory
         bulk_wait<1>();
       }
-      // 03_hopper_gemm.py:91: barrier 1 of 128 threads
+      // 03_hopper_gemm.py:101: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // 03_hopper_gemm.py:92: part_1 = acc[0:64, 64:128]
+      // 03_hopper_gemm.py:102: part_1 = acc[0:64, 64:128]
       float part_1[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_1[i] = acc[i + 32];
-      // 03_hopper_gemm.py:92: part_1 -> buffer_1, 4 matrices at a time
+      // 03_hopper_gemm.py:102: part_1 -> buffer_1, 4 matrices at a time
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -277,25 +277,25 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // 03_hopper_gemm.py:93: let TMA and the tensor cores see shared memory
+      // 03_hopper_gemm.py:103: let TMA and the tensor cores see shared memory
       fence_async();
-      // 03_hopper_gemm.py:94: barrier 1 of 128 threads
+      // 03_hopper_gemm.py:104: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // 03_hopper_gemm.py:95: buffer_1 -> C, by TMA
+      // 03_hopper_gemm.py:105: buffer_1 -> C, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 4096, 256*n_1 + 64, 128*m_1);
-        // 03_hopper_gemm.py:96: close the group of stores
+        // 03_hopper_gemm.py:106: close the group of stores
         bulk_commit();
-        // 03_hopper_gemm.py:90: wait until at most 1 groups of stores read shared memory
+        // 03_hopper_gemm.py:100: wait until at most 1 groups of stores read shared memory
         bulk_wait<1>();
       }
-      // 03_hopper_gemm.py:91: barrier 1 of 128 threads
+      // 03_hopper_gemm.py:101: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // 03_hopper_gemm.py:92: part_2 = acc[0:64, 128:192]
+      // 03_hopper_gemm.py:102: part_2 = acc[0:64, 128:192]
       float part_2[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_2[i] = acc[i + 64];
-      // 03_hopper_gemm.py:92: part_2 -> buffer_2, 4 matrices at a time
+      // 03_hopper_gemm.py:102: part_2 -> buffer_2, 4 matrices at a time
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -308,25 +308,25 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // 03_hopper_gemm.py:93: let TMA and the tensor cores see shared memory
+      // 03_hopper_gemm.py:103: let TMA and the tensor cores see shared memory
       fence_async();
-      // 03_hopper_gemm.py:94: barrier 1 of 128 threads
+      // 03_hopper_gemm.py:104: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // 03_hopper_gemm.py:95: buffer_2 -> C, by TMA
+      // 03_hopper_gemm.py:105: buffer_2 -> C, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC, 256*n_1 + 128, 128*m_1);
-        // 03_hopper_gemm.py:96: close the group of stores
+        // 03_hopper_gemm.py:106: close the group of stores
         bulk_commit();
-        // 03_hopper_gemm.py:90: wait until at most 1 groups of stores read shared memory
+        // 03_hopper_gemm.py:100: wait until at most 1 groups of stores read shared memory
         bulk_wait<1>();
       }
-      // 03_hopper_gemm.py:91: barrier 1 of 128 threads
+      // 03_hopper_gemm.py:101: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // 03_hopper_gemm.py:92: part_3 = acc[0:64, 192:256]
+      // 03_hopper_gemm.py:102: part_3 = acc[0:64, 192:256]
       float part_3[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_3[i] = acc[i + 96];
-      // 03_hopper_gemm.py:92: part_3 -> buffer_3, 4 matrices at a time
+      // 03_hopper_gemm.py:102: part_3 -> buffer_3, 4 matrices at a time
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -339,21 +339,21 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // 03_hopper_gemm.py:93: let TMA and the tensor cores see shared memory
+      // 03_hopper_gemm.py:103: let TMA and the tensor cores see shared memory
       fence_async();
-      // 03_hopper_gemm.py:94: barrier 1 of 128 threads
+      // 03_hopper_gemm.py:104: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // 03_hopper_gemm.py:95: buffer_3 -> C, by TMA
+      // 03_hopper_gemm.py:105: buffer_3 -> C, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 4096, 256*n_1 + 192, 128*m_1);
-        // 03_hopper_gemm.py:96: close the group of stores
+        // 03_hopper_gemm.py:106: close the group of stores
         bulk_commit();
       }
     }
-    // 03_hopper_gemm.py:97: wait until at most 0 groups of stores read shared memory
+    // 03_hopper_gemm.py:107: wait until at most 0 groups of stores read shared memory
     if (tid == 0) bulk_wait<0>();
   }
-  // 03_hopper_gemm.py:65: warps 8 to 11
+  // 03_hopper_gemm.py:66: warps 8 to 11
   else {
     set_registers_up<232>();
     const int tid = threadIdx.x - 256;
@@ -363,49 +363,49 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       const int rows_2 = min_int((M / 128) - band_2, 8);
       const int m_2 = (((132*turn_2 + block) % (8*(N / 256))) % rows_2) + band_2;
       const int n_2 = ((132*turn_2 + block) % (8*(N / 256))) / rows_2;
-      // 03_hopper_gemm.py:68: acc_1: f32 64x256, 128 per thread
+      // 03_hopper_gemm.py:69: acc_1: f32 64x256, 128 per thread
       float acc_1[128] = {};
       const int k_2_end = K / 64;
       for (int k_2 = 0; k_2 < k_2_end; ++k_2) {
         const int step_2 = (K / 64)*turn_2 + k_2;
         const int stage_2 = step_2 % 4;
-        // 03_hopper_gemm.py:72: wait for full
+        // 03_hopper_gemm.py:74: wait for full
         mbarrier_wait(full + stage_2, (step_2 / 4) % 2);
-        // 03_hopper_gemm.py:73: registers are ready
+        // 03_hopper_gemm.py:75: registers are ready
         mma_fence();
-        // 03_hopper_gemm.py:74: acc_1 += sA_slice_2 * sB_slice_2, by wgmma.m64n256k16.f32.bf16
+        // 03_hopper_gemm.py:76: acc_1 += sA_slice_2 * sB_slice_2, by wgmma.m64n256k16.f32.bf16
         {
           const descriptor_t a = descriptor(sA + 8192*stage_2 + 4096);
           const descriptor_t b = descriptor(sB + 16384*stage_2);
           #pragma unroll
           for (int i = 0; i < 4; ++i) wgmma_m64n256k16_bf16(acc_1, a + 2*i, b + 2*i);
         }
-        // 03_hopper_gemm.py:75: close the group of MMAs
+        // 03_hopper_gemm.py:77: close the group of MMAs
         mma_commit();
-        // 03_hopper_gemm.py:76: wait until at most 1 groups of MMAs are unfinished
+        // 03_hopper_gemm.py:78: wait until at most 1 groups of MMAs are unfinished
         mma_wait<1>();
         if (0 < k_2) {
-          // 03_hopper_gemm.py:78: each warp arrives at empty
+          // 03_hopper_gemm.py:80: each warp arrives at empty
           __syncwarp();
           if (tid % 32 == 0) mbarrier_arrive(empty + (step_2 + 3) % 4);
         }
       }
-      // 03_hopper_gemm.py:79: wait until at most 0 groups of MMAs are unfinished
+      // 03_hopper_gemm.py:86: wait until at most 0 groups of MMAs are unfinished
       mma_wait<0>();
       if (0 < K / 64) {
-        // 03_hopper_gemm.py:81: each warp arrives at empty
+        // 03_hopper_gemm.py:88: each warp arrives at empty
         __syncwarp();
         if (tid % 32 == 0) mbarrier_arrive(empty + 3);
       }
-      // 03_hopper_gemm.py:90: wait until at most 1 groups of stores read shared memory
+      // 03_hopper_gemm.py:100: wait until at most 1 groups of stores read shared memory
       if (tid == 0) bulk_wait<1>();
-      // 03_hopper_gemm.py:91: barrier 2 of 128 threads
+      // 03_hopper_gemm.py:101: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // 03_hopper_gemm.py:92: part_4 = acc_1[0:64, 0:64]
+      // 03_hopper_gemm.py:102: part_4 = acc_1[0:64, 0:64]
       float part_4[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_4[i] = acc_1[i];
-      // 03_hopper_gemm.py:92: part_4 -> buffer_4, 4 matrices at a time
+      // 03_hopper_gemm.py:102: part_4 -> buffer_4, 4 matrices at a time
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -418,25 +418,25 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // 03_hopper_gemm.py:93: let TMA and the tensor cores see shared memory
+      // 03_hopper_gemm.py:103: let TMA and the tensor cores see shared memory
       fence_async();
-      // 03_hopper_gemm.py:94: barrier 2 of 128 threads
+      // 03_hopper_gemm.py:104: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // 03_hopper_gemm.py:95: buffer_4 -> C, by TMA
+      // 03_hopper_gemm.py:105: buffer_4 -> C, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 8192, 256*n_2, 128*m_2 + 64);
-        // 03_hopper_gemm.py:96: close the group of stores
+        // 03_hopper_gemm.py:106: close the group of stores
         bulk_commit();
-        // 03_hopper_gemm.py:90: wait until at most 1 groups of stores read shared memory
+        // 03_hopper_gemm.py:100: wait until at most 1 groups of stores read shared memory
         bulk_wait<1>();
       }
-      // 03_hopper_gemm.py:91: barrier 2 of 128 threads
+      // 03_hopper_gemm.py:101: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // 03_hopper_gemm.py:92: part_5 = acc_1[0:64, 64:128]
+      // 03_hopper_gemm.py:102: part_5 = acc_1[0:64, 64:128]
       float part_5[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_5[i] = acc_1[i + 32];
-      // 03_hopper_gemm.py:92: part_5 -> buffer_5, 4 matrices at a time
+      // 03_hopper_gemm.py:102: part_5 -> buffer_5, 4 matrices at a time
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -449,25 +449,25 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // 03_hopper_gemm.py:93: let TMA and the tensor cores see shared memory
+      // 03_hopper_gemm.py:103: let TMA and the tensor cores see shared memory
       fence_async();
-      // 03_hopper_gemm.py:94: barrier 2 of 128 threads
+      // 03_hopper_gemm.py:104: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // 03_hopper_gemm.py:95: buffer_5 -> C, by TMA
+      // 03_hopper_gemm.py:105: buffer_5 -> C, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 12288, 256*n_2 + 64, 128*m_2 + 64);
-        // 03_hopper_gemm.py:96: close the group of stores
+        // 03_hopper_gemm.py:106: close the group of stores
         bulk_commit();
-        // 03_hopper_gemm.py:90: wait until at most 1 groups of stores read shared memory
+        // 03_hopper_gemm.py:100: wait until at most 1 groups of stores read shared memory
         bulk_wait<1>();
       }
-      // 03_hopper_gemm.py:91: barrier 2 of 128 threads
+      // 03_hopper_gemm.py:101: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // 03_hopper_gemm.py:92: part_6 = acc_1[0:64, 128:192]
+      // 03_hopper_gemm.py:102: part_6 = acc_1[0:64, 128:192]
       float part_6[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_6[i] = acc_1[i + 64];
-      // 03_hopper_gemm.py:92: part_6 -> buffer_6, 4 matrices at a time
+      // 03_hopper_gemm.py:102: part_6 -> buffer_6, 4 matrices at a time
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -480,25 +480,25 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // 03_hopper_gemm.py:93: let TMA and the tensor cores see shared memory
+      // 03_hopper_gemm.py:103: let TMA and the tensor cores see shared memory
       fence_async();
-      // 03_hopper_gemm.py:94: barrier 2 of 128 threads
+      // 03_hopper_gemm.py:104: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // 03_hopper_gemm.py:95: buffer_6 -> C, by TMA
+      // 03_hopper_gemm.py:105: buffer_6 -> C, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 8192, 256*n_2 + 128, 128*m_2 + 64);
-        // 03_hopper_gemm.py:96: close the group of stores
+        // 03_hopper_gemm.py:106: close the group of stores
         bulk_commit();
-        // 03_hopper_gemm.py:90: wait until at most 1 groups of stores read shared memory
+        // 03_hopper_gemm.py:100: wait until at most 1 groups of stores read shared memory
         bulk_wait<1>();
       }
-      // 03_hopper_gemm.py:91: barrier 2 of 128 threads
+      // 03_hopper_gemm.py:101: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // 03_hopper_gemm.py:92: part_7 = acc_1[0:64, 192:256]
+      // 03_hopper_gemm.py:102: part_7 = acc_1[0:64, 192:256]
       float part_7[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_7[i] = acc_1[i + 96];
-      // 03_hopper_gemm.py:92: part_7 -> buffer_7, 4 matrices at a time
+      // 03_hopper_gemm.py:102: part_7 -> buffer_7, 4 matrices at a time
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -511,18 +511,18 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // 03_hopper_gemm.py:93: let TMA and the tensor cores see shared memory
+      // 03_hopper_gemm.py:103: let TMA and the tensor cores see shared memory
       fence_async();
-      // 03_hopper_gemm.py:94: barrier 2 of 128 threads
+      // 03_hopper_gemm.py:104: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // 03_hopper_gemm.py:95: buffer_7 -> C, by TMA
+      // 03_hopper_gemm.py:105: buffer_7 -> C, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 12288, 256*n_2 + 192, 128*m_2 + 64);
-        // 03_hopper_gemm.py:96: close the group of stores
+        // 03_hopper_gemm.py:106: close the group of stores
         bulk_commit();
       }
     }
-    // 03_hopper_gemm.py:97: wait until at most 0 groups of stores read shared memory
+    // 03_hopper_gemm.py:107: wait until at most 0 groups of stores read shared memory
     if (tid == 0) bulk_wait<0>();
   }
 }
