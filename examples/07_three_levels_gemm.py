@@ -29,13 +29,14 @@ class Operand:
         tile: extents of a tile (rows, k).
         stages: tiles that shared memory holds.
         part: the slice of a tile that is multiplied at once, shared out to the warps.
+        lanes: threads of a warp.
     """
 
-    def __init__(self, source, at, tile, stages, part):
-        warps = part.size_threads // 32
+    def __init__(self, source, at, tile, stages, part, lanes):
+        warps = part.size_threads // lanes
         self.tiles = source.tiles(tile)[at, :]
         self.shared = tw.shared((stages, *tile), source.dtype, name=f"s{source.value.name}")
-        self.movers = tw.by_warps(tile, tw.base_tile(tile, source.dtype), warps=(warps, 1))
+        self.movers = tw.by_warps(tile, tw.base_tile(tile, source.dtype, lanes=lanes), warps=(warps, 1))
         self.part, self.stages = part, stages
 
     def copy(self, k):
@@ -55,9 +56,9 @@ def begin(A, B, C, tile, mma, stages):
     """This block's tile of C, its operands, the accumulator, and how many tiles and slices of K there are."""
     tile_m, tile_n, tile_k = tile
     m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
-    depth = mma.tile[2]
-    a = Operand(A, m, (tile_m, tile_k), stages, tw.operand_a(mma, depth))
-    b = Operand(B, n, (tile_n, tile_k), stages, tw.operand_b(mma, depth))
+    depth, lanes = mma.tile[2], mma.atom.lanes
+    a = Operand(A, m, (tile_m, tile_k), stages, tw.operand_a(mma, depth), lanes)
+    b = Operand(B, n, (tile_n, tile_k), stages, tw.operand_b(mma, depth), lanes)
     return C.tile((tile_m, tile_n), (m, n)), a, b, tw.accumulator(mma), a.tiles.shape[0], tile_k // depth
 
 

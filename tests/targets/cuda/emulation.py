@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.runtime.native import Toolchain
-from tilewright.targets.cuda.prelude import PIECES
+from tilewright.targets.cuda.prelude import DIALECT
 from tilewright.targets.listing import Listing
 
 HEADER = Path(__file__).with_name("emulator.h")
@@ -84,9 +84,10 @@ def source(listings: Mapping[str, Listing]) -> str:
     """One C++ text with every kernel in a namespace of its own, and a function to call each."""
     kernels = "\n".join(kernel_text(listing) for listing in listings.values())
     whole = "\n".join(listing.text for listing in listings.values())
-    pieces = [OVERRIDES.get(name, text) for name, text in PIECES.items() if text in whole]
+    known = DIALECT.prelude
+    pieces = [OVERRIDES.get(name, text) for name, text in known.items() if text in whole]
     # Instructions that are spelled from atoms are no pieces of the prelude.
-    pieces += [text for name, text in OVERRIDES.items() if name not in PIECES and f"{name}(" in kernels]
+    pieces += [text for name, text in OVERRIDES.items() if name not in known and f"{name}(" in kernels]
     assert not [text for text in pieces if "asm" in text]
     parts = [f'#include "{HEADER}"', *pieces]
     for at, listing in enumerate(listings.values()):

@@ -6,11 +6,11 @@ from tilewright.targets.cuda.legality import violations
 from tilewright.targets.cuda.lowering import PASSES, lower
 from tilewright.targets.cuda.role_registers import too_many_as_compiled
 from tilewright.targets.cuda.spelling import CUDA_RULES
-from tilewright.targets.simt import fragment_ops, packed, reductions
 from tilewright.targets.target import CUDA
 
-FURTHER = asynchronous, fragment_ops, packed, reductions
-"""Rules of roles, of what runs beside them, of whole tiles, of copies; importing them adds them to tables."""
+FURTHER = (asynchronous,)
+"""Rules of roles and of what runs beside them; importing them adds them to the table."""
+
 architecture = CUDA.architecture
 
 __all__ = [

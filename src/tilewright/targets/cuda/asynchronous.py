@@ -17,11 +17,12 @@ from tilewright.ir.types import Value
 from tilewright.symbolic.expr import add, mul
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.targets.cuda.instructions import Form
-from tilewright.targets.cuda.spelling import CUDA_RULES, SHARED_MEMORY, atom_function
+from tilewright.targets.cuda.spelling import CUDA_RULES, atom_function
 from tilewright.targets.cuda.tensor_maps import map_of
 from tilewright.targets.cuda.wgmma import CLUSTER_SCOPE
 from tilewright.targets.simt.copies import when
-from tilewright.targets.simt.emitter import THREAD, Scope, SimtEmitter
+from tilewright.targets.simt.dialect import SHARED_MEMORY, THREAD
+from tilewright.targets.simt.emitter import Scope, SimtEmitter
 from tilewright.targets.statements import Arm, Branch, Code, Do, call, code, joined, named
 
 TID = named(THREAD)
@@ -48,11 +49,11 @@ def role(emitter: SimtEmitter, op: ops.Role) -> None:
     arm = Arm(condition, [], emitter.place(op) + warps)
     with emitter.into(arm.body):
         if op.registers is not None:
-            way = "up" if op.registers * emitter.kernel.threads > 65536 else "down"
+            way = "up" if op.registers * emitter.kernel.threads > emitter.arch.registers else "down"
             emitter.do(call(f"set_registers_{way}", of=[op.registers]))
         emitter.group_first, emitter.group_threads = outer[0] + first, count
         if first:
-            own = code("{} - {}", Code("threadIdx.x"), emitter.group_first)
+            own = code("{} - {}", Code(emitter.dialect.thread), emitter.group_first)
             emitter.declare(named("const int"), TID, own, optional=True)
         emitter.block(op.body)
     emitter.group_first, emitter.group_threads = outer
@@ -74,7 +75,7 @@ def mbarrier(emitter: SimtEmitter, op: ops.MBarrier) -> None:
     name = emitter.name(op.result)
     emitter.comment(op, f"{name}: {op.stages} barriers of {op.arrivals} arrivals")
     kind = named("mbarrier_t")
-    emitter.declare(code("{}* const", kind), name, code("({}*)({} + {})", kind, SHARED_MEMORY, offset))
+    emitter.declare(code("{}* const", kind), name, code("({}*)({} + {})", kind, named(SHARED_MEMORY), offset))
     _by_first_thread(emitter, call("mbarrier_init", name, op.stages, op.arrivals))
 
 
@@ -90,7 +91,7 @@ def arrive(emitter: SimtEmitter, op: ops.Arrive) -> None:
         arrival = call("mbarrier_arrive_expect", place, op.expect_bytes)
     if op.each == "warp":
         emitter.comment(op, f"each warp arrives at {op.barrier}{whose}")
-        emitter.do(call("__syncwarp"))
+        emitter.do(call(emitter.dialect.warp_barrier))
         first = code("{} % {} == 0", TID, emitter.kernel.lanes)
     elif op.expect_bytes:
         emitter.comment(op, f"{op.barrier} waits for {op.expect_bytes} bytes")

@@ -7,11 +7,8 @@ from tilewright.ir.mma import MmaAtom
 from tilewright.ir.ops import (
     AsyncCommit,
     AsyncWait,
-    Barrier,
     Copy,
     Mma,
-    Shared,
-    WarpBarrier,
 )
 from tilewright.ir.types import Value
 from tilewright.symbolic.expr import mul
@@ -24,27 +21,14 @@ from tilewright.targets.simt.copies import access, place, plan, title, when
 from tilewright.targets.simt.emitter import LOOPS, SIMT_RULES, Scope, SimtEmitter, element, walk_of
 from tilewright.targets.simt.mma import atom_loops, multiply_add
 from tilewright.targets.simt.thread_values import thread_coordinate, walk
-from tilewright.targets.statements import Assign, Code, Do, call, code, named
+from tilewright.targets.statements import Assign, Code, Do, call, code
 from tilewright.targets.target import CUDA
-
-SHARED_MEMORY = named("shared_memory")
-"""The block's one buffer."""
 
 CUDA_RULES = RuleTable(CUDA.name, SIMT_RULES)
 """The rules of the CUDA target."""
 
 REGISTER_RULES = (arithmetic.fragment, arithmetic.fill, arithmetic.elementwise)
 """Rules of fragments, which stand as the parent has them."""
-
-
-@CUDA_RULES.rule(Shared)
-def shared(emitter: SimtEmitter, op: Shared) -> None:
-    """A pointer into the block's one buffer."""
-    shape = "x".join(str(extent) for extent in op.view.shape)
-    emitter.comment(op, f"{op.result.name}: {op.dtype} {shape}")
-    kind, offset = emitter.type(op.dtype), emitter.shared_offsets[op.result]
-    place = code("({} + {})" if offset else "{}", SHARED_MEMORY, offset)
-    emitter.declare(code("{}* const", kind), emitter.name(op.result), code("({}*){}", kind, place))
 
 
 @CUDA_RULES.rule(Copy, variant="matrix")
@@ -127,20 +111,6 @@ def async_wait(emitter: SimtEmitter, op: AsyncWait) -> None:
     """``cp.async.wait_group``."""
     emitter.comment(op, f"wait until at most {op.pending} groups are unfinished")
     emitter.do(call("async_wait", of=[op.pending]))
-
-
-@CUDA_RULES.rule(Barrier)
-def barrier(emitter: SimtEmitter, op: Barrier) -> None:
-    """``__syncthreads``."""
-    emitter.comment(op, "barrier")
-    emitter.do(call("__syncthreads"))
-
-
-@CUDA_RULES.rule(WarpBarrier)
-def warp_barrier(emitter: SimtEmitter, op: WarpBarrier) -> None:
-    """``__syncwarp``."""
-    emitter.comment(op, "barrier of each warp")
-    emitter.do(call("__syncwarp"))
 
 
 @CUDA_RULES.rule(Mma)

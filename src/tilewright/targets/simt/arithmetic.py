@@ -15,6 +15,7 @@ from tilewright.ir.types import FragmentType, Value
 from tilewright.symbolic.nodes import Expr, Int, Sym
 from tilewright.targets.c_integers import suffix, unsigned_type
 from tilewright.targets.simt.conversion import compute_dtype, converted, widened
+from tilewright.targets.simt.dialect import SimtDialect
 from tilewright.targets.simt.emitter import SIMT_RULES, SimtEmitter, element
 from tilewright.targets.statements import Assign, Code, call, code, joined, named
 from tilewright.threads.registers import broadcast, indexed
@@ -64,7 +65,7 @@ MATH = frozenset(
 """Functions of the language that generated text calls."""
 
 
-def literal(value: float | int, dtype: DType) -> Code:
+def literal(value: float | int, dtype: DType, dialect: SimtDialect) -> Code:
     """A number in the dtype in which ``dtype`` computes."""
     kind = compute_dtype(dtype)
     if kind.kind == "bool":
@@ -79,7 +80,7 @@ def literal(value: float | int, dtype: DType) -> Code:
     if math.isfinite(number_):
         text = f"{number_!r}{'f' if kind == f32 else ''}"
         return Code(text if number_ >= 0 else f"({text})")
-    made = call("__int_as_float", Code("0x7fc00000" if number_ != number_ else "0x7f800000"))
+    made = Code(dialect.not_a_number if number_ != number_ else dialect.infinity)
     if number_ < 0:
         made = code("-{}", made)
     return code("(double){}", made) if kind == f64 else made
@@ -92,12 +93,12 @@ def _in_range(value: float, kind: DType) -> float:
     return near if value and (near == 0 or math.isinf(near)) else value
 
 
-def rounded(value: float | int, dtype: DType, types: dict[str, str]) -> Code:
+def rounded(value: float | int, dtype: DType, dialect: SimtDialect) -> Code:
     """A number rounded to a dtype."""
     if dtype.components > 1:
-        parts = literal(value, dtype.component), literal(0, dtype.component)
-        return code("{}{{{}, {}}}", named(types[dtype.name]), *parts)
-    return converted(literal(value, dtype), compute_dtype(dtype), dtype, types)
+        parts = literal(value, dtype.component, dialect), literal(0, dtype.component, dialect)
+        return code("{}{{{}, {}}}", named(dialect.types[dtype.name]), *parts)
+    return converted(literal(value, dtype, dialect), compute_dtype(dtype), dtype, dialect.types)
 
 
 @SIMT_RULES.rule(Fragment)
@@ -110,7 +111,7 @@ def fragment(emitter: SimtEmitter, op: Fragment) -> None:
     emitter.declare_registers(op.result, Code("{}") if is_zero else None)
     if op.fill is not None and not is_zero:
         i = Sym(emitter.local("i"), 0, count - 1)
-        value = rounded(op.fill, op.dtype, emitter.dialect.types)
+        value = rounded(op.fill, op.dtype, emitter.dialect)
         emitter.one_line((i,), Assign(element(name, i), value))
 
 
@@ -122,7 +123,7 @@ def fill(emitter: SimtEmitter, op: Fill) -> None:
     if isinstance(op.value, Value):
         value = converted(emitter.name(op.value), op.value.dtype, kind.dtype, emitter.dialect.types)
     else:
-        value = rounded(op.value, kind.dtype, emitter.dialect.types)
+        value = rounded(op.value, kind.dtype, emitter.dialect)
     emitter.comment(op, f"{op.target.name} = {op.value}")
     emitter.one_line((i,), Assign(element(emitter.name(op.target), i), value))
 
@@ -155,7 +156,7 @@ def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> Code
         kind = clamped_in(compute_dtype(source), result)
         if op.function == "saturate" and (ends := saturation(kind, result)) is not None:
             text, source = converted(text, source, kind, types), kind
-            low, high = (literal(end, source) for end in ends)
+            low, high = (literal(end, source, emitter.dialect) for end in ends)
             text = call("clamp", text, low, high, of=[named(types[source.name])])
         return converted(text, source, result, types)
     if op.function == "select":
@@ -204,7 +205,7 @@ def _arm(emitter: SimtEmitter, op: Elementwise, arm: Value | float | Int, index:
 def _number(emitter: SimtEmitter, value: float | Int, dtype: DType, *, stored: bool = False) -> Code:
     """A plain number or an integer of the kernel, in the dtype in which ``dtype`` computes, or stored."""
     if not isinstance(value, Expr):
-        return rounded(value, dtype, emitter.dialect.types) if stored else literal(value, dtype)
+        return rounded(value, dtype, emitter.dialect) if stored else literal(value, dtype, emitter.dialect)
     text, types = emitter.spell(value, tight=True), emitter.dialect.types
     made = i64 if emitter.int_type(value) == types["i64"] else i32
     return converted(text, made, dtype if stored else compute_dtype(dtype), types)

@@ -159,7 +159,7 @@ def access(
 def repeated(emitter: SimtEmitter, dtype: DType, vector: int, value: float | int) -> Code:
     """A word that holds a number in each element of a vector."""
     if vector == 1:
-        return rounded(value, dtype, emitter.dialect.types)
+        return rounded(value, dtype, emitter.dialect)
     with np.errstate(over="ignore"):
         data = dtype.numpy.type(value).tobytes() * vector
     parts = [f"0x{int.from_bytes(data[at : at + 4], 'little'):x}u" for at in range(0, len(data), 4)]

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from tilewright.arch import Arch
 from tilewright.dtypes import DType
 from tilewright.ir.copies import Copy, is_by_threads
 from tilewright.ir.kernel import Kernel, layout_shared
@@ -15,8 +16,9 @@ from tilewright.symbolic.expr import all_of, less
 from tilewright.symbolic.nodes import TRUE, Add, Cond, Int, Mul, Sym, Xor
 from tilewright.symbolic.ranges import bits, bounds, divisor
 from tilewright.symbolic.rebuilding import parts, symbols
-from tilewright.targets.cfamily import C_RULES, Dialect, Emitter
+from tilewright.targets.cfamily import C_RULES, Emitter
 from tilewright.targets.rules import RuleTable
+from tilewright.targets.simt.dialect import THREAD, SimtDialect
 from tilewright.targets.simt.thread_values import Walk, extent, first_copy
 from tilewright.targets.statements import Branch, Code, Statement, code, named
 from tilewright.threads.distribution import Distribution
@@ -24,14 +26,8 @@ from tilewright.threads.distribution import Distribution
 SIMT_RULES = RuleTable("simt", C_RULES)
 """Rules that every target of per-thread programs shares."""
 
-THREAD = "tid"
-"""The variable that holds the thread's index in its block."""
-
 _THREAD_SYMBOL = "%tid"
 """Its symbol, which no author can name."""
-
-WORDS = {2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}
-"""The type that moves so many bytes in one access."""
 
 COORDINATES = {1: ("at",), 2: ("row", "col")}
 """What the coordinates of a tile are called, by its rank."""
@@ -43,11 +39,12 @@ LOOPS = ("i", "j", "u", "v", "w", "x", "y", "z")
 class SimtEmitter(Emitter):
     """Collects the lines of the program that each thread runs."""
 
-    def __init__(
-        self, kernel: Kernel, rules: RuleTable, dialect: Dialect, features: frozenset[str] = frozenset()
-    ) -> None:
+    dialect: SimtDialect
+
+    def __init__(self, kernel: Kernel, rules: RuleTable, dialect: SimtDialect, arch: Arch) -> None:
         super().__init__(kernel, rules, dialect)
-        self.features = features  # of the architecture
+        self.arch = arch
+        self.features = arch.features
         self.functions: dict[str, str] = {}  # written for this kernel, by their names
         self.sizes = {param.sym for param in kernel.sizes}
         self.access_bytes = access_bytes(kernel)
@@ -86,13 +83,13 @@ class SimtEmitter(Emitter):
 
     def word(self, dtype: DType, vector: int) -> Code:
         """The type that moves ``vector`` elements in one access."""
-        return self.type(dtype) if vector == 1 else named(WORDS[vector * dtype.bytes])
+        return self.type(dtype) if vector == 1 else named(self.dialect.words[vector * dtype.bytes])
 
     def declare_array(
         self, dtype: DType, name: Code, count: int, align: int = 0, value: Code | None = None
     ) -> None:
         """Declare registers, some of them accessed as words of ``align`` bytes."""
-        prefix = f"__align__({align}) " if align > dtype.bytes else ""
+        prefix = f"{self.dialect.align.format(align)} " if align > dtype.bytes else ""
         self.declare(code(f"{prefix}{{}}", self.type(dtype)), name, value, count)
 
     def declare_registers(self, fragment: Value, value: Code | None = None) -> None:

@@ -48,7 +48,8 @@ def reduce(emitter: SimtEmitter, op: Reduce) -> None:
                 j = Sym(scope.name("j"), 1, plan.count - 1)
                 emitter.one_line((j,), Assign(total, combined(total, register(j))))
             for apart in _distances(plan.lanes):
-                other = call("__shfl_xor_sync", Code("0xffffffff"), total, apart)
+                before = map(Code, emitter.dialect.exchanging)
+                other = call(emitter.dialect.exchange, *before, total, apart)
                 emitter.assign(total, combined(total, other))
             made = converted(total, kind, dtype, emitter.dialect.types)
             emitter.assign(element(emitter.name(op.result), i), made)

@@ -1,4 +1,4 @@
-"""Pieces of CUDA text that divide and shift as the reference does.
+"""Pieces of text that divide and shift as the reference does.
 
 Indices have positive divisors, elements of fragments any.
 """

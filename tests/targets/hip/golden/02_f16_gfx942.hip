@@ -1,0 +1,112 @@
+typedef unsigned word_8 __attribute__((ext_vector_type(2), may_alias));
+
+typedef unsigned word_16 __attribute__((ext_vector_type(4), may_alias));
+
+__attribute__((device)) inline float fmaf(float x, float y, float z) { return __builtin_fmaf(x, y, z); }
+
+struct half_t { unsigned short bits; };
+
+__attribute__((device)) inline float half_to_float(half_t x) {
+  return __builtin_bit_cast(_Float16, x.bits);
+}
+
+__attribute__((device)) inline half_t float_to_half(float x) {
+  return half_t{__builtin_bit_cast(unsigned short, (_Float16)x)};
+}
+
+__attribute__((device)) inline void block_barrier_of_shared() {
+  // Orders accesses to shared memory alone: loads from global memory stay on their way.
+  __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
+  __builtin_amdgcn_s_barrier();
+  __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
+}
+
+extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_size(256, 256))) basic_gemm(
+    const half_t* A, const half_t* B, half_t* C, int M, int A_stride0, int K, int N, int B_stride0,
+    int C_stride0) {
+  const int tid = __builtin_amdgcn_workitem_id_x();
+  const int m = __builtin_amdgcn_workgroup_id_x();  // of M / 64
+  const int n = __builtin_amdgcn_workgroup_id_y();  // of N / 64
+  __attribute__((shared, aligned(128))) unsigned char shared_memory[8192];
+  // 02_basic_gemm.py:24: sA: f16 64x32
+  half_t* const sA = (half_t*)shared_memory;
+  // 02_basic_gemm.py:25: sB: f16 64x32
+  half_t* const sB = (half_t*)(shared_memory + 4096);
+  // 02_basic_gemm.py:26: acc: f32 64x64, 16 per thread
+  float acc[16] = {};
+  const int k_end = K / 32;
+  for (int k = 0; k < k_end; ++k) {
+    // 02_basic_gemm.py:28: A_tile -> sA, 16 bytes at a time
+    {
+      const int row = tid / 4;
+      const int col = 8*(tid % 4);
+      const half_t* from = A + 32*k + (64*m + row)*A_stride0 + col;
+      half_t* to = sA + 32*row + col;
+      const word_16 moved = *(const word_16*)(from);
+      *(word_16*)(to) = moved;
+    }
+    // 02_basic_gemm.py:29: B_tile -> sB, 16 bytes at a time
+    {
+      const int row = tid / 4;
+      const int col = 8*(tid % 4);
+      const half_t* from = B + 32*k + (64*n + row)*B_stride0 + col;
+      half_t* to = sB + 32*row + col;
+      const word_16 moved = *(const word_16*)(from);
+      *(word_16*)(to) = moved;
+    }
+    // 02_basic_gemm.py:30: barrier
+    block_barrier_of_shared();
+    #pragma unroll
+    for (int k_step = 0; k_step < 32; ++k_step) {
+      // 02_basic_gemm.py:31: sA_frag: f16 64x1, 4 per thread
+      __attribute__((aligned(4))) half_t sA_frag[4];
+      // 02_basic_gemm.py:31: sA_step -> sA_frag, 2 bytes at a time
+      {
+        const int row = 4*((tid / 8) % 16);
+        const half_t* from = sA + 32*row + k_step;
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) sA_frag[i] = from[32*i];
+      }
+      // 02_basic_gemm.py:31: sB_frag: f16 64x1, 4 per thread
+      __attribute__((aligned(4))) half_t sB_frag[4];
+      // 02_basic_gemm.py:31: sB_step -> sB_frag, 2 bytes at a time
+      {
+        const int row = 32*(tid / 128) + 4*(tid % 8);
+        const half_t* from = sB + 32*row + k_step;
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) sB_frag[i] = from[32*i];
+      }
+      // 02_basic_gemm.py:31: acc += sA_frag * sB_frag
+      {
+        float sA_frag_wide[4];
+        #pragma unroll
+        for (int i = 0; i < 4; ++i) sA_frag_wide[i] = half_to_float(sA_frag[i]);
+        float sB_frag_wide[4];
+        #pragma unroll
+        for (int i_1 = 0; i_1 < 4; ++i_1) sB_frag_wide[i_1] = half_to_float(sB_frag[i_1]);
+        #pragma unroll
+        for (int x = 0; x < 4; ++x) {
+          #pragma unroll
+          for (int y = 0; y < 4; ++y) {
+            acc[4*x + y] = fmaf(sA_frag_wide[x], sB_frag_wide[y], acc[4*x + y]);
+          }
+        }
+      }
+    }
+    // 02_basic_gemm.py:32: barrier
+    block_barrier_of_shared();
+  }
+  // 02_basic_gemm.py:33: acc -> C_tile, 8 bytes at a time
+  {
+    const int row = 4*((tid / 8) % 16);
+    const int col = 32*(tid / 128) + 4*(tid % 8);
+    half_t* to = C + 64*n + (64*m + row)*C_stride0 + col;
+    #pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      __attribute__((aligned(8))) half_t packed[4];
+      #pragma unroll
+      for (int e = 0; e < 4; ++e) packed[e] = float_to_half(acc[4*i + e]);
+      *(word_8*)(to + C_stride0*i) = *(const word_8*)packed;
+    }
+  }
+}

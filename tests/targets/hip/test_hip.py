@@ -1,0 +1,211 @@
+"""A second dialect: the examples' kernels in HIP, compiled for warps of 64 lanes and of 32.
+
+No AMD GPU runs them here; a compiler from a package registry makes their listings, which are read for the
+instructions that a kernel should consist of.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import tilewright as tw
+from tilewright.arch import Arch
+from tilewright.errors import MissingRuleError
+from tilewright.ir.ops import AsyncCommit, AsyncWait
+from tilewright.ir.verify import violations
+from tilewright.targets.listing import Listing
+
+from .dialect import ARCHITECTURES, DIALECT, GFX942, GFX1151, HIP_RULES, emit
+from .examples import KERNELS
+
+FLAGS = (
+    *("-x", "hip", "--cuda-device-only", "-nogpulib", "-nogpuinc", "-O3", "-std=c++17"),
+    *("-mcode-object-version=5", "-Wall", "-Werror", "-Wno-unused-variable", "-S"),
+)
+SIMT = Path(__file__).parents[3] / "src" / "tilewright" / "targets" / "simt"
+
+
+class Made(NamedTuple):
+    """A text, the compiler's listing of it, and how often each instruction stands there."""
+
+    listing: Listing
+    assembly: str
+    count: Counter[str]
+
+    def of(self, pattern: str) -> int:
+        """How many instructions have such a name."""
+        return sum(n for name, n in self.count.items() if re.fullmatch(pattern, name))
+
+    def fact(self, name: str) -> int:
+        """A figure of the compiler's metadata."""
+        found = re.search(rf"^\s+\.{name}:\s+(\d+)$", self.assembly, re.MULTILINE)
+        assert found is not None, name
+        return int(found[1])
+
+
+def compiled(listing: Listing, arch: Arch, directory: Path) -> Made:
+    source = directory / f"{listing.entry}.hip"
+    source.write_text(listing.text)
+    assembly = source.with_suffix(".s")
+    command = (sys.executable, "-m", "ziglang", "clang", *FLAGS, f"--offload-arch={arch.name}")
+    done = subprocess.run([*command, str(source), "-o", str(assembly)], capture_output=True, text=True)
+    assert done.returncode == 0, f"{done.stderr}\n{listing.text}"
+    text = assembly.read_text()
+    return Made(listing, text, Counter(re.findall(r"^\t([a-z]\w+)", text, re.MULTILINE)))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, str], Made]]:
+    """Every example's kernel for every architecture."""
+    root = tmp_path_factory.mktemp("hip")
+    wanted = {(name, arch.name): arch for name in KERNELS for arch in ARCHITECTURES.values()}
+    listings = {}
+    for (name, of), arch in wanted.items():
+        kernel = KERNELS[name](arch)
+        assert kernel.lanes == arch.lanes
+        assert violations(kernel) == []
+        listings[name, of] = emit(kernel, arch)
+    with ThreadPoolExecutor(2) as pool:
+        jobs = {
+            key: pool.submit(compiled, listing, wanted[key], _made(root / "-".join(key).replace(" ", "_")))
+            for key, listing in listings.items()
+        }
+        yield {key: job.result() for key, job in jobs.items()}
+
+
+def _made(directory: Path) -> Path:
+    directory.mkdir()
+    return directory
+
+
+FUSED = r"v_(pk_fma|fma|fmac|fma_mix|fma_mixlo|dual_fmac)_f32\w*|v_(mad|mul)_\w*[iu](16|24|32)\w*"
+GLOBAL_16 = r"global_load_(dwordx4|b128)"
+READ_SHARED, WRITTEN_SHARED = r"ds_(read|load)\w*", r"ds_(write|store)\w*"
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+@pytest.mark.parametrize("name", KERNELS)
+def test_an_example_is_machine_code_without_spills(
+    name: str, arch: str, made: dict[tuple[str, str], Made]
+) -> None:
+    one = made[name, arch]
+    assert one.fact("wavefront_size") == ARCHITECTURES[arch].lanes
+    assert one.fact("private_segment_fixed_size") == 0, "no scratch"
+    assert one.fact("vgpr_spill_count") == one.fact("sgpr_spill_count") == 0
+    assert one.fact("group_segment_fixed_size") == one.listing.shared_bytes
+    assert one.fact("max_flat_workgroup_size") == one.listing.kernel.threads
+    assert not one.of(r"(flat|scratch|buffer)_(load|store)\w*"), "each access knows its memory"
+    assert one.of(r"global_store\w*") > 0
+    if name != "05 f32":
+        assert one.of(FUSED) > 0
+    if name in ("05 f32", "06 f32"):
+        assert not one.of(READ_SHARED) + one.of(WRITTEN_SHARED) + one.of("s_barrier")
+    else:
+        assert one.of(READ_SHARED) > 0
+        assert one.of(WRITTEN_SHARED) > 0
+        assert one.of(r"s_barrier\w*") > 0
+    if "padded" not in name and name != "06 f32":
+        assert one.of(GLOBAL_16) > 0, "16 bytes at a time"
+
+
+def test_sums_are_of_pairs_where_the_hardware_has_them(made: dict[tuple[str, str], Made]) -> None:
+    assert made["06 f32", "gfx942"].of("v_pk_fma_f32") > 0
+    assert made["06 f32", "gfx1151"].of(r"v_(dual_)?fmac_f32\w*|v_fma_f32") > 0
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES)
+def test_a_barrier_leaves_the_prefetch_on_its_way(arch: str, made: dict[tuple[str, str], Made]) -> None:
+    """The next tile is loaded before the multiplies, and waited for behind them, at the stores alone."""
+    parts = re.split(r"^\.LBB0_\d+:", made["04 f16", arch].assembly, flags=re.MULTILINE)
+    loop = max(parts, key=lambda part: (part.count("s_barrier"), part.count("global_load"))).splitlines()
+
+    def places(pattern: str) -> list[int]:
+        return [at for at, line in enumerate(loop) if re.match(rf"\t({pattern})", line)]
+
+    loads, sums, barriers = places(GLOBAL_16), places(FUSED), places("s_barrier")
+    waits, stores = places("s_waitcnt.*vmcnt"), places(WRITTEN_SHARED)
+    assert len(loads) == len(stores) >= 2
+    assert len(barriers) == 2
+    assert max(loads) < min(place for place in waits if place > max(loads))
+    assert len([at for at in sums if max(loads) < at < min(waits)]) > len(sums) // 2
+    assert max(sums) < barriers[0] < min(waits) < min(stores) < barriers[1]
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES.values(), ids=ARCHITECTURES)
+def test_what_is_copied_in_the_background_is_copied_at_once(arch: Arch) -> None:
+    listing = emit(KERNELS["07 prefetched"](arch), arch)
+    assert not [op for op in listing.kernel.walk() if isinstance(op, AsyncCommit | AsyncWait)]
+    assert f"A -> sA is copied at once: {arch.name} copies nothing in the background" in listing.notes
+
+
+@pytest.mark.parametrize(("name", "arch"), [("02 f16", GFX942), ("05 f32", GFX1151)])
+def test_golden(name: str, arch: Arch, golden: Callable[[str, str], None]) -> None:
+    golden(emit(KERNELS[name](arch), arch).text, f"{name.replace(' ', '_')}_{arch.name}.hip")
+
+
+@tw.kernel(X="M N", Y="M P", Z="M N")
+def everything(X, Y, Z):
+    """Row sums over lanes, special numbers, functions, a barrier between accesses to one global array."""
+    x = tw.load(X.tile((8, 64), (0, 0)).partition((1, 8)), other=-float("inf"))
+    s = tw.shared((8, 64), tw.f32)
+    tw.copy(tw.exp(x - tw.reduce_max(x, dim=1)), s)
+    tw.warp_barrier()
+    z = Z.tile((8, 64), (0, 0)).partition((1, 8))
+    tw.copy(tw.load(s.partition((1, 8))) + tw.load(z), z)
+    tw.barrier()
+    y = tw.reduce_sum(tw.load(z), dim=1)
+    tw.copy(tw.minimum(y, 3.0) // 2, Y.tile((8, 1), (0, 0)))
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES.values(), ids=ARCHITECTURES)
+def test_lanes_exchange_values_and_barriers_order_global_memory(arch: Arch, tmp_path: Path) -> None:
+    matrix = tw.TensorSpec(tw.f32, 2, 1, (1, 1), (1, 1), 4, False)
+    kernel = everything.program.trace({"X": matrix, "Y": matrix, "Z": matrix}, {}, arch)
+    assert violations(kernel) == []
+    one = compiled(emit(kernel, arch), arch, tmp_path)
+    assert "block_barrier();" in one.listing.text
+    assert one.of(r"ds_bpermute_b32|ds_swizzle\w*|v_\w+_dpp|v_permlane\w+") > 0
+    assert one.of(r"v_exp_f32\w*") > 0
+
+
+def test_the_table_has_no_rule_of_its_own() -> None:
+    """So a new target is a dialect, architectures and passes; what it cannot do is said by name."""
+    assert vars(HIP_RULES)["_rules"] == {}
+    with pytest.raises(MissingRuleError, match="target hip has no rule for operation mbarrier"):
+        emit(_with_barrier(), GFX942)
+
+
+def _with_barrier() -> tw.ir.Kernel:
+    @tw.kernel(X="M N")
+    def author(X):
+        tw.hopper.mbarrier(1, arrivals=1)
+
+    return author.program.trace({"X": tw.TensorSpec(tw.f32, 2, 1, (1, 1), (1, 1), 4, False)}, {}, GFX942)
+
+
+def test_no_word_of_a_vendor_stands_in_the_rules_that_targets_share() -> None:
+    vendors = re.compile(
+        r"cuda|nvidia|\bptx\b|__sync|__shfl|threadIdx|blockIdx|__shared__|__global__|__device__|__launch|"
+        r"__align__|asm\b|__float|__int_as|sm_\d|amdgcn|\bhip\b",
+        re.IGNORECASE,
+    )
+    found = [
+        f"{path.name}:{number}: {line.strip()}"
+        for path in sorted(SIMT.glob("*.py"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if vendors.search(line) and "Source: " not in line
+    ]
+    assert found == []
+
+
+def test_the_dialect_reserves_what_its_text_uses() -> None:
+    assert {"block_barrier", "word_16", "fmaf", "tid", "shared_memory"} <= DIALECT.reserved
