@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -172,7 +171,6 @@ def serving(memory: str) -> Target:
     return next(target for target in TARGETS.values() if target.serves and target.memory == memory)
 
 
-@cache
 def part(place: str) -> Any:
     """What lies at ``"module:name"``."""
     module, _, name = place.partition(":")
