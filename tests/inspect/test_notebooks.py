@@ -49,7 +49,9 @@ def test_text_is_short() -> None:
     assert repr(tw.Layout((4, 8), (8, 1))) == "Layout((4, 8), (8, 1))"
     held = "threads (4 along 1 by 2, 8 along 0 by 1), values (2 along 1 by 1, 2 along 0 by 8)"
     assert repr(MAP) == f"Distribution((16, 8): {held})"
-    assert repr(tw.atoms.MMA_F16) == "MmaAtom(mma.m16n8k16.f32.f16)"
+    assert (
+        repr(tw.atoms.MMA_F16) == "<atom mma.m16n8k16.f32.f16: 16 x 8 x 16, f16 * f16 + f32, 32 lanes, sm_80>"
+    )
     assert repr(tw.draw.draw_layout(view)) == "Picture(title='View of 4 x 8', width=460, height=226)"
 
 

@@ -152,7 +152,7 @@ class Guard:
         return self.message.format(*(evaluate(value, env) for value in self.values))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Kernel:
     """A kernel for one class of arguments.
 
@@ -192,6 +192,13 @@ class Kernel:
     guards: tuple[Guard, ...] = ()
     tensor_maps: tuple[TensorMap, ...] = ()
     violations: tuple[Violation, ...] = field(default=(), compare=False)
+
+    def __repr__(self) -> str:
+        named = [param.value for param in self.params if isinstance(param, TensorParam | ScalarParam)]
+        given = ", ".join(f"{value}: {value.type!r}" for value in named)
+        grid = " x ".join(str(axis.extent) for axis in self.grid) or "1"
+        count = sum(1 for _ in self.walk())
+        return f"<{self.name}: {count} operations, {self.threads} threads, grid {grid}; {given}>"
 
     @property
     def tensors(self) -> tuple[Value, ...]:

@@ -116,11 +116,14 @@ class MmaAtom:
         return self.name
 
     def __repr__(self) -> str:
-        return f"MmaAtom({self.name})"
+        extents = " x ".join(map(str, self.shape))
+        needs = f", {self.feature}" if self.feature else ""
+        kinds = f"{self.a_dtype} * {self.b_dtype} + {self.c_dtype}"
+        return f"<atom {self.name}: {extents}, {kinds}, {self.lanes} lane{'s' * (self.lanes != 1)}{needs}>"
 
 
 @layouts(warps=WARPS, repeats=REPEATS)
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class TiledMma:
     """An atom repeated over a grid of warps and, within each warp, over registers.
 
@@ -146,6 +149,10 @@ class TiledMma:
         for what in ("warps", "repeats"):
             pair = integers(what, getattr(self, what), 2, "along M and N")
             object.__setattr__(self, what, pair)
+
+    def __repr__(self) -> str:
+        extents = " x ".join(map(str, self.tile))
+        return f"<{self.atom} by {self.warps} warps of {self.repeats}: {extents}, {self.threads} threads>"
 
     @property
     def tile(self) -> tuple[int, int, int]:

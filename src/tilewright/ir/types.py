@@ -44,6 +44,9 @@ class TensorType:
         """Extents."""
         return self.view.shape
 
+    def __repr__(self) -> str:
+        return f"{self.memory.value} {self.dtype} {self.view}"
+
 
 @dataclass(frozen=True, slots=True)
 class FragmentType:
@@ -57,6 +60,9 @@ class FragmentType:
         """Extents of the tile."""
         return self.distribution.shape
 
+    def __repr__(self) -> str:
+        return f"{self.dtype} fragment {self.shape}"
+
 
 @dataclass(frozen=True, slots=True)
 class ScalarType:
@@ -64,10 +70,16 @@ class ScalarType:
 
     dtype: DType
 
+    def __repr__(self) -> str:
+        return f"{self.dtype} number"
+
 
 @dataclass(frozen=True, slots=True)
 class VariableType:
     """A mutable integer, the same for all threads of a block (`tw.var`); see `Kernel`."""
+
+    def __repr__(self) -> str:
+        return "variable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +88,9 @@ class BarrierType:
 
     stages: int
     arrivals: int
+
+    def __repr__(self) -> str:
+        return f"{self.stages} barriers of {self.arrivals} arrivals"
 
 
 Type: TypeAlias = TensorType | FragmentType | ScalarType | VariableType | BarrierType
@@ -133,3 +148,6 @@ class Value:
 
     def __str__(self) -> str:
         return self.name
+
+    def __repr__(self) -> str:
+        return f"<{self.name}: {self.type!r}>"

@@ -61,11 +61,14 @@ class _Role(Region):
         super().__exit__(kind, error, traceback)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Barriers:
     """Transaction barriers, one per stage; index them by the stage; made by `mbarrier`."""
 
     value: Value
+
+    def __repr__(self) -> str:
+        return f"{self.value.name}: {self.value.type!r}"
 
     def __getitem__(self, stage: Index) -> BarrierStage:
         kind = self.value.type
@@ -76,12 +79,15 @@ class Barriers:
         return BarrierStage(self.value, at)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class BarrierStage:
     """One of several transaction barriers; see `Barriers`."""
 
     value: Value
     stage: Int
+
+    def __repr__(self) -> str:
+        return f"{self.value.name}[{self.stage}]"
 
 
 @verb(stages=BARRIERS, arrivals=ARRIVALS)

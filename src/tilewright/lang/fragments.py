@@ -176,7 +176,7 @@ class Fragment(_Arithmetic):
         return self
 
     def __repr__(self) -> str:
-        return f"{self.value.name}: {self.dtype} fragment {self.shape}"
+        return f"{self.value.name}: {self.value.type!r}"
 
 
 Operand: TypeAlias = Fragment | Number | float | Index

@@ -319,7 +319,7 @@ class Tensor(InMemory):
         return Tensor(current().define(Partition, name, source=self.value, distribution=made))
 
     def __repr__(self) -> str:
-        return f"{self.value.name}: {self.memory.value} {self.dtype} {self.value.tensor.view}"
+        return f"{self.value.name}: {self.value.type!r}"
 
 
 def _ints(values: Index | Sequence[Index]) -> tuple[Int, ...]:

@@ -157,6 +157,11 @@ class Bound(BoundChecks):
         self._builds.around.users.add(self)
         remembers(self)
 
+    def __repr__(self) -> str:
+        names = ", ".join(parameter.name for parameter in self.program.parameters)
+        constants = "".join(f", {name}={shown(value)}" for name, value in self.constants.items())
+        return f"<kernel {self.program.name}({names}){constants}>"
+
     def forget(self, executable: Executable | None = None) -> None:
         """Let go of an executable, or of all, with the launches of it; what is wanted again is made again."""
         self._builds.forget(executable)

@@ -92,4 +92,4 @@ class PreparedLaunch:
             )
 
     def __repr__(self) -> str:
-        return f"<prepared launch of {self._executable!r}>"
+        return f"<prepared launch of {self._kernel} for {self._executable.target} {self._executable.arch}>"

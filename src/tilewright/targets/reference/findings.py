@@ -109,7 +109,7 @@ class Access:
         return "\n".join(lines)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Finding:
     """A hazard: one pair of places in the program, with one example.
 
@@ -137,7 +137,15 @@ class Finding:
     count: int = 1
     unit: str = "elements"
 
+    def __repr__(self) -> str:
+        where = [line.strip() for line in str(self.access).splitlines()[:2]]
+        return f"<{self._head()}: {' '.join(where)}>"
+
     def __str__(self) -> str:
+        parts = [self._head(), *([str(self.earlier)] if self.earlier is not None else []), str(self.access)]
+        return "\n".join([*parts, f"  {self.reason}"])
+
+    def _head(self) -> str:
         head = self.kind.value
         if self.tensor:
             index = f" at offset {self.offset}" if self.element is None else ""
@@ -145,8 +153,7 @@ class Finding:
                 index = f"[{', '.join(map(str, self.element))}]"
             times = f", {self.count} {self.unit} in all" if self.count > 1 else ""
             head = f"{head} on {self.memory} {self.tensor}{index}{times}"
-        parts = [head, *([str(self.earlier)] if self.earlier is not None else []), str(self.access)]
-        return "\n".join([*parts, f"  {self.reason}"])
+        return head
 
 
 def element_of(value: Value, offset: int) -> tuple[int, ...] | None:

@@ -11,7 +11,7 @@ from tilewright.targets.reference.coverage import Coverage, place
 from tilewright.targets.reference.findings import Finding
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Report:
     """What executing a kernel on the reference showed; made by `Kernel.check`.
 
@@ -65,11 +65,16 @@ class Report:
         if self.violations:
             raise LegalityError(self.kernel, self.target, self.violations)
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
+        return f"<{self._head()}>"
+
+    def _head(self) -> str:
         count = len(self.findings) + self.omitted
-        head = f"kernel {self.kernel}: {count or 'no'} finding{'s' * (count != 1)}"
+        return f"kernel {self.kernel}: {count or 'no'} finding{'s' * (count != 1)}"
+
+    def __str__(self) -> str:
         tail = [f"and {self.omitted} more"] if self.omitted else []
         if self.violations:
             tail.append(str(LegalityError(self.kernel, self.target, self.violations)))
-        head = "\n".join([head, *self.coverage.lines(), *self.notes])
+        head = "\n".join([self._head(), *self.coverage.lines(), *self.notes])
         return "\n\n".join([head, *(str(finding) for finding in self.findings), *tail])

@@ -14,7 +14,7 @@ from tilewright.targets.reference.report import Report
 Sizes: TypeAlias = tuple[tuple[str, int], ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class SizesReport:
     """What executing a kernel at many sizes showed.
 
@@ -78,11 +78,13 @@ class SizesReport:
                 merged.setdefault(key, (found, []))[1].append(sizes)
         return list(merged.values())
 
+    def __repr__(self) -> str:
+        count = len(self._merged()) or "no"
+        return f"<kernel {self.kernel}: {count} finding{'s' * (count != 1)} at {len(self.reports)} sizes>"
+
     def __str__(self) -> str:
         found = self._merged()
-        count = len(found) or "no"
-        head = [f"kernel {self.kernel}: {count} finding{'s' * (count != 1)} at {len(self.reports)} sizes"]
-        head += self._head()
+        head = [repr(self)[1:-1], *self._head()]
         parts = [f"{finding}\n  at {_several(sizes)}" for finding, sizes in found]
         return "\n\n".join(["\n".join(head), *parts])
 
