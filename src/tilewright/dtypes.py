@@ -76,6 +76,18 @@ class DType:
         return self if self.components == 1 else ALL[f"f{self.bits // 2}"]
 
     @property
+    def computed(self) -> DType:
+        """The type in which it computes: f32 for narrower floats, i32 for packed integers, else itself.
+
+        >>> bf16.computed, f64.computed, i8.computed, c32.computed
+        (f32, f64, i8, c64)
+        """
+        if self.is_packed and not self.is_float:
+            return ALL["i32"]
+        narrow = self.is_float and self.bits < 32 * self.components
+        return ALL["f32" if self.components == 1 else "c64"] if narrow else self
+
+    @property
     def is_float(self) -> bool:
         """Whether the components are floating point."""
         return self.kind == "float"

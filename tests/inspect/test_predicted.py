@@ -21,7 +21,7 @@ from tilewright.inspect.measured import (
     STORE_PASSES,
     STORES,
 )
-from tilewright.inspect.predicted import Traffic, predicted_traffic
+from tilewright.inspect.predicted import SharedTraffic, predicted_traffic
 from tilewright.inspect.subject import Subject
 from tilewright.targets.cuda.banks import Requests
 
@@ -51,7 +51,9 @@ COUNTED = {
 """What an H200 counted, by ncu 2025.3.1, in every run."""
 
 
-def traffic(kernel: str, shape: str, *constants: str, arch: str = "sm_80", dtypes: str = "f16") -> Traffic:
+def traffic(
+    kernel: str, shape: str, *constants: str, arch: str = "sm_80", dtypes: str = "f16"
+) -> SharedTraffic:
     subject = from_file(str(EXAMPLES / kernel), dtypes, shape, constants)
     listing = subject.compile("cuda", arch).listing
     assert listing is not None
@@ -94,7 +96,7 @@ def test_asynchronous_copies_are_counted_apart() -> None:
     blocks, steps, each = 4, 2, 2 * 16
     assert serial.stores == Requests(each, 4 * each, 4 * each) * (blocks * steps)
     copied = Requests(each, 4 * each, 4 * each) * (blocks * (steps + 1))
-    assert buffered == Traffic(matrix_loads=serial.matrix_loads, async_copies=copied)
+    assert buffered == SharedTraffic(matrix_loads=serial.matrix_loads, async_copies=copied)
     # Nor are sums with them predicted: how their data arrives is not known.
     assert {ASYNC_PASSES, PASSES, FEWEST}.isdisjoint(predicted_figures(buffered))
     assert predicted_figures(serial)[ASYNC_PASSES] == 0
@@ -124,7 +126,7 @@ def test_persistent_blocks_and_roles() -> None:
         "mma=tw.TiledMma(tw.atoms.wgmma(tw.f16, 64))",
     )
     found = traffic("03_hopper_gemm.py:hopper_gemm", "M=600,N=64,K=72", *constants, arch="sm_90a")
-    assert found == Traffic(matrix_stores=served(5 * 128 * 64 // 256))
+    assert found == SharedTraffic(matrix_stores=served(5 * 128 * 64 // 256))
 
 
 def test_what_the_last_step_does_not_fetch() -> None:
@@ -135,7 +137,7 @@ def test_what_the_last_step_does_not_fetch() -> None:
     copied = served(steps * ((a + b) * (128 // 32) + c) // 8 // 32)
     # The four warps load their own rows of A, and all of B and C.
     loaded = served(steps * ((a + 4 * b) * (128 // 32) + 4 * c) // 256)
-    assert found == Traffic(matrix_loads=loaded, async_copies=copied)
+    assert found == SharedTraffic(matrix_loads=loaded, async_copies=copied)
 
 
 @pytest.mark.parametrize("shift", [0, 256, -256])
@@ -148,7 +150,7 @@ def test_causal_attention_reads_what_each_block_sees(shift: int) -> None:
     q, tile = 128 * 64, 64 * 64
     copied = sum(2 * tile * max(count, 1) for count in seen)  # the first tiles are fetched in any case
     loaded = sum((q + 4 * 2 * tile) * count for count in seen)
-    assert found == Traffic(
+    assert found == SharedTraffic(
         matrix_loads=served(6 * loaded // 256),
         stores=served(6 * 4 * q // 8 // 32),
         async_copies=served(6 * copied // 8 // 32),
@@ -160,7 +162,7 @@ def test_hopper_attention_stores_what_it_has_multiplied() -> None:
     numbers = ("scale=0.1", "shift=0")
     shape = "B=2,H=3,M=500,N=300,D=64"
     found = traffic("10_hopper_attention.py:hopper_attention", shape, *constants, *numbers, arch="sm_90a")
-    assert found == Traffic(matrix_stores=served(6 * 4 * 128 * 64 // 256))
+    assert found == SharedTraffic(matrix_stores=served(6 * 4 * 128 * 64 // 256))
 
 
 @tw.kernel(X="M N", Y="M N")
@@ -180,7 +182,7 @@ def held_twice(X, Y):
     tw.copy(tw.load(held, tw.operand_a(mma, 16)), Y.tile((16, 16), (0, 0)))
 
 
-def of(program: Any, m: int, n: int) -> Traffic:
+def of(program: Any, m: int, n: int) -> SharedTraffic:
     subject = Subject(program.bind(), dict.fromkeys("XY", tw.f16), {"M": m, "N": n})
     listing = subject.compile("cuda", "sm_80").listing
     assert listing is not None

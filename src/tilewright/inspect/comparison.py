@@ -27,7 +27,7 @@ from tilewright.inspect.measured import (
     WAITS,
     measured,
 )
-from tilewright.inspect.predicted import Traffic, predicted_traffic
+from tilewright.inspect.predicted import SharedTraffic, predicted_traffic
 from tilewright.inspect.subject import Subject
 from tilewright.ir.async_ops import MmaAsync
 from tilewright.targets.target import CUDA
@@ -118,7 +118,7 @@ def compare(subject: Subject, ncu: str, arguments: Sequence[str]) -> Comparison:
     return replace(predict(subject), measured=with_derived(found))
 
 
-def predicted_figures(traffic: Traffic) -> dict[str, float]:
+def predicted_figures(traffic: SharedTraffic) -> dict[str, float]:
     """What a launch asks of shared memory, by the names of what is measured.
 
     Wavefronts of ``cp.async`` are not predicted, nor sums with them: data arrives by lines of global memory,

@@ -16,7 +16,7 @@ NONE = Requests()
 
 
 @dataclass(frozen=True)
-class Traffic:
+class SharedTraffic:
     """What all warps of a launch ask of shared memory.
 
     Args:
@@ -39,7 +39,7 @@ class Traffic:
         return sum((getattr(self, part.name) for part in fields(self)), NONE)
 
 
-def predicted_traffic(kernel: Kernel, binding: Binding) -> Traffic:
+def predicted_traffic(kernel: Kernel, binding: Binding) -> SharedTraffic:
     """What a launch will ask of shared memory, every tile counted as whole.
 
     What no instruction of a warp asks for is left out: the reads of ``wgmma``, what TMA reads and writes, and
@@ -53,12 +53,12 @@ def predicted_traffic(kernel: Kernel, binding: Binding) -> Traffic:
         UnknownCountError: how often a copy runs depends on more than the sizes and the indices of blocks and
             loops.
     """
-    totals = {part.name: NONE for part in fields(Traffic)}
+    totals = {part.name: NONE for part in fields(SharedTraffic)}
     for op, times in executions(kernel, binding, _counts):
         assert isinstance(op, Copy)
         for name, asked in _asked(op):
             totals[name] += asked * times
-    return Traffic(**totals)
+    return SharedTraffic(**totals)
 
 
 def _counts(op: Op) -> bool:
@@ -66,7 +66,7 @@ def _counts(op: Op) -> bool:
 
 
 def _asked(op: Copy) -> Iterator[tuple[str, Requests]]:
-    """What the warps of a block ask in one execution, by the fields of `Traffic`."""
+    """What the warps of a block ask in one execution, by the fields of `SharedTraffic`."""
     by_matrix = "matrix_" * (op.engine == "matrix")
     if in_shared(op.source):
         yield f"{by_matrix}loads", requests(op, op.source)

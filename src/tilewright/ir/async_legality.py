@@ -31,7 +31,7 @@ TMA_DTYPES = ("f16", "bf16", "f32", "f64", "i32")
 
 
 @dataclass(frozen=True)
-class Panels:
+class SwizzledRows:
     """How a tile lies in shared memory: panels of 128-byte rows under the 128-byte swizzle.
 
     Args:
@@ -43,7 +43,7 @@ class Panels:
     elems: int
 
 
-def panels(view: View, element_bytes: int) -> Panels | None:
+def swizzled_rows(view: View, element_bytes: int) -> SwizzledRows | None:
     """The panels that a view consists of, from a 1024-byte boundary on; None if it has no such form.
 
     With ``row``, ``column`` the coordinates across and along the rows of ``width`` elements, element
@@ -71,14 +71,14 @@ def panels(view: View, element_bytes: int) -> Panels | None:
             panel % (8 * SPAN_BYTES) == 0
             and (found == column // width * panel + SPAN_BYTES * row + swizzled).all()
         ):
-            return Panels(along, panel // element_bytes)
+            return SwizzledRows(along, panel // element_bytes)
     return None
 
 
 def is_swizzled_128(view: View, element_bytes: int) -> bool:
     """Whether a view is one panel of whole rows: what a bulk copy takes."""
     whole = view.rank == 2 and view.shape[1] == SPAN_BYTES // element_bytes
-    return whole and panels(view, element_bytes) == Panels(1, 0)
+    return whole and swizzled_rows(view, element_bytes) == SwizzledRows(1, 0)
 
 
 def verify_role(op: Role) -> Iterator[Violation]:
@@ -242,7 +242,7 @@ def _verify_operand(op: MmaAsync, label: str, value: Value, rows: int, unit: int
     if len(kind.shape) != 2 or kind.shape[0] != rows or not isinstance(kind.shape[1], int):
         yield op.violation("mma shape", f"{label} = {value} has shape {kind.shape}", f"({rows}, {width})")
         return
-    lies = panels(kind.view, kind.dtype.bytes)
+    lies = swizzled_rows(kind.view, kind.dtype.bytes)
     if kind.shape[1] % depth:
         nearest = -(-kind.shape[1] // depth) * depth
         yield op.violation("mma shape", f"{label} = {value} has depth {kind.shape[1]}", f"{nearest}")

@@ -247,7 +247,7 @@ def layout_shared(kernel: Kernel) -> tuple[dict[Value, int], int]:
     """
     placed = [op for op in kernel.walk() if isinstance(op, Shared) and op.at is not None]
     offsets: dict[Value, int] = {op.result: op.at for op in placed if op.at is not None}
-    total = max((offsets[op.result] + op.elems * op.dtype.bytes for op in placed), default=0)
+    total = max((offsets[op.result] + op.dtype.bytes_of(op.elems) for op in placed), default=0)
     for op in kernel.walk():
         if isinstance(op, Shared) and op.at is None:
             total = -(-total // op.align) * op.align

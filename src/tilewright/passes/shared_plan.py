@@ -135,6 +135,8 @@ def _is_grouped(op: Op, value: Value) -> bool:
 
 def may_share(kernel: Kernel, one: Life, other: Life) -> bool:
     """Whether two tensors may lie in the same memory, by the rules at the top of this file."""
+    if one.tensor.dtype.is_packed or other.tensor.dtype.is_packed:
+        return False  # the reference keeps an element to a byte there, and could not look across them
     if not (one.uses and other.uses):
         return True
     common = _common([*one.uses, *other.uses])
@@ -260,7 +262,7 @@ def _places(tensors: Sequence[Shared], apart: Iterable[frozenset[Value]]) -> dic
 
 
 def _bytes(op: Shared) -> int:
-    return op.elems * op.dtype.bytes
+    return op.dtype.bytes_of(op.elems)
 
 
 def _placed(kernel: Kernel, places: dict[Value, int]) -> Kernel:

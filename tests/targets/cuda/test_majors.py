@@ -9,7 +9,7 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.ir import verify
-from tilewright.ir.async_legality import Panels, panels
+from tilewright.ir.async_legality import SwizzledRows, swizzled_rows
 from tilewright.layout.layout import row_major
 from tilewright.runtime.nvrtc import FATAL, compile_text
 from tilewright.targets import cuda
@@ -51,17 +51,17 @@ def tile(*shape: int, bits: int = 3, base: int = 3) -> View:
 
 
 def test_panels_are_recognised() -> None:
-    assert panels(tile(64, 64), 2) == Panels(1, 0)
-    assert panels(tile(128, 32, base=2), 4) == Panels(1, 0)
+    assert swizzled_rows(tile(64, 64), 2) == SwizzledRows(1, 0)
+    assert swizzled_rows(tile(128, 32, base=2), 4) == SwizzledRows(1, 0)
     k_panels = Merge(1, 2).apply(Permute((1, 0, 2)).apply(tile(2, 128, 64)))
-    assert panels(k_panels, 2) == Panels(1, 128 * 64)
+    assert swizzled_rows(k_panels, 2) == SwizzledRows(1, 128 * 64)
     n_panels = Merge(0, 2).apply(Permute((0, 2, 1)).apply(tile(2, 32, 64)))
-    assert panels(n_panels, 2) == Panels(0, 32 * 64)
-    assert panels(Permute((1, 0)).apply(tile(32, 64)), 2) == Panels(0, 0)
-    assert panels(View.of(row_major((64, 64))), 2) is None
-    assert panels(tile(64, 64, bits=2), 2) is None
-    assert panels(tile(64, 128), 2) is None
-    assert panels(Merge(1, 2).apply(Permute((1, 0, 2)).apply(tile(2, 4, 64))), 2) is None
+    assert swizzled_rows(n_panels, 2) == SwizzledRows(0, 32 * 64)
+    assert swizzled_rows(Permute((1, 0)).apply(tile(32, 64)), 2) == SwizzledRows(0, 0)
+    assert swizzled_rows(View.of(row_major((64, 64))), 2) is None
+    assert swizzled_rows(tile(64, 64, bits=2), 2) is None
+    assert swizzled_rows(tile(64, 128), 2) is None
+    assert swizzled_rows(Merge(1, 2).apply(Permute((1, 0, 2)).apply(tile(2, 4, 64))), 2) is None
 
 
 def test_atoms_that_end_inside_of_a_row_are_refused() -> None:

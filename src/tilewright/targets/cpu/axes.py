@@ -14,7 +14,7 @@ from tilewright.views.transforms import Merge, Permute, Slice, Tile, Transform, 
 
 
 @dataclass(frozen=True)
-class Axis:
+class Coordinate:
     """A coordinate of a view over the whole buffer: its value in the buffer's coordinates, and its extent."""
 
     value: Int
@@ -31,9 +31,9 @@ class OperandAxes:
         depth: along K.
     """
 
-    lead: tuple[Axis, ...]
-    row: Axis
-    depth: Axis
+    lead: tuple[Coordinate, ...]
+    row: Coordinate
+    depth: Coordinate
 
     def row_dimension(self, shared: Shared) -> int | None:
         """The buffer's dimension that alone is the row, counted from the end; None if there is no such."""
@@ -60,12 +60,12 @@ def operand_axes(shared: Shared, operand: Value, using: Iterable[Op]) -> Operand
     while operand is not shared.result:
         chain.append(made[operand].transform)
         operand = made[operand].source
-    axes: list[Axis] = []
+    axes: list[Coordinate] = []
     for coord, extent in zip(shared.view.coords, shared.view.shape, strict=True):
         if not isinstance(extent, int):
             return None
-        axes.append(Axis(coord, extent))
-    lead: list[Axis] = []
+        axes.append(Coordinate(coord, extent))
+    lead: list[Coordinate] = []
     for transform in reversed(chain):
         followed = _follow(transform, axes, lead)
         if followed is None:
@@ -74,7 +74,7 @@ def operand_axes(shared: Shared, operand: Value, using: Iterable[Op]) -> Operand
     return OperandAxes(tuple(lead), axes[0], axes[1]) if len(axes) == 2 else None
 
 
-def _follow(transform: Transform, axes: list[Axis], lead: list[Axis]) -> list[Axis] | None:
+def _follow(transform: Transform, axes: list[Coordinate], lead: list[Coordinate]) -> list[Coordinate] | None:
     """The axes after one more view; what it drops goes to ``lead``."""
     match transform:
         case Permute():
@@ -95,20 +95,20 @@ def _follow(transform: Transform, axes: list[Axis], lead: list[Axis]) -> list[Ax
             return None
 
 
-def _joined(axes: list[Axis]) -> Axis:
+def _joined(axes: list[Coordinate]) -> Coordinate:
     whole = axes[0]
     for axis in axes[1:]:
-        whole = Axis(add(mul(whole.value, axis.extent), axis.value), whole.extent * axis.extent)
+        whole = Coordinate(add(mul(whole.value, axis.extent), axis.value), whole.extent * axis.extent)
     return whole
 
 
-def _split(axis: Axis, lengths: tuple[Int, ...]) -> list[Axis] | None:
-    parts: list[Axis] = []
+def _split(axis: Coordinate, lengths: tuple[Int, ...]) -> list[Coordinate] | None:
+    parts: list[Coordinate] = []
     rest = axis.value
     for length in reversed(lengths[1:]):
         if not isinstance(length, int):
             return None
-        parts.append(Axis(mod(rest, length), length))
+        parts.append(Coordinate(mod(rest, length), length))
         rest = floordiv(rest, length)
     inner = math.prod(part.extent for part in parts)
-    return None if axis.extent % inner else [Axis(rest, axis.extent // inner), *reversed(parts)]
+    return None if axis.extent % inner else [Coordinate(rest, axis.extent // inner), *reversed(parts)]

@@ -22,7 +22,7 @@ from tilewright.symbolic.rebuilding import substitute
 from tilewright.targets.cpu.axes import operand_axes
 from tilewright.targets.cpu.join import join_multiplies
 from tilewright.targets.cpu.linear import panel_view, panels, row_view
-from tilewright.targets.cpu.sequential import compute_dtype, whole
+from tilewright.targets.cpu.sequential import whole
 from tilewright.threads.distribution import Distribution
 from tilewright.views.questions import stride
 from tilewright.views.view import View
@@ -97,7 +97,7 @@ def _multiplies(using: Iterable[Op]) -> list[Mma]:
 def _widened_dtype(kernel: Kernel, op: Shared) -> DType | None:
     """The wider dtype that a shared tensor may hold its elements in: nothing else is ever written to it."""
     using = uses(kernel, op)
-    wanted = {compute_dtype(mma) for mma in _multiplies(using)}
+    wanted = {mma.mma.atom.c_dtype.computed for mma in _multiplies(using)}
     if len(wanted) != 1 or wanted == {op.dtype}:
         return None
     written = [o for o in using if isinstance(o, Copy) and o.target.buffer is op.result]
@@ -197,7 +197,7 @@ def _pack(kernel: Kernel) -> tuple[Kernel, tuple[str, ...]]:
         operands = []
         for value, unit, contiguous in ((op.a, rows, False), (op.b, columns, True)):
             operands.append(value)
-            if not fits(value, unit, compute_dtype(op), contiguous):
+            if not fits(value, unit, op.mma.atom.c_dtype.computed, contiguous):
                 operands[-1] = _packed(op, value, unit, rewriter, ops)
                 notes.append(f"{value} is packed into {operands[-1]} before it is multiplied")
         return (*ops, replace(op, a=operands[0], b=operands[1])) if ops else None
@@ -213,7 +213,7 @@ def _packed(op: Mma, value: Value, unit: int, rewriter: Rewriter, ops: list[Op])
     name = f"{value.buffer.name}_panels"
     elems = extents[0] * extents[1]
     shared = rewriter.define(
-        Shared, name, op.location, dtype=compute_dtype(op), view=view, elems=elems, align=128
+        Shared, name, op.location, dtype=op.mma.atom.c_dtype.computed, view=view, elems=elems, align=128
     )
     spread = None if value.is_fragment else whole(extents)
     ops += [shared, Copy(value, shared.result, spread, location=op.location)]

@@ -11,14 +11,13 @@ from tilewright.symbolic.rebuilding import substitute
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
 from tilewright.targets.cpu.linear import Panels, panels
-from tilewright.targets.cpu.sequential import compute_dtype
 from tilewright.targets.statements import Code, call, code
 
 
 def emit_mma(emitter: CpuEmitter, op: Mma) -> None:
     """For every micro-tile of the accumulator that is needed: one call of the micro-kernel."""
     rows, columns, _ = op.mma.atom.shape
-    compute = compute_dtype(op)
+    compute = op.mma.atom.c_dtype.computed
     a, b = (panels(v.tensor.view, unit) for v, unit in ((op.a, rows), (op.b, columns)))
     assert a is not None
     assert b is not None

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from tilewright.arch import Arch
-from tilewright.dtypes import DType, f32
 from tilewright.ir.builder import make
 from tilewright.ir.copies import is_in_background
 from tilewright.ir.fragment_ops import Coordinates
@@ -36,12 +35,6 @@ from tilewright.targets.cpu.linear import slowest_first
 from tilewright.threads.distribution import Distribution, Mode
 
 SYNCHRONISATION = (Barrier, WarpBarrier, AsyncCommit, AsyncWait)
-
-
-def compute_dtype(op: Mma) -> DType:
-    """The dtype in which a matrix multiply multiplies and adds: the accumulator's, at least f32."""
-    acc = op.mma.atom.c_dtype
-    return f32 if acc.is_float and acc.bits < 32 else acc
 
 
 def whole(shape: tuple[int, ...], order: Sequence[int] | None = None) -> Distribution:
@@ -80,13 +73,13 @@ class _Sequence:
         spread = op.mma.c()
         if spread not in self.tiles:
             rows, columns = spread.shape
-            self.tiles[spread] = micro_tile(self.arch, rows, columns, compute_dtype(op).bytes)
+            self.tiles[spread] = micro_tile(self.arch, rows, columns, op.mma.atom.c_dtype.computed.bytes)
             self.accumulators[spread.canonical] = self.mma(op).c()
 
     def mma(self, op: Mma) -> TiledMma:
         rows, columns, _ = op.mma.tile
         tile = self.tiles[op.mma.c()]
-        atom = micro_atom(tile, compute_dtype(op), op.mma.atom.c_dtype, op.mma.atom.precision)
+        atom = micro_atom(tile, op.mma.atom.c_dtype.computed, op.mma.atom.c_dtype, op.mma.atom.precision)
         return TiledMma(atom, repeats=(rows // tile.rows, columns // tile.columns))
 
     def of(self, spread: Distribution) -> Distribution:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.ir import async_ops as ops
-from tilewright.ir.async_legality import SPAN_BYTES, Panels, panels
+from tilewright.ir.async_legality import SPAN_BYTES, SwizzledRows, swizzled_rows
 from tilewright.ir.clusters import needs_cluster_scope, sharing
 from tilewright.ir.copies import Copy, is_bulk_load
 from tilewright.ir.kernel import layout_shared
@@ -216,13 +216,13 @@ class _Operand:
     """
 
     value: Value
-    lies: Panels
+    lies: SwizzledRows
     unit: int
     depth: int
 
     @staticmethod
     def of(value: Value, unit: int, depth: int) -> _Operand:
-        lies = panels(value.tensor.view, value.dtype.bytes)
+        lies = swizzled_rows(value.tensor.view, value.dtype.bytes)
         assert lies is not None, "the verifier refuses other layouts"
         return _Operand(value, lies, unit, depth)
 

@@ -20,21 +20,6 @@ from tilewright.packing import patterns
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 
-def compute_dtype(dtype: DType) -> np.dtype[Any]:
-    """The NumPy dtype in which ``dtype`` computes.
-
-    Example:
-        >>> from tilewright.dtypes import bf16, i8
-        >>> compute_dtype(bf16), compute_dtype(i8)
-        (dtype('float32'), dtype('int8'))
-    """
-    if dtype.components == 2:
-        return np.dtype(np.complex128 if dtype.bits == 128 else np.complex64)
-    if dtype.is_packed and not dtype.is_float:
-        return np.dtype(np.int32)
-    return np.dtype(np.float32) if dtype.is_float and dtype.bits < 32 else dtype.numpy
-
-
 @np.errstate(all="ignore")
 def widen(values: Array, dtype: DType) -> Array:
     """The values of a ``dtype`` array in the dtype in which it computes; exact."""
@@ -42,7 +27,7 @@ def widen(values: Array, dtype: DType) -> Array:
         pair: Array = np.empty(values.shape, np.complex64)
         pair.real, pair.imag = values["re"], values["im"]
         return pair
-    return values.astype(compute_dtype(dtype))
+    return values.astype(dtype.computed.numpy)
 
 
 def convert(values: Array, source: DType, target: DType) -> Array:
@@ -224,7 +209,7 @@ def elementwise(
     meaning = FUNCTIONS[function].meaning
     assert meaning is not None, function
     common = known[0] if known else result
-    wide = compute_dtype(common)
+    wide = common.computed.numpy
     with np.errstate(all="ignore"):
         inputs = [
             _plain(value, wide) if dtype is None else widen(np.asarray(value), dtype)

@@ -14,7 +14,7 @@ from tilewright.ir.ops import Elementwise, Fill, Fragment
 from tilewright.ir.types import FragmentType, Value
 from tilewright.symbolic.nodes import Expr, Int, Sym
 from tilewright.targets.c_integers import suffix, unsigned_type
-from tilewright.targets.simt.conversion import compute_dtype, converted, widened
+from tilewright.targets.simt.conversion import converted, widened
 from tilewright.targets.simt.dialect import SimtDialect
 from tilewright.targets.simt.emitter import SIMT_RULES, SimtEmitter, element
 from tilewright.targets.statements import Assign, Code, call, code, joined, named
@@ -67,7 +67,7 @@ MATH = frozenset(
 
 def literal(value: float | int, dtype: DType, dialect: SimtDialect) -> Code:
     """A number in the dtype in which ``dtype`` computes."""
-    kind = compute_dtype(dtype)
+    kind = dtype.computed
     if kind.kind == "bool":
         return Code("true" if value else "false")
     if not kind.is_float:
@@ -98,7 +98,7 @@ def rounded(value: float | int, dtype: DType, dialect: SimtDialect) -> Code:
     if dtype.components > 1:
         parts = literal(value, dtype.component, dialect), literal(0, dtype.component, dialect)
         return code("{}{{{}, {}}}", named(dialect.types[dtype.name]), *parts)
-    return converted(literal(value, dtype, dialect), compute_dtype(dtype), dtype, dialect.types)
+    return converted(literal(value, dtype, dialect), dtype.computed, dtype, dialect.types)
 
 
 @SIMT_RULES.rule(Fragment)
@@ -153,7 +153,7 @@ def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> Code
         if not isinstance(operand, Value):
             return _number(emitter, operand, result, stored=True)
         text, source = _spelled(emitter, op, operand, index), operand.dtype
-        kind = clamped_in(compute_dtype(source), result)
+        kind = clamped_in(source.computed, result)
         if op.function == "saturate" and (ends := saturation(kind, result)) is not None:
             text, source = converted(text, source, kind, types), kind
             low, high = (literal(end, source, emitter.dialect) for end in ends)
@@ -175,7 +175,7 @@ def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> Code
         else _number(emitter, v, common)
         for v in op.operands_
     ]
-    kind = compute_dtype(common)
+    kind = common.computed
     value = _applied(op.function, texts, kind, types[kind.name])
     return value if op.function in COMPARISON else _rounded(value, kind, result, types)
 
@@ -208,7 +208,7 @@ def _number(emitter: SimtEmitter, value: float | Int, dtype: DType, *, stored: b
         return rounded(value, dtype, emitter.dialect) if stored else literal(value, dtype, emitter.dialect)
     text, types = emitter.spell(value, tight=True), emitter.dialect.types
     made = i64 if emitter.int_type(value) == types["i64"] else i32
-    return converted(text, made, dtype if stored else compute_dtype(dtype), types)
+    return converted(text, made, dtype if stored else dtype.computed, types)
 
 
 def _applied(function: str, operands: list[Code], kind: DType, spelled: str) -> Code:

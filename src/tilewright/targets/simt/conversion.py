@@ -16,13 +16,6 @@ NARROW = {"f16": "half", "bf16": "bf16", "f8e4m3": "e4m3", "f8e5m2": "e5m2", "f4
 """Floats without arithmetic of their own, and what the prelude's functions call them."""
 
 
-def compute_dtype(dtype: DType) -> DType:
-    """The dtype in which ``dtype`` computes: f32 for floats narrower than f32."""
-    if dtype.is_packed and not dtype.is_float:
-        return i32
-    return f32 if dtype.name in NARROW else dtype
-
-
 def widened(text: Code, dtype: DType) -> Code:
     """The expression in the dtype in which it computes; exact.  Of packed numbers the bits are given."""
     if dtype.is_packed and not dtype.is_float:
@@ -46,7 +39,7 @@ def converted(text: Code, source: DType, target: DType, types: dict[str, str]) -
         return text
     if source.components > 1 or target.components > 1:
         raise DTypeError(f"no conversion from {source} to {target} in generated text")
-    wide, kind = widened(text, source), compute_dtype(source)
+    wide, kind = widened(text, source), source.computed
     if target == boolean:
         return code("({} != 0)", wide)
     if target.name in NARROW:

@@ -7,7 +7,7 @@ from tilewright.symbolic.expr import add
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.simt.arithmetic import wrapping, wraps
-from tilewright.targets.simt.conversion import compute_dtype, converted, widened
+from tilewright.targets.simt.conversion import converted, widened
 from tilewright.targets.simt.emitter import SIMT_RULES, Scope, SimtEmitter, element
 from tilewright.targets.simt.thread_values import thread_coordinate
 from tilewright.targets.statements import Assign, Code, call, code
@@ -22,7 +22,7 @@ EXTREME = {"max": "max_or_nan", "min": "min_or_nan"}
 def reduce(emitter: SimtEmitter, op: Reduce) -> None:
     """Each thread its own registers, then lanes in pairs."""
     plan, source, dtype = op.plan, op.source, op.source.dtype
-    kind = compute_dtype(dtype)
+    kind = dtype.computed
     with emitter.scope(
         op, f"{op.result.name} = {op.function} of {source.name} along {op.dim}", bare=True
     ) as scope:
