@@ -10,6 +10,7 @@ Metadata"; clang, "AMDGPU Support"; the ISA documents of CDNA 3 and RDNA 3.5.
 from __future__ import annotations
 
 from tilewright.arch import Arch, Board, Rates
+from tilewright.errors import Violation
 from tilewright.ir.kernel import Kernel
 from tilewright.passes.expand_mma import expand_mma
 from tilewright.passes.pipeline import Pass, run_passes
@@ -23,6 +24,7 @@ from tilewright.targets.simt.arithmetic import MATH
 from tilewright.targets.simt.dialect import SimtDialect
 from tilewright.targets.simt.emit import emit_text
 from tilewright.targets.simt.emitter import SIMT_RULES
+from tilewright.targets.simt.legality import beyond
 
 GFX942 = Arch(
     name="gfx942",
@@ -56,7 +58,7 @@ GFX1151 = Arch(
     threads=1024,
     grid=(2**31 - 1, 65535, 65535),
     shared_bytes=65536,
-    registers=49152,
+    registers=98304,
     thread_registers=256,
     register_unit=24,
     banks=32,
@@ -214,6 +216,11 @@ PASSES = (
     Pass("operands", "Multiplies load their operands.", lambda kernel, arch: expand_mma(kernel)),
     Pass("inverses", "Divisors get an inverse.", lambda kernel, arch: derive_inverses(kernel)),
 )
+
+
+def refusals(kernel: Kernel, arch: Arch) -> list[Violation]:
+    """Every limit of an architecture that a kernel exceeds."""
+    return list(beyond(kernel, arch, DIALECT, ARCHITECTURES.values()))
 
 
 def emit(kernel: Kernel, arch: Arch) -> Listing:

@@ -24,7 +24,7 @@ from tilewright.ir.ops import AsyncCommit, AsyncWait
 from tilewright.ir.verify import violations
 from tilewright.targets.listing import Listing
 
-from .dialect import ARCHITECTURES, DIALECT, GFX942, GFX1151, HIP_RULES, emit
+from .dialect import ARCHITECTURES, DIALECT, GFX942, GFX1151, HIP_RULES, emit, refusals
 from .examples import KERNELS
 
 FLAGS = (
@@ -72,7 +72,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[tuple[str, s
     for (name, of), arch in wanted.items():
         kernel = KERNELS[name](arch)
         assert kernel.lanes == arch.lanes
-        assert violations(kernel) == []
+        assert [*violations(kernel), *refusals(kernel, arch)] == []
         listings[name, of] = emit(kernel, arch)
     with ThreadPoolExecutor(2) as pool:
         jobs = {
@@ -150,6 +150,25 @@ def test_what_is_copied_in_the_background_is_copied_at_once(arch: Arch) -> None:
 @pytest.mark.parametrize(("name", "arch"), [("02 f16", GFX942), ("05 f32", GFX1151)])
 def test_golden(name: str, arch: Arch, golden: Callable[[str, str], None]) -> None:
     golden(emit(KERNELS[name](arch), arch).text, f"{name.replace(' ', '_')}_{arch.name}.hip")
+
+
+@tw.kernel(X="M N")
+def too_much(X):
+    s = tw.shared((160, 128), tw.f32)
+    tw.copy(X.tile((160, 128), (0, 0)), s, threads=1280)
+
+
+def test_limits_are_those_of_the_architecture() -> None:
+    matrix = tw.TensorSpec(tw.f32, 2, 1, (1, 1), (1, 1), 4, False)
+    found = refusals(too_much.program.trace({"X": matrix}, {}, GFX942), GFX942)
+    assert [one.message for one in found] == [
+        "1280 threads per block; gfx942 has at most 1024",
+        "81920 bytes of shared memory (s 81920); gfx942 has 65536",
+    ]
+    narrow = KERNELS["06 f32"](GFX1151)
+    [found] = refusals(narrow, GFX942)
+    assert found.message == "the kernel is written for warps of 32 lanes, gfx942 has 64"
+    assert refusals(narrow, GFX1151) == []
 
 
 @tw.kernel(X="M N", Y="M P", Z="M N")

@@ -15,7 +15,7 @@ from tilewright.arch import Arch
 from tilewright.errors import Violation
 from tilewright.ir.async_ops import Role
 from tilewright.ir.kernel import Kernel
-from tilewright.targets.cuda.registers import share
+from tilewright.targets.simt.registers import share
 
 
 def too_many_in_roles(kernel: Kernel, arch: Arch) -> Iterator[Violation]:

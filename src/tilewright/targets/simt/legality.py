@@ -1,0 +1,121 @@
+"""What a kernel asks of an architecture, or of a dialect, that it does not have."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+
+from tilewright.arch import Arch
+from tilewright.errors import Violation
+from tilewright.ir.copies import Copy
+from tilewright.ir.fragment_ops import Reduce
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import Elementwise, Mma, Op, Shared
+from tilewright.ir.types import Value
+from tilewright.passes.shared_plan import plan_shared
+from tilewright.targets.simt.dialect import SimtDialect
+from tilewright.targets.simt.registers import too_many_registers
+
+
+def beyond(
+    kernel: Kernel, arch: Arch, dialect: SimtDialect, others: Iterable[Arch] = ()
+) -> Iterator[Violation]:
+    """Every limit that a kernel exceeds: threads, grid, clusters, shared memory, registers, functions.
+
+    Args:
+        kernel: the traced kernel.
+        arch: the architecture.
+        dialect: the target's spelling, which says how it reduces into memory.
+        others: the target's architectures, of which messages name those that could.
+    """
+    yield from _launch(kernel, arch)
+    yield from _clusters(kernel, arch, others)
+    yield from _shared(kernel, arch)
+    yield from too_many_registers(kernel, arch)
+    for op in kernel.walk():
+        yield from _operation(op, arch, dialect)
+        if isinstance(op, Reduce) and kernel.threads % kernel.lanes and op.plan.lanes:
+            whole = -(-kernel.threads // kernel.lanes) * kernel.lanes
+            text = f"lanes exchange values in whole warps; the block has {kernel.threads} threads"
+            yield op.violation("reduce", text, f"{whole}")
+
+
+def _launch(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
+    if kernel.threads > arch.threads:
+        yield Violation(
+            "threads",
+            f"{kernel.threads} threads per block; {arch.name} has at most {arch.threads}",
+            f"{arch.threads} threads",
+        )
+    in_background = any(isinstance(op, Mma) and op.mma.atom.asynchronous for op in kernel.walk())
+    if kernel.lanes not in (arch.lanes, *arch.other_lanes) and not in_background:
+        yield Violation(
+            "warp size",
+            f"the kernel is written for warps of {kernel.lanes} lanes, {arch.name} has {arch.lanes}",
+            f"atoms of {arch.lanes} lanes",
+        )
+    if len(kernel.grid) > len(arch.grid):
+        yield Violation(
+            "grid", f"the grid has {len(kernel.grid)} axes, at most {len(arch.grid)}", "join axes to one"
+        )
+    for axis, most, letter in zip(kernel.grid, arch.grid, "xyz", strict=False):
+        if isinstance(axis.extent, int) and axis.extent > most:
+            yield Violation(
+                "grid",
+                f"{axis.extent} blocks along grid axis {letter} ({axis.sym.name}), at most {most}",
+                "make it the first axis" if letter != "x" else f"{most} blocks",
+            )
+
+
+def _clusters(kernel: Kernel, arch: Arch, others: Iterable[Arch]) -> Iterator[Violation]:
+    blocks = math.prod(member.extent for member in kernel.cluster)
+    if blocks > 1 and arch.cluster == 1:
+        able = ", ".join(other.name for other in others if other.cluster > 1) or "no clusters"
+        yield Violation("cluster", f"clusters of {blocks} blocks; {arch.name} has no clusters", able)
+    elif blocks > arch.cluster:
+        yield Violation(
+            "cluster",
+            f"clusters of {blocks} blocks; {arch.name} has at most {arch.cluster}",
+            f"{arch.cluster} blocks",
+        )
+    for member in kernel.cluster:
+        if member.axis < len(kernel.grid):
+            extent = kernel.grid[member.axis].extent
+            if isinstance(extent, int) and extent % member.extent:
+                nearest = -(-extent // member.extent) * member.extent
+                yield Violation(
+                    "cluster",
+                    f"{extent} blocks along axis {member.axis} are no multiple of {member.extent}",
+                    f"{nearest} blocks",
+                )
+
+
+def _shared(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
+    total = kernel.shared_bytes
+    if total <= arch.shared_bytes or (total := plan_shared(kernel)[0].shared_bytes) <= arch.shared_bytes:
+        return
+    tensors = [op for op in kernel.walk() if isinstance(op, Shared)]
+    largest = max(tensors, key=lambda op: op.elems * op.dtype.bytes)
+    parts = ", ".join(f"{op.result} {op.elems * op.dtype.bytes}" for op in tensors)
+    room = arch.shared_bytes - (total - largest.elems * largest.dtype.bytes)
+    fewer = 1 << max(room // largest.dtype.bytes, 0).bit_length() >> 1
+    nearest = f"{largest.result} of {fewer} elements" if fewer else "fewer stages or smaller tiles for all"
+    yield largest.violation(
+        "shared bytes",
+        f"{total} bytes of shared memory ({parts}); {arch.name} has {arch.shared_bytes}",
+        nearest,
+    )
+
+
+def _operation(op: Op, arch: Arch, dialect: SimtDialect) -> Iterator[Violation]:
+    if isinstance(op, Copy) and op.reduction is not None:
+        known = dialect.atomics.get((op.reduction, op.target.dtype.name), ())
+        if known and not any(one.feature in ("", *arch.features) for one in known):
+            text = f"{arch.name} has no {op.reduction!r} of {op.target.dtype} in memory"
+            yield op.violation("reduction", text, "a target of f32")
+    elif isinstance(op, Elementwise):
+        dtypes = [op.result.dtype, *(v.dtype for v in op.operands_ if isinstance(v, Value))]
+        if bad := [dtype for dtype in dtypes if dtype.components > 1]:
+            yield op.violation(
+                "dtype", f"{op.function} of {bad[0]} is not available", f"two {bad[0].component}"
+            )
