@@ -18,7 +18,7 @@ from tilewright.lang.asynchrony import (
     tma_store,
     wait,
 )
-from tilewright.lang.clusters import cluster_barrier
+from tilewright.lang.clusters import cluster_barrier, peer
 from tilewright.lang.operations import cluster_index
 from tilewright.namespaces import namespace
 
@@ -37,6 +37,7 @@ __all__ = [
     "mma_commit",
     "mma_fence",
     "mma_wait",
+    "peer",
     "prior_grid_wait",
     "tma_load",
     "tma_store",

@@ -94,6 +94,14 @@ def role_barrier(A, n):
         tw.role_barrier(1, threads=128)
 
 
+def peer(A, n):
+    tw.block_index((4, 4))
+    m, _ = tw.hopper.cluster_index((2, 2))
+    held = tw.shared((8, 16), A.dtype)
+    tw.copy(A.tile((8, 16), (n, 0)), tw.hopper.peer(held, (1 - m, 0)), threads=32)
+    tw.copy(tw.hopper.peer(held[0:4, :], n % 4), held[4:8, :], threads=32)
+
+
 def cluster_barrier(A, n):
     tw.block_index(2)
     tw.hopper.cluster_index(2)
@@ -112,7 +120,7 @@ EACH: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
         *(role, mbarrier, arrive, wait, tma_load, tma_store, bulk_commit, bulk_wait, fence_async),
-        *(mma_fence, mma_async, mma_commit, mma_wait, role_barrier, cluster_barrier, prior_grid_wait),
+        *(mma_fence, mma_async, mma_commit, mma_wait, role_barrier, cluster_barrier, peer, prior_grid_wait),
         launch_dependents,
     )
 }

@@ -52,6 +52,27 @@ def without_a_barrier(X, Y, Z):
     turn(X.tile(TILE, at), second, Z.tile(TILE, at))
 
 
+@tw.kernel(X="M N", I="M", Y="M N")
+def chosen_rows(X, I, Y):
+    """An index in shared memory is read by the copy, not where the rows are chosen."""
+    tw.block_index(1)
+    index, other = tw.shared((ROWS,), tw.i32), tw.shared(TILE, X.dtype)
+    tw.copy(I.tile((ROWS,), (0,)), index, threads=ROWS)
+    tw.barrier()
+    rows = X.rows(index)
+    tw.barrier()
+    turn(X.tile(TILE, (0, 0)), other, Y.tile(TILE, (0, 0)))
+    tw.barrier()
+    tw.copy(rows.tile(TILE, (0, 0)), Y.tile(TILE, (0, 0)), threads=64)
+
+
+def test_an_index_lives_until_the_rows_that_it_names_are_accessed() -> None:
+    x, index = np.ones((ROWS, COLUMNS), np.float32), np.arange(ROWS, dtype=np.int32)
+    kernel = chosen_rows.trace(x, index, np.zeros_like(x))
+    _, notes = plan_shared(kernel)
+    assert not [note for note in notes if "lie in the same shared memory" in note]
+
+
 @tw.kernel(X="M N", Y="M N", Z="M N")
 def in_a_loop(X, Y, Z):
     first, second = tw.shared(TILE, X.dtype), tw.shared(TILE, X.dtype)

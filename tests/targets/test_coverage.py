@@ -23,12 +23,15 @@ EXECUTES = {"reference": {*KINDS}, "cuda": {*KINDS}, "cpu": {*KINDS} - BESIDE}
 @tw.kernel(A="M K", B="N K", C="M N")
 def every_asynchronous_operation(A, B, C, *, mma):
     block = tw.block_index(2)
-    tw.hopper.cluster_index(2)
+    rank = tw.hopper.cluster_index(2)
     sA = tw.shared((64, 64), A.dtype, swizzle=128)
     sB = tw.shared((64, 64), B.dtype, swizzle=128)
     sC = tw.shared((64, 64), C.dtype, swizzle=128)
     full = tw.hopper.mbarrier(1, arrivals=1)
     tw.hopper.prior_grid_wait()
+    tw.hopper.cluster_barrier()
+    nothing = tw.fragment(tw.blocked((64, 64), (64, 4)), C.dtype, 0)
+    tw.copy(nothing, tw.hopper.peer(sC, 1 - rank))
     tw.hopper.cluster_barrier()
     with tw.role(warps=4):
         tw.hopper.arrive(full[0], expect_bytes=2 * 64 * 64 * A.dtype.bytes)

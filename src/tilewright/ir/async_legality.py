@@ -235,8 +235,10 @@ def verify_mma_async(op: MmaAsync) -> Iterator[Violation]:
 def _verify_operand(op: MmaAsync, label: str, value: Value, rows: int, unit: int) -> Iterator[Violation]:
     """The rules of an operand in shared memory: its rows, of which an instruction takes ``unit``."""
     kind, depth = value.type, op.mma.atom.shape[2]
-    if not isinstance(kind, TensorType) or kind.memory is not Memory.SHARED:
-        yield op.violation("mma operand", f"{label} = {value} does not lie in shared memory", "tw.shared")
+    own = isinstance(kind, TensorType) and kind.memory is Memory.SHARED and kind.block is None
+    if not isinstance(kind, TensorType) or not own:
+        text = f"{label} = {value} does not lie in the block's own shared memory"
+        yield op.violation("mma operand", text, "tw.shared")
         return
     width = SPAN_BYTES // kind.dtype.bytes
     if len(kind.shape) != 2 or kind.shape[0] != rows or not isinstance(kind.shape[1], int):

@@ -9,7 +9,7 @@ given parity has completed.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.arch import REFERENCE
@@ -17,7 +17,7 @@ from tilewright.errors import Violation
 from tilewright.ir import async_legality
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.op import Block, Op
-from tilewright.ir.types import BarrierType, Type, Value
+from tilewright.ir.types import BarrierType, Memory, Type, Value
 from tilewright.symbolic.nodes import Int
 
 FENCED = ("shared", "global")
@@ -207,6 +207,31 @@ class ClusterBarrier(Op):
 
 
 @dataclass(frozen=True)
+class Peer(Op):
+    """The same tensor in the shared memory of the block of rank ``block`` of the cluster."""
+
+    name = "peer"
+    roles: ClassVar = {"result": "defines", "source": "uses"}
+    result: Value
+    source: Value
+    block: Int
+
+    @staticmethod
+    def infer(source: Value, block: Int) -> Type:
+        """Type of the result."""
+        return replace(source.tensor, block=block)
+
+    def verify(self) -> Iterator[Violation]:
+        """A tensor of one's own shared memory."""
+        if self.source.tensor.memory is not Memory.SHARED:
+            text = f"{self.source} lies in global memory, which all blocks reach as it is"
+            yield self.violation("peer", text, str(self.source))
+        elif self.source.tensor.block is not None or self.source.tensor.indices:
+            text = f"{self.source} is a view of another block's memory, or of rows that are chosen there"
+            yield self.violation("peer", text, f"tw.hopper.peer of {self.source.buffer}, and its view")
+
+
+@dataclass(frozen=True)
 class PriorGridWait(Op):
     """Wait until the grids that this one depends on have finished and their writes are visible."""
 
@@ -222,5 +247,15 @@ class LaunchDependents(Op):
 
 ASYNC_OPS: tuple[type[Op], ...] = (
     *(Role, MBarrier, Arrive, Wait, BulkCommit, BulkWait, FenceAsync),
-    *(MmaFence, MmaAsync, MmaCommit, MmaWait, RoleBarrier, ClusterBarrier, PriorGridWait, LaunchDependents),
+    *(
+        MmaFence,
+        MmaAsync,
+        MmaCommit,
+        MmaWait,
+        RoleBarrier,
+        ClusterBarrier,
+        Peer,
+        PriorGridWait,
+        LaunchDependents,
+    ),
 )

@@ -8,7 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from tilewright.errors import Violation
-from tilewright.ir.async_ops import Arrive, ClusterBarrier, MmaAsync
+from tilewright.ir.async_ops import Arrive, ClusterBarrier, MmaAsync, Peer
 from tilewright.ir.copies import Copy, is_bulk
 from tilewright.ir.op import Op
 from tilewright.ir.types import Memory
@@ -57,13 +57,14 @@ def needs_cluster_scope(kernel: Kernel) -> bool:
     """Whether barriers must order accesses of threads to memory that threads of another block access too.
 
     That is so where threads write global memory, which may be any array's, and where they access shared
-    memory that another block's multicast writes. Bulk copies and asynchronous MMA have other ways of
-    completing.
+    memory that another block's multicast or threads access. Bulk copies and asynchronous MMA have other ways
+    of completing.
     """
     if not kernel.cluster:
         return False
     ops = list(kernel.walk())
     sent = {op.target.buffer for op in ops if is_bulk(op) and op.multicast}
+    sent |= {op.source.buffer for op in ops if isinstance(op, Peer)}
     own = [op for op in ops if not (is_bulk(op) or isinstance(op, MmaAsync))]
     return any(value.buffer in sent for op in own for value in (*op.read, *op.written)) or any(
         value.is_tensor and value.tensor.memory is Memory.GLOBAL for op in own for value in op.written
@@ -102,7 +103,7 @@ def _operation(op: Op, cluster: Sequence[ClusterAxis]) -> Iterator[Violation]:
                     f"multicast along axis {axis}; the cluster has blocks {where}",
                     f"multicast={nearest}",
                 )
-    elif isinstance(op, Arrive) and op.block is not None:
+    elif isinstance(op, Arrive | Peer) and op.block is not None:
         low, high = bounds(op.block)
         last = cluster_blocks(cluster) - 1
         if low > last or high < 0:
@@ -121,4 +122,6 @@ def _reaches(op: Op) -> str:
             return f"tma_load(multicast={axes})"
         case Arrive(block=rank) if rank is not None:
             return f"arrive(block={rank})"
+        case Peer(block=rank):
+            return f"peer(block={rank})"
     return ""

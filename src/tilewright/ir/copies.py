@@ -124,6 +124,10 @@ class Copy(Op):
         yield from engine.verify(self)
         if self.way in engine.ways:
             yield from engine.verify_ends(self)
+        for value in (self.source, self.target):
+            if self.variant != "direct" and value.is_tensor and value.tensor.block is not None:
+                text = f"the {self.variant} engine reaches no other block's memory, where {value} lies"
+                yield self.violation("engine", text, "copy")
 
 
 def place_of(value: Value) -> str:
@@ -194,7 +198,7 @@ ENGINES: Mapping[str, Engine] = {
     "direct": Engine(
         {(a, b): "none" for a in PLACES for b in PLACES},
         legality.verify_copy,
-        {(place, "global"): tuple(REDUCTIONS) for place in PLACES},
+        {(place, memory): tuple(REDUCTIONS) for place in PLACES for memory in ("global", "shared")},
     ),
     "matrix": Engine(
         {("shared", "registers"): "none", ("registers", "shared"): "none"}, legality.verify_matrix_copy

@@ -45,10 +45,10 @@ class Gather(Op):
                 f"dimension {dim} of {source}, of rank {old.view.rank}; nearest legal choice: "
                 f"{min(max(dim, 0), old.view.rank - 1)}"
             )
-        if numbers.view.rank != 1 or numbers.dtype.kind not in ("int", "uint"):
+        if numbers.view.rank != 1 or numbers.dtype.kind not in ("int", "uint") or numbers.dtype.bits < 8:
             raise LayoutError(
                 f"rows of {source} are chosen by {index}, of rank {numbers.view.rank} and {numbers.dtype}; "
-                "nearest legal choice: a tensor of integers of one dimension"
+                "nearest legal choice: integers of 8 bits or more, of one dimension"
             )
         if numbers.indices or any(index.buffer is known.buffer for known in old.indices):
             raise LayoutError(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, TypeGuard
 
 from tilewright.dtypes import limits
 from tilewright.errors import Violation
@@ -16,7 +16,7 @@ from tilewright.ir.op import Op
 from tilewright.ir.types import Type, Value, VariableType
 from tilewright.symbolic.expr import less, prove
 from tilewright.symbolic.nodes import Int, Sym
-from tilewright.symbolic.ranges import bounds
+from tilewright.symbolic.ranges import bits, bounds
 
 
 @dataclass(frozen=True)
@@ -113,12 +113,19 @@ class ReadIndex(Op):
         elif self.source.tensor.indices:
             text = f"where {self.source} lies is read from {self.source.tensor.indices[0]} itself"
             yield self.violation("index", text, "tw.index of the row, then of the element")
-        elif self.source.dtype.kind not in ("int", "uint"):
-            yield self.violation("index", f"{self.source} is {self.source.dtype}", "a tensor of integers")
+        elif self.source.dtype.kind not in ("int", "uint") or self.source.dtype.bits < 8:
+            yield self.violation(
+                "index", f"{self.source} is {self.source.dtype}", "a tensor of integers of 8 bits or more"
+            )
         if self.multiple < 1:
             yield self.violation("index", f"multiples of {self.multiple}", "a multiple of 1 or more")
         if self.low is not None and self.stop is not None and prove(less(self.low, self.stop)) is False:
             yield self.violation("index", f"no integer lies in [{self.low}, {self.stop})", "low < stop")
+
+
+def is_wide(op: Op) -> TypeGuard[GetVariable | ReadIndex]:
+    """Whether an operation takes an integer of 64 bits from a variable or from memory."""
+    return isinstance(op, GetVariable | ReadIndex) and bits(op.result) == 64
 
 
 INTEGER_OPS: tuple[type[Op], ...] = (Variable, SetVariable, GetVariable, Let, ReadIndex)

@@ -327,6 +327,12 @@ def _verify_operand(op: Mma, axis: int, label: str, value: Value) -> Iterator[Vi
             f"{label} = {value} lies in global memory, a matrix multiply reads shared memory or registers",
             f"copy it to shared memory, or tw.load({value}, tw.operand_{label.lower()}(mma, {shape[1]}))",
         )
+    elif value.tensor.block is not None:
+        yield op.violation(
+            "mma operand",
+            f"{label} = {value} lies in another block's shared memory",
+            f"copy it to one's own, or tw.load({value}, tw.operand_{label.lower()}(mma, {shape[1]}))",
+        )
     elif value.tensor.indices:
         yield op.violation(
             "mma operand",

@@ -30,6 +30,7 @@ class TensorType:
         align: alignment of the buffer's first element, in bytes.
         distribution: how its coordinates are dealt to threads, if it was partitioned.
         indices: the tensors that its coordinates are read from; whoever accesses it reads them.
+        block: the rank, in the cluster, of the block whose shared memory it is; None: one's own.
     """
 
     memory: Memory
@@ -38,6 +39,7 @@ class TensorType:
     align: int = 16
     distribution: Distribution | None = None
     indices: tuple[Value, ...] = ()
+    block: Int | None = None
 
     @property
     def shape(self) -> tuple[Int, ...]:

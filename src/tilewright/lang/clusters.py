@@ -9,7 +9,7 @@ from tilewright.ir import async_ops, ops
 from tilewright.ir.clusters import DECLARED, rank_of
 from tilewright.lang.scalars import Index, as_tuple, unwrap
 from tilewright.lang.source import here
-from tilewright.lang.tensors import static
+from tilewright.lang.tensors import Tensor, static
 from tilewright.lang.tracer import current
 from tilewright.lang.verbs import verb
 from tilewright.symbolic.nodes import Int
@@ -27,6 +27,43 @@ def cluster_barrier() -> None:
     current().emit(async_ops.ClusterBarrier if current().cluster else ops.Barrier)
 
 
+@verb
+def peer(source: Tensor, block: Index | Sequence[Index]) -> Tensor:
+    """The same tensor in the shared memory of another block of the cluster: to copy from, and into.
+
+    Between what one block does to it and what another one does comes a `cluster_barrier`; one comes before
+    the first access, and one after the last: a block that has not begun, or has ended, has no shared memory.
+
+    Args:
+        source: a tensor in shared memory, or a view of one.
+        block: the block's rank in the cluster, or its coordinate; see `cluster_index`.
+
+    Raises:
+        TraceError: no cluster, or a coordinate that it does not have.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", Y="N")
+        ... def exchange(X, Y):
+        ...     block = tw.block_index(2)
+        ...     rank = tw.hopper.cluster_index(2)
+        ...     staged = tw.shared((32,), X.dtype)
+        ...     tw.copy(X.tile((32,), (block,)), staged, threads=32)
+        ...     tw.hopper.cluster_barrier()
+        ...     tw.copy(tw.hopper.peer(staged, 1 - rank), Y.tile((32,), (block,)), threads=32)
+        ...     tw.hopper.cluster_barrier()
+        >>> x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+        >>> exchange(x, y, target="reference").target, y[[0, 32]].tolist()
+        ('reference', [32.0, 0.0])
+    """
+    rank = other_block(block, f"peer({source.value.name}, block={block})")
+    if rank is None:
+        return source
+    name = f"{source.value.buffer.name}_peer"
+    return Tensor(current().define(async_ops.Peer, name, source=source.value, block=rank))
+
+
 def shared_axes(multicast: int | Sequence[int]) -> tuple[int, ...]:
     """The axes of ``multicast`` along which the cluster has more than one block."""
     axes = static("multicast", multicast)
@@ -36,13 +73,13 @@ def shared_axes(multicast: int | Sequence[int]) -> tuple[int, ...]:
     return tuple(sorted({axis for axis in axes if not 0 <= axis < len(shape) or shape[axis] > 1}))
 
 
-def other_block(block: Index | Sequence[Index]) -> Int | None:
+def other_block(block: Index | Sequence[Index], what: str = "") -> Int | None:
     """The rank of a block, given by its rank or its coordinate; None for the block that asks.
 
     Raises:
         TraceError: no cluster, or a coordinate that it does not have.
     """
-    shape = _shape(f"arrive(block={block})")
+    shape = _shape(what or f"arrive(block={block})")
     members = current().cluster
     own = rank_of([member.extent for member in members], [member.sym for member in members])
     if not isinstance(block, tuple | list):

@@ -31,6 +31,7 @@ from tilewright.ir.ops import (
     Block,
     Copy,
     For,
+    Gather,
     If,
     Op,
     Partition,
@@ -113,7 +114,9 @@ class Life:
 def _uses(block: Block, value: Value, way: tuple[Step, ...], around: Op | None) -> Iterator[tuple[Step, ...]]:
     for place, op in enumerate(block.ops):
         here = (*way, (around, block, place))
-        if not isinstance(op, Reshape | Partition) and any(v.buffer is value for v in op.operands):
+        # A view is no use; who accesses the rows that it chooses reads the index.
+        is_view = isinstance(op, Reshape | Partition | Gather)
+        if not is_view and any(v.buffer is value for v in (*op.operands, *op.read)):
             yield here
         for region in op.regions:
             yield from _uses(region, value, here, op)

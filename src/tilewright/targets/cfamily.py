@@ -12,6 +12,7 @@ from pathlib import PurePath
 
 from tilewright.dtypes import DType
 from tilewright.ir.builder import Names
+from tilewright.ir.integer_ops import is_wide
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import (
     Block,
@@ -31,7 +32,7 @@ from tilewright.ir.types import Value
 from tilewright.passes.quotients import inverses
 from tilewright.passes.rewrite import defined_names
 from tilewright.symbolic.nodes import TRUE, Cond, FloorDiv, Int, Mod, Sym
-from tilewright.symbolic.ranges import bits, bounds
+from tilewright.symbolic.ranges import bounds
 from tilewright.symbolic.rebuilding import symbols
 from tilewright.symbolic.spelling import Speller
 from tilewright.targets.rules import RuleTable
@@ -85,11 +86,13 @@ class Atomic:
         function: its name; one of several elements takes the address of the values.
         width: elements at once.
         feature: what the architecture must have; empty for none.
+        memory: ``"global"``, ``"shared"``, or ``"cluster"``: shared memory of whatever block of the cluster.
     """
 
     function: str
     width: int = 1
     feature: str = ""
+    memory: str = "global"
 
 
 @dataclass(frozen=True)
@@ -126,12 +129,10 @@ class Emitter:
         self.rules = rules
         self.dialect = dialect
         self.names = Names()
-        self.body: Body = []
-        """Where the next statement goes."""
+        self.body: Body = []  # where the next statement goes
         # Integers of 64 bits: sizes, what variables and memory hold, and what is named or counted with them.
         self.wide = {p.sym for p in kernel.sizes if p.bits == 64}
-        given = [op.result for op in kernel.walk() if isinstance(op, GetVariable | ReadIndex)]
-        self.wide |= {sym for sym in given if bits(sym) == 64}
+        self.wide |= {op.result for op in kernel.walk() if is_wide(op)}
         self._taken = set(KEYWORDS | dialect.reserved)
         for word in sorted(self._taken):
             self.names.unique(word)
@@ -152,6 +153,10 @@ class Emitter:
     def name(self, of: Value | Sym) -> Code:
         """The C name of a value or symbol: the author's, unless it is taken by the language."""
         return named(self._spelled.get(of.name, of.name))
+
+    def base(self, tensor: Value) -> Code:
+        """Where the buffer of a tensor begins."""
+        return self.name(tensor.buffer)
 
     def local(self, wanted: str) -> Code:
         """A name for a variable of an inner scope: none of the kernel's; other scopes may use it again."""
@@ -384,7 +389,7 @@ def _get_variable(emitter: Emitter, op: GetVariable) -> None:
 @C_RULES.rule(ReadIndex)
 def _read_index(emitter: Emitter, op: ReadIndex) -> None:
     view = op.source.tensor.view
-    value = code("{}[{}]", emitter.name(op.source.buffer), emitter.spell(view.offset))
+    value = code("{}[{}]", emitter.base(op.source), emitter.spell(view.offset))
     if view.valid != TRUE:
         value = code("{} ? {} : 0", emitter.spell_cond(view.valid), value)
     emitter.constant(emitter.defined_type(op.result, op.result), emitter.name(op.result), value)

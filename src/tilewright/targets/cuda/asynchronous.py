@@ -328,6 +328,11 @@ def cluster_barrier(emitter: SimtEmitter, op: ops.ClusterBarrier) -> None:
     emitter.do(call("cluster_barrier"))
 
 
+@CUDA_RULES.rule(ops.Peer)
+def peer(emitter: SimtEmitter, op: ops.Peer) -> None:
+    """A view has no text of its own; whoever accesses it calls the function that maps its address."""
+
+
 @CUDA_RULES.rule(ops.PriorGridWait)
 def prior_grid_wait(emitter: SimtEmitter, op: ops.PriorGridWait) -> None:
     """``griddepcontrol.wait``."""

@@ -1,4 +1,4 @@
-"""Reductions into global memory in CUDA text: ``red``, at the scope of the device.
+"""Reductions into memory in CUDA text: ``red``, at the scope of the device, the block or the cluster.
 
 Source: PTX ISA, "Parallel Synchronization and Communication Instructions: red".  ``red.add.f32`` of global
 memory flushes subnormal numbers to zero.  Minima and maxima of floats are those of integers in the order of
@@ -6,6 +6,8 @@ the floats' bits; NaN is the greatest for a maximum, and the least for a minimum
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from tilewright.targets.cfamily import Atomic
 
@@ -45,13 +47,24 @@ _VECTORS = {
 
 _ADDRESS = "(unsigned long long)__cvta_generic_to_global(to)"
 
+_PLACES = {
+    "global": ("", "gpu.global", f'"l"({_ADDRESS})'),
+    "shared": ("_shared", "cta.shared", '"r"((unsigned)__cvta_generic_to_shared(to))'),
+    "cluster": ("_cluster", "cluster", '"l"(to)'),
+}
+"""For each memory, how functions on it are called, the scope and the state space, the address.
 
-def _one(kind: str, dtype: str, form: str) -> str:
+An address in another block's shared memory is a generic one.
+"""
+
+
+def _one(kind: str, dtype: str, form: str, memory: str) -> str:
     element, letter, bits = _REGISTERS[dtype]
+    suffix, scope, address = _PLACES[memory]
     return f"""
-DEVICE void reduce_{kind}_{dtype}({element}* to, {element} x) {{
-  asm volatile("red.relaxed.gpu.global.{form} [%0], %1;"
-               ::"l"({_ADDRESS}), "{letter}"({bits}) : "memory");
+DEVICE void reduce_{kind}_{dtype}{suffix}({element}* to, {element} x) {{
+  asm volatile("red.relaxed.{scope}.{form} [%0], %1;"
+               ::{address}, "{letter}"({bits}) : "memory");
 }}"""
 
 
@@ -77,7 +90,7 @@ DEVICE void reduce_add_{dtype}x{width}({element}* to, const {element}* x) {{
 }}"""
 
 
-def _ordered(kind: str, dtype: str) -> str:
+def _ordered(kind: str, dtype: str, memory: str) -> str:
     """Extremes of floats: positive numbers are in the order of signed integers, negative in the opposite."""
     element, bits = _REGISTERS[dtype][0], dtype[1:]
     signed, to_bits, letter = {
@@ -89,33 +102,38 @@ def _ordered(kind: str, dtype: str) -> str:
         dtype, {"min": "0xfff8000000000000", "max": "0x7ff8000000000000"}
     )[kind]
     opposite = {"min": "max", "max": "min"}[kind]
+    suffix, scope, address = _PLACES[memory]
     return f"""
-DEVICE void reduce_{kind}_{dtype}({element}* to, {element} x) {{
+DEVICE void reduce_{kind}_{dtype}{suffix}({element}* to, {element} x) {{
   const {signed} ordered = x == x ? {to_bits}(x) : ({signed}){nan};
   if (ordered >= 0) {{
-    asm volatile("red.relaxed.gpu.global.{kind}.s{bits} [%0], %1;"
-                 ::"l"({_ADDRESS}), "{letter}"(ordered) : "memory");
+    asm volatile("red.relaxed.{scope}.{kind}.s{bits} [%0], %1;"
+                 ::{address}, "{letter}"(ordered) : "memory");
   }} else {{
-    asm volatile("red.relaxed.gpu.global.{opposite}.u{bits} [%0], %1;"
-                 ::"l"({_ADDRESS}), "{letter}"(ordered) : "memory");
+    asm volatile("red.relaxed.{scope}.{opposite}.u{bits} [%0], %1;"
+                 ::{address}, "{letter}"(ordered) : "memory");
   }}
 }}"""
 
 
-PIECES: dict[str, str] = {
-    **{
-        f"reduce_{kind}_{dtype}": _one(kind, dtype, form)
-        for kind, forms in _FORMS.items()
-        for dtype, form in forms.items()
-    },
-    **{
-        f"reduce_{kind}_{dtype}": _ordered(kind, dtype) for kind in ("min", "max") for dtype in ("f32", "f64")
-    },
-    **{
-        f"reduce_add_{dtype}x{width}": _several(dtype, width, form, packed)
-        for (dtype, width), (form, packed, _) in _VECTORS.items()
-    },
-}
+def _functions() -> Iterator[tuple[str, str, Atomic, str]]:
+    """Every function: the kind and element type of its reduction, what it is, its text."""
+    for memory, (suffix, _, _) in _PLACES.items():
+        feature = "sm_90" if memory == "cluster" else ""
+        for kind, forms in _FORMS.items():
+            for dtype, form in forms.items():
+                one = Atomic(f"reduce_{kind}_{dtype}{suffix}", 1, feature, memory)
+                yield kind, dtype, one, _one(kind, dtype, form, memory)
+        for kind in ("min", "max"):
+            for dtype in ("f32", "f64"):
+                one = Atomic(f"reduce_{kind}_{dtype}{suffix}", 1, feature, memory)
+                yield kind, dtype, one, _ordered(kind, dtype, memory)
+    for (dtype, width), (form, packed, feature) in _VECTORS.items():
+        one = Atomic(f"reduce_add_{dtype}x{width}", width, feature)
+        yield "add", dtype, one, _several(dtype, width, form, packed)
+
+
+PIECES: dict[str, str] = {one.function: text for _, _, one, text in _functions()}
 """The functions that the text may call."""
 
 NEEDS = {name: (_REGISTERS[name.split("_")[2].partition("x")[0]][0],) for name in PIECES}
@@ -124,11 +142,8 @@ NEEDS = {name: (_REGISTERS[name.split("_")[2].partition("x")[0]][0],) for name i
 
 def _known() -> dict[tuple[str, str], tuple[Atomic, ...]]:
     found: dict[tuple[str, str], tuple[Atomic, ...]] = {}
-    for name in PIECES:
-        _, kind, element = name.split("_")
-        dtype, _, width = element.partition("x")
-        feature = _VECTORS[dtype, int(width)][2] if width else ""
-        found[kind, dtype] = (*found.get((kind, dtype), ()), Atomic(name, int(width or 1), feature))
+    for kind, dtype, one, _ in _functions():
+        found[kind, dtype] = (*found.get((kind, dtype), ()), one)
     return found
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from tilewright.arch import REFERENCE
 from tilewright.dtypes import DType
+from tilewright.ir.async_ops import Peer
 from tilewright.ir.legality import widest_vector
 from tilewright.ir.ops import Copy, Mma, Op, Partition, Reshape, Shared
 from tilewright.ir.types import FragmentType, Memory, Value
@@ -126,7 +127,7 @@ def _accesses(op: Shared, using: Sequence[Op]) -> Iterator[WarpAccess]:
     for user in using:
         if isinstance(user, Reshape):
             views[user.result] = user.transform.apply(views[user.source])
-        elif isinstance(user, Partition):
+        elif isinstance(user, Partition | Peer):
             views[user.result] = views[user.source]
         elif isinstance(user, Copy):
             for value in (user.source, user.target):

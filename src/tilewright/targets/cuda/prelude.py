@@ -180,6 +180,14 @@ DEVICE int cluster_block_{axis}() {{
 }}"""
     for axis in "xyz"
 }
+_CLUSTER["peer"] = """
+template <class T>
+DEVICE T* peer(T* tile, int block) {
+  // Where the same tile lies in another block of the cluster.
+  T* there;
+  asm("mapa.u64 %0, %1, %2;" : "=l"(there) : "l"(tile), "r"(block));
+  return there;
+}"""
 
 
 _ATOMS = {made.name for atom in MMA_SYNC if (made := function(atom))}

@@ -36,6 +36,11 @@ def _role(machine: Machine, warp: Warp, op: ops.Role) -> Steps:
     warp.rank, warp.mates = outside
 
 
+@REFERENCE.rule(ops.Peer)
+def _peer(machine: Machine, warp: Warp, op: Op) -> None:
+    """A view is no action."""
+
+
 @REFERENCE.rule(ops.PriorGridWait, ops.LaunchDependents)
 def _other_grids(machine: Machine, warp: Warp, op: Op) -> None:
     """The reference runs one grid: those before it are over, those after it have not begun."""
@@ -65,7 +70,7 @@ def _arrive(machine: Machine, warp: Warp, op: ops.Arrive) -> None:
     if block is None or barrier is None:
         return
     if block is not warp.block:
-        block.visits[warp.agent, barrier] = Visit(op, warp.agent.time)
+        block.visits[warp.agent, barrier] = Visit(op, warp.agent.time, "arrival", barrier.name)
     is_over = barrier.arrived >= barrier.arrivals and barrier.is_complete
     warp.note("arrive", barrier.slot, op.expect_bytes, barrier.phase + is_over, op)
     if barrier.arrived >= barrier.arrivals:

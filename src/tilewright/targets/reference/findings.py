@@ -40,6 +40,7 @@ class Kind(Enum):
     DIVISION = "division by zero"
     EDGE = "element beyond an edge in a result"
     UNFINISHED = "unfinished at the end"
+    BEGUN = "reaches a block that may not have begun"
     ENDED = "reaches a block that may have ended"
     UNCOVERED = "elements never written"
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from tilewright.ir.integer_ops import ReadIndex
 from tilewright.symbolic.rebuilding import evaluate
+from tilewright.targets.reference import peers
 from tilewright.targets.reference.agents import WHOLE_WARP
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.machine import Machine
@@ -19,7 +20,9 @@ def read_index(machine: Machine, warp: Warp, op: ReadIndex) -> int:
     view = op.source.tensor.view
     if not evaluate(view.valid, warp.env):
         return 0
-    buffer, agent = warp.block.buffers[op.source.buffer], warp.agent
+    buffer, agent = peers.reach(machine, warp, op, op.source, "read"), warp.agent
+    if buffer is None:
+        return 0
     at = np.array([warp.int(view.offset)], np.int64)
     everyone = np.array([WHOLE_WARP], np.int16)
     site = machine.checker.site(op, op.source, "read")

@@ -11,7 +11,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Sym
-from tilewright.targets.reference import edges
+from tilewright.targets.reference import edges, peers
 from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Scope, join
 from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.counters import BankCount, Counters, SectorCount
@@ -165,11 +165,11 @@ class Machine:
         other: Array | None = None,
     ) -> Array:
         """Read a tensor in memory; invalid elements are 0 or ``other``, what cannot be read is poison."""
-        buffer = warp.block.buffers[value.buffer]
-        footprint = self.footprint(warp, op, value, spread)
+        buffer = peers.reach(self, warp, op, value, "read")
+        footprint = None if buffer is None else self.footprint(warp, op, value, spread)
         result = np.zeros(self.shape(warp, spread), value.dtype.numpy)
         warp.loaded = None
-        if footprint is None:
+        if buffer is None or footprint is None:
             return result
         site = self.checker.site(op, value, "read")
         touched = self._usable(warp, agent, site, buffer, footprint, footprint.valid, vector)
@@ -202,9 +202,9 @@ class Machine:
 
         An agent in the background delivers when its group completes.
         """
-        buffer = warp.block.buffers[value.buffer]
-        footprint = self.footprint(warp, op, value, spread)
-        if footprint is None:
+        buffer = peers.reach(self, warp, op, value, "write")
+        footprint = None if buffer is None else self.footprint(warp, op, value, spread)
+        if buffer is None or footprint is None:
             return
         site = self.checker.site(op, value, "write")
         wanted = footprint.valid & self._first_copies(warp, spread)[:, None]

@@ -10,6 +10,7 @@ import numpy as np
 
 from tilewright.ir.ops import Copy
 from tilewright.ir.types import Value
+from tilewright.targets.reference import peers
 from tilewright.targets.reference.agents import Agent
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.machine import Machine
@@ -26,7 +27,9 @@ REASON = (
 
 def find_overlap(machine: Machine, warp: Warp, op: Copy, agent: Agent) -> None:
     """Report elements that the lanes of a warp read and write in one copy, unless where they already are."""
-    source, target = (warp.block.buffers[value.buffer] for value in (op.source, op.target))
+    source, target = (peers.buffer(warp, value) for value in (op.source, op.target))
+    if source is None or target is None:
+        return
     if source.history is None or source.history is not target.history:
         return
     read = _places(machine, warp, op.source, op.spread, source)

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.ir.async_ops import Arrive, Wait
+from tilewright.ir.async_ops import Arrive, Peer, Wait
 from tilewright.ir.copies import Copy, is_bulk
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import For, Gather, If, Let, ReadIndex, Reshape, SetVariable, Variable
@@ -96,6 +96,8 @@ def _decisive(kernel: Kernel) -> Iterator[Any]:
                 yield from (op.start, op.stop)
             case If():
                 yield op.condition
+            case Peer():
+                yield op.block
             case Arrive():
                 yield from (part for part in (op.stage, op.block) if part is not None)
             case Wait():

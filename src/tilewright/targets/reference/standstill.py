@@ -144,11 +144,14 @@ def _report_loads(checker: Checker, block: BlockState) -> None:
 
 
 def _report_visits(checker: Checker, block: BlockState) -> None:
-    """Arrivals of other blocks that no warp of the block knows of when it ends."""
-    for (agent, barrier), visit in block.visits.items():
+    """What other blocks do to a block, of which no warp of it knows when it ends."""
+    for (agent, _), visit in block.visits.items():
         if not any(warp.agent.comes_after(agent.slot, visit.time) for warp in block.warps):
+            what, waits = f"{visit.action} of its {visit.name}", ""
+            if visit.action == "arrival":
+                what, waits = f"arrival at its {visit.name}", "it does not wait for that phase, and "
             reason = (
-                f"block {block.index} may have ended before this arrival at its {barrier.name}: it does not "
-                "wait for that phase, and no cluster_barrier comes after the arrival and before its end"
+                f"block {block.index} may have ended before this {what}: {waits}no cluster_barrier comes "
+                f"after the {visit.action} and before its end"
             )
-            checker.waiting(Kind.ENDED, agent, visit.op, None, reason, "arrival")
+            checker.waiting(Kind.ENDED, agent, visit.op, None, reason, visit.action)

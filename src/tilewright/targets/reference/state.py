@@ -274,10 +274,19 @@ class Gathering:
 
 @dataclass(frozen=True)
 class Visit:
-    """An arrival at another block's barrier: that block must not end before it."""
+    """What is done to another block's barrier or shared memory: that block must not end before it.
+
+    Args:
+        op: the operation.
+        time: when, on the clock of who does it.
+        action: ``"arrival"``, ``"read"`` or ``"write"``.
+        name: of the barrier or tensor.
+    """
 
     op: Op
     time: int
+    action: str
+    name: str
 
 
 @dataclass(eq=False)
@@ -306,7 +315,7 @@ class BlockState:
         cluster: its cluster.
         slots: the slots of its agents in the clocks of the cluster.
         buffers: all memory that it reaches.
-        visits: the last arrival of every agent of another block at each of its transaction barriers.
+        visits: the last time that every agent of another block reached each of its barriers and tensors.
     """
 
     index: tuple[int, ...]
@@ -316,7 +325,7 @@ class BlockState:
     buffers: dict[Value, Buffer]
     warps: list[Warp] = field(default_factory=list)
     barrier: Gathering = field(default_factory=lambda: Gathering("block"))
-    visits: dict[tuple[Agent, TransactionBarrier], Visit] = field(default_factory=dict)
+    visits: dict[tuple[Agent, TransactionBarrier | Buffer], Visit] = field(default_factory=dict)
     mbarriers: dict[Value, list[TransactionBarrier]] = field(default_factory=dict)
     named: dict[int, NamedBarrier] = field(default_factory=dict)
     units: dict[int, MmaUnit] = field(default_factory=dict)

@@ -20,7 +20,7 @@ from tilewright.targets.cfamily import C_RULES, Emitter
 from tilewright.targets.rules import RuleTable
 from tilewright.targets.simt.dialect import THREAD, SimtDialect
 from tilewright.targets.simt.thread_values import Walk, extent, first_copy
-from tilewright.targets.statements import Branch, Code, Statement, code, named
+from tilewright.targets.statements import Branch, Code, Statement, call, code, named
 from tilewright.threads.distribution import Distribution
 
 SIMT_RULES = RuleTable("simt", C_RULES)
@@ -66,6 +66,11 @@ class SimtEmitter(Emitter):
 
     def _widened(self, sym: Sym) -> str:
         return ("" if sym in self.wide else "(long long)") + self._uses(self.name(sym))
+
+    def base(self, tensor: Value) -> Code:
+        """Where the buffer of a tensor begins, in one's own block or in another of the cluster."""
+        own, block = self.name(tensor.buffer), tensor.tensor.block
+        return own if block is None else call("peer", own, self.spell(block))
 
     def plus(self, base: Code, offset: Int) -> Code:
         """``base + offset`` as text; ``base`` if the offset is 0."""
@@ -211,8 +216,8 @@ class Scope:
 
     def pointer(self, wanted: str, tensor: Value, offset: Int, *, const: bool) -> Code:
         """Declare a pointer into a tensor's buffer; the buffer's own name if the offset is 0."""
-        base = self.emitter.name(tensor.buffer)
-        if offset == 0:
+        base = self.emitter.base(tensor)
+        if offset == 0 and tensor.tensor.block is None:
             return base
         name = self.name(wanted)
         kind = code(f"{'const ' * const}{{}}*", self.emitter.type(tensor.dtype))

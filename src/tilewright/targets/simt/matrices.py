@@ -65,6 +65,8 @@ def matrices_of(op: Copy, *, stores: bool) -> Matrices | None:
     if op.engine not in (None, "matrix") or op.reduction is not None:
         return None
     source, target = op.source, op.target
+    if any(v.is_tensor and (v.tensor.block is not None or v.tensor.indices) for v in (source, target)):
+        return None  # rows of one matrix lie in one's own memory, at places that are known
     match op.way:
         case ("shared", "registers") if source.dtype == target.dtype:
             return matrix_load(source.tensor.view, target.fragment.distribution, source.dtype)

@@ -1,4 +1,4 @@
-"""Copies that reduce into global memory: each element, or word of elements, in one indivisible step.
+"""Copies that reduce into memory: each element, or word of elements, in one indivisible step.
 
 A dialect says which functions there are; of those that a copy's vectors fill, the widest is taken.
 """
@@ -27,8 +27,11 @@ def copy_or_reduce(emitter: SimtEmitter, op: Copy) -> None:
 def choose(emitter: SimtEmitter, op: Copy) -> Atomic:
     """The function that reduces the most elements at once."""
     known = emitter.dialect.atomics[str(op.reduction), op.target.dtype.name]
-    most = op.vector or 1
-    fits = [one for one in known if one.width <= most and one.feature in ("", *emitter.features)]
+    most, memory = op.vector or 1, op.target.tensor.memory.value
+    if memory == "shared" and emitter.kernel.cluster:
+        memory = "cluster"
+    able = [one for one in known if one.memory == memory and one.feature in ("", *emitter.features)]
+    fits = [one for one in able if one.width <= most]
     return max(fits, key=lambda one: one.width)
 
 
