@@ -1,8 +1,8 @@
 """The kernels that compile for AMD GPUs compute the right products, with warps of 64 lanes and of 32.
 
-No such GPU is here: the same lowered kernels are spelled in the dialect that the host's emulator runs.  What is
-wrong in a map of threads, a predicate, a barrier or an offset is wrong in that text as well, which differs from
-HIP's in the words of its dialect alone.
+No such GPU is here: the same lowered kernels are spelled in the dialect that the host's emulator runs.  What
+is wrong in a map of threads, a predicate, a barrier or an offset is wrong in that text as well, which differs
+from HIP's in the words of its dialect alone.
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ def doctor() -> None:
 
     Exit status: 0 when a compiled target (cpu or cuda) works and nothing computes wrong results, else 2.
     """
-    for check in (*_python(), *_packages(), _cache(), *_compilers(), *_cuda()):
+    for check in (*_python(), *_packages(), _cache(), *_tools()):
         typer.echo(check)
     outcome = {}
     for target in TARGETS:
@@ -101,7 +101,14 @@ def _cache() -> Check:
     return Check(OK, text)
 
 
-def _compilers() -> Iterator[Check]:
+def _tools() -> Iterator[Check]:
+    for target in TARGETS.values():
+        if target.tools:
+            yield from part(target.tools)()
+
+
+def cpu_tools() -> Iterator[Check]:
+    """The C++ compilers."""
     found = find_toolchains()
     for place, toolchain in enumerate(found):
         used = "" if place else ", which target cpu uses"
@@ -110,7 +117,8 @@ def _compilers() -> Iterator[Check]:
         yield Check(MISSING, "a C++ compiler, for target cpu", "pip install 'tilewright[native]'")
 
 
-def _cuda() -> Iterator[Check]:
+def cuda_tools() -> Iterator[Check]:
+    """NVRTC, the driver, and the GPUs."""
     try:
         major, minor = nvrtc.version()
         yield Check(OK, f"NVRTC {major}.{minor}: compiles CUDA without a GPU")

@@ -42,6 +42,7 @@ class Target:
         place: what copies an array of the host to where it reaches it; empty: nothing need be done.
         wait: what returns when all its kernels have ended; empty: launches return then.
         present: what says how many devices there are; empty: it needs none.
+        tools: what `tilewright doctor` says of its compiler and driver; empty: it needs none.
         clock: the context manager of a clock for its kernels.
         rivals: what a user would call instead.
         configuration: what chooses a configuration for the library's GEMM.
@@ -62,6 +63,7 @@ class Target:
     place: str = ""
     wait: str = ""
     present: str = ""
+    tools: str = ""
     clock: str
     rivals: str
     configuration: str
@@ -122,6 +124,7 @@ CPU = Target(
     backend="tilewright.runtime.host:CpuBackend",
     known="tilewright.targets.cpu.arch:ARCHITECTURES",
     lowering="tilewright.targets.cpu.lowering:PASSES",
+    tools="tilewright.cli.doctor:cpu_tools",
     clock="tilewright.tune.clocks:host_clock",
     rivals="tilewright.tune.rivals:numpy_rivals",
     configuration="tilewright.ops.config:cpu_config",
@@ -141,6 +144,7 @@ CUDA = Target(
     place="tilewright.runtime.device_array:DeviceArray.of",
     wait="tilewright.runtime.cuda:synchronize",
     present="tilewright.runtime.cuda:device_count",
+    tools="tilewright.cli.doctor:cuda_tools",
     clock="tilewright.tune.clocks:device_clock",
     rivals="tilewright.tune.rivals:torch_rivals",
     configuration="tilewright.ops.config:cuda_config",
