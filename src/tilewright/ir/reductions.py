@@ -14,7 +14,7 @@ from tilewright.errors import Violation
 if TYPE_CHECKING:
     from tilewright.ir.copies import Copy
 
-_INTEGERS = ("i64", "i32", "u32")
+_INTEGERS = ("i64", "u64", "i32", "u32")
 
 REDUCTIONS: dict[str, tuple[str, ...]] = {
     "add": ("f64", "f32", "f16", *_INTEGERS),

@@ -17,6 +17,7 @@ _REGISTERS = {
     "f16": ("half_t", "h", "x.bits"),
     "i64": ("long long", "l", "x"),
     "i32": ("int", "r", "x"),
+    "u64": ("unsigned long long", "l", "x"),
     "u32": ("unsigned", "r", "x"),
 }
 """The type of an element, the letter of its registers, and how its bits are named."""
@@ -27,14 +28,18 @@ _FORMS = {
         "f32": "add.f32",
         "f16": "add.noftz.f16",
         "i64": "add.u64",
+        "u64": "add.u64",
         "i32": "add.u32",
         "u32": "add.u32",
     },
-    "min": {"i64": "min.s64", "i32": "min.s32", "u32": "min.u32"},
-    "max": {"i64": "max.s64", "i32": "max.s32", "u32": "max.u32"},
-    "and": {"i64": "and.b64", "i32": "and.b32", "u32": "and.b32"},
-    "or": {"i64": "or.b64", "i32": "or.b32", "u32": "or.b32"},
+    "min": {"i64": "min.s64", "u64": "min.u64", "i32": "min.s32", "u32": "min.u32"},
+    "max": {"i64": "max.s64", "u64": "max.u64", "i32": "max.s32", "u32": "max.u32"},
+    "and": {"i64": "and.b64", "u64": "and.b64", "i32": "and.b32", "u32": "and.b32"},
+    "or": {"i64": "or.b64", "u64": "or.b64", "i32": "or.b32", "u32": "or.b32"},
 }
+
+_SINCE: dict[tuple[str, str], str] = {}
+"""The feature that a reduction of one element needs, if it needs any."""
 
 _VECTORS = {
     ("f32", 2): ("add.v2.f32", 1, "sm_90"),
@@ -119,14 +124,15 @@ DEVICE void reduce_{kind}_{dtype}{suffix}({element}* to, {element} x) {{
 def _functions() -> Iterator[tuple[str, str, Atomic, str]]:
     """Every function: the kind and element type of its reduction, what it is, its text."""
     for memory, (suffix, _, _) in _PLACES.items():
-        feature = "sm_90" if memory == "cluster" else ""
+        least = "sm_90" if memory == "cluster" else ""
         for kind, forms in _FORMS.items():
             for dtype, form in forms.items():
+                feature = least or _SINCE.get((kind, dtype), "")
                 one = Atomic(f"reduce_{kind}_{dtype}{suffix}", 1, feature, memory)
                 yield kind, dtype, one, _one(kind, dtype, form, memory)
         for kind in ("min", "max"):
             for dtype in ("f32", "f64"):
-                one = Atomic(f"reduce_{kind}_{dtype}{suffix}", 1, feature, memory)
+                one = Atomic(f"reduce_{kind}_{dtype}{suffix}", 1, least, memory)
                 yield kind, dtype, one, _ordered(kind, dtype, memory)
     for (dtype, width), (form, packed, feature) in _VECTORS.items():
         one = Atomic(f"reduce_add_{dtype}x{width}", width, feature)
