@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 _INTEGERS = ("i64", "u64", "i32", "u32")
 
 REDUCTIONS: dict[str, tuple[str, ...]] = {
-    "add": ("f64", "f32", "f16", *_INTEGERS),
+    "add": ("f64", "f32", "f16", "bf16", *_INTEGERS),
     "min": ("f64", "f32", *_INTEGERS),
     "max": ("f64", "f32", *_INTEGERS),
     "and": _INTEGERS,

@@ -42,8 +42,18 @@ def test_every_reduction_compiles(arch) -> None:
         ("f16", "sm_80", "reduce_add_f16x2"),
         ("f16", "sm_90a", "reduce_add_f16x8"),
         ("i64", "sm_90a", "reduce_add_i64"),
+        ("bf16", "sm_90a", "reduce_add_bf16x8"),
     ],
 )
 def test_the_widest_instruction_of_the_architecture_is_taken(name, arch, called) -> None:
     kernel = over_rows.bind(kind="add").trace(tw.like(name, 64, 64), tw.like(name, 16, 64))
     assert f" {called}(" in cuda.emit(kernel, arch).text
+
+
+@pytest.mark.parametrize("vector", [None, 1, 2, 4])
+def test_sums_of_bf16_compile_where_there_are_any(vector) -> None:
+    kernel = over_rows.bind(kind="add", vector=vector).trace(tw.like("bf16", 64, 64), tw.like("bf16", 16, 64))
+    assert compile_text(cuda.emit(kernel, "sm_90a").text, "sm_90a").cubin
+    (refused,) = cuda.violations(kernel, "sm_80")
+    assert refused.message == "sm_80 has no 'add' of bf16 in memory"
+    assert refused.nearest == "a target of f32"

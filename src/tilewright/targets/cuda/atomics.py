@@ -15,6 +15,7 @@ _REGISTERS = {
     "f64": ("double", "d", "x"),
     "f32": ("float", "f", "x"),
     "f16": ("half_t", "h", "x.bits"),
+    "bf16": ("bf16_t", "h", "x.bits"),
     "i64": ("long long", "l", "x"),
     "i32": ("int", "r", "x"),
     "u64": ("unsigned long long", "l", "x"),
@@ -27,6 +28,7 @@ _FORMS = {
         "f64": "add.f64",
         "f32": "add.f32",
         "f16": "add.noftz.f16",
+        "bf16": "add.noftz.bf16",
         "i64": "add.u64",
         "u64": "add.u64",
         "i32": "add.u32",
@@ -38,7 +40,7 @@ _FORMS = {
     "or": {"i64": "or.b64", "u64": "or.b64", "i32": "or.b32", "u32": "or.b32"},
 }
 
-_SINCE: dict[tuple[str, str], str] = {}
+_SINCE = {("add", "bf16"): "sm_90"}
 """The feature that a reduction of one element needs, if it needs any."""
 
 _VECTORS = {
@@ -47,6 +49,9 @@ _VECTORS = {
     ("f16", 2): ("add.noftz.f16x2", 2, ""),
     ("f16", 4): ("add.noftz.v2.f16x2", 2, "sm_90"),
     ("f16", 8): ("add.noftz.v4.f16x2", 2, "sm_90"),
+    ("bf16", 2): ("add.noftz.bf16x2", 2, "sm_90"),
+    ("bf16", 4): ("add.noftz.v2.bf16x2", 2, "sm_90"),
+    ("bf16", 8): ("add.noftz.v4.bf16x2", 2, "sm_90"),
 }
 """Sums of several elements at once: the form, the elements of each register, the feature that it needs."""
 
