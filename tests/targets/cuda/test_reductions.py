@@ -13,11 +13,14 @@ from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
 
 
-@tw.kernel(X="N", I="N", D="N", F="N", H="N", L="N", U="N", B="N")
-def every_reduction(X, I, D, F, H, L, U, B):
+ARRAYS = ("f64", "f32", "f16", "i64", "u64", "i32", "u32")
+
+
+@tw.kernel(X="N", A="N", B="N", C="N", D="N", E="N", F="N", G="N")
+def every_reduction(X, A, B, C, D, E, F, G):
     x = tw.load(X.tile((64,), (0,)).partition((8,)))
     for kind, names in REDUCTIONS.items():
-        for array in (I, D, F, H, L, U, B):
+        for array in (A, B, C, D, E, F, G):
             if array.dtype.name in names:
                 tw.copy(x.to(array.dtype), array.tile((64,), (0,)), reduction=kind)
                 tw.copy(x.to(array.dtype), array.tile((64,), (0,)), vector=1, reduction=kind)
@@ -25,8 +28,7 @@ def every_reduction(X, I, D, F, H, L, U, B):
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_every_reduction_compiles(arch) -> None:
-    names = ("f32", "i32", "f64", "f32", "f16", "i64", "u32", "u32")
-    kernel = every_reduction.trace(*(tw.like(name, 64) for name in names))
+    kernel = every_reduction.trace(*(tw.like(name, 64) for name in ("f32", *ARRAYS)))
     listing = cuda.emit(kernel, arch)
     used = set(re.findall(r"\breduce_\w+(?=\()", listing.text))
     assert used >= {f"reduce_{kind}_i32" for kind in REDUCTIONS}
