@@ -76,6 +76,7 @@ from tilewright.lang.operations import (
     workspace,
 )
 from tilewright.lang.scalars import Condition, Scalar, ceil_div
+from tilewright.lang.signals import await_, counter, reset, signal, ticket
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import (
@@ -148,6 +149,7 @@ __all__ = [
     "async_commit",
     "async_wait",
     "atoms",
+    "await_",
     "barrier",
     "base_tile",
     "batch_index",
@@ -164,6 +166,7 @@ __all__ = [
     "coordinates",
     "copy",
     "copy_async",
+    "counter",
     "derived",
     "draw",
     "dtype",
@@ -200,10 +203,13 @@ __all__ = [
     "reduce_min",
     "reduce_sum",
     "require",
+    "reset",
     "role",
     "role_barrier",
     "row_major",
     "shared",
+    "signal",
+    "ticket",
     "u8",
     "u16",
     "u32",

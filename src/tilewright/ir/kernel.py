@@ -79,12 +79,15 @@ class Workspace:
     Args:
         value: the tensor.
         elems: number of elements, over the kernel's sizes.
-        zeroed: whether it holds zeros when the kernel starts (counters).
+        zeroed: whether it holds zeros when the kernel starts.
+        resets: whether it also holds zeros when the kernel has ended (`tw.counter`): it is then cleared once,
+            when it is allocated, and never again.
     """
 
     value: Value
     elems: Int
     zeroed: bool = False
+    resets: bool = False
 
 
 Param: TypeAlias = TensorParam | ScalarParam | SizeParam | Workspace

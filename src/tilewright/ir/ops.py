@@ -24,6 +24,7 @@ from tilewright.ir.mma import TiledMma
 from tilewright.ir.op import EMPTY, Block, Op
 from tilewright.ir.packed_ops import PACKED_OPS
 from tilewright.ir.shared_legality import verify_shared
+from tilewright.ir.signal_ops import SIGNAL_OPS
 from tilewright.ir.types import FragmentType, Memory, ScalarType, TensorType, Type, Value
 from tilewright.symbolic.nodes import Cond, Int, Sym
 from tilewright.threads.distribution import Distribution
@@ -291,6 +292,7 @@ OPS: tuple[type[Op], ...] = (
     *FRAGMENT_OPS,
     *PACKED_OPS,
     *(Mma, Barrier, WarpBarrier, *INTEGER_OPS, For, If),
+    *SIGNAL_OPS,
     *ASYNC_OPS,
 )
 

@@ -171,7 +171,7 @@ class _Parser:
                 value = Value(name, TensorType(Memory.GLOBAL, positional[0], positional[1], named["align"]))
                 made = k.TensorParam(value)
                 if what == "workspace":
-                    made = k.Workspace(value, named["elems"], named["zeroed"])
+                    made = k.Workspace(value, named["elems"], named["zeroed"], named.get("resets", False))
                 self.names[name] = value
             case "tensor_map":
                 made = k.TensorMap(name, *positional)

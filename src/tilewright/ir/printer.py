@@ -84,7 +84,10 @@ class _Printer:
         text = f"{kind.dtype}, {self.show(kind.view)}, align={kind.align}"
         if isinstance(param, TensorParam):
             return f"{value.name} = tensor({text})"
-        return f"{value.name} = workspace({text}, elems={self.show(param.elems)}, zeroed={param.zeroed})"
+        resets = ", resets=True" if param.resets else ""
+        return (
+            f"{value.name} = workspace({text}, elems={self.show(param.elems)}, zeroed={param.zeroed}{resets})"
+        )
 
     def block(self, block: Block, depth: int) -> list[str]:
         lines = [line for op in block.ops for line in self.op(op, depth)]

@@ -120,7 +120,8 @@ def workspace(shape: Index | Sequence[Index], element: DType | str, *, zeroed: b
     Args:
         shape: extents, over the kernel's sizes.
         element: element type.
-        zeroed: whether it holds zeros at the start of every launch (counters).
+        zeroed: whether it holds zeros at the start of every launch, which clears it; `counter` needs no
+            clearing.
 
     Example:
         >>> import numpy as np
@@ -134,14 +135,21 @@ def workspace(shape: Index | Sequence[Index], element: DType | str, *, zeroed: b
         >>> add_what_is_kept(x, target="reference").target, float(x[0])
         ('reference', 1.0)
     """
+    return launcher_memory(shape, element_type(element), zeroed=zeroed)
+
+
+def launcher_memory(
+    shape: Index | Sequence[Index], element: DType, *, zeroed: bool = False, resets: bool = False
+) -> Tensor:
+    """Global memory of the launcher's, named after the author's variable; see `Workspace`."""
     tracer = current()
     extents = tuple(_at_launch("an extent of a workspace", extent) for extent in as_tuple(shape))
     count: Int = 1
     for extent in extents:
         count = mul(count, extent)
     view = View(extents, View.strided(extents, packed(extents)).offset, count)
-    value = Value(tracer.names(("workspace",))[0], TensorType(Memory.GLOBAL, element_type(element), view))
-    tracer.workspaces.append(Workspace(value, count, zeroed))
+    value = Value(tracer.names(("workspace",))[0], TensorType(Memory.GLOBAL, element, view))
+    tracer.workspaces.append(Workspace(value, count, zeroed, resets))
     return Tensor(value)
 
 

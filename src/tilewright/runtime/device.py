@@ -22,7 +22,7 @@ from tilewright.runtime.cache import Cache, key, package_hash
 from tilewright.runtime.executable import MAP_BYTES, ArgumentLayout, Executable, argument_layout
 from tilewright.runtime.launch_attributes import launch_attributes
 from tilewright.runtime.tensor_maps import TensorMaps
-from tilewright.runtime.workspaces import Workspaces
+from tilewright.runtime.workspaces import Clears, Workspaces
 from tilewright.targets import cuda
 from tilewright.targets.listing import Listing
 from tilewright.targets.target import CUDA
@@ -226,7 +226,8 @@ class _Packed:
                 struct.pack_into("@" + code, buffer, offset, binding.sizes[param.sym.name])
             elif isinstance(param, Workspace):
                 size = binding.workspaces[param.value.name] * param.value.dtype.bytes
-                workspaces.append((offset, size, param.zeroed))
+                clears = Clears.LAUNCH if param.zeroed else Clears.ONCE if param.resets else Clears.NEVER
+                workspaces.append((offset, size, clears))
         self._workspaces = Workspaces(workspaces, index) if workspaces else None
         self._numbers = tuple(NumberWriter(number) for number in layout.numbers)
         self.more = bool(self._numbers or workspaces)

@@ -115,7 +115,10 @@ class PreparedCpu:
             packed.written = pointers
         if packed.more:
             packed.write_more(arguments)
-        self._launcher.launch(packed.address, self._blocks)
+        stuck = self._launcher.launch(packed.address, self._blocks)
+        if stuck:
+            assert self.executable.listing is not None
+            raise LaunchError(cpu.why_stuck(self.executable.listing.kernel, stuck))
         self._idle.append(packed)
 
 

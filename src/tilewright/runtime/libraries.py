@@ -61,7 +61,7 @@ class Library:
             ToolchainError: the library has no such function.
         """
         found = self._find(name)
-        found.restype = None
+        found.restype = ctypes.c_longlong if name == "tilewright_run" else None
         found.argtypes = _SIGNATURES.get(name, _ENTRY)
         return found
 

@@ -20,7 +20,7 @@ int sched_getcpu(void);
 
 namespace tilewright {
 
-typedef void (*Entry)(const void* arguments, long long* next_block, void* scratch, long long blocks);
+typedef void (*Entry)(const void* arguments, long long* board, void* scratch, long long blocks);
 typedef unsigned long long State;  // generation << 32 | OPEN | number of workers inside
 
 constexpr State OPEN = 1 << 16, INSIDE = OPEN - 1, GENERATION = 1ull << 32;
@@ -40,7 +40,8 @@ struct alignas(128) Pool {
   const void* arguments;
   void* const* scratch;
   long long blocks;
-  alignas(128) long long next_block;
+  // The next block; which wait cannot end; threads inside; those of them that wait.
+  alignas(128) long long board[4];
   alignas(128) Seat seats[1];  // one for each worker
 };
 
@@ -126,22 +127,22 @@ TILEWRIGHT_EXPORT void tilewright_serve(tilewright::Pool* pool, int worker) {
       continue;
     last = now / GENERATION;
     if (!stays_out(pool, seat))
-      pool->entry(pool->arguments, &pool->next_block, pool->scratch[worker], pool->blocks);
+      pool->entry(pool->arguments, pool->board, pool->scratch[worker], pool->blocks);
     __atomic_fetch_sub(&pool->state, 1, __ATOMIC_SEQ_CST);
   }
 }
 
 // Run all blocks on the caller and on whichever workers come; `scratch` has one entry per worker, then the
-// caller's.
-TILEWRIGHT_EXPORT void tilewright_run(tilewright::Pool* pool, tilewright::Entry entry, const void* arguments,
-                                      void* const* scratch, long long blocks) {
+// caller's.  Returns the number of a wait that cannot end; 0 if all blocks ended.
+TILEWRIGHT_EXPORT long long tilewright_run(tilewright::Pool* pool, tilewright::Entry entry,
+                                           const void* arguments, void* const* scratch, long long blocks) {
   using namespace tilewright;
   pool->entry = entry;
   pool->arguments = arguments;
   pool->scratch = scratch;
   pool->blocks = blocks;
   pool->caller_cpu = current_cpu();
-  pool->next_block = 0;
+  for (long long& each : pool->board) each = 0;
   State generation = load(pool) / GENERATION + 1;
   __atomic_store_n(&pool->state, generation * GENERATION | OPEN, __ATOMIC_SEQ_CST);
   long long wanted = blocks - 1;
@@ -151,9 +152,10 @@ TILEWRIGHT_EXPORT void tilewright_run(tilewright::Pool* pool, tilewright::Entry 
     if (__atomic_load_n(&seat->asleep, __ATOMIC_SEQ_CST)) wake(seat);
     --wanted;
   }
-  entry(arguments, &pool->next_block, scratch[pool->workers], blocks);
+  entry(arguments, pool->board, scratch[pool->workers], blocks);
   __atomic_fetch_and(&pool->state, ~OPEN, __ATOMIC_SEQ_CST);
   for (int poll = 0; load(pool) & INSIDE; ++poll) pause(poll);
+  return pool->board[1];
 }
 """
 """Freestanding C++; the functions it declares come from the C library that the interpreter already uses."""

@@ -2,12 +2,14 @@
 
 A kernel's entry draws block numbers from a counter until none are left:
 
-    extern "C" void NAME(const void* arguments, long long* next_block, void* scratch, long long blocks);
+    extern "C" void NAME(const void* arguments, long long* board, void* scratch, long long blocks);
 
-so any number of threads may run it at once.  The threads belong to Python; each spends its life in one
-call of ``tilewright_serve`` (`tilewright.runtime.pool_source`), which is compiled into every library and
-holds no lock of the interpreter.  It polls for some microseconds after a launch and then sleeps.  The caller
-works too and never waits for a thread that has not begun, so a slow wake-up costs nothing.
+so any number of threads may run it at once.  The counter is the first number on the board; the others are for
+blocks that wait for each other: which wait cannot end, how many threads are inside, how many of them wait.
+The threads belong to Python; each spends its life in one call of ``tilewright_serve``
+(`tilewright.runtime.pool_source`), which is compiled into every library and holds no lock of the interpreter.
+It polls for some microseconds after a launch and then sleeps.  The caller works too and never waits for a
+thread that has not begun, so a slow wake-up costs nothing.
 """
 
 from __future__ import annotations
@@ -99,7 +101,7 @@ class Pool:
             self._threads.append(thread)
         self.threads = min(threads, len(self._threads) + 1)
 
-    def run(self, entry: int, arguments: int, blocks: int, scratch_bytes: int) -> None:
+    def run(self, entry: int, arguments: int, blocks: int, scratch_bytes: int) -> int:
         """Run all blocks; one launch at a time.
 
         Args:
@@ -107,12 +109,15 @@ class Pool:
             arguments: address of the packed arguments.
             blocks: number of blocks.
             scratch_bytes: scratch memory that each thread needs.
+
+        Returns:
+            The number of a wait that cannot end, from 1; 0 if all blocks ended.
         """
         if not self._scratch or self._scratch[0].size_bytes < scratch_bytes:
             self._scratch = [Scratch(scratch_bytes) for _ in range(self.workers + 1)]
             for index, memory in enumerate(self._scratch):
                 self._addresses[index] = memory.address
-        self._run(self._pool, entry, arguments, self._addresses, blocks)
+        return int(self._run(self._pool, entry, arguments, self._addresses, blocks))
 
     def close(self) -> None:
         """Send the threads home."""
@@ -129,11 +134,11 @@ def _serve(serve: ctypes._NamedFuncPointer, pool: ctypes.c_void_p, worker: int, 
 
 
 class _Bench:
-    """What one launch on its caller's thread works with: a block counter and scratch memory."""
+    """What one launch on its caller's thread works with: a board and scratch memory."""
 
     def __init__(self) -> None:
-        self.counter = ctypes.c_longlong()
-        self.counter_address = ctypes.addressof(self.counter)
+        self.board = (ctypes.c_longlong * 4)()
+        self.board_address = ctypes.addressof(self.board)
         self.scratch = Scratch(1)
 
     def make_room(self, size_bytes: int) -> None:
@@ -209,33 +214,39 @@ class Launcher:
         self._scratch_bytes = max(scratch_bytes, 1)
         self._block_ns = float("inf")
 
-    def launch(self, arguments: int, blocks: int) -> None:
+    def launch(self, arguments: int, blocks: int) -> int:
         """Run all blocks and return when they are done; any number of threads may call it at once.
 
         Args:
             arguments: address of the arguments, packed by `tilewright.runtime.arguments`.
             blocks: number of blocks of the grid.
+
+        Returns:
+            The number of a wait for other blocks that cannot end, from 1; 0 if all blocks ended.
         """
         if blocks < 1:
-            return
-        if blocks > 1 and blocks * self._block_ns > INLINE_NS and self._run_on_pool(arguments, blocks):
-            return
+            return 0
+        if blocks > 1 and blocks * self._block_ns > INLINE_NS:
+            stuck = self._run_on_pool(arguments, blocks)
+            if stuck is not None:
+                return stuck
         start = time.perf_counter_ns()
-        self._run_here(_shared.benches, arguments, blocks)
+        stuck = self._run_here(_shared.benches, arguments, blocks)
         self._block_ns = (time.perf_counter_ns() - start) / blocks
+        return stuck
 
-    def _run_on_pool(self, arguments: int, blocks: int) -> bool:
-        """Run all blocks on the pool, if it is free."""
+    def _run_on_pool(self, arguments: int, blocks: int) -> int | None:
+        """Run all blocks on the pool; None if it is not free."""
         shared, launch = _shared, object()
         taken = shared.taken
         try:
             pool = shared.take(self._library, launch)
             if pool is None:
-                return False
+                return None
             start = time.perf_counter_ns()
-            pool.run(self._address, arguments, blocks, self._scratch_bytes)
+            stuck = pool.run(self._address, arguments, blocks, self._scratch_bytes)
             self._block_ns = (time.perf_counter_ns() - start) * min(pool.threads, blocks) / blocks
-            return True
+            return stuck
         finally:
             # Nothing is called here: Ctrl-C could come in between, and the pool would stay taken for ever.
             try:
@@ -244,13 +255,14 @@ class Launcher:
             except KeyError:
                 pass
 
-    def _run_here(self, benches: list[_Bench], arguments: int, blocks: int) -> None:
+    def _run_here(self, benches: list[_Bench], arguments: int, blocks: int) -> int:
         try:
             bench = benches.pop()
         except IndexError:
             bench = _Bench()
         if bench.scratch.size_bytes < self._scratch_bytes:
             bench.make_room(self._scratch_bytes)
-        bench.counter.value = 0
-        self._function(arguments, bench.counter_address, bench.scratch.address, blocks)
+        bench.board[:] = [0, 0, 0, 0]
+        self._function(arguments, bench.board_address, bench.scratch.address, blocks)
         benches.append(bench)
+        return int(bench.board[1])

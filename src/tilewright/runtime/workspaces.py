@@ -10,6 +10,7 @@ from __future__ import annotations
 import struct
 import threading
 from collections.abc import Hashable, Sequence
+from enum import Enum
 from typing import Any
 
 from tilewright.runtime import cuda
@@ -35,16 +36,24 @@ class _Own(threading.local):
 _own = _Own()
 
 
+class Clears(Enum):
+    """When a workspace is cleared, in order with the stream."""
+
+    NEVER = "never"
+    ONCE = "when it is allocated: every launch leaves zeros; in a graph, at every replay"
+    LAUNCH = "before every launch"
+
+
 class Workspaces:
     """The workspaces of one launch.
 
     Args:
-        wanted: for each workspace the offset of its address in the argument buffer, its bytes, and whether
-            it holds zeros at the start of every launch.
+        wanted: for each workspace the offset of its address in the argument buffer, its bytes, and when it
+            is cleared.
         index: the device.
     """
 
-    def __init__(self, wanted: Sequence[tuple[int, int, bool]], index: int) -> None:
+    def __init__(self, wanted: Sequence[tuple[int, int, Clears]], index: int) -> None:
         self._wanted = tuple(wanted)
         self._index = index
         self._sets: dict[Hashable, list[Memory]] = {}
@@ -63,14 +72,20 @@ class Workspaces:
         if found is None:
             if len(self._sets) >= MOST_SETS:
                 del self._sets[next(iter(self._sets))]
-            found = self._sets[key] = [Memory(size, self._index) for _, size, _ in self._wanted]
+            found = [Memory(size, self._index) for _, size, _ in self._wanted]
+            self._clear(found, stream, Clears.ONCE)
+            self._sets[key] = found
         written, self._written = self._written, None  # of an error in between nothing is remembered
-        for memory, (offset, _, zeroed) in zip(found, self._wanted, strict=True):
-            if found is not written:
+        if found is not written:
+            for memory, (offset, _, _) in zip(found, self._wanted, strict=True):
                 struct.pack_into("@P", buffer, offset, memory.address)
-            if zeroed:
-                memory.clear(stream)
+        self._clear(found, stream, Clears.LAUNCH)
         self._written = found
+
+    def _clear(self, found: Sequence[Memory], stream: int, when: Clears) -> None:
+        for memory, (_, _, clears) in zip(found, self._wanted, strict=True):
+            if clears is when:
+                memory.clear(stream)
 
 
 def _key(stream: int) -> Hashable:

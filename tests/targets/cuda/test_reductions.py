@@ -12,7 +12,6 @@ from tilewright.ir.reductions import REDUCTIONS
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
 
-
 ARRAYS = ("f64", "f32", "f16", "i64", "u64", "i32", "u32")
 
 

@@ -4,6 +4,7 @@ from tilewright.targets.cpu.arch import ARCHITECTURES
 from tilewright.targets.cpu.emit import emit
 from tilewright.targets.cpu.legality import violations
 from tilewright.targets.cpu.lowering import PASSES, lower
+from tilewright.targets.cpu.signals import why_stuck
 from tilewright.targets.cpu.spelling import CPU_RULES
 
-__all__ = ["ARCHITECTURES", "CPU_RULES", "PASSES", "emit", "lower", "violations"]
+__all__ = ["ARCHITECTURES", "CPU_RULES", "PASSES", "emit", "lower", "violations", "why_stuck"]

@@ -13,6 +13,7 @@ from tilewright.targets.cpu.fuse import fuse
 from tilewright.targets.cpu.live import needed
 from tilewright.targets.cpu.lowering import lower
 from tilewright.targets.cpu.prelude import MACROS, SNIPPETS, prelude
+from tilewright.targets.cpu.signals import waits
 from tilewright.targets.cpu.spelling import CPU_RULES
 from tilewright.targets.listing import Listing
 from tilewright.targets.statements import Printer, code, named, used
@@ -43,6 +44,12 @@ def emit(kernel: Kernel, arch: Arch | str) -> Listing:
     body = tidy(emitter.body, ())
     functions = [text.replace(SELF, name) for name, text in emitter.functions.items()]
     emitter.call(*sorted(used(body) & SNIPPETS.keys()))
+    board = enter = leave = given = stop = ""
+    if waits(fused):
+        board, given = ", long long* board", ", next_block"
+        stop = " || __atomic_load_n(next_block + 1, __ATOMIC_RELAXED)"
+        enter = "  __atomic_fetch_add(next_block + 2, 1, __ATOMIC_RELAXED);\n"
+        leave = "  __atomic_fetch_sub(next_block + 2, 1, __ATOMIC_RELAXED);\n"
     pieces = [
         f"// {kernel.name} for {chosen.name}\n" + "".join(f"// - {note}\n" for note in notes) + "\n" + MACROS,
         prelude((*_storage_types(emitter), *emitter.calls)),
@@ -51,7 +58,7 @@ def emit(kernel: Kernel, arch: Arch | str) -> Listing:
         "\n".join(
             [
                 "// One block.",
-                f"static void {block}(const {arguments}& given, long long block, char* scratch) {{",
+                f"static void {block}(const {arguments}& given, long long block, char* scratch{board}) {{",
                 *Printer().print(body),
                 "}",
             ]
@@ -59,12 +66,12 @@ def emit(kernel: Kernel, arch: Arch | str) -> Listing:
         f"""\
 {EXPORT}
 void {entry}(const void* arguments, long long* next_block, void* scratch, long long blocks) {{
-  for (;;) {{
+{enter}  for (;;) {{
     const long long block = __atomic_fetch_add(next_block, 1, __ATOMIC_RELAXED);
-    if (block >= blocks) break;
-    {block}(*(const {arguments}*)arguments, block, (char*)scratch);
+    if (block >= blocks{stop}) break;
+    {block}(*(const {arguments}*)arguments, block, (char*)scratch{given});
   }}
-}}""",
+{leave}}}""",
     ]
     text = "\n\n".join(piece.rstrip("\n") for piece in pieces if piece) + "\n"
     return Listing(text, entry, lowered, emitter.scratch_bytes, notes, emitter.accesses)

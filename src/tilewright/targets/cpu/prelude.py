@@ -54,10 +54,54 @@ static inline Real clamp(Real x, Real low, Real high) {
   return x < low ? low : x > high ? high : x;  // NaN stays
 }"""
 
+_TAKE_TICKET_OF = """\
+// counter += 1, and from of - 1 to 0; gives what it was.
+static inline unsigned take_ticket_of(unsigned* counter, unsigned of) {
+  unsigned old = __atomic_load_n(counter, __ATOMIC_RELAXED);
+  while (!__atomic_compare_exchange_n(counter, &old, old + 1 < of ? old + 1 : 0, true, __ATOMIC_ACQ_REL,
+                                      __ATOMIC_RELAXED)) {}
+  return old;
+}"""
+
+_AWAIT_COUNTER = """\
+extern "C" int sched_yield(void);
+extern "C" int clock_gettime(int clock, void* time);
+
+// Whether the counter came to the value.  board: the next block; which wait cannot end; threads inside; those
+// that wait.  If all of them wait for two seconds, nobody is left who could count.
+static bool await_counter(const unsigned* counter, unsigned value, long long* board, long long number) {
+  if (__atomic_load_n(counter, __ATOMIC_ACQUIRE) >= value) return true;
+#if defined(__APPLE__)
+  const int monotonic = 6;
+#else
+  const int monotonic = 1;
+#endif
+  __atomic_fetch_add(board + 3, 1, __ATOMIC_RELAXED);
+  bool reached = false;
+  double since = -1;
+  while (!(reached = __atomic_load_n(counter, __ATOMIC_ACQUIRE) >= value)) {
+    if (__atomic_load_n(board + 1, __ATOMIC_RELAXED)) break;
+    sched_yield();
+    if (__atomic_load_n(board + 3, __ATOMIC_RELAXED) < __atomic_load_n(board + 2, __ATOMIC_RELAXED)) {
+      since = -1;
+      continue;
+    }
+    long time[2];
+    clock_gettime(monotonic, time);
+    const double now = time[0] + 1e-9 * time[1];
+    if (since < 0) since = now;
+    if (now - since > 2) __atomic_store_n(board + 1, number, __ATOMIC_RELAXED);
+  }
+  __atomic_fetch_sub(board + 3, 1, __ATOMIC_RELAXED);
+  return reached;
+}"""
+
 SNIPPETS: Mapping[str, tuple[tuple[str, ...], str]] = {
     **conversions.SNIPPETS,
     **functions.SNIPPETS,
     **INTEGERS,
+    "take_ticket_of": ((), _TAKE_TICKET_OF),
+    "await_counter": ((), _AWAIT_COUNTER),
     "keep": ((), _KEEP),
     "clamp": ((), _CLAMP),
 }
@@ -67,6 +111,11 @@ OWN_NAMES = (
     "Index",
     "given",
     "next_block",
+    "board",
+    "take_ticket_of",
+    "await_counter",
+    "sched_yield",
+    "clock_gettime",
     "scratch",
     "block",
     "blocks",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tilewright.targets.atoms import MMA_SYNC
 from tilewright.targets.c_integers import INTEGERS, called_in_names, integer_type
-from tilewright.targets.cuda import atomics, wgmma
+from tilewright.targets.cuda import atomics, signals, wgmma
 from tilewright.targets.cuda.instructions import function
 from tilewright.targets.simt import prelude
 from tilewright.targets.simt.arithmetic import MATH
@@ -198,7 +198,7 @@ DIALECT = SimtDialect(
     atomics=atomics.ATOMICS,
     pieces=(
         *(prelude.TYPES, prelude.DIVISION, _CONVERSIONS, prelude.CONVERSIONS, prelude.MOVES, _MOVES),
-        *(_MATRICES, _CLUSTER, wgmma.PIECES, atomics.PIECES),
+        *(_MATRICES, _CLUSTER, wgmma.PIECES, atomics.PIECES, signals.PIECES),
     ),
     needs={**prelude.NEEDS, **wgmma.NEEDS, **atomics.NEEDS},
     built_in=frozenset(

@@ -51,10 +51,12 @@ class Scope(IntEnum):
 class Clocks:
     """Per scope, the latest time of every agent of a group that is known to have passed.
 
-    ``known`` has shape (scopes, agents).  What is known to all is known to each lane.
+    ``known`` has shape (scopes, agents).  What is known to all is known to each lane.  ``others`` has the
+    times of the agents of other groups, by the group: signals told of them, and all lanes know.
     """
 
     known: Array
+    others: dict[int, Array] = field(default_factory=dict)
 
     @staticmethod
     def of(agents: int) -> Clocks:
@@ -64,6 +66,7 @@ class Clocks:
     def learn(self, other: Clocks) -> None:
         """Join what other clocks know, at every scope."""
         np.maximum(self.known, other.known, out=self.known)
+        learn_others(self.others, other.others)
 
 
 @dataclass(eq=False)
@@ -89,6 +92,8 @@ class Agent:
         missing: for what runs in the background: the wait that nobody made, in words.
         shown: what would show others that it was waited for.
         rank: the rank of its block in its cluster; None without clusters.
+        group: the number of its group, of agents that share clocks.
+        seen: the signals that it comes after, as a set of bits.
     """
 
     slot: int
@@ -106,6 +111,8 @@ class Agent:
     missing: str = ""
     shown: str = ""
     rank: int | None = None
+    group: int = 0
+    seen: int = 0
 
     def __post_init__(self) -> None:
         self._know_itself()
@@ -114,6 +121,11 @@ class Agent:
     def in_background(self) -> bool:
         """Whether it runs on its own after it was issued: even its issuer must wait for it."""
         return self.slot != self.home or self.issuer is not None
+
+    @property
+    def every_others(self) -> tuple[dict[int, Array], ...]:
+        """What all its clocks know of other groups, in the order of ``every``."""
+        return (self.clocks.others, *(clocks.others for clocks in self.issues.values()))
 
     def after(self, memory: str) -> Clocks:
         """What its accesses to a memory come after."""
@@ -149,11 +161,13 @@ def learn_time(every: Array, scope: Scope, slot: int, time: int) -> None:
 class Message:
     """What agents tell others through a transaction barrier: all their clocks, and their order.
 
-    ``every`` is as that of an agent; none of it is only for the lanes that did it.
+    ``every`` and ``others`` are as those of an agent; none of it is only for the lanes that did it.
     """
 
     every: Array
     order: Array
+    others: tuple[dict[int, Array], ...] = field(default_factory=lambda: tuple({} for _ in (None, *FENCED)))
+    seen: int = 0
 
     @staticmethod
     def of(agents: int) -> Message:
@@ -162,7 +176,8 @@ class Message:
 
     def copy(self) -> Message:
         """The same, as of now."""
-        return Message(self.every.copy(), self.order.copy())
+        others = tuple(dict(known) for known in self.others)
+        return Message(self.every.copy(), self.order.copy(), others, self.seen)
 
     def tell(self, agent: Agent, homes: Array) -> None:
         """Add what the first lane of a warp knows: of its own accesses, and what all lanes know."""
@@ -171,6 +186,9 @@ class Message:
             np.maximum(told[:, scope], known[:, Scope.BLOCK], out=told[:, scope])
         first = np.maximum(known[:, Scope.FIRST], known[:, Scope.LANE] * (homes == agent.home))
         np.maximum(told[:, Scope.FIRST], first, out=told[:, Scope.FIRST])
+        for mine, known_to in zip(self.others, agent.every_others, strict=True):
+            learn_others(mine, known_to)
+        self.seen |= agent.seen
         self.tell_order(agent)
 
     def tell_order(self, agent: Agent) -> None:
@@ -181,6 +199,9 @@ class Message:
         """Let all lanes of a warp know."""
         np.maximum(agent.every, self.every, out=agent.every)
         np.maximum(agent.order, self.order, out=agent.order)
+        for known_to, mine in zip(agent.every_others, self.others, strict=True):
+            learn_others(known_to, mine)
+        agent.seen |= self.seen
 
 
 def no_clocks(agents: int) -> Array:
@@ -193,10 +214,26 @@ def join(agents: Sequence[Agent]) -> None:
     known = np.max([agent.every for agent in agents], axis=0) if len(agents) > 1 else agents[0].every.copy()
     known[:, Scope.BLOCK] = known[:, Scope.LANE]
     order = np.max([agent.order for agent in agents], axis=0)
+    others, seen = agents[0].every_others, 0
+    for agent in agents:
+        seen |= agent.seen
+        for all_know, its in zip(others, agent.every_others, strict=True):
+            learn_others(all_know, its)
     for agent in agents:
         agent.every[:] = known
         agent.order[:] = order
+        agent.seen = seen
+        for its, all_know in zip(agent.every_others, others, strict=True):
+            its.update(all_know)
         agent.advance()
+
+
+def learn_others(known: dict[int, Array], more: Mapping[int, Array]) -> None:
+    """Join times of the agents of other groups; the arrays themselves are never changed."""
+    for group, times in more.items():
+        mine = known.get(group)
+        if mine is not times:
+            known[group] = times if mine is None else np.maximum(mine, times)
 
 
 @dataclass
@@ -207,11 +244,14 @@ class Events:
     sites: list[int] = field(default_factory=lambda: [-1])
     first: int = 1
     homes: Array = field(default_factory=lambda: np.zeros(0, np.int64))
+    are_together: bool = False
+    """Whether groups run at the same time, and may order each other by signals."""
     _time: Array = field(default_factory=lambda: np.zeros(1024, np.int64))
     _slot: Array = field(default_factory=lambda: np.zeros(1024, np.int64))
+    _group: Array = field(default_factory=lambda: np.zeros(1024, np.int64))
 
     def enter(self, homes: Sequence[int]) -> None:
-        """Begin a group of agents that may order each other; earlier groups stay unordered with it.
+        """Begin a group of agents that may order each other; others are unordered with it, but for signals.
 
         Args:
             homes: for each slot, the slot of the warp whose lanes the agent serves.
@@ -225,7 +265,9 @@ class Events:
         if number == len(self._time):
             self._time = np.concatenate([self._time, np.zeros_like(self._time)])
             self._slot = np.concatenate([self._slot, np.zeros_like(self._slot)])
+            self._group = np.concatenate([self._group, np.zeros_like(self._group)])
         self._time[number], self._slot[number] = agent.time, agent.slot
+        self._group[number] = agent.group
         self.agents.append(agent)
         self.sites.append(site)
         return number
@@ -238,9 +280,13 @@ class Events:
         """Accesses that were to be over by their time are not: they are over one later."""
         self._time[events.start : events.stop] += 1
 
-    def is_foreign(self, events: Array) -> Array:
-        """Which events belong to groups that ended before this one began."""
-        return np.asarray((events > 0) & (events < self.first))
+    def is_foreign(self, events: Array, agent: Agent) -> Array:
+        """Which events belong to other groups than an agent's."""
+        return np.asarray((events > 0) & (self._group[events] != agent.group))
+
+    def key(self, agent: Agent) -> int:
+        """What stands for an agent among those whose accesses count beside its own."""
+        return agent.slot + (agent.group << 24 if self.are_together else 0)
 
     def unordered(
         self,
@@ -263,10 +309,10 @@ class Events:
             Truth values; shape (n,).
         """
         clocks = clocks or agent.clocks
-        unordered = self._unknown(clocks, events)
+        unordered = self._unknown(clocks, events, agent)
         if not unordered.any():
             return unordered
-        at = np.flatnonzero(unordered & ~self.is_foreign(events))
+        at = np.flatnonzero(unordered & ~self.is_foreign(events, agent))
         slot, time = self._slot[events[at]], self._time[events[at]]
         seen = (event_lanes[at] == 0) & (time <= clocks.known[Scope.FIRST][slot])
         one = (event_lanes[at] == lanes[at]) & (lanes[at] != WHOLE_WARP)
@@ -275,21 +321,34 @@ class Events:
         unordered[at[seen]] = False
         return unordered
 
-    def untold(self, clocks: Clocks, events: Array, event_lanes: Array) -> Array:
+    def untold(self, agent: Agent, clocks: Clocks, events: Array, event_lanes: Array) -> Array:
         """Which of ``events`` (at ``event_lanes``) no barrier told of: who knows at most did them itself."""
-        unknown = self._unknown(clocks, events)
-        at = np.flatnonzero(unknown & ~self.is_foreign(events) & (event_lanes == 0))
+        unknown = self._unknown(clocks, events, agent)
+        at = np.flatnonzero(unknown & ~self.is_foreign(events, agent) & (event_lanes == 0))
         unknown[at] = self._time[events[at]] > clocks.known[Scope.FIRST][self._slot[events[at]]]
         return unknown
 
     def unknown(self, agent: Agent, events: Array) -> Array:
         """Which of ``events`` happened at a time that not all lanes of ``agent`` know of; shape (n,)."""
-        return self._unknown(agent.clocks, events)
+        return self._unknown(agent.clocks, events, agent)
 
-    def _unknown(self, clocks: Clocks, events: Array) -> Array:
+    def _unknown(self, clocks: Clocks, events: Array, agent: Agent) -> Array:
+        if self.are_together:
+            return self._unknown_together(clocks, events, agent)
         count = len(self.agents)
         times, slots = self._time[self.first : count], self._slot[self.first : count]
         unknown = np.ones(count, bool)
         unknown[0] = False
         unknown[self.first :] = times > clocks.known[Scope.BLOCK][slots]
         return np.asarray(unknown[events])
+
+    def _unknown_together(self, clocks: Clocks, events: Array, agent: Agent) -> Array:
+        """The same where events of several groups mix."""
+        found, at = np.unique(events, return_inverse=True)
+        unknown, groups = found > 0, self._group[found]
+        for group in np.unique(groups[unknown]).tolist():
+            times = clocks.known[Scope.BLOCK] if group == agent.group else clocks.others.get(group)
+            if times is not None:
+                mine = np.flatnonzero(unknown & (groups == group))
+                unknown[mine] = self._time[found[mine]] > times[self._slot[found[mine]]]
+        return np.asarray(unknown[at].reshape(events.shape))

@@ -82,8 +82,25 @@ class Checker:
         if buffer.overlaid:
             self._replaced(agent, site, buffer, at, lanes, history.writes.event[places])
 
-    def reduces(self, agent: Agent, site: int, buffer: Buffer, at: Array, lanes: Array, kind: str) -> None:
-        """Lanes reduce into elements: each must come after all accesses but reductions of the same kind."""
+    def reduces(
+        self,
+        agent: Agent,
+        site: int,
+        buffer: Buffer,
+        at: Array,
+        lanes: Array,
+        kind: str,
+    ) -> None:
+        """Lanes reduce into elements: each must come after all accesses but reductions of the same kind.
+
+        Args:
+            agent: who reduces.
+            site: where in the program.
+            buffer: the memory.
+            at: element offsets.
+            lanes: whose elements they are.
+            kind: of the reduction.
+        """
         self.accessed += len(at)
         history = buffer.history
         if history is None or not len(at):
@@ -184,7 +201,7 @@ class Checker:
             if agent.issuer is not None and late.any():
                 # What was read is in registers once a barrier has told of it: no fence needs to follow
                 # (docs/decisions/0010-proxy-fences.md).
-                late &= self.events.untold(agent.issuer, reads, read_lanes)
+                late &= self.events.untold(agent, agent.issuer, reads, read_lanes)
             self._conflict(Kind.READ_WRITE, agent, site, buffer, at, lanes, late, reads, read_lanes)
         event = self.events.append(agent, site)
         history.writes.put(places, event, own)
@@ -195,6 +212,20 @@ class Checker:
         )
         if by_warp:
             history.writes.lane[places] = WHOLE_WARP
+
+    def not_reset(self, agent: Agent, op: Op, buffer: Buffer, offset: int, value: int) -> None:
+        """Report a counter that holds another value than 0 at the end."""
+        key = (Kind.NOT_RESET, buffer.owner)
+        if self.findings.is_new(key, 1):
+            reason = (
+                f"it is {value} when the kernel ends, and would be when the next launch begins: let the last "
+                "signal reset it, of=..., or say tw.reset where all signals and waits have been"
+            )
+            name, where = str(buffer.owner), buffer.locate(offset)
+            access = _at(agent, op, "signal")
+            self.findings.add(
+                key, Finding(Kind.NOT_RESET, name, "global", where, offset, access, None, reason)
+            )
 
     def defect(
         self, kind: Kind, agent: Agent, site: int, buffer: Buffer, at: Array, lanes: Array, reason: str
@@ -267,11 +298,12 @@ class Checker:
         other: tuple[Agent, Op] | None,
         reason: str,
         action: str = "wait",
+        before: str = "wait",
     ) -> None:
         """Report a synchronisation that goes wrong: of an agent, and the wait that it conflicts with."""
         key = (kind, id(op), None if other is None else id(other[1]))
         if self.findings.is_new(key, 1):
-            earlier = None if other is None else _at(*other, "wait")
+            earlier = None if other is None else _at(*other, before)
             self.findings.add(key, Finding(kind, "", "", None, 0, _at(agent, op, action), earlier, reason))
 
     def barrier(

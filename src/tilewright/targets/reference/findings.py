@@ -43,6 +43,9 @@ class Kind(Enum):
     BEGUN = "reaches a block that may not have begun"
     ENDED = "reaches a block that may have ended"
     UNCOVERED = "elements never written"
+    COUNTER = "wrong count"
+    NOT_RESET = "counter not reset"
+    RESIDENT = "blocks that must run at once"
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from tilewright.targets.reference import edges, peers
 from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Scope, join
 from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.counters import BankCount, Counters, SectorCount
+from tilewright.targets.reference.counts import Counts
 from tilewright.targets.reference.coverage import Trail
 from tilewright.targets.reference.engines import Engines
 from tilewright.targets.reference.extents import Extents
@@ -27,9 +28,12 @@ from tilewright.targets.reference.numerics import Array, reduce_into
 from tilewright.targets.reference.population import Population
 from tilewright.targets.reference.remedies import Remedies
 from tilewright.targets.reference.standstill import explain_standstill, report_schedules, report_unfinished
-from tilewright.targets.reference.state import Delivery, Gathering, Steps, Wait, Warp
+from tilewright.targets.reference.state import ClusterState, Delivery, Gathering, Steps, Wait, Warp
 from tilewright.targets.rules import RuleTable
 from tilewright.threads.distribution import Distribution
+
+Members: TypeAlias = Sequence[tuple[tuple[int, ...], Mapping[Sym, int]]]
+"""The blocks of a cluster, by rank: the index of each, and the values of its symbols."""
 
 
 class Machine:
@@ -72,6 +76,7 @@ class Machine:
         self._scalars = scalars
         self._banks: dict[int, BankCount] = {}
         self._sectors: dict[int, SectorCount] = {}
+        self.counts = Counts()
         self._population = Population(kernel, lanes, check)
         self.agents = self._population.agents
 
@@ -82,33 +87,46 @@ class Machine:
 
     # ---------------------------------------------------------------- scheduling
 
-    def run_cluster(self, members: Sequence[tuple[tuple[int, ...], Mapping[Sym, int]]]) -> bool:
-        """Execute the blocks of a cluster, given by index and symbols; whether they came to their ends."""
+    def begin(self, members: Members) -> tuple[ClusterState, dict[Warp, Steps]]:
+        """A cluster whose blocks are given by index and symbols, and what its warps will do."""
         cluster = self._population.cluster(members, self._buffers, self._scalars)
         self.checker.events.enter(self._population.homes)
-        tasks = {warp: self.steps(warp, self.kernel.body) for warp in cluster.barrier.warps}
+        return cluster, {warp: self.steps(warp, self.kernel.body) for warp in cluster.barrier.warps}
+
+    def run_cluster(self, members: Members) -> bool:
+        """Execute the blocks of a cluster alone; whether they came to their ends."""
+        cluster, tasks = self.begin(members)
         while tasks:
             runnable = [w for w in tasks if w.waiting is None or w.waiting.ready()]
             if not runnable:
                 explain_standstill(self.checker, cluster, list(tasks))
                 return False
-            for warp in runnable:
-                try:
-                    warp.waiting = next(tasks[warp], None)
-                except ZeroDivisionError:
-                    reason = (
-                        "an integer of this operation, or of its operands' places, is divided by zero or by "
-                        "a negative number"
-                    )
-                    assert warp.executes is not None
-                    self.checker.waiting(Kind.DIVISION, warp.agent, warp.executes, None, reason, "run")
-                    return False
-                if warp.waiting is None:
-                    del tasks[warp]
+            if not all(self.advance(warp, tasks) for warp in runnable):
+                return False
+        self.end(cluster)
+        return True
+
+    def advance(self, warp: Warp, tasks: dict[Warp, Steps]) -> bool:
+        """Let a warp go on to its next wait, or its end; whether it could."""
+        try:
+            warp.waiting = next(tasks[warp], None)
+        except ZeroDivisionError:
+            reason = (
+                "an integer of this operation, or of its operands' places, is divided by zero or by "
+                "a negative number"
+            )
+            assert warp.executes is not None
+            self.checker.waiting(Kind.DIVISION, warp.agent, warp.executes, None, reason, "run")
+            return False
+        if warp.waiting is None:
+            del tasks[warp]
+        return True
+
+    def end(self, cluster: ClusterState) -> None:
+        """Look at what is left of a cluster whose blocks have come to their ends."""
         if self.check:
             report_unfinished(self.checker, cluster)
             report_schedules(self.checker, cluster)
-        return True
 
     def steps(self, warp: Warp, body: Block) -> Steps:
         """Execute operations, yielding at every synchronisation."""

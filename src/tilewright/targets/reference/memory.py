@@ -82,12 +82,12 @@ class Crowd:
     def record(self, events: Events, agent: Agent, event: int, at: Array, lanes: Array, marks: Marks) -> None:
         """Remember that lane ``lanes[i]`` of ``agent`` accessed element ``at[i]``; ``marks`` has them all."""
         elems = len(marks.event)
-        reads = self.by_agent.get(agent.slot)
+        reads = self.by_agent.get(key := events.key(agent))
         if reads is None:
-            reads = self.by_agent[agent.slot] = Reads.blank(elems)
+            reads = self.by_agent[key] = Reads.blank(elems)
         before, before_lanes = reads.last.get(at)
         if before.any():
-            foreign = events.is_foreign(before)
+            foreign = events.is_foreign(before, agent)
             if foreign.any():
                 self.former = self.former or Marks.blank(elems)
                 self.former.put(at[foreign], before[foreign], before_lanes[foreign])
@@ -121,7 +121,7 @@ class History:
         return History(Marks.blank(elems))
 
     def reduced(self, at: Array, beside: str = "") -> list[tuple[Array, Array]]:
-        """The recorded reductions of the elements ``at``, but for one kind's: pairs (events, lanes)."""
+        """The recorded reductions of the elements ``at``, but for one kind: pairs (events, lanes)."""
         crowds = (crowd for kind, crowd in self.reductions.items() if kind != beside)
         return [marks for crowd in crowds for marks in crowd.earlier(at)]
 

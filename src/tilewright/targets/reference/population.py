@@ -45,7 +45,7 @@ class Population:
         self._arrivals = [op for op in ops if isinstance(op, Arrive)]
         self._addresses = layout_shared(kernel)[0]
         self._in_cluster = bool(kernel.cluster)
-        self._recorded = 0
+        self._recorded = self._clusters = 0
         one = Slots(-(-kernel.threads // lanes), sum(op.stages for op in self._mbarriers))
         self._slots = [replace(one, first=rank * one.end) for rank in range(cluster_blocks(kernel.cluster))]
 
@@ -73,6 +73,7 @@ class Population:
             scalars: the caller's numbers.
         """
         cluster = ClusterState()
+        self._clusters += 1
         for rank, (index, env) in enumerate(members):
             shared = {
                 op.result: shared_buffer(op.result, op.elems, self._addresses[op.result], self._check)
@@ -101,9 +102,9 @@ class Population:
         order = np.zeros(self.agents, np.int64)
         slot = slots.first + number
         own = (slot, block.index, number)
-        rank = block.rank if self._in_cluster else None
-        agent = Agent(slot, *own, "warp", clocks, issues=issues, every=every, order=order, rank=rank)
-        copies = Agent(slots.copies + number, *own, "asynchronous copy", clocks, rank=rank)
+        rank, group = block.rank if self._in_cluster else None, self._clusters
+        agent = Agent(slot, *own, "warp", clocks, issues=issues, every=every, order=order)
+        copies = Agent(slots.copies + number, *own, "asynchronous copy", clocks)
         bulk = ("TMA store", clocks, Proxy.ASYNC)
         stores, landings = (
             Agent(
@@ -114,13 +115,14 @@ class Population:
                 issuer=clocks,
                 missing=missing,
                 shown=shown,
-                rank=rank,
             )
             for first, missing, shown in (
                 (slots.stores, STORE_WAIT, STORE_SHOWN),
                 (slots.landings, LANDING_WAIT, ""),
             )
         )
+        for each in (agent, copies, stores, landings):
+            each.rank, each.group = rank, group
         warp = Warp(number, block, agent, copies, stores, landings, dict(env), number, slots.warps)
         warp.scalars = dict(scalars)
         return warp

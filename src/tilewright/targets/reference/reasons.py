@@ -11,6 +11,8 @@ from tilewright.targets.reference.remedies import (
     NO_BARRIER,
     NO_BARRIER_AFTER_WAIT,
     NO_MATRIX_BARRIER,
+    NO_ORDER,
+    NO_SIGNAL,
     NO_WARP_BARRIER,
 )
 
@@ -35,8 +37,8 @@ def explain(
         lanes: of one element: the lane that accesses, and the lane that did before; each of shape (1,).
         memory: where the element lies.
     """
-    if events.is_foreign(np.array([event])).any():
-        return kind, "nothing orders two blocks: each must keep to elements of its own"
+    if events.is_foreign(np.array([event]), agent).any():
+        return kind, NO_SIGNAL if events.are_together else NO_ORDER
     if former.in_background and former.proxy is Proxy.GENERIC:
         return _after_copy(events, kind, agent, former, event)
     if former.in_background:

@@ -20,7 +20,7 @@ from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.coverage import covered
-from tilewright.targets.reference.machine import Machine
+from tilewright.targets.reference.machine import Machine, Members
 from tilewright.targets.reference.meaning import REFERENCE
 from tilewright.targets.reference.memory import (
     Buffer,
@@ -33,6 +33,7 @@ from tilewright.targets.reference.memory import (
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.report import Report
 from tilewright.targets.reference.selection import Selection
+from tilewright.targets.reference.signals import RESIDENT, has_signals, run_together
 from tilewright.targets.rules import RuleTable
 from tilewright.threads.distribution import Distribution
 
@@ -50,6 +51,7 @@ def run(
     outputs: Collection[str] = (),
     whole: Collection[str] = (),
     work: int | None = None,
+    resident: int = RESIDENT,
 ) -> Report:
     """Execute a kernel in place on NumPy arrays, and look for hazards.
 
@@ -66,6 +68,7 @@ def run(
             before they are written are found.
         whole: arrays of which every element must be written, once all blocks have run; others are found.
         work: after so many accesses to elements only blocks run that stand for others; default: all run.
+        resident: how many blocks are certain to run at once, where blocks wait for others of higher numbers.
 
     Returns:
         What was found and counted.  A block or cluster that cannot go on ends the run.
@@ -104,18 +107,29 @@ def run(
     machine = Machine(kernel, lanes, rules, buffers, _bind_scalars(kernel, scalars or {}), check)
     extents = tuple(int(evaluate(axis.extent, env)) for axis in kernel.grid)
     selection = Selection(kernel, env, extents, buffers, work, asked=blocks is not None)
-    done = 0
-    for indices in _clusters(kernel, extents, _grid(extents) if blocks is None else blocks):
-        if selection.leaves_out(indices, machine.checker.accessed):
-            continue
-        if not machine.run_cluster([(index, {**env, **_block_env(kernel, index)}) for index in indices]):
-            selection.has_stopped = True
-            break
-        done += len(indices)
+    wanted = _clusters(kernel, extents, _grid(extents) if blocks is None else blocks)
+    members = ([(index, {**env, **_block_env(kernel, index)}) for index in indices] for indices in wanted)
+    if has_signals(kernel):
+        done, ended = run_together(machine, members, resident)
+    else:
+        done, ended = _run_apart(machine, members, selection)
+    selection.has_stopped = not ended
     uncovered = _uncovered(kernel, buffers, machine.checker, whole, selection)
     found = machine.checker.findings
     about = covered(kernel, env, machine.trail, extents, done, lanes, selection.told(done))
     return Report(kernel.name, found.all(), found.omitted, machine.counters, uncovered, done, coverage=about)
+
+
+def _run_apart(machine: Machine, clusters: Iterable[Members], selection: Selection) -> tuple[int, bool]:
+    """Execute clusters one after another, as selected: how many blocks ended, and whether all did."""
+    done = 0
+    for members in clusters:
+        if selection.leaves_out([index for index, _ in members], machine.checker.accessed):
+            continue
+        if not machine.run_cluster(members):
+            return done, False
+        done += len(members)
+    return done, True
 
 
 def bind_sizes(kernel: Kernel, arrays: Mapping[str, Array], sizes: Mapping[str, int]) -> dict[Sym, int]:
@@ -183,7 +197,7 @@ def _bind_buffers(
     share_histories(buffers.values(), {value for value in buffers if value.name in written})
     for space in kernel.workspaces:
         elems = int(evaluate(space.elems, env))
-        buffers[space.value] = workspace_buffer(space.value, elems, space.zeroed, check)
+        buffers[space.value] = workspace_buffer(space.value, elems, space.zeroed or space.resets, check)
     return buffers
 
 

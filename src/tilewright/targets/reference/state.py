@@ -29,11 +29,13 @@ class Wait:
         op: the operation.
         ready: whether the warp goes on.
         state: what it waits for, in words; None if the operation says it all.
+        is_last: whether others go on first, as long as any can: what a wait is for may come from any of them.
     """
 
     op: Op
     ready: Callable[[], bool]
     state: Callable[[], str] | None = None
+    is_last: bool = False
 
 
 Steps: TypeAlias = Iterator[Wait]

@@ -72,6 +72,7 @@ def _issue(machine: Machine, warp: Warp, op: MmaAsync, unit: MmaUnit) -> Issue:
         missing=MISSING,
         shown=SHOWN,
         rank=warp.agent.rank,
+        group=warp.agent.group,
     )
 
     rows, columns = (extent * repeat for extent, repeat in zip(mma.atom.shape, mma.repeats, strict=False))

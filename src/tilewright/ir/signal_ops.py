@@ -1,0 +1,114 @@
+"""Blocks that signal: counters in global memory that blocks count up, take tickets of, and wait for.
+
+A counter holds 0 when a kernel starts, and the kernel leaves 0 in it: the last to count wraps it round, or a
+block resets it.  Counting is a release, and waiting an acquire, at the scope of the whole device: what came
+before the one comes before what follows the other.  The first thread of the block or role counts, its first
+warp waits; a barrier before or after speaks for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+from tilewright.dtypes import i32, u32
+from tilewright.errors import Violation
+from tilewright.ir.op import Op
+from tilewright.ir.types import Memory, Value
+from tilewright.symbolic.nodes import Int
+from tilewright.symbolic.ranges import bounds
+
+
+@dataclass(frozen=True)
+class Signal(Op):
+    """``counter += value`` by the first thread, after all that it knows has been done.
+
+    With ``of``, the counter goes from ``of - 1`` to 0: the last of so many signals resets it.
+    """
+
+    name = "signal"
+    roles: ClassVar = {"counter": "updates"}
+    counter: Value
+    value: Int = 1
+    of: Int | None = None
+
+    def verify(self) -> Iterator[Violation]:
+        """One u32 in global memory, a value of 1 or more."""
+        yield from _verify_counter(self, self.counter)
+        yield from _verify_of(self, self.of)
+        if bounds(self.value)[1] < 1:
+            yield self.violation("counter", f"a signal of {self.value} counts nothing up", "value=1")
+        elif self.of is not None and self.value != 1:
+            text = f"value={self.value} with of={self.of}: a counter wraps round by ones"
+            yield self.violation("counter", text, "value=1")
+
+
+@dataclass(frozen=True)
+class Ticket(Op):
+    """``target = counter; counter += 1`` by the first thread, in one indivisible step; ``of`` as in `Signal`.
+
+    It signals as `Signal` does.  Who takes the last of ``of`` tickets comes after all others who took one, or
+    signalled.
+    """
+
+    name = "ticket"
+    roles: ClassVar = {"counter": "updates", "target": "writes"}
+    counter: Value
+    target: Value
+    of: Int | None = None
+
+    def verify(self) -> Iterator[Violation]:
+        """One u32 in global memory, one i32 in shared memory."""
+        yield from _verify_counter(self, self.counter)
+        yield from _verify_of(self, self.of)
+        kind = self.target.tensor if self.target.is_tensor else None
+        if kind is None or kind.memory is not Memory.SHARED or kind.dtype != i32 or kind.view.rank:
+            yield self.violation(
+                "counter", f"{self.target} is no i32 in shared memory", "tw.shared(1, tw.i32)[0]"
+            )
+
+
+@dataclass(frozen=True)
+class Await(Op):
+    """The first warp waits until ``counter >= value``; it then comes after the signals that took it there."""
+
+    name = "await_"
+    roles: ClassVar = {"counter": "reads"}
+    counter: Value
+    value: Int
+
+    def verify(self) -> Iterator[Violation]:
+        """One u32 in global memory."""
+        yield from _verify_counter(self, self.counter)
+
+
+@dataclass(frozen=True)
+class Reset(Op):
+    """``counter = 0`` by the first thread, for the next launch; all signals and waits must come before it."""
+
+    name = "reset"
+    roles: ClassVar = {"counter": "writes"}
+    counter: Value
+
+    def verify(self) -> Iterator[Violation]:
+        """One u32 in global memory."""
+        yield from _verify_counter(self, self.counter)
+
+
+def _verify_counter(op: Op, counter: Value) -> Iterator[Violation]:
+    if not counter.is_tensor or counter.tensor.memory is not Memory.GLOBAL:
+        yield op.violation("counter", f"{counter} does not lie in global memory", "tw.counter(n)[i]")
+    elif counter.tensor.view.rank:
+        text = f"{counter} has {counter.tensor.view.rank} dimensions; a counter is a single element"
+        yield op.violation("counter", text, f"{counter.buffer}[{', '.join('i' * counter.tensor.view.rank)}]")
+    elif counter.dtype != u32:
+        yield op.violation("counter", f"{counter} is {counter.dtype}; counters are u32", "tw.counter(n)[i]")
+
+
+def _verify_of(op: Op, of: Int | None) -> Iterator[Violation]:
+    if of is not None and bounds(of)[1] < 1:
+        yield op.violation("counter", f"of={of}: a counter wraps round after one signal or more", "of=1")
+
+
+SIGNAL_OPS: tuple[type[Op], ...] = (Signal, Ticket, Await, Reset)

@@ -1,0 +1,223 @@
+"""Blocks that signal: counters that blocks count up, take tickets of, and wait for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.dtypes import i32, u32
+from tilewright.errors import TraceError
+from tilewright.ir.ops import Barrier, ReadIndex, Shared, WarpBarrier
+from tilewright.ir.signal_ops import Await, Reset, Signal, Ticket
+from tilewright.lang.asynchrony import meet
+from tilewright.lang.launch import launcher_memory, packed
+from tilewright.lang.scalars import Index, Scalar, unwrap
+from tilewright.lang.source import here
+from tilewright.lang.tensors import Tensor, constant
+from tilewright.lang.tracer import current
+from tilewright.lang.verbs import verb
+from tilewright.views.view import View
+
+__all__ = ["await_", "counter", "reset", "signal", "ticket"]
+
+
+@verb
+def counter(shape: Index | Sequence[Index]) -> Tensor:
+    """Counters of all blocks (u32, in global memory), each 0 when a launch begins.
+
+    The kernel must leave zeros, for the next launch: by ``of=`` of `signal` and `ticket`, or by `reset`.
+    They are cleared when they are allocated and never again, so a launch costs nothing more; the reference
+    finds counters that are left at another value.  Each stream has counters of its own.
+
+    Args:
+        shape: extents, over the kernel's sizes.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", TOTAL="K")
+        ... def total(X, TOTAL):
+        ...     blocks = tw.ceil_div(X.shape[0], 32)
+        ...     block, parts, done = tw.block_index(blocks), tw.workspace(1024, tw.f32), tw.counter(1)
+        ...     x = tw.load(X.tile((32,), (block,)).partition((32,)))
+        ...     tw.copy(tw.reduce_sum(x, dim=0), parts[block:block + 1])
+        ...     last = tw.ticket(done[0], of=blocks) == blocks - 1
+        ...     with tw.when(last):  # it comes after all others
+        ...         sums = tw.fragment(tw.blocked((1,), (1,)), tw.f32, 0)
+        ...         for part in tw.range(blocks):
+        ...             sums += tw.load(parts[part:part + 1], sums)
+        ...         tw.copy(sums, TOTAL.tile((1,), (0,)))
+        >>> x, result = np.ones(100, np.float32), np.zeros(1, np.float32)
+        >>> for _ in range(2):
+        ...     _ = total(x, result, target="reference")
+        >>> float(result[0])
+        100.0
+    """
+    return launcher_memory(shape, u32, resets=True)
+
+
+@verb
+def signal(counter: Tensor, value: Index = 1, *, of: Index | None = None, barrier: int | None = None) -> None:
+    """``counter += value``, after all that the block, or inside of a role the role, has done until here.
+
+    The threads meet at a barrier, then one of them counts.  Who sees the new value by `await_` comes after
+    all that came before the signal, on whatever multiprocessor.
+
+    Args:
+        counter: one element: ``ready[i]``.
+        value: what is added.
+        of: the counter goes from ``of - 1`` to 0 instead of ``of``, ready for the next launch.
+        barrier: inside a role of several warps, the number of the barrier at which they meet; as in
+            `reduce_sum`.
+
+    Raises:
+        LegalityError: no single u32 in global memory, or ``value`` other than 1 with ``of``.
+        TraceError: several warps inside a role without ``barrier``, or ``barrier`` outside of one.
+
+    Source: PTX ISA, "Memory Consistency Model: Release and Acquire Patterns"; "red".
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def running_sums(X):
+        ...     block, turn = tw.block_index(X.shape[0] // 32), tw.counter(1)
+        ...     x = tw.load(X.tile((32,), (block,)).partition((32,)))
+        ...     tw.await_(turn[0], block)  # block 0 waits for none, block 1 for block 0, ...
+        ...     with tw.when(block > 0):
+        ...         before = tw.load(X[32 * block - 1:32 * block], tw.blocked((1,), (1,)))
+        ...         tw.copy(before, X[32 * block:32 * block + 1], reduction="add")
+        ...     tw.barrier()
+        ...     tw.copy(tw.reduce_sum(tw.load(X.tile((32,), (block,)).partition((32,))), dim=0),
+        ...             X[32 * block + 31:32 * block + 32])
+        ...     tw.signal(turn[0], of=X.shape[0] // 32)
+        >>> x = np.ones(96, np.float32)
+        >>> running_sums(x, target="reference").target, x[31::32].tolist()
+        ('reference', [32.0, 64.0, 96.0])
+    """
+    tracer = current()
+    together("signal", barrier)
+    tracer.emit(Signal, counter=counter.value, value=unwrap(value), of=None if of is None else unwrap(of))
+
+
+@verb
+def ticket(counter: Tensor, *, of: Index | None = None, barrier: int | None = None) -> Scalar:
+    """``n = counter; counter += 1`` in one step, the same n for all threads of the block or role.
+
+    It signals as `signal` does.  Who gets the last of ``of`` tickets, ``of - 1``, also comes after all others
+    who took one, or signalled: the last block to finish can read what all blocks wrote.
+
+    Args:
+        counter: one element: ``done[0]``.
+        of: how many tickets there are; the last resets the counter.  Default: no end, and no order.
+        barrier: as in `signal`.
+
+    Raises:
+        LegalityError: no single u32 in global memory.
+        TraceError: as in `signal`.
+
+    Source: PTX ISA, "Memory Consistency Model: Release and Acquire Patterns"; "atom".
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def last_block(X):
+        ...     done = tw.counter(1)
+        ...     block = tw.block_index(8)
+        ...     with tw.when(tw.ticket(done[0], of=8) == 7):
+        ...         tw.copy(tw.fragment(tw.blocked((1,), (1,)), tw.f32, 1), X.tile((1,), (0,)))
+        >>> text = tw.ir.print_kernel(last_block.trace(tw.like("f32", 64)))
+        >>> "ticket(done_slice, ticket_slice, of=8)" in text
+        True
+    """
+    tracer, end = current(), None if of is None else unwrap(of)
+    held = tracer.define(
+        Shared, "ticket", dtype=i32, view=View.strided((1,), packed((1,))), elems=1, align=16
+    )
+    number = Tensor(held)[0].value
+    together("ticket", barrier)
+    tracer.emit(Ticket, counter=counter.value, target=number, of=end)
+    together("ticket", barrier)
+    sym = ReadIndex.symbol(tracer.names(("ticket",))[0], number, 0, end)
+    tracer.builder.append(ReadIndex(sym, number, 0, end, location=here()))
+    return Scalar(sym)
+
+
+@verb
+def await_(counter: Tensor, value: Index, *, barrier: int | None = None) -> None:
+    """Wait until ``counter >= value``; the block, or role, then comes after the signals that took it there.
+
+    The first warp waits, then all threads meet at a barrier.  On a GPU every block that others wait for must
+    get its turn: blocks begin in order, so waiting for blocks of lower numbers always ends; waiting for
+    others, as all blocks for all, takes a grid of which every block is resident at once.  On a CPU only
+    lower-numbered blocks may be waited for.
+
+    Args:
+        counter: one element: ``ready[i]``.
+        value: what it must have reached.
+        barrier: as in `signal`.
+
+    Raises:
+        LegalityError: no single u32 in global memory.
+        TraceError: as in `signal`.
+
+    Source: PTX ISA, "Memory Consistency Model: Release and Acquire Patterns"; "ld".
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", Y="N")
+        ... def hand_over(X, Y):
+        ...     block, ready = tw.block_index(2), tw.counter(1)
+        ...     half = tw.fragment(tw.blocked((32,), (32,)), tw.f32)
+        ...     with tw.when(block == 0):
+        ...         tw.copy(tw.load(X.tile((32,), (0,)), half), Y.tile((32,), (0,)))
+        ...         tw.signal(ready[0])
+        ...     with tw.otherwise():
+        ...         tw.await_(ready[0], 1)
+        ...         tw.copy(tw.load(Y.tile((32,), (0,)), half), Y.tile((32,), (1,)))
+        ...         tw.reset(ready[0])
+        >>> x, y = np.ones(64, np.float32), np.zeros(64, np.float32)
+        >>> hand_over(x, y, target="reference").target, float(y.sum())
+        ('reference', 64.0)
+    """
+    current().emit(Await, counter=counter.value, value=unwrap(value))
+    together("await_", barrier)
+
+
+@verb
+def reset(counter: Tensor) -> None:
+    """``counter = 0`` for the next launch, by one thread.
+
+    It belongs where all signals and waits of the launch have been: in the block that waited for the last.
+    See `await_` for an example.
+
+    Args:
+        counter: one element: ``ready[i]``.
+
+    Raises:
+        LegalityError: no single u32 in global memory.
+    """
+    current().emit(Reset, counter=counter.value)
+
+
+def together(what: str, barrier: int | None) -> None:
+    """Record the barrier of all threads that signal or wait together: the block's, or the role's."""
+    tracer = current()
+    number = None if barrier is None else constant("barrier", barrier)
+    if not tracer.roles:
+        if number is not None:
+            text = f"tw.{what}(barrier={number}) outside of a role, where all threads of the block meet"
+            raise TraceError(f"{text}; nearest legal choice: no barrier", here())
+        tracer.emit(Barrier)
+    elif tracer.roles[-1] == 1:
+        tracer.emit(WarpBarrier)
+    else:
+        most = tracer.arch.named_barriers
+        if number is None or not 1 <= number <= most:
+            free = next((n for n in range(1, most + 1) if n not in tracer.numbers), 1)
+            raise TraceError(
+                f"tw.{what} inside a role of {tracer.roles[-1]} warps, which meet at a numbered barrier, "
+                f"1 to {most}, that no other warps use; nearest legal choice: barrier={free}",
+                here(),
+            )
+        meet(number, tracer.roles[-1] * tracer.lanes)

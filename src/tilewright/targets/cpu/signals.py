@@ -1,0 +1,110 @@
+"""Counters between blocks on the CPU, where a block may wait for blocks of lower numbers only.
+
+Threads draw blocks in order, so all blocks of lower numbers have begun, and those with the lowest number wait
+for nobody.  A wait for a higher one may never end: if all threads that run blocks wait for some seconds, the
+launch stops, and says at which line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.errors import Violation
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.op import Block, Op
+from tilewright.ir.ops import If
+from tilewright.ir.signal_ops import Await, Reset, Signal, Ticket
+from tilewright.ir.types import Value
+from tilewright.symbolic.expr import add, less, prove
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.rebuilding import substitute
+from tilewright.targets.cpu.emitter import CpuEmitter
+from tilewright.targets.cpu.spelling import CPU_RULES
+from tilewright.targets.statements import Code, call, code, named
+
+ORDER = "blocks run in order, and on a CPU a block may wait only for blocks of lower numbers"
+
+
+@CPU_RULES.rule(Signal)
+def _signal(emitter: CpuEmitter, op: Signal) -> None:
+    emitter.comment(op, f"signal {op.counter.buffer}")
+    place = _address(emitter, op.counter)
+    if op.of is None:
+        value = emitter.spell(op.value)
+        emitter.do(code("__atomic_fetch_add({}, {}, __ATOMIC_RELEASE)", place, value))
+    else:
+        emitter.do(_take(emitter, place, op.of))
+
+
+@CPU_RULES.rule(Ticket)
+def _ticket(emitter: CpuEmitter, op: Ticket) -> None:
+    emitter.comment(op, f"take a ticket of {op.counter.buffer}")
+    place = _address(emitter, op.counter)
+    taken = code("__atomic_fetch_add({}, 1, __ATOMIC_ACQ_REL)", place)
+    if op.of is not None:
+        taken = _take(emitter, place, op.of)
+    target = code("{}[{}]", emitter.name(op.target.buffer), emitter.spell(op.target.tensor.view.offset))
+    emitter.assign(target, taken)
+
+
+def _take(emitter: CpuEmitter, place: Code, of: Int) -> Code:
+    return call("take_ticket_of", place, emitter.spell(of))
+
+
+@CPU_RULES.rule(Await)
+def _await(emitter: CpuEmitter, op: Await) -> None:
+    value = emitter.spell(op.value)
+    emitter.comment(op, f"wait until {op.counter.buffer} is {value} or more")
+    number = 1 + waits(emitter.kernel).index(op)
+    reached = call("await_counter", _address(emitter, op.counter), value, named("board"), number)
+    with emitter.branch(code("!{}", reached)):
+        emitter.line("return;")
+
+
+@CPU_RULES.rule(Reset)
+def _reset(emitter: CpuEmitter, op: Reset) -> None:
+    emitter.comment(op, f"reset {op.counter.buffer} for the next launch")
+    emitter.do(code("__atomic_store_n({}, 0u, __ATOMIC_RELAXED)", _address(emitter, op.counter)))
+
+
+def _address(emitter: CpuEmitter, counter: Value) -> Code:
+    return code("{} + {}", emitter.name(counter.buffer), emitter.spell(counter.tensor.view.offset, True))
+
+
+def waits(kernel: Kernel) -> list[Await]:
+    """The waits of a kernel, in program order."""
+    return [op for op in kernel.walk() if isinstance(op, Await)]
+
+
+def violations(kernel: Kernel) -> Iterator[Violation]:
+    """Waits that certainly never end: of the first block, which has none before it.
+
+    What else a block waits for is known only when the kernel runs.
+    """
+    first = {axis.sym: 0 for axis in kernel.grid}
+    yield from _never_ending(kernel.body, first)
+
+
+def _never_ending(block: Block, first: dict[Sym, int]) -> Iterator[Violation]:
+    own: Int = 0  # what the block itself may have counted up; it may be another counter
+    for op in block.ops:
+        if isinstance(op, If) and prove(substitute(op.condition, first)) is True:
+            yield from _never_ending(op.then, first)
+        for inner in Block((op,)).walk():
+            if isinstance(inner, Signal | Ticket):
+                if inner is not op:
+                    return
+                own = add(own, inner.value if isinstance(inner, Signal) else 1)
+        if isinstance(op, Await) and prove(substitute(less(own, op.value), first)) is True:
+            text = f"the first block waits until {op.counter.buffer} is {op.value}; {ORDER}"
+            yield op.violation("counter", text, "a wait for 0 in the first block, or target='cuda'")
+
+
+def why_stuck(kernel: Kernel, number: int) -> str:
+    """What to say of a launch whose wait of this number did not end."""
+    op: Op = waits(kernel)[number - 1]
+    where = "" if op.location is None else f"\n{op.location.excerpt()}"
+    return (
+        f"kernel {kernel.name}: all threads that run blocks waited, and none can go on; {ORDER}: "
+        f"nearest legal choice: number the blocks so that each waits for those before it{where}"
+    )

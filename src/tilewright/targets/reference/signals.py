@@ -1,0 +1,235 @@
+"""The rules of counters, and running blocks beside each other where they wait for each other.
+
+Importing them adds them to `REFERENCE`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.op import Op
+from tilewright.ir.signal_ops import SIGNAL_OPS, Await, Reset, Signal, Ticket
+from tilewright.ir.types import Value
+from tilewright.symbolic.nodes import Int
+from tilewright.targets.reference.agents import Agent
+from tilewright.targets.reference.counts import Count, Mark, Passed, learn
+from tilewright.targets.reference.findings import Kind
+from tilewright.targets.reference.machine import Machine, Members
+from tilewright.targets.reference.meaning import REFERENCE
+from tilewright.targets.reference.standstill import explain_standstill
+from tilewright.targets.reference.state import ClusterState, Steps, Wait, Warp
+
+COUNTED = "counted"
+"""The kind of accesses to counters: indivisible, and ordered by what is seen of them."""
+
+RESIDENT = 132
+"""Blocks that are certain to run at once: an H200 has so many multiprocessors, each of which takes one."""
+
+
+def has_signals(kernel: Kernel) -> bool:
+    """Whether blocks of a kernel may wait for each other."""
+    return any(isinstance(op, SIGNAL_OPS) for op in kernel.walk())
+
+
+# ---------------------------------------------------------------- rules
+
+
+@REFERENCE.rule(Signal)
+def _signal(machine: Machine, warp: Warp, op: Signal) -> None:
+    if not warp.rank:
+        _count_up(machine, warp, op, op.counter, warp.int(op.value), op.of)
+
+
+@REFERENCE.rule(Ticket)
+def _ticket(machine: Machine, warp: Warp, op: Ticket) -> None:
+    """The first thread writes what it got; who gets the last ticket learns of all others."""
+    if warp.rank:
+        return
+    old = _count_up(machine, warp, op, op.counter, 1, op.of)
+    target = warp.block.buffers[op.target.buffer]
+    at = np.array([warp.int(op.target.tensor.view.offset)], np.int64)
+    if machine.check:
+        site = machine.checker.site(op, op.target, "write")
+        machine.checker.writes(warp.agent, site, target, at, np.zeros(1, np.int16))
+    target.elements[at] = old
+
+
+def _count_up(machine: Machine, warp: Warp, op: Op, counter: Value, value: int, of: Int | None) -> int:
+    """Count a counter up by the first thread of a warp; what it was before."""
+    count = _counter(machine, warp, op, counter, "signal")
+    if count is None:
+        return 0
+    agent, old = warp.agent, count.value
+    _in_this_round(machine, agent, op, count, "signal")
+    made = machine.counts.signal(count, agent, op, value)
+    end = None if of is None else warp.int(of)
+    if machine.check and (wait := count.overtaken(made)) is not None:
+        machine.checker.waiting(Kind.COUNTER, agent, op, (wait.agent, wait.op), _late(wait), "signal")
+    if end is None or old + 1 < end:
+        count.buffer.elements[count.at] = (old + value) % (1 << 32)
+        return old
+    if isinstance(op, Ticket):
+        learn(agent, count.signals[:-1])
+    _make_zero(machine, agent, op, count, count.passed)
+    return old
+
+
+def _late(wait: Passed) -> str:
+    return (
+        f"the wait until the counter is {wait.value} counts on signals that are there by then, but this one "
+        "is not ordered after it, and could have taken the place of one of them: count them in another "
+        "counter, or wait for all"
+    )
+
+
+def _make_zero(machine: Machine, agent: Agent, op: Op, count: Count, before: Sequence[Mark]) -> None:
+    """Set a counter to 0, which comes after what is given."""
+    if machine.check and (mark := count.unordered(agent, before)) is not None:
+        what = "wait" if isinstance(mark, Passed) else "signal"
+        reason = (
+            f"the counter becomes 0 here, and nothing orders this after the {what}, which may come later and "
+            "find 0: reset it where all signals and waits have been, in the block that knows of them"
+        )
+        machine.checker.waiting(Kind.COUNTER, agent, op, (mark.agent, mark.op), reason, "reset", what)
+    count.buffer.elements[count.at] = 0
+    count.become_zero(Mark(machine.counts.number(agent), agent, op))
+
+
+def _in_this_round(machine: Machine, agent: Agent, op: Op, count: Count, what: str) -> None:
+    """A signal or wait after the counter became 0 must be ordered after that."""
+    if machine.check and count.zeroed is not None and not count.zeroed.is_before(agent.seen):
+        reason = (
+            f"the counter became 0 before this {what}, and nothing orders the two: it may come first, and count "
+            "with those before"
+        )
+        other = (count.zeroed.agent, count.zeroed.op)
+        machine.checker.waiting(Kind.COUNTER, agent, op, other, reason, what, "reset")
+
+
+@REFERENCE.rule(Await)
+def _await(machine: Machine, warp: Warp, op: Await) -> Steps:
+    value = warp.int(op.value)
+    if warp.rank or value <= 0:
+        return
+    count = _counter(machine, warp, op, op.counter, "wait")
+    if count is None:
+        return
+
+    def state() -> str:
+        return f"{count.buffer.owner}[{count.at}] to be {value}; it is {count.value}"
+
+    yield Wait(op, lambda: count.value >= value, state, is_last=True)
+    agent = warp.agent
+    certain = count.certain(value)
+    learn(agent, certain)
+    _in_this_round(machine, agent, op, count, "wait")
+    count.passed.append(Passed(machine.counts.number(agent), agent, op, value, certain))
+    agent.advance()
+
+
+@REFERENCE.rule(Reset)
+def _reset(machine: Machine, warp: Warp, op: Reset) -> None:
+    if warp.rank:
+        return
+    count = _counter(machine, warp, op, op.counter, "reset")
+    if count is not None:
+        _make_zero(machine, warp.agent, op, count, [*count.signals, *count.passed])
+
+
+def _counter(machine: Machine, warp: Warp, op: Op, counter: Value, action: str) -> Count | None:
+    """The counter that the first thread of a warp accesses; None if it does not exist."""
+    buffer, agent = warp.block.buffers[counter.buffer], warp.agent
+    at, lane = np.array([warp.int(counter.tensor.view.offset)], np.int64), np.zeros(1, np.int16)
+    site = machine.checker.site(op, counter, action)
+    inside = machine.keep_within(warp, agent, site, buffer, at[:, None], np.ones((1, 1), bool))
+    if buffer.outside(at).any():
+        if inside:
+            reason = f"{buffer.owner} has the elements 0 to {len(buffer.elements) - 1}"
+            machine.checker.defect(Kind.OUT_OF_BOUNDS, agent, site, buffer, at, lane, reason)
+        return None
+    if machine.check:
+        machine.checker.reduces(agent, site, buffer, at, lane, COUNTED)
+    return machine.counts.of(buffer, int(at[0]))
+
+
+# ---------------------------------------------------------------- blocks beside each other
+
+
+def run_together(machine: Machine, clusters: Iterable[Members], resident: int) -> tuple[int, bool]:
+    """Execute clusters beside each other: each begins when those before it have ended, or can go on no more.
+
+    Args:
+        machine: executes them.
+        clusters: the members of each, in the order in which they begin.
+        resident: how many blocks may be resident at once.
+
+    Returns:
+        How many blocks ended, and whether all did.
+    """
+    machine.checker.events.are_together = True
+    coming, done = iter(clusters), 0
+    tasks: dict[Warp, Steps] = {}
+    open_: dict[ClusterState, set[Warp]] = {}
+    while True:
+        ready = [warp for warp in tasks if _may_go_on(warp, last=False)]
+        ready = ready or [warp for warp in tasks if _may_go_on(warp, last=True)][:1]
+        if not ready:
+            members = next(coming, None)
+            if members is None:
+                break
+            _note_residents(machine, open_, members, resident)
+            cluster, more = machine.begin(members)
+            tasks.update(more)
+            open_[cluster] = set(more)
+            continue
+        for warp in ready:
+            if not machine.advance(warp, tasks):
+                return done, False
+            if warp not in tasks:
+                cluster = warp.block.cluster
+                open_[cluster].discard(warp)
+                if not open_[cluster]:
+                    del open_[cluster]
+                    machine.end(cluster)
+                    done += len(cluster.blocks)
+    for cluster, stuck in open_.items():
+        explain_standstill(machine.checker, cluster, [warp for warp in tasks if warp in stuck])
+        return done, False
+    report_counters(machine)
+    return done, True
+
+
+def _may_go_on(warp: Warp, *, last: bool) -> bool:
+    wait = warp.waiting
+    return wait is None or (wait.is_last == last and wait.ready())
+
+
+def _note_residents(
+    machine: Machine, open_: dict[ClusterState, set[Warp]], members: Members, resident: int
+) -> None:
+    """Note that blocks begin while others wait for them: all of these must be resident at once."""
+    waiting = sum(len(cluster.blocks) for cluster in open_)
+    needed = waiting + len(members)
+    machine.counts.resident = max(machine.counts.resident, needed)
+    if not waiting or needed <= resident or not machine.check:
+        return
+    warp = next(warp for stuck in open_.values() for warp in stuck if warp.waiting is not None)
+    assert warp.waiting is not None
+    reason = (
+        f"{waiting} blocks wait for one with a higher number, so {needed} blocks must be resident at once, "
+        f"and no more than {resident} are certain to be: launch so many, each of which does the work of "
+        "several, or let blocks wait for lower numbers only"
+    )
+    machine.checker.waiting(Kind.RESIDENT, warp.agent, warp.waiting.op, None, reason)
+
+
+def report_counters(machine: Machine) -> None:
+    """Report counters that the next launch would not find at 0."""
+    kept = {space.value for space in machine.kernel.workspaces if space.resets}
+    for count in machine.counts.known.values():
+        if machine.check and count.buffer.owner in kept and count.value and count.signals:
+            last = count.signals[-1]
+            machine.checker.not_reset(last.agent, last.op, count.buffer, count.at, count.value)
