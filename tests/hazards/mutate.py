@@ -20,6 +20,7 @@ from tilewright.views.transforms import Embed, Slice, Tile
 
 from .mutate_async import Change, asynchronous_changes, remade, swaps
 from .mutate_maps import map_changes
+from .mutate_signals import signal_changes
 
 
 @dataclass(frozen=True)
@@ -95,6 +96,7 @@ def _same_place(op: Op, wanted: Op) -> bool:
 def _changes(op: Op) -> Iterator[tuple[str, Change]]:
     yield from asynchronous_changes(op)
     yield from map_changes(op)
+    yield from signal_changes(op)
     match op:
         case ops.Barrier() | ops.WarpBarrier() | ops.AsyncCommit() | ops.Mma():
             yield "removed", lambda op: ()

@@ -1,4 +1,4 @@
-"""Kernels whose blocks signal to each other; all targets, the checker's mutants and the GPU's tests use them."""
+"""Kernels whose blocks signal to each other, for all targets, the checker's mutants and the GPU's tests."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tilewright as tw
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def turnstile(A, B, C, *, mma, tile, splits, threads):
-    """``C = A Bᵀ``, K shared out to ``splits`` blocks, which add to C in turn: the same bits at every launch."""
+    """``C = A Bᵀ``, K shared out to ``splits`` blocks, which add to C in turn: always the same bits."""
     tile_m, tile_n, tile_k = tile
     tiles = tw.ceil_div(C.shape, (tile_m, tile_n))
     m, n, split = tw.block_index((*tiles, splits))  # the blocks of a tile in the order of K
@@ -60,7 +60,7 @@ def histogram(X, H, *, bins=64, rows=32, chunks=4):
 
 @tw.kernel(X="N", Y="N")
 def hand_over(X, Y):
-    """``Y = X``, the first half by block 0; block 1 reverses nothing but waits, and adds the halves."""
+    """``Y[:64] = X[:64]`` by block 0; ``Y[64:] = X[64:] + Y[:64]`` by block 1, which waits for it."""
     block, ready = tw.block_index(2), tw.counter(1)
     spread = tw.blocked((64,), (64,))
     with tw.when(block == 0):

@@ -37,13 +37,14 @@ def explain(
         lanes: of one element: the lane that accesses, and the lane that did before; each of shape (1,).
         memory: where the element lies.
     """
-    if events.is_foreign(np.array([event]), agent).any():
+    fenced = agent.issuer is None or _unordered(events, agent, lanes, event)
+    if events.is_foreign(np.array([event]), agent).any() and fenced:
         return kind, NO_SIGNAL if events.are_together else NO_ORDER
     if former.in_background and former.proxy is Proxy.GENERIC:
         return _after_copy(events, kind, agent, former, event)
     if former.in_background:
         return _after_bulk(events, kind, agent, former, event)
-    if agent.issuer is not None and not _unordered(events, agent, lanes, event):
+    if not fenced:
         return Kind.PROXY, _unfenced(agent, former, memory)
     if former.home == agent.home:
         is_whole = any((each == WHOLE_WARP).any() for each in lanes)

@@ -102,8 +102,8 @@ def _in_this_round(machine: Machine, agent: Agent, op: Op, count: Count, what: s
     """A signal or wait after the counter became 0 must be ordered after that."""
     if machine.check and count.zeroed is not None and not count.zeroed.is_before(agent.seen):
         reason = (
-            f"the counter became 0 before this {what}, and nothing orders the two: it may come first, and count "
-            "with those before"
+            f"the counter became 0 before this {what}, and nothing orders the two: it may come first, and "
+            "count with those before"
         )
         other = (count.zeroed.agent, count.zeroed.op)
         machine.checker.waiting(Kind.COUNTER, agent, op, other, reason, what, "reset")

@@ -1,0 +1,151 @@
+"""What the checker says of blocks that signal: missing order, wrong counts, blocks that wait for ever."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.targets import signals
+
+import tilewright as tw
+from tilewright.targets.reference import Report, run
+from tilewright.targets.reference.findings import Kind
+
+
+def checked(kernel: Any, *arrays: Any, **how: Any) -> Report:
+    traced = kernel.trace(*arrays)
+    return run(traced, dict(zip([value.name for value in traced.tensors], arrays, strict=True)), **how)
+
+
+def tiles(count: int) -> tuple[Any, Any]:
+    return np.ones(64 * count, np.float32), np.zeros(64 * count, np.float32)
+
+
+@tw.kernel(X="N", Y="N")
+def counted_wrongly(X, Y, *, value, needs):
+    """Blocks 0 and 1 write tiles of Y and count; block 2 reads tile 0 of it once ``needs`` is reached."""
+    block, ready, spread = tw.block_index(3), tw.counter(2), tw.blocked((64,), (64,))
+    with tw.when(block < 2):
+        tw.copy(tw.load(X.tile((64,), (block,)), spread), Y.tile((64,), (block,)))
+        tw.signal(ready[0], value)
+    with tw.otherwise():
+        tw.await_(ready[0], needs)
+        tw.copy(tw.load(Y.tile((64,), (0,)), spread), Y.tile((64,), (2,)))
+        tw.reset(ready[0])
+
+
+def test_a_wait_comes_after_the_signals_without_which_it_does_not_end() -> None:
+    assert checked(counted_wrongly.bind(value=1, needs=2), *tiles(3)).findings == ()
+    assert checked(counted_wrongly.bind(value=3, needs=4), *tiles(3)).findings == ()
+
+
+def test_a_wait_that_either_of_two_signals_ends_comes_after_none_of_them() -> None:
+    found = checked(counted_wrongly.bind(value=1, needs=1), *tiles(3)).findings
+    assert found[0].kind is Kind.WRITE_READ
+    assert "no tw.signal after the first access" in found[0].reason
+    assert "counted_wrongly" in str(found[0])
+    # The reset does not come after the signal that the wait did without.
+    assert found[1].kind is Kind.COUNTER
+    assert "the counter becomes 0 here, and nothing orders this after the signal" in found[1].reason
+
+
+def test_a_wait_for_more_than_is_ever_counted_stands_still() -> None:
+    (found,) = checked(counted_wrongly.bind(value=1, needs=3), *tiles(3)).findings
+    assert found.kind is Kind.DEADLOCK
+    assert "for ready[0] to be 3; it is 2" in found.reason
+
+
+@tw.kernel(X="N", Y="N")
+def late_signal(X, Y):
+    """Block 2 counts on block 1 alone, and block 3 counts too, in no order with it."""
+    block, ready, spread = tw.block_index(4), tw.counter(1), tw.blocked((64,), (64,))
+    with tw.when(block == 1):
+        tw.copy(tw.load(X.tile((64,), (1,)), spread), Y.tile((64,), (1,)))
+        tw.signal(ready[0])
+    with tw.when(block == 2):
+        tw.await_(ready[0], 1)
+        tw.copy(tw.load(Y.tile((64,), (1,)), spread), Y.tile((64,), (2,)))
+    with tw.when(block == 3):
+        tw.signal(ready[0])
+
+
+def test_a_signal_that_could_stand_in_for_another_is_found_when_it_comes() -> None:
+    found = checked(late_signal, *tiles(4)).findings
+    assert [one.kind for one in found] == [Kind.COUNTER, Kind.NOT_RESET]
+    assert "could have taken the place of one of them" in found[0].reason
+    assert "it is 2 when the kernel ends" in found[1].reason
+
+
+@tw.kernel(X="N", Y="N")
+def two_rounds(X, Y, *, ordered):
+    """Every block takes a ticket of two rounds; in order only if it waits in between."""
+    block, first, go = tw.block_index(2), tw.counter(1), tw.counter(1)
+    last = tw.ticket(first[0], of=2) == 1
+    if ordered:
+        with tw.when(last):
+            tw.signal(go[0])
+        tw.await_(go[0], 1)
+    with tw.when(tw.ticket(first[0], of=2) == 1):
+        if ordered:
+            tw.reset(go[0])
+        tw.copy(tw.load(X.tile((64,), (block,)), tw.blocked((64,), (64,))), Y.tile((64,), (0,)))
+
+
+def test_tickets_of_a_second_round_come_after_the_first_has_ended() -> None:
+    assert checked(two_rounds.bind(ordered=True), *tiles(2)).findings == ()
+    found = checked(two_rounds.bind(ordered=False), *tiles(2)).findings
+    assert Kind.COUNTER in {one.kind for one in found}
+    assert "the counter became 0 before this signal, and nothing orders the two" in found[0].reason
+
+
+def test_blocks_that_wait_for_higher_numbers_must_be_resident_at_once() -> None:
+    x, y = tiles(6)
+    assert checked(signals.around.bind(blocks=6), x, y, resident=6).findings == ()
+    (found,) = checked(signals.around.bind(blocks=6), x, y, resident=4).findings
+    assert found.kind is Kind.RESIDENT
+    assert "4 blocks wait for one with a higher number, so 5 blocks must be resident at once" in found.reason
+    assert "no more than 4" in found.reason
+    # Those that wait for lower numbers need no other beside them.
+    a, b = np.ones((64, 70), np.float32), np.ones((32, 70), np.float32)
+    report = checked(signals.SMALL_TURNSTILE, a, b, np.zeros((64, 32), np.float32), resident=1)
+    assert report.findings == ()
+
+
+@tw.kernel(X="N", Y="N")
+def in_roles(X, Y, *, number):
+    """One warp of block 0 writes and signals, two warps of block 1 wait and read."""
+    block, ready = tw.block_index(2), tw.counter(1)
+    with tw.role(warps=1), tw.when(block == 0):
+        tw.copy(tw.load(X.tile((64,), (0,)), tw.blocked((64,), (32,))), Y.tile((64,), (0,)))
+        tw.signal(ready[0])
+    with tw.role(warps=2), tw.when(block == 1):
+        tw.await_(ready[0], 1, barrier=number)
+        tw.copy(tw.load(Y.tile((64,), (0,)), tw.blocked((64,), (64,))), Y.tile((64,), (1,)))
+        tw.reset(ready[0])
+
+
+def test_roles_signal_and_wait_by_themselves() -> None:
+    x, y = tiles(2)
+    x[:] = np.arange(128)
+    assert checked(in_roles.bind(number=1), x, y).findings == ()
+    assert (y == np.tile(x[:64], 2)).all()
+
+
+@pytest.mark.parametrize(("number", "words"), [(None, "barrier=1"), (16, "1 to 15")])
+def test_a_role_of_several_warps_says_at_which_barrier_it_meets(number, words) -> None:
+    with pytest.raises(tw.TraceError, match=words):
+        in_roles.bind(number=number).trace(*tiles(2))
+
+
+def test_ordinary_accesses_to_a_counter_race_with_its_signals() -> None:
+    @tw.kernel(Y="N")
+    def peeks(Y):
+        done, block = tw.counter(1), tw.block_index(2)
+        seen = tw.load(done.partition((1,)))
+        tw.copy(seen.to(tw.f32), Y.tile((1,), (block,)))
+        tw.signal(done[0], of=2)
+
+    found = checked(peeks, np.zeros(2, np.float32)).findings
+    assert {one.kind for one in found} <= {Kind.READ_WRITE, Kind.WRITE_READ}
+    assert found
