@@ -42,6 +42,7 @@ SECTIONS = {
         "lang.memory_integers",
     ),
     "Arithmetic of fragments": ("lang.functions", "lang.tile_arithmetic"),
+    "Blocks that signal": ("lang.signals",),
     "Warp roles, and what runs in the background": ("lang.asynchrony", "lang.clusters"),
     "Tensors, copies and products": ("lang",),
     "Layouts, views and maps": ("layout", "views", "threads", "ir.mma", "module"),

@@ -156,6 +156,16 @@ def gather(A, C, n, alpha):
     C[:, sI[2:10]].permute(1, 0).tile((8, 8), (0, n)).partition((8, 4))
 
 
+def counters(A, C, n, alpha):
+    turns = tw.counter((4, 8))
+    tw.await_(turns[n, 0], n + 1)
+    tw.signal(turns[n, 0], of=n)
+    tw.signal(turns[1, n], 2)
+    x = tw.ticket(turns[0, 0], of=8)
+    A.tile((8, 8), (x, tw.ticket(turns[0, 1])))
+    tw.reset(turns[1, n])
+
+
 def loop(A, C, n, alpha):
     for _k in tw.range(tw.ceil_div(A.shape[1], 32), provenance="mainloop"):
         for _j in tw.range(2, n, 4, unroll=True):
@@ -201,6 +211,7 @@ EACH: dict[str, Callable[..., Any]] = {
     "let": let,
     "gather": gather,
     "read_index": read_index,
+    **dict.fromkeys(("signal", "ticket", "await_", "reset"), counters),
     "for": loop,
     "if": branch,
 }

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from tests.targets import signals
+
 import tilewright as tw
 from tilewright import atoms
 from tilewright.dtypes import DType, boolean
@@ -267,6 +269,13 @@ CASES: dict[str, Callable[[], Kernel]] = {
         matrix(tw.f32, (1, 4), 4), matrix(tw.f32, (1, 4), 4), tile=(32, 32), threads=(8, 8)
     ),
 }
+
+SIGNALS: dict[str, Callable[[], Kernel]] = {
+    "turnstile": lambda: signals.SMALL_TURNSTILE.trace(*(matrix(tw.f32, (1, 4), 4) for _ in range(3))),
+    "last_block_sum": lambda: signals.last_block_sum.trace(tw.like("f32", 1000), tw.like("f32", 1)),
+    "around": lambda: signals.around.bind(blocks=4).trace(tw.like("f32", 256), tw.like("f32", 256)),
+}
+"""Cases whose blocks signal to each other; run one block after the other, they would wait for ever."""
 
 CLUSTERS: dict[str, Callable[[], Kernel]] = {
     "in_clusters": lambda: in_clusters.trace(

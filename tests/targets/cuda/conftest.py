@@ -11,10 +11,10 @@ import pytest
 
 from tilewright.ir.kernel import Kernel
 
-from .cases import CASES, CLUSTERS
+from .cases import CASES, CLUSTERS, SIGNALS
 
 _ROOM = Path(__file__).parent
-ALL: dict[str, Callable[[], Kernel]] = {**CASES, **CLUSTERS}
+ALL: dict[str, Callable[[], Kernel]] = {**CASES, **CLUSTERS, **SIGNALS}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

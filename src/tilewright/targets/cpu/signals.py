@@ -97,7 +97,7 @@ def _never_ending(block: Block, first: dict[Sym, int]) -> Iterator[Violation]:
                 own = add(own, inner.value if isinstance(inner, Signal) else 1)
         if isinstance(op, Await) and prove(substitute(less(own, op.value), first)) is True:
             text = f"the first block waits until {op.counter.buffer} is {op.value}; {ORDER}"
-            yield op.violation("counter", text, "a wait for 0 in the first block, or target='cuda'")
+            yield op.violation("counter", text, "a wait for 0 in the first block, or a GPU")
 
 
 def why_stuck(kernel: Kernel, number: int) -> str:

@@ -69,4 +69,4 @@ def _by(emitter: SimtEmitter, threads: int, statement: Statement) -> None:
     group = emitter.group_threads
     thread = emitter.thread(group)
     guard = TRUE if group <= threads else equal(thread, 0) if threads == 1 else less(thread, threads)
-    emitter.add(when(Code() if guard == TRUE else emitter.spell_cond(guard), statement))
+    emitter.add(when(None if guard == TRUE else emitter.spell_cond(guard), statement))
