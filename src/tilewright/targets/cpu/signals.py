@@ -58,7 +58,7 @@ def _await(emitter: CpuEmitter, op: Await) -> None:
     number = 1 + waits(emitter.kernel).index(op)
     reached = call("await_counter", _address(emitter, op.counter), value, named("board"), number)
     with emitter.branch(code("!{}", reached)):
-        emitter.line("return;")
+        emitter.line(Code("return;"))
 
 
 @CPU_RULES.rule(Reset)
