@@ -58,7 +58,7 @@ def test_extremes_of_floats_keep_nan_and_infinities(kind, target) -> None:
 @tw.kernel(X="N")
 def wrong(X, *, kind, place):
     x = tw.load(X.tile((32,), (0,)).partition((32,)))
-    target = {"shared": tw.shared((32,), X.dtype), "registers": tw.fragment(x), "global": X.tile((32,), (0,))}
+    target = {"registers": tw.fragment(x), "global": X.tile((32,), (0,))}
     tw.copy(x, target[place], reduction=kind)
 
 
@@ -66,7 +66,6 @@ def wrong(X, *, kind, place):
     ("dtype", "kind", "place", "words"),
     [
         (np.float32, "mul", "global", "is none of 'add', 'min', 'max', 'and', 'or'"),
-        (np.float32, "add", "shared", "reduces nothing from registers into shared"),
         (np.float32, "add", "registers", "reduces nothing from registers into registers"),
         (np.float32, "or", "global", "no 'or' of f32 in memory"),
         (np.int8, "add", "global", "nearest legal choice: a target of i32"),
