@@ -21,10 +21,10 @@ from tilewright.targets import cuda
 from tilewright.targets.cuda.arch import ARCHITECTURES
 
 SLOW = {
-    "sm_80": {"f64"},
+    "sm_80": set(),
     "sm_86": set(),
     "sm_89": {"f8e4m3", "f8e5m2"},
-    "sm_90a": {"f64", "f8e4m3", "f8e5m2"},
+    "sm_90a": {"f8e4m3", "f8e5m2"},
 }
 """Architecture -> the dtypes whose tensor cores wait for us.  f32 is exact, for which there are none."""
 
@@ -53,7 +53,7 @@ def product(dtype: tw.DType, n: int = 16, **chosen: Any) -> None:
     tw.matmul(a, b, Matrix(np.zeros((n, n), multiplying.output_dtype(dtype).numpy)), **chosen)
 
 
-@pytest.mark.parametrize("name", ["f8e4m3", "f8e5m2", "f64"])
+@pytest.mark.parametrize("name", ["f8e4m3", "f8e5m2"])
 def test_it_is_said_once_for_each_dtype_at_the_callers_line(name: str, gpu: Driver) -> None:
     message = (
         f"matmul: {name} is multiplied by one fma for each pair of numbers; sm_90a has tensor cores for it"
@@ -62,7 +62,7 @@ def test_it_is_said_once_for_each_dtype_at_the_callers_line(name: str, gpu: Driv
         product(tw.dtype(name))
     [one] = said
     assert one.filename == __file__
-    assert ("nearest: convert to f16" in str(one.message)) == name.startswith("f8")
+    assert "nearest: convert to f16" in str(one.message)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for n in (16, 24):  # a product that is known, and another
@@ -70,7 +70,7 @@ def test_it_is_said_once_for_each_dtype_at_the_callers_line(name: str, gpu: Driv
     assert len(gpu.launched) == 3
 
 
-@pytest.mark.parametrize("name", ["f32", "f16", "bf16", "i8"])
+@pytest.mark.parametrize("name", ["f64", "f32", "f16", "bf16", "i8"])
 def test_what_is_as_fast_as_it_can_be_or_has_no_tensor_cores_warns_of_nothing(name: str, gpu: Driver) -> None:
     product(tw.dtype(name))
     assert len(gpu.launched) == 1
@@ -108,4 +108,4 @@ def test_inspect_says_it(dtype: str, arch: str, count: int) -> None:
     command = ["inspect", "gemm", "--target", "cuda", "--arch", arch, "--dtype", dtype, "--shape", "64x64x64"]
     result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
-    assert result.output.count("tensor cores for it, which are not used yet") == count
+    assert result.output.count("tensor cores for it, whose sums keep 13 bits") == count

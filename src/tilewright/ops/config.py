@@ -11,7 +11,7 @@ from tilewright.errors import DTypeError, LaunchError
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.layout.limits import STAGES
 from tilewright.runtime.environment import settings
-from tilewright.targets.atoms import TENSOR_CORE, fma
+from tilewright.targets.atoms import MMA_F64, TENSOR_CORE, fma
 from tilewright.targets.target import part, target_named
 
 
@@ -92,15 +92,12 @@ def reference_config(dtype: DType, shape: tuple[int, int, int], math: str) -> Co
 def cuda_config(dtype: DType, shape: tuple[int, int, int], math: str) -> Config:
     """Tensor cores where there is an atom; a larger tile where its blocks still fill the GPU."""
     m, n, _ = shape
-    atom = _atom(dtype, math)
-    if atom is None:
-        each = (8, 8) if dtype.bytes <= 4 else (4, 4)
-        simt = fma(dtype, each=each)
-        side = (4 * each[0] * 4, 8 * each[1] * 2)
-        return Config.of(simt, (*side, 8), (4, 2))
+    atom = MMA_F64 if dtype.name == "f64" else _atom(dtype, math)
     depth = 128 // dtype.bytes
+    if atom is None:
+        return Config.of(fma(dtype, each=(8, 8), paired=True), (128, 128, min(depth, 32)), (4, 2), stages=3)
     if m * n >= 128 * 128 * 132:
-        return Config.of(atom, (128, 128, depth), (2, 2), stages=3)
+        return Config.of(atom, (128, 128, depth), (4, 2) if dtype.bytes > 4 else (2, 2), stages=3)
     return Config.of(atom, (64, 64, depth), (2, 2), stages=4)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
+from tilewright.dtypes import DType
 from tilewright.ir.fragment_ops import Redistribute
 from tilewright.ir.indices import loop_index
 from tilewright.ir.kernel import Kernel
@@ -14,14 +15,16 @@ from tilewright.ir.types import Value
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.symbolic.expr import mul
 from tilewright.symbolic.nodes import Int
+from tilewright.threads.distribution import Distribution
 from tilewright.views.transforms import Tile
+from tilewright.views.view import View
 
 
 def expand_mma(kernel: Kernel, *, unroll: int = 64) -> Kernel:
     """Every `Mma` with an operand in shared memory: fragments, copies into them, and an `Mma` of fragments.
 
-    They become a loop over K, one atom's depth per turn; an operand that is a fragment already gives the part
-    of its registers that belongs to the turn.
+    They become a loop over K, as much of it per turn as `step_depth` says; an operand that is a fragment
+    already gives the part of its registers that belongs to the turn.
 
     Args:
         kernel: the kernel.
@@ -31,7 +34,7 @@ def expand_mma(kernel: Kernel, *, unroll: int = 64) -> Kernel:
     def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
         if not isinstance(op, Mma) or (op.a.is_fragment and op.b.is_fragment):
             return None
-        depth = op.mma.tile[2]
+        depth = step_depth(op)
         extent = _depth(op.a)
         if extent == depth:
             return _step(op, rewriter, extent, None)
@@ -41,6 +44,67 @@ def expand_mma(kernel: Kernel, *, unroll: int = 64) -> Kernel:
         return (For(index, 0, turns, 1, body, unroll=turns <= unroll, location=op.location),)
 
     return rewrite_kernel(kernel, change)
+
+
+ACCESS_BYTES = 16
+"""The widest access of a thread."""
+
+MOST_DEPTH = 4
+"""Of a step of atoms that are 1 deep: the registers of a step hold as many times one k of both operands."""
+
+
+def step_depth(op: Mma) -> int:
+    """How much of K is loaded into registers at once.
+
+    An atom's depth; of atoms that are 1 deep, as many k as one access of 16 bytes reads, where K is what lies
+    contiguous in shared memory: each access of one k would read a single element.
+
+    Args:
+        op: a matrix multiply with an operand in shared memory.
+    """
+    depth, extent = op.mma.tile[2], _depth(op.a)
+    if depth > 1:
+        return depth
+    widths = [
+        k_width(operand.tensor.view, spread(1), operand.dtype, extent)
+        for operand, spread in ((op.a, op.mma.a), (op.b, op.mma.b))
+        if operand.is_tensor
+    ]
+    return max(widths)
+
+
+def k_width(view: View, spread: Distribution, dtype: DType, extent: int) -> int:
+    """How many consecutive k one access reads from an operand; 1 where accesses along M or N are as wide.
+
+    Args:
+        view: of the operand.
+        spread: how an atom of depth 1 is distributed.
+        dtype: of its elements.
+        extent: of K.
+    """
+    most = min(MOST_DEPTH, max(ACCESS_BYTES // dtype.bytes, 1), extent & -extent)
+    dim, run = spread.vector()
+    along = view.vector_width(dim, min(run & -run, most)) if dim == 0 else 1
+    return max(view.vector_width(1, most), 1) if along < most else 1
+
+
+def loaded_as(op: Mma, operand: Value, depth: int, view: View | None = None) -> Distribution:
+    """The distribution in which an operand is loaded from shared memory.
+
+    That of the multiply, or one whose registers hold consecutive k next to each other where accesses are
+    vectors along K.
+
+    Args:
+        op: the multiply.
+        operand: one of its operands.
+        depth: how much of K is loaded.
+        view: where the operand lies; default: where it says.
+    """
+    of = op.mma.a if operand is op.a else op.mma.b
+    spread, lies = of(depth), view or operand.tensor.view
+    if op.mma.tile[2] > 1 or depth == 1 or k_width(lies, of(1), operand.dtype, depth) == 1:
+        return spread
+    return replace(spread, values=(spread.values[-1], *spread.values[:-1]))
 
 
 def _depth(operand: Value) -> int:
@@ -71,8 +135,16 @@ def _step(op: Mma, rewriter: Rewriter, depth: int, at: Int | None) -> list[Op]:
             view = rewriter.define(Reshape, step, op.location, source=operand, transform=tile)
             ops.append(view)
             source = view.result
-        fragment = rewriter.define(Fragment, name, op.location, dtype=operand.dtype, distribution=spread)
+        read = loaded_as(op, operand, depth)
+        fragment = rewriter.define(Fragment, name, op.location, dtype=operand.dtype, distribution=read)
         copy = Copy(source, fragment.result, location=op.location)
         ops += [fragment, replace(copy, vector=widest_vector(copy))]
-        loaded.append(fragment.result)
+        held = fragment.result
+        if read != spread:
+            renamed = rewriter.define(
+                Redistribute, name, op.location, source=held, start=(0, 0), distribution=spread
+            )
+            ops.append(renamed)
+            held = renamed.result
+        loaded.append(held)
     return [*ops, replace(op, a=loaded[0], b=loaded[1])]

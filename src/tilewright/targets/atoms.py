@@ -150,6 +150,7 @@ def fma(
     acc: DType | str | None = None,
     lanes: tuple[int, int] = (4, 8),
     each: tuple[int, int] = (1, 1),
+    paired: bool = False,
 ) -> MmaAtom:
     """One multiply-add per thread and coordinate: an atom for every dtype and every warp size.
 
@@ -158,6 +159,12 @@ def fma(
         acc: accumulator type; default: f32 for narrow floats, i32 for integers, else ``dtype``.
         lanes: lanes along M and N; their product is the warp size.
         each: neighbouring rows and columns that one lane computes.
+        paired: whether lanes are numbered in squares of 2 x 2.  Then neighbours read the same rows of A, and
+            every second lane the same of B: accesses of 16 bytes to shared memory that are equal in such
+            pairs are served together.
+
+    Raises:
+        LayoutError: pairs of an odd number of lanes.
 
     Example:
         >>> fma(f32, lanes=(8, 8), each=(4, 4)).shape, fma(f32, lanes=(8, 8)).lanes
@@ -168,39 +175,55 @@ def fma(
         acc = (f64 if dtype is f64 else f32) if dtype.is_float else i32
     lanes_m, lanes_n = integers("lanes", lanes, 2, "lanes along M and N")
     m, n = integers("each", each, 2, "rows and columns of one lane")
+    if paired and (lanes_m % 2 or lanes_n % 2):
+        raise LayoutError(f"{lanes_m} x {lanes_n} lanes in pairs; nearest legal choice: even numbers of both")
     shape = (lanes_m * m, lanes_n * n)
-    a = Distribution((shape[0], 1), (Mode(lanes_n, None, 0), Mode(lanes_m, 0, m)), (Mode(m, 0, 1),))
-    b = Distribution((shape[1], 1), (Mode(lanes_n, 0, n), Mode(lanes_m, None, 0)), (Mode(n, 0, 1),))
-    c = Distribution(shape, (Mode(lanes_n, 1, n), Mode(lanes_m, 0, m)), (Mode(n, 1, 1), Mode(m, 0, 1)))
+    a = Distribution((shape[0], 1), _lanes(lanes, (m, None), (0, 0), paired), (Mode(m, 0, 1),))
+    b = Distribution((shape[1], 1), _lanes(lanes, (None, n), (0, 0), paired), (Mode(n, 0, 1),))
+    c = Distribution(shape, _lanes(lanes, (m, n), (0, 1), paired), (Mode(n, 1, 1), Mode(m, 0, 1)))
     name = f"fma.{acc}.{dtype}.{lanes_m}x{lanes_n}" + ("" if (m, n) == (1, 1) else f".{m}x{n}")
+    name += ".paired" if paired else ""
     return MmaAtom(name, dtype, dtype, acc, a, b, c, "fma")
+
+
+def _lanes(
+    lanes: tuple[int, int], steps: tuple[int | None, int | None], dims: tuple[int, int], paired: bool
+) -> tuple[Mode, ...]:
+    """Lanes along N and then M, or two of each in turn; where a step is None they hold copies."""
+
+    def along(axis: int, first: int, count: int) -> Mode:
+        step = steps[axis]
+        return Mode(count, None, 0) if step is None else Mode(count, dims[axis], first * step)
+
+    m, n = lanes
+    if not paired:
+        return along(1, 1, n), along(0, 1, m)
+    made = along(1, 1, 2), along(0, 1, 2), along(1, 2, n // 2), along(0, 2, m // 2)
+    return tuple(mode for mode in made if mode.extent > 1)
 
 
 TENSOR_CORE: dict[str, MmaAtom] = {"f16": MMA_F16, "bf16": MMA_BF16, "f32": MMA_TF32, "i8": MMA_I8}
 """The ``mma.sync`` atom for each dtype of A and B; f32 computes in tf32."""
 
-UNUSED_TENSOR_CORES: dict[str, str] = {"f64": "f64_tensor", "f8e4m3": "sm_89", "f8e5m2": "sm_89"}
-"""Dtypes that no atom here multiplies on tensor cores, and the feature of architectures that could.
+COARSE_TENSOR_CORES: dict[str, str] = {"f8e4m3": "sm_89", "f8e5m2": "sm_89"}
+"""Dtypes whose sums keep few bits on tensor cores, so that nothing multiplies there unless it is asked to.
 
-Source: PTX ISA, "Warp-level matrix instructions: mma", types and target architectures; CUDA C++ Programming
-Guide, "Compute Capabilities", for the rate of f64.
+With the feature of architectures that have them.
+
+Source: PTX ISA, "Warp-level matrix instructions: mma", types and target architectures.
 """
 
 
 def multiplied_without_tensor_cores(atom: MmaAtom, arch: str, features: frozenset[str]) -> str:
     """What to say of an atom that multiplies without the tensor cores that there are for it; else ``""``."""
     name = atom.a_dtype.name
-    if atom.instruction != "fma" or UNUSED_TENSOR_CORES.get(name) not in features:
+    if atom.instruction != "fma" or COARSE_TENSOR_CORES.get(name) not in features:
         return ""
-    said = (
-        f"{name} is multiplied by one fma for each pair of numbers; {arch} has tensor cores for it, which "
-        "are not used yet"
+    return (
+        f"{name} is multiplied by one fma for each pair of numbers; {arch} has tensor cores for it, whose "
+        f"sums keep {FP8_SUM_BITS} bits; nearest: convert to f16, which holds each of these numbers, and is "
+        "multiplied on tensor cores"
     )
-    if atom.a_dtype.bits == 8:
-        said += (
-            "; nearest: convert to f16, which holds each of these numbers, and is multiplied on tensor cores"
-        )
-    return said
 
 
 @layouts

@@ -20,6 +20,7 @@ from tilewright.ir.async_ops import Peer
 from tilewright.ir.legality import widest_vector
 from tilewright.ir.ops import Copy, Mma, Op, Partition, Reshape, Shared
 from tilewright.ir.types import FragmentType, Memory, Value
+from tilewright.passes.expand_mma import loaded_as
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.targets.simt.matrices import matrix_load
@@ -75,7 +76,8 @@ def spread_over_banks(op: Shared, using: tuple[Op, ...]) -> tuple[Swizzle, ...] 
     if op.dtype.bytes > CHUNK_BYTES or not isinstance(op.view.elems, int):
         return None
     accesses = list(_accesses(op, using))
-    fewest = sum(len(a.offsets) * max(a.bytes // BANK_BYTES, 1) for a in accesses)
+    line = BANKS * BANK_BYTES
+    fewest = sum(len(a.offsets) * max(a.offsets.shape[1] * a.bytes // line, 1) for a in accesses)
     chosen: tuple[Swizzle, ...] = ()
     best = _cost(accesses, (), op.dtype)
     if best <= fewest:
@@ -134,11 +136,12 @@ def _accesses(op: Shared, using: Sequence[Op]) -> Iterator[WarpAccess]:
                 if value in views:
                     yield _copied(user, views[value], value is user.source)
         elif isinstance(user, Mma):
-            for value, spread in ((user.a, user.mma.a), (user.b, user.mma.b)):
+            for value in (user.a, user.b):
                 if value in views:
                     depth = views[value].shape[1]
                     assert isinstance(depth, int)
-                    yield _loaded(views[value], spread(depth), op.dtype)
+                    spread = loaded_as(user, value, depth, views[value])
+                    yield _served_together(_loaded(views[value], spread, op.dtype))
 
 
 def _copied(op: Copy, view: View, reads: bool) -> WarpAccess:
@@ -158,6 +161,22 @@ def _loaded(view: View, spread: Distribution, dtype: DType) -> WarpAccess:
     dim, run = spread.vector()
     vector = view.vector_width(dim, min(run & -run, CHUNK_BYTES // dtype.bytes))
     return WarpAccess(_of_first_warp(view, spread, vector), vector * dtype.bytes)
+
+
+def _served_together(access: WarpAccess) -> WarpAccess:
+    """Accesses of 8 or 16 bytes that are equal in pairs of lanes, once: both halves are served at a time.
+
+    The pairs are neighbours, or lanes two apart; one of the two must hold for all lanes.
+    """
+    offsets = access.offsets
+    if access.bytes <= BANK_BYTES or offsets.shape[1] != BANKS:
+        return access
+    for shape in ((16, 2), (8, 2, 2)):
+        paired = offsets.reshape(-1, *shape)
+        first, second = (paired[:, :, at] for at in (0, 1))
+        if (first == second).all():
+            return WarpAccess(np.ascontiguousarray(first.reshape(len(offsets), -1)), access.bytes)
+    return access
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-// sA re-laid out: swizzle<2, 2, 4>
+// sA re-laid out: swizzle<1, 2, 4>
 // sB re-laid out: swizzle<3, 2, 4>
 template <class Word>
 __device__ __forceinline__ Word load_if(bool exists, const void* from) {
@@ -7,7 +7,7 @@ __device__ __forceinline__ Word load_if(bool exists, const void* from) {
   return word;
 }
 
-// - sA re-laid out: swizzle<2, 2, 4>
+// - sA re-laid out: swizzle<1, 2, 4>
 // - sB re-laid out: swizzle<3, 2, 4>
 extern "C" __global__ void __launch_bounds__(128) basic_gemm(
     const float* A, const float* B, float* C, int M, int A_stride0, int K, int N, int B_stride0,
@@ -30,14 +30,14 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       const int col = tid % 16;
       const float* from = A + 16*k + (32*m + row)*A_stride0 + col;
       const bool inside = 16*k + col < K;
-      const int start = 16*row + ((4*(row / 4)) ^ col);
+      float* to = sA + 16*row + ((4*(row / 4)) ^ col);
       float moved[4];
       #pragma unroll
       for (int i = 0; i < 4; ++i) {
         moved[i] = load_if<float>(inside && 32*m + 8*i + row < M, from + 8*A_stride0*i);
       }
       #pragma unroll
-      for (int i = 0; i < 4; ++i) sA[128*i + ((8*(i % 2)) ^ start)] = moved[i];
+      for (int i = 0; i < 4; ++i) to[128*i] = moved[i];
     }
     // kernels.py:20: B_tile -> sB, 4 bytes at a time
     {
@@ -57,31 +57,46 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
     // kernels.py:21: barrier
     __syncthreads();
     #pragma unroll
-    for (int k_step = 0; k_step < 16; ++k_step) {
-      // kernels.py:22: sA_frag: f32 32x1, 4 per thread
-      float sA_frag[4];
-      // kernels.py:22: sA_step -> sA_frag, 4 bytes at a time
+    for (int k_step = 0; k_step < 4; ++k_step) {
+      // kernels.py:22: sA_frag: f32 32x4, 16 per thread
+      __align__(16) float sA_frag[16];
+      // kernels.py:22: sA_step -> sA_frag, 16 bytes at a time
       {
         const int row = 4*((tid / 8) % 8);
-        const int start = 16*row + (row % 16);
-        const float* from = sA + (k_step ^ start);
+        const int start = 16*row + (row % 8);
+        const float* from = sA + ((4*k_step) ^ start);
         #pragma unroll
-        for (int i = 0; i < 4; ++i) sA_frag[i] = from[16*i];
+        for (int i = 0; i < 4; ++i) *(uint4*)&sA_frag[4*i] = *(const uint4*)(from + 16*i);
       }
-      // kernels.py:22: sB_frag: f32 64x1, 4 per thread
-      float sB_frag[4];
-      // kernels.py:22: sB_step -> sB_frag, 4 bytes at a time
+      // kernels.py:22: sA_frag_1 = sA_frag[0:32, 0:4]
+      float sA_frag_1[16];
+      #pragma unroll
+      for (int i = 0; i < 16; ++i) sA_frag_1[i] = sA_frag[4*(i % 4) + (i / 4)];
+      // kernels.py:22: sB_frag: f32 64x4, 16 per thread
+      __align__(16) float sB_frag[16];
+      // kernels.py:22: sB_step -> sB_frag, 16 bytes at a time
       {
         const int row = 32*(tid / 64) + 4*(tid % 8);
         const int start = 16*row + (row % 32);
         #pragma unroll
-        for (int i = 0; i < 4; ++i) sB_frag[i] = sB[(16*i + k_step) ^ start];
+        for (int i = 0; i < 4; ++i) {
+          *(uint4*)&sB_frag[4*i] = *(const uint4*)(sB + ((16*i + 4*k_step) ^ start));
+        }
       }
-      // kernels.py:22: acc += sA_frag * sB_frag
+      // kernels.py:22: sB_frag_1 = sB_frag[0:64, 0:4]
+      float sB_frag_1[16];
       #pragma unroll
-      for (int x = 0; x < 4; ++x) {
+      for (int i = 0; i < 16; ++i) sB_frag_1[i] = sB_frag[4*(i % 4) + (i / 4)];
+      // kernels.py:22: acc += sA_frag_1 * sB_frag_1
+      #pragma unroll
+      for (int step = 0; step < 4; ++step) {
         #pragma unroll
-        for (int y = 0; y < 4; ++y) acc[4*x + y] = fmaf(sA_frag[x], sB_frag[y], acc[4*x + y]);
+        for (int x = 0; x < 4; ++x) {
+          #pragma unroll
+          for (int y = 0; y < 4; ++y) {
+            acc[4*x + y] = fmaf(sA_frag_1[4*step + x], sB_frag_1[4*step + y], acc[4*x + y]);
+          }
+        }
       }
     }
     // kernels.py:23: barrier
