@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.targets import grouped
 from tests.targets.gathered import columns, expected_rows, gather, scatter
 from tests.targets.test_memory_integers import case, segments
 
@@ -59,10 +60,16 @@ CASES["scatter"] = scattered()
 CASES["scatter_registers"] = (scatter, (X, BACK, poison(100, 53)), {"way": "registers"}, CASES["scatter"][3])
 
 
+GROUPS = [grouped.arguments((70, 0, 5, 64), 75, 71, gathered) for gathered in (False, True)]
+
+
 @pytest.fixture(scope="module")
 def emulator(emulation: dict[str, Any], tmp_path_factory: pytest.TempPathFactory) -> Any:
     traced = {name: made.trace(*given, **how) for name, (made, given, how, _) in CASES.items()}
     listings = {name: cuda.emit(kernel, "sm_90a") for name, kernel in traced.items()}
+    for gathered in (False, True):
+        traced = grouped.grouped.trace(*GROUPS[gathered], gathered=gathered)
+        listings[f"grouped {gathered}"] = cuda.emit(traced, "sm_90a")
     listings["segments"] = cuda.emit(segments.trace(*case("i64", 3)), "sm_90a")
     machine = emulation["Emulator"](listings, find_toolchains()[0], tmp_path_factory.mktemp("gathers"))
     return machine, listings, emulation["Guarded"]
@@ -100,3 +107,9 @@ def test_loops_run_as_often_as_memory_says(emulator: Any) -> None:
         rows = x[offsets[g] : offsets[g + 1]].astype(np.float64)
         assert (np.abs(found[g] - rows.sum(0)) <= 2.0**-20 * np.abs(rows).sum(0) + 1e-30).all()
         assert none[g] == (len(rows) == 0)
+
+
+@pytest.mark.parametrize("gathered", [False, True])
+def test_rows_are_multiplied_by_the_matrix_of_their_group(gathered: bool, emulator: Any) -> None:
+    *_, found = run(emulator, f"grouped {gathered}", GROUPS[gathered])
+    grouped.check(GROUPS[gathered], found, gathered)
