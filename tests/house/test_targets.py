@@ -3,21 +3,31 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+import tilewright as tw
 from tilewright.arch import Arch
-from tilewright.targets.target import MEANT, TARGETS, Target, part, serving, target_named
+from tilewright.targets import cuda
+from tilewright.targets.target import CUDA, MEANT, TARGETS, Target, part, serving, target_named
 
 ROOT = Path(__file__).parents[2]
 RECORDS = ROOT / "src" / "tilewright" / "targets" / "target.py"
 QUOTED = re.compile(rf"^({'|'.join(TARGETS)})$|=['\"]({'|'.join(TARGETS)})['\"]")
 
 
-def literal_names(tree: ast.AST) -> Iterator[str]:
+SOURCES = ROOT / "src" / "tilewright"
+SPELLED = re.compile(r"cuda|nvidia|\bptx\b|(thread|block)Idx|\bsm_\d|\basm\b|__[a-z]+|amdgcn", re.IGNORECASE)
+FREE = ("ir", "lang", "passes", "symbolic", "layout", "views", "threads", "targets/simt")
+"""Where no word of a vendor's C++ stands; names of verbs are the author's words."""
+
+
+def literal_names(tree: ast.AST, pattern: re.Pattern[str] = QUOTED) -> Iterator[str]:
     """Strings of a program, docstrings apart, that are a target's name or tell a user to say one."""
     documents = {
         id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)
@@ -25,8 +35,64 @@ def literal_names(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if not isinstance(node, ast.Constant) or not isinstance(node.value, str) or id(node) in documents:
             continue
-        if QUOTED.search(node.value):
+        if pattern.search(node.value):
             yield f"{node.lineno}: {node.value!r}"
+
+
+def test_no_word_of_a_vendor_stands_where_all_targets_come_by() -> None:
+    assert list(literal_names(ast.parse('"""threadIdx"""; f("__syncthreads")'), SPELLED)) == [
+        "1: '__syncthreads'"
+    ]
+    found = [
+        f"{path.relative_to(SOURCES)}:{word}"
+        for room in FREE
+        for path in sorted((SOURCES / room).rglob("*.py"))
+        for word in literal_names(ast.parse(path.read_text()), SPELLED)
+        if not re.search(r": '__\w+__'$", word)  # a name of Python's
+    ]
+    assert not found, "a dialect or an architecture has a field for it:\n" + "\n".join(found)
+
+
+@pytest.mark.parametrize(
+    ("arch", "board", "dtype", "flops"),
+    [
+        ("sm_80", "A100 SXM 80GB", "f16", 312e12),
+        ("sm_80", "A100 SXM 80GB", "f64", 19.5e12),
+        ("sm_86", "RTX A6000", "f16", 154.8e12),
+        ("sm_89", "L40S", "f8e4m3", 733e12),
+        ("sm_90a", "H200 SXM", "bf16", 989e12),
+        ("sm_90a", "H200 SXM", "tf32", 494e12),
+        ("sm_90a", "H200 SXM", "i8", 1979e12),
+    ],
+)
+def test_rates_agree_with_datasheets(arch: str, board: str, dtype: str, flops: float) -> None:
+    """To a tenth: datasheets take a clock below the highest."""
+    rates = CUDA.architectures[arch].rates
+    assert rates is not None
+    [found] = [one for one in rates.boards if one.name == board]
+    computed = rates.tensor_flops[dtype] * found.multiprocessors * found.clock_mhz * 1e6
+    assert math.isclose(computed, flops, rel_tol=0.1)
+
+
+@tw.kernel(X="M N", Y="M N")
+def moved(X, Y, *, rows):
+    s = tw.shared((rows, 64), X.dtype)
+    tw.copy(X.tile((rows, 64), (0, 0)), s, threads=96)
+    tw.barrier()
+    tw.copy(s, Y.tile((rows, 64), (0, 0)), threads=96)
+
+
+def test_an_architecture_is_a_record_and_nothing_more() -> None:
+    """One that stands in no table is traced for, checked against, and compiled for."""
+    made = replace(CUDA.architectures["sm_86"], name="sm_87x", lanes=16, shared_bytes=5000)
+    specs = dict.fromkeys("XY", tw.TensorSpec(tw.f32, 2, 1, (1, 64), (64, 1), 16, False))
+    small, large = (moved.program.trace(specs, {"rows": rows}, made) for rows in (6, 24))
+    assert (small.lanes, small.threads) == (16, 96)
+    assert cuda.violations(small, made) == []
+    [found] = cuda.violations(large, made)
+    assert "6144 bytes of shared memory" in found.message
+    assert "sm_87x has 5000" in found.message
+    assert "__launch_bounds__(96)" in cuda.emit(small, made).text
 
 
 def test_a_name_of_a_target_stands_in_its_record_alone() -> None:

@@ -57,8 +57,9 @@ def test_an_architecture_with_other_warps_refuses_the_atom_and_names_the_nearest
     said = str(refused.value)
     assert "fma.f32.f32.8x8 has 64 lanes, the kernel 32" in said
     assert "nearest legal choice: an atom of 32 lanes" in said
-    report = sums_then_product.check(*problem(), target="reference")
-    assert not report.violations
+    assert not sums_then_product.check(*problem(), target="reference").violations
+    [broken] = sums_then_product.check(*problem(), target="cuda", arch="sm_90a").violations
+    assert broken.message == "the kernel is written for warps of 64 lanes, sm_90a has 32"
 
 
 @tw.kernel(X="M N", Y="M P")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from tilewright.arch import Arch
 from tilewright.calls import launches
+from tilewright.errors import LegalityError
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Program
 from tilewright.runtime.backends import arch_named, backend_named, broken_rules
@@ -85,7 +86,11 @@ class BoundChecks:
             LegalityError: the kernel breaks rules that hold on every target.
         """
         given = tuple(with_arrays(in_order(self.program, arguments, named)))
-        prepared = cast("PreparedReference", self._prepare(given, REFERENCE.name, arch_named(target, arch)))
+        written_for = arch_named(target, arch)
+        try:
+            prepared = cast("PreparedReference", self._prepare(given, REFERENCE.name, written_for))
+        except LegalityError:  # of that architecture alone: then the report tells of it
+            prepared = cast("PreparedReference", self._prepare(given, REFERENCE.name))
         rules_of, broken = broken_rules(prepared.executable.kernel, target, arch)
         report = prepared.check(given, lanes=lanes, outputs=outputs, partial=partial, blocks=blocks)
         return replace(report, target=rules_of, violations=broken)
