@@ -10,6 +10,7 @@ import pytest
 import tilewright as tw
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.legality import widest_vector
+from tilewright.ir.legality_table import broken_rules
 from tilewright.ir.ops import Copy
 from tilewright.ir.verify import violations
 from tilewright.lang.program import Program
@@ -85,7 +86,7 @@ def test_a_fragment_must_have_the_shape_of_the_distribution() -> None:
     found(author)
     [x] = kernels
     wide = tw.blocked((8, 16), (8, 4), (1, 0))
-    [violation] = Copy(x, x, wide).verify()
+    [violation] = broken_rules(Copy(x, x, wide))
     assert "share the tile out" in violation.message
 
 

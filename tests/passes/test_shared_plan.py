@@ -14,6 +14,7 @@ import tilewright as tw
 from tilewright.errors import LegalityError
 from tilewright.ir.async_ops import FenceAsync
 from tilewright.ir.kernel import Kernel, layout_shared
+from tilewright.ir.legality_table import broken_rules
 from tilewright.ir.ops import AsyncWait, Barrier, Shared
 from tilewright.ir.parser import parse_kernel
 from tilewright.ir.printer import print_kernel
@@ -263,7 +264,7 @@ def test_a_wait_that_is_gone_is_found() -> None:
 
 def test_a_place_must_be_aligned() -> None:
     kernel = placed(traced(one_after_another), first=64, second=0)
-    [violation] = [str(v) for op in kernel.walk() for v in op.verify()]
+    [violation] = [str(v) for op in kernel.walk() for v in broken_rules(op)]
     assert "first lies at byte 64; it wants a multiple of its alignment, 128 bytes" in violation
     assert "at=128" in violation
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tilewright.arch import BULK, REFERENCE
 from tilewright.errors import Violation
+from tilewright.ir.async_ops import MmaAsync, Role
+from tilewright.ir.copies import Copy
 from tilewright.ir.mma import REGISTERS
 from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.symbolic.nodes import Sym
@@ -17,10 +18,6 @@ from tilewright.symbolic.ranges import bounds, divisor
 from tilewright.symbolic.rebuilding import elements, evaluate, substitute, symbols
 from tilewright.views.questions import strides
 from tilewright.views.view import View
-
-if TYPE_CHECKING:
-    from tilewright.ir.async_ops import MmaAsync, Role
-    from tilewright.ir.copies import Copy
 
 SPAN_BYTES = BULK.span_bytes
 """The swizzle that bulk copies and asynchronous MMA share: 8 rows of 128 bytes, 16-byte chunks exchanged."""

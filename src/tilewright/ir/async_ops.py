@@ -14,7 +14,6 @@ from typing import ClassVar
 
 from tilewright.arch import REFERENCE
 from tilewright.errors import Violation
-from tilewright.ir import async_legality
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.op import Block, Op
 from tilewright.ir.types import BarrierType, Memory, Type, Value
@@ -36,10 +35,6 @@ class Role(Op):
     count: int
     body: Block
     registers: int | None = None
-
-    def verify(self) -> Iterator[Violation]:
-        """Register counts are multiples of 8 from 24 to 240, for whole warpgroups."""
-        yield from async_legality.verify_role(self)
 
 
 @dataclass(frozen=True)
@@ -162,10 +157,6 @@ class MmaAsync(Op):
     b: Value
     c: Value
     mma: TiledMma
-
-    def verify(self) -> Iterator[Violation]:
-        """Operand shapes, dtypes and distributions fit; shared operands have a swizzle the hardware knows."""
-        yield from async_legality.verify_mma_async(self)
 
 
 @dataclass(frozen=True)

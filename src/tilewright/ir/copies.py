@@ -8,12 +8,11 @@ makes.  `ENGINES` says what each of them takes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import ClassVar, TypeAlias, TypeGuard
 
 from tilewright.errors import Violation
-from tilewright.ir import async_legality, legality
 from tilewright.ir.op import Op
 from tilewright.ir.reductions import REDUCTIONS
 from tilewright.ir.types import BarrierType, FragmentType, TensorType, Value
@@ -115,20 +114,6 @@ class Copy(Op):
                 return value.type.distribution
         raise TypeError(f"copy {self.source} -> {self.target} has no distribution")
 
-    def verify(self) -> Iterator[Violation]:
-        """Engine, ends and completion fit together; then the rules of the engine."""
-        engine = ENGINES.get(self.variant)
-        if engine is None:
-            yield self.violation("engine", f"there is no engine {self.engine!r}", " or ".join(ENGINES))
-            return
-        yield from engine.verify(self)
-        if self.way in engine.ways:
-            yield from engine.verify_ends(self)
-        for value in (self.source, self.target):
-            if self.variant != "direct" and value.is_tensor and value.tensor.block is not None:
-                text = f"the {self.variant} engine reaches no other block's memory, where {value} lies"
-                yield self.violation("engine", text, "copy")
-
 
 def place_of(value: Value) -> str:
     """Where a value lies: ``"global"``, ``"shared"`` or ``"registers"``."""
@@ -166,12 +151,10 @@ class Engine:
 
     Args:
         ways: from where to where it moves tiles, and how each way completes.
-        verify: its own rules.
         reductions: with what each way may combine the element that is there.
     """
 
     ways: Mapping[Way, str]
-    verify: Callable[[Copy], Iterator[Violation]]
     reductions: Mapping[Way, tuple[str, ...]] = field(default_factory=dict)
 
     def verify_ends(self, op: Copy) -> Iterator[Violation]:
@@ -197,15 +180,10 @@ PLACES = ("global", "shared", "registers")
 ENGINES: Mapping[str, Engine] = {
     "direct": Engine(
         {(a, b): "none" for a in PLACES for b in PLACES},
-        legality.verify_copy,
         {(place, memory): tuple(REDUCTIONS) for place in PLACES for memory in ("global", "shared")},
     ),
-    "matrix": Engine(
-        {("shared", "registers"): "none", ("registers", "shared"): "none"}, legality.verify_matrix_copy
-    ),
-    "async": Engine({("global", "shared"): "group"}, legality.verify_async_copy),
-    "bulk": Engine(
-        {("global", "shared"): "barrier", ("shared", "global"): "group"}, async_legality.verify_tma
-    ),
+    "matrix": Engine({("shared", "registers"): "none", ("registers", "shared"): "none"}),
+    "async": Engine({("global", "shared"): "group"}),
+    "bulk": Engine({("global", "shared"): "barrier", ("shared", "global"): "group"}),
 }
 """Who moves tiles."""

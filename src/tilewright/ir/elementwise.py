@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from tilewright.dtypes import DType, boolean, f32, limits
 from tilewright.errors import DTypeError
 from tilewright.functions.table import FUNCTIONS
+from tilewright.threads.distribution import Distribution
 
 COMPARISON = tuple(name for name, row in FUNCTIONS.items() if row.gives == "truth")
 CONVERSION = tuple(name for name, row in FUNCTIONS.items() if row.gives == "asked")
@@ -70,3 +72,8 @@ def result_dtype(function: str, operands: Sequence[DType], asked: DType | None) 
     if obstacle := FUNCTIONS[function].takes.obstacle(values[0]):
         raise DTypeError(f"{function} of {values[0]}: {obstacle}")
     return boolean if function in COMPARISON else values[0]
+
+
+def widest_map(maps: Sequence[Distribution]) -> Distribution:
+    """The map that the others are broadcast to, if they fit: the first of the most elements."""
+    return max(maps, key=lambda spread: math.prod(spread.shape))

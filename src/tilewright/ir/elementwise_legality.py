@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
 
 from tilewright.dtypes import DType, limits
 from tilewright.errors import Violation
-from tilewright.ir.elementwise import CONVERSION
+from tilewright.functions.table import FUNCTIONS
+from tilewright.ir.elementwise import CONVERSION, widest_map
+from tilewright.ir.op import Op
+from tilewright.ir.ops import Elementwise, Fill, Fragment
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Expr, Int
 from tilewright.symbolic.ranges import bounds
 from tilewright.threads.distribution import Distribution, registers
 from tilewright.threads.registers import broadcast
-
-if TYPE_CHECKING:
-    from tilewright.ir.ops import Elementwise, Op
 
 
 def spelled(shape: tuple[Int, ...]) -> str:
@@ -42,8 +41,23 @@ def verify_literals(op: Op, dtype: DType, values: tuple[object, ...]) -> Iterato
             )
 
 
+def verify_fragment(op: Fragment) -> Iterator[Violation]:
+    """The dtype must be able to hold what the fragment is filled with."""
+    yield from verify_literals(op, op.dtype, (op.fill,))
+
+
+def verify_fill(op: Fill) -> Iterator[Violation]:
+    """The dtype must be able to hold the value."""
+    yield from verify_literals(op, op.target.dtype, (op.value,))
+    if isinstance(op.value, Value):
+        yield from verify_conversion(op, op.value, op.target)
+
+
 def verify_elementwise(op: Elementwise) -> Iterator[Violation]:
-    """The rules of `Elementwise` that an operation breaks, its arity apart."""
+    """The function exists, with this many operands, over distributions and dtypes that fit together."""
+    arity = FUNCTIONS[op.function].arity
+    if len(op.operands_) != arity:
+        yield op.violation("elementwise", f"{op.function} takes {arity} operands, not {len(op.operands_)}")
     values = [v for v in op.operands_ if isinstance(v, Value)]
     maps: dict[Distribution, Value] = {}
     for value in values:
@@ -92,11 +106,6 @@ def _verify_kinds(op: Elementwise, beside: DType) -> Iterator[Violation]:
                     f"range of {beside}",
                     ".to(tw.i32) first",
                 )
-
-
-def widest_map(maps: Sequence[Distribution]) -> Distribution:
-    """The map that the others are broadcast to, if they fit: the first of the most elements."""
-    return max(maps, key=lambda spread: math.prod(spread.shape))
 
 
 def moved(source: Value, like: Value) -> str:

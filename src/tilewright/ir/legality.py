@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from tilewright.arch import REFERENCE, in_words
 from tilewright.dtypes import has_infinity, limits
 from tilewright.errors import Violation
+from tilewright.ir.copies import Copy
 from tilewright.ir.elementwise_legality import moved, spelled, verify_conversion, verify_literals
 from tilewright.ir.nearest_shapes import nearest_shapes
+from tilewright.ir.ops import Mma
 from tilewright.ir.reductions import verify_reduction
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
 from tilewright.layout.counts import dealt
@@ -20,9 +21,6 @@ from tilewright.symbolic.nodes import And, Int, Sym
 from tilewright.symbolic.rebuilding import substitute, symbols
 from tilewright.threads.distribution import Distribution
 from tilewright.views.view import View
-
-if TYPE_CHECKING:
-    from tilewright.ir.ops import Copy, Mma
 
 LARGEST_ACCESS_BYTES = REFERENCE.access_bytes
 
@@ -40,7 +38,7 @@ def verify_copy(op: Copy) -> Iterator[Violation]:
     yield from verify_conversion(op, op.source, op.target)
     if op.other != 0:
         yield from _verify_other(op)
-    yield from verify_reduction(op)
+    yield from verify_reduction(op, op.reduction, op.target)
     source, target = _shape(op.source), _shape(op.target)
     if source != target:
         yield op.violation(

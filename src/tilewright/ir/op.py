@@ -88,7 +88,7 @@ class Op:
         return tuple(value for f in fields(self) if isinstance(value := getattr(self, f.name), Block))
 
     def verify(self) -> Iterator[Violation]:
-        """The rules that this operation breaks on any target."""
+        """What its own fields break; `tilewright.ir.legality_table` has what is asked of its operands."""
         yield from ()
 
     def violation(self, rule: str, message: str, nearest: str = "") -> Violation:

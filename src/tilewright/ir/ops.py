@@ -6,24 +6,19 @@ its distribution names fewer.  `tilewright.ir.op.Op.roles` says what it reads an
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.dtypes import DType
-from tilewright.errors import Violation
-from tilewright.functions.table import FUNCTIONS
-from tilewright.ir import elementwise_legality, legality
 from tilewright.ir.async_ops import ASYNC_OPS
 from tilewright.ir.copies import ENGINES, Copy
-from tilewright.ir.elementwise import result_dtype
+from tilewright.ir.elementwise import result_dtype, widest_map
 from tilewright.ir.fragment_ops import FRAGMENT_OPS, Redistribute
 from tilewright.ir.gathers import Gather
 from tilewright.ir.integer_ops import INTEGER_OPS, GetVariable, Let, ReadIndex, SetVariable, Variable
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.op import EMPTY, Block, Op
 from tilewright.ir.packed_ops import PACKED_OPS
-from tilewright.ir.shared_legality import verify_shared
 from tilewright.ir.signal_ops import SIGNAL_OPS
 from tilewright.ir.types import FragmentType, Memory, ScalarType, TensorType, Type, Value
 from tilewright.symbolic.nodes import Cond, Int, Sym
@@ -84,10 +79,6 @@ class Shared(Op):
         """Type of the result."""
         return TensorType(Memory.SHARED, dtype, view, align)
 
-    def verify(self) -> Iterator[Violation]:
-        """The layout lies within the allocation and gives each coordinate an element of its own."""
-        yield from verify_shared(self)
-
 
 @dataclass(frozen=True)
 class Fragment(Op):
@@ -104,10 +95,6 @@ class Fragment(Op):
     def infer(dtype: DType, distribution: Distribution, fill: float | int | None = None) -> Type:
         """Type of the result."""
         return FragmentType(dtype, distribution)
-
-    def verify(self) -> Iterator[Violation]:
-        """The dtype must be able to hold what it is filled with."""
-        yield from elementwise_legality.verify_literals(self, self.dtype, (self.fill,))
 
 
 @dataclass(frozen=True)
@@ -171,12 +158,6 @@ class Fill(Op):
     target: Value
     value: float | int | Value
 
-    def verify(self) -> Iterator[Violation]:
-        """The dtype must be able to hold the value."""
-        yield from elementwise_legality.verify_literals(self, self.target.dtype, (self.value,))
-        if isinstance(self.value, Value):
-            yield from elementwise_legality.verify_conversion(self, self.value, self.target)
-
 
 # ---------------------------------------------------------------- arithmetic
 
@@ -203,16 +184,7 @@ class Elementwise(Op):
         values = [v for v in operands_ if isinstance(v, Value)]
         chosen = result_dtype(function, [v.dtype for v in values], dtype)
         maps = [v.type.distribution for v in values if isinstance(v.type, FragmentType)]
-        return FragmentType(chosen, elementwise_legality.widest_map(maps)) if maps else ScalarType(chosen)
-
-    def verify(self) -> Iterator[Violation]:
-        """The function exists, with this many operands, over distributions that fit together."""
-        arity = FUNCTIONS[self.function].arity
-        if len(self.operands_) != arity:
-            yield self.violation(
-                "elementwise", f"{self.function} takes {arity} operands, not {len(self.operands_)}"
-            )
-        yield from elementwise_legality.verify_elementwise(self)
+        return FragmentType(chosen, widest_map(maps)) if maps else ScalarType(chosen)
 
 
 @dataclass(frozen=True)
@@ -232,10 +204,6 @@ class Mma(Op):
     b: Value
     c: Value
     mma: TiledMma
-
-    def verify(self) -> Iterator[Violation]:
-        """Operand shapes, dtypes and distributions fit the tiled MMA."""
-        yield from legality.verify_mma(self)
 
 
 # ---------------------------------------------------------------- synchronisation

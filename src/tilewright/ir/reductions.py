@@ -7,12 +7,10 @@ the same time: no update is lost, and their order is not known.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from tilewright.errors import Violation
-
-if TYPE_CHECKING:
-    from tilewright.ir.copies import Copy
+from tilewright.ir.op import Op
+from tilewright.ir.types import Value
 
 _INTEGERS = ("i64", "u64", "i32", "u32")
 
@@ -30,9 +28,8 @@ may stay.  Sums of floats depend on the order.
 """
 
 
-def verify_reduction(op: Copy) -> Iterator[Violation]:
-    """The rules that a copy with a reduction breaks."""
-    kind, target = op.reduction, op.target
+def verify_reduction(op: Op, kind: str | None, target: Value) -> Iterator[Violation]:
+    """The rules that an operation breaks by reducing into a tensor; none if it reduces by no kind."""
     if kind is None:
         return
     if kind not in REDUCTIONS:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
 from tilewright.errors import Violation
+from tilewright.ir.ops import Shared
 from tilewright.layout.layout import Layout
 from tilewright.views.questions import footprint, strides
 from tilewright.views.view import View
-
-if TYPE_CHECKING:
-    from tilewright.ir.ops import Shared
 
 
 def verify_shared(op: Shared) -> Iterator[Violation]:

@@ -12,6 +12,7 @@ from tilewright.ir.async_ops import MBarrier, Role, RoleBarrier
 from tilewright.ir.copies import is_bulk
 from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Derived, Kernel, SizeParam
+from tilewright.ir.legality_table import broken_rules
 from tilewright.ir.ops import Block, For, Mma, Op
 from tilewright.ir.packed_legality import verify_packed
 from tilewright.ir.types import TensorType, Value
@@ -24,7 +25,7 @@ def violations(kernel: Kernel) -> list[Violation]:
     """Every rule that a kernel breaks on any target; those that tracing found come first; see `Kernel`."""
     found = list(kernel.violations)
     for op in kernel.walk():
-        broken = list(op.verify())
+        broken = list(broken_rules(op))
         found.extend(broken or verify_packed(op))
     found.extend(_scopes(kernel))
     found.extend(_warps(kernel))

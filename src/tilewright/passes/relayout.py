@@ -9,6 +9,7 @@ from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.builder import make
 from tilewright.ir.copies import is_bulk
 from tilewright.ir.kernel import Kernel
+from tilewright.ir.legality_table import broken_rules
 from tilewright.ir.ops import Gather, Op, Reshape, Shared
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.views.questions import strides
@@ -82,7 +83,7 @@ def _with_view(kernel: Kernel, shared: Shared, view: View) -> Kernel:
 def _broken(kernel: Kernel, buffer: str) -> int:
     """How many rules the uses of a shared tensor break."""
     using = (op for op in kernel.walk() if any(v.buffer.name == buffer for v in op.operands))
-    return sum(1 for op in using for _ in op.verify())
+    return sum(1 for op in using for _ in broken_rules(op))
 
 
 def _chosen(present: View, choice: View | tuple[Swizzle, ...]) -> tuple[View, str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -14,14 +14,12 @@ from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Element, Sym
 from tilewright.symbolic.rebuilding import elements, evaluate, split_elements
 from tilewright.targets.reference.agents import Agent
+from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.footprint import Footprint
 from tilewright.targets.reference.memory import Buffer
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.state import Warp
-
-if TYPE_CHECKING:
-    from tilewright.targets.reference.machine import Machine
 
 
 class Gathers:
@@ -47,7 +45,7 @@ class Gathers:
         }
         return {**warp.env, **tables}
 
-    def read(self, machine: Machine, warp: Warp, op: Op, value: Value, footprint: Footprint) -> None:
+    def read(self, checker: Checker, warp: Warp, op: Op, value: Value, footprint: Footprint) -> None:
         """Read what places an access: in order with what others write, inside of the index, naming rows."""
         view = value.tensor.view
         if value not in self._elements:
@@ -59,22 +57,22 @@ class Gathers:
         for element in self._elements[value]:
             gather = next(g for g in self._of[value] if g.index.buffer.name == element.table.name)
             at = np.broadcast_to(np.asarray(evaluate(element.at, env), np.int64), shape)
-            self._read_one(machine, warp, op, gather, (at[known], np.nonzero(known)[0]))
+            self._read_one(checker, warp, op, gather, (at[known], np.nonzero(known)[0]))
 
     def _read_one(
-        self, machine: Machine, warp: Warp, op: Op, gather: Gather, wanted: tuple[Array, Array]
+        self, checker: Checker, warp: Warp, op: Op, gather: Gather, wanted: tuple[Array, Array]
     ) -> None:
         buffer = warp.block.buffers[gather.index.buffer]
         at, lanes = np.unique(np.stack(wanted), axis=1) if len(wanted[0]) else wanted
         lanes = lanes.astype(np.int16)
-        site = machine.checker.site(op, gather.index, "read")
+        site = checker.site(op, gather.index, "read")
         outside = buffer.outside(at)
         if outside.any():
             reason = f"{buffer.owner} has the elements 0 to {len(buffer.elements) - 1}"
             missing = at[outside], lanes[outside]
-            machine.checker.defect(Kind.OUT_OF_BOUNDS, warp.agent, site, buffer, *missing, reason)
+            checker.defect(Kind.OUT_OF_BOUNDS, warp.agent, site, buffer, *missing, reason)
         at, lanes = at[~outside], lanes[~outside]
-        machine.checker.reads(warp.agent, site, buffer, at, lanes)
+        checker.reads(warp.agent, site, buffer, at, lanes)
         if gather.padded:
             return
         extent = warp.int(gather.source.tensor.shape[gather.dim])
@@ -86,11 +84,11 @@ class Gathers:
                 "reads as other= says and is not written; if that is meant, say "
                 f"rows({gather.index}, padded=True)"
             )
-            machine.checker.defect(Kind.RANGE, warp.agent, site, buffer, at[strange], lanes[strange], reason)
+            checker.defect(Kind.RANGE, warp.agent, site, buffer, at[strange], lanes[strange], reason)
 
     def once(
         self,
-        machine: Machine,
+        checker: Checker,
         agent: Agent,
         access: tuple[int, Value, Buffer],
         at: Array,
@@ -109,7 +107,7 @@ class Gathers:
                 f"{index} names one row twice, and the operation writes it twice, in no order; nearest legal "
                 'choice: rows that differ, or a copy with reduction="add"'
             )
-            machine.checker.defect(Kind.DUPLICATE, agent, site, buffer, at[again], lanes[again], reason)
+            checker.defect(Kind.DUPLICATE, agent, site, buffer, at[again], lanes[again], reason)
         return at[first], lanes[first]
 
 

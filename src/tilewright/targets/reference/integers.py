@@ -20,7 +20,7 @@ def read_index(machine: Machine, warp: Warp, op: ReadIndex) -> int:
     view = op.source.tensor.view
     if not evaluate(view.valid, warp.env):
         return 0
-    buffer, agent = peers.reach(machine, warp, op, op.source, "read"), warp.agent
+    buffer, agent = peers.reach(machine.checker, warp, op, op.source, "read", machine.check), warp.agent
     if buffer is None:
         return 0
     at = np.array([warp.int(view.offset)], np.int64)

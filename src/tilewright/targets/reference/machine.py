@@ -169,7 +169,7 @@ class Machine:
         env = self.gathers.environment(warp, value)
         found = self.footprints.of(warp.rank, value, spread, env)
         if self.check and found is not None and value.tensor.indices:
-            self.gathers.read(self, warp, op, value, found)
+            self.gathers.read(self.checker, warp, op, value, found)
         return found
 
     def load(
@@ -183,7 +183,7 @@ class Machine:
         other: Array | None = None,
     ) -> Array:
         """Read a tensor in memory; invalid elements are 0 or ``other``, what cannot be read is poison."""
-        buffer = peers.reach(self, warp, op, value, "read")
+        buffer = peers.reach(self.checker, warp, op, value, "read", self.check)
         footprint = None if buffer is None else self.footprint(warp, op, value, spread)
         result = np.zeros(self.shape(warp, spread), value.dtype.numpy)
         warp.loaded = None
@@ -220,7 +220,7 @@ class Machine:
 
         An agent in the background delivers when its group completes.
         """
-        buffer = peers.reach(self, warp, op, value, "write")
+        buffer = peers.reach(self.checker, warp, op, value, "write", self.check)
         footprint = None if buffer is None else self.footprint(warp, op, value, spread)
         if buffer is None or footprint is None:
             return
@@ -235,7 +235,7 @@ class Machine:
             if reduction is not None:
                 self.checker.reduces(agent, site, buffer, at, lanes, reduction)
             else:
-                once = self.gathers.once(self, agent, (site, value, buffer), at, lanes)
+                once = self.gathers.once(self.checker, agent, (site, value, buffer), at, lanes)
                 self.checker.writes(agent, site, buffer, *once, self.engines.by_warp(op, value, spread))
             self._count(site, buffer, footprint, vector)
             edges.mark(buffer, at, None if beyond is None or agent.in_background else beyond[touched])

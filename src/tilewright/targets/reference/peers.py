@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tilewright.ir.ops import Op
 from tilewright.ir.types import Value
+from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.memory import Buffer
 from tilewright.targets.reference.state import BlockState, Visit, Warp
-
-if TYPE_CHECKING:
-    from tilewright.targets.reference.machine import Machine
 
 
 def owner(warp: Warp, value: Value) -> BlockState | None:
@@ -28,29 +24,30 @@ def buffer(warp: Warp, value: Value) -> Buffer | None:
     return None if block is None else block.buffers[value.buffer]
 
 
-def reach(machine: Machine, warp: Warp, op: Op, value: Value, action: str) -> Buffer | None:
+def reach(checker: Checker, warp: Warp, op: Op, value: Value, action: str, check: bool) -> Buffer | None:
     """The memory of a tensor that a warp accesses; another block must have begun, and must not have ended.
 
     Args:
-        machine: where findings go.
+        checker: where findings go.
         warp: who accesses.
         op: the operation.
         value: the tensor.
         action: ``"read"`` or ``"write"``.
+        check: whether hazards are looked for.
     """
     block = owner(warp, value)
     if block is None:
         rank, last = warp.int(value.tensor.block or 0), len(warp.block.cluster.blocks) - 1
         reason = f"rank {rank} in a cluster of the ranks 0 to {last}"
-        machine.checker.waiting(Kind.OUT_OF_BOUNDS, warp.agent, op, None, reason, action)
+        checker.waiting(Kind.OUT_OF_BOUNDS, warp.agent, op, None, reason, action)
         return None
     found = block.buffers[value.buffer]
-    if block is not warp.block and machine.check:
+    if block is not warp.block and check:
         if not any(warp.agent.comes_after(other.agent.slot, 1) for other in block.warps):
             reason = (
                 f"block {block.index} may not have begun before this {action} of its {value.buffer}: no "
                 "cluster_barrier comes before it"
             )
-            machine.checker.waiting(Kind.BEGUN, warp.agent, op, None, reason, action)
+            checker.waiting(Kind.BEGUN, warp.agent, op, None, reason, action)
         block.visits[warp.agent, found] = Visit(op, warp.agent.time, action, str(value.buffer))
     return found
