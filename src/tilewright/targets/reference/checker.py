@@ -24,6 +24,11 @@ STALE = (
     "is cut there: what is read is of an earlier turn; write the whole tile, or read no more of it"
 )
 
+ROW_TWICE = (
+    "two of the rows that are chosen here are one, which is written twice, in no order; nearest choice: "
+    'rows that differ, or a copy with reduction="add"'
+)
+
 LIMIT = 64
 """How many findings a report lists."""
 
@@ -348,6 +353,8 @@ class Checker:
             one = (lanes[mine][:1], event_lanes[mine][:1])
             found, reason = explain(self.events, kind, agent, former, int(event), one, buffer.memory)
             before = self._sites[self.events.sites[event]]
+            if before.op is self._sites[site].op and self._sites[site].value.tensor.indices:
+                found, reason = Kind.DUPLICATE, ROW_TWICE
             key = (found, buffer.owner, self.events.sites[event], site, former.block != agent.block)
             # Of two lanes of one warp and two warps, the latter says what is really missing.
             reach = int(former.home != agent.home)

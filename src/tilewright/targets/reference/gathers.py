@@ -14,7 +14,7 @@ from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Element, Sym
 from tilewright.symbolic.rebuilding import elements, evaluate, split_elements
 from tilewright.targets.reference.agents import Agent
-from tilewright.targets.reference.checker import Checker
+from tilewright.targets.reference.checker import ROW_TWICE, Checker
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.footprint import Footprint
 from tilewright.targets.reference.memory import Buffer
@@ -102,12 +102,7 @@ class Gathers:
         again = np.isin(at, found[counts > 1])
         again[first] = False
         if again.any():
-            index = self._of[value][-1].index
-            reason = (
-                f"{index} names one row twice, and the operation writes it twice, in no order; nearest legal "
-                'choice: rows that differ, or a copy with reduction="add"'
-            )
-            checker.defect(Kind.DUPLICATE, agent, site, buffer, at[again], lanes[again], reason)
+            checker.defect(Kind.DUPLICATE, agent, site, buffer, at[again], lanes[again], ROW_TWICE)
         return at[first], lanes[first]
 
 
