@@ -59,8 +59,8 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group, period=None):
                 stage = tw.let(step % stages)
                 tw.hopper.wait(empty[stage], 1 - step // stages % 2)
                 tw.hopper.arrive(full[stage], expect_bytes=(tile_m + tile_n) * tile_k * A.dtype.bytes)
-                tw.hopper.tma_load(A, (m * tile_m, k * tile_k), sA[stage].merge(0), full[stage])
-                tw.hopper.tma_load(B, (n * tile_n, k * tile_k), sB[stage], full[stage])
+                tw.hopper.tma_load(A.tile((tile_m, tile_k), (m, k)), sA[stage].merge(0), full[stage])
+                tw.hopper.tma_load(B.tile((tile_n, tile_k), (n, k)), sB[stage], full[stage])
 
     for g in tw.unroll(GROUPS):
         with tw.role(warps=WARPS, registers=232):
@@ -92,9 +92,9 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group, period=None):
 
                 for j in tw.unroll(tile_n // columns):
                     part = slice(j * columns, (j + 1) * columns)
+                    target = C.tile((rows, columns), (m * GROUPS + g, n * (tile_n // columns) + j))
                     if store_by_tma is not True:
-                        place = (m * GROUPS + g, n * (tile_n // columns) + j)
-                        tw.copy(total[:, part], C.tile((rows, columns), place))
+                        tw.copy(total[:, part], target)
                         continue
                     buffer = sC[g, j % buffers]
                     tw.hopper.bulk_wait(buffers - 1)  # the store before the last has left its buffer
@@ -102,7 +102,7 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group, period=None):
                     tw.copy(total[:, part], buffer)
                     tw.hopper.fence_async()
                     tw.role_barrier(1 + g, threads=mma.threads)
-                    tw.hopper.tma_store(buffer, C, (m * tile_m + g * rows, n * tile_n + j * columns))
+                    tw.hopper.tma_store(buffer, target)
                     tw.hopper.bulk_commit()
             tw.hopper.bulk_wait(0)
 

@@ -53,14 +53,14 @@ def hopper_attention(Q, K, V, O, scale, shift, *, causal, keys, depth, stages, g
         tw.hopper.arrive(full_q[0], expect_bytes=groups * ROWS * depth * Q.dtype.bytes)
         for g in tw.unroll(groups):
             for p in tw.unroll(panels):
-                tw.hopper.tma_load(Q, (b, h, m + g * ROWS, p * WIDTH), sQ[g, p], full_q[0])
+                tw.hopper.tma_load(Q[b, h].tile((ROWS, WIDTH), (m // ROWS + g, p)), sQ[g, p], full_q[0])
         for j in tw.range(count):
             stage, parity = tw.let(j % stages), tw.let(j // stages % 2)
             for X, held, full, empty in ((K, sK, full_k, empty_k), (V, sV, full_v, empty_v)):
                 tw.hopper.wait(empty[stage], 1 - parity)
                 tw.hopper.arrive(full[stage], expect_bytes=keys * depth * X.dtype.bytes)
                 for p in tw.unroll(panels):
-                    tw.hopper.tma_load(X, (b, h, j * keys, p * WIDTH), held[stage, p], full[stage])
+                    tw.hopper.tma_load(X[b, h].tile((keys, WIDTH), (j, p)), held[stage, p], full[stage])
 
     def attend(g):
         """What one warpgroup does with its 64 queries."""
@@ -127,7 +127,7 @@ def hopper_attention(Q, K, V, O, scale, shift, *, causal, keys, depth, stages, g
         tw.hopper.fence_async()
         tw.role_barrier(1 + g, threads=128)
         for p in tw.unroll(panels):
-            tw.hopper.tma_store(sQ[g, p], O, (b, h, first, p * WIDTH))
+            tw.hopper.tma_store(sQ[g, p], O[b, h].tile((ROWS, WIDTH), (first // ROWS, p)))
         tw.hopper.bulk_commit()
         tw.hopper.bulk_wait(0)
 

@@ -28,7 +28,7 @@ def through_global(X, Y, Z, add, *, after):
         tw.hopper.fence_async("global")
     with tw.role(warps=1):
         tw.hopper.arrive(full[0], expect_bytes=8 * 32 * 4)
-        tw.hopper.tma_load(Y, (block * 8, 0), held, full[0])
+        tw.hopper.tma_load(Y.tile((8, 32), (block, 0)), held, full[0])
         tw.hopper.wait(full[0], 0)
         tw.copy(held, Z.tile((8, 32), (block, 0)), threads=(4, 8))
 

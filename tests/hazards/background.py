@@ -29,9 +29,10 @@ def relay(X, Y, *, wrong=""):
             tw.hopper.arrive(
                 full[s], expect_bytes=BOX_BYTES + {"too few bytes": -16, "too many": 16}.get(wrong, 0)
             )
-            tw.hopper.tma_load(X, (t * 8, 0), held[s, 0:4] if wrong == "half a box" else held[s], full[s])
+            half = slice(0, 4 if wrong == "half a box" else 8)
+            tw.hopper.tma_load(X.tile((8, 64), (t, 0))[half], held[s, half], full[s])
             if wrong == "two copies":
-                tw.hopper.tma_load(X, (t * 8, 0), held[s], full[s])
+                tw.hopper.tma_load(X.tile((8, 64), (t, 0)), held[s], full[s])
             if wrong == "two arrivals":
                 tw.hopper.arrive(full[s])
             if wrong == "barrier in a role":
@@ -58,7 +59,7 @@ def two_readers(X, Y, *, wrong=""):
     tw.barrier()
     with tw.role(warps=1):
         tw.hopper.arrive(full[0], expect_bytes=BOX_BYTES)
-        tw.hopper.tma_load(X, (0, 0), held, full[0])
+        tw.hopper.tma_load(X.tile((8, 64), (0, 0)), held, full[0])
     for half in tw.unroll(2):
         with tw.role(warps=1):
             tw.hopper.wait(full[0], 1 if wrong == "the other parity" and half == 0 else 0)
@@ -80,7 +81,7 @@ def staged_store(X, Y, *, wrong=""):
                 tw.hopper.fence_async()
             if wrong != "no barrier before the store":
                 tw.role_barrier(2 if wrong == "another number" else 1, 64)
-            tw.hopper.tma_store(held, Y, (t * 8, 0))
+            tw.hopper.tma_store(held, Y.tile((8, 64), (t, 0)))
             if wrong != "no commit":
                 tw.hopper.bulk_commit()
         if wrong != "no wait at the end":
@@ -132,7 +133,7 @@ def crooked_box(X, Y, *, row, column):
     with tw.role(warps=1):
         tw.hopper.arrive(full[0], expect_bytes=BOX_BYTES // 2)
         place = tw.let(tw.var(row).get() + 0)
-        tw.hopper.tma_load(X, (0, 0), held[place : place + 8, column : column + 32], full[0])
+        tw.hopper.tma_load(X.tile((8, 32), (0, 0)), held[place : place + 8, column : column + 32], full[0])
         tw.hopper.wait(full[0], 0)
 
 

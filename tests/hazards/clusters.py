@@ -65,8 +65,10 @@ def cluster_gemm(A, B, C, *, mma, stages, buffers, blocks, group, cluster):
                 tw.hopper.arrive(full[stage], expect_bytes=(tile_m + tile_n) * tile_k * A.dtype.bytes)
                 part_a = sA[stage].merge(0).tile((part_m, tile_k), (column, 0))
                 part_b = sB[stage].tile((part_n, tile_k), (row, 0))
-                tw.hopper.tma_load(A, (m + column * part_m, k * tile_k), part_a, full[stage], multicast=1)
-                tw.hopper.tma_load(B, (n + row * part_n, k * tile_k), part_b, full[stage], multicast=0)
+                from_a = A.tile((part_m, tile_k), (m // part_m + column, k))
+                from_b = B.tile((part_n, tile_k), (n // part_n + row, k))
+                tw.hopper.tma_load(from_a, part_a, full[stage], multicast=1)
+                tw.hopper.tma_load(from_b, part_b, full[stage], multicast=0)
 
     for g in tw.unroll(GROUPS):
         with tw.role(warps=WARPS, registers=232):
@@ -88,9 +90,9 @@ def cluster_gemm(A, B, C, *, mma, stages, buffers, blocks, group, cluster):
                     release(turn * steps + steps - 1)
 
                 for j in tw.unroll(tile_n // COLUMNS):
+                    target = C.tile((rows, COLUMNS), (m // rows + g, n // COLUMNS + j))
                     if store_by_tma is not True:
-                        place = (m // rows + g, n // COLUMNS + j)
-                        tw.copy(acc[:, j * COLUMNS : (j + 1) * COLUMNS], C.tile((rows, COLUMNS), place))
+                        tw.copy(acc[:, j * COLUMNS : (j + 1) * COLUMNS], target)
                         continue
                     buffer = sC[g, j % buffers]
                     tw.hopper.bulk_wait(buffers - 1)  # the store before the last has left its buffer
@@ -98,7 +100,7 @@ def cluster_gemm(A, B, C, *, mma, stages, buffers, blocks, group, cluster):
                     tw.copy(acc[:, j * COLUMNS : (j + 1) * COLUMNS], buffer)
                     tw.hopper.fence_async()
                     tw.role_barrier(1 + g, threads=mma.threads)
-                    tw.hopper.tma_store(buffer, C, (m + g * rows, n + j * COLUMNS))
+                    tw.hopper.tma_store(buffer, target)
                     tw.hopper.bulk_commit()
             tw.hopper.bulk_wait(0)
     tw.hopper.cluster_barrier()  # no block ends while another one still arrives at its barriers

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import pairwise
 
@@ -12,9 +12,11 @@ from tilewright.ir.builder import make
 from tilewright.ir.copies import Copy, is_bulk, is_bulk_load
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.op import Block, Op
-from tilewright.ir.ops import Barrier
+from tilewright.ir.ops import Barrier, Reshape
 from tilewright.ir.types import BarrierType, Value
-from tilewright.symbolic.expr import add, mod, mul
+from tilewright.symbolic.expr import add, all_of, less, mod, mul
+from tilewright.symbolic.rebuilding import substitute
+from tilewright.views.view import View
 
 Change = Callable[[Op], tuple[Op, ...]]
 
@@ -61,7 +63,7 @@ def asynchronous_changes(op: Op) -> Iterator[tuple[str, Change]]:
                     yield f"bytes {by:+}", changed(expect_bytes=op.expect_bytes + by)
         case Copy(engine="bulk"):
             yield "removed", lambda op: ()
-            for dim in range(len(op.at)):
+            for dim in range(op.ends[0].buffer.tensor.view.rank):
                 for by in (8, -8):
                     yield f"coordinate {dim} {by:+}", _moved(dim, by)
             if is_bulk_load(op):
@@ -143,8 +145,29 @@ def _turned_stage(op: Op) -> tuple[Op, ...]:
     return (replace(op, stage=mod(add(op.stage, 1), kind.stages)),)
 
 
+@dataclass(frozen=True)
+class Moved:
+    """A transform that gives one view."""
+
+    view: View
+
+    def apply(self, view: View) -> View:
+        """See `Transform.apply`."""
+        return self.view
+
+
 def _moved(dim: int, by: int) -> Change:
-    def change(op: Op) -> tuple[Op, ...]:
-        return (replace(op, at=tuple(add(i, by) if d == dim else i for d, i in enumerate(op.at))),)
+    """The box begins elsewhere along a dimension of its tensor, at whose edges it is cut."""
+
+    def change(op: Copy) -> tuple[Op, ...]:
+        side, _ = op.ends
+        view, whole = side.tensor.view, side.buffer.tensor.view
+        index = tuple(add(i, by) if d == dim else i for d, i in enumerate(view.behind))
+        places = dict(zip(whole.coords, index, strict=True))
+        inside = (all_of(less(-1, i), less(i, n)) for i, n in zip(index, whole.shape, strict=True))
+        moved = replace(view, offset=substitute(whole.offset, places), valid=all_of(*inside), index=index)
+        value = Value(f"{side.name}_moved", replace(side.tensor, view=moved), side.buffer)
+        end = {"source" if side is op.source else "target": value}
+        return Reshape(value, side.buffer, Moved(moved), location=op.location), replace(op, **end)
 
     return change

@@ -34,7 +34,7 @@ def pairs(X, Y, *, wrong=""):
             tw.hopper.arrive(full[s], expect_bytes=size.get(wrong, TILE_BYTES))
             half = held[s].tile((ROWS // 2, 64), (rank, 0))
             everyone = () if wrong == "to one block" else 0
-            tw.hopper.tma_load(X, (t * ROWS + rank * ROWS // 2, 0), half, full[s], multicast=everyone)
+            tw.hopper.tma_load(X.tile((ROWS // 2, 64), (t * 2 + rank, 0)), half, full[s], multicast=everyone)
         if wrong == "waits for its last stages instead":
             for i in tw.unroll(2):
                 tw.hopper.wait(empty[(tiles + i) % 2], 1 - (tiles + i) // 2 % 2)

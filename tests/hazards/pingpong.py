@@ -36,8 +36,8 @@ def pingpong_gemm(A, B, C, *, tile, mma, stages, blocks, ordered):
                 stage = tw.let(step % stages)
                 tw.hopper.wait(empty[stage], 1 - step // stages % 2)
                 tw.hopper.arrive(full[stage], expect_bytes=(tile_m + tile_n) * tile_k * A.dtype.bytes)
-                tw.hopper.tma_load(A, (index // tiles_n * tile_m, k * tile_k), sA[stage], full[stage])
-                tw.hopper.tma_load(B, (index % tiles_n * tile_n, k * tile_k), sB[stage], full[stage])
+                tw.hopper.tma_load(A.tile((tile_m, tile_k), (index // tiles_n, k)), sA[stage], full[stage])
+                tw.hopper.tma_load(B.tile((tile_n, tile_k), (index % tiles_n, k)), sB[stage], full[stage])
 
     for w in tw.unroll(2):
         with tw.role(warps=WARPS, registers=232):
@@ -63,7 +63,7 @@ def pingpong_gemm(A, B, C, *, tile, mma, stages, blocks, ordered):
                 tw.hopper.fence_async()
                 tw.role_barrier(1 + w, threads=mma.threads)
                 for j in tw.unroll(tile_n // COLUMNS):
-                    row, column = index // tiles_n * tile_m, index % tiles_n * tile_n
-                    tw.hopper.tma_store(sC[w, j], C, (row, column + j * COLUMNS))
+                    place = (index // tiles_n, index % tiles_n * (tile_n // COLUMNS) + j)
+                    tw.hopper.tma_store(sC[w, j], C.tile((tile_m, COLUMNS), place))
                 tw.hopper.bulk_commit()
             tw.hopper.bulk_wait(0)

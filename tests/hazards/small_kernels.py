@@ -56,7 +56,7 @@ def build(program: Small) -> Kernel:
                 return [async_ops.Wait(barriers[barrier], stage, parity)]
             case ("load", tensor, barrier, stage):
                 full = {"barrier": barriers[barrier], "stage": stage, "completion": "barrier"}
-                load = ops.Copy(source, tensors[tensor], engine="bulk", **full, at=(0,))
+                load = ops.Copy(source, tensors[tensor], engine="bulk", **full)
                 return [ops.WarpBarrier(), load]
             case ("meet", number):
                 return [async_ops.RoleBarrier(number, MEET * LANES)]

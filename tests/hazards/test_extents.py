@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.windows import window
 
 import tilewright as tw
 from tilewright.errors import LayoutError, TraceError
@@ -138,10 +139,10 @@ def in_the_background(X, Y, stage, chunk):
     tw.barrier()
     with tw.role(warps=1):
         tw.hopper.arrive(full[0], expect_bytes=2 * 8 * 64 * X.dtype.bytes)
-        tw.hopper.tma_load(X, (0, 8 * chunk), held[stage], full[0])
-        tw.hopper.tma_load(X, (8, 0), behind[0], full[0])
+        tw.hopper.tma_load(window(X, (8, 64), (0, 8 * chunk)), held[stage], full[0])
+        tw.hopper.tma_load(X.tile((8, 64), (1, 0)), behind[0], full[0])
         tw.hopper.wait(full[0], 0)
-        tw.hopper.tma_store(held[stage], Y, (0, 0))
+        tw.hopper.tma_store(held[stage], Y.tile((8, 64), (0, 0)))
         tw.hopper.bulk_commit()
         tw.hopper.bulk_wait(0)
 

@@ -43,7 +43,7 @@ def ring(X, Y, *, changed, fence):
             if fence == "issuer":
                 tw.hopper.fence_async()
             tw.hopper.arrive(full[0], expect_bytes=BOX_BYTES)
-            tw.hopper.tma_load(X, (t * 8, 0), held, full[0])
+            tw.hopper.tma_load(X.tile((8, 64), (t, 0)), held, full[0])
     with tw.role(warps=2):
         for t in tw.range(tw.ceil_div(X.shape[0], 8)):
             tw.hopper.wait(full[0], t % 2)
@@ -77,7 +77,7 @@ def own_reader(X, Y, *, barrier):
     with tw.role(warps=1):
         for t in tw.range(tw.ceil_div(X.shape[0], 8)):
             tw.hopper.arrive(full[0], expect_bytes=BOX_BYTES)
-            tw.hopper.tma_load(X, (t * 8, 0), held, full[0])
+            tw.hopper.tma_load(X.tile((8, 64), (t, 0)), held, full[0])
             tw.hopper.wait(full[0], t % 2)
             with tw.when(t >= 0):
                 if barrier == "one lane":
@@ -104,7 +104,7 @@ def stored(X, Y, *, fence):
         tw.role_barrier(1, 64)
         if fence == "after":
             tw.hopper.fence_async()
-        tw.hopper.tma_store(held, Y, (0, 0))
+        tw.hopper.tma_store(held, Y.tile((8, 64), (0, 0)))
         tw.hopper.bulk_commit()
         tw.hopper.bulk_wait()
 
@@ -128,7 +128,7 @@ def through_global(X, Y, *, fence, after):
         tw.hopper.fence_async(fence)
     with tw.role(warps=1):
         tw.hopper.arrive(full[0], expect_bytes=BOX_BYTES)
-        tw.hopper.tma_load(Y, (0, 0), held, full[0])
+        tw.hopper.tma_load(Y.tile((8, 64), (0, 0)), held, full[0])
         tw.hopper.wait(full[0], 0)
 
 
@@ -149,7 +149,7 @@ def test_a_fence_of_global_memory_is_none_of_shared_memory() -> None:
             tw.copy(X.tile((8, 64), (0, 0)), held, threads=(8, 8))
             tw.hopper.fence_async("global")
             tw.role_barrier(1, 64)
-            tw.hopper.tma_store(held, Y, (0, 0))
+            tw.hopper.tma_store(held, Y.tile((8, 64), (0, 0)))
             tw.hopper.bulk_commit()
             tw.hopper.bulk_wait()
 

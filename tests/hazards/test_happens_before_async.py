@@ -52,12 +52,12 @@ def build(program: list[Step]) -> tuple[Kernel, dict[int, int]]:
             case ("load",):
                 arrival = async_ops.Arrive(full, at, ELEMS * 4)
                 ends = {"barrier": full, "stage": at, "completion": "barrier"}
-                made = [arrival, ops.Copy(source, tile, engine="bulk", **ends, at=(0,))]
+                made = [arrival, ops.Copy(source, tile, engine="bulk", **ends)]
                 loads.append(at)
             case ("wait for the load",) if loads:
                 made = [async_ops.Wait(full, loads[-1], 0)]
             case ("store",):
-                made = [ops.Copy(tile, out, engine="bulk", completion="group", at=(0,))]
+                made = [ops.Copy(tile, out, engine="bulk", completion="group")]
             case ("bulk_wait", pending):
                 made = [async_ops.BulkWait(pending)]
             case ("tell", each):

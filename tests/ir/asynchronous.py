@@ -47,14 +47,16 @@ def wait(A, n):
 
 def tma_load(A, n):
     full = tw.hopper.mbarrier(1, arrivals=1)
-    tw.hopper.tma_load(A, (n * 8, 0), tw.shared((64, 64), A.dtype, swizzle=128), full[0])
+    tw.hopper.tma_load(A.tile((64, 64), (n, 0)), tw.shared((64, 64), A.dtype, swizzle=128), full[0])
     tw.block_index((2, 4))
     tw.hopper.cluster_index((2, 4))
-    tw.hopper.tma_load(A, (n * 8, 0), tw.shared((64, 64), A.dtype, swizzle=128), full[0], multicast=1)
+    tw.hopper.tma_load(
+        A.tile((64, 64), (n, 0)), tw.shared((64, 64), A.dtype, swizzle=128), full[0], multicast=1
+    )
 
 
 def tma_store(A, n):
-    tw.hopper.tma_store(tw.shared((64, 64), A.dtype, swizzle=128), A, (0, n * 64))
+    tw.hopper.tma_store(tw.shared((64, 64), A.dtype, swizzle=128), A.tile((64, 64), (0, n)))
 
 
 def bulk_commit(A, n):

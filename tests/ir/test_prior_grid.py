@@ -66,8 +66,8 @@ def test_bulk_copies_count() -> None:
     def author(A, B):
         sA = tw.shared((64, 64), A.dtype, swizzle=128)
         full = tw.hopper.mbarrier(1, arrivals=1)
-        tw.hopper.tma_load(A, (0, 0), sA, full[0])
-        tw.hopper.tma_store(sA, B, (0, 0))
+        tw.hopper.tma_load(A.tile((64, 64), (0, 0)), sA, full[0])
+        tw.hopper.tma_store(sA, B.tile((64, 64), (0, 0)))
         tw.hopper.prior_grid_wait()
 
     assert [message.split(" before")[0] for message in messages(author)] == [

@@ -33,7 +33,7 @@ def trace(call: Any, shape: Any = (2, 4), grid: Any = (4, 4)) -> Kernel:
 
 
 def load(**named):
-    return lambda A, held, full, at: tw.hopper.tma_load(A, (0, 0), held, full[0], **named)
+    return lambda A, held, full, at: tw.hopper.tma_load(A.tile((8, 64), (0, 0)), held, full[0], **named)
 
 
 def arrive(**named):
@@ -91,7 +91,7 @@ def test_a_cluster_of_one_block_is_no_cluster() -> None:
     def call(A, held, full, at):
         assert at == (0, 0)
         tw.hopper.cluster_barrier()
-        tw.hopper.tma_load(A, (0, 0), held, full[0], multicast=(0, 1))
+        tw.hopper.tma_load(A.tile((8, 64), (0, 0)), held, full[0], multicast=(0, 1))
         tw.hopper.arrive(full[0], block=(0, 0))
 
     kernel = trace(call, (1, 1), 4)
@@ -157,7 +157,7 @@ def test_the_grid_has_the_axes_of_the_cluster() -> None:
 def test_a_parsed_kernel_is_verified_again() -> None:
     def call(A, held, full, at):
         tw.hopper.cluster_barrier()
-        tw.hopper.tma_load(A, (0, 0), held, full[0], multicast=0)
+        tw.hopper.tma_load(A.tile((8, 64), (0, 0)), held, full[0], multicast=0)
         tw.hopper.arrive(full[0], block=1)
 
     lines = tw.ir.print_kernel(trace(call)).splitlines()

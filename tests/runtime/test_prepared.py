@@ -40,9 +40,9 @@ def move_box(A, B):
     full = tw.hopper.mbarrier(1, arrivals=1)
     tw.barrier()
     tw.hopper.arrive(full[0], expect_bytes=64 * 64 * A.dtype.bytes)
-    tw.hopper.tma_load(A, (0, 0), staged, full[0])
+    tw.hopper.tma_load(A.tile((64, 64), (0, 0)), staged, full[0])
     tw.hopper.wait(full[0], 0)
-    tw.hopper.tma_store(staged, B, (0, 0))
+    tw.hopper.tma_store(staged, B.tile((64, 64), (0, 0)))
     tw.hopper.bulk_commit()
     tw.hopper.bulk_wait()
 

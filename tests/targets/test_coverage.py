@@ -35,8 +35,8 @@ def every_asynchronous_operation(A, B, C, *, mma):
     tw.hopper.cluster_barrier()
     with tw.role(warps=4):
         tw.hopper.arrive(full[0], expect_bytes=2 * 64 * 64 * A.dtype.bytes)
-        tw.hopper.tma_load(A, (block * 64, 0), sA, full[0])
-        tw.hopper.tma_load(B, (0, 0), sB, full[0])
+        tw.hopper.tma_load(A.tile((64, 64), (block, 0)), sA, full[0])
+        tw.hopper.tma_load(B.tile((64, 64), (0, 0)), sB, full[0])
     with tw.role(warps=4):
         acc = tw.accumulator(mma)
         tw.hopper.wait(full[0], 0)
@@ -47,7 +47,7 @@ def every_asynchronous_operation(A, B, C, *, mma):
         tw.copy(acc, sC)
         tw.hopper.fence_async()
         tw.role_barrier(1, 128)
-        tw.hopper.tma_store(sC, C, (block * 64, 0))
+        tw.hopper.tma_store(sC, C.tile((64, 64), (block, 0)))
         tw.hopper.bulk_commit()
         tw.hopper.bulk_wait()
         tw.hopper.launch_dependents()

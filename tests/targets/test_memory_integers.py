@@ -173,7 +173,7 @@ def boxes(X, tiles, Y):
     tw.barrier()
     with tw.role(warps=1):
         tw.hopper.arrive(full[0], expect_bytes=64 * 128)
-        tw.hopper.tma_load(X, (tw.index(tiles[t], 0) * 64, 0), sX, full[0])
+        tw.hopper.tma_load(X.tile((64, 64), (tw.index(tiles[t], 0), 0)), sX, full[0])
     with tw.role(warps=4):
         tw.hopper.wait(full[0], 0)
         with tw.when(tw.index(tiles[t]) < 100):

@@ -65,7 +65,6 @@ class Copy(Op):
         barrier: a transaction barrier.
         stage: which of its stages.
         reduction: None, or ``target = reduction(target, source)`` for each element by itself.
-        at: of a bulk copy, the coordinate in the tensor of the box's first element.
         matrices: of the matrix engine, who names which row; None before a target has chosen.
         multicast: of a bulk copy, axes of the cluster: every block that differs from this one only along them
             gets the box, at the same place of its own ``target``, and the bytes count at its own barrier.
@@ -83,7 +82,6 @@ class Copy(Op):
     barrier: Value | None = None
     stage: Int = 0
     reduction: str | None = None
-    at: tuple[Int, ...] = ()
     matrices: Matrices | None = None
     multicast: tuple[int, ...] = ()
 
@@ -103,6 +101,11 @@ class Copy(Op):
     def way(self) -> Way:
         """From where to where."""
         return place_of(self.source), place_of(self.target)
+
+    @property
+    def ends(self) -> tuple[Value, Value]:
+        """Of a bulk copy, the end in global memory and that in shared memory."""
+        return (self.source, self.target) if self.verb == BULK_VERBS[0] else (self.target, self.source)
 
     @property
     def spread(self) -> Distribution:

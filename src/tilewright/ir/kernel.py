@@ -100,14 +100,23 @@ class TensorMap:
     Args:
         name: its name in generated text.
         tensor: the parameter whose address, extents and strides it holds.
-        box: extents of the box, in the tensor's order of dimensions.
+        box: how many elements of each dimension the box reaches over.
         dtype: element type.
+        order: the tensor's dimensions as the box lies in shared memory, from the slowest to the fastest.
+        steps: every how many-th element of each dimension it takes.
     """
 
     name: str
     tensor: str
     box: tuple[int, ...]
     dtype: DType
+    order: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    @property
+    def key(self) -> tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+        """What tells it from others: the tensor, and the form of the box."""
+        return self.tensor, self.box, self.order, self.steps
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from tilewright.errors import Violation
-from tilewright.ir.async_legality import verify_mma_async, verify_role, verify_tma
+from tilewright.ir.async_legality import verify_mma_async, verify_role
 from tilewright.ir.async_ops import MmaAsync, Role
+from tilewright.ir.bulk_legality import verify_bulk_copy
 from tilewright.ir.copies import ENGINES, Copy
 from tilewright.ir.elementwise_legality import verify_elementwise, verify_fill, verify_fragment
 from tilewright.ir.legality import verify_async_copy, verify_copy, verify_matrix_copy, verify_mma
@@ -46,7 +47,7 @@ BY_ENGINE: Mapping[str, Callable[[Copy], Iterator[Violation]]] = {
     "direct": verify_copy,
     "matrix": verify_matrix_copy,
     "async": verify_async_copy,
-    "bulk": verify_tma,
+    "bulk": verify_bulk_copy,
 }
 """The rules of copies, by who moves the tile."""
 

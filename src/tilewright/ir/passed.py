@@ -30,5 +30,5 @@ def _accessed_otherwise(kernel: Kernel) -> set[Value]:
     found: set[Value] = set()
     for op in kernel.walk():
         if not is_bulk(op):
-            found.update(value.buffer for value in op.operands)
+            found.update(value.buffer for value in (*op.read, *op.written))
     return found

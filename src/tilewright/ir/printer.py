@@ -62,7 +62,8 @@ class _Printer:
         for member in kernel.cluster:
             head.append(f"{member.sym.name} = cluster({member.axis}, {member.extent})")
         for made in kernel.tensor_maps:
-            head.append(f"{made.name} = tensor_map({made.tensor!r}, {made.box}, {made.dtype})")
+            form = f"{made.box}, {made.dtype}, {made.order}, {made.steps}"
+            head.append(f"{made.name} = tensor_map({made.tensor!r}, {form})")
         for guard in kernel.guards:
             named = "".join(f", {self.show(value)}" for value in guard.values)
             head.append(f"guard({format_cond(guard.condition)}, {guard.message!r}{named})")

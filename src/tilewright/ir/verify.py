@@ -170,7 +170,7 @@ def used_symbols(kernel: Kernel) -> set[Sym]:
         found |= op_symbols(op)
         for value in op.operands:
             # A tensor map holds the sizes of the array that TMA moves.
-            by_map = is_bulk(op) and value.name in mapped
+            by_map = is_bulk(op) and value.buffer.name in mapped
             if isinstance(value.type, TensorType) and op.read + op.written and not by_map:
                 found |= _symbols(value.type.view) | _symbols(value.type.block)
     for axis in kernel.grid:

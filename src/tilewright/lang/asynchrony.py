@@ -13,7 +13,7 @@ from tilewright.ir.mma import TiledMma
 from tilewright.ir.types import BarrierType, Value
 from tilewright.lang.clusters import other_block, shared_axes
 from tilewright.lang.control import Region
-from tilewright.lang.scalars import Index, as_tuple, unwrap
+from tilewright.lang.scalars import Index, unwrap
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Fragment, Tensor, constant
 from tilewright.lang.tracer import current
@@ -136,21 +136,20 @@ def arrive(
 @verb
 def tma_load(
     source: Tensor,
-    at: Sequence[Index],
     target: Tensor,
     barrier: BarrierStage,
     *,
     multicast: int | Sequence[int] = (),
 ) -> None:
-    """Copy the box of ``target``'s shape at element ``at`` of ``source`` to shared memory, in the background.
+    """``target = source``, a box of a tensor parameter to shared memory, by TMA in the background.
 
-    Elements outside of the source become 0.  The box's bytes count for the barrier's present phase.
+    Elements outside of the tensor become 0.  The box's bytes count for the barrier's present phase.
 
     Args:
-        source: a tensor parameter.
-        at: the box's first element.
-        target: a swizzled tile in shared memory; of fewer dimensions, if the box has extent 1 in the leading
-            ones of the source.
+        source: a tile of a tensor parameter, or another view of one (a slice, permuted, padded, of an im2col
+            view the part under one tap) that is a box of it, cut at its edges alone: what else it is that TMA
+            cannot walk is said before anything is compiled.
+        target: a tile in shared memory, of the same shape, in rows of 128 bytes under ``swizzle=128``.
         barrier: one stage of `mbarrier`.
         multicast: axes of the cluster; all blocks that differ from this one only along them get the box too,
             at the same place of their shared memory, and its bytes count at their own barriers.
@@ -163,24 +162,21 @@ def tma_load(
         completion="barrier",
         barrier=barrier.value,
         stage=barrier.stage,
-        at=tuple(unwrap(i) for i in as_tuple(at)),
         multicast=shared_axes(multicast),
     )
 
 
 @verb
-def tma_store(source: Tensor, target: Tensor, at: Sequence[Index]) -> None:
-    """Copy a box of shared memory to element ``at`` of ``target``, in the background; edges clip it.
+def tma_store(source: Tensor, target: Tensor) -> None:
+    """``target = source``, a tile in shared memory to a box of a tensor, by TMA in the background.
 
     Args:
-        source: a swizzled tile in shared memory.
-        target: a tensor parameter whose rows are multiples of 16 bytes: hardware stores units of 16 bytes,
-            and would overwrite what follows other rows.
-        at: the box's first element; not before the tensor.
+        source: a tile in shared memory, in rows of 128 bytes under ``swizzle=128``.
+        target: as the source of `tma_load`; it begins nowhere before the tensor, whose rows are multiples of
+            16 bytes: hardware stores units of 16 bytes, and would overwrite what follows other rows.
     """
-    place = tuple(unwrap(i) for i in as_tuple(at))
     ends = {"source": source.value, "target": target.value}
-    current().emit(Copy, **ends, engine="bulk", completion="group", at=place)
+    current().emit(Copy, **ends, engine="bulk", completion="group")
 
 
 @verb
@@ -222,7 +218,7 @@ def fence_async(memory: str = "shared") -> None:
         ...         tw.copy(X.tile((8, 64), (0, 0)), held, threads=(8, 4))
         ...         tw.hopper.fence_async()
         ...         tw.warp_barrier()
-        ...         tw.hopper.tma_store(held, Y, (0, 0))
+        ...         tw.hopper.tma_store(held, Y.tile((8, 64), (0, 0)))
         ...         tw.hopper.bulk_commit()
         ...         tw.hopper.bulk_wait()
         >>> x = np.ones((8, 64), np.float16)

@@ -145,6 +145,7 @@ def _substitute_view(view: View, symbols: Mapping[Sym, Int]) -> View:
         substitute(view.offset, mapping),
         substitute(view.elems, symbols),
         substitute(view.valid, mapping),
+        None if view.index is None else tuple(substitute(i, mapping) for i in view.index),
     )
 
 

@@ -46,15 +46,16 @@ class TensorMaps:
         kind = "UINT8" if size == 1 else _FORMATS.get(self._map.dtype.name)
         if kind is None:
             raise LaunchError(f"TMA moves no {self._map.dtype}")
-        shape, outer = self._shape, self._strides[:-1]
+        order = self._map.order
+        shape, outer = [self._shape[dim] for dim in order], [self._strides[dim] for dim in order[:-1]]
         if 0 in shape:
             # Nothing of it is ever copied; the driver wants a map all the same.
-            shape, outer, address = (1,) * rank, (16 // size,) * (rank - 1), 16
+            shape, outer, address = [1] * rank, [16 // size] * (rank - 1), 16
         # TMA counts dimensions from the innermost, whose stride is 1 and not named.
         extents = [driver.cuuint64_t(n) for n in reversed(shape)]
         strides = [driver.cuuint64_t(stride * size) for stride in reversed(outer)]
-        box = [driver.cuuint32_t(n) for n in reversed(self._map.box)]
-        steps = [driver.cuuint32_t(1)] * rank
+        box = [driver.cuuint32_t(n) for n in (self._map.box[dim] for dim in reversed(order))]
+        steps = [driver.cuuint32_t(self._map.steps[dim]) for dim in reversed(order)]
 
         def choice(group: str, name: str) -> Any:
             return getattr(getattr(driver, f"CUtensorMap{group}"), f"CU_TENSOR_MAP_{name}")

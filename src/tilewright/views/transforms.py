@@ -7,7 +7,7 @@ tensor surface then know it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from tilewright.calls import layouts
@@ -392,7 +392,7 @@ class Swizzle:
                 f"buffer's {view.elems} are no known multiple; nearest: {nearest} "
                 f"(elems={nearest} where it is allocated)"
             )
-        return View(view.shape, self.offset(view.offset), view.elems, view.valid)
+        return replace(view, offset=self.offset(view.offset))
 
 
 TRANSFORMS: tuple[type, ...] = (

@@ -54,6 +54,7 @@ class View(Shown):
         offset: element offset, over ``coordinates(shape)``.
         elems: number of elements the offsets may reach: the cosize of the buffer.
         valid: whether the element at a coordinate exists.
+        index: of a view of a view of a tensor, the coordinates in that tensor; None: they are its own.
 
     Example:
         >>> view = View.strided((4, 8), (8, 1))
@@ -65,6 +66,7 @@ class View(Shown):
     offset: Int
     elems: Int
     valid: Cond = TRUE
+    index: tuple[Int, ...] | None = None
 
     @staticmethod
     @layouts
@@ -111,6 +113,11 @@ class View(Shown):
         """Whether every extent is a plain integer."""
         return all(isinstance(extent, int) for extent in self.shape)
 
+    @property
+    def behind(self) -> tuple[Int, ...]:
+        """The coordinates in the tensor that it is a view of, written in its own."""
+        return self.coords if self.index is None else self.index
+
     @layouts
     def map(self, shape: Sequence[Int], old: Sequence[Int], valid: Cond = TRUE) -> View:
         """The view over ``shape`` whose element is this view's element at coordinates ``old``.
@@ -124,7 +131,9 @@ class View(Shown):
         # The symbols of old and new coordinates share names, so substitute through all at once.
         mapping = dict(zip(self.coords, old, strict=True))
         both = all_of(substitute(self.valid, mapping), valid)
-        return View(tuple(shape), substitute(self.offset, mapping), self.elems, both)
+        behind = tuple(substitute(i, mapping) for i in self.behind)
+        index = None if behind == coordinates(shape) else behind
+        return View(tuple(shape), substitute(self.offset, mapping), self.elems, both, index)
 
     @layouts
     def at(self, index: Sequence[Place]) -> Any:

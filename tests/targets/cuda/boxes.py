@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.movers.random_movers import Array, Placed
+from tests.windows import window
 
 import tilewright as tw
 from tilewright.ir.kernel import Kernel
@@ -33,6 +34,12 @@ def first_elements(tensor, rows, before):
     return number, at
 
 
+def box_at(tensor, shape, at):
+    """The box of a shape at an element; of extent 1 in the dimensions that the shape lacks."""
+    outer = len(at) - len(shape)
+    return window(tensor, (1,) * outer + tuple(shape), at)[(0,) * outer]
+
+
 def load_boxes(X, Z, *, rows, before):
     """Z[box] = X at the box, and 0 outside of X."""
     number, at = first_elements(X, rows, before)
@@ -40,7 +47,7 @@ def load_boxes(X, Z, *, rows, before):
     full = tw.hopper.mbarrier(1, arrivals=1)
     tw.barrier()
     tw.hopper.arrive(full[0], expect_bytes=rows * ROW_BYTES)
-    tw.hopper.tma_load(X, at, held, full[0])
+    tw.hopper.tma_load(box_at(X, held.shape, at), held, full[0])
     tw.hopper.wait(full[0], 0)
     tw.copy(held, Z[number].tile(held.shape, (0, 0)), threads=(min(rows, 32), 8))
 
@@ -52,7 +59,7 @@ def store_boxes(Y, Z, *, rows):
     tw.copy(Z[number].tile(held.shape, (0, 0)), held, threads=(min(rows, 32), 8))
     tw.hopper.fence_async()
     tw.barrier()
-    tw.hopper.tma_store(held, Y, at)
+    tw.hopper.tma_store(held, box_at(Y, held.shape, at))
     tw.hopper.bulk_commit()
     tw.hopper.bulk_wait(0)
 

@@ -20,10 +20,10 @@ def majors_gemm(A, B, C, *, mma, panels, along):
     for X, rows, number, letter in ((A, tile_m, m, "m"), (B, tile_n, n, "n")):
         if letter in along:
             held = tw.shared((rows // WIDTH, depth, WIDTH), X.dtype, swizzle=128, name=f"s{letter}")
-            sides.append((X, held, held.permute(0, 2, 1).merge(0), number * rows, True))
+            sides.append((X, held, held.permute(0, 2, 1).merge(0), number * (rows // WIDTH), True))
         else:
             held = tw.shared((panels, rows, WIDTH), X.dtype, swizzle=128, name=f"s{letter}")
-            sides.append((X, held, held.permute(1, 0, 2).merge(1), number * rows, False))
+            sides.append((X, held, held.permute(1, 0, 2).merge(1), number, False))
     full = tw.hopper.mbarrier(1, arrivals=1)
     tw.barrier()
     acc = tw.accumulator(mma)
@@ -32,8 +32,8 @@ def majors_gemm(A, B, C, *, mma, panels, along):
         tw.hopper.arrive(full[0], expect_bytes=(tile_m + tile_n) * depth * A.dtype.bytes)
         for X, held, _, first, is_along in sides:
             for p in tw.unroll(held.shape[0]):
-                at = (k * depth, first + p * WIDTH) if is_along else (first, k * depth + p * WIDTH)
-                tw.hopper.tma_load(X, at, held[p], full[0])
+                at = (k, first + p) if is_along else (first, k * panels + p)
+                tw.hopper.tma_load(X.tile(held.shape[1:], at), held[p], full[0])
         tw.hopper.wait(full[0], k % 2)
         tw.hopper.mma_fence()
         tw.hopper.mma_async(sides[0][2], sides[1][2], acc)

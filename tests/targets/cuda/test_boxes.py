@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.windows import window
 
 import tilewright as tw
 from tilewright.errors import LegalityError
@@ -49,7 +50,7 @@ def test_stores_of_rows_that_end_within_16_bytes_are_refused(name: str) -> None:
         found
     )
     assert f"tw.copy from shared memory, or an extent that is a multiple of {case.unit}" in str(found)
-    assert "tw.hopper.tma_store(held, Y, at)" in str(found)
+    assert "tw.hopper.tma_store(held, box_at(Y, held.shape, at))" in str(found)
     with pytest.raises(LegalityError, match="whole units of 16 bytes"):
         case.is_right(store_boxes, "reference")
 
@@ -74,7 +75,10 @@ def refusal(shape: tuple[int, ...], names: str, rows: int = 8, **wrong: Any) -> 
     def kernel(X):
         held = tw.shared((rows, 64), X.dtype, swizzle=128)
         full = tw.hopper.mbarrier(1, arrivals=1)
-        tw.hopper.tma_load(X, [0] * len(shape), wrong.get("held", lambda held: held)(held), full[0])
+        held = wrong.get("held", lambda held: held)(held)
+        inner = X[(0,) * (len(shape) - 2)]
+        box = inner.tile(held.shape[-len(inner.shape) :], (0,) * len(inner.shape))
+        tw.hopper.tma_load(box, held if len(shape) > 1 else held[0], full[0])
 
     x = np.ndarray(shape, np.float16, np.zeros(1 << 16, np.uint8), 0, wrong.get("strides"))
     with pytest.raises(LegalityError) as refused:
@@ -91,7 +95,8 @@ def test_boxes_begin_at_multiples_of_16_bytes(element: tw.DType) -> None:
     def load(X, *, start):
         held = tw.shared((8, columns), X.dtype, swizzle=128)
         full = tw.hopper.mbarrier(1, arrivals=1)
-        tw.hopper.tma_load(X, (0, tw.block_index(3) * columns + start), held, full[0])
+        box = window(X, held.shape, (0, tw.block_index(3) * columns + start))
+        tw.hopper.tma_load(box, held, full[0])
 
     for start in (0, unit, -unit, 3 * unit):
         assert not verify.violations(tw.kernel(X="M N")(load).bind(start=start).trace(x))
@@ -107,7 +112,7 @@ def test_stores_begin_nowhere_before_the_tensor() -> None:
 
     def store(Y, *, start):
         held = tw.shared((8, 64), Y.dtype, swizzle=128)
-        tw.hopper.tma_store(held, Y, (tw.block_index(3) + start, 0))
+        tw.hopper.tma_store(held, window(Y, held.shape, (tw.block_index(3) + start, 0)))
         tw.hopper.bulk_commit()
         tw.hopper.bulk_wait(0)
 
@@ -131,8 +136,10 @@ def test_refusals_name_the_nearest_legal_choice() -> None:
     said = refusal((4, 8, 64), "A B C", strides=(1024 + 2, 128, 2))
     assert "not of 16 bytes" in said
     assert "pad the rows to a multiple of 8 elements" in said
-    assert "the last dimension of X has stride X_stride2" in refusal(
+    assert "rows of the tile lie along dimension 2 of X, which has stride X_stride2" in refusal(
         (4, 8, 64), "A B C", strides=(4096, 512, 4)
     )
     said = refusal((4, 64, 64), "A B C", 256, held=lambda held: held.permute(1, 0))
+    assert "rows of the tile lie along dimension 1 of X, which has stride" in said
+    said = refusal((4, 64, 64), "A B C", held=lambda held: held[:, :32])
     assert "is not laid out in rows of 128 bytes" in said

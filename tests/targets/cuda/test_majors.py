@@ -76,14 +76,17 @@ def test_atoms_that_end_inside_of_a_row_are_refused() -> None:
 @tw.kernel(A="B1 B2 B3 B4 B5 B6")
 def a_box_of_six(A):
     full = tw.hopper.mbarrier(1, arrivals=1)
-    tw.hopper.tma_load(A, (0,) * 6, tw.shared((64, 64), A.dtype, swizzle=128), full[0])
+    tw.hopper.tma_load(
+        A[0, 0, 0, 0].tile((64, 64), (0, 0)), tw.shared((64, 64), A.dtype, swizzle=128), full[0]
+    )
 
 
 @tw.kernel(A="P M K")
 def a_box_of_three(A):
     full = tw.hopper.mbarrier(1, arrivals=1)
     columns = 128 // A.dtype.bytes
-    tw.hopper.tma_load(A, (0, 0, 0), tw.shared((64, columns), A.dtype, swizzle=128), full[0])
+    held = tw.shared((64, columns), A.dtype, swizzle=128)
+    tw.hopper.tma_load(A[0].tile(held.shape, (0, 0)), held, full[0])
 
 
 def test_what_tma_copies() -> None:

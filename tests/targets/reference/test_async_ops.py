@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests.windows import window
 
 import tilewright as tw
 from tilewright.dtypes import dtype
@@ -159,7 +160,7 @@ def load_box(X, Y, *, at, columns):
     tw.barrier()
     with tw.role(warps=1):
         tw.hopper.arrive(full[0], expect_bytes=64 * columns * X.dtype.bytes)
-        tw.hopper.tma_load(X, at, held, full[0])
+        tw.hopper.tma_load(window(X, held.shape, at), held, full[0])
     with tw.role(warps=1):
         tw.hopper.wait(full[0], 0)
         tw.copy(held, Y.tile((64, columns), (0, 0)), threads=(32, 1))
@@ -195,7 +196,7 @@ def store_box(X, Y, *, at):
         tw.copy(X.tile((64, 64), (0, 0)), held, threads=(64, 1))
         tw.hopper.fence_async()
         tw.role_barrier(1, 64)
-        tw.hopper.tma_store(held, Y, at)
+        tw.hopper.tma_store(held, window(Y, held.shape, at))
         tw.hopper.bulk_commit()
         tw.hopper.bulk_wait()
 
@@ -232,7 +233,7 @@ def two_buffers(X, Y):
             tw.copy(X.tile((8, 64), (t, 0)), held[t % 2], threads=(8, 4))
             tw.hopper.fence_async()
             tw.warp_barrier()
-            tw.hopper.tma_store(held[t % 2], Y, (t * 8, 0))
+            tw.hopper.tma_store(held[t % 2], Y.tile((8, 64), (t, 0)))
             tw.hopper.bulk_commit()
         tw.hopper.bulk_wait(0)
 
@@ -254,7 +255,7 @@ def rereleased(X, Y, *, tiles):
         for t in tw.range(tiles):
             tw.hopper.wait(empty[0], 1 - t % 2)
             tw.hopper.arrive(full[0], expect_bytes=1024)
-            tw.hopper.tma_load(X, (t * 8, 0), held, full[0])
+            tw.hopper.tma_load(X.tile((8, 64), (t, 0)), held, full[0])
     with tw.role(warps=2):
         for t in tw.range(tiles):
             tw.hopper.wait(full[0], t % 2)

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from tilewright.ir import async_ops as ops
-from tilewright.ir.async_legality import SPAN_BYTES, SwizzledRows, swizzled_rows
+from tilewright.ir.async_legality import SwizzledRows, swizzled_rows
+from tilewright.ir.bulk_legality import known_box
 from tilewright.ir.clusters import needs_cluster_scope, sharing
 from tilewright.ir.copies import Copy, is_bulk_load
 from tilewright.ir.kernel import layout_shared
-from tilewright.ir.op import Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.expr import add, mul
 from tilewright.symbolic.nodes import Int, Sym
@@ -24,6 +24,7 @@ from tilewright.targets.simt.copies import when
 from tilewright.targets.simt.dialect import SHARED_MEMORY, THREAD
 from tilewright.targets.simt.emitter import Scope, SimtEmitter
 from tilewright.targets.statements import Arm, Branch, Code, Do, call, code, joined, named
+from tilewright.views.boxes import ROW_BYTES
 
 TID = named(THREAD)
 FIRST_THREAD = code("{} == 0", TID)
@@ -130,13 +131,13 @@ def _tma_load(emitter: SimtEmitter, op: Copy) -> None:
     """``cp.async.bulk.tensor`` into shared memory, completing on the barrier; of several blocks by a mask."""
     assert op.barrier is not None, "the verifier asks for one"
     place = _barrier(emitter, op.barrier, op.stage)
-    places = [_map(emitter, op, op.source, op.target), _address(emitter, op.target), place]
+    places = [_map(emitter, op), _address(emitter, op.target), place]
     function, how = "tma_load", "by TMA"
     if op.multicast:
         function, how = "tma_load_multicast", f"by TMA, to all blocks along {_axes(op.multicast)}"
         places.append(_mask(emitter, op.multicast))
     emitter.comment(op, f"{op.source} -> {op.target}, {how}")
-    _by_first_thread(emitter, call(f"{function}_{len(op.at)}d", *places, *_coordinates(emitter, op.at)))
+    _walk_box(emitter, op, function, places)
 
 
 def _axes(axes: tuple[int, ...]) -> str:
@@ -152,17 +153,18 @@ def _mask(emitter: SimtEmitter, axes: tuple[int, ...]) -> Code:
 def _tma_store(emitter: SimtEmitter, op: Copy) -> None:
     """``cp.async.bulk.tensor`` out of shared memory."""
     emitter.comment(op, f"{op.source} -> {op.target}, by TMA")
-    places = [_map(emitter, op, op.target, op.source), _address(emitter, op.source)]
-    _by_first_thread(emitter, call(f"tma_store_{len(op.at)}d", *places, *_coordinates(emitter, op.at)))
+    _walk_box(emitter, op, "tma_store", [_map(emitter, op), _address(emitter, op.source)])
 
 
-def _map(emitter: SimtEmitter, op: Op, tensor: Value, tile: Value) -> Code:
-    return code("&{}", named(map_of(emitter.kernel, tensor, tile).name))
+def _walk_box(emitter: SimtEmitter, op: Copy, function: str, places: list[Code]) -> None:
+    """The first thread names where the box begins, the fastest dimension first."""
+    box = known_box(op)
+    starts = [emitter.spell(box.starts[dim]) for dim in reversed(box.order)]
+    _by_first_thread(emitter, call(f"{function}_{len(starts)}d", *places, *starts))
 
 
-def _coordinates(emitter: SimtEmitter, at: tuple[Int, ...]) -> list[Code]:
-    """TMA counts dimensions from the innermost."""
-    return [emitter.spell(i) for i in reversed(at)]
+def _map(emitter: SimtEmitter, op: Copy) -> Code:
+    return code("&{}", named(map_of(emitter.kernel, op).name))
 
 
 def _address(emitter: SimtEmitter, tile: Value, step: Int = 0) -> Code:
@@ -228,12 +230,12 @@ class _Operand:
 
     def rows(self, number: Int) -> Int:
         """Elements from the first row to the ``number``-th group of ``unit`` rows."""
-        width = SPAN_BYTES // self.value.dtype.bytes
+        width = ROW_BYTES // self.value.dtype.bytes
         return mul(number, self.unit * width if self.lies.along else self.unit // width * self.lies.elems)
 
     def deeper(self, step: Int) -> Int:
         """Elements from the first k to that of the ``step``-th instruction."""
-        width = SPAN_BYTES // self.value.dtype.bytes
+        width = ROW_BYTES // self.value.dtype.bytes
         if not self.lies.along:
             return mul(step, self.depth * width)
         if not self.lies.elems:

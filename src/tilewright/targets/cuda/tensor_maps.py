@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TypeAlias
 
-from tilewright.ir.copies import is_bulk, is_bulk_load
+from tilewright.ir.bulk_legality import known_box
+from tilewright.ir.copies import Copy, is_bulk
 from tilewright.ir.kernel import Kernel, TensorMap
-from tilewright.ir.types import Value
+
+Key: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 def derive_tensor_maps(kernel: Kernel) -> Kernel:
-    """Add a tensor map for every pair of a tensor and a box that TMA copies."""
-    maps: dict[tuple[str, tuple[int, ...]], TensorMap] = {}
+    """Add a tensor map for every tensor and form of a box that bulk copies walk."""
+    maps: dict[Key, TensorMap] = {}
     for op in kernel.walk():
-        if not is_bulk(op):
+        if not is_bulk(op) or (key := _key(op)) in maps:
             continue
-        tensor, tile = (op.source, op.target) if is_bulk_load(op) else (op.target, op.source)
-        key = (tensor.name, box_of(tensor, tile))
-        if key not in maps:
-            same = sum(1 for name, _ in maps if name == tensor.name)
-            name = f"{tensor.name}_map" + (f"_{same}" if same else "")
-            maps[key] = TensorMap(name, tensor.name, key[1], tensor.dtype)
+        tensor, box, order, steps = key
+        same = sum(1 for known in maps if known[0] == tensor)
+        name = f"{tensor}_map" + (f"_{same}" if same else "")
+        maps[key] = TensorMap(name, tensor, box, op.source.dtype, order, steps)
     return replace(kernel, tensor_maps=tuple(maps.values())) if maps else kernel
 
 
-def box_of(tensor: Value, tile: Value) -> tuple[int, ...]:
-    """The box of a tensor that a shared tile takes: 1 in the leading dimensions that the tile lacks."""
-    shape = tuple(int(extent) for extent in tile.tensor.shape if isinstance(extent, int))
-    return (1,) * (tensor.tensor.view.rank - len(shape)) + shape
+def map_of(kernel: Kernel, op: Copy) -> TensorMap:
+    """The map of a bulk copy."""
+    return next(made for made in kernel.tensor_maps if made.key == _key(op))
 
 
-def map_of(kernel: Kernel, tensor: Value, tile: Value) -> TensorMap:
-    """The map of a tensor and a box."""
-    box = box_of(tensor, tile)
-    return next(m for m in kernel.tensor_maps if (m.tensor, m.box) == (tensor.name, box))
+def _key(op: Copy) -> Key:
+    box = known_box(op)
+    return op.ends[0].buffer.name, box.spans, box.order, box.steps

@@ -136,30 +136,36 @@ class Footprints:
         return self._boxes[key]
 
 
+def whole(value: Value, env: Mapping[Sym, int]) -> tuple[Array, Array]:
+    """All of a view: element offsets, and which elements exist, in the view and in the tensor behind it."""
+    view, tensor = value.tensor.view, value.buffer.tensor
+    shape = [int(evaluate(extent, env)) for extent in view.shape]
+    grids = np.indices(shape, sparse=True)
+    mapping: dict[Sym, Any] = {**env, **dict(zip(view.coords, grids, strict=True))}
+    exists = np.broadcast_to(np.asarray(evaluate(view.valid, mapping), bool), shape).copy()
+    for place, extent in zip(view.behind, tensor.shape, strict=True):
+        at = np.asarray(evaluate(place, mapping))
+        exists &= (at >= 0) & (at < evaluate(extent, env))
+    return _offsets(value, env, grids), exists
+
+
 def box_at(
-    value: Value,
-    at: Sequence[int],
-    shape: Sequence[int],
-    env: Mapping[Sym, int],
-    extents: Sequence[int] | None = None,
+    value: Value, at: Sequence[int], shape: Sequence[int], env: Mapping[Sym, int], extents: Sequence[int]
 ) -> tuple[Array, Array]:
-    """A box of a tensor, as TMA sees it: element offsets, and which elements exist.
+    """A box of a tensor: element offsets, and which elements exist.
 
     Args:
         value: the tensor.
         at: coordinates of the box's first element; may lie outside, also before the tensor.
-        shape: extents of the box; 1 in the leading dimensions that it lacks.
+        shape: extents of the box.
         env: the value of every symbol.
-        extents: up to where elements exist; default: those of the tensor.
+        extents: up to where elements exist.
     """
-    box = (1,) * (len(at) - len(shape)) + tuple(shape)
-    grids = [start + grid for start, grid in zip(at, np.indices(box, sparse=True), strict=True)]
-    if extents is None:
-        extents = [int(evaluate(extent, env)) for extent in value.tensor.view.shape]
-    exists = np.ones(box, bool)
+    grids = [start + grid for start, grid in zip(at, np.indices(shape, sparse=True), strict=True)]
+    exists = np.ones(shape, bool)
     for grid, extent in zip(grids, extents, strict=True):
         exists &= (grid >= 0) & (grid < extent)
-    return _offsets(value, env, grids).reshape(shape), exists.reshape(shape)
+    return _offsets(value, env, grids), exists
 
 
 def _offsets(value: Value, env: Mapping[Sym, int], grids: Sequence[Array]) -> Array:

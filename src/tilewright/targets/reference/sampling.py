@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 
 from tilewright.ir.async_ops import Arrive, Peer, Wait
-from tilewright.ir.copies import Copy, is_bulk
+from tilewright.ir.copies import Copy
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import For, Gather, If, Let, ReadIndex, Reshape, SetVariable, Variable
 from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.symbolic.expr import add, all_of, expand, less, mul
-from tilewright.symbolic.nodes import Add, And, Cond, Int, Less, Not, Or, Sym
+from tilewright.symbolic.nodes import Add, And, Int, Less, Not, Or, Sym
 from tilewright.symbolic.ranges import bounds
 from tilewright.symbolic.rebuilding import evaluate, substitute, symbols
 from tilewright.targets.reference.extents import own_spans
@@ -104,9 +104,6 @@ def _decisive(kernel: Kernel) -> Iterator[Any]:
                 yield from (op.stage, op.parity)
             case Copy(engine="bulk", completion="barrier"):
                 yield op.stage
-                yield _box(op.at, op.source, op.target)
-            case Copy(engine="bulk"):
-                yield _box(op.at, op.target, op.source)
             case Reshape():
                 for _, span in own_spans(op):
                     yield all_of(less(-1, span.low), less(add(span.high, -1), span.extent))
@@ -130,10 +127,7 @@ def _places(kernel: Kernel) -> Iterable[list[Int]]:
             if value.tensor.memory is not Memory.GLOBAL:
                 continue
             view = value.tensor.view
-            if is_bulk(op):
-                at = dict(zip(view.coords[-len(op.at) :], op.at, strict=True))
-                found.setdefault(value.buffer, []).append(substitute(view.offset, at))
-            elif value not in seen:
+            if value not in seen:
                 seen.add(value)
                 found.setdefault(value.buffer, []).append(view.offset)
     return found.values()
@@ -151,18 +145,6 @@ def _apart(places: Sequence[Int], known: Mapping[Sym, Array], env: Mapping[Sym, 
             return [known[sym] for each in places for sym in symbols(each) & known.keys()]
         own.append(shift[0])
     return [shift - own[0] for shift in own[1:]]
-
-
-def _box(at: Sequence[Int], tensor: Value, box: Value) -> Cond:
-    """Whether a box lies inside of a tensor."""
-    shape = tensor.tensor.view.shape
-    sides: Sequence[Int] = (*(1,) * (len(at) - box.tensor.view.rank), *box.tensor.view.shape)
-    parts = (
-        part
-        for place, side, extent in zip(at, sides, shape, strict=True)
-        for part in (less(-1, place), less(add(place, side, -1), extent))
-    )
-    return all_of(*parts)
 
 
 def _traits(what: Any, known: Mapping[Sym, Array], env: Mapping[Sym, int]) -> list[Array]:

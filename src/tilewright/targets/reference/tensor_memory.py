@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tilewright.ir.bulk_legality import box_of
 from tilewright.ir.copies import Copy, is_bulk_store
 from tilewright.ir.op import Op
 from tilewright.ir.types import Value
@@ -18,11 +19,12 @@ from tilewright.targets.reference import edges
 from tilewright.targets.reference.agents import Agent, Proxy, Scope
 from tilewright.targets.reference.barriers import Load, TransactionBarrier
 from tilewright.targets.reference.findings import Kind
-from tilewright.targets.reference.footprint import box_at
+from tilewright.targets.reference.footprint import box_at, whole
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.memory import Buffer, poison
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.state import BlockState, BulkStore, Warp
+from tilewright.views.boxes import Box
 
 ALIGNMENT = 1024
 """Bytes that the address of a swizzled box in shared memory must be a multiple of: 8 rows of 128."""
@@ -34,7 +36,7 @@ STORE_BYTES = 16
 def load_box(
     machine: Machine, warp: Warp, op: Copy, targets: Sequence[tuple[BlockState, TransactionBarrier]]
 ) -> None:
-    """Begin ``target[i] = source[at + i]``, whose bytes count for the barrier's present phase.
+    """Begin ``target = source``, whose bytes count for the barrier's present phase.
 
     Args:
         machine: the machine.
@@ -43,7 +45,7 @@ def load_box(
         targets: the blocks whose ``target`` is written, each with its barrier.
     """
     tile = machine.footprints.box(op.target, warp.env)
-    at, exists = box_at(op.source, [warp.int(i) for i in op.at], tile.shape, warp.env)
+    at, exists = whole(op.source, warp.env)
     source = warp.block.buffers[op.source.buffer]
     for block, barrier in targets:
         name = "TMA load" + ("" if block is warp.block else f" into block {block.index}")
@@ -100,18 +102,19 @@ def _load_into(
 
 
 def store_box(machine: Machine, warp: Warp, op: Copy) -> None:
-    """Begin ``target[at + i] = source[i]`` where the target has elements."""
+    """Begin ``target = source`` where the target has elements."""
     tile = machine.footprints.box(op.source, warp.env)
-    starts = [warp.int(i) for i in op.at]
-    at, exists = box_at(op.target, starts, tile.shape, warp.env)
-    if machine.check and min(starts) < 0:
+    at, exists = whole(op.target, warp.env)
+    box = box_of(op)
+    starts = [warp.int(start) for start in box.starts] if isinstance(box, Box) else []
+    if machine.check and min(starts, default=0) < 0:
         reason = (
             f"a store by TMA begins at ({', '.join(map(str, starts))}), before the tensor; a GPU stops there"
         )
         machine.checker.waiting(Kind.OUT_OF_BOUNDS, warp.agent, op, None, reason, "store")
     source, target = (warp.block.buffers[value.buffer] for value in (op.source, op.target))
-    if machine.check:
-        _find_row_ends(machine, warp, op, target, tile.shape)
+    if machine.check and isinstance(box, Box):
+        _find_row_ends(machine, warp, op, target, box)
     moved = exists & _usable(machine, warp.stores, op, op.source, source, tile)
     if machine.check:
         _keep_within(
@@ -123,20 +126,20 @@ def store_box(machine: Machine, warp: Warp, op: Copy) -> None:
     warp.bulk.append(BulkStore(warp.stores.time, op, source, tile[moved], target, at[moved]))
 
 
-def _find_row_ends(machine: Machine, warp: Warp, op: Copy, target: Buffer, box: Sequence[int]) -> None:
+def _find_row_ends(machine: Machine, warp: Warp, op: Copy, target: Buffer, box: Box) -> None:
     """Find what a store would overwrite behind the rows of its target: it writes whole units, as on an H200.
 
     Legality refuses such a target; a kernel that runs without it is found here.  Nothing is written there.
     """
+    array, row = op.target.buffer, box.inner
     unit = STORE_BYTES // op.target.dtype.bytes
-    *outer, extent = (int(evaluate(size, warp.env)) for size in op.target.tensor.view.shape)
-    starts = [warp.int(i) for i in op.at]
-    behind = min(-(-extent // unit) * unit, starts[-1] + box[-1]) - extent
-    if behind <= 0 or starts[-1] >= extent:
+    extents = [int(evaluate(size, warp.env)) for size in array.tensor.view.shape]
+    starts, sides, extent = [warp.int(start) for start in box.starts], list(box.sides), extents[row]
+    behind = min(-(-extent // unit) * unit, starts[row] + sides[row]) - extent
+    if behind <= 0 or starts[row] >= extent:
         return
-    at, exists = box_at(
-        op.target, [*starts[:-1], extent], (*box[:-1], behind), warp.env, (*outer, extent + behind)
-    )
+    starts[row], sides[row], extents[row] = extent, behind, extent + behind
+    at, exists = box_at(array, starts, sides, warp.env, extents)
     reason = (
         f"a store by TMA writes whole units of {STORE_BYTES} bytes: rows of {extent} elements end within "
         f"one, and the {behind} elements behind each are overwritten; use tw.copy, or an extent that is a "

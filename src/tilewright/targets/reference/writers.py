@@ -9,13 +9,12 @@ from typing import Any, cast
 
 import numpy as np
 
-from tilewright.ir.copies import is_bulk_store, is_by_threads
+from tilewright.ir.copies import Copy
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, For, If, Let, Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
-from tilewright.targets.reference.footprint import box_at
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.sampling import all_blocks, block_symbols
 
@@ -136,14 +135,9 @@ def _touches(block: Block, arrays: frozenset[Value], writes: bool) -> bool:
 
 def _elements(op: Op, value: Value, env: Mapping[Sym, int]) -> Array:
     """Offsets of the elements that an operation touches of a tensor in global memory."""
-    if is_bulk_store(op) and value is op.target:
-        at = [int(evaluate(place, env)) for place in op.at]
-        sides = [int(evaluate(side, env)) for side in op.source.tensor.view.shape]
-        offsets, exists = box_at(value, at, sides, env)
-        return cast(Array, offsets[exists])
     view = value.tensor.view
     shape = [extent for extent in view.shape if isinstance(extent, int)]
-    if not is_by_threads(op) or len(shape) < view.rank:
+    if not isinstance(op, Copy) or len(shape) < view.rank:
         raise UnknownError
     mapping: dict[Sym, Any] = {**env, **dict(zip(view.coords, np.indices(shape, sparse=True), strict=True))}
     offsets = np.broadcast_to(np.asarray(evaluate(view.offset, mapping), np.int64), shape)

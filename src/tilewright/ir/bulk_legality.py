@@ -1,0 +1,157 @@
+"""The legality rules of bulk copies: a box of a tensor, and a tile in shared memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tilewright.arch import BULK
+from tilewright.errors import Violation
+from tilewright.ir.copies import Copy
+from tilewright.ir.types import Memory, Value
+from tilewright.symbolic.ranges import bounds, divisor
+from tilewright.views.boxes import ROW_BYTES, Box, NoBox, find_box, swizzled_order
+from tilewright.views.questions import stride
+
+TMA_DTYPES = ("f16", "bf16", "f32", "f64", "i32")
+"""Types of more than 8 bits that bulk copies move."""
+
+MOST_STEP = 8
+"""Between two elements of a box in one dimension."""
+
+UNIT_BYTES = BULK.unit_bytes
+"""What strides and starts of boxes are multiples of, and what a store writes as a whole."""
+
+
+def box_of(op: Copy) -> Box | NoBox:
+    """The box of the tensor in global memory that a bulk copy walks, or why there is none."""
+    tensor, tile = op.ends
+    order = swizzled_order(tile.tensor.view, tile.dtype.bytes)
+    if order is None:
+        shape, columns = tile.tensor.shape, ROW_BYTES // tile.dtype.bytes
+        return NoBox(
+            f"{tile} of shape {shape} is not laid out in rows of 128 bytes under the 128-byte swizzle",
+            f"tw.shared((..., rows, {columns}), {tile.dtype}, swizzle=128)",
+        )
+    return find_box(tensor.tensor.view, tensor.buffer.tensor.shape, order)
+
+
+def known_box(op: Copy) -> Box:
+    """The box of a bulk copy that breaks no rule."""
+    box = box_of(op)
+    assert isinstance(box, Box), "the verifier refuses others"
+    return box
+
+
+def verify_bulk_copy(op: Copy) -> Iterator[Violation]:
+    """The rules of bulk copies."""
+    tensor, tile = op.ends
+    if not tensor.is_tensor or tensor.tensor.memory is not Memory.GLOBAL:
+        yield op.violation(
+            "tma", f"{tensor} does not lie in global memory", "a tensor parameter, or a view of one"
+        )
+        return
+    if not tile.is_tensor or tile.tensor.memory is not Memory.SHARED:
+        yield op.violation("tma", f"{tile} does not lie in shared memory", "a tw.shared tensor")
+        return
+    kind = tensor.dtype
+    if kind != tile.dtype:
+        text = f"{tensor} is {kind}, {tile} is {tile.dtype}; TMA converts nothing"
+        yield op.violation("dtype", text, str(kind))
+    if kind.bytes > 1 and kind.name not in TMA_DTYPES:
+        yield op.violation("dtype", f"TMA moves no {kind}", f"{', '.join(TMA_DTYPES)}, or types of 8 bits")
+    if op.other != 0:
+        yield op.violation("other", f"TMA reads 0 outside of {tensor}, not {op.other}", "tw.copy")
+    if tensor.tensor.shape != tile.tensor.shape:
+        text = f"copy between {tensor} of shape {tensor.tensor.shape} and {tile} of shape {tile.tensor.shape}"
+        yield op.violation("shape", text, f"a tile of shape {tile.tensor.shape} of {tensor.buffer}")
+        return
+    yield from _verify_array(op, tensor.buffer)
+    box = box_of(op)
+    if isinstance(box, NoBox):
+        yield op.violation("tma", box.reason.replace("{tensor}", str(tensor.buffer)), box.nearest)
+        return
+    yield from _verify_sides(op, tensor.buffer, box)
+    yield from _verify_starts(op, tensor.buffer, box)
+    yield from _verify_strides(op, tensor.buffer, box)
+    if op.way == ("shared", "global"):
+        yield from _verify_store(op, tensor.buffer, box)
+
+
+def _verify_array(op: Copy, array: Value) -> Iterator[Violation]:
+    rank = array.tensor.view.rank
+    if rank == 1:
+        what = f"{array} has 1 dimension; TMA copies boxes of rows, of tensors of 2 to {BULK.rank}"
+        yield op.violation("tma", what, "pass it with a first dimension of 1, or use tw.copy")
+    elif rank > BULK.rank:
+        most = f"{BULK.rank} dimensions"
+        yield op.violation("tma", f"{array} has {rank} dimensions; TMA copies of at most {most}", most)
+    if array.tensor.align < UNIT_BYTES:
+        text = f"{array} is aligned to {array.tensor.align} bytes; TMA needs {UNIT_BYTES}"
+        yield op.violation("alignment", text)
+
+
+def _verify_sides(op: Copy, array: Value, box: Box) -> Iterator[Violation]:
+    for dim, (side, step, span) in enumerate(zip(box.sides, box.steps, box.spans, strict=True)):
+        if step > 1 and (dim == box.inner or step > MOST_STEP or op.way[0] == "shared"):
+            text = f"the box takes every {step}th element of dimension {dim} of {array}"
+            nearest = f"steps of up to {MOST_STEP} along other dimensions than the contiguous one, in loads"
+            yield op.violation("tma", text, f"{nearest}; or tw.copy")
+        elif span > BULK.extent:
+            text = (
+                f"the box reaches over {span} elements of dimension {dim} of {array}; at most {BULK.extent}"
+            )
+            yield op.violation("tma", text, f"tiles of {BULK.extent // step} of its {side}")
+
+
+def _verify_starts(op: Copy, array: Value, box: Box) -> Iterator[Violation]:
+    """Where a box may begin: elsewhere an H200 stopped with an illegal instruction."""
+    unit, start = UNIT_BYTES // array.dtype.bytes, box.starts[box.inner]
+    if divisor(start) % unit:
+        yield op.violation(
+            "tma",
+            f"the box begins at {start} along dimension {box.inner} of {array}, which is no known multiple "
+            f"of {unit} {array.dtype}, {UNIT_BYTES} bytes",
+            f"a multiple of {unit}, or tw.copy",
+        )
+
+
+def _verify_strides(op: Copy, array: Value, box: Box) -> Iterator[Violation]:
+    unit, kind = UNIT_BYTES // array.dtype.bytes, array.dtype
+    for dim in box.order:
+        step = stride(array.tensor.view, dim)
+        assert step is not None, "arrays have strides"
+        if dim == box.inner and step != 1:
+            text = f"rows of the tile lie along dimension {dim} of {array}, which has stride {step}"
+            yield op.violation("tma", text, "rows along the dimension of unit stride, or tw.copy")
+        elif dim != box.inner and step == 0:
+            yield op.violation("tma", f"stride 0 of dimension {dim} of {array}", "tw.copy")
+        elif dim != box.inner and divisor(step) % unit:
+            yield op.violation(
+                "tma",
+                f"stride {step} of dimension {dim} of {array} is a multiple of {divisor(step)} {kind}, not "
+                f"of {UNIT_BYTES} bytes",
+                f"pad the rows to a multiple of {unit} elements, or use tw.copy",
+            )
+
+
+def _verify_store(op: Copy, array: Value, box: Box) -> Iterator[Violation]:
+    """Where rows that are stored may begin and end: an H200 stored whole units of 16 bytes.
+
+    What lay between a row's last element and the end of its unit was overwritten; a box that began before the
+    tensor stopped the GPU.  Loads are cut exactly.
+    """
+    unit, extent = UNIT_BYTES // array.dtype.bytes, array.tensor.shape[box.inner]
+    for dim, start in enumerate(box.starts):
+        if bounds(start)[1] < 0:  # what only the launch knows is found by the reference
+            text = (
+                f"a store by TMA begins at {start} along dimension {dim} of {array}, before its first element"
+            )
+            yield op.violation("tma", text, "a start of 0 or more, or tw.copy")
+    if divisor(extent) % unit:
+        yield op.violation(
+            "tma",
+            f"dimension {box.inner} of {array} has {extent} elements, a multiple of {divisor(extent)} "
+            f"{array.dtype}, not of {UNIT_BYTES} bytes: a store by TMA writes whole units of {UNIT_BYTES} "
+            "bytes, and would overwrite what follows each row",
+            f"tw.copy from shared memory, or an extent that is a multiple of {unit}",
+        )
