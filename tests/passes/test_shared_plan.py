@@ -165,7 +165,7 @@ def then_a_box(fence: bool, box_first: bool = False) -> Callable[..., Any]:
         tw.barrier()
         with tw.role(warps=1):
             tw.hopper.arrive(full[0], expect_bytes=BYTES)
-            tw.hopper.tma_load(X, (0, 0), second, full[0])
+            tw.hopper.tma_load(X.tile(TILE, at), second, full[0])
         tw.hopper.wait(full[0], 0)
         tw.copy(second, Z.tile(TILE, at), threads=64)
         if box_first:

@@ -52,8 +52,8 @@ def background_product(A, B, C, *, mma, depth, from_registers):
     acc = tw.accumulator(mma)
     for k in tw.range(tw.ceil_div(A.shape[1], depth)):
         tw.hopper.arrive(full[0], expect_bytes=(tile_m + tile_n) * depth * A.dtype.bytes)
-        tw.hopper.tma_load(A, (m * tile_m, k * depth), sA, full[0])
-        tw.hopper.tma_load(B, (n * tile_n, k * depth), sB, full[0])
+        tw.hopper.tma_load(A.tile((tile_m, depth), (m, k)), sA, full[0])
+        tw.hopper.tma_load(B.tile((tile_n, depth), (n, k)), sB, full[0])
         tw.hopper.wait(full[0], k % 2)
         left = tw.load(sA, tw.operand_a(mma, depth)) if from_registers else sA
         tw.hopper.mma_fence()

@@ -94,6 +94,9 @@ def find_box(view: View, extents: tuple[Int, ...], order: tuple[int, ...]) -> Bo
     """
     if not view.is_static:
         return NoBox(f"its shape {view.shape} is known at launch only", "a tile of a static shape")
+    if any(elements(part) for part in (*view.behind, view.valid)):
+        text = "rows whose numbers lie in memory lie anywhere in {tensor}"
+        return NoBox(text, "tw.index(...) of one of them, or tw.copy")
     walk = _walk(view, order)
     starts: list[Int] = []
     sides, steps = [1] * len(extents), [1] * len(extents)
@@ -220,12 +223,8 @@ def swizzled_order(view: View, element_bytes: int) -> tuple[int, ...] | None:
     """
     shape = tuple(extent for extent in view.shape if isinstance(extent, int))
     base = substitute(view.offset, dict.fromkeys(view.coords, 0))
-    if (
-        len(shape) < view.rank
-        or not shape
-        or elements(view.offset)
-        or divisor(base) * element_bytes % (8 * ROW_BYTES)
-    ):
+    is_whole = len(shape) == view.rank > 0 and not elements(view.offset)
+    if not is_whole or divisor(base) * element_bytes % (8 * ROW_BYTES):
         return None
     outer: dict[Sym, int] = dict.fromkeys(symbols(view.offset) - set(view.coords), 0)
     at = np.indices(shape, sparse=True)

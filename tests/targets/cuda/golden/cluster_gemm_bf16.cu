@@ -201,9 +201,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           // clusters.py:65: full waits for 49152 bytes
           if (tid == 0) {
             mbarrier_arrive_expect(full + stage, 49152);
-            // clusters.py:68: A -> part_a, by TMA
+            // clusters.py:70: from_a -> part_a, by TMA
             tma_load_2d(&A_map, sA + 8192*stage, full + stage, 64*k, 256*m + 128*row);
-            // clusters.py:69: B -> part_b, by TMA, to all blocks along axis 0
+            // clusters.py:71: from_b -> part_b, by TMA, to all blocks along axis 0
             tma_load_multicast_2d(&B_map, sB + 16384*stage + 8192*row, full + stage, 0x3, 64*k,
                 256*n + 128*row);
           }
@@ -211,7 +211,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
       }
     }
   }
-  // clusters.py:72: warps 4 to 7
+  // clusters.py:74: warps 4 to 7
   else if (tid < 256) {
     set_registers_up<232>();
     const int tid = threadIdx.x - 128;
@@ -221,26 +221,26 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
       const int rows_1 = min_int((M / 256) - band_1, 8);
       const int m_1 = (((66*turn_1 + first) % (8*(N / 256))) % rows_1) + band_1;
       const int n_1 = ((66*turn_1 + first) % (8*(N / 256))) / rows_1;
-      // clusters.py:75: acc: f32 64x256, 128 per thread
+      // clusters.py:77: acc: f32 64x256, 128 per thread
       float acc[128] = {};
       const int k_1_end = K / 64;
       for (int k_1 = 0; k_1 < k_1_end; ++k_1) {
         const int step_1 = (K / 64)*turn_1 + k_1;
         const int stage_1 = step_1 % 4;
-        // clusters.py:79: wait for full
+        // clusters.py:81: wait for full
         mbarrier_wait(full + stage_1, (step_1 / 4) % 2);
-        // clusters.py:80: registers are ready
+        // clusters.py:82: registers are ready
         mma_fence();
-        // clusters.py:81: acc += sA_slice_1 * sB_slice_1, by wgmma.m64n256k16.f32.bf16
+        // clusters.py:83: acc += sA_slice_1 * sB_slice_1, by wgmma.m64n256k16.f32.bf16
         {
           const descriptor_t a = descriptor(sA + 8192*stage_1);
           const descriptor_t b = descriptor(sB + 16384*stage_1);
           #pragma unroll
           for (int i = 0; i < 4; ++i) wgmma_m64n256k16_bf16(acc, a + 2*i, b + 2*i);
         }
-        // clusters.py:82: close the group of MMAs
+        // clusters.py:84: close the group of MMAs
         mma_commit();
-        // clusters.py:83: wait until at most 1 groups of MMAs are unfinished
+        // clusters.py:85: wait until at most 1 groups of MMAs are unfinished
         mma_wait<1>();
         if (0 < k_1) {
           // clusters.py:54: each warp arrives at empty
@@ -251,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           if (tid % 32 == 0) mbarrier_arrive_at(empty + (step_1 + 3) % 4, (row + 1) % 2);
         }
       }
-      // clusters.py:86: wait until at most 0 groups of MMAs are unfinished
+      // clusters.py:88: wait until at most 0 groups of MMAs are unfinished
       mma_wait<0>();
       if (0 < K / 64) {
         // clusters.py:54: each warp arrives at empty
@@ -261,15 +261,15 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
         __syncwarp();
         if (tid % 32 == 0) mbarrier_arrive_at(empty + 3, (row + 1) % 2);
       }
-      // clusters.py:96: wait until at most 1 groups of stores read shared memory
+      // clusters.py:98: wait until at most 1 groups of stores read shared memory
       if (tid == 0) bulk_wait<1>();
-      // clusters.py:97: barrier 1 of 128 threads
+      // clusters.py:99: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // clusters.py:98: part = acc[0:64, 0:64]
+      // clusters.py:100: part = acc[0:64, 0:64]
       float part[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part[i] = acc[i];
-      // clusters.py:98: part -> buffer, 4 matrices at a time
+      // clusters.py:100: part -> buffer, 4 matrices at a time
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -282,25 +282,25 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:99: let TMA and the tensor cores see shared memory
+      // clusters.py:101: let TMA and the tensor cores see shared memory
       fence_async();
-      // clusters.py:100: barrier 1 of 128 threads
+      // clusters.py:102: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // clusters.py:101: buffer -> C, by TMA
+      // clusters.py:103: buffer -> target, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC, 256*n_1, 256*m_1 + 128*row);
-        // clusters.py:102: close the group of stores
+        // clusters.py:104: close the group of stores
         bulk_commit();
-        // clusters.py:96: wait until at most 1 groups of stores read shared memory
+        // clusters.py:98: wait until at most 1 groups of stores read shared memory
         bulk_wait<1>();
       }
-      // clusters.py:97: barrier 1 of 128 threads
+      // clusters.py:99: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // clusters.py:98: part_1 = acc[0:64, 64:128]
+      // clusters.py:100: part_1 = acc[0:64, 64:128]
       float part_1[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_1[i] = acc[i + 32];
-      // clusters.py:98: part_1 -> buffer_1, 4 matrices at a time
+      // clusters.py:100: part_1 -> buffer_1, 4 matrices at a time
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -313,25 +313,25 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:99: let TMA and the tensor cores see shared memory
+      // clusters.py:101: let TMA and the tensor cores see shared memory
       fence_async();
-      // clusters.py:100: barrier 1 of 128 threads
+      // clusters.py:102: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // clusters.py:101: buffer_1 -> C, by TMA
+      // clusters.py:103: buffer_1 -> target_1, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 4096, 256*n_1 + 64, 256*m_1 + 128*row);
-        // clusters.py:102: close the group of stores
+        // clusters.py:104: close the group of stores
         bulk_commit();
-        // clusters.py:96: wait until at most 1 groups of stores read shared memory
+        // clusters.py:98: wait until at most 1 groups of stores read shared memory
         bulk_wait<1>();
       }
-      // clusters.py:97: barrier 1 of 128 threads
+      // clusters.py:99: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // clusters.py:98: part_2 = acc[0:64, 128:192]
+      // clusters.py:100: part_2 = acc[0:64, 128:192]
       float part_2[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_2[i] = acc[i + 64];
-      // clusters.py:98: part_2 -> buffer_2, 4 matrices at a time
+      // clusters.py:100: part_2 -> buffer_2, 4 matrices at a time
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -344,25 +344,25 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:99: let TMA and the tensor cores see shared memory
+      // clusters.py:101: let TMA and the tensor cores see shared memory
       fence_async();
-      // clusters.py:100: barrier 1 of 128 threads
+      // clusters.py:102: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // clusters.py:101: buffer_2 -> C, by TMA
+      // clusters.py:103: buffer_2 -> target_2, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC, 256*n_1 + 128, 256*m_1 + 128*row);
-        // clusters.py:102: close the group of stores
+        // clusters.py:104: close the group of stores
         bulk_commit();
-        // clusters.py:96: wait until at most 1 groups of stores read shared memory
+        // clusters.py:98: wait until at most 1 groups of stores read shared memory
         bulk_wait<1>();
       }
-      // clusters.py:97: barrier 1 of 128 threads
+      // clusters.py:99: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // clusters.py:98: part_3 = acc[0:64, 192:256]
+      // clusters.py:100: part_3 = acc[0:64, 192:256]
       float part_3[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_3[i] = acc[i + 96];
-      // clusters.py:98: part_3 -> buffer_3, 4 matrices at a time
+      // clusters.py:100: part_3 -> buffer_3, 4 matrices at a time
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -375,21 +375,21 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:99: let TMA and the tensor cores see shared memory
+      // clusters.py:101: let TMA and the tensor cores see shared memory
       fence_async();
-      // clusters.py:100: barrier 1 of 128 threads
+      // clusters.py:102: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // clusters.py:101: buffer_3 -> C, by TMA
+      // clusters.py:103: buffer_3 -> target_3, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 4096, 256*n_1 + 192, 256*m_1 + 128*row);
-        // clusters.py:102: close the group of stores
+        // clusters.py:104: close the group of stores
         bulk_commit();
       }
     }
-    // clusters.py:103: wait until at most 0 groups of stores read shared memory
+    // clusters.py:105: wait until at most 0 groups of stores read shared memory
     if (tid == 0) bulk_wait<0>();
   }
-  // clusters.py:72: warps 8 to 11
+  // clusters.py:74: warps 8 to 11
   else {
     set_registers_up<232>();
     const int tid = threadIdx.x - 256;
@@ -399,26 +399,26 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
       const int rows_2 = min_int((M / 256) - band_2, 8);
       const int m_2 = (((66*turn_2 + first) % (8*(N / 256))) % rows_2) + band_2;
       const int n_2 = ((66*turn_2 + first) % (8*(N / 256))) / rows_2;
-      // clusters.py:75: acc_1: f32 64x256, 128 per thread
+      // clusters.py:77: acc_1: f32 64x256, 128 per thread
       float acc_1[128] = {};
       const int k_2_end = K / 64;
       for (int k_2 = 0; k_2 < k_2_end; ++k_2) {
         const int step_2 = (K / 64)*turn_2 + k_2;
         const int stage_2 = step_2 % 4;
-        // clusters.py:79: wait for full
+        // clusters.py:81: wait for full
         mbarrier_wait(full + stage_2, (step_2 / 4) % 2);
-        // clusters.py:80: registers are ready
+        // clusters.py:82: registers are ready
         mma_fence();
-        // clusters.py:81: acc_1 += sA_slice_2 * sB_slice_2, by wgmma.m64n256k16.f32.bf16
+        // clusters.py:83: acc_1 += sA_slice_2 * sB_slice_2, by wgmma.m64n256k16.f32.bf16
         {
           const descriptor_t a = descriptor(sA + 8192*stage_2 + 4096);
           const descriptor_t b = descriptor(sB + 16384*stage_2);
           #pragma unroll
           for (int i = 0; i < 4; ++i) wgmma_m64n256k16_bf16(acc_1, a + 2*i, b + 2*i);
         }
-        // clusters.py:82: close the group of MMAs
+        // clusters.py:84: close the group of MMAs
         mma_commit();
-        // clusters.py:83: wait until at most 1 groups of MMAs are unfinished
+        // clusters.py:85: wait until at most 1 groups of MMAs are unfinished
         mma_wait<1>();
         if (0 < k_2) {
           // clusters.py:54: each warp arrives at empty
@@ -429,7 +429,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           if (tid % 32 == 0) mbarrier_arrive_at(empty + (step_2 + 3) % 4, (row + 1) % 2);
         }
       }
-      // clusters.py:86: wait until at most 0 groups of MMAs are unfinished
+      // clusters.py:88: wait until at most 0 groups of MMAs are unfinished
       mma_wait<0>();
       if (0 < K / 64) {
         // clusters.py:54: each warp arrives at empty
@@ -439,15 +439,15 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
         __syncwarp();
         if (tid % 32 == 0) mbarrier_arrive_at(empty + 3, (row + 1) % 2);
       }
-      // clusters.py:96: wait until at most 1 groups of stores read shared memory
+      // clusters.py:98: wait until at most 1 groups of stores read shared memory
       if (tid == 0) bulk_wait<1>();
-      // clusters.py:97: barrier 2 of 128 threads
+      // clusters.py:99: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // clusters.py:98: part_4 = acc_1[0:64, 0:64]
+      // clusters.py:100: part_4 = acc_1[0:64, 0:64]
       float part_4[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_4[i] = acc_1[i];
-      // clusters.py:98: part_4 -> buffer_4, 4 matrices at a time
+      // clusters.py:100: part_4 -> buffer_4, 4 matrices at a time
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -460,25 +460,25 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:99: let TMA and the tensor cores see shared memory
+      // clusters.py:101: let TMA and the tensor cores see shared memory
       fence_async();
-      // clusters.py:100: barrier 2 of 128 threads
+      // clusters.py:102: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // clusters.py:101: buffer_4 -> C, by TMA
+      // clusters.py:103: buffer_4 -> target_4, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 8192, 256*n_2, 256*m_2 + 128*row + 64);
-        // clusters.py:102: close the group of stores
+        // clusters.py:104: close the group of stores
         bulk_commit();
-        // clusters.py:96: wait until at most 1 groups of stores read shared memory
+        // clusters.py:98: wait until at most 1 groups of stores read shared memory
         bulk_wait<1>();
       }
-      // clusters.py:97: barrier 2 of 128 threads
+      // clusters.py:99: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // clusters.py:98: part_5 = acc_1[0:64, 64:128]
+      // clusters.py:100: part_5 = acc_1[0:64, 64:128]
       float part_5[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_5[i] = acc_1[i + 32];
-      // clusters.py:98: part_5 -> buffer_5, 4 matrices at a time
+      // clusters.py:100: part_5 -> buffer_5, 4 matrices at a time
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -491,25 +491,25 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:99: let TMA and the tensor cores see shared memory
+      // clusters.py:101: let TMA and the tensor cores see shared memory
       fence_async();
-      // clusters.py:100: barrier 2 of 128 threads
+      // clusters.py:102: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // clusters.py:101: buffer_5 -> C, by TMA
+      // clusters.py:103: buffer_5 -> target_5, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 12288, 256*n_2 + 64, 256*m_2 + 128*row + 64);
-        // clusters.py:102: close the group of stores
+        // clusters.py:104: close the group of stores
         bulk_commit();
-        // clusters.py:96: wait until at most 1 groups of stores read shared memory
+        // clusters.py:98: wait until at most 1 groups of stores read shared memory
         bulk_wait<1>();
       }
-      // clusters.py:97: barrier 2 of 128 threads
+      // clusters.py:99: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // clusters.py:98: part_6 = acc_1[0:64, 128:192]
+      // clusters.py:100: part_6 = acc_1[0:64, 128:192]
       float part_6[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_6[i] = acc_1[i + 64];
-      // clusters.py:98: part_6 -> buffer_6, 4 matrices at a time
+      // clusters.py:100: part_6 -> buffer_6, 4 matrices at a time
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -522,25 +522,25 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:99: let TMA and the tensor cores see shared memory
+      // clusters.py:101: let TMA and the tensor cores see shared memory
       fence_async();
-      // clusters.py:100: barrier 2 of 128 threads
+      // clusters.py:102: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // clusters.py:101: buffer_6 -> C, by TMA
+      // clusters.py:103: buffer_6 -> target_6, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 8192, 256*n_2 + 128, 256*m_2 + 128*row + 64);
-        // clusters.py:102: close the group of stores
+        // clusters.py:104: close the group of stores
         bulk_commit();
-        // clusters.py:96: wait until at most 1 groups of stores read shared memory
+        // clusters.py:98: wait until at most 1 groups of stores read shared memory
         bulk_wait<1>();
       }
-      // clusters.py:97: barrier 2 of 128 threads
+      // clusters.py:99: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // clusters.py:98: part_7 = acc_1[0:64, 192:256]
+      // clusters.py:100: part_7 = acc_1[0:64, 192:256]
       float part_7[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_7[i] = acc_1[i + 96];
-      // clusters.py:98: part_7 -> buffer_7, 4 matrices at a time
+      // clusters.py:100: part_7 -> buffer_7, 4 matrices at a time
       {
         const int row_1 = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -553,20 +553,20 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // clusters.py:99: let TMA and the tensor cores see shared memory
+      // clusters.py:101: let TMA and the tensor cores see shared memory
       fence_async();
-      // clusters.py:100: barrier 2 of 128 threads
+      // clusters.py:102: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // clusters.py:101: buffer_7 -> C, by TMA
+      // clusters.py:103: buffer_7 -> target_7, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 12288, 256*n_2 + 192, 256*m_2 + 128*row + 64);
-        // clusters.py:102: close the group of stores
+        // clusters.py:104: close the group of stores
         bulk_commit();
       }
     }
-    // clusters.py:103: wait until at most 0 groups of stores read shared memory
+    // clusters.py:105: wait until at most 0 groups of stores read shared memory
     if (tid == 0) bulk_wait<0>();
   }
-  // clusters.py:104: barrier of the cluster
+  // clusters.py:106: barrier of the cluster
   cluster_barrier();
 }

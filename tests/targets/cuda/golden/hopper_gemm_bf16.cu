@@ -172,9 +172,9 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
           // 03_hopper_gemm.py:61: full waits for 49152 bytes
           if (tid == 0) {
             mbarrier_arrive_expect(full + stage, 49152);
-            // 03_hopper_gemm.py:62: A -> sA_merged, by TMA
+            // 03_hopper_gemm.py:62: A_tile -> sA_merged, by TMA
             tma_load_2d(&A_map, sA + 8192*stage, full + stage, 64*k, 128*m);
-            // 03_hopper_gemm.py:63: B -> sB_slice, by TMA
+            // 03_hopper_gemm.py:63: B_tile -> sB_slice, by TMA
             tma_load_2d(&B_map, sB + 16384*stage, full + stage, 64*k, 256*n);
           }
         }
@@ -250,7 +250,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       fence_async();
       // 03_hopper_gemm.py:104: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // 03_hopper_gemm.py:105: buffer -> C, by TMA
+      // 03_hopper_gemm.py:105: buffer -> target, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC, 256*n_1, 128*m_1);
         // 03_hopper_gemm.py:106: close the group of stores
@@ -281,7 +281,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       fence_async();
       // 03_hopper_gemm.py:104: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // 03_hopper_gemm.py:105: buffer_1 -> C, by TMA
+      // 03_hopper_gemm.py:105: buffer_1 -> target_1, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 4096, 256*n_1 + 64, 128*m_1);
         // 03_hopper_gemm.py:106: close the group of stores
@@ -312,7 +312,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       fence_async();
       // 03_hopper_gemm.py:104: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // 03_hopper_gemm.py:105: buffer_2 -> C, by TMA
+      // 03_hopper_gemm.py:105: buffer_2 -> target_2, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC, 256*n_1 + 128, 128*m_1);
         // 03_hopper_gemm.py:106: close the group of stores
@@ -343,7 +343,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       fence_async();
       // 03_hopper_gemm.py:104: barrier 1 of 128 threads
       role_barrier<1, 128>();
-      // 03_hopper_gemm.py:105: buffer_3 -> C, by TMA
+      // 03_hopper_gemm.py:105: buffer_3 -> target_3, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 4096, 256*n_1 + 192, 128*m_1);
         // 03_hopper_gemm.py:106: close the group of stores
@@ -422,7 +422,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       fence_async();
       // 03_hopper_gemm.py:104: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // 03_hopper_gemm.py:105: buffer_4 -> C, by TMA
+      // 03_hopper_gemm.py:105: buffer_4 -> target_4, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 8192, 256*n_2, 128*m_2 + 64);
         // 03_hopper_gemm.py:106: close the group of stores
@@ -453,7 +453,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       fence_async();
       // 03_hopper_gemm.py:104: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // 03_hopper_gemm.py:105: buffer_5 -> C, by TMA
+      // 03_hopper_gemm.py:105: buffer_5 -> target_5, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 12288, 256*n_2 + 64, 128*m_2 + 64);
         // 03_hopper_gemm.py:106: close the group of stores
@@ -484,7 +484,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       fence_async();
       // 03_hopper_gemm.py:104: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // 03_hopper_gemm.py:105: buffer_6 -> C, by TMA
+      // 03_hopper_gemm.py:105: buffer_6 -> target_6, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 8192, 256*n_2 + 128, 128*m_2 + 64);
         // 03_hopper_gemm.py:106: close the group of stores
@@ -515,7 +515,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
       fence_async();
       // 03_hopper_gemm.py:104: barrier 2 of 128 threads
       role_barrier<2, 128>();
-      // 03_hopper_gemm.py:105: buffer_7 -> C, by TMA
+      // 03_hopper_gemm.py:105: buffer_7 -> target_7, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 12288, 256*n_2 + 192, 128*m_2 + 64);
         // 03_hopper_gemm.py:106: close the group of stores
