@@ -104,7 +104,7 @@ def hand_over_by_tma(X, Y):
         tw.await_(ready[0], 1)
         tw.hopper.fence_async("global")
         tw.hopper.arrive(full[0], expect_bytes=8 * 64 * Y.dtype.bytes)
-        tw.hopper.tma_load(Y, (0, 0), tile, full[0])
+        tw.hopper.tma_load(Y.tile((8, 64), (0, 0)), tile, full[0])
         tw.hopper.wait(full[0], 0)
         tw.copy(tw.load(tile, spread), Y.tile((8, 64), (1, 0)))
         tw.reset(ready[0])
