@@ -9,9 +9,11 @@ Metadata"; clang, "AMDGPU Support"; the ISA documents of CDNA 3 and RDNA 3.5.
 
 from __future__ import annotations
 
+import tilewright as tw
 from tilewright.arch import Arch, Board, Rates
 from tilewright.errors import Violation
 from tilewright.ir.kernel import Kernel
+from tilewright.ir.mma import MmaAtom
 from tilewright.passes.expand_mma import expand_mma
 from tilewright.passes.pipeline import Pass, run_passes
 from tilewright.passes.quotients import derive_inverses
@@ -21,10 +23,11 @@ from tilewright.targets.listing import Listing
 from tilewright.targets.rules import RuleTable
 from tilewright.targets.simt import prelude
 from tilewright.targets.simt.arithmetic import MATH
-from tilewright.targets.simt.dialect import SimtDialect
+from tilewright.targets.simt.dialect import Function, SimtDialect
 from tilewright.targets.simt.emit import emit_text
 from tilewright.targets.simt.emitter import SIMT_RULES
 from tilewright.targets.simt.legality import beyond
+from tilewright.threads.distribution import Distribution, Mode
 
 GFX942 = Arch(
     name="gfx942",
@@ -182,6 +185,53 @@ DEVICE {name} {real}_to_{called}({real} x) {{
     return found
 
 
+MFMA = MmaAtom(
+    "mfma.32x32x8.f32.f16",
+    *(tw.f16, tw.f16, tw.f32),
+    *(Distribution((32, 8), (Mode(32, 0, 1), Mode(2, 1, 4)), (Mode(4, 1, 1),)) for _ in "ab"),
+    Distribution((32, 32), (Mode(32, 1, 1), Mode(2, 0, 4)), (Mode(4, 0, 1), Mode(4, 0, 8))),
+    instruction="mfma",
+    feature="mfma",
+    section="AMD CDNA 3 ISA, 'Matrix Arithmetic Instructions'",
+)
+"""Of 64 lanes: each holds four numbers along K of one row of A and one of B, and 16 of one column of C."""
+
+WMMA = MmaAtom(
+    "wmma.16x16x16.f32.f16",
+    *(tw.f16, tw.f16, tw.f32),
+    *(Distribution((16, 16), (Mode(16, 0, 1), Mode(2, None, 0)), (Mode(16, 1, 1),)) for _ in "ab"),
+    Distribution((16, 16), (Mode(16, 1, 1), Mode(2, 0, 1)), (Mode(8, 0, 2),)),
+    instruction="wmma",
+    feature="wmma",
+    section="AMD RDNA 3.5 ISA, 'Wave Matrix Multiply Accumulate'",
+)
+"""Of 32 lanes: lanes 16 apart hold the same row of A and of B, and every second number of one column of C."""
+
+BUILTINS = {
+    "mfma": ("__builtin_amdgcn_mfma_f32_32x32x8f16({}, {}, {}, 0, 0, 0)", 4, 16),
+    "wmma": ("__builtin_amdgcn_wmma_f32_16x16x16_f16_w32({}, {}, {})", 16, 8),
+}
+"""For each kind of instruction: its builtin, the halves of A and of B that a lane holds, the floats of C."""
+
+
+def instruction(atom: MmaAtom) -> Function | None:
+    """The function that executes an atom."""
+    if atom.instruction not in BUILTINS:
+        return None
+    form, halves, floats = BUILTINS[atom.instruction]
+    m, n, k = atom.shape
+    name = f"{atom.instruction}_{m}x{n}x{k}_{atom.a_dtype}"
+    return Function(
+        name,
+        f"""
+DEVICE void {name}(float* c, const void* a, const void* b) {{
+  typedef _Float16 halves __attribute__((ext_vector_type({halves}), may_alias, aligned(4)));
+  typedef float floats __attribute__((ext_vector_type({floats}), aligned(4)));
+  *(floats*)c = {form.format("*(const halves*)a", "*(const halves*)b", "*(const floats*)c")};
+}}""",
+    )
+
+
 DIALECT = SimtDialect(
     types=prelude.STORAGE,
     function="__attribute__((device)) inline",
@@ -206,6 +256,7 @@ DIALECT = SimtDialect(
     barrier_of_shared="block_barrier_of_shared",
     warp_barrier="wave_barrier",
     exchange="exchanged",
+    instruction=instruction,
 )
 
 HIP_RULES = RuleTable("hip", SIMT_RULES)

@@ -11,6 +11,8 @@ import tilewright as tw
 from tilewright.arch import Arch
 from tilewright.ir.kernel import Kernel
 
+from .dialect import GFX942, MFMA, WMMA
+
 EXAMPLES = Path(__file__).parents[3] / "examples"
 BASIC = runpy.run_path(str(EXAMPLES / "02_basic_gemm.py"))
 OPTIMIZED = runpy.run_path(str(EXAMPLES / "04_optimized_gemm.py"))
@@ -68,6 +70,16 @@ def im2col(arch: Arch) -> Kernel:
     return bound.program.trace({"X": x, "Y": y}, bound.constants, arch)
 
 
+def matrices(arch: Arch) -> Kernel:
+    """The same with the matrix instructions of each architecture: 4 warps on 128 x 128."""
+    atom = MFMA if arch is GFX942 else WMMA
+    repeats = (64 // atom.shape[0], 64 // atom.shape[1])
+    mma = tw.TiledMma(atom, (2, 2), repeats)
+    threads = tw.Layout((4, mma.threads // 4, 1), (1, 4, 1))
+    constants = {"tile": (128, 128, 32), "threads": threads, "mma": mma, "vector": 8, "k1": 8}
+    return traced(OPTIMIZED["optimized_gemm"].bind(**constants), arch, tw.f16)
+
+
 def warp_tiles(arch: Arch) -> Kernel:
     mma = multiply_adds(tw.f32, arch.lanes, (64, 64), (4, 4), (2, 2))
     return traced(WARP_TILES["warp_tiles_gemm"].bind(tile=(64, 64, 8), mma=mma), arch, tw.f32)
@@ -84,6 +96,7 @@ KERNELS: dict[str, Callable[[Arch], Kernel]] = {
     "02 padded f32": lambda arch: padded(arch, tw.f32, tw.f32),
     "02 padded i8": lambda arch: padded(arch, tw.i8, tw.i32),
     "04 f16": optimized,
+    "04 matrices": matrices,
     "05 f32": im2col,
     "06 f32": warp_tiles,
     "07 serial": lambda arch: level(arch, "serial"),

@@ -16,8 +16,8 @@ from tilewright.ir.kernel import layout_shared
 from tilewright.ir.types import Value
 from tilewright.symbolic.expr import add, mul
 from tilewright.symbolic.nodes import Int, Sym
-from tilewright.targets.cuda.instructions import Form
-from tilewright.targets.cuda.spelling import CUDA_RULES, atom_function
+from tilewright.targets.cuda.instructions import Form, function
+from tilewright.targets.cuda.spelling import CUDA_RULES
 from tilewright.targets.cuda.tensor_maps import map_of
 from tilewright.targets.cuda.wgmma import CLUSTER_SCOPE
 from tilewright.targets.simt.copies import when
@@ -287,10 +287,10 @@ def mma_async(emitter: SimtEmitter, op: ops.MmaAsync) -> None:
         else:
             at = add(mul(row, a_values), mul(step, a_values * mma.repeats[0]))
             a_text = code("&{}[{}]", emitter.name(op.a), emitter.spell(at))
-        function = atom_function(emitter, mma.atom, Form(a is None, along))
-        emitter.one_line(
-            [loop for loop in (step, *loops) if loop.high], Do(call(function, target, a_text, b_text))
-        )
+        made = function(mma.atom, Form(a is None, along))
+        assert made is not None, "legality refuses other atoms"
+        multiplied = Do(call(emitter.defined(made), target, a_text, b_text))
+        emitter.one_line([loop for loop in (step, *loops) if loop.high], multiplied)
 
 
 def _warpgroup(scope: Scope, warps: tuple[int, int]) -> tuple[Int, Int]:

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from tilewright.dtypes import DType
 from tilewright.ir.mma import MmaAtom
+from tilewright.targets.simt.dialect import Function
 
 PTX_TYPES = {
     **{name: name for name in ("f64", "f32", "f16", "bf16")},
@@ -25,19 +26,6 @@ PTX_TYPES = {
 
 TF32_BITS = 10
 """Fraction bits of f32 operands that are called tf32."""
-
-
-@dataclass(frozen=True)
-class Function:
-    """A function of the text.
-
-    Args:
-        name: what it is called.
-        text: its definition, qualified by ``DEVICE``.
-    """
-
-    name: str
-    text: str
 
 
 @dataclass(frozen=True)

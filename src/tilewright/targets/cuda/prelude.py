@@ -8,7 +8,7 @@ from __future__ import annotations
 from tilewright.targets.atoms import MMA_SYNC
 from tilewright.targets.c_integers import INTEGERS, called_in_names, integer_type
 from tilewright.targets.cuda import atomics, signals, wgmma
-from tilewright.targets.cuda.instructions import function
+from tilewright.targets.cuda.instructions import TF32_BITS, function
 from tilewright.targets.simt import prelude
 from tilewright.targets.simt.arithmetic import MATH
 from tilewright.targets.simt.dialect import SimtDialect
@@ -228,4 +228,6 @@ DIALECT = SimtDialect(
     warp_barrier="__syncwarp",
     exchange="__shfl_xor_sync",
     exchanging=("0xffffffff",),
+    instruction=function,
+    rounding={TF32_BITS: "round_to_tf32"},
 )

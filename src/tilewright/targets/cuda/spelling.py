@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 from tilewright.ir.copies import Matrices
-from tilewright.ir.mma import MmaAtom
 from tilewright.ir.ops import (
     AsyncCommit,
     AsyncWait,
     Copy,
-    Mma,
 )
-from tilewright.ir.types import Value
 from tilewright.symbolic.expr import mul
 from tilewright.symbolic.nodes import Sym
-from tilewright.targets.cuda.instructions import Form, function
 from tilewright.targets.rules import RuleTable
 from tilewright.targets.simt import arithmetic
 from tilewright.targets.simt.conversion import converted
 from tilewright.targets.simt.copies import access, place, plan, title, when
-from tilewright.targets.simt.emitter import LOOPS, SIMT_RULES, Scope, SimtEmitter, element, walk_of
-from tilewright.targets.simt.mma import atom_loops, multiply_add
+from tilewright.targets.simt.emitter import LOOPS, SIMT_RULES, SimtEmitter, element, walk_of
 from tilewright.targets.simt.thread_values import thread_coordinate, walk
-from tilewright.targets.statements import Assign, Code, Do, call, code
+from tilewright.targets.statements import Assign, Do, call, code
 from tilewright.targets.target import CUDA
 
 CUDA_RULES = RuleTable(CUDA.name, SIMT_RULES)
@@ -111,45 +106,3 @@ def async_wait(emitter: SimtEmitter, op: AsyncWait) -> None:
     """``cp.async.wait_group``."""
     emitter.comment(op, f"wait until at most {op.pending} groups are unfinished")
     emitter.do(call("async_wait", of=[op.pending]))
-
-
-@CUDA_RULES.rule(Mma)
-def mma(emitter: SimtEmitter, op: Mma) -> None:
-    """The atom's instruction; multiply-adds if it has none."""
-    atom = op.mma.atom
-    if function(atom) is None:
-        multiply_add(emitter, op)
-        return
-    guard = emitter.participants(op.mma.c())
-    precision = atom.precision if atom.rounding == "nearest" else None  # others round by themselves
-    whole = precision is None
-    with emitter.scope(
-        op, f"{op.c.name} += {op.a.name} * {op.b.name}, by {atom}", guard, bare=whole
-    ) as scope:
-        a, b = (_operand(scope, operand, precision) for operand in (op.a, op.b))
-        atoms = atom_loops(scope, op)
-        names = ((emitter.name(op.c), atoms.c), (a, atoms.a), (b, atoms.b))
-        registers = (code("&{}[{}]", name, emitter.spell(at)) for name, at in names)
-        emitter.one_line(atoms.loops, Do(call(atom_function(emitter, atom), *registers)))
-
-
-def atom_function(emitter: SimtEmitter, atom: MmaAtom, form: Form | None = None) -> str:
-    """The name of the function that executes an atom, which the text then defines."""
-    made = function(atom, form)
-    assert made is not None, "the target's legality refuses other atoms"
-    emitter.functions[made.name] = made.text
-    return made.name
-
-
-def _operand(scope: Scope, operand: Value, precision: int | None) -> Code:
-    """The operand's registers; declared anew, rounded, if the atom reads fewer fraction bits."""
-    emitter = scope.emitter
-    name = emitter.name(operand)
-    if precision is None:
-        return name
-    rounded = scope.name(f"{name}_rounded")
-    count = operand.fragment.distribution.size_values
-    i = Sym(scope.name("i"), 0, count - 1)
-    emitter.declare_array(operand.dtype, rounded, count)
-    emitter.one_line((i,), Assign(element(rounded, i), call("round_to_tf32", element(name, i))))
-    return rounded

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from tilewright.ir.mma import MmaAtom
 from tilewright.targets.cfamily import Dialect
 
 WORDS = {2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}
@@ -16,6 +17,24 @@ THREAD = "tid"
 
 SHARED_MEMORY = "shared_memory"
 """The block's one buffer of shared memory."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function of the text.
+
+    Args:
+        name: what it is called.
+        text: its definition, qualified by ``DEVICE``.
+    """
+
+    name: str
+    text: str
+
+
+def no_instruction(atom: MmaAtom) -> Function | None:
+    """Of a dialect whose atoms are all multiply-adds."""
+    return None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +67,9 @@ class SimtDialect(Dialect):
         warp_barrier: the function by which the lanes of a warp do.
         exchange: the function that gives the value of the lane whose number differs in some bits.
         exchanging: its arguments before the value and the bits.
+        instruction: the function that executes an atom, of the first registers of C, A and B; None if it has
+            no instruction, and is spelled as multiply-adds.
+        rounding: the function that rounds a float to so many fraction bits, for atoms that multiply no more.
     """
 
     pieces: tuple[Mapping[str, str], ...] = field(repr=False, hash=False)
@@ -74,6 +96,8 @@ class SimtDialect(Dialect):
     warp_barrier: str
     exchange: str
     exchanging: tuple[str, ...] = ()
+    instruction: Callable[[MmaAtom], Function | None] = no_instruction
+    rounding: Mapping[int, str] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         """Everything that a piece defines is reserved."""

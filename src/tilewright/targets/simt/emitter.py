@@ -18,7 +18,7 @@ from tilewright.symbolic.ranges import bits, bounds, divisor
 from tilewright.symbolic.rebuilding import parts, symbols
 from tilewright.targets.cfamily import C_RULES, Emitter
 from tilewright.targets.rules import RuleTable
-from tilewright.targets.simt.dialect import THREAD, SimtDialect
+from tilewright.targets.simt.dialect import THREAD, Function, SimtDialect
 from tilewright.targets.simt.thread_values import Walk, extent, first_copy
 from tilewright.targets.statements import Branch, Code, Statement, call, code, named
 from tilewright.threads.distribution import Distribution
@@ -81,6 +81,11 @@ class SimtEmitter(Emitter):
     def thread(self, threads: int) -> Sym:
         """The thread's index, known to be below ``threads``."""
         return Sym(_THREAD_SYMBOL, 0, threads - 1)
+
+    def defined(self, function: Function) -> str:
+        """The name of a function that the text then defines."""
+        self.functions[function.name] = function.text
+        return function.name
 
     def type(self, dtype: DType) -> Code:
         """The storage type of a dtype."""

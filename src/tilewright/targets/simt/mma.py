@@ -10,7 +10,7 @@ from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.targets.simt.conversion import NARROW, widened
 from tilewright.targets.simt.emitter import SIMT_RULES, Scope, SimtEmitter, element
-from tilewright.targets.statements import Assign, Code, Statement, call, code, named
+from tilewright.targets.statements import Assign, Code, Do, Statement, call, code, named
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,41 @@ def index(scope: Scope, name: str, count: int) -> Int:
 
 
 @SIMT_RULES.rule(Mma)
+def mma(emitter: SimtEmitter, op: Mma) -> None:
+    """The atom's instruction; multiply-adds if the dialect has none."""
+    atom = op.mma.atom
+    instruction = emitter.dialect.instruction(atom)
+    if instruction is None:
+        multiply_add(emitter, op)
+        return
+    guard = emitter.participants(op.mma.c())
+    precision = atom.precision if atom.rounding == "nearest" else None  # others round by themselves
+    whole = precision is None
+    with emitter.scope(
+        op, f"{op.c.name} += {op.a.name} * {op.b.name}, by {atom}", guard, bare=whole
+    ) as scope:
+        a, b = (_operand(scope, operand, precision) for operand in (op.a, op.b))
+        atoms = atom_loops(scope, op)
+        names = ((emitter.name(op.c), atoms.c), (a, atoms.a), (b, atoms.b))
+        registers = (code("&{}[{}]", name, emitter.spell(at)) for name, at in names)
+        emitter.one_line(atoms.loops, Do(call(emitter.defined(instruction), *registers)))
+
+
+def _operand(scope: Scope, operand: Value, precision: int | None) -> Code:
+    """The operand's registers; declared anew, rounded, if the atom reads fewer fraction bits."""
+    emitter = scope.emitter
+    name = emitter.name(operand)
+    if precision is None:
+        return name
+    rounded = scope.name(f"{name}_rounded")
+    count = operand.fragment.distribution.size_values
+    i = Sym(scope.name("i"), 0, count - 1)
+    emitter.declare_array(operand.dtype, rounded, count)
+    made = call(emitter.dialect.rounding[precision], element(name, i))
+    emitter.one_line((i,), Assign(element(rounded, i), made))
+    return rounded
+
+
 def multiply_add(emitter: SimtEmitter, op: Mma) -> None:
     """``c[x, y] += a[x] * b[y]`` for every atom; products are exact, f32 and f64 sums are rounded once."""
     guard = emitter.participants(op.mma.c())

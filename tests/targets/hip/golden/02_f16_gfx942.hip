@@ -57,38 +57,50 @@ extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_si
     // 02_basic_gemm.py:30: barrier
     block_barrier_of_shared();
     #pragma unroll
-    for (int k_step = 0; k_step < 32; ++k_step) {
-      // 02_basic_gemm.py:31: sA_frag: f16 64x1, 4 per thread
-      __attribute__((aligned(4))) half_t sA_frag[4];
-      // 02_basic_gemm.py:31: sA_step -> sA_frag, 2 bytes at a time
+    for (int k_step = 0; k_step < 8; ++k_step) {
+      // 02_basic_gemm.py:31: sA_frag: f16 64x4, 16 per thread
+      __attribute__((aligned(8))) half_t sA_frag[16];
+      // 02_basic_gemm.py:31: sA_step -> sA_frag, 8 bytes at a time
       {
         const int row = 4*((tid / 8) % 16);
-        const half_t* from = sA + 32*row + k_step;
+        const half_t* from = sA + 32*row + 4*k_step;
         #pragma unroll
-        for (int i = 0; i < 4; ++i) sA_frag[i] = from[32*i];
+        for (int i = 0; i < 4; ++i) *(word_8*)&sA_frag[4*i] = *(const word_8*)(from + 32*i);
       }
-      // 02_basic_gemm.py:31: sB_frag: f16 64x1, 4 per thread
-      __attribute__((aligned(4))) half_t sB_frag[4];
-      // 02_basic_gemm.py:31: sB_step -> sB_frag, 2 bytes at a time
+      // 02_basic_gemm.py:31: sA_frag_1 = sA_frag[0:64, 0:4]
+      __attribute__((aligned(4))) half_t sA_frag_1[16];
+      #pragma unroll
+      for (int i = 0; i < 16; ++i) sA_frag_1[i] = sA_frag[4*(i % 4) + (i / 4)];
+      // 02_basic_gemm.py:31: sB_frag: f16 64x4, 16 per thread
+      __attribute__((aligned(8))) half_t sB_frag[16];
+      // 02_basic_gemm.py:31: sB_step -> sB_frag, 8 bytes at a time
       {
         const int row = 32*(tid / 128) + 4*(tid % 8);
-        const half_t* from = sB + 32*row + k_step;
+        const half_t* from = sB + 32*row + 4*k_step;
         #pragma unroll
-        for (int i = 0; i < 4; ++i) sB_frag[i] = from[32*i];
+        for (int i = 0; i < 4; ++i) *(word_8*)&sB_frag[4*i] = *(const word_8*)(from + 32*i);
       }
-      // 02_basic_gemm.py:31: acc += sA_frag * sB_frag
+      // 02_basic_gemm.py:31: sB_frag_1 = sB_frag[0:64, 0:4]
+      __attribute__((aligned(4))) half_t sB_frag_1[16];
+      #pragma unroll
+      for (int i = 0; i < 16; ++i) sB_frag_1[i] = sB_frag[4*(i % 4) + (i / 4)];
+      // 02_basic_gemm.py:31: acc += sA_frag_1 * sB_frag_1
       {
-        float sA_frag_wide[4];
+        float sA_frag_1_wide[16];
         #pragma unroll
-        for (int i = 0; i < 4; ++i) sA_frag_wide[i] = half_to_float(sA_frag[i]);
-        float sB_frag_wide[4];
+        for (int i = 0; i < 16; ++i) sA_frag_1_wide[i] = half_to_float(sA_frag_1[i]);
+        float sB_frag_1_wide[16];
         #pragma unroll
-        for (int i_1 = 0; i_1 < 4; ++i_1) sB_frag_wide[i_1] = half_to_float(sB_frag[i_1]);
+        for (int i_1 = 0; i_1 < 16; ++i_1) sB_frag_1_wide[i_1] = half_to_float(sB_frag_1[i_1]);
         #pragma unroll
-        for (int x = 0; x < 4; ++x) {
+        for (int step = 0; step < 4; ++step) {
           #pragma unroll
-          for (int y = 0; y < 4; ++y) {
-            acc[4*x + y] = fmaf(sA_frag_wide[x], sB_frag_wide[y], acc[4*x + y]);
+          for (int x = 0; x < 4; ++x) {
+            #pragma unroll
+            for (int y = 0; y < 4; ++y) {
+              acc[4*x + y] =
+                  fmaf(sA_frag_1_wide[4*step + x], sB_frag_1_wide[4*step + y], acc[4*x + y]);
+            }
           }
         }
       }
