@@ -284,9 +284,9 @@ class Events:
         """Which events belong to other groups than an agent's."""
         return np.asarray((events > 0) & (self._group[events] != agent.group))
 
-    def key(self, agent: Agent) -> int:
-        """What stands for an agent among those whose accesses count beside its own."""
-        return agent.slot + (agent.group << 24 if self.are_together else 0)
+    def is_by(self, events: Array, agent: Agent) -> Array:
+        """Which events are an agent's own."""
+        return np.asarray((self._group[events] == agent.group) & (self._slot[events] == agent.slot))
 
     def unordered(
         self,

@@ -73,18 +73,31 @@ class Reads:
 
 @dataclass
 class Crowd:
-    """Accesses that need no order among each other: the last ones to every element by every agent."""
+    """Accesses that need no order among each other: the last ones to every element by every agent.
+
+    Where groups of agents run beside each other there are too many agents for that.  An access then takes the
+    place of one that its agent comes after, and only those side by side have marks of their own.
+    """
 
     by_agent: dict[int, Reads] = field(default_factory=dict)
+    layers: list[Reads] = field(default_factory=list)
     former: Marks | None = None
     """Of accesses by earlier groups, those that a later one replaced."""
+
+    @property
+    def every(self) -> list[Reads]:
+        """All that is kept."""
+        return [*self.by_agent.values(), *self.layers]
 
     def record(self, events: Events, agent: Agent, event: int, at: Array, lanes: Array, marks: Marks) -> None:
         """Remember that lane ``lanes[i]`` of ``agent`` accessed element ``at[i]``; ``marks`` has them all."""
         elems = len(marks.event)
-        reads = self.by_agent.get(key := events.key(agent))
+        if events.are_together:
+            self._record_beside(events, agent, event, at, lanes, elems)
+            return
+        reads = self.by_agent.get(agent.slot)
         if reads is None:
-            reads = self.by_agent[key] = Reads.blank(elems)
+            reads = self.by_agent[agent.slot] = Reads.blank(elems)
         before, before_lanes = reads.last.get(at)
         if before.any():
             foreign = events.is_foreign(before, agent)
@@ -93,15 +106,38 @@ class Crowd:
                 self.former.put(at[foreign], before[foreign], before_lanes[foreign])
             counts = events.unknown(agent, before) & (before_lanes != lanes) & ~foreign
             reads.other.put(at[counts], before[counts], before_lanes[counts])
-        reads.last.put(at, event, lanes)
-        beside = reads.last.lane[at] != lanes
-        if beside.any():
-            reads.other.put(at[beside], event, lanes[beside])
+        _put_last(reads, event, at, lanes)
+
+    def _record_beside(
+        self, events: Events, agent: Agent, event: int, at: Array, lanes: Array, elems: int
+    ) -> None:
+        for layer in self.layers:
+            before, before_lanes = layer.last.get(at)
+            unknown = events.unknown(agent, before)
+            mine = events.is_by(before, agent)
+            free = mine | ~unknown
+            layer.other.event[at[free & ~mine]] = 0
+            counts = mine & unknown & (before_lanes != lanes)
+            layer.other.put(at[counts], before[counts], before_lanes[counts])
+            _put_last(layer, event, at[free], lanes[free])
+            at, lanes = at[~free], lanes[~free]
+            if not len(at):
+                return
+        self.layers.append(Reads.blank(elems))
+        _put_last(self.layers[-1], event, at, lanes)
 
     def earlier(self, at: Array) -> list[tuple[Array, Array]]:
         """The recorded accesses to the elements ``at``: pairs (events, lanes)."""
-        every = [marks for reads in self.by_agent.values() for marks in (reads.last, reads.other)]
+        every = [marks for reads in self.every for marks in (reads.last, reads.other)]
         return [marks.get(at) for marks in (*every, *([self.former] if self.former is not None else []))]
+
+
+def _put_last(reads: Reads, event: int, at: Array, lanes: Array) -> None:
+    """Mark elements as accessed last, by two lanes if there are two."""
+    reads.last.put(at, event, lanes)
+    beside = reads.last.lane[at] != lanes
+    if beside.any():
+        reads.other.put(at[beside], event, lanes[beside])
 
 
 @dataclass
@@ -129,7 +165,7 @@ class History:
         """Which of the elements ``at`` any access has written."""
         marks = [self.writes.event[at]]
         for crowd in self.reductions.values():
-            marks += [reads.last.event[at] for reads in crowd.by_agent.values()]
+            marks += [reads.last.event[at] for reads in crowd.every]
         return np.asarray(np.any([events != 0 for events in marks], axis=0))
 
 
