@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+import tilewright as tw
 from tilewright.arch import Arch
 from tilewright.ir.kernel import Kernel, SizeParam, TensorParam
 from tilewright.passes.pipeline import run_passes
@@ -23,8 +24,8 @@ from tilewright.targets.cuda.prelude import DIALECT as EMULATED
 from tilewright.targets.simt.emit import emit_text
 
 from .cuda.emulation import Emulator, Guarded
-from .hip.dialect import ARCHITECTURES, HIP_RULES, PASSES
-from .hip.examples import KERNELS
+from .hip.dialect import ARCHITECTURES, HIP_RULES, MFMA, PASSES, WMMA
+from .hip.examples import BASIC, KERNELS
 
 NAMES = ("02 padded f32", "02 padded i8", "04 f16", "07 buffered")
 SHAPES = {"02 padded f32": (70, 67, 45), "02 padded i8": (70, 67, 45)}
@@ -79,3 +80,19 @@ def test_products_are_right(name: str, arch: str, emulator: tuple[Emulator, dict
     bound = k * 2.0**-23 * sizes * bool(eps) + eps * np.abs(expected)
     assert (np.abs(wide["C"] - expected) <= bound).all()
     assert all(guarded.untouched for guarded in given.values())
+
+
+@pytest.mark.parametrize("atom", [MFMA, WMMA], ids=str)
+def test_the_maps_of_matrix_instructions_cover_their_products(atom: tw.MmaAtom) -> None:
+    """The reference executes them from their records: every element of a ragged product is right."""
+    mma = tw.TiledMma(atom, (2, 1), (1, 1))
+    tile = (mma.tile[0], mma.tile[1], 32)
+    bound = BASIC["basic_gemm"].bind(tile=tile, threads=mma.threads, mma=mma, vector=1)
+    rng = np.random.default_rng(7)
+    a, b = (rng.standard_normal((rows, 41)).astype(np.float16) for rows in (50, 37))
+    c = np.full((50, 37), np.nan, np.float16)
+    made = bound(a, b, c, target="reference")
+    assert (made.target, made.kernel.lanes) == ("reference", atom.lanes)
+    exact = a.astype(np.float64) @ b.astype(np.float64).T
+    sizes = np.abs(a.astype(np.float64)) @ np.abs(b.astype(np.float64)).T
+    assert (np.abs(c - exact) <= 41 * 2.0**-23 * sizes + 2.0**-10 * np.abs(exact)).all()
