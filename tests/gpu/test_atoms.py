@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from tests.targets.products import OF_FEWER_BITS, PRODUCTS, Product
+from tests.targets.products import DEPTH_BYTES, OF_FEWER_BITS, PRODUCTS, Product, product
 
+import tilewright as tw
 from tilewright.runtime import cuda
 from tilewright.runtime.device_array import DeviceArray
 
@@ -28,3 +29,15 @@ def test_bits_that_are_not_multiplied_are_lost_as_the_record_says(made: Product)
     assert made.bound(*given).target == "cuda"
     cuda.synchronize()
     assert (given[2].host() == expected).all()
+
+
+@pytest.mark.parametrize("made", [made for made in PRODUCTS if made.atom.asynchronous], ids=str)
+def test_asynchronous_atoms_in_a_multiply_that_is_done_when_it_returns(made: Product) -> None:
+    a, b, c = made.arrays((136, 152, 208))
+    given = [DeviceArray.of(x) for x in (a, b, c)]
+    depth = DEPTH_BYTES // made.atom.a_dtype.bytes
+    mma = tw.TiledMma(made.atom)
+    bound = product.bind(mma=mma, depth=depth, from_registers=made.from_registers)
+    assert bound(*given).target == "cuda"
+    cuda.synchronize()
+    made.compare(a, b, given[2].host()).raise_if_wrong()

@@ -22,18 +22,23 @@ COLUMNS = 32
 
 
 @tw.kernel(A="M K", B="N K", C="M N")
-def product(A, B, C, *, mma, depth, from_registers):
-    """C = A Bᵀ by a synchronous atom; operands are loaded into registers by the author or by a pass."""
+def product(A, B, C, *, mma, depth, from_registers, fence=True):
+    """C = A Bᵀ by ``tw.mma``; operands are loaded into registers by the author or by a pass, if at all."""
     tile_m, tile_n, _ = mma.tile
     m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
-    sA, sB = tw.shared((tile_m, depth), A.dtype), tw.shared((tile_n, depth), B.dtype)
+    swizzle = 128 if mma.atom.asynchronous else None
+    sA = tw.shared((tile_m, depth), A.dtype, swizzle=swizzle)
+    sB = tw.shared((tile_n, depth), B.dtype, swizzle=swizzle)
     acc = tw.accumulator(mma)
     for k in tw.range(tw.ceil_div(A.shape[1], depth)):
         tw.copy(A.tile((tile_m, depth), (m, k)), sA, threads=mma.threads)
         tw.copy(B.tile((tile_n, depth), (n, k)), sB, threads=mma.threads)
+        if fence and mma.atom.asynchronous:
+            tw.hopper.fence_async()
         tw.barrier()
         if from_registers:
-            tw.mma(tw.load(sA, tw.operand_a(mma, depth)), tw.load(sB, tw.operand_b(mma, depth)), acc)
+            right = sB if mma.atom.asynchronous else tw.load(sB, tw.operand_b(mma, depth))
+            tw.mma(tw.load(sA, tw.operand_a(mma, depth)), right, acc)
         else:
             tw.mma(sA, sB, acc)
         tw.barrier()

@@ -11,6 +11,7 @@ from tilewright.arch import REFERENCE
 from tilewright.errors import Violation
 from tilewright.ir.async_ops import MmaAsync, Role
 from tilewright.ir.mma import REGISTERS
+from tilewright.ir.ops import Mma
 from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.ranges import divisor
@@ -83,7 +84,7 @@ def verify_role(op: Role) -> Iterator[Violation]:
         )
 
 
-def verify_mma_async(op: MmaAsync) -> Iterator[Violation]:
+def verify_mma_async(op: MmaAsync | Mma) -> Iterator[Violation]:
     """The rules of `MmaAsync`."""
     m, n, _ = op.mma.tile
     atom = op.mma.atom
@@ -107,7 +108,9 @@ def verify_mma_async(op: MmaAsync) -> Iterator[Violation]:
         yield op.violation("dtype", f"{atom} accumulates in {atom.c_dtype}, {op.c} is {op.c.dtype}")
 
 
-def _verify_operand(op: MmaAsync, label: str, value: Value, rows: int, unit: int) -> Iterator[Violation]:
+def _verify_operand(
+    op: MmaAsync | Mma, label: str, value: Value, rows: int, unit: int
+) -> Iterator[Violation]:
     """The rules of an operand in shared memory: its rows, of which an instruction takes ``unit``."""
     kind, depth = value.type, op.mma.atom.shape[2]
     own = isinstance(kind, TensorType) and kind.memory is Memory.SHARED and kind.block is None

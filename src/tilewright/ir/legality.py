@@ -9,6 +9,7 @@ from functools import lru_cache
 from tilewright.arch import REFERENCE, in_words
 from tilewright.dtypes import has_infinity, limits
 from tilewright.errors import Violation
+from tilewright.ir.async_legality import verify_mma_async
 from tilewright.ir.copies import Copy
 from tilewright.ir.elementwise_legality import moved, spelled, verify_conversion, verify_literals
 from tilewright.ir.nearest_shapes import nearest_shapes
@@ -263,7 +264,10 @@ def widest_vector(op: Copy, spread: Distribution | None = None) -> int:
 
 
 def verify_mma(op: Mma) -> Iterator[Violation]:
-    """The rules of `Mma` that a matrix multiply breaks."""
+    """The rules of `Mma` that a matrix multiply breaks; those of `MmaAsync` if that is what it becomes."""
+    if op.mma.atom.asynchronous:
+        yield from verify_mma_async(op)
+        return
     for axis, (label, value, dtype) in enumerate(
         (("A", op.a, op.mma.atom.a_dtype), ("B", op.b, op.mma.atom.b_dtype))
     ):

@@ -75,7 +75,7 @@ def _warps(kernel: Kernel) -> Iterator[Violation]:
     for op in kernel.walk():
         if isinstance(op, Reduce):
             yield from op.outside_warps(kernel.lanes)
-        if isinstance(op, Mma) and op.mma.atom.lanes != kernel.lanes:
+        if isinstance(op, Mma) and not op.mma.atom.asynchronous and op.mma.atom.lanes != kernel.lanes:
             yield op.violation(
                 "warp size",
                 f"{op.mma.atom} has {op.mma.atom.lanes} lanes, the kernel {kernel.lanes}",

@@ -345,7 +345,11 @@ def fill(target: Fragment, value: float | int | Number) -> None:
 
 @verb
 def mma(a: Tensor | Fragment, b: Tensor | Fragment, acc: Fragment, tiled: TiledMma | None = None) -> None:
-    """``acc[m, n] += sum_k a[m, k] * b[n, k]``, by all warps of the tiled MMA.
+    """``acc[m, n] += sum_k a[m, k] * b[n, k]``, by all warps of the tiled MMA; done when it returns.
+
+    With an asynchronous atom it is `tw.hopper.mma_fence`, `tw.hopper.mma_async`, `tw.hopper.mma_commit` and
+    `tw.hopper.mma_wait`, whose operands it takes.  What threads wrote to shared memory still needs a
+    `tw.hopper.fence_async` of each thread that wrote, before the barrier.
 
     Args:
         a: (M, K), in shared memory or a fragment distributed as the MMA's operand A.
@@ -356,7 +360,8 @@ def mma(a: Tensor | Fragment, b: Tensor | Fragment, acc: Fragment, tiled: TiledM
     chosen = tiled or acc.mma
     if chosen is None:
         raise TraceError("mma needs the tiled MMA: make acc with tw.accumulator(mma), or pass it", here())
-    current().multiplies_by(chosen.atom.lanes)
+    if not chosen.atom.asynchronous:  # which several warps execute together
+        current().multiplies_by(chosen.atom.lanes)
     current().emit(Mma, a=a.value, b=b.value, c=acc.value, mma=chosen)
 
 

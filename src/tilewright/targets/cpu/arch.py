@@ -81,16 +81,16 @@ def _merit(tile: MicroTile) -> tuple[bool, float, int]:
     return paced, rows * width / (rows + width), tile.columns
 
 
-def micro_atom(tile: MicroTile, compute: DType, acc: DType, precision: int | None) -> MmaAtom:
+def micro_atom(tile: MicroTile, compute: DType, multiplied: MmaAtom) -> MmaAtom:
     """The micro-tile as an MMA atom of one thread.
 
     Args:
         tile: rows and columns.
         compute: dtype of the panels.
-        acc: dtype of the accumulator.
-        precision: fraction bits kept of the panels' elements, or None for all.
+        multiplied: the author's atom, whose rounding and accumulator stay.
     """
     rows, columns = tile.rows, tile.columns
+    acc, precision = multiplied.c_dtype, multiplied.precision
     return MmaAtom(
         f"micro.{rows}x{columns}.{acc}.{compute}" + (f".{precision}" if precision is not None else ""),
         compute,
@@ -101,4 +101,5 @@ def micro_atom(tile: MicroTile, compute: DType, acc: DType, precision: int | Non
         Distribution((rows, columns), (), (Mode(columns, 1, 1), Mode(rows, 0, 1))),
         instruction="micro",
         precision=precision,
+        rounding=multiplied.rounding,
     )

@@ -63,13 +63,14 @@ def _count(emitter: CpuEmitter, needed: Int | None, extent: int, unit: int) -> C
 def _micro_kernel(emitter: CpuEmitter, op: Mma, compute: DType, a: Panels, b: Panels) -> Code:
     rows, columns, _ = op.mma.atom.shape
     precision, acc = op.mma.atom.precision, op.mma.atom.c_dtype
+    narrowed = "keep" if op.mma.atom.rounding == "nearest" else "cut"
     name = f"multiply_{rows}x{columns}_{compute}"
     if precision is not None:
-        name += f"_keeping_{precision}_bits"
+        name += f"_{'keeping' if narrowed == 'keep' else 'cut_to'}_{precision}_bits"
     lanes = emitter.arch.vector_bytes // compute.bytes
     while columns % lanes:
         lanes //= 2
-    name = emitter.function(name, _source(emitter, rows, columns, lanes, compute, a, b, precision))
+    name = emitter.function(name, _source(emitter, rows, columns, lanes, compute, a, b, precision, narrowed))
     if acc == compute:
         return name
     return emitter.function(f"{name}_into_{acc}", _converting(emitter, name, rows * columns, compute, acc))
@@ -84,6 +85,7 @@ def _source(
     a: Panels,
     b: Panels,
     precision: int | None,
+    narrowed: str,
 ) -> str:
     """Accumulators in registers over the whole depth; the rows of A are broadcast from memory."""
     real, size, vectors = STORAGE[compute.name], compute.bytes, columns // lanes
@@ -93,10 +95,10 @@ def _source(
     at_c = f"{_index('i', columns)} + {_index('j', lanes)}"
     left, right, bits = f"a[{at_a}]", f"*(const vector*)(b + {at_b})", ""
     if precision is not None:
-        emitter.call("keep")
+        emitter.call(narrowed)
         bits = f"\n  typedef int bits{kind};"
-        left = f"keep<int, float>({left}, {23 - precision})"
-        right = f"keep<bits, vector>({right}, {23 - precision})"
+        left = f"{narrowed}<int, float>({left}, {23 - precision})"
+        right = f"{narrowed}<bits, vector>({right}, {23 - precision})"
     each_row = f"UNROLL for (Index i = 0; i < {rows}; ++i)"
     each_vector = f"UNROLL for (Index j = 0; j < {vectors}; ++j)"
     return f"""\

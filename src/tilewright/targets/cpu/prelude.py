@@ -48,6 +48,14 @@ static inline Real keep(Real x, int drop) {
   return __builtin_bit_cast(Real, (kept & finite) | (bits & ~finite));
 }"""
 
+_CUT = """\
+// x with `drop` fewer fraction bits, truncated.
+template <typename Bits, typename Real>
+static inline Real cut(Real x, int drop) {
+  const Bits bits = __builtin_bit_cast(Bits, x), finite = ((bits & 0x7fffffff) - 0x7f800000) >> 31;
+  return __builtin_bit_cast(Real, (bits & (-1 << drop) & finite) | (bits & ~finite));
+}"""
+
 _CLAMP = """\
 template <typename Real>
 static inline Real clamp(Real x, Real low, Real high) {
@@ -103,6 +111,7 @@ SNIPPETS: Mapping[str, tuple[tuple[str, ...], str]] = {
     "take_ticket_of": ((), _TAKE_TICKET_OF),
     "await_counter": ((), _AWAIT_COUNTER),
     "keep": ((), _KEEP),
+    "cut": ((), _CUT),
     "clamp": ((), _CLAMP),
 }
 """Every helper function by name, with the names of those that it calls; in an order that C++ accepts."""
@@ -121,6 +130,7 @@ OWN_NAMES = (
     "blocks",
     "arguments",
     "keep",
+    "cut",
     "clamp",
     "bits_of_f32",
 )

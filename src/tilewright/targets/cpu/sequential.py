@@ -79,7 +79,7 @@ class _Sequence:
     def mma(self, op: Mma) -> TiledMma:
         rows, columns, _ = op.mma.tile
         tile = self.tiles[op.mma.c()]
-        atom = micro_atom(tile, op.mma.atom.c_dtype.computed, op.mma.atom.c_dtype, op.mma.atom.precision)
+        atom = micro_atom(tile, op.mma.atom.c_dtype.computed, op.mma.atom)
         return TiledMma(atom, repeats=(rows // tile.rows, columns // tile.columns))
 
     def of(self, spread: Distribution) -> Distribution:

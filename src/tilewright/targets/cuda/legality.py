@@ -55,14 +55,6 @@ def _moves_matrices(op: Copy, arch: Arch) -> bool:
 
 def _atom(op: Mma, arch: Arch) -> Iterator[Violation]:
     atom = op.mma.atom
-    if _is_asynchronous(op) and atom.feature in arch.features:
-        yield op.violation(
-            "atom",
-            f"{atom} multiplies in the background, which tw.mma does not wait for",
-            "tw.hopper.mma_async(a, b, acc) after tw.hopper.mma_fence, then tw.hopper.mma_commit and "
-            "tw.hopper.mma_wait",
-        )
-        return
     if not is_listed(atom) or (atom.feature and atom.feature not in arch.features):
         nearest = TENSOR_CORE.get(atom.a_dtype.name)
         usable = nearest is not None and nearest.feature in arch.features and nearest != atom
@@ -73,11 +65,6 @@ def _atom(op: Mma, arch: Arch) -> Iterator[Violation]:
         )
     elif max(atom.a_dtype.components, atom.b_dtype.components, atom.c_dtype.components) > 1:
         yield op.violation("atom", f"{atom} multiplies complex numbers", f"fma({atom.a_dtype.component})")
-
-
-def _is_asynchronous(op: Mma) -> bool:
-    """Whether the atom is one of asynchronous multiplies."""
-    return op.mma.atom.asynchronous
 
 
 def _multiplied(dtype: DType) -> DType:

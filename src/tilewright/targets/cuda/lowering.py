@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tilewright.arch import Arch
 from tilewright.ir.kernel import Kernel
+from tilewright.passes.at_once import wait_for_multiplies
 from tilewright.passes.expand_mma import expand_mma
 from tilewright.passes.packed import copy_bytes
 from tilewright.passes.pipeline import Pass, Passed, run_passes
@@ -20,6 +21,11 @@ PASSES: tuple[Pass, ...] = (
         "packed",
         "Elements of less than a byte are copied as bytes, and converted in registers.",
         lambda kernel, arch: copy_bytes(kernel),
+    ),
+    Pass(
+        "at-once",
+        "Multiplies by asynchronous atoms that nobody waits for get their fence, commit and wait.",
+        lambda kernel, arch: wait_for_multiplies(kernel),
     ),
     Pass(
         "swizzles",

@@ -15,6 +15,7 @@ from tilewright.ir.fragment_ops import Coordinates, Redistribute, Reduce
 from tilewright.ir.kernel import Argument, Derived, Extent, Kernel, ScalarParam, Stride
 from tilewright.ir.ops import Block, Copy, Fragment, Mma, Op
 from tilewright.ir.types import Value
+from tilewright.passes.at_once import wait_for_multiplies
 from tilewright.passes.packed import copy_bytes
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
@@ -97,7 +98,7 @@ def run(
     if lanes < 1:
         raise LaunchError(f"kernel {kernel.name}: lanes={lanes}; nearest legal choice: lanes={kernel.lanes}")
     _verify(kernel, lanes)
-    kernel = copy_bytes(kernel)
+    kernel = wait_for_multiplies(copy_bytes(kernel))
     env = bind_sizes(kernel, arrays, sizes or {})
     for guard in kernel.guards:
         if (message := guard.broken(env)) is not None:
@@ -311,13 +312,13 @@ def _violations(op: Op, threads: int, lanes: int, first: int, place: str) -> Ite
             yield from op.outside_warps(lanes)
         case Fragment() | Coordinates() | Redistribute():
             spreads.append(op.distribution)
-        case Mma():
+        case Mma() if not op.mma.atom.asynchronous:
             spreads.append(op.mma.c())
             atom = op.mma.atom
             if atom.lanes != lanes and (atom.feature or max(lanes, atom.lanes) % min(lanes, atom.lanes)):
                 text = f"{atom} is executed by {atom.lanes} lanes together; warps have {lanes}"
                 yield op.violation("atom", text, f"lanes={atom.lanes}")
-        case MmaAsync():
+        case Mma() | MmaAsync():
             spreads.append(op.mma.c())
             if op.mma.atom.lanes % lanes or first * lanes % op.mma.atom.lanes:
                 text = (

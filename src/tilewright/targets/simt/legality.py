@@ -10,7 +10,7 @@ from tilewright.errors import Violation
 from tilewright.ir.copies import Copy
 from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.ops import Elementwise, Mma, Op, Shared
+from tilewright.ir.ops import Elementwise, Op, Shared
 from tilewright.ir.types import Value
 from tilewright.passes.shared_plan import plan_shared
 from tilewright.targets.simt.dialect import SimtDialect
@@ -47,8 +47,7 @@ def _launch(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
             f"{kernel.threads} threads per block; {arch.name} has at most {arch.threads}",
             f"{arch.threads} threads",
         )
-    in_background = any(isinstance(op, Mma) and op.mma.atom.asynchronous for op in kernel.walk())
-    if kernel.lanes not in (arch.lanes, *arch.other_lanes) and not in_background:
+    if kernel.lanes not in (arch.lanes, *arch.other_lanes):
         yield Violation(
             "warp size",
             f"the kernel is written for warps of {kernel.lanes} lanes, {arch.name} has {arch.lanes}",

@@ -1,0 +1,23 @@
+"""Asynchronous atoms in multiplies that are to be done when the next operation begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tilewright.ir.async_ops import MmaAsync, MmaCommit, MmaFence, MmaWait
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import Mma, Op
+from tilewright.passes.rewrite import Rewriter, rewrite_kernel
+
+
+def wait_for_multiplies(kernel: Kernel) -> Kernel:
+    """Every `Mma` by an asynchronous atom as what it takes: a fence, the multiply, a commit and a wait."""
+
+    def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
+        if not isinstance(op, Mma) or not op.mma.atom.asynchronous:
+            return None
+        at = op.location
+        multiply = MmaAsync(op.a, op.b, op.c, op.mma, location=at)
+        return (MmaFence(location=at), multiply, MmaCommit(location=at), MmaWait(0, location=at))
+
+    return rewrite_kernel(kernel, change)
