@@ -98,6 +98,29 @@ def test_columns_are_gathered_along_their_dimension(target: str) -> None:
     np.testing.assert_array_equal(y, x[:, index])
 
 
+@tw.kernel(X="M N", I="R", Y="R N")
+def nibbles(X, I, Y):
+    """``Y[r] = X[I[r]]`` of elements of 4 bits, through shared memory and registers."""
+    r = tw.block_index(tw.ceil_div(I.shape[0], 16))
+    held = tw.shared((16, 64), X.dtype)
+    tw.copy(X.rows(I, padded=True).tile((16, 64), (r, 0)), held, threads=32)
+    tw.barrier()
+    tw.copy(held, Y.tile((16, 64), (r, 0)), threads=32)
+
+
+@TARGETS
+def test_rows_of_elements_of_4_bits(target: str) -> None:
+    rng = np.random.default_rng(6)
+    x, index = rng.integers(0, 256, (50, 31)).astype(np.uint8), numbers(rng, 50, 45, "i32")
+    y = np.full((45, 31), 0xA5, np.uint8)
+    assert nibbles(tw.packed(x, tw.i4), index, tw.packed(y, tw.i4), target=target).target == target
+    np.testing.assert_array_equal(y, expected_rows(x, index, 0))
+    kernel = nibbles.trace(tw.packed(x, tw.i4), index, tw.packed(y, tw.i4))
+    text = cuda.emit(kernel, "sm_90a").text
+    assert text[text.index("extern") :].count("I[") == 1
+    assert compile_text(text, "sm_90a")
+
+
 def test_the_text_reads_each_row_once_and_moves_16_bytes() -> None:
     x, index = np.zeros((64, 48), np.float32), np.zeros(64, np.int32)
     for way in WAYS:

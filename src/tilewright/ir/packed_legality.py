@@ -9,7 +9,7 @@ from tilewright.ir.copies import Copy
 from tilewright.ir.op import Op
 from tilewright.ir.types import BarrierType, Value, VariableType
 
-KEEPS = ("shared", "view", "partition", "as_bytes", "copy")
+KEEPS = ("shared", "view", "gather", "peer", "partition", "as_bytes", "copy")
 """Operations that packed elements may be operands or results of."""
 
 

@@ -7,13 +7,13 @@ place where something is addressed below a byte.  All others then see bytes.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from tilewright.dtypes import DType, u8
 from tilewright.errors import Violation
 from tilewright.ir.op import Op
-from tilewright.ir.types import TensorType, Type, Value
+from tilewright.ir.types import Type, Value
 from tilewright.symbolic.arithmetic import parts_of
 from tilewright.symbolic.expr import add, expand, floordiv, mul, product
 from tilewright.symbolic.nodes import Int, Mul
@@ -92,7 +92,8 @@ class AsBytes(Op):
     def infer(source: Value, dim: int) -> Type:
         """Type of the result."""
         old = source.tensor
-        return TensorType(old.memory, u8, view_in_bytes(old.view, dim, old.dtype.per_byte), old.align)
+        view = view_in_bytes(old.view, dim, old.dtype.per_byte)
+        return replace(old, dtype=u8, view=view, distribution=None)
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 from tilewright.dtypes import DType
 from tilewright.symbolic.nodes import Int
+from tilewright.symbolic.rebuilding import elements
 from tilewright.threads.distribution import Distribution
 from tilewright.views.view import View
 
@@ -40,6 +41,13 @@ class TensorType:
     distribution: Distribution | None = None
     indices: tuple[Value, ...] = ()
     block: Int | None = None
+
+    def __post_init__(self) -> None:
+        read = {element.table.name for element in elements((self.view.offset, self.view.valid))}
+        if read - {index.buffer.name for index in self.indices}:
+            raise TypeError(
+                f"a view that is placed by {', '.join(sorted(read))}, which its type does not name"
+            )
 
     @property
     def shape(self) -> tuple[Int, ...]:
