@@ -2,7 +2,8 @@
 
 Source: PTX ISA, "Parallel Synchronization and Communication Instructions: red".  ``red.add.f32`` of global
 memory flushes subnormal numbers to zero.  Minima and maxima of floats are those of integers in the order of
-the floats' bits; NaN is the greatest for a maximum, and the least for a minimum.
+the floats' bits; NaN is the greatest for a maximum, and the least for a minimum.  A NaN that is there already
+may have either sign: it is looked for first, and stays; no reduction makes a number of it.
 """
 
 from __future__ import annotations
@@ -113,8 +114,12 @@ def _ordered(kind: str, dtype: str, memory: str) -> str:
     )[kind]
     opposite = {"min": "max", "max": "min"}[kind]
     suffix, scope, address = _PLACES[memory]
+    value = _REGISTERS[dtype][1]
     return f"""
 DEVICE void reduce_{kind}_{dtype}{suffix}({element}* to, {element} x) {{
+  {element} there;
+  asm volatile("ld.relaxed.{scope}.f{bits} %0, [%1];" : "={value}"(there) : {address} : "memory");
+  if (there != there) return;
   const {signed} ordered = x == x ? {to_bits}(x) : ({signed}){nan};
   if (ordered >= 0) {{
     asm volatile("red.relaxed.{scope}.{kind}.s{bits} [%0], %1;"
