@@ -97,15 +97,13 @@ def of_capability(major: int, minor: int) -> Arch:
         >>> of_capability(9, 0).name, of_capability(8, 7).name, of_capability(8, 9).name
         ('sm_90a', 'sm_86', 'sm_89')
     """
-    older = {
-        (8, 0): SM_80,
-        (8, 6): SM_86,
-        (8, 9): SM_89,
-        (9, 0): SM_90A,
-    }
-    fits = [arch for (big, small), arch in older.items() if big == major and small <= minor]
+    fits = {}
+    for arch in ARCHITECTURES.values():
+        big, small = divmod(int(arch.name.strip("sm_a")), 10)
+        if big == major and small <= minor:
+            fits[small] = arch
     if not fits:
         raise LaunchError(
             f"no architecture for compute capability {major}.{minor}; known: {', '.join(ARCHITECTURES)}"
         )
-    return fits[-1]
+    return fits[max(fits)]
