@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 import tilewright as tw
@@ -158,3 +161,84 @@ def test_undeclared_dimensions_are_named_after_their_tensor() -> None:
 
     traced = trace(kernel, X=spec(rank=1))
     assert [size.sym.name for size in traced.sizes] == ["X_0"]
+
+
+def test_an_explicit_name_wins() -> None:
+    def kernel(A):
+        x = tw.shared((8, 8), tw.f16, name="ring")
+        y = tw.fragment(ROWS, tw.f32, 0, name="total")
+        ring = tw.shared((8, 8), tw.f16)
+
+    assert names(trace(kernel)) == ["ring", "total", "ring_1"]
+    with pytest.raises(tw.TraceError, match="name='two words' is no name; nearest legal choice"):
+        trace(lambda A: tw.shared((8, 8), tw.f16, name="two words"))
+
+
+def test_what_is_made_by_the_way_takes_no_name_of_the_authors() -> None:
+    def kernel(A):
+        x = tw.fragment(ROWS, tw.f32, 0)
+        y = x * 2.0 + 1.0
+        tw.shared((8, 8), tw.f16)
+        mul = tw.exp(y)
+        shared = tw.shared((8, 8), tw.f16)
+        later = tw.shared((8, 8), tw.f16, name="exp")
+        z = tw.exp(y) + 1.0
+
+    assert names(trace(kernel)) == ["x", "mul_1", "y", "shared_1", "mul", "shared", "exp", "exp_1", "z"]
+
+
+LIBRARY = """
+import tilewright as tw
+
+def staged(tile, dtype):
+    sA = tw.shared((8, 8), dtype)
+    for k in tw.range(4):
+        sA[k]
+    part = sA[0:4]
+    return tw.shared((4, 4), dtype)
+"""
+
+
+def library() -> Any:
+    """A function as the library has them that write kernels: in a file of the package."""
+    path = str(Path(tw.__file__).parent / "ops" / "staged.py")
+    names: dict[str, Any] = {}
+    exec(compile(LIBRARY, path, "exec"), names)
+    return names["staged"]
+
+
+def test_names_of_the_library_give_way_to_the_authors() -> None:
+    staged = library()
+
+    def kernel(A):
+        first = staged(A, tw.f16)
+        sA = tw.shared((8, 8), tw.f16)
+        for k in tw.range(2):
+            sA[k]
+
+    found = [name for name in names(trace(kernel)) if "slice" not in name]
+    assert found == ["sA_1", "k_1", "part", "first", "sA", "k"]
+
+
+def test_what_the_library_makes_is_shown_at_the_authors_line() -> None:
+    staged = library()
+
+    def kernel(A):
+        made = staged(A, tw.f16)
+
+    for op in trace(kernel).walk():
+        assert op.location is not None
+        assert {Path(frame.file).name for frame in op.location.frames} == {"test_names.py"}
+        assert op.location.frame.function == "kernel"
+
+
+def test_an_error_inside_the_library_is_shown_at_the_authors_line() -> None:
+    staged = library()
+
+    def kernel(A):
+        staged(A, "f17")
+
+    with pytest.raises(tw.TilewrightError) as failure:
+        trace(kernel)
+    assert "test_names.py" in str(failure.value)
+    assert "staged.py" not in str(failure.value)

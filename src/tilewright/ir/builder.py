@@ -25,17 +25,35 @@ def is_reserved(name: str) -> bool:
 
 
 class Names:
-    """Hands out names that no one has yet, and that mean nothing else in a printed kernel."""
+    """Hands out names that no one has yet, and that mean nothing else in a printed kernel.
 
-    def __init__(self) -> None:
+    Args:
+        reserved: names of the author's, who may take them later.
+    """
+
+    def __init__(self, reserved: frozenset[str] = frozenset()) -> None:
+        self.reserved = reserved
         self._taken: set[str] = set()
+        self._lent: dict[str, Value] = {}
 
-    def unique(self, wanted: str) -> str:
-        """``wanted``, or ``wanted_1``, ``wanted_2`` ..."""
+    def lend(self, value: Value) -> None:
+        """Note that nobody gave a value its name: it gets another one if somebody wants that."""
+        self._lent[value.name] = value
+
+    def own(self, wanted: str) -> str:
+        """A unique name that the author gave: a value that has it only by the way gives it up."""
+        if value := self._lent.pop(wanted, None):
+            object.__setattr__(value, "name", self.unique(wanted, own=True))
+            self.lend(value)
+            self._taken.discard(wanted)
+        return self.unique(wanted, own=True)
+
+    def unique(self, wanted: str, own: bool = False) -> str:
+        """``wanted``, or ``wanted_1``, ``wanted_2`` ...; a reserved name only as the author's own."""
         if is_reserved(wanted):
             wanted = f"{''.join(c for c in wanted if c.isascii()).lstrip('0123456789')}_"
         name, count = wanted, 0
-        while name in self._taken:
+        while name in self._taken or (name in self.reserved and not (own and count == 0)):
             count += 1
             name = f"{wanted}_{count}"
         self._taken.add(name)
@@ -68,11 +86,19 @@ class Builder:
         return op
 
     def define(
-        self, op: type[OpType], name: str, location: Location | None = None, **attributes: Any
+        self,
+        op: type[OpType],
+        name: str,
+        location: Location | None = None,
+        own: bool = False,
+        **attributes: Any,
     ) -> Value:
-        """Add an operation with a result and give back the result."""
-        made = self.append(make(op, self.names.unique(name), location, **attributes))
+        """Add an operation with a result and give back the result; ``own``: the author gave the name."""
+        unique = self.names.own(name) if own else self.names.unique(name, own=True)
+        made = self.append(make(op, unique, location, **attributes))
         result: Value = made.results[0]
+        if not own and isinstance(result, Value):
+            self.names.lend(result)
         return result
 
     def take_last(self) -> Op | None:

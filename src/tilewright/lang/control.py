@@ -15,7 +15,14 @@ from tilewright.ir.kernel import Guard
 from tilewright.ir.ops import Block, For, GetVariable, If, Let, Op, SetVariable, Variable
 from tilewright.ir.types import Value
 from tilewright.lang.scalars import Condition, Index, Scalar, undecided, unwrap, unwrap_condition
-from tilewright.lang.source import author_frame, here, instruction_at, is_statement_loop, stored_names
+from tilewright.lang.source import (
+    author_frame,
+    here,
+    instruction_at,
+    is_authors,
+    is_statement_loop,
+    stored_names,
+)
 from tilewright.lang.syntax import code_here, leaving
 from tilewright.lang.tracer import current
 from tilewright.lang.verbs import inline, verb
@@ -95,7 +102,7 @@ class _Loop:
                 raise self.source.misused()
             self.watch = Watch(self.what, self.location)
             name = (*(stored_names(frame) or ()), "k")[0]
-            self.index = loop_index(tracer.name(name), *self.source.span)
+            self.index = loop_index(tracer.name(name, is_authors(frame)), *self.source.span)
             tracer.enter(self)
             return Scalar(self.index)
         block = tracer.leave(self)

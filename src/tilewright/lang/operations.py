@@ -75,7 +75,7 @@ def shared(
     layout: Layout | View | None = None,
     elems: int | None = None,
     swizzle: int | Swizzle | None = None,
-    name: str = "shared",
+    name: str | None = None,
 ) -> Tensor:
     """An uninitialised tensor in shared memory.
 
@@ -86,7 +86,7 @@ def shared(
         elems: elements to allocate, among which a swizzle exchanges; default: the cosize of the layout.
         swizzle: 128 for rows of 128 bytes whose 16-byte chunks are exchanged as bulk copies and asynchronous
             MMA take them; the last dimension is one such row.  Or a `Swizzle` of the layout's offsets.
-        name: what it is called in generated text, if it is not assigned to a variable.
+        name: what it is called in generated text; default: the variable that it is assigned to.
     """
     extents = static("extents of shared memory", shape)
     view = View.of(layout) if isinstance(layout, Layout) else layout
@@ -109,7 +109,7 @@ def shared(
             view = swizzle.apply(view)
     elif swizzle is not None:
         view, align = _swizzled(view, swizzle, kind), 1024
-    return Tensor(current().define(Shared, name, dtype=kind, view=view, elems=count, align=align))
+    return Tensor(current().define(Shared, "shared", name, dtype=kind, view=view, elems=count, align=align))
 
 
 def _swizzled(view: View, swizzle: int, kind: DType) -> View:
@@ -130,7 +130,7 @@ def fragment(
     like: Distribution | Fragment | Tensor,
     element: DType | str | None = None,
     fill: float | int | None = None,
-    name: str = "fragment",
+    name: str | None = None,
 ) -> Fragment:
     """A tile in registers with the map of ``like``: a fragment, a partitioned tensor, or a distribution.
 
@@ -138,13 +138,14 @@ def fragment(
         like: what has the map.
         element: element type; default: that of ``like``.
         fill: what every element is at first; default: not initialised.
-        name: what it is called in generated text, if it is not assigned to a variable.
+        name: what it is called in generated text; default: the variable that it is assigned to.
     """
     spread = like if isinstance(like, Distribution) else _distribution_of(like)
     if element is None and isinstance(like, Distribution):
         raise TraceError("a fragment of a bare distribution needs an element type", here())
     chosen = element_type(element) if element is not None else like.dtype  # type: ignore[union-attr]
-    return Fragment(current().define(FragmentOp, name, dtype=chosen, distribution=spread, fill=_fill(fill)))
+    attributes = {"distribution": spread, "fill": _fill(fill)}
+    return Fragment(current().define(FragmentOp, "fragment", name, dtype=chosen, **attributes))
 
 
 def _distribution_of(like: Fragment | Tensor) -> Distribution:
@@ -161,10 +162,10 @@ def _distribution_of(like: Fragment | Tensor) -> Distribution:
 
 
 @verb
-def accumulator(mma: TiledMma, fill: float | int | None = 0) -> Fragment:
-    """The accumulator of a tiled MMA, filled with ``fill``."""
+def accumulator(mma: TiledMma, fill: float | int | None = 0, name: str | None = None) -> Fragment:
+    """The accumulator of a tiled MMA, filled with ``fill``, and called ``name`` in generated text."""
     value = current().define(
-        FragmentOp, "acc", dtype=mma.atom.c_dtype, distribution=mma.c(), fill=_fill(fill)
+        FragmentOp, "acc", name, dtype=mma.atom.c_dtype, distribution=mma.c(), fill=_fill(fill)
     )
     return Fragment(value, mma)
 
@@ -299,6 +300,7 @@ def load(
     *,
     element: DType | str | None = None,
     other: float = 0,
+    name: str | None = None,
 ) -> Fragment:
     """A fragment with the contents of a tensor, distributed as ``like`` or as the tensor is partitioned.
 
@@ -311,6 +313,7 @@ def load(
         other: what elements outside of the array read as, a number of its dtype.  They take part in
             everything that is computed with the fragment: before a sum over exponentials they are minus
             infinity, before a maximum likewise, before a product 1.
+        name: what it is called in generated text; default: the variable that it is assigned to.
 
     Example:
         >>> import numpy as np
@@ -329,7 +332,7 @@ def load(
     tracer = current()
     spread = like if isinstance(like, Distribution) else _distribution_of(source if like is None else like)
     kind = source.dtype if element is None else element_type(element)
-    made = Fragment(tracer.define(FragmentOp, "loaded", dtype=kind, distribution=spread))
+    made = Fragment(tracer.define(FragmentOp, "loaded", name, dtype=kind, distribution=spread))
     width = None if vector is None else constant("vector", vector)
     tracer.emit(Copy, source=source.value, target=made.value, vector=width, other=number(other))
     return made

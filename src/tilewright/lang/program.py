@@ -36,7 +36,7 @@ from tilewright.ir.ops import Block, Copy, Mma
 from tilewright.ir.types import FragmentType, Memory, ScalarType, TensorType, Value
 from tilewright.ir.verify import used_symbols
 from tilewright.lang.scalars import Scalar
-from tilewright.lang.source import raised_at
+from tilewright.lang.source import author_names, raised_at
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Number, Tensor
 from tilewright.lang.tracer import Tracer, tracing
@@ -158,6 +158,7 @@ class Program:
 
     def _record(self, tracer: Tracer, specs: Mapping[str, TensorSpec], given: Mapping[str, Any]) -> Kernel:
         """Run the function once."""
+        tracer.builder.names.reserved = author_names(self.function)
         sizes: dict[str, SizeParam] = {}
         divisors = self._divisors(specs)
         params: list[Param] = []
@@ -263,7 +264,9 @@ def _tensor(
         if dim == spec.unit_dim:
             strides.append(1)
             continue
-        stride = Sym(tracer.name(f"{parameter.name}_stride{dim}"), 0, None, spec.stride_divisors[dim])
+        stride = Sym(
+            tracer.name(f"{parameter.name}_stride{dim}", own=False), 0, None, spec.stride_divisors[dim]
+        )
         sizes[stride.name] = SizeParam(stride, Stride(parameter.name, dim), 64 if spec.wide else 32)
         strides.append(stride)
     view = View.strided(shape, strides)

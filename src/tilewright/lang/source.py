@@ -6,18 +6,19 @@ import dis
 import os
 import sys
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
-from types import CodeType, FrameType, TracebackType
+from types import CodeType, FrameType, FunctionType, TracebackType
 
 from tilewright.errors import Frame, Location
 
 # What runs beneath the author's code; `ops` writes kernels as authors do.
 _ROOMS = ("lang", "runtime", "ir", "threads", "views", "layout", "symbolic", "targets")
 _PACKAGE = Path(__file__).parents[1]
+_LIBRARY = str(_PACKAGE) + os.sep
 _OURS = (
     *(str(_PACKAGE / room) + os.sep for room in _ROOMS),
     str(_PACKAGE / "dtypes.py"),
@@ -53,6 +54,22 @@ def author_frames() -> list[FrameType]:
     return found if frame is not None else [first]
 
 
+def in_library(frame: FrameType) -> bool:
+    """Whether a frame executes a function of this package that writes kernels as authors do."""
+    return frame.f_code.co_filename.startswith(_LIBRARY)
+
+
+def shown_frames() -> list[FrameType]:
+    """`author_frames` without those of library functions that the author called."""
+    frames = author_frames()
+    return frames[_of_author([in_library(frame) for frame in frames]) :]
+
+
+def _of_author(library: list[bool]) -> int:
+    """The index of the innermost frame that is not the library's; 0 if the whole kernel is the library's."""
+    return 0 if all(library) else library.index(False)
+
+
 def _is_ours(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     # What dataclasses generate has no file, but the module of its class.
@@ -62,7 +79,7 @@ def _is_ours(frame: FrameType) -> bool:
 
 def here() -> Location:
     """The author's location: innermost frame first, up to the kernel function."""
-    return Location(tuple(_describe(frame, frame.f_lasti) for frame in author_frames()))
+    return Location(tuple(_describe(frame, frame.f_lasti) for frame in shown_frames()))
 
 
 def raised_at(traceback: TracebackType | None) -> Location | None:
@@ -75,7 +92,8 @@ def raised_at(traceback: TracebackType | None) -> Location | None:
             found = [_describe(traceback.tb_frame, traceback.tb_lasti), *(found if inside else ())]
         inside = not ours
         traceback = traceback.tb_next
-    return Location(tuple(found)) if found else None
+    own = _of_author([frame.file.startswith(_LIBRARY) for frame in found]) if found else 0
+    return Location(tuple(found[own:])) if found else None
 
 
 def _describe(frame: FrameType, offset: int) -> Frame:
@@ -175,16 +193,43 @@ def _accesses(instruction: dis.Instruction) -> list[tuple[str, str]]:
 # ---------------------------------------------------------------- names
 
 
-def assigned_names() -> tuple[str, ...]:
-    """The variables that the author's statement ``a, b = call()`` assigns; empty if there are none.
+def naming_frame() -> FrameType | None:
+    """The frame whose statement ``a, b = call()`` names a result.
 
-    Where a helper function returns the result at once, the variables of its caller.
+    Where a helper function returns the result at once, that of its caller.
     """
-    for frame in author_frames():
-        names = stored_names(frame)
-        if names is not None:
-            return names
-    return ()
+    return next((frame for frame in author_frames() if stored_names(frame) is not None), None)
+
+
+def is_authors(frame: FrameType) -> bool:
+    """Whether the names in a frame are the author's: not the library's, unless the kernel is."""
+    return not in_library(frame) or in_library(author_frames()[-1])
+
+
+def author_names(function: Callable[..., object]) -> frozenset[str]:
+    """The names that a kernel's function, and those of its file that it calls, may give to anything.
+
+    Their variables, and the strings that are names.
+    """
+    function = getattr(function, "__func__", function)
+    assert isinstance(function, FunctionType)
+    found: set[str] = set()
+    codes, known = [function.__code__], set[CodeType]()
+    while codes:
+        code = codes.pop()
+        if code in known:
+            continue
+        known.add(code)
+        found.update(code.co_varnames, code.co_cellvars)
+        found.update(text for text in code.co_consts if isinstance(text, str) and text.isidentifier())
+        codes.extend(inner for inner in code.co_consts if isinstance(inner, CodeType))
+        called = (function.__globals__.get(name) for name in code.co_names)
+        codes.extend(
+            one.__code__
+            for one in called
+            if isinstance(one, FunctionType) and one.__globals__ is function.__globals__
+        )
+    return frozenset(found)
 
 
 def stored_names(frame: FrameType) -> tuple[str, ...] | None:

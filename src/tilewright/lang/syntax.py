@@ -10,7 +10,7 @@ from functools import lru_cache
 from types import CodeType
 
 from tilewright.errors import Frame, Location
-from tilewright.lang.source import author_frame, author_frames, position, stored_names
+from tilewright.lang.source import author_frame, is_authors, naming_frame, position, stored_names
 
 _JUMPS = {ast.Return: "return", ast.Break: "break", ast.Continue: "continue"}
 
@@ -41,15 +41,16 @@ def code_here() -> CodeType:
     return author_frame().f_code
 
 
-def unpacked_name() -> tuple[str, ...]:
-    """The variable that takes the author's present call in ``a, b = call(), call()``; empty if there is none.
+def result_names() -> tuple[tuple[str, ...], bool]:
+    """The variables that take what the present call returns, and whether they are the author's.
 
-    Where a helper function returns the result at once, that of its caller.
+    Also that in ``a, b = call(), call()``; none if there are none.
     """
-    for frame in author_frames():
-        if stored_names(frame) is not None:
-            return _unpacked(frame.f_code).get(position(frame), ())
-    return ()
+    frame = naming_frame()
+    if frame is None:
+        return (), False
+    names = stored_names(frame) or _unpacked(frame.f_code).get(position(frame), ())
+    return names, is_authors(frame)
 
 
 @lru_cache(maxsize=256)

@@ -207,7 +207,11 @@ class Tensor(InMemory):
         """
         count, name = len(self.shape), f"{self.value.buffer.name}_rows"
         chosen = constant("dimension", dim)
-        attributes = {"index": index.value, "dim": chosen + count if chosen < 0 else chosen, "padded": padded}
+        attributes: dict[str, Any] = {
+            "index": index.value,
+            "dim": chosen + count if chosen < 0 else chosen,
+            "padded": padded,
+        }
         return Tensor(current().define(Gather, name, source=self.value, **attributes))
 
     @verb

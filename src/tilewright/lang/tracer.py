@@ -13,8 +13,8 @@ from tilewright.ir.builder import Builder
 from tilewright.ir.kernel import ClusterAxis, GridAxis, Guard, SizeParam, Workspace
 from tilewright.ir.ops import Block, Op
 from tilewright.ir.types import Value
-from tilewright.lang.source import assigned_names, here
-from tilewright.lang.syntax import unpacked_name
+from tilewright.lang.source import author_frame, here, is_authors
+from tilewright.lang.syntax import result_names
 from tilewright.symbolic.nodes import Sym
 
 OpType = TypeVar("OpType", bound=Op)
@@ -61,22 +61,30 @@ class Tracer:
 
     def names(self, defaults: tuple[str, ...]) -> tuple[str, ...]:
         """Unique names for what a call returns: the author's variables where they can be seen."""
-        seen = assigned_names() or unpacked_name()
-        return tuple(self.name(n) for n in (seen if len(seen) == len(defaults) else defaults))
+        seen, own = result_names()
+        if len(seen) != len(defaults):
+            seen, own = defaults, False
+        return tuple(self.name(name, own) for name in seen)
 
-    def name(self, wanted: str) -> str:
-        """A unique name."""
-        return self.builder.names.unique(wanted)
+    def name(self, wanted: str, own: bool = True) -> str:
+        """A unique name, by default one that the author gave."""
+        names = self.builder.names
+        return names.own(wanted) if own else names.unique(wanted)
 
     def emit(self, op: type[OpType], **attributes: Any) -> OpType:
         """Record an operation without a result at the author's line."""
         return self.builder.append(op(location=here(), **attributes))
 
-    def define(self, op: type[OpType], default: str, **attributes: Any) -> Value:
-        """Record an operation with a result, named after the author's variable."""
-        seen = assigned_names() or unpacked_name()
+    def define(self, op: type[OpType], default: str, named: str | None = None, **attributes: Any) -> Value:
+        """Record an operation with a result, named as the author says, or after the author's variable."""
+        seen, own = result_names()
+        name, own = (seen[0], own) if len(seen) == 1 else (default, False)
+        if named is not None:
+            name, own = named, is_authors(author_frame())
+            if not name.isidentifier():
+                raise TraceError(f"name={named!r} is no name; nearest legal choice: name={default!r}", here())
         with located():
-            return self.builder.define(op, seen[0] if len(seen) == 1 else default, here(), **attributes)
+            return self.builder.define(op, name, here(), own, **attributes)
 
     def multiplies_by(self, lanes: int) -> None:
         """Note the threads of the warps that an atom is executed by."""

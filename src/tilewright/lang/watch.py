@@ -70,7 +70,8 @@ class Watch:
                 old = scope.before.get(name)
                 if complaint := self._complaint(name, old, now, body):
                     place, frames = body.store(name), self.location.frames
-                    raise TraceError(complaint, Location((place, *frames[depth + 1 :]) if place else frames))
+                    outer = max(depth + 1 - (len(self.scopes) - len(frames)), 0)
+                    raise TraceError(complaint, Location((place, *frames[outer:]) if place else frames))
         self.scopes.clear()
 
     def _complaint(self, name: str, old: _Variable | None, now: _Variable, body: Span) -> str:
