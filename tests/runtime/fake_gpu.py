@@ -32,6 +32,7 @@ def said(attributes: list[Any]) -> dict[str, Any]:
     for attribute in attributes:
         name = attribute.id.name.removeprefix("CU_LAUNCH_ATTRIBUTE_").lower()
         dims, value = attribute.value.clusterDim, attribute.value.programmaticStreamSerializationAllowed
+        value = attribute.value.cooperative if name == "cooperative" else value
         found[name] = (dims.x, dims.y, dims.z) if name == "cluster_dimension" else value
     return found
 
@@ -127,6 +128,8 @@ class Driver:
         if name == "cuStreamGetId":
             assert arguments[0] not in self.capturing, "not permitted when a stream is capturing"
             return self.stream_ids.get(arguments[0], arguments[0])
+        if name == "cuOccupancyMaxActiveBlocksPerMultiprocessor":
+            return 2
         if name == "cuCtxSynchronize":
             self.waits += 1
             return None

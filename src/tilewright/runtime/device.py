@@ -12,6 +12,7 @@ from tilewright.errors import LaunchError, LegalityError, Violation
 from tilewright.ir.kernel import Kernel, SizeParam, Workspace
 from tilewright.ir.passed import passed_params
 from tilewright.ir.printer import print_kernel
+from tilewright.ir.residency import first_wait
 from tilewright.lang.program import Parameter
 from tilewright.runtime import cuda as driver
 from tilewright.runtime import nvrtc
@@ -106,6 +107,30 @@ class _Loaded:
         return self._functions[index]
 
 
+def _waits_for_all(executable: Executable, binding: Binding, index: int) -> bool:
+    """Whether blocks wait for others of higher numbers: all of them must be resident on the device at once.
+
+    Raises:
+        LaunchError: it does not hold so many; they would wait for ever.
+    """
+    assert executable.listing is not None
+    kernel = executable.listing.kernel
+    sizes = {param.sym: binding.sizes[param.sym.name] for param in kernel.sizes}
+    wait = first_wait(kernel, sizes)
+    if wait is None:
+        return False
+    function = executable.handle.on(index)
+    most = driver.resident_blocks(function, kernel.threads)
+    if binding.blocks > most:
+        where = "" if wait.location is None else f"\n{wait.location.excerpt()}"
+        raise LaunchError(
+            f"kernel {kernel.name}: its {binding.blocks} blocks wait for each other, and device {index} "
+            f"holds {most} of them at once; nearest legal choice: {most} blocks, each of which does the work "
+            f"of several{where}"
+        )
+    return True
+
+
 _in_graphs: set[object] = set()
 """What was launched while a graph was captured: the graph may launch it again at any time."""
 
@@ -140,7 +165,8 @@ class PreparedCuda:
             (at, offset, TensorMaps(tensor_map, arrays[names[at]]))
             for (at, offset), tensor_map in zip(layout.maps, kernel.tensor_maps, strict=True)
         )
-        self._pack = partial(_Packed, executable, binding, layout, maps, len(arrays), index)
+        together = _waits_for_all(executable, binding, index)
+        self._pack = partial(_Packed, executable, binding, layout, maps, len(arrays), index, together)
         self._first = self._pack()
         self._idle = [self._first]
         executable.launches.add(self)
@@ -201,6 +227,7 @@ class _Packed:
         maps: Sequence[tuple[int, int, TensorMaps]],
         arrays: int,
         index: int,
+        together: bool,
     ) -> None:
         assert executable.listing is not None
         kernel = executable.listing.kernel
@@ -210,7 +237,7 @@ class _Packed:
             kernel.threads,
             (*layout.packing.offsets, *(offset for _, offset in layout.maps)),
             layout.size,
-            launch_attributes(kernel, driver.driver()),
+            launch_attributes(kernel, driver.driver(), together=together),
         )
         self.run = self.launch.run
         self.written: Sequence[int] = ()

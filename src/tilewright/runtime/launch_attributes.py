@@ -7,17 +7,19 @@ from typing import Any
 from tilewright.ir.kernel import Kernel
 
 
-def launch_attributes(kernel: Kernel, bindings: Any) -> list[Any]:
+def launch_attributes(kernel: Kernel, bindings: Any, *, together: bool = False) -> list[Any]:
     """The driver's launch attributes of a kernel; no user chooses them.
 
     Args:
         kernel: the kernel.
         bindings: the module with the driver's classes, `cuda.bindings.driver`.
+        together: whether blocks wait for blocks of higher numbers.
 
     Returns:
         Clusters: their extents.  A kernel with `prior_grid_wait`: leave to begin before the grid before it in
-        the stream has ended (programmatic stream serialization).  Empty for all others, which a plain launch
-        starts.
+        the stream has ended (programmatic stream serialization).  Blocks that wait for each other: all of
+        them are resident at once, or none begins (cooperative launch).  Empty for all others, which a plain
+        launch starts.
 
     Source: CUDA Driver API, `CUlaunchAttributeID`.
     """
@@ -32,6 +34,9 @@ def launch_attributes(kernel: Kernel, bindings: Any) -> list[Any]:
     if kernel.waits_for_prior_grid:
         found.append(attribute := _attribute(bindings, "PROGRAMMATIC_STREAM_SERIALIZATION"))
         attribute.value.programmaticStreamSerializationAllowed = 1
+    if together:
+        found.append(attribute := _attribute(bindings, "COOPERATIVE"))
+        attribute.value.cooperative = 1
     return found
 
 

@@ -11,13 +11,11 @@ from collections.abc import Iterator
 
 from tilewright.errors import Violation
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.op import Block, Op
-from tilewright.ir.ops import If
+from tilewright.ir.op import Op
+from tilewright.ir.residency import first_wait
 from tilewright.ir.signal_ops import Await, Reset, Signal, Ticket
 from tilewright.ir.types import Value
-from tilewright.symbolic.expr import add, less, prove
-from tilewright.symbolic.nodes import Int, Sym
-from tilewright.symbolic.rebuilding import substitute
+from tilewright.symbolic.nodes import Int
 from tilewright.targets.cpu.emitter import CpuEmitter
 from tilewright.targets.cpu.spelling import CPU_RULES
 from tilewright.targets.statements import Code, call, code, named
@@ -77,27 +75,11 @@ def waits(kernel: Kernel) -> list[Await]:
 
 
 def violations(kernel: Kernel) -> Iterator[Violation]:
-    """Waits that certainly never end: of the first block, which has none before it.
-
-    What else a block waits for is known only when the kernel runs.
-    """
-    first = {axis.sym: 0 for axis in kernel.grid}
-    yield from _never_ending(kernel.body, first)
-
-
-def _never_ending(block: Block, first: dict[Sym, int]) -> Iterator[Violation]:
-    own: Int = 0  # what the block itself may have counted up; it may be another counter
-    for op in block.ops:
-        if isinstance(op, If) and prove(substitute(op.condition, first)) is True:
-            yield from _never_ending(op.then, first)
-        for inner in Block((op,)).walk():
-            if isinstance(inner, Signal | Ticket):
-                if inner is not op:
-                    return
-                own = add(own, inner.value if isinstance(inner, Signal) else 1)
-        if isinstance(op, Await) and prove(substitute(less(own, op.value), first)) is True:
-            text = f"the first block waits until {op.counter.buffer} is {op.value}; {ORDER}"
-            yield op.violation("counter", text, "a wait for 0 in the first block, or a GPU")
+    """A wait that certainly never ends: of the first block, which has none before it."""
+    op = first_wait(kernel)
+    if op is not None:
+        text = f"the first block waits until {op.counter.buffer} is {op.value}; {ORDER}"
+        yield op.violation("counter", text, "a wait for 0 in the first block, or a GPU")
 
 
 def why_stuck(kernel: Kernel, number: int) -> str:

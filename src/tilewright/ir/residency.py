@@ -1,0 +1,47 @@
+"""Whether the blocks of a grid wait for blocks of higher numbers, which must then be resident beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.op import Block
+from tilewright.ir.ops import If
+from tilewright.ir.signal_ops import Await, Signal, Ticket
+from tilewright.symbolic.expr import add, less, negate, prove
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.rebuilding import substitute
+
+
+def first_wait(kernel: Kernel, sizes: Mapping[Sym, int] | None = None) -> Await | None:
+    """A wait in which the first block certainly waits for others, all of which have higher numbers.
+
+    Waits that depend on loops, or on what a kernel reads, are not decided here.
+
+    Args:
+        kernel: the kernel.
+        sizes: those of its sizes that are known.
+    """
+    first: dict[Sym, Int] = {**(sizes or {}), **{axis.sym: 0 for axis in kernel.grid}}
+    return _first_wait(kernel.body, first, 0)
+
+
+def _first_wait(block: Block, first: Mapping[Sym, Int], counted: Int) -> Await | None:
+    """The same of some operations, before which the block itself has counted so much up, of any counter."""
+    for op in block.ops:
+        if isinstance(op, Await) and prove(substitute(less(counted, op.value), first)) is True:
+            return op
+        if isinstance(op, If):
+            condition = substitute(op.condition, first)
+            taken = op.then if prove(condition) is True else None
+            if prove(negate(condition)) is True:
+                taken = op.otherwise
+            found = None if taken is None else _first_wait(taken, first, counted)
+            if found is not None:
+                return found
+        for inner in Block((op,)).walk():
+            if isinstance(inner, Signal | Ticket):
+                if inner is not op and not isinstance(op, If):
+                    return None  # a loop may count up how often it likes
+                counted = add(counted, inner.value if isinstance(inner, Signal) else 1)
+    return None

@@ -1,0 +1,60 @@
+"""Launches of kernels whose blocks signal: counters are cleared once, grids fit the device. It needs no GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.runtime.fake_gpu import Driver, OnGpu
+from tests.runtime.fake_gpu import gpu as gpu  # a fixture
+from tests.targets import signals
+
+from tilewright.errors import LaunchError
+
+
+def arrays(size: int) -> list[OnGpu]:
+    return [OnGpu(np.zeros(size, np.float32)) for _ in range(2)]
+
+
+def test_counters_are_cleared_when_they_are_allocated_and_never_again(gpu: Driver) -> None:
+    gpu.arguments = 4
+    bound, (x, y) = signals.hand_over.bind(), arrays(128)
+    for _ in range(3):
+        bound(x, y, stream=7)
+    assert [stream for *_, stream in gpu.cleared] == [7]
+    address = gpu.cleared[0][0]
+    assert {launched.words[2] for launched in gpu.launched} == {address}
+    bound(x, y, stream=8)  # another stream has counters of its own
+    bound(x, y, stream=7)
+    assert [stream for *_, stream in gpu.cleared] == [7, 8]
+    assert gpu.launched[-2].words[2] == gpu.cleared[1][0] != address
+    assert gpu.launched[-1].words[2] == address
+
+
+def test_each_captured_launch_has_counters_that_its_graph_clears(gpu: Driver) -> None:
+    gpu.arguments = 4
+    bound, (x, y) = signals.hand_over.bind(), arrays(192)  # a shape of its own: nothing is prepared yet
+    bound(x, y, stream=7)
+    gpu.capturing.add(7)
+    for _ in range(2):
+        bound(x, y, stream=7)
+    gpu.capturing.clear()
+    assert [stream for *_, stream in gpu.cleared] == [7, 7, 7]
+    assert len({launched.words[2] for launched in gpu.launched}) == 3
+
+
+def test_blocks_that_wait_for_all_are_launched_together(gpu: Driver) -> None:
+    gpu.arguments = 5
+    signals.around.bind(blocks=264)(*arrays(64 * 264), stream=7)  # two on each of 132 multiprocessors
+    (launched,) = gpu.launched
+    assert launched.attributes == {"cooperative": 1}
+    gpu.arguments = 4
+    signals.hand_over(*arrays(128), stream=7)  # block 1 waits for block 0 alone
+    assert gpu.launched[-1].attributes == {}
+
+
+def test_more_blocks_than_the_device_holds_are_refused(gpu: Driver) -> None:
+    with pytest.raises(LaunchError) as refused:
+        signals.around.bind(blocks=265)(*arrays(64 * 265), stream=7)
+    assert "its 265 blocks wait for each other, and device 0 holds 264 of them at once" in str(refused.value)
+    assert "tw.await_(came[0], blocks)" in str(refused.value)
+    assert gpu.launched == []
