@@ -1,4 +1,4 @@
-"""Launches of kernels whose blocks signal: counters are cleared once, grids fit the device. It needs no GPU."""
+"""Launches of kernels whose blocks signal: counters are cleared once, grids fit the device."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_blocks_that_wait_for_all_are_launched_together(gpu: Driver) -> None:
     (launched,) = gpu.launched
     assert launched.attributes == {"cooperative": 1}
     gpu.arguments = 4
-    signals.hand_over(*arrays(128), stream=7)  # block 1 waits for block 0 alone
+    signals.hand_over(*arrays(256), stream=7)  # block 1 waits for block 0 alone
     assert gpu.launched[-1].attributes == {}
 
 
