@@ -16,6 +16,7 @@ from pathlib import Path
 import tilewright as tw
 from tilewright.ir.async_ops import ASYNC_OPS
 from tilewright.ir.copies import BULK_VERBS
+from tilewright.targets.atoms import WGMMA
 from tilewright.targets.cpu.legality import INSTEAD
 from tilewright.targets.cuda.arch import ARCHITECTURES
 from tilewright.targets.cuda.legality import SINCE_SM_90
@@ -123,7 +124,7 @@ def _dtypes() -> Iterator[str]:
 
 
 def _atoms() -> Iterator[str]:
-    yield "On `cpu` any atom but `wgmma` says what is multiplied and in what it is summed, not how."
+    yield "On `cpu` an atom says what is multiplied and in what it is summed, not how."
     yield ""
     yield "| Atom | A and B | Sum | on `cuda` |"
     yield "|---|---|---|---|"
@@ -132,7 +133,9 @@ def _atoms() -> Iterator[str]:
             since = [arch for arch, known in ARCHITECTURES.items() if atom.feature in known.features]
             yield f"| `tw.atoms.{name}` | {atom.a_dtype} | {atom.c_dtype} | `{since[0]}` on |"
     yield "| `tw.atoms.fma(dtype)` | any | f32, f64, i32 | all |"
-    yield "| `tw.atoms.wgmma(dtype, n)`, for `tw.hopper.mma_async` | f16, bf16 | f32 | `sm_90a` |"
+    for row in WGMMA:
+        given = f"{row.a}" if row.a == row.b else f"{row.a} by {row.b}"
+        yield f"| `tw.atoms.wgmma`, for `tw.hopper.mma_async` | {given} | {row.c} | `{row.feature}` |"
 
 
 if __name__ == "__main__":
