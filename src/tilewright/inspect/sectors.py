@@ -32,6 +32,8 @@ def sector_factor(kernel: Kernel, op: Copy) -> float | None:
 def _factor(kernel: Kernel, op: Copy, value: Value) -> float | None:
     if not isinstance(value.type, TensorType) or value.type.memory is not Memory.GLOBAL:
         return None
+    if value.type.indices:
+        return None  # only the rows that a launch chooses tell
     view = value.type.view
     sizes = {param.sym for param in kernel.sizes}
     free = (symbols(view.offset) | symbols(view.valid)) - set(view.coords)
@@ -45,4 +47,5 @@ def _factor(kernel: Kernel, op: Copy, value: Value) -> float | None:
 
 
 def _typical(sym: Sym, is_size: bool) -> int:
-    return sym.divisor * LARGE if is_size else sym.low
+    # Of an integer that may be negative nothing is typical but that it is not.
+    return sym.divisor * LARGE if is_size else max(sym.low, 0)

@@ -130,7 +130,7 @@ class Footprints:
         view = value.tensor.view
         free = tuple(symbols(view.offset) - set(view.coords))
         key = (value, *(env[sym] for sym in free))
-        if key not in self._boxes:
+        if key not in self._boxes or value.tensor.indices:
             shape = [int(evaluate(extent, env)) for extent in view.shape]
             self._boxes[key] = _offsets(value, env, np.indices(shape, sparse=True))
         return self._boxes[key]

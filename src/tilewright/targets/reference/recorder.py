@@ -187,10 +187,11 @@ def _touches(machine: Machine, warp: Warp, op: Op, ranks: list[int]) -> list[Tou
     for values, is_written in ((op.read, False), (op.written, True)):
         for value in values:
             if _is_shared(value):
-                at = machine.footprints.box(value, warp.env)
+                at = machine.footprints.box(value, machine.gathers.environment(warp, value))
                 if at.size:
                     part = value.buffer.name, int(at.min()), int(at.max()), is_written
-                    found += [Touch(*part, rank) for rank in ranks]
+                    block = value.tensor.block
+                    found += [Touch(*part, rank) for rank in (ranks if block is None else [warp.int(block)])]
     return found
 
 
