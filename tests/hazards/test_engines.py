@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 import tilewright as tw
+from tilewright.errors import TraceError
 from tilewright.ir.ops import Copy
 from tilewright.targets import cuda
 from tilewright.targets.reference import Kind
@@ -19,13 +21,15 @@ PLAIN = tw.blocked((32, 32), (32, 2))
 
 
 @tw.kernel(X="M N", Y="M N")
-def there_and_back(X, Y, *, spread, ordered):
+def there_and_back(X, Y, *, spread, ordered, engine=None):
     """Each thread brings to shared memory what it takes from there."""
     held = tw.shared((32, 32), X.dtype)
-    tw.copy(tw.load(X.tile((32, 32), (0, 0)), like=spread), held)
+    tw.copy(tw.load(X.tile((32, 32), (0, 0)), like=spread), held, engine=engine)
     if ordered:
         tw.warp_barrier()
-    tw.copy(tw.load(held, like=spread), Y.tile((32, 32), (0, 0)))
+    taken = tw.fragment(spread, X.dtype)
+    tw.copy(held, taken, engine=engine)
+    tw.copy(taken, Y.tile((32, 32), (0, 0)))
 
 
 @tw.kernel(X="M N", Y="M N")
@@ -85,3 +89,28 @@ def test_ldmatrix_then_stmatrix_needs_the_warp_barrier_too() -> None:
 def test_warps_of_another_size_have_no_such_instructions() -> None:
     x = matrix(32, 32, np.float16)
     assert there_and_back.check(x, np.zeros_like(x), spread=MAP, ordered=False, lanes=64).is_clean
+
+
+def test_the_author_may_say_who_moves_a_tile() -> None:
+    """Directly, each thread takes back what it brought itself; by matrices it is as if nothing was said."""
+    x = matrix(32, 32, np.float16)
+    assert copies(there_and_back, x, spread=MAP, ordered=False, engine="direct") == [False] * 4
+    assert there_and_back.check(x, np.zeros_like(x), spread=MAP, ordered=False, engine="direct").is_clean
+    assert copies(there_and_back, x, spread=MAP, ordered=False, engine="matrix") == [False, True, True, False]
+    report = there_and_back.check(x, np.zeros_like(x), spread=MAP, ordered=False, engine="matrix")
+    assert [finding.kind for finding in report.findings] == [Kind.WRITE_READ]
+    y = np.zeros_like(x)
+    assert there_and_back(x, y, spread=MAP, ordered=True, engine="matrix", target="cpu").target == "cpu"
+    assert (x == y).all()
+
+
+def test_engines_that_do_not_move_such_tiles_are_refused() -> None:
+    x = matrix(32, 32, np.float16)
+    traced = there_and_back.trace(x, x.copy(), spread=PLAIN, ordered=True, engine="matrix")
+    for arch, count in (("sm_90a", 2), ("sm_80", 2)):
+        found = [violation for violation in cuda.violations(traced, arch) if violation.rule == "engine"]
+        assert len(found) == count
+        assert found[0].message.startswith(f"{arch} moves no matrices of 8 rows of 16 bytes")
+        assert found[0].nearest == "engine='direct', or none: the target chooses"
+    with pytest.raises(TraceError, match="choose 'direct', 'matrix', or none of them"):
+        there_and_back.trace(x, x.copy(), spread=PLAIN, ordered=True, engine="bulk")

@@ -1,4 +1,4 @@
-"""Runs, alignment and bulk copies: what is claimed holds, and what is refused says why."""
+"""Runs and alignment: what is claimed holds, and what is refused says why."""
 
 from __future__ import annotations
 
@@ -10,17 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.symbolic.expr import Sym, ceil_div
-from tilewright.views.im2col import im2col
-from tilewright.views.questions import alignment, contiguous_run, stride, tma_dims
+from tilewright.views.questions import alignment, contiguous_run, stride
 from tilewright.views.transforms import (
     Broadcast,
     Merge,
-    Pad,
-    Permute,
     Slice,
     Swizzle,
     Tile,
-    Unmerge,
 )
 from tilewright.views.view import View
 
@@ -85,43 +81,3 @@ def test_strides() -> None:
     assert (stride(view, 0), stride(view, 1)) == (K, 1)
     assert stride(Swizzle(3, 3, 3).apply(View.strided((8, 64), (64, 1))), 1) is None
     assert stride(Broadcast(0, 4).apply(view), 0) == 0
-
-
-TENSOR = View.strided((M, K), (K, 1))
-
-
-@pytest.mark.parametrize(
-    ("view", "size", "dims", "why"),
-    [
-        (TENSOR, 2, (1, 0), ""),
-        (Tile((128, 32), (m, k)).apply(TENSOR), 2, (1, 0), ""),
-        (Permute((1, 0)).apply(TENSOR), 2, (0, 1), ""),
-        (Pad((0, 4), (0, 4)).apply(TENSOR), 2, (1, 0), ""),
-        (TENSOR, 1, (1,), "the stride K of dimension 0 is no known multiple of 16 bytes"),
-        (View.strided((M, K), (1, M)), 2, (0,), "the stride M of dimension 1 is no known multiple"),
-        (View.strided((M, K), (K * 2, 2)), 2, (), "no dimension has stride 1"),
-        (Broadcast(1, 4).apply(TENSOR), 2, (2, 0), "the stride 0 of dimension 1 is not known to be positive"),
-        (Swizzle(3, 3, 3).apply(View.strided((8, 64), (64, 1))), 2, (), "no dimension has stride 1"),
-        (Unmerge(1, (K // 8, 8)).apply(TENSOR), 2, (2, 1, 0), ""),
-        (Slice((3, None)).apply(TENSOR), 2, (0,), ""),
-        (View.strided((2,) * 6, (128, 64, 32, 16, 8, 1)), 2, (5, 4, 3, 2, 1), "would be the sixth"),
-        (
-            im2col(View.strided((2, 9, 9, 8), (648, 72, 8, 1)), spatial=(1, 2), filter=(3, 3)),
-            2,
-            (),
-            "no dimension has stride 1",
-        ),
-        (
-            Unmerge(0, (4, 4)).apply(Tile((16, 8), (0, 0)).apply(View.strided((13, 8), (8, 1)))),
-            2,
-            (2,),
-            "is no edge of dimension 1 alone",
-        ),
-    ],
-    ids=str,
-)
-def test_tma(view: View, size: int, dims: tuple[int, ...], why: str) -> None:
-    got = tma_dims(view, size)
-    assert got.dims == dims
-    assert why in got.reason
-    assert (got.reason == "") == (why == "")

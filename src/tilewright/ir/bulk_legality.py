@@ -117,12 +117,13 @@ def _verify_starts(op: Copy, array: Value, box: Box) -> Iterator[Violation]:
 
 def _verify_strides(op: Copy, array: Value, box: Box) -> Iterator[Violation]:
     unit, kind = UNIT_BYTES // array.dtype.bytes, array.dtype
-    for dim in box.order:
+    for dim in reversed(box.order):
         step = stride(array.tensor.view, dim)
         assert step is not None, "arrays have strides"
         if dim == box.inner and step != 1:
             text = f"rows of the tile lie along dimension {dim} of {array}, which has stride {step}"
             yield op.violation("tma", text, "rows along the dimension of unit stride, or tw.copy")
+            return
         elif dim != box.inner and step == 0:
             yield op.violation("tma", f"stride 0 of dimension {dim} of {array}", "tw.copy")
         elif dim != box.inner and divisor(step) % unit:

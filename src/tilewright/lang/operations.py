@@ -188,6 +188,7 @@ def copy(
     access_order: Sequence[int] | None = None,
     other: float = 0,
     reduction: str | None = None,
+    engine: str | None = None,
 ) -> None:
     """``target = source``, by all threads together, converting to the target's dtype.
 
@@ -210,9 +211,14 @@ def copy(
             the target, which lies in global memory, each in one indivisible step.  Blocks may do so at the
             same time, in no known order: sums of floats then differ from launch to launch by their rounding.
             Reductions of one kind need no order among each other; other accesses to the same elements do.
+        engine: who moves the tile: ``"direct"``: each thread what it holds; ``"matrix"``: the lanes of a warp
+            exchange rows of 16 bytes between shared memory and registers; default: the target chooses.  What
+            goes on in the background has verbs of its own: `copy_async`, `tma_load`, `tma_store`.
 
     Raises:
-        LegalityError: sides that do not fit each other, or a reduction that the target's dtype does not have.
+        LegalityError: sides that do not fit each other, a reduction that the target's dtype does not have, or
+            an engine that does not move such tiles.
+        TraceError: another engine.
 
     Source: for reductions, PTX ISA, "Parallel Synchronization and Communication Instructions: red".
 
@@ -229,7 +235,9 @@ def copy(
         ('reference', 1000.0)
     """
     how = threads, vector, vector_dim, access_order
-    _copy(source, target, how, other, reduction=reduction)
+    if engine not in (None, "direct", "matrix"):
+        raise TraceError(f"copy(engine={engine!r}); choose 'direct', 'matrix', or none of them", here())
+    _copy(source, target, how, other, reduction=reduction, engine=engine)
 
 
 @verb

@@ -1,4 +1,4 @@
-"""What lowering asks of a view beyond its vector width: strides, runs, alignment, bulk copies."""
+"""What lowering asks of a view beyond its vector width: strides, runs, alignment."""
 
 from __future__ import annotations
 
@@ -8,15 +8,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tilewright.arch import BULK
-from tilewright.symbolic.expr import add, expand, less, mul, prove
-from tilewright.symbolic.nodes import And, Cond, Int, Less, Sym
+from tilewright.symbolic.nodes import Int
 from tilewright.symbolic.ranges import divisor
 from tilewright.symbolic.rebuilding import slope, substitute, symbols
 from tilewright.views.view import View, neighbours
-
-TMA_RANK = BULK.rank
-TMA_STRIDE_BYTES = BULK.unit_bytes
 
 
 def stride(view: View, dim: int) -> Int | None:
@@ -123,74 +118,3 @@ def footprint(view: View) -> Footprint | None:
     again = repeated.min()
     places = np.argwhere(exists)[[np.flatnonzero(reached == reached[again])[0], again]].tolist()
     return Footprint(first, last, (tuple(places[0]), tuple(places[1])))
-
-
-class TmaDims(NamedTuple):
-    """The dimensions that a tensor memory access carries, innermost first, and why not the others."""
-
-    dims: tuple[int, ...]
-    reason: str
-
-
-def tma_dims(view: View, element_bytes: int) -> TmaDims:
-    """Which dimensions a tensor memory access (TMA) can carry: strided boxes, cut at edges of the tensor.
-
-    The innermost dimension needs stride 1, all others strides of a multiple of 16 bytes; a predicate may only
-    compare one coordinate with an edge, for then what lies outside reads as 0 by itself.  Dimensions of
-    extent 1 need not be carried.
-
-    Args:
-        view: of a tensor in global memory.
-        element_bytes: size of an element.
-
-    Source:
-        PTX ISA, "Tensors": strides and bounds of tensor maps.
-
-    Example:
-        >>> from tilewright.symbolic.expr import Sym
-        >>> M, K = Sym("M", 1), Sym("K", 8, divisor=8)
-        >>> tma_dims(View.strided((M, K), (K, 1)), element_bytes=2)
-        TmaDims(dims=(1, 0), reason='')
-        >>> tma_dims(View.strided((M, K), (K, 1)), element_bytes=1)
-        TmaDims(dims=(1,), reason='the stride K of dimension 0 is no known multiple of 16 bytes')
-    """
-    wanted = [dim for dim in range(view.rank) if view.shape[dim] != 1]
-    inner = next((dim for dim in reversed(wanted) if stride(view, dim) == 1), None)
-    if inner is None:
-        return TmaDims((), "no dimension has stride 1")
-    carried: list[int] = []
-    reasons: list[str] = []
-    for dim in [inner, *(dim for dim in reversed(wanted) if dim != inner)]:
-        reason = _tma_obstacle(view, dim, dim == inner, element_bytes)
-        if not reason and len(carried) == TMA_RANK:
-            reason = f"dimension {dim} would be the sixth; the most is {TMA_RANK}"
-        if reason:
-            reasons.append(reason)
-        else:
-            carried.append(dim)
-    if inner not in carried:
-        return TmaDims((), reasons[0])
-    return TmaDims(tuple(carried), "; ".join(reasons))
-
-
-def _tma_obstacle(view: View, dim: int, innermost: bool, element_bytes: int) -> str:
-    step = stride(view, dim)
-    if step is None:
-        return f"dimension {dim} is not strided: offset {view.offset}"
-    if not innermost:
-        if prove(less(0, step)) is not True:
-            return f"the stride {step} of dimension {dim} is not known to be positive"
-        if divisor(step) * element_bytes % TMA_STRIDE_BYTES:
-            return f"the stride {step} of dimension {dim} is no known multiple of {TMA_STRIDE_BYTES} bytes"
-    for part in view.valid.parts if isinstance(view.valid, And) else (view.valid,):
-        if view.coords[dim] in symbols(part) and not _is_edge(view, part, view.coords[dim]):
-            return f"the predicate {part} is no edge of dimension {dim} alone"
-    return ""
-
-
-def _is_edge(view: View, part: Cond, index: Sym) -> bool:
-    """Whether a condition is ``index + a < b`` or ``b <= index + a`` with a and b free of coordinates."""
-    if not isinstance(part, Less):
-        return False
-    gap = expand(add(part.right, mul(part.left, -1)))
-    return any(not symbols(add(gap, mul(index, sign))) & set(view.coords) for sign in (1, -1))
