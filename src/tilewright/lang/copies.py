@@ -1,0 +1,140 @@
+"""Copies: ordinary ones, and those that go on in the background, in groups."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.errors import LayoutError, TraceError
+from tilewright.ir.ops import AsyncCommit, AsyncWait, Copy
+from tilewright.lang.fragments import number
+from tilewright.lang.sharing import share_out
+from tilewright.lang.source import here
+from tilewright.lang.tensors import Fragment, Tensor, constant
+from tilewright.lang.tracer import current
+from tilewright.lang.verbs import verb
+from tilewright.layout.layout import Layout
+from tilewright.threads.distribution import Distribution
+
+
+@verb
+def copy(
+    source: Tensor | Fragment,
+    target: Tensor | Fragment,
+    *,
+    threads: Layout | Distribution | int | Sequence[int] | None = None,
+    vector: int | None = None,
+    vector_dim: int | None = None,
+    access_order: Sequence[int] | None = None,
+    other: float = 0,
+    reduction: str | None = None,
+    engine: str | None = None,
+) -> None:
+    """``target = source``, by all threads together, converting to the target's dtype.
+
+    Args:
+        source: tensor or fragment.
+        target: tensor or fragment of the same shape; elements past an edge are not written.
+        threads: for a copy between memories, how threads share the tile.  A number of threads:
+            consecutive ones take consecutive vectors along the dimension that is contiguous in global memory,
+            as wide as both sides allow.  A thread layout: each thread takes one contiguous chunk; counts
+            ``(32, 4)`` are short for the compact ``Layout((32, 4))``, the first dimension fastest.  Or a
+            `Distribution` (`raked`, `blocked`).  A fragment or a partitioned tensor brings its own.
+        vector: elements per access along ``vector_dim``; default: the widest legal.
+        vector_dim: the dimension along which a thread's consecutive elements lie; default: of a number of
+            threads the contiguous one, else the last.
+        access_order: of a thread layout, the dimensions in the order in which a thread visits its chunk,
+            fastest first, a vector at a time; default: ``vector_dim``, then from the last to the first.
+        other: what elements of the tile outside of the source's array read as, a number of its dtype; they
+            are written where they lie inside of the target.
+        reduction: ``"add"``, ``"min"``, ``"max"``, ``"and"`` or ``"or"``: elements are combined with those of
+            the target, which lies in global memory, each in one indivisible step.  Blocks may do so at the
+            same time, in no known order: sums of floats then differ from launch to launch by their rounding.
+            Reductions of one kind need no order among each other; other accesses to the same elements do.
+        engine: who moves the tile: ``"direct"``: each thread what it holds; ``"matrix"``: the lanes of a warp
+            exchange rows of 16 bytes between shared memory and registers; default: the target chooses.  What
+            goes on in the background has verbs of its own: `copy_async`, `tma_load`, `tma_store`.
+
+    Raises:
+        LegalityError: sides that do not fit each other, a reduction that the target's dtype does not have, or
+            an engine that does not move such tiles.
+        TraceError: another engine.
+
+    Source: for reductions, PTX ISA, "Parallel Synchronization and Communication Instructions: red".
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", TOTAL="K")
+        ... def add_up(X, TOTAL):
+        ...     block = tw.block_index(tw.ceil_div(X.shape[0], 64))
+        ...     x = tw.load(X.tile((64,), (block,)).partition((32,)))
+        ...     tw.copy(tw.reduce_sum(x, dim=0), TOTAL.tile((1,), (0,)), reduction="add")
+        >>> x, total = np.ones(1000, np.float32), np.zeros(1, np.float32)
+        >>> add_up(x, total, target="reference").target, float(total[0])
+        ('reference', 1000.0)
+    """
+    how = threads, vector, vector_dim, access_order
+    if engine not in (None, "direct", "matrix"):
+        raise TraceError(f"copy(engine={engine!r}); choose 'direct', 'matrix', or none of them", here())
+    _copy(source, target, how, other, reduction=reduction, engine=engine)
+
+
+@verb
+def copy_async(
+    source: Tensor,
+    target: Tensor,
+    *,
+    threads: Layout | Distribution | int | Sequence[int] | None = None,
+    vector: int | None = None,
+    vector_dim: int | None = None,
+    access_order: Sequence[int] | None = None,
+    other: float = 0,
+) -> None:
+    """Start copying from global to shared memory; complete after `async_wait`, for others after a barrier.
+
+    As `copy`; what lies outside of the source's array reads as 0, and any ``other`` is refused.
+    """
+    how = threads, vector, vector_dim, access_order
+    _copy(source, target, how, other, engine="async", completion="group")
+
+
+def _copy(
+    source: Any, target: Any, how: tuple[Any, Any, Any, Any], other: float, **engine: str | None
+) -> None:
+    tracer = current()
+    threads, vector, vector_dim, access_order = how
+    width = None if vector is None else constant("vector", vector)
+    spread = threads if isinstance(threads, Distribution) else None
+    if threads is not None and spread is None:
+        try:
+            sides = (source.value, target.value)
+            spread = share_out(sides, threads, None, vector_dim, access_order, width)
+        except LayoutError as error:
+            what, _, nearest = str(error).partition("; nearest legal choice: ")
+            tracer.violate("threads x slice = tile", what, nearest)
+            return
+    tracer.emit(
+        Copy,
+        source=source.value,
+        target=target.value,
+        distribution=spread,
+        vector=width,
+        other=number(other),
+        **engine,
+    )
+
+
+@verb
+def async_commit() -> None:
+    """Close the group of asynchronous copies issued since the last commit."""
+    current().emit(AsyncCommit)
+
+
+@verb
+def async_wait(pending: int = 0) -> None:
+    """Wait until at most ``pending`` committed groups are unfinished."""
+    count = constant("the number of pending groups", pending)
+    if count < 0:
+        raise TraceError(f"async_wait({count}): the number of pending groups is not negative", here())
+    current().emit(AsyncWait, pending=count)
