@@ -70,11 +70,6 @@ class Target:
     shape: tuple[int, int, int]
 
     @property
-    def on_host(self) -> bool:
-        """Whether it works in the memory of the host."""
-        return self.memory == HOST
-
-    @property
     def architectures(self) -> Mapping[str, Arch]:
         """Its architectures by name."""
         found: Mapping[str, Arch] = part(self.known)

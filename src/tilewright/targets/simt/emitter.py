@@ -44,7 +44,6 @@ class SimtEmitter(Emitter):
     def __init__(self, kernel: Kernel, rules: RuleTable, dialect: SimtDialect, arch: Arch) -> None:
         super().__init__(kernel, rules, dialect)
         self.arch = arch
-        self.features = arch.features
         self.functions: dict[str, str] = {}  # written for this kernel, by their names
         self.sizes = {param.sym for param in kernel.sizes}
         self.access_bytes = access_bytes(kernel)

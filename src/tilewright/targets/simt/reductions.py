@@ -30,7 +30,7 @@ def choose(emitter: SimtEmitter, op: Copy) -> Atomic:
     most, memory = op.vector or 1, op.target.tensor.memory.value
     if memory == "shared" and emitter.kernel.cluster:
         memory = "cluster"
-    able = [one for one in known if one.memory == memory and one.feature in ("", *emitter.features)]
+    able = [one for one in known if one.memory == memory and one.feature in ("", *emitter.arch.features)]
     fits = [one for one in able if one.width <= most]
     return max(fits, key=lambda one: one.width)
 
