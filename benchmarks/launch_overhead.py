@@ -79,7 +79,8 @@ def main() -> None:
 
 def driver_call(bound: Bound, *arrays: Any) -> Any:
     """The driver's call for these arrays; ``bound`` launches nothing else, so its arguments stay."""
-    launcher, pointers = bound.launcher(arrays, None)
+    plan, pointers = bound.planned(arrays, None)
+    launcher = plan.prepared
     assert isinstance(launcher, PreparedCuda)
     launcher.launch(arrays, pointers, None)
     for array in arrays[2:]:

@@ -12,7 +12,9 @@ from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.checking.sample import operands
 from tilewright.ops.config import SUPPORTED, default_config
 from tilewright.ops.gemm import output_dtype
-from tilewright.ops.plans import Plans
+from tilewright.runtime import arrays
+from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.plans import Plans
 
 TARGETS = ("reference", "cpu")
 SHAPES = [(1, 1, 1), (129, 129, 67), (1, 70, 33), (65, 1, 3), (33, 31, 0), (0, 5, 4), (5, 0, 4)]
@@ -145,9 +147,27 @@ def test_what_a_call_refuses_is_refused_when_the_problem_is_known() -> None:
 
 
 def test_plans_that_come_and_go_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.ops.plans.KEPT", 3)
+    monkeypatch.setattr("tilewright.runtime.plans.KEPT", 3)
     monkeypatch.setattr("tilewright.ops.gemm._PLANS", plans := Plans())
     for n in range(1, 8):
         a = np.ones((n, n), np.float32)
         assert (tw.matmul(a, a, np.empty_like(a)) == n).all()
     assert len(plans) == 3
+
+
+def test_what_an_array_is_is_found_out_once_and_travels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the call through the plan to the launch; only b has two, its own and its transpose's."""
+    seen: list[tuple[int, ...]] = []
+
+    def counting(array: Any, name: str = "", stream: int = 0) -> ArrayInfo:
+        found = arrays.describe(array, name, stream)
+        seen.append(found.shape)
+        return found
+
+    monkeypatch.setattr("tilewright.ops.gemm.describe", counting)
+    monkeypatch.setattr("tilewright.runtime.specialise.described", lambda *_: pytest.fail("described again"))
+    a, b = np.ones((3, 5), np.float32), np.ones((5, 7), np.float32)
+    out = np.full((3, 7), np.nan, np.float32)
+    for _ in range(3):
+        assert (tw.matmul(a, b, out, target="cpu") == 5).all()
+    assert seen == [(3, 5), (5, 7), (3, 7), (7, 5)]

@@ -16,7 +16,7 @@ from tilewright.cli.verbs import app
 from tilewright.ops import gemm as multiplying
 from tilewright.ops import slow
 from tilewright.ops.config import SUPPORTED, default_config
-from tilewright.ops.plans import Plans
+from tilewright.runtime.plans import Plans
 from tilewright.targets import cuda
 from tilewright.targets.cuda.arch import ARCHITECTURES
 

@@ -11,10 +11,10 @@ import pytest
 import tilewright as tw
 from tilewright.errors import LaunchError
 from tilewright.ops import gemm as multiplying
-from tilewright.ops.plans import Plans
 from tilewright.runtime import cuda
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.memory import Memory
+from tilewright.runtime.plans import Plans
 from tilewright.tune.clocks import clock_for
 
 from .fake_gpu import Driver, OnGpu, context

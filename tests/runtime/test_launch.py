@@ -131,13 +131,13 @@ def test_a_second_launch_is_one_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_shapes_that_come_and_go_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tilewright.runtime.kernel.KEPT", 4)
+    monkeypatch.setattr("tilewright.runtime.plans.KEPT", 4)
     bound = double.bind(tile=96)
     for n in range(1, 20):
         x = np.ones(n, np.float32)
         bound(x, x, target="cpu")
         assert (x == 2).all()
-    assert len(bound._prepared) == 4
+    assert len(bound._plans) == 4
 
 
 @pytest.mark.parametrize("target", TARGETS)

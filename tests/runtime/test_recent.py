@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright.ops.gemm import gemm
-from tilewright.ops.plans import Plans
 from tilewright.runtime import builds, host, loaded
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.libraries import Library, damage
+from tilewright.runtime.plans import Plans
 from tilewright.runtime.recent import Recent, clock
 from tilewright.runtime.workers import Launcher
 

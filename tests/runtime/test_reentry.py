@@ -167,7 +167,7 @@ def test_launches_of_one_shape_on_several_threads_do_not_wait_for_each_other(
 ) -> None:
     bound, xs = count.bind(), [np.zeros(100, np.float32) for _ in range(4)]
     bound(xs[0], 1, target="cpu")
-    prepared = bound.launcher((xs[0], 1), "cpu")[0]
+    prepared = bound.planned((xs[0], 1), "cpu")[0].prepared
     inside = threading.Barrier(4)
     real = prepared._launcher.launch  # type: ignore[attr-defined]
 

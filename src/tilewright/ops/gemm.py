@@ -20,11 +20,11 @@ from tilewright.lang.scalars import ceil_div
 from tilewright.lang.tensors import Tensor
 from tilewright.ops.config import MATHS, Config, default_config
 from tilewright.ops.mainloop import mainloop
-from tilewright.ops.plans import Plans, plan
 from tilewright.ops.slow import warn_if_slow
 from tilewright.runtime.arrays import LOCATORS, ArrayInfo, describe, locate_new, overlap
 from tilewright.runtime.backends import backend_for
 from tilewright.runtime.kernel import Bound, kernel
+from tilewright.runtime.plans import Plans
 from tilewright.targets.target import TARGETS
 from tilewright.tracebacks import trim
 
@@ -134,9 +134,10 @@ def matmul(
             known = _PLANS.find(key)
         except (LaunchError, TypeError):  # TypeError: something that has no hash
             return _checked(a, b, out, math, target, config, stream)  # which says what is wrong with which
-        if known is None or not known.apart(at_a, at_b, at_out):
+        pointers = (at_a, at_b, at_out)
+        if known is None or not known.apart(pointers):
             return _checked(a, b, out, math, target, config, stream, key)
-        known.prepared.launch((a, b, out), (at_a, at_b, at_out), stream)
+        known.prepared.launch((a, b, out), pointers, stream)
     except TilewrightError as error:
         trim(error)
         raise
@@ -164,17 +165,20 @@ def _checked(
     problem = problem_of(info_a, info_b, target)
     if out is None:
         out = _empty_like(a, (problem.m, problem.n), output_dtype(problem.dtype))
+        info_out = describe(out)
     else:
-        _check_out(describe(out, "matmul, argument out"), problem, {"a": info_a, "b": info_b})
+        info_out = describe(out, "matmul, argument out")
+        _check_out(info_out, problem, {"a": info_a, "b": info_b})
     chosen = config or _config(problem.target, problem.dtype, shape(problem), math)
     arguments = (a, _transposed(b), out)
-    prepared, pointers = bind(chosen).launcher(arguments, problem.target)
+    arrays = {"A": info_a, "B": describe(arguments[1], "matmul, argument b"), "C": info_out}
+    plan, pointers = bind(chosen).planned(arguments, problem.target, arrays)
     if TARGETS[problem.target].warps and config is None:
-        warn_if_slow(chosen.mma.atom, prepared.executable.arch)
-    prepared.launch(arguments, pointers, stream)
+        warn_if_slow(chosen.mma.atom, plan.prepared.executable.arch)
+    plan.prepared.launch(arguments, pointers, stream)
     # The reference reads the arrays themselves, and some frameworks copy to transpose.
     if key is not None and TARGETS[problem.target].machine_code and pointers[1] == info_b.pointer:
-        _PLANS.keep(key, plan(prepared, info_a, info_b, describe(out)))
+        _PLANS.keep(key, plan)
     return out
 
 

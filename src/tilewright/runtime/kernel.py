@@ -7,7 +7,7 @@ in the cache, and a prepared launch is stored for the next call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from operator import is_
 from typing import Any, overload
 
@@ -17,28 +17,24 @@ from tilewright.errors import LaunchError, shown
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
-from tilewright.runtime.arrays import LOCATORS, ArrayInfo, described, locate_new
+from tilewright.runtime.arrays import LOCATORS, ArrayInfo, locate_new
 from tilewright.runtime.backends import (
-    Backend,
     Executable,
     Prepared,
     arch_named,
-    backend_for,
     backend_named,
 )
 from tilewright.runtime.binding import bind, check_output
 from tilewright.runtime.builds import Builds, Surroundings
 from tilewright.runtime.checks import BoundChecks, KernelChecks
 from tilewright.runtime.constants import exact as exactly
-from tilewright.runtime.loaded import last_launch, remembers
+from tilewright.runtime.loaded import remembers
+from tilewright.runtime.plans import Plan, Plans
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.recent import Recent
-from tilewright.runtime.specialise import specs_of
-from tilewright.runtime.specimens import Specimen, check_count, in_order
+from tilewright.runtime.specialise import arrays_of, serving, spec_of, specs_of
+from tilewright.runtime.specimens import Specimen, in_order
 from tilewright.tracebacks import trim
-
-KEPT = 1024
-"""How many prepared launches a bound kernel remembers; the least recently used is forgotten first."""
 
 MOST_BOUND = 256
 """For how many sets of constants a kernel remembers what it was bound to."""
@@ -149,7 +145,7 @@ class Bound(BoundChecks):
     ) -> None:
         self.program = program
         self.constants = dict(constants)
-        self._prepared: Recent[Any, Prepared] = Recent(KEPT, last_launch)
+        self._plans = Plans()
         self._last: tuple[list[Any] | None, Any] = (None, None)
         self._builds = Builds(program, self.constants, around or Surroundings(program))
         self._kinds = tuple(parameter.kind for parameter in program.parameters)
@@ -165,7 +161,7 @@ class Bound(BoundChecks):
     def forget(self, executable: Executable | None = None) -> None:
         """Let go of an executable, or of all, with the launches of it; what is wanted again is made again."""
         self._builds.forget(executable)
-        self._prepared.forget(lambda prepared: executable in (None, prepared.executable))
+        self._plans.forget(executable)
         self._last = (None, None)
 
     def __call__(
@@ -191,15 +187,22 @@ class Bound(BoundChecks):
         try:
             if named:
                 arguments = tuple(in_order(self.program, arguments, named, numbers=True))
-            prepared, pointers = self.launcher(arguments, target)
-            prepared.launch(arguments, pointers, stream)
+            plan, pointers = self.planned(arguments, target)
+            plan.prepared.launch(arguments, pointers, stream)
         except Exception as error:
             trim(error)
             raise
-        return prepared.executable
+        return plan.prepared.executable
 
-    def launcher(self, arguments: tuple[Any, ...], target: str | None) -> tuple[Prepared, list[int]]:
+    def planned(
+        self, arguments: tuple[Any, ...], target: str | None, arrays: Mapping[str, ArrayInfo] | None = None
+    ) -> tuple[Plan, list[int]]:
         """What launches on arguments of this exact shape, and the addresses of the arrays.
+
+        Args:
+            arguments: in the order of the author's parameters.
+            target: as for a launch.
+            arrays: what the arrays among them are, by parameter, from whoever has looked already.
 
         Raises:
             LaunchError: the arguments do not fit the kernel.
@@ -218,16 +221,16 @@ class Bound(BoundChecks):
                 exact, pointer = LOCATORS.get(type(tensor), locate_new)(tensor, 0)
                 key.append(exact)
                 pointers.append(pointer)
-            last_key, prepared = self._last
+            last_key, plan = self._last
             if key == last_key:  # less than a look-up, which compares too, after computing a hash
-                return prepared, pointers
-            prepared = self._prepared.find(tuple(key))
+                return plan, pointers
+            plan = self._plans.find(tuple(key))
         except (LaunchError, TypeError, ValueError):  # no array, or an integer that is none: it says which
             self._prepare(arguments, target)
             raise
-        prepared = prepared or self._prepare_and_keep(key, arguments, target)
-        self._last = (key, prepared)
-        return prepared, pointers
+        plan = plan or self._plan_and_keep(key, arguments, target, arrays)
+        self._last = (key, plan)
+        return plan, pointers
 
     def prepare(self, *arguments: Any, target: str | None = None) -> PreparedLaunch:
         """A launch for these very arrays: all is checked now, and calling it only starts the kernel.
@@ -259,10 +262,17 @@ class Bound(BoundChecks):
         prepared = self._prepare(arguments, target)
         return PreparedLaunch(self.program.name, prepared, self.program.parameters, arguments)
 
-    def _prepare_and_keep(self, key: list[Any], arguments: tuple[Any, ...], target: str | None) -> Prepared:
-        prepared = self._prepare(arguments, target)
-        self._prepared.keep(tuple(key), prepared)
-        return prepared
+    def _plan_and_keep(
+        self,
+        key: list[Any],
+        arguments: tuple[Any, ...],
+        target: str | None,
+        arrays: Mapping[str, ArrayInfo] | None,
+    ) -> Plan:
+        found = arrays_of(self.program, arguments) if arrays is None else arrays
+        plan = Plan.of(self._prepare(arguments, target, arrays=found), found.values())
+        self._plans.keep(tuple(key), plan)
+        return plan
 
     def trace(
         self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
@@ -309,41 +319,38 @@ class Bound(BoundChecks):
         tensors = [a for a, kind in zip(given, self._kinds, strict=True) if kind == "tensor"]
         if target is None and all(isinstance(a, TensorSpec | Specimen) for a in tensors):
             raise LaunchError(f"kernel {self.program.name}: say target= when compiling without arrays")
-        backend = backend_named(target) if target is not None else self._backend(given, None)
+        backend = (
+            backend_named(target)
+            if target is not None
+            else serving(self.program, given, arrays_of(self.program, given), None)
+        )
         self._builds.keep_up()
         return self._builds.executable(specs, backend, arch)
 
-    def _backend(self, arguments: Sequence[Any], target: str | None) -> Backend:
-        infos = [
-            (parameter.name, described(self.program.name, parameter.name, argument))
-            for parameter, argument in zip(self.program.parameters, arguments, strict=True)
-            if parameter.kind == "tensor" and not isinstance(argument, TensorSpec | Specimen)
-        ]
-        return backend_for(self.program.name, infos, target)
-
     def _prepare(
-        self, arguments: tuple[Any, ...], target: str | None, written_for: Arch | None = None
+        self,
+        arguments: tuple[Any, ...],
+        target: str | None,
+        written_for: Arch | None = None,
+        arrays: Mapping[str, ArrayInfo] | None = None,
     ) -> Prepared:
-        check_count(self.program, arguments)
-        backend = self._backend(arguments, target)
-        specs = specs_of(self.program, arguments)
-        arrays: dict[str, ArrayInfo] = {}
-        numbers: dict[str, Any] = {}
-        for parameter, argument in zip(self.program.parameters, arguments, strict=True):
-            if parameter.kind == "tensor":
-                arrays[parameter.name] = described(self.program.name, parameter.name, argument)
-            else:
-                numbers[parameter.name] = argument
+        found = arrays_of(self.program, arguments) if arrays is None else arrays
+        parameters = self.program.parameters
+        numbers = {
+            p.name: argument for p, argument in zip(parameters, arguments, strict=True) if p.kind != "tensor"
+        }
+        backend = serving(self.program, arguments, found, target)
+        specs = {name: spec_of(info) for name, info in found.items()}
         self._builds.keep_up()
         executable = self._builds.executable(
-            specs, backend, None, lambda traced: bind(traced, arrays, numbers), written_for
+            specs, backend, None, lambda traced: bind(traced, found, numbers), written_for
         )
         kernel = executable.kernel
         for name in kernel.written_params:
-            check_output(kernel.name, name, arrays[name])
+            check_output(kernel.name, name, found[name])
         # A target may derive sizes of its own.
         launched = kernel if executable.listing is None else executable.listing.kernel
-        return backend.prepare(executable, bind(launched, arrays, numbers), self.program.parameters, arrays)
+        return backend.prepare(executable, bind(launched, found, numbers), parameters, found)
 
 
 @overload

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tilewright.errors import LaunchError
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.arrays import ArrayInfo, described
-from tilewright.runtime.specimens import check_count
+from tilewright.runtime.backends import Backend, backend_for
+from tilewright.runtime.specimens import Specimen, check_count
 
 MAX_EXTENT = 2**31 - 1
 
@@ -65,6 +66,34 @@ def specs_of(program: Program, arguments: Sequence[Any]) -> dict[str, TensorSpec
         for p, argument in zip(program.parameters, arguments, strict=True)
         if p.kind == "tensor"
     }
+
+
+def arrays_of(program: Program, arguments: Sequence[Any]) -> dict[str, ArrayInfo]:
+    """What the arrays among the arguments of a kernel are, by parameter; classes of arrays are left out.
+
+    Raises:
+        LaunchError: too many or too few arguments, or one that is no array.
+    """
+    check_count(program, arguments)
+    return {
+        p.name: described(program.name, p.name, argument)
+        for p, argument in zip(program.parameters, arguments, strict=True)
+        if p.kind == "tensor" and not isinstance(argument, TensorSpec)
+    }
+
+
+def serving(
+    program: Program, arguments: Sequence[Any], arrays: Mapping[str, ArrayInfo], target: str | None
+) -> Backend:
+    """The backend that serves the arrays among the arguments; specimens lie nowhere.
+
+    Raises:
+        LaunchError: arrays on different devices, or a target that cannot reach them.
+    """
+    pairs = zip(program.parameters, arguments, strict=True)
+    nowhere = {p.name for p, argument in pairs if isinstance(argument, Specimen)}
+    there = [(name, info) for name, info in arrays.items() if name not in nowhere]
+    return backend_for(program.name, there, target)
 
 
 def _check_extents(info: ArrayInfo, name: str) -> None:

@@ -1,0 +1,59 @@
+"""What is remembered of launches: the one for arguments of an exact shape, and how far its arrays reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+
+from tilewright.runtime.arrays import ArrayInfo, end
+from tilewright.runtime.executable import Executable, Prepared
+from tilewright.runtime.loaded import last_launch, remembers
+from tilewright.runtime.recent import Recent
+
+KEPT = 1024
+"""How many plans are remembered in one place; the least recently used is forgotten first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A launch for arguments of one exact shape.
+
+    Args:
+        prepared: the launch.
+        reaches: bytes from the first to behind the last element of each array, in order.
+    """
+
+    prepared: Prepared
+    reaches: tuple[int, ...]
+
+    @staticmethod
+    def of(prepared: Prepared, arrays: Iterable[ArrayInfo]) -> Plan:
+        """The plan of a launch on arrays like these."""
+        return Plan(prepared, tuple(end(info) - info.pointer for info in arrays))
+
+    def apart(self, pointers: Sequence[int]) -> bool:
+        """Whether the last array lies clear of all others, at these addresses."""
+        *others, out = zip(pointers, self.reaches, strict=True)
+        begin, stop = out[0], out[0] + out[1]
+        return all(stop <= at or at + reach <= begin for at, reach in others)
+
+
+class Plans:
+    """Plans by the metadata that they were made for; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._plans: Recent[Hashable, Plan] = Recent(KEPT, _used)
+        self.find: Callable[[Hashable], Plan | None] = self._plans.find
+        self.keep = self._plans.keep
+        remembers(self)
+
+    def forget(self, executable: Executable | None = None) -> None:
+        """Let go of the plans that launch an executable, or of all."""
+        self._plans.forget(lambda plan: executable in (None, plan.prepared.executable))
+
+    def __len__(self) -> int:
+        return len(self._plans)
+
+
+def _used(plan: Plan) -> int:
+    return last_launch(plan.prepared)
