@@ -78,20 +78,17 @@ def signal(counter: Tensor, value: Index = 1, *, of: Index | None = None, barrie
     Example:
         >>> import numpy as np
         >>> import tilewright as tw
-        >>> @tw.kernel(X="N")
-        ... def running_sums(X):
-        ...     block, turn = tw.block_index(X.shape[0] // 32), tw.counter(1)
-        ...     x = tw.load(X.tile((32,), (block,)).partition((32,)))
+        >>> @tw.kernel(X="N", Y="B")
+        ... def running_sums(X, Y):
+        ...     block, turn = tw.block_index(Y.shape[0]), tw.counter(1)
+        ...     total = tw.reduce_sum(tw.load(X.tile((32,), (block,)).partition((32,))), dim=0)
         ...     tw.await_(turn[0], block)  # block 0 waits for none, block 1 for block 0, ...
         ...     with tw.when(block > 0):
-        ...         before = tw.load(X[32 * block - 1:32 * block], tw.blocked((1,), (1,)))
-        ...         tw.copy(before, X[32 * block:32 * block + 1], reduction="add")
-        ...     tw.barrier()
-        ...     tw.copy(tw.reduce_sum(tw.load(X.tile((32,), (block,)).partition((32,))), dim=0),
-        ...             X[32 * block + 31:32 * block + 32])
-        ...     tw.signal(turn[0], of=X.shape[0] // 32)
-        >>> x = np.ones(96, np.float32)
-        >>> running_sums(x, target="reference").target, x[31::32].tolist()
+        ...         total += tw.load(Y[block - 1:block], total)
+        ...     tw.copy(total, Y[block:block + 1])
+        ...     tw.signal(turn[0], of=Y.shape[0])
+        >>> x, y = np.ones(96, np.float32), np.zeros(3, np.float32)
+        >>> running_sums(x, y, target="reference").target, y.tolist()
         ('reference', [32.0, 64.0, 96.0])
     """
     tracer = current()
@@ -189,13 +186,30 @@ def reset(counter: Tensor) -> None:
     """``counter = 0`` for the next launch, by one thread.
 
     It belongs where all signals and waits of the launch have been: in the block that waited for the last.
-    See `await_` for an example.
 
     Args:
         counter: one element: ``ready[i]``.
 
     Raises:
         LegalityError: no single u32 in global memory.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", Y="K")
+        ... def after_all(X, Y):
+        ...     block, ready = tw.block_index(4), tw.counter(1)
+        ...     one = tw.blocked((1,), (1,))
+        ...     with tw.when(block < 3):
+        ...         tw.copy(tw.load(X[block:block + 1], one), Y[0:1], reduction="add")
+        ...         tw.signal(ready[0])
+        ...     with tw.otherwise():
+        ...         tw.await_(ready[0], 3)
+        ...         tw.copy(tw.load(Y[0:1], one), Y[1:2])
+        ...         tw.reset(ready[0])
+        >>> x, y = np.ones(3, np.float32), np.zeros(2, np.float32)
+        >>> after_all(x, y, target="reference").target, y.tolist()
+        ('reference', [3.0, 3.0])
     """
     current().emit(Reset, counter=counter.value)
 

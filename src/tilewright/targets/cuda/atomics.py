@@ -101,33 +101,27 @@ DEVICE void reduce_add_{dtype}x{width}({element}* to, const {element}* x) {{
 }}"""
 
 
-def _ordered(kind: str, dtype: str, memory: str) -> str:
-    """Extremes of floats: positive numbers are in the order of signed integers, negative in the opposite."""
+def _extreme(kind: str, dtype: str, memory: str) -> str:
+    """Extremes of floats: exchanged where it is one, until nobody came in between; NaN stays."""
     element, bits = _REGISTERS[dtype][0], dtype[1:]
-    signed, to_bits, letter = {
-        "f32": ("int", "__float_as_int", "r"),
-        "f64": ("long long", "__double_as_longlong", "l"),
+    word, to_bits, of_bits, letter = {
+        "f32": ("unsigned", "__float_as_uint(x)", "__uint_as_float(seen)", "r"),
+        "f64": ("unsigned long long", "__double_as_longlong(x)", "__longlong_as_double(seen)", "l"),
     }[dtype]
-    # NaN with its sign bit set is the least of all, without it the greatest.
-    nan = {"f32": {"min": "0xffc00000", "max": "0x7fc00000"}}.get(
-        dtype, {"min": "0xfff8000000000000", "max": "0x7ff8000000000000"}
-    )[kind]
-    opposite = {"min": "max", "max": "min"}[kind]
+    sign = {"min": "<", "max": ">"}[kind]
     suffix, scope, address = _PLACES[memory]
-    value = _REGISTERS[dtype][1]
     return f"""
 DEVICE void reduce_{kind}_{dtype}{suffix}({element}* to, {element} x) {{
-  {element} there;
-  asm volatile("ld.relaxed.{scope}.f{bits} %0, [%1];" : "={value}"(there) : {address} : "memory");
-  if (there != there) return;
-  const {signed} ordered = x == x ? {to_bits}(x) : ({signed}){nan};
-  if (ordered >= 0) {{
-    asm volatile("red.relaxed.{scope}.{kind}.s{bits} [%0], %1;"
-                 ::{address}, "{letter}"(ordered) : "memory");
-  }} else {{
-    asm volatile("red.relaxed.{scope}.{opposite}.u{bits} [%0], %1;"
-                 ::{address}, "{letter}"(ordered) : "memory");
-  }}
+  {word} seen, before;
+  asm volatile("ld.relaxed.{scope}.u{bits} %0, [%1];"
+               : "={letter}"(seen) : {address} : "memory");
+  do {{
+    if (!(x {sign} {of_bits}) && x == x) return;
+    before = seen;
+    asm volatile("atom.relaxed.{scope}.cas.b{bits} %0, [%1], %2, %3;"
+                 : "={letter}"(seen)
+                 : {address}, "{letter}"(before), "{letter}"(({word}){to_bits}) : "memory");
+  }} while (seen != before);
 }}"""
 
 
@@ -143,7 +137,7 @@ def _functions() -> Iterator[tuple[str, str, Atomic, str]]:
         for kind in ("min", "max"):
             for dtype in ("f32", "f64"):
                 one = Atomic(f"reduce_{kind}_{dtype}{suffix}", 1, least, memory)
-                yield kind, dtype, one, _ordered(kind, dtype, memory)
+                yield kind, dtype, one, _extreme(kind, dtype, memory)
     for (dtype, width), (form, packed, feature) in _VECTORS.items():
         one = Atomic(f"reduce_add_{dtype}x{width}", width, feature)
         yield "add", dtype, one, _several(dtype, width, form, packed)
