@@ -16,6 +16,19 @@ from tilewright.arch import REFERENCE
 from tilewright.errors import Violation
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.op import Block, Op
+from tilewright.ir.traits import (
+    ADDRESSED,
+    BULK,
+    CONTROL,
+    GLOBAL,
+    MULTIPLIES,
+    NAMES,
+    REGISTERS,
+    SHARED,
+    THREADS,
+    Order,
+    Traits,
+)
 from tilewright.ir.types import BarrierType, Memory, Type, Value
 from tilewright.symbolic.nodes import Int
 
@@ -31,6 +44,7 @@ class Role(Op):
     """
 
     name = "role"
+    traits = CONTROL
     first: int
     count: int
     body: Block
@@ -45,6 +59,7 @@ class MBarrier(Op):
     """
 
     name = "mbarrier"
+    traits = CONTROL
     roles: ClassVar = {"result": "defines"}
     result: Value
     stages: int
@@ -73,6 +88,8 @@ class Arrive(Op):
     """
 
     name = "arrive"
+    traits = CONTROL
+    orders = Order("cluster", ADDRESSED, half="release")
     roles: ClassVar = {"barrier": "uses"}
     barrier: Value
     stage: Int
@@ -96,6 +113,8 @@ class Wait(Op):
     """
 
     name = "wait"
+    traits = CONTROL
+    orders = Order("cluster", ADDRESSED, (THREADS, BULK), half="acquire")
     roles: ClassVar = {"barrier": "uses"}
     barrier: Value
     stage: Int
@@ -107,6 +126,7 @@ class BulkCommit(Op):
     """The role's first thread closes the group of bulk stores that it issued."""
 
     name = "bulk_commit"
+    traits = CONTROL
 
 
 @dataclass(frozen=True)
@@ -114,6 +134,8 @@ class BulkWait(Op):
     """The role's first thread waits until at most ``pending`` of its groups still read shared memory."""
 
     name = "bulk_wait"
+    traits = CONTROL
+    orders = Order("thread", (SHARED,), (BULK,))
     pending: int = 0
 
 
@@ -125,6 +147,8 @@ class FenceAsync(Op):
     """
 
     name = "fence_async"
+    traits = CONTROL
+    orders = Order("thread", ADDRESSED, (THREADS,), (BULK, MULTIPLIES))
     memory: str = "shared"
 
     def verify(self) -> Iterator[Violation]:
@@ -138,6 +162,8 @@ class MmaFence(Op):
     """Register accesses of the warpgroup come before the asynchronous MMAs that follow."""
 
     name = "mma_fence"
+    traits = CONTROL
+    orders = Order("role", (REGISTERS,), (THREADS,), (MULTIPLIES,))
 
 
 @dataclass(frozen=True)
@@ -152,6 +178,7 @@ class MmaAsync(Op):
     """
 
     name = "mma_async"
+    traits = Traits((REGISTERS, SHARED), (MULTIPLIES,))
     roles: ClassVar = {"a": "reads", "b": "reads", "c": "updates"}
     a: Value
     b: Value
@@ -164,6 +191,7 @@ class MmaCommit(Op):
     """Close the group of asynchronous MMAs issued since the last commit."""
 
     name = "mma_commit"
+    traits = CONTROL
 
 
 @dataclass(frozen=True)
@@ -171,6 +199,8 @@ class MmaWait(Op):
     """Wait until at most ``pending`` groups of asynchronous MMAs are unfinished."""
 
     name = "mma_wait"
+    traits = CONTROL
+    orders = Order("role", (REGISTERS, SHARED), (MULTIPLIES,))
     pending: int = 0
 
 
@@ -179,6 +209,8 @@ class RoleBarrier(Op):
     """The ``threads`` threads that name barrier ``number`` wait for each other; orders their accesses."""
 
     name = "role_barrier"
+    traits = CONTROL
+    orders = Order("role", ADDRESSED)
     number: int
     threads: int
 
@@ -195,6 +227,8 @@ class ClusterBarrier(Op):
     """All threads of all blocks of the cluster wait for each other; orders their accesses."""
 
     name = "cluster_barrier"
+    traits = CONTROL
+    orders = Order("cluster", ADDRESSED)
 
 
 @dataclass(frozen=True)
@@ -202,6 +236,7 @@ class Peer(Op):
     """The same tensor in the shared memory of the block of rank ``block`` of the cluster."""
 
     name = "peer"
+    traits = NAMES
     roles: ClassVar = {"result": "defines", "source": "uses"}
     result: Value
     source: Value
@@ -227,6 +262,8 @@ class PriorGridWait(Op):
     """Wait until the grids that this one depends on have finished and their writes are visible."""
 
     name = "prior_grid_wait"
+    traits = CONTROL
+    orders = Order("grid", (GLOBAL,), half="acquire")
 
 
 @dataclass(frozen=True)
@@ -234,6 +271,7 @@ class LaunchDependents(Op):
     """Let the grids that depend on this one begin."""
 
     name = "launch_dependents"
+    traits = CONTROL
 
 
 ASYNC_OPS: tuple[type[Op], ...] = (

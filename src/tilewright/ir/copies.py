@@ -15,6 +15,7 @@ from typing import ClassVar, TypeAlias, TypeGuard
 from tilewright.errors import Violation
 from tilewright.ir.op import Op
 from tilewright.ir.reductions import REDUCTIONS
+from tilewright.ir.traits import ANYWHERE, ASYNC, BULK, THREADS, Traits
 from tilewright.ir.types import BarrierType, FragmentType, TensorType, Value
 from tilewright.symbolic.nodes import Int
 from tilewright.threads.distribution import Distribution, Mode
@@ -71,6 +72,7 @@ class Copy(Op):
     """
 
     name = "copy"
+    traits = Traits(ANYWHERE, (THREADS, ASYNC, BULK))
     roles: ClassVar = {"source": "reads", "target": "writes", "barrier": "uses"}
     source: Value
     target: Value

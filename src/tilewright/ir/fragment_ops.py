@@ -9,6 +9,7 @@ from typing import ClassVar
 from tilewright.dtypes import i32
 from tilewright.errors import LayoutError, Violation
 from tilewright.ir.op import Op
+from tilewright.ir.traits import IN_REGISTERS, REGISTERS, SHARED, Traits
 from tilewright.ir.types import FragmentType, Type, Value
 from tilewright.symbolic.nodes import Int
 from tilewright.symbolic.ranges import bounds
@@ -43,6 +44,7 @@ class Reduce(Op):
     """
 
     name = "reduce"
+    traits = Traits((REGISTERS, SHARED))
     roles: ClassVar = {"result": "defines", "source": "reads"}
     result: Value
     source: Value
@@ -109,6 +111,7 @@ class Redistribute(Op):
     """
 
     name = "redistribute"
+    traits = Traits((REGISTERS, SHARED))
     roles: ClassVar = {"result": "defines", "source": "reads"}
     result: Value
     source: Value
@@ -147,6 +150,7 @@ class Coordinates(Op):
     """``result[i0, i1, ...] = i_dim``, in i32: where each element of a tile lies in it."""
 
     name = "coordinates"
+    traits = IN_REGISTERS
     roles: ClassVar = {"result": "defines"}
     result: Value
     distribution: Distribution

@@ -8,6 +8,7 @@ from typing import ClassVar
 from tilewright.dtypes import limits
 from tilewright.errors import LayoutError
 from tilewright.ir.op import Op
+from tilewright.ir.traits import NAMES
 from tilewright.ir.types import Type, Value
 from tilewright.symbolic.expr import all_of, less
 from tilewright.symbolic.nodes import Element, Sym
@@ -29,6 +30,7 @@ class Gather(Op):
     """
 
     name = "gather"
+    traits = NAMES
     roles: ClassVar = {"result": "defines", "source": "uses", "index": "uses"}
     result: Value
     source: Value

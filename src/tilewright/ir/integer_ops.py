@@ -13,6 +13,7 @@ from tilewright.dtypes import limits
 from tilewright.errors import Violation
 from tilewright.ir.indices import VARIABLE, named_integer
 from tilewright.ir.op import Op
+from tilewright.ir.traits import ADDRESSED, CONTROL, NAMES, Traits
 from tilewright.ir.types import Type, Value, VariableType
 from tilewright.symbolic.expr import less, prove
 from tilewright.symbolic.nodes import Int, Sym
@@ -24,6 +25,7 @@ class Variable(Op):
     """A mutable integer with an initial value."""
 
     name = "var"
+    traits = CONTROL
     roles: ClassVar = {"result": "defines"}
     result: Value
     initial: Int
@@ -39,6 +41,7 @@ class SetVariable(Op):
     """``variable = value``."""
 
     name = "set_var"
+    traits = CONTROL
     roles: ClassVar = {"variable": "writes"}
     variable: Value
     value: Int
@@ -49,6 +52,7 @@ class GetVariable(Op):
     """Define a symbol with the variable's present value."""
 
     name = "get_var"
+    traits = CONTROL
     roles: ClassVar = {"result": "defines", "variable": "reads"}
     result: Sym
     variable: Value
@@ -64,6 +68,7 @@ class Let(Op):
     """Name an integer: the result is a symbol with the value's range and divisor."""
 
     name = "let"
+    traits = NAMES
     roles: ClassVar = {"result": "defines"}
     result: Sym
     value: Int
@@ -88,6 +93,7 @@ class ReadIndex(Op):
     """
 
     name = "read_index"
+    traits = Traits(ADDRESSED)
     roles: ClassVar = {"result": "defines", "source": "reads"}
     result: Sym
     source: Value

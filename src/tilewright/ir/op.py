@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 from tilewright.errors import Location, Violation
+from tilewright.ir.traits import Order, Traits
 from tilewright.ir.types import TensorType, Value
 
 
@@ -38,6 +39,8 @@ class Op:
 
     name: ClassVar[str]
     roles: ClassVar[dict[str, str]] = {}
+    traits: ClassVar[Traits]
+    orders: ClassVar[Order | None] = None
     location: Location | None = field(default=None, kw_only=True, compare=False, repr=False)
 
     @property

@@ -1,7 +1,8 @@
 """The operations: frozen dataclasses with typed fields; effects, printing and cloning derive from the fields.
 
 An operation knows nothing of targets.  Every operation is collective over the threads of the block, unless
-its distribution names fewer.  `tilewright.ir.op.Op.roles` says what it reads and writes.
+its distribution names fewer.  `tilewright.ir.op.Op.roles` says what it reads and writes, its traits in
+which memories and by what, `orders` what it orders.
 """
 
 from __future__ import annotations
@@ -20,6 +21,17 @@ from tilewright.ir.mma import TiledMma
 from tilewright.ir.op import EMPTY, Block, Op
 from tilewright.ir.packed_ops import PACKED_OPS
 from tilewright.ir.signal_ops import SIGNAL_OPS
+from tilewright.ir.traits import (
+    ADDRESSED,
+    ASYNC,
+    CONTROL,
+    IN_REGISTERS,
+    NAMES,
+    REGISTERS,
+    SHARED,
+    Order,
+    Traits,
+)
 from tilewright.ir.types import FragmentType, Memory, ScalarType, TensorType, Type, Value
 from tilewright.symbolic.nodes import Cond, Int, Sym
 from tilewright.threads.distribution import Distribution
@@ -66,6 +78,7 @@ class Shared(Op):
     """
 
     name = "shared"
+    traits = NAMES
     roles: ClassVar = {"result": "defines"}
     result: Value
     dtype: DType
@@ -85,6 +98,7 @@ class Fragment(Op):
     """A tile in registers; filled with ``fill``, or uninitialised if it is None."""
 
     name = "fragment"
+    traits = IN_REGISTERS
     roles: ClassVar = {"result": "defines"}
     result: Value
     dtype: DType
@@ -102,6 +116,7 @@ class Reshape(Op):
     """Another view of the same memory: ``result = transform(source)``."""
 
     name = "view"
+    traits = NAMES
     roles: ClassVar = {"result": "defines", "source": "uses"}
     result: Value
     source: Value
@@ -119,6 +134,7 @@ class Partition(Op):
     """Deal the coordinates of a tensor to threads."""
 
     name = "partition"
+    traits = NAMES
     roles: ClassVar = {"result": "defines", "source": "uses"}
     result: Value
     source: Value
@@ -136,6 +152,7 @@ class AsyncCommit(Op):
     """Close the group of asynchronous copies that each thread issued since its last commit."""
 
     name = "async_commit"
+    traits = CONTROL
 
 
 @dataclass(frozen=True)
@@ -146,6 +163,8 @@ class AsyncWait(Op):
     """
 
     name = "async_wait"
+    traits = CONTROL
+    orders = Order("thread", (SHARED,), (ASYNC,))
     pending: int = 0
 
 
@@ -154,6 +173,7 @@ class Fill(Op):
     """Set every element of a fragment."""
 
     name = "fill"
+    traits = IN_REGISTERS
     roles: ClassVar = {"target": "writes", "value": "reads"}
     target: Value
     value: float | int | Value
@@ -172,6 +192,7 @@ class Elementwise(Op):
     """
 
     name = "elementwise"
+    traits = IN_REGISTERS
     roles: ClassVar = {"result": "defines", "operands_": "reads"}
     result: Value
     function: str
@@ -199,6 +220,7 @@ class Mma(Op):
     """
 
     name = "mma"
+    traits = Traits((REGISTERS, SHARED))
     roles: ClassVar = {"a": "reads", "b": "reads", "c": "updates"}
     a: Value
     b: Value
@@ -214,6 +236,8 @@ class Barrier(Op):
     """All threads of the block arrive, then go on; orders their accesses to shared and global memory."""
 
     name = "barrier"
+    traits = CONTROL
+    orders = Order("block", ADDRESSED)
 
 
 @dataclass(frozen=True)
@@ -221,6 +245,8 @@ class WarpBarrier(Op):
     """All lanes of each warp arrive, then go on; orders their accesses to memory."""
 
     name = "warp_barrier"
+    traits = CONTROL
+    orders = Order("warp", ADDRESSED)
 
 
 # ---------------------------------------------------------------- control
@@ -234,6 +260,7 @@ class For(Op):
     """
 
     name = "for"
+    traits = CONTROL
     roles: ClassVar = {"index": "defines"}
     index: Sym
     start: Int
@@ -249,6 +276,7 @@ class If(Op):
     """``if condition: then else: otherwise``; the condition is the same for all threads of the block."""
 
     name = "if"
+    traits = CONTROL
     condition: Cond
     then: Block
     otherwise: Block = EMPTY

@@ -13,6 +13,7 @@ from typing import ClassVar
 from tilewright.dtypes import DType, u8
 from tilewright.errors import Violation
 from tilewright.ir.op import Op
+from tilewright.ir.traits import ANYWHERE, NAMES, Traits
 from tilewright.ir.types import Type, Value
 from tilewright.symbolic.arithmetic import parts_of
 from tilewright.symbolic.expr import add, expand, floordiv, mul, product
@@ -83,6 +84,7 @@ class AsBytes(Op):
     """A tensor of packed elements as one of bytes, whose extent along ``dim`` is so many times smaller."""
 
     name = "as_bytes"
+    traits = NAMES
     roles: ClassVar = {"result": "defines", "source": "uses"}
     result: Value
     source: Value
@@ -108,6 +110,7 @@ class Unpack(Op):
     """
 
     name = "unpack"
+    traits = Traits(ANYWHERE)
     roles: ClassVar = {"source": "reads", "target": "writes"}
     source: Value
     target: Value
@@ -131,6 +134,7 @@ class Pack(Op):
     """
 
     name = "pack"
+    traits = Traits(ANYWHERE)
     roles: ClassVar = {"source": "reads", "target": "writes"}
     source: Value
     target: Value

@@ -15,6 +15,7 @@ from typing import ClassVar
 from tilewright.dtypes import i32, u32
 from tilewright.errors import Violation
 from tilewright.ir.op import Op
+from tilewright.ir.traits import ADDRESSED, GLOBAL, SHARED, Order, Traits
 from tilewright.ir.types import Memory, Value
 from tilewright.symbolic.nodes import Int
 from tilewright.symbolic.ranges import bounds
@@ -28,6 +29,8 @@ class Signal(Op):
     """
 
     name = "signal"
+    traits = Traits((GLOBAL,))
+    orders = Order("device", ADDRESSED, half="release")
     roles: ClassVar = {"counter": "updates"}
     counter: Value
     value: Int = 1
@@ -53,6 +56,8 @@ class Ticket(Op):
     """
 
     name = "ticket"
+    traits = Traits((GLOBAL, SHARED))
+    orders = Order("device", ADDRESSED, half="release")
     roles: ClassVar = {"counter": "updates", "target": "writes"}
     counter: Value
     target: Value
@@ -74,6 +79,8 @@ class Await(Op):
     """The first warp waits until ``counter >= value``; it then comes after the signals that took it there."""
 
     name = "await_"
+    traits = Traits((GLOBAL,))
+    orders = Order("device", ADDRESSED, half="acquire")
     roles: ClassVar = {"counter": "reads"}
     counter: Value
     value: Int
@@ -88,6 +95,7 @@ class Reset(Op):
     """``counter = 0`` by the first thread, for the next launch; all signals and waits must come before it."""
 
     name = "reset"
+    traits = Traits((GLOBAL,))
     roles: ClassVar = {"counter": "writes"}
     counter: Value
 

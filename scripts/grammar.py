@@ -1,0 +1,196 @@
+"""Writes docs/grammar.md: the grammar of printed kernels, and what each operation touches and orders.
+
+    python scripts/grammar.py
+
+The page is made of the operations' fields, roles and traits, and of the records that kernels hold; a test
+holds it to what this writes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from tilewright.dtypes import ALL
+from tilewright.functions.table import FUNCTIONS
+from tilewright.ir import types
+from tilewright.ir.op import Block, Op
+from tilewright.ir.ops import OPS, For, If
+from tilewright.ir.printer import VERSION
+from tilewright.ir.traits import ENGINES, SCOPES
+from tilewright.views.transforms import TRANSFORMS
+
+PAGE = Path(__file__).parents[1] / "docs" / "grammar.md"
+
+INTRODUCTION = f"""\
+# The grammar of printed kernels
+
+Written by `python scripts/grammar.py` from the operations themselves. `tw.ir.print_kernel(kernel)` prints a
+traced kernel, and `tw.ir.parse_kernel(text)` reads it back: the same text again. It is a subset of Python's
+grammar, so Python's own parser reads it. Names are unique in a kernel, and come before their use.
+
+```text
+kernel      = "# tilewright ir {VERSION}"
+              "kernel(" name ", threads=" n ", lanes=" n ")"
+              (size | tensor | number | workspace)* grid* cluster* tensor_map* guard*
+              (distribution | atom | tiled_mma)*            what several operations share, named once
+              statement*
+size        = name "= size(" source ", low=" n ", high=" n ", divisor=" n ", bits=" n ")"
+source      = "Extent(tensor=" name ", dim=" n ")" | "Stride(…)" | "Argument(…)" | "Derived(…)"
+tensor      = name "= tensor(" dtype "," view ", align=" n ")"
+number      = name "= scalar(" dtype ")"
+workspace   = name "= workspace(" dtype "," view ", align=" n ", elems=" int ", zeroed=" bool
+                     [", resets=True"] ")"
+grid        = name "= grid(" int "," kind ")"
+cluster     = name "= cluster(" axis "," n ")"
+tensor_map  = name "= tensor_map(" tensor "," box "," dtype "," order "," steps ")"
+guard       = "guard(" condition "," message ("," int)* ")"
+
+statement   = [name ("," name)* "="] operation "(" operands "," attribute "=" value … ")"
+            | "for" name "in range(" int "," int "," n ["unroll=True"] "):" block
+            | "if" condition ":" block ["else:" block]
+            | "with role(first=" n ", count=" n ["registers=" n] "):" block
+block       = statements, indented by four spaces, or "pass"
+
+view        = "view(" shape "," int "," elems ["," condition] ")"      offset and validity in i0, i1, …
+distribution = "distribution(" shape ", (" mode* "), (" mode* "))"     of threads, and of the values of each
+mode        = "(" extent "," dim or None "," step ")"
+tiled_mma   = "tiled_mma(" atom "," warps "," repeats ")"
+atom        = "atom(" name "," a dtype "," b dtype "," c dtype "," a map "," b map "," c map
+                     [", field=value" …] ")"
+
+int         = n | name | int ("+" | "-" | "*" | "//" | "%" | "^") int
+            | ("min" | "max") "(" int "," int ")" | "select(" condition "," int "," int ")"
+condition   = "True" | "False" | int "<" int | int "==" int
+            | condition ("and" | "or") condition | "not" condition
+```
+
+The outermost statements are not indented. An attribute that has its default is left out.
+"""
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [
+        INTRODUCTION,
+        _section("Types of values", _types()),
+        _section("Transforms of views", _transforms()),
+        _section("Operations", _operations()),
+        _section("What orders accesses", _orders()),
+        _section("Elementwise functions", _functions()),
+    ]
+    return "\n".join(parts)
+
+
+def _section(title: str, lines: Iterator[str]) -> str:
+    return "\n".join([f"## {title}", "", *lines]) + "\n"
+
+
+def _said(what: object) -> str:
+    """The first line of a docstring, for a cell of a table."""
+    line = (inspect.getdoc(what) or "").partition("\n")[0]
+    line = re.sub(r"; see `Kernel`\.$", ".", line)
+    return line.replace("``", "`").replace("|", "\\|").replace("](", "] (")
+
+
+def _kind(field: dataclasses.Field[Any]) -> str:
+    return str(field.type).replace(" | ", " or ")
+
+
+def _types() -> Iterator[str]:
+    dtypes = ", ".join(f"`{name}`" for name in ALL)
+    yield f"Dtypes: {dtypes}."
+    yield ""
+    yield "| Type | Fields | What it is |"
+    yield "|---|---|---|"
+    for cls in (
+        *(types.TensorType, types.FragmentType, types.ScalarType),
+        *(types.VariableType, types.BarrierType),
+    ):
+        named = ", ".join(f"`{field.name}`: {_kind(field)}" for field in dataclasses.fields(cls))
+        yield f"| `{cls.__name__}` | {named} | {_said(cls)} |"
+
+
+def _transforms() -> Iterator[str]:
+    yield "| Transform | What it does |"
+    yield "|---|---|"
+    for cls in TRANSFORMS:
+        named = ", ".join(f"{field.name}=" for field in dataclasses.fields(cls))
+        yield f"| `{cls.__name__}({named})` | {_said(cls)} |"
+
+
+def _form(op: type[Op]) -> str:
+    """How an operation is printed."""
+    if op is For:
+        return "for index in range(start, stop, step): body"
+    if op is If:
+        return "if condition: then else: otherwise"
+    results, operands, attributes = [], [], []
+    for field in dataclasses.fields(op):
+        role = op.roles.get(field.name)
+        if field.name == "location" or field.type == Block.__name__:
+            continue
+        if role == "defines":
+            results.append(field.name.rstrip("_"))
+        elif role is not None and field.default is dataclasses.MISSING:
+            operands.append(field.name.rstrip("_"))
+        elif field.default is dataclasses.MISSING:
+            attributes.append(f"{field.name}=…")
+        else:
+            attributes.append(f"{field.name}={field.default!r}")
+    text = f"{op.name}({', '.join([*operands, *attributes])})"
+    return f"{', '.join(results)} = {text}" if results else text
+
+
+def _effects(op: type[Op]) -> str:
+    """Its operands by what is done with their contents."""
+    kinds = {"reads": [], "writes": [], "updates": []}  # type: dict[str, list[str]]
+    for name, role in op.roles.items():
+        if role in kinds:
+            kinds[role].append(f"`{name.rstrip('_')}`")
+    return "; ".join(f"{role} {', '.join(names)}" for role, names in kinds.items() if names)
+
+
+def _operations() -> Iterator[str]:
+    yield "Memories are those in which what it reads and writes may lie; engines are what may carry it out:"
+    yield "the threads' own instructions, or what moves on beside them. No engine: it declares or names."
+    yield ""
+    yield "| Printed as | What it means | Effects | Memories | Engines |"
+    yield "|---|---|---|---|---|"
+    for op in OPS:
+        memories, engines = (", ".join(names) for names in op.traits)
+        yield f"| `{_form(op)}` | {_said(op)} | {_effects(op)} | {memories} | {engines} |"
+
+
+def _orders() -> Iterator[str]:
+    yield f"Scopes, the smallest first: {', '.join(SCOPES)}."
+    yield f"Engines: {', '.join(ENGINES)}."
+    yield "A release and an acquire that meet are one ordering."
+    yield ""
+    yield "| Operation | Within | Accesses to | by | come before those by | Half |"
+    yield "|---|---|---|---|---|---|"
+    for op in OPS:
+        if (order := op.orders) is not None:
+            lists = (", ".join(names) for names in (order.memories, order.before, order.after))
+            yield f"| `{op.name}` | {order.scope} | {' | '.join(lists)} | {order.half} |"
+
+
+def _functions() -> Iterator[str]:
+    yield "What `elementwise` computes: in f32 for types narrower than that, rounded once. The error is the"
+    yield "largest on any target, in units in the last place of f32 or f64; without one, all targets give the"
+    yield "same bits."
+    yield ""
+    yield "| Function | Operands | In C | Error |"
+    yield "|---|---|---|---|"
+    for row in FUNCTIONS.values():
+        yield f"| `{row.name}` | {row.arity} | {f'`{row.c}`' if row.c else ''} | {row.ulp or ''} |"
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8", newline="\n")
+    sys.exit(0)
