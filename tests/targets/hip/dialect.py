@@ -29,6 +29,8 @@ from tilewright.targets.simt.emitter import SIMT_RULES
 from tilewright.targets.simt.legality import beyond
 from tilewright.threads.distribution import Distribution, Mode
 
+from . import atomics
+
 GFX942 = Arch(
     name="gfx942",
     vendor="amd",
@@ -237,11 +239,12 @@ DIALECT = SimtDialect(
     function="__attribute__((device)) inline",
     pieces=(
         *(_WORDS, _MATH, prelude.TYPES, prelude.DIVISION, _CONVERSIONS),
-        *(_to_integers(), prelude.CONVERSIONS, prelude.MOVES, _ORDER),
+        *(_to_integers(), prelude.CONVERSIONS, prelude.MOVES, _ORDER, atomics.PIECES),
     ),
     words={2: "word_2", 4: "word_4", 8: "word_8", 16: "word_16"},
     align="__attribute__((aligned({})))",
     needs=prelude.NEEDS,
+    atomics=atomics.ATOMICS,
     built_in=MATH,
     float_of="__builtin_bit_cast(float, ",
     bits_of="__builtin_bit_cast(unsigned, ",

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from tests.targets import signals
+
 import tilewright as tw
 from tilewright.arch import Arch
 from tilewright.ir.kernel import Kernel
@@ -89,6 +91,13 @@ def level(arch: Arch, name: str) -> Kernel:
     mma = multiply_adds(tw.f32, arch.lanes, (64, 64), (4, 4), (2, 2))
     more = {"stages": 3} if name == "prefetched" else {}
     return traced(LEVELS[name].bind(tile=(64, 64, 16), mma=mma, **more), arch, tw.f32)
+
+
+def turnstile(arch: Arch) -> Kernel:
+    """A split-K product in turns, which the signals' tests run on every other target."""
+    mma = multiply_adds(tw.f32, arch.lanes, (64, 64), (4, 4), (2, 2))
+    constants = {"mma": mma, "tile": (64, 64, 16), "splits": 3, "threads": mma.threads}
+    return traced(signals.turnstile.bind(**constants), arch, tw.f32)
 
 
 KERNELS: dict[str, Callable[[Arch], Kernel]] = {

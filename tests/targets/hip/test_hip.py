@@ -25,7 +25,7 @@ from tilewright.ir.verify import violations
 from tilewright.targets.listing import Listing
 
 from .dialect import ARCHITECTURES, DIALECT, GFX942, GFX1151, HIP_RULES, emit, refusals
-from .examples import KERNELS
+from .examples import KERNELS, turnstile
 
 FLAGS = (
     *("-x", "hip", "--cuda-device-only", "-nogpulib", "-nogpuinc", "-O3", "-std=c++17"),
@@ -201,6 +201,29 @@ def test_lanes_exchange_values_and_barriers_order_global_memory(arch: Arch, tmp_
     assert "block_barrier();" in one.listing.text
     assert one.of(r"ds_bpermute_b32|ds_swizzle\w*|v_\w+_dpp|v_permlane\w+") > 0
     assert one.of(r"v_exp_f32\w*") > 0
+
+
+@pytest.mark.parametrize("arch", ARCHITECTURES.values(), ids=ARCHITECTURES)
+def test_blocks_signal_and_reduce(arch: Arch, tmp_path: Path) -> None:
+    """A split-K product whose blocks add in turn, and a sum into global memory by all blocks at once."""
+    kernel = turnstile(arch)
+    assert [*violations(kernel), *refusals(kernel, arch)] == []
+    one = compiled(emit(kernel, arch), arch, tmp_path)
+    assert "block_barrier();" in one.listing.text, "others read what this block wrote to global memory"
+    assert f"if (tid < {arch.lanes}) await_counter(" in one.listing.text
+    assert one.of(r"global_atomic_inc(_u32)?") == 1
+    assert one.of("s_sleep") == 1
+    assert one.fact("private_segment_fixed_size") == 0
+    vector = tw.TensorSpec(tw.f32, 1, 0, (1,), (1,), 4, False)
+    kernel = summed.program.trace({"X": vector, "Y": vector}, {}, arch)
+    one = compiled(emit(kernel, arch), arch, tmp_path)
+    assert one.of(r"global_atomic_add_f32|global_atomic_cmpswap\w*") > 0
+
+
+@tw.kernel(X="N", Y="P")
+def summed(X, Y):
+    x = tw.load(X.tile((64,), (tw.block_index(tw.ceil_div(X.shape[0], 64)),)).partition((32,)))
+    tw.copy(tw.reduce_sum(x, dim=0), Y.tile((1,), (0,)), reduction="add")
 
 
 def test_the_table_has_no_rule_of_its_own() -> None:
