@@ -15,6 +15,12 @@ from tilewright.views.questions import stride
 TMA_DTYPES = ("f16", "bf16", "f32", "f64", "i32")
 """Types of more than 8 bits that bulk copies move."""
 
+BULK_REDUCTIONS = {
+    "add": ("f32", "f16", "bf16", "i32"),
+    **dict.fromkeys(("min", "max", "and", "or"), ("i32",)),
+}
+"""The types with which bulk copies combine what is there."""
+
 MOST_STEP = 8
 """Between two elements of a box in one dimension."""
 
@@ -65,6 +71,10 @@ def verify_bulk_copy(op: Copy) -> Iterator[Violation]:
         text = f"copy between {tensor} of shape {tensor.tensor.shape} and {tile} of shape {tile.tensor.shape}"
         yield op.violation("shape", text, f"a tile of shape {tile.tensor.shape} of {tensor.buffer}")
         return
+    known = BULK_REDUCTIONS.get(op.reduction or "", ())
+    if op.reduction in BULK_REDUCTIONS and kind.name not in known:
+        text = f"TMA has no {op.reduction!r} of {kind}; there is one of {', '.join(known)}"
+        yield op.violation("reduction", text, f"{known[0]}, or tw.copy(..., reduction={op.reduction!r})")
     yield from _verify_array(op, tensor.buffer)
     box = box_of(op)
     if isinstance(box, NoBox):

@@ -189,6 +189,9 @@ ENGINES: Mapping[str, Engine] = {
     ),
     "matrix": Engine({("shared", "registers"): "none", ("registers", "shared"): "none"}),
     "async": Engine({("global", "shared"): "group"}),
-    "bulk": Engine({("global", "shared"): "barrier", ("shared", "global"): "group"}),
+    "bulk": Engine(
+        {("global", "shared"): "barrier", ("shared", "global"): "group"},
+        {("shared", "global"): tuple(REDUCTIONS)},
+    ),
 }
 """Who moves tiles."""

@@ -167,16 +167,18 @@ def tma_load(
 
 
 @verb
-def tma_store(source: Tensor, target: Tensor) -> None:
+def tma_store(source: Tensor, target: Tensor, *, reduction: str | None = None) -> None:
     """``target = source``, a tile in shared memory to a box of a tensor, by TMA in the background.
 
     Args:
         source: a tile in shared memory, in rows of 128 bytes under ``swizzle=128``.
         target: as the source of `tma_load`; it begins nowhere before the tensor, whose rows are multiples of
             16 bytes: hardware stores units of 16 bytes, and would overwrite what follows other rows.
+        reduction: ``"add"`` (f32, f16, bf16, i32), ``"min"``, ``"max"``, ``"and"``, ``"or"`` (i32): elements
+            are combined with those that are there, as by `copy`.
     """
     ends = {"source": source.value, "target": target.value}
-    current().emit(Copy, **ends, engine="bulk", completion="group")
+    current().emit(Copy, **ends, engine="bulk", completion="group", reduction=reduction)
 
 
 @verb

@@ -151,9 +151,12 @@ def _mask(emitter: SimtEmitter, axes: tuple[int, ...]) -> Code:
 
 
 def _tma_store(emitter: SimtEmitter, op: Copy) -> None:
-    """``cp.async.bulk.tensor`` out of shared memory."""
-    emitter.comment(op, f"{op.source} -> {op.target}, by TMA")
-    _walk_box(emitter, op, "tma_store", [_map(emitter, op), _address(emitter, op.source)])
+    """``cp.async.bulk.tensor`` out of shared memory, or ``cp.reduce.async.bulk.tensor``."""
+    function, how = "tma_store", "by TMA"
+    if op.reduction is not None:
+        function, how = f"tma_{op.reduction}", f"each {op.reduction!r} by TMA"
+    emitter.comment(op, f"{op.source} -> {op.target}, {how}")
+    _walk_box(emitter, op, function, [_map(emitter, op), _address(emitter, op.source)])
 
 
 def _walk_box(emitter: SimtEmitter, op: Copy, function: str, places: list[Code]) -> None:

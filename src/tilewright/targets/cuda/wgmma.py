@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from tilewright.ir.bulk_legality import BULK_REDUCTIONS
+
 CLUSTER_SCOPE = "_cluster"
 """Ends the names of functions that order the threads' own accesses between blocks, which waits for memory."""
 
@@ -80,6 +82,15 @@ DEVICE void tma_store_{rank}d(const tensor_map_t* map, const void* from, {coordi
   asm volatile("cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group [%0, {{{store}}}], [%1];"
                ::"l"(map), "r"({_SHARED}(from)), {inputs} : "memory");
 }}""",
+        **{
+            f"tma_{kind}_{rank}d": f"""
+DEVICE void tma_{kind}_{rank}d(const tensor_map_t* map, const void* from, {coordinates}) {{
+  asm volatile("cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.{kind}.bulk_group "
+               "[%0, {{{store}}}], [%1];"
+               ::"l"(map), "r"({_SHARED}(from)), {inputs} : "memory");
+}}"""
+            for kind in BULK_REDUCTIONS
+        },
     }
 
 
@@ -173,7 +184,7 @@ PIECES: dict[str, str] = {**_BARRIERS, **_COPIES, **_MMA, **_CONTROL}
 
 NEEDS: dict[str, tuple[str, ...]] = {
     **{name: ("mbarrier_t",) for name in _BARRIERS if name != "mbarrier_t"},
-    **{name: ("tensor_map_t",) for name in _COPIES if name.startswith("tma_store")},
+    **{name: ("tensor_map_t",) for name in _COPIES if name.startswith("tma_")},
     **{name: ("tensor_map_t", "mbarrier_t") for name in _COPIES if name.startswith("tma_load")},
     "descriptor": ("descriptor_t",),
     "descriptor_of_panels": ("descriptor_t",),

@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.dtypes import DType
 from tilewright.ir.async_ops import MmaAsync
-from tilewright.ir.ops import Op
+from tilewright.ir.ops import Copy, Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Cond, Int, Sym
 from tilewright.symbolic.rebuilding import evaluate
@@ -146,7 +146,7 @@ class BulkStore:
     """A box that will be read from shared memory, and written, when its group has been waited for."""
 
     group: int
-    op: Op
+    op: Copy
     source: Buffer
     at: Array
     target: Buffer

@@ -22,7 +22,7 @@ from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.footprint import box_at, whole
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.memory import Buffer, poison
-from tilewright.targets.reference.numerics import Array
+from tilewright.targets.reference.numerics import Array, reduce_into
 from tilewright.targets.reference.state import BlockState, BulkStore, Warp
 from tilewright.views.boxes import Box
 
@@ -122,7 +122,8 @@ def store_box(machine: Machine, warp: Warp, op: Copy) -> None:
         )
         _check(machine, warp.stores, op, op.source, source, tile[moved], "read")
         _check(machine, warp.landings, op, op.target, target, at[moved], "write")
-    target.elements[at[moved]] = poison(op.target.dtype, ())
+    if op.reduction is None:
+        target.elements[at[moved]] = poison(op.target.dtype, ())
     warp.bulk.append(BulkStore(warp.stores.time, op, source, tile[moved], target, at[moved]))
 
 
@@ -160,7 +161,11 @@ def finish_stores(warp: Warp, pending: int) -> None:
     """Complete bulk stores until at most ``pending`` groups are left; the first lane knows."""
     done = warp.stores.time - 1 - pending
     for store in (store for store in warp.bulk if store.group <= done):
-        store.target.elements[store.to] = store.source.elements[store.at]
+        moved = store.source.elements[store.at]
+        if store.op.reduction is None:
+            store.target.elements[store.to] = moved
+        else:
+            reduce_into(store.target.elements, store.to, moved, store.op.reduction)
     warp.bulk = [store for store in warp.bulk if store.group > done]
     warp.agent.learn_time(Scope.LANE, warp.stores.slot, done)
 
@@ -194,8 +199,12 @@ def _keep_within(
 
 
 def _check(
-    machine: Machine, agent: Agent, op: Op, value: Value, buffer: Buffer, at: Array, action: str
+    machine: Machine, agent: Agent, op: Copy, value: Value, buffer: Buffer, at: Array, action: str
 ) -> None:
     site = machine.checker.site(op, value, action)
+    if action == "write" and op.reduction is not None:
+        lanes = np.zeros(len(at), np.int16)
+        machine.checker.reduces(agent, site, buffer, at, lanes, op.reduction)
+        return
     look = machine.checker.reads if action == "read" else machine.checker.writes
     look(agent, site, buffer, at, np.zeros(len(at), np.int16))
