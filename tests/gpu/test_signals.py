@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.canaries import Canaries
+from tests.hazards.test_signals import in_roles
 from tests.targets import signals
 
 import tilewright as tw
@@ -84,6 +85,14 @@ def test_tma_sees_what_another_block_wrote_and_signalled() -> None:
         x, y = numbers(64, dtype=np.float16), DeviceArray.of(np.full((16, 64), np.float16(np.nan)))
         assert signals.hand_over_by_tma(DeviceArray.of(x), y).target == "cuda"
         np.testing.assert_array_equal(y.host(), np.tile(x, (16, 1)))
+
+
+def test_roles_signal_and_wait_by_themselves() -> None:
+    x, bound = numbers(128), in_roles.bind(number=1)
+    for _ in range(LAUNCHES):
+        y = DeviceArray.of(np.full(128, np.float32(np.nan)))
+        assert bound(DeviceArray.of(x), y).target == "cuda"
+        np.testing.assert_array_equal(y.host(), np.tile(x[:64], 2))
 
 
 def test_streams_have_counters_of_their_own(canaries: Canaries) -> None:

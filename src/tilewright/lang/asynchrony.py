@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -10,6 +10,7 @@ from tilewright.errors import TraceError
 from tilewright.ir import async_ops as ops
 from tilewright.ir.copies import Copy
 from tilewright.ir.mma import TiledMma
+from tilewright.ir.ops import Barrier, WarpBarrier
 from tilewright.ir.types import BarrierType, Value
 from tilewright.lang.clusters import other_block, shared_axes
 from tilewright.lang.control import Region
@@ -273,6 +274,37 @@ def meet(number: int, threads: int) -> None:
     """Record a numbered barrier."""
     current().numbers.add(number)
     current().emit(ops.RoleBarrier, number=number, threads=threads)
+
+
+def meeting(barrier: int | None, why: str) -> Callable[[], object]:
+    """What records the barrier at which threads that act together meet: the block's, or their role's own.
+
+    Args:
+        barrier: the number of the barrier of a role of several warps.
+        why: who meets, the beginning of a sentence.
+
+    Raises:
+        TraceError: a role of several warps without a number, or one outside of a role.
+    """
+    tracer = current()
+    number = None if barrier is None else constant("barrier", barrier)
+    if not tracer.roles:
+        if number is not None:
+            text = f"barrier={number} outside of a role, where all threads of the block meet"
+            raise TraceError(f"{text}; nearest legal choice: no barrier", here())
+        return lambda: tracer.emit(Barrier)
+    if number is None and tracer.roles[-1] == 1:
+        return lambda: tracer.emit(WarpBarrier)
+    most = tracer.arch.named_barriers
+    if number is None or not 1 <= number <= most:
+        free = next((n for n in range(1, most + 1) if n not in tracer.numbers), 1)
+        given = "" if number is None else f"barrier={number}: "
+        raise TraceError(
+            f"{given}{why} meet at a numbered barrier, 1 to {most}, which no other warps use; "
+            f"nearest legal choice: barrier={free}",
+            here(),
+        )
+    return lambda: meet(number, tracer.roles[-1] * tracer.lanes)
 
 
 @verb

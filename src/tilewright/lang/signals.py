@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.dtypes import i32, u32
-from tilewright.errors import TraceError
-from tilewright.ir.ops import Barrier, ReadIndex, Shared, WarpBarrier
+from tilewright.ir.ops import ReadIndex, Shared
 from tilewright.ir.signal_ops import Await, Reset, Signal, Ticket
-from tilewright.lang.asynchrony import meet
+from tilewright.lang.asynchrony import meeting
 from tilewright.lang.launch import launcher_memory, packed
 from tilewright.lang.scalars import Index, Scalar, unwrap
 from tilewright.lang.source import here
-from tilewright.lang.tensors import Tensor, constant
+from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current
 from tilewright.lang.verbs import verb
 from tilewright.views.view import View
+
+TOGETHER = "the warps of a role signal and wait together, and"
+"""Why they meet."""
 
 __all__ = ["await_", "counter", "reset", "signal", "ticket"]
 
@@ -92,7 +94,7 @@ def signal(counter: Tensor, value: Index = 1, *, of: Index | None = None, barrie
         ('reference', [32.0, 64.0, 96.0])
     """
     tracer = current()
-    together("signal", barrier)
+    meeting(barrier, TOGETHER)()
     tracer.emit(Signal, counter=counter.value, value=unwrap(value), of=None if of is None else unwrap(of))
 
 
@@ -131,9 +133,9 @@ def ticket(counter: Tensor, *, of: Index | None = None, barrier: int | None = No
         Shared, "ticket", dtype=i32, view=View.strided((1,), packed((1,))), elems=1, align=16
     )
     number = Tensor(held)[0].value
-    together("ticket", barrier)
+    meeting(barrier, TOGETHER)()
     tracer.emit(Ticket, counter=counter.value, target=number, of=end)
-    together("ticket", barrier)
+    meeting(barrier, TOGETHER)()
     sym = ReadIndex.symbol(tracer.names(("ticket",))[0], number, 0, end)
     tracer.builder.append(ReadIndex(sym, number, 0, end, location=here()))
     return Scalar(sym)
@@ -178,7 +180,7 @@ def await_(counter: Tensor, value: Index, *, barrier: int | None = None) -> None
         ('reference', 64.0)
     """
     current().emit(Await, counter=counter.value, value=unwrap(value))
-    together("await_", barrier)
+    meeting(barrier, TOGETHER)()
 
 
 @verb
@@ -212,26 +214,3 @@ def reset(counter: Tensor) -> None:
         ('reference', [3.0, 3.0])
     """
     current().emit(Reset, counter=counter.value)
-
-
-def together(what: str, barrier: int | None) -> None:
-    """Record the barrier of all threads that signal or wait together: the block's, or the role's."""
-    tracer = current()
-    number = None if barrier is None else constant("barrier", barrier)
-    if not tracer.roles:
-        if number is not None:
-            text = f"tw.{what}(barrier={number}) outside of a role, where all threads of the block meet"
-            raise TraceError(f"{text}; nearest legal choice: no barrier", here())
-        tracer.emit(Barrier)
-    elif tracer.roles[-1] == 1:
-        tracer.emit(WarpBarrier)
-    else:
-        most = tracer.arch.named_barriers
-        if number is None or not 1 <= number <= most:
-            free = next((n for n in range(1, most + 1) if n not in tracer.numbers), 1)
-            raise TraceError(
-                f"tw.{what} inside a role of {tracer.roles[-1]} warps, which meet at a numbered barrier, "
-                f"1 to {most}, that no other warps use; nearest legal choice: barrier={free}",
-                here(),
-            )
-        meet(number, tracer.roles[-1] * tracer.lanes)

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from tilewright.errors import TraceError
 from tilewright.ir.fragment_ops import Coordinates, Redistribute, Reduce
-from tilewright.ir.ops import Barrier, Copy
+from tilewright.ir.ops import Copy
 from tilewright.ir.ops import Fragment as FragmentOp
 from tilewright.ir.types import Memory
-from tilewright.lang.asynchrony import meet
+from tilewright.lang.asynchrony import meeting
 from tilewright.lang.fragments import Fragment, elementwise
 from tilewright.lang.scalars import Index, maximum, minimum, unwrap
 from tilewright.lang.source import here
@@ -24,6 +24,9 @@ from tilewright.threads.registers import Keep, reduction, thread_digits
 
 __all__ = ["causal_mask", "coordinates", "redistribute", "reduce_max", "reduce_min", "reduce_sum"]
 
+
+SHARE = "the warps of a role share a tile through shared memory, and"
+"""Why they meet."""
 
 SMALL = 1 << 30
 """Integers that may be added to a coordinate: their sum fits 32 bits."""
@@ -121,32 +124,11 @@ def _reduce(
     lanes = current().lanes
     if scratch is None or plan.span <= lanes:
         if barrier is not None:  # a wrong one is wrong on every number of warps
-            _meeting(barrier)
+            meeting(barrier, SHARE)
         return _reduced(function, x, along, keep)
     if keep:
         raise TraceError("scratch: reductions of blocks or threads do not cross warps", here())
-    return _across_warps(function, x, along, scratch, lanes, _meeting(barrier))
-
-
-def _meeting(barrier: int | None) -> Callable[[], object]:
-    """What records the barrier of all threads that share a tile: the block's, or inside a role its own."""
-    tracer = current()
-    number = None if barrier is None else constant("barrier", barrier)
-    if not tracer.roles:
-        if number is not None:
-            text = f"barrier={number} outside of a role, where all threads of the block meet"
-            raise TraceError(f"{text}; nearest legal choice: no barrier", here())
-        return lambda: tracer.emit(Barrier)
-    most = tracer.arch.named_barriers
-    if number is None or not 1 <= number <= most:
-        free = next((n for n in range(1, most + 1) if n not in tracer.numbers), 1)
-        given = "" if number is None else f"barrier={number}: "
-        raise TraceError(
-            f"{given}the warps of a role share a tile through shared memory, and meet at a numbered barrier, "
-            f"1 to {most}, which no other warps use; nearest legal choice: barrier={free}",
-            here(),
-        )
-    return lambda: meet(number, tracer.roles[-1] * tracer.lanes)
+    return _across_warps(function, x, along, scratch, lanes, meeting(barrier, SHARE))
 
 
 def _kept(x: Fragment, dim: int, block: int | None, per_thread: bool) -> Keep:
@@ -235,17 +217,17 @@ def redistribute(
     tracer = current()
     if scratch is None:
         if barrier is not None:
-            _meeting(barrier)
+            meeting(barrier, SHARE)
         start = (0,) * len(x.shape)
         return Fragment(
             tracer.define(Redistribute, "moved", source=x.value, start=start, distribution=wanted)
         )
-    meeting = _meeting(barrier)
+    meet = meeting(barrier, SHARE)
     tracer.emit(Copy, source=x.value, target=scratch.value)
-    meeting()
+    meet()
     made = Fragment(tracer.define(FragmentOp, "moved", dtype=x.dtype, distribution=wanted))
     tracer.emit(Copy, source=scratch.value, target=made.value)
-    meeting()
+    meet()
     return made
 
 
