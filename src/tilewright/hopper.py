@@ -18,7 +18,7 @@ from tilewright.lang.asynchrony import (
     tma_store,
     wait,
 )
-from tilewright.lang.clusters import cluster_barrier, peer
+from tilewright.lang.clusters import cluster_arrive, cluster_barrier, cluster_wait, peer
 from tilewright.lang.operations import cluster_index
 from tilewright.namespaces import namespace
 
@@ -28,8 +28,10 @@ __all__ = [
     "arrive",
     "bulk_commit",
     "bulk_wait",
+    "cluster_arrive",
     "cluster_barrier",
     "cluster_index",
+    "cluster_wait",
     "fence_async",
     "launch_dependents",
     "mbarrier",

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.hazards.peers import MMA, WAYS, arguments, check, exchange, operands, split_k
-from tests.hazards.test_peers import histogram, operands_of_peers
+from tests.hazards.test_peers import histogram, operands_of_peers, two_steps
 
 from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.runtime.device_array import DeviceArray
@@ -21,10 +21,11 @@ CLUSTERS = pytest.mark.parametrize("across", [2, 4])
 @pytest.mark.parametrize("way", WAYS)
 def test_blocks_reach_each_others_memory(way: str, across: int) -> None:
     for seed, shape in enumerate([(32 * across, 64), (200, 71), (4000, 130), (1, 1)]):
-        for _ in range(5):
+        for turn in range(6):
             x, y = arguments(shape, across, way, seed)
             made: Any = DeviceArray.of(y)
-            assert exchange(DeviceArray.of(x), made, across=across, way=way).target == "cuda"
+            bound = exchange.bind(across=across, way=way, halves=turn % 2 == 1)
+            assert bound(DeviceArray.of(x), made).target == "cuda"
             check(x, made.host(), across, way)
 
 
@@ -36,6 +37,13 @@ def test_split_k_adds_up_in_one_block(across: int) -> None:
         made: Any = DeviceArray.of(c)
         assert bound(DeviceArray.of(a), DeviceArray.of(b), made).target == "cuda"
         compare_gemm(a, b.T, made.host(), Accumulation.of(MMA.atom)).raise_if_wrong()
+
+
+def test_a_barrier_in_two_steps() -> None:
+    x = np.arange(64, dtype=np.float32)
+    made: Any = DeviceArray.of(np.zeros(64, np.float32))
+    assert two_steps(DeviceArray.of(x), made).target == "cuda"
+    np.testing.assert_array_equal(made.host(), np.roll(x, 32))
 
 
 def test_operands_come_from_other_blocks() -> None:

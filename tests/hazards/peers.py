@@ -15,7 +15,7 @@ BARRIERS = {"read": 2, "add": 2, "store": 2, "index": 2}
 
 
 @tw.kernel(X="M N", Y="R N")
-def exchange(X, Y, *, across, way, without=-1):
+def exchange(X, Y, *, across, way, without=-1, halves=False):
     """Of the tiles of a cluster's blocks: their sum, or the tile of the block before.
 
     Args:
@@ -24,6 +24,7 @@ def exchange(X, Y, *, across, way, without=-1):
         across: blocks of a cluster, along M.
         way: how they meet, one of `WAYS`.
         without: the number of the barrier of the cluster that is left out.
+        halves: whether the blocks meet in two steps.
     """
     n, b = tw.block_index((tw.ceil_div(X.shape[1], COLUMNS), clusters(X.shape[0], across) * across))
     rank = tw.hopper.cluster_index((1, across))[1]
@@ -32,10 +33,13 @@ def exchange(X, Y, *, across, way, without=-1):
     group = b // across
 
     def meet(number: int) -> None:
-        if number != without:
-            tw.hopper.cluster_barrier()
-        else:
+        if number == without:
             tw.barrier()
+        elif halves:
+            tw.hopper.cluster_arrive()
+            tw.hopper.cluster_wait()
+        else:
+            tw.hopper.cluster_barrier()
 
     if way == "read":
         tw.copy(x, held)

@@ -175,3 +175,68 @@ def test_a_histogram_adds_up_in_shared_memory(target: str) -> None:
         text = cuda.emit(histogram.trace(x, y), arch).text
         assert "red.relaxed.cta.shared.add.u32" in text
         assert compile_text(text, arch)
+
+
+@tw.kernel(X="N", Y="N")
+def two_steps(X, Y, *, wrong=""):
+    """``Y`` is X with its two tiles exchanged; own work is done while the other block comes."""
+    block = tw.block_index(2)
+    rank = tw.hopper.cluster_index(2)
+    held, own = tw.shared((32,), X.dtype), tw.shared((32,), X.dtype)
+    x = tw.load(X.tile((32,), (block,)).partition((32,)))
+    if wrong != "writes between":
+        tw.copy(x, held)
+    if wrong != "no arrival":
+        tw.hopper.cluster_arrive()
+    if wrong == "arrives twice":
+        tw.hopper.cluster_arrive()
+    if wrong == "writes between":
+        tw.copy(x, held)
+    tw.copy(x + x, own)
+    if wrong == "reads between":
+        tw.copy(tw.hopper.peer(held, 1 - rank), Y.tile((32,), (block,)), threads=32)
+    if wrong != "no wait":
+        tw.hopper.cluster_wait()
+    if wrong not in ("reads between", "no wait"):
+        tw.copy(tw.hopper.peer(held, 1 - rank), Y.tile((32,), (block,)), threads=32)
+    if wrong == "no wait":
+        tw.copy(own, Y.tile((32,), (block,)), threads=32)
+    else:
+        tw.hopper.cluster_barrier()
+
+
+WRONG = {
+    "no arrival": "wrong phase",
+    "arrives twice": "wrong phase",
+    "no wait": "unfinished at the end",
+    "writes between": "write-read race",
+    "reads between": "read-write race",
+}
+
+
+def test_a_barrier_in_two_steps_orders_what_comes_before_the_first() -> None:
+    x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+    assert not two_steps.check(x, y).findings
+    assert two_steps(x, y, target="reference").target == "reference"
+    np.testing.assert_array_equal(y, np.roll(x, 32))
+    text = cuda.emit(two_steps.trace(x, y), "sm_90a").text
+    kernel = text[text.index("extern") :]
+    assert kernel.index("cluster_arrive();") < kernel.index("-> own") < kernel.index("cluster_wait();")
+    assert compile_text(text, "sm_90a")
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_what_is_wrong_with_two_steps_is_found(wrong: str) -> None:
+    x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+    found = {finding.kind.value for finding in two_steps.check(x, y, wrong=wrong).findings}
+    assert WRONG[wrong] in found
+
+
+@CLUSTERS
+@pytest.mark.parametrize("way", WAYS)
+def test_two_steps_are_as_good_as_one(way: str, across: int) -> None:
+    x, y = arguments((200, 71), across, way, seed=across)
+    bound = exchange.bind(across=across, way=way, halves=True)
+    assert not bound.check(x, y).findings
+    assert bound(x, y, target="reference").target == "reference"
+    check(x, y, across, way)

@@ -37,7 +37,7 @@ def test_sectors_are_told_where_it_is_known_what_a_copy_accesses(name: str) -> N
 TIMELINES = [
     ("targets/gathered.py:gather", "X=f32,I=i32,Y=f32", "M=40,N=48,R=32", ["way='shared'", "index='shared'"]),
     ("hazards/peers.py:exchange", "f32", "M=64,N=64,R=32", ["across=2", "way='read'"]),
-    ("hazards/peers.py:exchange", "i32", "M=64,N=64,R=64", ["across=2", "way='store'"]),
+    ("hazards/peers.py:exchange", "i32", "M=64,N=64,R=64", ["across=2", "way='store'", "halves=True"]),
 ]
 
 

@@ -104,6 +104,18 @@ def peer(A, n):
     tw.copy(tw.hopper.peer(held[0:4, :], n % 4), held[4:8, :], threads=32)
 
 
+def cluster_arrive(A, n):
+    tw.block_index(2)
+    tw.hopper.cluster_index(2)
+    tw.hopper.cluster_arrive()
+
+
+def cluster_wait(A, n):
+    tw.block_index(2)
+    tw.hopper.cluster_index(2)
+    tw.hopper.cluster_wait()
+
+
 def cluster_barrier(A, n):
     tw.block_index(2)
     tw.hopper.cluster_index(2)
@@ -122,7 +134,18 @@ EACH: dict[str, Callable[..., Any]] = {
     function.__name__: function
     for function in (
         *(role, mbarrier, arrive, wait, tma_load, tma_store, bulk_commit, bulk_wait, fence_async),
-        *(mma_fence, mma_async, mma_commit, mma_wait, role_barrier, cluster_barrier, peer, prior_grid_wait),
+        *(
+            mma_fence,
+            mma_async,
+            mma_commit,
+            mma_wait,
+            role_barrier,
+            cluster_barrier,
+            cluster_arrive,
+            cluster_wait,
+            peer,
+            prior_grid_wait,
+        ),
         launch_dependents,
     )
 }

@@ -32,7 +32,8 @@ def every_asynchronous_operation(A, B, C, *, mma):
     tw.hopper.cluster_barrier()
     nothing = tw.fragment(tw.blocked((64, 64), (64, 4)), C.dtype, 0)
     tw.copy(nothing, tw.hopper.peer(sC, 1 - rank))
-    tw.hopper.cluster_barrier()
+    tw.hopper.cluster_arrive()
+    tw.hopper.cluster_wait()
     with tw.role(warps=4):
         tw.hopper.arrive(full[0], expect_bytes=2 * 64 * 64 * A.dtype.bytes)
         tw.hopper.tma_load(A.tile((64, 64), (block, 0)), sA, full[0])

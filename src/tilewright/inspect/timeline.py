@@ -190,7 +190,7 @@ class _Clock:
             case ops.Barrier():
                 times: tuple[object, ...] = ("barrier", *who)
                 key: tuple[object, ...] = ("barrier", block, self._passed[times])
-            case async_ops.ClusterBarrier():
+            case async_ops.ClusterBarrier() | async_ops.ClusterWait():
                 times = ("cluster_barrier", *who)
                 key = ("cluster_barrier", self._passed[times])
             case async_ops.RoleBarrier() as op:
@@ -231,7 +231,9 @@ class _Clock:
                 return
             case async_ops.BulkWait() | ops.AsyncWait() | async_ops.MmaWait() as op:
                 end, kind = max(start, self._groups(op, who).done(op.pending)), "wait"
-            case ops.Barrier() | async_ops.RoleBarrier() | async_ops.ClusterBarrier():
+            case (
+                ops.Barrier() | async_ops.RoleBarrier() | async_ops.ClusterBarrier() | async_ops.ClusterWait()
+            ):
                 end, kind = max(self._meetings[self._met[execution]]), "wait"
             case ops.Mma():
                 end, kind = start + lengths.mma, "mma"

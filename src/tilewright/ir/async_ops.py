@@ -232,6 +232,20 @@ class ClusterBarrier(Op):
 
 
 @dataclass(frozen=True)
+class ClusterArrive(Op):
+    """The first half of `ClusterBarrier`: others who wait see what was done before it."""
+
+    name = "cluster_arrive"
+
+
+@dataclass(frozen=True)
+class ClusterWait(Op):
+    """The second half of `ClusterBarrier`: wait until all threads of the cluster have arrived."""
+
+    name = "cluster_wait"
+
+
+@dataclass(frozen=True)
 class Peer(Op):
     """The same tensor in the shared memory of the block of rank ``block`` of the cluster."""
 
@@ -283,6 +297,8 @@ ASYNC_OPS: tuple[type[Op], ...] = (
         MmaWait,
         RoleBarrier,
         ClusterBarrier,
+        ClusterArrive,
+        ClusterWait,
         Peer,
         PriorGridWait,
         LaunchDependents,

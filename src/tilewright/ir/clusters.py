@@ -8,7 +8,7 @@ from itertools import product
 from typing import TYPE_CHECKING
 
 from tilewright.errors import Violation
-from tilewright.ir.async_ops import Arrive, ClusterBarrier, MmaAsync, Peer
+from tilewright.ir.async_ops import Arrive, ClusterArrive, ClusterBarrier, ClusterWait, MmaAsync, Peer
 from tilewright.ir.copies import Copy, is_bulk
 from tilewright.ir.op import Op
 from tilewright.ir.types import Memory
@@ -116,8 +116,8 @@ def _operation(op: Op, cluster: Sequence[ClusterAxis]) -> Iterator[Violation]:
 def _reaches(op: Op) -> str:
     """What an operation does to other blocks of its cluster; empty if nothing."""
     match op:
-        case ClusterBarrier():
-            return "cluster_barrier"
+        case ClusterBarrier() | ClusterArrive() | ClusterWait():
+            return op.name
         case Copy(multicast=axes) if axes:
             return f"tma_load(multicast={axes})"
         case Arrive(block=rank) if rank is not None:

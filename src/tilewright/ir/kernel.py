@@ -9,7 +9,7 @@ from typing import TypeAlias
 from tilewright.arch import REFERENCE
 from tilewright.dtypes import DType
 from tilewright.errors import Violation
-from tilewright.ir.async_ops import MBarrier, PriorGridWait
+from tilewright.ir.async_ops import ClusterArrive, MBarrier, PriorGridWait
 from tilewright.ir.ops import Block, Op, Shared
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Cond, Int, Sym
@@ -240,6 +240,11 @@ class Kernel:
     def waits_for_prior_grid(self) -> bool:
         """Whether a grid of it may begin before the grid before it has ended: it waits where it must."""
         return any(isinstance(op, PriorGridWait) for op in self.walk())
+
+    @property
+    def splits_cluster_barriers(self) -> bool:
+        """Whether a warp goes on between its arrival at a barrier of the cluster and its wait."""
+        return any(isinstance(op, ClusterArrive) for op in self.walk())
 
     @property
     def written_params(self) -> frozenset[str]:

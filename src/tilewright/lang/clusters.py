@@ -28,6 +28,43 @@ def cluster_barrier() -> None:
 
 
 @verb
+def cluster_arrive() -> None:
+    """The first half of `cluster_barrier`: say that one has come so far, and go on.
+
+    What is done before it, others see after their `cluster_wait`; what is done between the two halves, no
+    other block may depend on.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", Y="N")
+        ... def exchange(X, Y):
+        ...     block = tw.block_index(2)
+        ...     rank = tw.hopper.cluster_index(2)
+        ...     staged = tw.shared((32,), X.dtype)
+        ...     tw.copy(X.tile((32,), (block,)), staged, threads=32)
+        ...     tw.hopper.cluster_arrive()
+        ...     # work of one's own, while the other block comes
+        ...     tw.hopper.cluster_wait()
+        ...     tw.copy(tw.hopper.peer(staged, 1 - rank), Y.tile((32,), (block,)), threads=32)
+        ...     tw.hopper.cluster_barrier()
+        >>> x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+        >>> exchange(x, y, target="reference").target, y[[0, 32]].tolist()
+        ('reference', [32.0, 0.0])
+    """
+    _shape("cluster_arrive()")
+    if current().cluster:
+        current().emit(async_ops.ClusterArrive)
+
+
+@verb
+def cluster_wait() -> None:
+    """The second half of `cluster_barrier`: wait until all have come as far as their `cluster_arrive`."""
+    _shape("cluster_wait()")
+    current().emit(async_ops.ClusterWait if current().cluster else ops.Barrier)
+
+
+@verb
 def peer(source: Tensor, block: Index | Sequence[Index]) -> Tensor:
     """The same tensor in the shared memory of another block of the cluster: to copy from, and into.
 

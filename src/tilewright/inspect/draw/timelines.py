@@ -258,7 +258,7 @@ def _bar(event: Event, slots: Sequence[Slot]) -> Bar:
 
 def _part(events: Sequence[Event]) -> str:
     """What a warp is there for, if it is for one thing."""
-    if all(event.op in ("barrier", "role_barrier", "cluster_barrier") for event in events):
+    if all(event.op in ("barrier", "role_barrier", "cluster_barrier", "cluster_wait") for event in events):
         return " (idle)"
     ops = {event.op for event in events}
     loads, multiplies = ops & {"tma_load", "copy_async"}, ops & {"mma_async", "mma"}

@@ -24,6 +24,7 @@ INSTEAD: dict[str, str] = {
     async_ops.BulkCommit.name: "tw.copy, which needs none",
     async_ops.BulkWait.name: "tw.copy, which needs none",
     async_ops.FenceAsync.name: "tw.copy, which needs none",
+    async_ops.ClusterArrive.name: "none, and tw.barrier for the wait",
     async_ops.Peer.name: "a tw.workspace, which all blocks reach",
     async_ops.PriorGridWait.name: "one launch after another, which need none",
     async_ops.LaunchDependents.name: "one launch after another, which need none",

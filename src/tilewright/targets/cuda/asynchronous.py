@@ -333,6 +333,20 @@ def cluster_barrier(emitter: SimtEmitter, op: ops.ClusterBarrier) -> None:
     emitter.do(call("cluster_barrier"))
 
 
+@CUDA_RULES.rule(ops.ClusterArrive)
+def cluster_arrive(emitter: SimtEmitter, op: ops.ClusterArrive) -> None:
+    """``barrier.cluster.arrive``."""
+    emitter.comment(op, "arrive at the barrier of the cluster")
+    emitter.do(call("cluster_arrive"))
+
+
+@CUDA_RULES.rule(ops.ClusterWait)
+def cluster_wait(emitter: SimtEmitter, op: ops.ClusterWait) -> None:
+    """``barrier.cluster.wait``."""
+    emitter.comment(op, "wait for the blocks of the cluster")
+    emitter.do(call("cluster_wait"))
+
+
 @CUDA_RULES.rule(ops.Peer)
 def peer(emitter: SimtEmitter, op: ops.Peer) -> None:
     """A view has no text of its own; whoever accesses it calls the function that maps its address."""

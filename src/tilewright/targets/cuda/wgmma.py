@@ -169,6 +169,14 @@ DEVICE void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release.aligned;\\n"
                "barrier.cluster.wait.acquire.aligned;" ::: "memory");
 }""",
+    "cluster_arrive": """
+DEVICE void cluster_arrive() {
+  asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
+}""",
+    "cluster_wait": """
+DEVICE void cluster_wait() {
+  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
+}""",
     "prior_grid_wait": """
 DEVICE void prior_grid_wait() {
   asm volatile("griddepcontrol.wait;" ::: "memory");

@@ -290,12 +290,7 @@ def _mma_wait(machine: Machine, warp: Warp, op: ops.MmaWait) -> Steps:
     wait_mma(machine, warp, op.pending)
 
 
-# ---------------------------------------------------------------- barriers of roles and clusters
-
-
-@REFERENCE.rule(ops.ClusterBarrier)
-def _cluster_barrier(machine: Machine, warp: Warp, op: ops.ClusterBarrier) -> Steps:
-    yield machine.arrive(warp, op, warp.block.cluster.barrier)
+# ---------------------------------------------------------------- barriers of roles
 
 
 @REFERENCE.rule(ops.RoleBarrier)

@@ -20,7 +20,13 @@ RECORDED = (
     *(async_ops.Arrive, async_ops.Wait),
     *(ops.Copy, ops.AsyncCommit, ops.AsyncWait, ops.Mma, ops.Elementwise, Reduce, ops.Barrier),
     *(async_ops.BulkCommit, async_ops.BulkWait, async_ops.RoleBarrier),
-    *(async_ops.ClusterBarrier, async_ops.MmaAsync, async_ops.MmaCommit, async_ops.MmaWait),
+    *(
+        async_ops.ClusterBarrier,
+        async_ops.ClusterWait,
+        async_ops.MmaAsync,
+        async_ops.MmaCommit,
+        async_ops.MmaWait,
+    ),
 )
 """What takes time or orders what does; integers, views and loops do neither."""
 

@@ -7,7 +7,7 @@ from pathlib import PurePath
 from typing import NamedTuple
 
 from tilewright.errors import Frame
-from tilewright.ir.async_ops import ClusterBarrier, Role, RoleBarrier
+from tilewright.ir.async_ops import ClusterBarrier, ClusterWait, Role, RoleBarrier
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.op import Block, Op
 from tilewright.ir.ops import AsyncWait, Barrier, For, WarpBarrier
@@ -29,7 +29,7 @@ NO_BARRIER_AFTER_WAIT = (
     "async_wait shows a copy only to the thread that issued it"
 )
 
-_WHOLE: tuple[type[Op], ...] = (Barrier, ClusterBarrier, RoleBarrier)
+_WHOLE: tuple[type[Op], ...] = (Barrier, ClusterBarrier, ClusterWait, RoleBarrier)
 _ORDERS = {
     NO_BARRIER: _WHOLE,
     NO_WARP_BARRIER: (*_WHOLE, WarpBarrier),

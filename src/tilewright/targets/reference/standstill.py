@@ -87,6 +87,9 @@ def numbered(warps: Iterable[int], place: str = "") -> str:
 
 def report_unfinished(checker: Checker, cluster: ClusterState) -> None:
     """Report what still runs in the background when the blocks have come to their ends."""
+    for warp, (_, op) in cluster.barrier.halves.items():
+        reason = "the block ends before it has waited: a cluster_wait comes after every cluster_arrive"
+        checker.waiting(Kind.UNFINISHED, warp.agent, op, None, reason, "arrival")
     for block in cluster.blocks:
         _report_background(checker, block)
         _report_loads(checker, block)

@@ -14,7 +14,7 @@ from tilewright.ir.ops import Copy, Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Cond, Int, Sym
 from tilewright.symbolic.rebuilding import evaluate
-from tilewright.targets.reference.agents import Agent
+from tilewright.targets.reference.agents import Agent, Message
 from tilewright.targets.reference.barriers import NamedBarrier, TransactionBarrier
 from tilewright.targets.reference.memory import Buffer, poison
 from tilewright.targets.reference.numerics import Array
@@ -266,12 +266,18 @@ class Gathering:
         warps: who must arrive.
         arrived: who has, and where.
         opened: how often it has opened.
+        halves: who has arrived and not waited yet: in which phase, and where.
+        told: what those who have arrived told.
+        heard: what was told before it opened last.
     """
 
     place: str
     warps: list[Warp] = field(default_factory=list)
     arrived: dict[Warp, Op] = field(default_factory=dict)
     opened: int = 0
+    halves: dict[Warp, tuple[int, Op]] = field(default_factory=dict)
+    told: Message | None = None
+    heard: Message | None = None
 
 
 @dataclass(frozen=True)
