@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.symbolic.expr import Sym, ceil_div
-from tilewright.views.questions import alignment, contiguous_run, stride
+from tilewright.views.questions import contiguous_run, stride
 from tilewright.views.transforms import (
     Broadcast,
     Merge,
-    Slice,
     Swizzle,
-    Tile,
 )
 from tilewright.views.view import View
 
@@ -58,22 +53,6 @@ def test_runs_of_symbolic_views() -> None:
     assert contiguous_run(Merge(0, 2).apply(packed), 0) == M * K
     assert contiguous_run(Merge(0, 2).apply(View.strided((M, K), (K + 8, 1))), 0) == 8
     assert contiguous_run(packed, 0) == 1
-
-
-@pytest.mark.parametrize(
-    ("view", "size", "expected"),
-    [
-        (View.strided((8, 8), (8, 1)), 4, 256),
-        (Slice(((1, None), None)).apply(View.strided((8, 40), (40, 1))), 2, 16),
-        (Slice((3, (5, None))).apply(View.strided((8, 40), (40, 1))), 4, 4),
-        (Tile((128, 32), (m, k)).apply(View.strided((M, K), (K, 1))), 2, 64),
-        (Tile((1, 8), (m, k)).apply(View.strided((M, K), (K, 1))), 2, 16),
-    ],
-    ids=str,
-)
-def test_alignment(view: View, size: int, expected: int) -> None:
-    assert alignment(view, size) == expected
-    assert alignment(view, size, base=16) == math.gcd(expected, 16)
 
 
 def test_strides() -> None:

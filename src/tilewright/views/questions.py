@@ -1,4 +1,4 @@
-"""What lowering asks of a view beyond its vector width: strides, runs, alignment."""
+"""What lowering asks of a view beyond its vector width: strides, runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from tilewright.symbolic.nodes import Int
 from tilewright.symbolic.ranges import divisor
-from tilewright.symbolic.rebuilding import slope, substitute, symbols
+from tilewright.symbolic.rebuilding import slope, symbols
 from tilewright.views.view import View, neighbours
 
 
@@ -58,25 +58,6 @@ def contiguous_run(view: View, dim: int) -> Int:
         if lane not in symbols(start):
             return width
     return 1
-
-
-def alignment(view: View, element_bytes: int, base: int = 256) -> int:
-    """The largest known power of two that divides the address of the first element, in bytes.
-
-    Args:
-        view: the view.
-        element_bytes: size of an element.
-        base: alignment of the buffer, in bytes; a power of two.
-
-    Example:
-        >>> from tilewright.views.transforms import Slice
-        >>> rows = Slice(((3, None), None)).apply(View.strided((8, 40), (40, 1)))
-        >>> alignment(rows, element_bytes=2)
-        16
-    """
-    first = substitute(view.offset, dict.fromkeys(view.coords, 0))
-    address = math.gcd(divisor(first) * element_bytes, base)
-    return address & -address
 
 
 class Footprint(NamedTuple):
