@@ -62,49 +62,48 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group, period=None):
                 tw.hopper.tma_load(A.tile((tile_m, tile_k), (m, k)), sA[stage].merge(0), full[stage])
                 tw.hopper.tma_load(B.tile((tile_n, tile_k), (n, k)), sB[stage], full[stage])
 
-    for g in tw.unroll(GROUPS):
-        with tw.role(warps=WARPS, registers=232):
-            for turn in tw.range(turns):
-                m, n = tile_order(block + turn * blocks, tiles_m, tiles_n, group)
-                acc = tw.accumulator(mma)
-                total = tw.accumulator(mma) if period else acc
-                for k in tw.range(steps, provenance="mainloop"):
-                    step = tw.let(turn * steps + k)
-                    stage = tw.let(step % stages)
-                    tw.hopper.wait(full[stage], step // stages % 2)
-                    tw.hopper.mma_fence()
-                    tw.hopper.mma_async(sA[stage, g], sB[stage], acc)
-                    tw.hopper.mma_commit()
-                    tw.hopper.mma_wait(1)  # the step before this one has left its stage
-                    with tw.when(k > 0):
-                        tw.hopper.arrive(empty[(step - 1) % stages], each="warp")
-                    if period:  # acc keeps few bits: add it to a sum that keeps all of f32's
-                        with tw.when((k + 1) % period == 0):
-                            tw.hopper.mma_wait(0)
-                            total.assign(total + acc)
-                            tw.fill(acc, 0)
-                tw.hopper.mma_wait(0)
-                with tw.when(steps > 0):
-                    tw.hopper.arrive(empty[(turn * steps + steps - 1) % stages], each="warp")
+    with tw.role(warps=WARPS, groups=GROUPS, registers=232) as g:
+        for turn in tw.range(turns):
+            m, n = tile_order(block + turn * blocks, tiles_m, tiles_n, group)
+            acc = tw.accumulator(mma)
+            total = tw.accumulator(mma) if period else acc
+            for k in tw.range(steps, provenance="mainloop"):
+                step = tw.let(turn * steps + k)
+                stage = tw.let(step % stages)
+                tw.hopper.wait(full[stage], step // stages % 2)
+                tw.hopper.mma_fence()
+                tw.hopper.mma_async(sA[stage, g], sB[stage], acc)
+                tw.hopper.mma_commit()
+                tw.hopper.mma_wait(1)  # the step before this one has left its stage
+                with tw.when(k > 0):
+                    tw.hopper.arrive(empty[(step - 1) % stages], each="warp")
+                if period:  # acc keeps few bits: add it to a sum that keeps all of f32's
+                    with tw.when((k + 1) % period == 0):
+                        tw.hopper.mma_wait(0)
+                        total.assign(total + acc)
+                        tw.fill(acc, 0)
+            tw.hopper.mma_wait(0)
+            with tw.when(steps > 0):
+                tw.hopper.arrive(empty[(turn * steps + steps - 1) % stages], each="warp")
 
-                if period and period > 1:
-                    total.assign(total + acc)
+            if period and period > 1:
+                total.assign(total + acc)
 
-                for j in tw.unroll(tile_n // columns):
-                    part = slice(j * columns, (j + 1) * columns)
-                    target = C.tile((rows, columns), (m * GROUPS + g, n * (tile_n // columns) + j))
-                    if store_by_tma is not True:
-                        tw.copy(total[:, part], target)
-                        continue
-                    buffer = sC[g, j % buffers]
-                    tw.hopper.bulk_wait(buffers - 1)  # the store before the last has left its buffer
-                    tw.role_barrier(1 + g, threads=mma.threads)
-                    tw.copy(total[:, part], buffer)
-                    tw.hopper.fence_async()
-                    tw.role_barrier(1 + g, threads=mma.threads)
-                    tw.hopper.tma_store(buffer, target)
-                    tw.hopper.bulk_commit()
-            tw.hopper.bulk_wait(0)
+            for j in tw.unroll(tile_n // columns):
+                part = slice(j * columns, (j + 1) * columns)
+                target = C.tile((rows, columns), (m * GROUPS + g, n * (tile_n // columns) + j))
+                if store_by_tma is not True:
+                    tw.copy(total[:, part], target)
+                    continue
+                buffer = sC[g, j % buffers]
+                tw.hopper.bulk_wait(buffers - 1)  # the store before the last has left its buffer
+                tw.role_barrier(1 + g, threads=mma.threads)
+                tw.copy(total[:, part], buffer)
+                tw.hopper.fence_async()
+                tw.role_barrier(1 + g, threads=mma.threads)
+                tw.hopper.tma_store(buffer, target)
+                tw.hopper.bulk_commit()
+        tw.hopper.bulk_wait(0)
 
 
 STAGES = {192: (4, 3), 256: (4, 2), 128: (6, 2), 64: (8, 1)}

@@ -131,9 +131,8 @@ def hopper_attention(Q, K, V, O, scale, shift, *, causal, keys, depth, stages, g
         tw.hopper.bulk_commit()
         tw.hopper.bulk_wait(0)
 
-    for g in tw.unroll(groups):
-        with tw.role(warps=WARPS, registers={2: 240, 3: 160}[groups]):
-            attend(g)
+    with tw.role(warps=WARPS, groups=groups, registers={2: 240, 3: 160}[groups]) as g:
+        attend(g)
 
 
 CHOICES = {64: (128, 2, 3), 128: (128, 2, 2)}

@@ -53,8 +53,8 @@ def test_sectors_of_a_copy_by_chunks_and_by_a_number_of_threads(threads, columns
     assert [(count.touched, count.fewest) for count in report.counters.sectors] == [(touched, fewest)] * 2
     factor = touched / fewest
     assert len(report.notes) == (2 if factor > UNCOALESCED else 0)
-    for note, name in zip(report.notes, ("X_tile", "Y_tile"), strict=False):
-        asked = f"{touched} sectors of global {name} where {fewest} would do"
+    for note, name in zip(report.notes, "XY", strict=False):
+        asked = f"{touched} sectors of global {name}.tile((64, 32), (m, n)) where {fewest} would do"
         assert f"{asked}, {factor:.2f} times as many" in note
         assert "test_uncoalesced.py:" in note
         assert note in str(report)

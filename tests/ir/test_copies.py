@@ -18,14 +18,16 @@ from tilewright.lang.specs import TensorSpec
 
 from .broken import found, said, spec
 
+TILE = "A.tile((256, 32), (0, 0))"
+
 
 def test_shapes_must_agree() -> None:
     def author(A):
         tw.copy(A.tile((64, 32), (0, 0)), tw.shared((32, 64), A.dtype), threads=(8, 4))
 
     [(rule, message, nearest)] = said(author)
-    assert (rule, nearest) == ("shape", "A_tile.permute(1, 0)")
-    assert message == "copy from A_tile of shape (64, 32) to shared of shape (32, 64)"
+    assert (rule, nearest) == ("shape", "A.tile((64, 32), (0, 0)).permute(1, 0)")
+    assert message == "copy from A.tile((64, 32), (0, 0)) of shape (64, 32) to shared of shape (32, 64)"
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def test_copies_need_one_distribution() -> None:
         tw.copy(tw.load(sA.partition((8, 4))), sA.partition((8, 4)))
 
     assert [message for _, message, _ in said(author)] == [
-        "nothing says which thread moves what from A_tile to sA",
+        "nothing says which thread moves what from A.tile((8, 8), (0, 0)) to sA",
         "A_part and sA_part share the tile out to the threads in different ways",
         "threads=... and A_part_1 share the tile out to the threads in different ways",
     ]
@@ -164,7 +166,7 @@ def vectors(
             spec(stride=4),
             "vector width",
             (
-                "vector 8 on A_tile: A_stride0, the stride of dimension 0 of A, need not be a multiple of 8 "
+                f"vector 8 on {TILE}: A_stride0, the stride of dimension 0 of A, need not be a multiple of 8 "
                 "(only of 4)"
             ),
             "vector=4, or arrays with A_stride0 a multiple of 8",
@@ -173,14 +175,17 @@ def vectors(
             vectors(vector=8),
             spec(extents=2),
             "vector width",
-            "vector 8 on A_tile: K, the extent of dimension 1 of A, need not be a multiple of 8 (only of 2)",
+            f"vector 8 on {TILE}: K, the extent of dimension 1 of A, need not be a multiple of 8 (only of 2)",
             "vector=2, or arrays with K a multiple of 8",
         ),
         (
             vectors(vector=4),
             spec(unit=0),
             "vector width",
-            "vector 4 on A_tile: it is contiguous along dimension 0, the threads' runs lie along dimension 1",
+            (
+                f"vector 4 on {TILE}: it is contiguous along dimension 0, "
+                "the threads' runs lie along dimension 1"
+            ),
             "vector=1, or vector_dim=0 where both sides are contiguous along it",
         ),
         (
@@ -352,7 +357,10 @@ def test_an_array_that_is_contiguous_nowhere_is_named_with_its_stride() -> None:
     assert said(author, A=apart) == [
         (
             "vector width",
-            "vector 4 on A_tile: A is not contiguous along its dimension 1 (stride A_stride1)",
+            (
+                "vector 4 on A.tile((8, 8), (0, 0)): "
+                "A is not contiguous along its dimension 1 (stride A_stride1)"
+            ),
             "vector=1, or np.ascontiguousarray(A)",
         )
     ]

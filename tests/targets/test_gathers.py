@@ -216,7 +216,7 @@ def misused(X, I, F, *, how):
         ("again", "a copy of it in shared memory"),
         ("chosen", "a copy of it in shared memory"),
         ("element", "read from I itself"),
-        ("mma", "are chosen by I_tile"),
+        ("mma", r"are chosen by I\.tile\(\(8,\), \(0,\)\)"),
     ],
 )
 def test_refusals_say_what_to_write(how: str, message: str) -> None:

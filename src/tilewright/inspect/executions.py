@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import UnknownCountError
+from tilewright.ir.async_ops import Role
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, For, If, Let, Op
 from tilewright.runtime.binding import Binding
@@ -77,6 +78,14 @@ class _Cases:
         """Those in which a condition holds."""
         values = {sym: value[condition] for sym, value in self.values.items()}
         return replace(self, values=values, times=self.times[condition])
+
+    def grouped(self, op: Role, deciding: Collection[Sym]) -> _Cases:
+        """In the body of a role: a case for each group, if ``deciding``, what decides there, names it."""
+        if op.index is None or op.index not in deciding:
+            return replace(self, times=self.times * op.groups)
+        values = {sym: np.repeat(value, op.groups) for sym, value in self.values.items()}
+        values[op.index] = np.tile(np.arange(op.groups), len(self.times))
+        return _Cases(self.fixed, values, np.repeat(self.times, op.groups))
 
     def repeated(self, op: For, deciding: Collection[Sym]) -> _Cases:
         """In the body of a loop; a case for each iteration, if ``deciding``, what decides there, names it."""
@@ -175,6 +184,8 @@ class _Walk:
                 taken = cases.of(op.condition, op).astype(bool)
                 yield from self.through(op.then, cases.where(taken))
                 yield from self.through(op.otherwise, cases.where(~taken))
-            else:  # a role, whose operations say how many threads take part
+            elif isinstance(op, Role):  # its operations say how many threads of a group take part
+                yield from self.through(op.body, cases.grouped(op, self.deciding(op.body)))
+            else:
                 for region in op.regions:
                     yield from self.through(region, cases)

@@ -194,7 +194,7 @@ class _Clock:
                 times = ("cluster_barrier", *who)
                 key = ("cluster_barrier", self._passed[times])
             case async_ops.RoleBarrier() as op:
-                times = ("role_barrier", block, op.number)
+                times = ("role_barrier", block, execution.stage)
                 key = (*times, self._passed[times] * self.lanes // op.threads)
             case _:
                 return

@@ -69,6 +69,8 @@ def verify_role(op: Role) -> Iterator[Violation]:
     """The rules of `Role`."""
     if op.count < 1 or op.first < 0:
         yield op.violation("role", f"{op.count} warps from warp {op.first}", "at least one warp")
+    if op.groups < 1:
+        yield op.violation("role", f"{op.groups} groups", "at least one group")
     if op.registers is None:
         return
     unit, (least, most), warps = REFERENCE.register_unit, REFERENCE.role_registers, REFERENCE.role_warps

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from tilewright.arch import REFERENCE
 from tilewright.errors import Violation
@@ -30,7 +30,8 @@ from tilewright.ir.traits import (
     Traits,
 )
 from tilewright.ir.types import BarrierType, Memory, Type, Value
-from tilewright.symbolic.nodes import Int
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.ranges import bounds
 
 FENCED = ("shared", "global")
 """The memories that a fence between ordinary and asynchronous accesses can be of."""
@@ -41,14 +42,29 @@ class Role(Op):
     """``count`` warps from warp ``first`` on execute the body, each thread with ``registers`` registers.
 
     Warps count from the first of the role around it, or of the block.  Neighbouring roles run side by side.
+    So do the ``groups`` of one role, each of ``count`` warps: all execute the body, collectively each for
+    itself, and ``index`` says which one it is.
     """
 
     name = "role"
     traits = CONTROL
+    roles: ClassVar = {"index": "defines"}
     first: int
     count: int
     body: Block
     registers: int | None = None
+    groups: int = 1
+    index: Sym | None = None
+
+    @property
+    def results(self) -> tuple[Any, ...]:
+        """The groups' index, if there is one."""
+        return () if self.index is None else (self.index,)
+
+    @property
+    def warps(self) -> int:
+        """Warps of all groups."""
+        return self.count * self.groups
 
 
 @dataclass(frozen=True)
@@ -211,13 +227,14 @@ class RoleBarrier(Op):
     name = "role_barrier"
     traits = CONTROL
     orders = Order("role", ADDRESSED)
-    number: int
+    number: Int
     threads: int
 
     def verify(self) -> Iterator[Violation]:
         """Numbers from 1 (0 is the block's barrier) to the highest that a machine has, and some threads."""
         most = REFERENCE.named_barriers
-        if not 1 <= self.number <= most:
+        low, high = bounds(self.number)
+        if not 1 <= low <= high <= most:
             nearest = f"a number from 1 to {most}"
             yield self.violation("role_barrier", f"barrier number {self.number}", nearest)
 

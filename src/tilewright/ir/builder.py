@@ -60,7 +60,9 @@ class Names:
         return name
 
 
-def make(op: type[OpType], name: str, location: Location | None = None, **attributes: Any) -> OpType:
+def make(
+    op: type[OpType], name: str, location: Location | None = None, *, shown: str = "", **attributes: Any
+) -> OpType:
     """Make an operation with a result: infer its type, name it, and root views at their buffer.
 
     The result of an operation with a function ``symbol`` is an integer of the kernel.
@@ -70,7 +72,8 @@ def make(op: type[OpType], name: str, location: Location | None = None, **attrib
     kind = op.infer(**attributes)  # type: ignore[attr-defined]
     source = attributes.get("source")
     root = source.buffer if isinstance(source, Value) and hasattr(kind, "memory") else None
-    return op(result=Value(name, kind, root), location=location, **attributes)  # type: ignore[call-arg]
+    written = (source, shown) if shown and isinstance(source, Value) else None
+    return op(result=Value(name, kind, root, written), location=location, **attributes)  # type: ignore[call-arg]
 
 
 class Builder:
@@ -91,11 +94,13 @@ class Builder:
         name: str,
         location: Location | None = None,
         own: bool = False,
+        *,
+        shown: str = "",
         **attributes: Any,
     ) -> Value:
         """Add an operation with a result and give back the result; ``own``: the author gave the name."""
         unique = self.names.own(name) if own else self.names.unique(name, own=True)
-        made = self.append(make(op, unique, location, **attributes))
+        made = self.append(make(op, unique, location, shown=shown, **attributes))
         result: Value = made.results[0]
         if not own and isinstance(result, Value):
             self.names.lend(result)

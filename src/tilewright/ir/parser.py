@@ -140,9 +140,13 @@ class _Parser:
             case ast.If(test=test, body=body, orelse=orelse):
                 return If(self.cond(test), self.block(body), self.block(orelse))
             case ast.With(
-                items=[ast.withitem(context_expr=ast.Call(func=ast.Name(id="role")) as call)], body=body
+                items=[ast.withitem(context_expr=ast.Call(func=ast.Name(id="role")) as call) as item],
+                body=body,
             ):
                 _, named = self.arguments(call)
+                if isinstance(item.optional_vars, ast.Name):
+                    name = item.optional_vars.id
+                    named["index"] = self.names[name] = loop_index(name, 0, named["groups"], 1)
                 return Role(**named, body=self.block(body))
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
                 return self.define(name, call)

@@ -109,7 +109,8 @@ class _Printer:
                 lines += [f"{indent}else:", *self.block(op.otherwise, depth + 1)]
             return lines
         if isinstance(op, Role):
-            head = f"{indent}with {self.call(op.name, op)}:{note}"
+            index = "" if op.index is None else f" as {op.index.name}"
+            head = f"{indent}with {self.call(op.name, op)}{index}:{note}"
             return [head, *self.block(op.body, depth + 1)]
         results = ", ".join(value.name for value in op.results)
         text = self.call(op.name, op)

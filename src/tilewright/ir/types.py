@@ -114,11 +114,13 @@ class Value:
         name: unique within its kernel.
         type: its type.
         root: for a view of a tensor, the value that owns the buffer.
+        written: of a view that no variable has, the tensor, and what the author wrote behind it.
     """
 
     name: str
     type: Type
     root: Value | None = field(default=None, repr=False)
+    written: tuple[Value, str] | None = field(default=None, repr=False)
 
     @property
     def buffer(self) -> Value:
@@ -157,7 +159,8 @@ class Value:
         return isinstance(self.type, TensorType)
 
     def __str__(self) -> str:
-        return self.name
+        """What comments and messages call it: its name, or what the author wrote in place of one."""
+        return self.name if self.written is None else "".join(map(str, self.written))
 
     def __repr__(self) -> str:
         return f"<{self.name}: {self.type!r}>"

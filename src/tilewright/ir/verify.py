@@ -54,8 +54,8 @@ def _block_scopes(block: Block, outer: set[Any], defined: dict[Any, Op]) -> Iter
         visible.update(op.results)
         for region in op.regions:
             yield from _block_scopes(region, visible, defined)
-        if isinstance(op, For):
-            visible.discard(op.index)
+        if isinstance(op, For | Role):
+            visible.difference_update(op.results)
 
 
 def _out_of_scope(op: Op, name: Any, defined: dict[Any, Op]) -> Violation:
@@ -122,12 +122,12 @@ def _barriers_in_loops(block: Block, *, in_loop: bool = False) -> Iterator[Viola
 
 
 def _inner_role(op: Role, outer: Role) -> Iterator[Violation]:
-    last = op.first + op.count
+    last = op.first + op.warps
     if last > outer.count:
         room = outer.count - op.first
         yield op.violation(
             "role",
-            f"{op.count} warps from warp {op.first} on; the role around it has {outer.count}",
+            f"{op.warps} warps from warp {op.first} on; the role around it has {outer.count}",
             f"tw.role(warps={room})" if room > 0 else f"tw.role(warps={last}) around it",
         )
     if op.registers is not None:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from types import CodeType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tilewright.errors import Location, TraceError
 from tilewright.ir.indices import COUNTED, VARIABLE, is_product, loop_index, named_integer
@@ -163,7 +163,7 @@ def otherwise() -> AbstractContextManager[None]:
     return Region("branch", lambda block, location: replace(first, otherwise=block))
 
 
-class Region(AbstractContextManager[None]):
+class Region(AbstractContextManager[Any]):
     """Records the body of a ``with`` statement as a region of the operation that ``finish`` makes of it."""
 
     def __init__(self, what: str, finish: Callable[[Block, Location], Op]) -> None:
@@ -172,11 +172,15 @@ class Region(AbstractContextManager[None]):
         self.location = here()
         self.code = code_here()
 
-    def __enter__(self) -> None:
+    def __enter__(self) -> Any:
         if leaving(self.code, self.location) is not None:
             raise self.left()
         self.watch = Watch(self.what, self.location)
         current().enter(self)
+        return self.enter()
+
+    def enter(self) -> Any:
+        """What ``as`` names."""
 
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if kind is not None:

@@ -141,7 +141,7 @@ def fragment(
     if element is None and isinstance(like, Distribution):
         raise TraceError("a fragment of a bare distribution needs an element type", here())
     chosen = element_type(element) if element is not None else like.dtype  # type: ignore[union-attr]
-    attributes = {"distribution": spread, "fill": _fill(fill)}
+    attributes: dict[str, Any] = {"distribution": spread, "fill": _fill(fill)}
     return Fragment(current().define(FragmentOp, "fragment", name, dtype=chosen, **attributes))
 
 

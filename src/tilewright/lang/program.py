@@ -299,7 +299,7 @@ def _threads(body: Block, lanes: int) -> int:
         if isinstance(op, Mma):
             threads = max(threads, op.mma.threads)
         elif isinstance(op, Role):
-            threads = max(threads, (op.first + op.count) * lanes)
+            threads = max(threads, (op.first + op.warps) * lanes)
         elif isinstance(op, Copy) and op.distribution is not None:
             threads = max(threads, op.distribution.size_threads)
         for value in (*op.operands, *op.results):

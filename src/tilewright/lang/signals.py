@@ -58,7 +58,9 @@ def counter(shape: Index | Sequence[Index]) -> Tensor:
 
 
 @verb
-def signal(counter: Tensor, value: Index = 1, *, of: Index | None = None, barrier: int | None = None) -> None:
+def signal(
+    counter: Tensor, value: Index = 1, *, of: Index | None = None, barrier: Index | None = None
+) -> None:
     """``counter += value``, after all that the block, or inside of a role the role, has done until here.
 
     The threads meet at a barrier, then one of them counts.  Who sees the new value by `await_` comes after
@@ -99,7 +101,7 @@ def signal(counter: Tensor, value: Index = 1, *, of: Index | None = None, barrie
 
 
 @verb
-def ticket(counter: Tensor, *, of: Index | None = None, barrier: int | None = None) -> Scalar:
+def ticket(counter: Tensor, *, of: Index | None = None, barrier: Index | None = None) -> Scalar:
     """``n = counter; counter += 1`` in one step, the same n for all threads of the block or role.
 
     It signals as `signal` does.  Who gets the last of ``of`` tickets, ``of - 1``, also comes after all others
@@ -142,7 +144,7 @@ def ticket(counter: Tensor, *, of: Index | None = None, barrier: int | None = No
 
 
 @verb
-def await_(counter: Tensor, value: Index, *, barrier: int | None = None) -> None:
+def await_(counter: Tensor, value: Index, *, barrier: Index | None = None) -> None:
     """Wait until ``counter >= value``; the block, or role, then comes after the signals that took it there.
 
     The first warp waits, then all threads meet at a barrier.  On a GPU every block that others wait for must

@@ -27,7 +27,7 @@ _OURS = (
 )
 _STORES = ("STORE_FAST", "STORE_NAME", "STORE_DEREF", "STORE_GLOBAL")
 _LOADS = ("LOAD_FAST", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_CLASSDEREF")
-_RESULTS = ("CALL", "BINARY", "COMPARE_OP", "UNARY_NEGATIVE", "FOR_ITER")
+_RESULTS = ("BEFORE_WITH", "CALL", "BINARY", "COMPARE_OP", "UNARY_NEGATIVE", "FOR_ITER")
 
 
 # ---------------------------------------------------------------- frames

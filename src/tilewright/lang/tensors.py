@@ -25,9 +25,13 @@ from tilewright.symbolic.nodes import Int
 from tilewright.symbolic.rebuilding import symbols
 from tilewright.views import transforms as t
 from tilewright.views.im2col import im2col_requirements, im2col_transforms
+from tilewright.views.spelling import as_written
 from tilewright.views.transforms import Transform
 
 __all__ = ["Fragment", "Number", "Operand", "Tensor", "constant", "elementwise", "static", "thread_map"]
+
+SHOWN = 60
+"""Characters up to which a view is shown as the author wrote it."""
 
 
 class Tensor(InMemory):
@@ -60,8 +64,10 @@ class Tensor(InMemory):
         return self.value.tensor.memory
 
     def _view(self, transform: Transform, suffix: str) -> Tensor:
-        base = self.value.buffer.name
-        return Tensor(current().define(Reshape, f"{base}_{suffix}", source=self.value, transform=transform))
+        name = f"{self.value.buffer.name}_{suffix}"
+        shown = as_written(transform, self.value.tensor.shape)
+        shown = shown if len(f"{self.value}{shown}") <= SHOWN else ""
+        return Tensor(current().define(Reshape, name, shown=shown, source=self.value, transform=transform))
 
     @verb
     def tile(
@@ -207,12 +213,10 @@ class Tensor(InMemory):
         """
         count, name = len(self.shape), f"{self.value.buffer.name}_rows"
         chosen = constant("dimension", dim)
-        attributes: dict[str, Any] = {
-            "index": index.value,
-            "dim": chosen + count if chosen < 0 else chosen,
-            "padded": padded,
-        }
-        return Tensor(current().define(Gather, name, source=self.value, **attributes))
+        shown = f".rows({index.value})" if not chosen else ""
+        chosen = chosen + count if chosen < 0 else chosen
+        attributes: dict[str, Any] = {"index": index.value, "dim": chosen, "padded": padded}
+        return Tensor(current().define(Gather, name, shown=shown, source=self.value, **attributes))
 
     @verb
     def permute(self, *order: int) -> Tensor:

@@ -40,7 +40,7 @@ def reduce_sum(
     block: int | None = None,
     per_thread: bool = False,
     scratch: Tensor | None = None,
-    barrier: int | None = None,
+    barrier: Index | None = None,
 ) -> Fragment:
     """``y[i, 0] = sum_j x[i, j]`` for ``dim=1``; computed in f32 for narrower floats, rounded once.
 
@@ -88,7 +88,7 @@ def reduce_max(
     block: int | None = None,
     per_thread: bool = False,
     scratch: Tensor | None = None,
-    barrier: int | None = None,
+    barrier: Index | None = None,
 ) -> Fragment:
     """``y[i, 0] = max_j x[i, j]`` for ``dim=1``; NaN if there is one among them.  See `reduce_sum`."""
     return _reduce("max", x, dim, block, per_thread, scratch, barrier)
@@ -102,7 +102,7 @@ def reduce_min(
     block: int | None = None,
     per_thread: bool = False,
     scratch: Tensor | None = None,
-    barrier: int | None = None,
+    barrier: Index | None = None,
 ) -> Fragment:
     """``y[i, 0] = min_j x[i, j]`` for ``dim=1``; NaN if there is one among them.  See `reduce_sum`."""
     return _reduce("min", x, dim, block, per_thread, scratch, barrier)
@@ -115,7 +115,7 @@ def _reduce(
     block: int | None,
     per_thread: bool,
     scratch: Tensor | None,
-    barrier: int | None,
+    barrier: Index | None,
 ) -> Fragment:
     along = _dimension(x.distribution, dim)
     keep = _kept(x, along, block, per_thread)
@@ -199,7 +199,7 @@ def redistribute(
     like: Fragment | Distribution,
     *,
     scratch: Tensor | None = None,
-    barrier: int | None = None,
+    barrier: Index | None = None,
 ) -> Fragment:
     """``y[i, j] = x[i, j]``, by another map: which thread holds which element in which register.
 

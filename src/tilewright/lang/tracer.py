@@ -75,16 +75,29 @@ class Tracer:
         """Record an operation without a result at the author's line."""
         return self.builder.append(op(location=here(), **attributes))
 
-    def define(self, op: type[OpType], default: str, named: str | None = None, **attributes: Any) -> Value:
-        """Record an operation with a result, named as the author says, or after the author's variable."""
+    def define(
+        self,
+        op: type[OpType],
+        default: str,
+        named: str | None = None,
+        *,
+        shown: str = "",
+        **attributes: Any,
+    ) -> Value:
+        """Record an operation with a result, named as the author says, or after the author's variable.
+
+        ``shown`` is what the author wrote behind a tensor to get this view of it: messages call the result so
+        if no variable has it.
+        """
         seen, own = result_names()
         name, own = (seen[0], own) if len(seen) == 1 else (default, False)
+        shown = shown if len(seen) != 1 else ""
         if named is not None:
             name, own = named, is_authors(author_frame())
             if not name.isidentifier():
                 raise TraceError(f"name={named!r} is no name; nearest legal choice: name={default!r}", here())
         with located():
-            return self.builder.define(op, name, here(), own, **attributes)
+            return self.builder.define(op, name, here(), own, shown=shown, **attributes)
 
     def multiplies_by(self, lanes: int) -> None:
         """Note the threads of the warps that an atom is executed by."""

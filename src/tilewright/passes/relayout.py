@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.builder import make
@@ -73,7 +73,7 @@ def _with_view(kernel: Kernel, shared: Shared, view: View) -> Kernel:
     def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
         if op is not shared:
             return None
-        kept = {"dtype": shared.dtype, "view": view, "elems": elems, "align": shared.align}
+        kept: dict[str, Any] = {"dtype": shared.dtype, "view": view, "elems": elems, "align": shared.align}
         at = shared.at if elems == shared.elems else None
         return (make(Shared, shared.result.name, op.location, **kept, at=at),)
 

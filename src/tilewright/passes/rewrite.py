@@ -109,7 +109,8 @@ class Rewriter:
             for f in fields(op)
             if f.name != "location" and op.roles.get(f.name) != "defines"
         }
-        fresh = make(type(op), value.name, op.location, **attributes)
+        shown = "" if value.written is None else value.written[1]
+        fresh = make(type(op), value.name, op.location, shown=shown, **attributes)
         [result] = fresh.results
         return op if (result.type, result.root) == (value.type, value.root) else fresh
 

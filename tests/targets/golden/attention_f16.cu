@@ -125,7 +125,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
   half_t* const sV = (half_t*)(shared_memory + 32768);
   const int m_1 = ((M + 112) / 128) - m - 1;
   const int count = (min_int(N, max_int(128*m_1 + shift + 128, 0)) + 63) / 64;
-  // 09_attention.py:46: K_tile -> sK_slice, 16 bytes at a time, in the background
+  // 09_attention.py:46: K[b, h].tile((64, 64), (0, 0)) -> sK[0], 16 bytes at a time, in the background
   {
     const int row = tid / 8;
     const int col = 8*(tid % 8);
@@ -137,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       copy_async<16>(to + 1024*i, from + 16*K_stride2*i, inside && 16*i + row < N);
     }
   }
-  // 09_attention.py:46: V_tile -> sV_slice, 16 bytes at a time, in the background
+  // 09_attention.py:46: V[b, h].tile((64, 64), (0, 0)) -> sV[0], 16 bytes at a time, in the background
   {
     const int row = tid / 8;
     const int col = 8*(tid % 8);
@@ -153,7 +153,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
   async_commit();
   // 09_attention.py:52: query: f16 128x64, 64 per thread
   __align__(16) half_t query[64];
-  // 09_attention.py:52: Q_tile -> query, 16 bytes at a time
+  // 09_attention.py:52: Q[b, h].tile((128, 64), (m_1, 0)) -> query, 16 bytes at a time
   {
     const int row = tid / 8;
     const int col = 8*(tid % 8);
@@ -203,7 +203,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
     // 09_attention.py:60: barrier
     __syncthreads();
     if (j + 1 < count) {
-      // 09_attention.py:46: K_tile_1 -> sK_slice_1, 16 bytes at a time, in the background
+      // 09_attention.py:46: K[b, h].tile((64, 64), (j + 1, 0)) -> sK[(j + 1) % 2], 16 bytes at a time, in the background
       {
         const int row = tid / 8;
         const int col = 8*(tid % 8);
@@ -215,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
           copy_async<16>(to + 1024*i, from + 16*K_stride2*i, inside && 64*j + 16*i + row + 64 < N);
         }
       }
-      // 09_attention.py:46: V_tile_1 -> sV_slice_1, 16 bytes at a time, in the background
+      // 09_attention.py:46: V[b, h].tile((64, 64), (j + 1, 0)) -> sV[(j + 1) % 2], 16 bytes at a time, in the background
       {
         const int row = tid / 8;
         const int col = 8*(tid % 8);
@@ -442,7 +442,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
   float select_4[64];
   #pragma unroll
   for (int i = 0; i < 64; ++i) select_4[i] = equal_1[(i / 2) % 4] ? 0.0f : div[i];
-  // 09_attention.py:84: select_4 -> O_tile, 4 bytes at a time
+  // 09_attention.py:84: select_4 -> O[b, h].tile((128, 64), (m_1, 0)), 4 bytes at a time
   {
     const int row = 32*(tid / 32) + ((tid / 4) % 8);
     const int col = 2*(tid % 4);

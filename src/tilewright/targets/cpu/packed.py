@@ -42,7 +42,7 @@ def _loops(
     emitter: CpuEmitter, loops: ExitStack, op: Unpack | Pack, held: Value
 ) -> tuple[tuple[Int, ...], list[tuple[Int, ...]]]:
     """Open loops over the bytes of a tile: the coordinate of a byte, and those of its numbers."""
-    emitter.comment(op, f"{op.source.name} -> {op.target.name}, {op.packed.per_byte} numbers in each byte")
+    emitter.comment(op, f"{op.source} -> {op.target}, {op.packed.per_byte} numbers in each byte")
     shape = held.fragment.shape
     at = coordinates(shape, "b")
     for i, extent in zip(at, shape, strict=True):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tilewright.arch import Arch
 from tilewright.ir.builder import make
@@ -90,7 +91,11 @@ class _Sequence:
         """A copy in the order that is wanted; what is only multiplied is packed anyway, from any order."""
         name, source = op.result.name, op.source
         if name not in self.operands or any(op.start) or op.distribution.shape != source.fragment.shape:
-            taken = {"source": source, "start": op.start, "distribution": self.of(op.distribution)}
+            taken: dict[str, Any] = {
+                "source": source,
+                "start": op.start,
+                "distribution": self.of(op.distribution),
+            }
             return (make(Redistribute, name, op.location, **taken),)
         spread = source.fragment.distribution
         made = make(Fragment, name, op.location, dtype=source.dtype, distribution=spread)

@@ -35,27 +35,31 @@ def role(emitter: SimtEmitter, op: ops.Role) -> None:
     """A branch of one ``if``/``else``; ``tid`` counts from the role's first thread."""
     lanes = emitter.kernel.lanes
     first, count = op.first * lanes, op.count * lanes
+    end = first + op.warps * lanes
     outer = emitter.group_first, emitter.group_threads
-    last = first + count == emitter.group_threads
+    last = end == emitter.group_threads
     before = emitter.body[-1] if emitter.body else None
     follows = first > 0 and before is emitter.roles
-    warps = f"warps {op.first} to {op.first + op.count - 1}" if op.count > 1 else f"warp {op.first}"
-    below = code("{} < {}", TID, first + count)
+    below = code("{} < {}", TID, end)
     condition: Code | None = below
     if follows and last:
         condition = None
     elif first > 0 and not follows:
         above = code("{} >= {}", TID, first)
         condition = above if last else joined(" && ", (above, below))
-    arm = Arm(condition, [], emitter.place(op) + warps)
+    arm = Arm(condition, [], emitter.place(op) + _warps(op))
     with emitter.into(arm.body):
         if op.registers is not None:
             way = "up" if op.registers * emitter.kernel.threads > emitter.arch.registers else "down"
             emitter.do(call(f"set_registers_{way}", of=[op.registers]))
-        emitter.group_first, emitter.group_threads = outer[0] + first, count
-        if first:
-            own = code("{} - {}", Code(emitter.dialect.thread), emitter.group_first)
-            emitter.declare(named("const int"), TID, own, optional=True)
+        start = add(outer[0], first)
+        if op.index is not None:
+            group = code("({}) / {}" if start != 0 else "{} / {}", _thread_from(emitter, start), count)
+            emitter.constant("int", emitter.name(op.index), call("uniform", group))
+            start = add(start, mul(op.index, count))
+        emitter.group_first, emitter.group_threads = start, count
+        if first or op.index is not None:
+            emitter.constant("int", TID, _thread_from(emitter, start))
         emitter.block(op.body)
     emitter.group_first, emitter.group_threads = outer
     if follows and isinstance(before, Branch):
@@ -63,6 +67,19 @@ def role(emitter: SimtEmitter, op: ops.Role) -> None:
     else:
         emitter.roles = Branch([arm])
         emitter.add(emitter.roles)
+
+
+def _thread_from(emitter: SimtEmitter, start: Int) -> Code:
+    """The thread's index, counted from another thread of the block."""
+    index = Code(emitter.dialect.thread)
+    return index if start == 0 else code("{} - {}", index, emitter.spell(start, tight=True))
+
+
+def _warps(op: ops.Role) -> str:
+    """Which warps execute a role, in words."""
+    last = op.first + op.warps - 1
+    warps = f"warps {op.first} to {last}" if last > op.first else f"warp {op.first}"
+    return warps if op.index is None else f"{warps}, in {op.groups} groups"
 
 
 def _by_first_thread(emitter: SimtEmitter, what: Code) -> None:
@@ -323,7 +340,10 @@ def mma_wait(emitter: SimtEmitter, op: ops.MmaWait) -> None:
 def role_barrier(emitter: SimtEmitter, op: ops.RoleBarrier) -> None:
     """``bar.sync`` with a number."""
     emitter.comment(op, f"barrier {op.number} of {op.threads} threads")
-    emitter.do(call("role_barrier", of=[op.number, op.threads]))
+    if isinstance(op.number, int):
+        emitter.do(call("role_barrier", of=[op.number, op.threads]))
+    else:
+        emitter.do(call("role_barrier_of_group", emitter.spell(op.number), of=[op.threads]))
 
 
 @CUDA_RULES.rule(ops.ClusterBarrier)

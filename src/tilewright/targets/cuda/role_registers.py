@@ -45,7 +45,7 @@ def _check(kernel: Kernel, arch: Arch, start: int, reason: str) -> Iterator[Viol
     lanes, warps = kernel.lanes, -(-kernel.threads // kernel.lanes)
     wanted = [0] * warps
     for role in roles:
-        for warp in range(role.first, min(role.first + role.count, warps)):
+        for warp in range(role.first, min(role.first + role.warps, warps)):
             wanted[warp] = max(wanted[warp], role.registers or 0)
     wanted = [count or start for count in wanted]
     if lanes * sum(wanted) <= start * kernel.threads:

@@ -38,7 +38,7 @@ def copy_matrices(emitter: SimtEmitter, op: Copy) -> None:
 
 
 def _load_matrices(emitter: SimtEmitter, op: Copy, how: Matrices) -> None:
-    text = f"{op.source.name} -> {op.target.name}, {how.count} matrices at a time"
+    text = f"{op.source} -> {op.target}, {how.count} matrices at a time"
     with emitter.scope(op, text, emitter.participants(op.spread)) as scope:
         rank = op.spread.rank
         path = walk(how.values, rank, 1, scope.names(LOOPS))
@@ -53,7 +53,7 @@ def _load_matrices(emitter: SimtEmitter, op: Copy, how: Matrices) -> None:
 
 def _store_matrices(emitter: SimtEmitter, op: Copy, how: Matrices) -> None:
     """The loads, the other way, each vector converted on its way."""
-    text = f"{op.source.name} -> {op.target.name}, {how.count} matrices at a time"
+    text = f"{op.source} -> {op.target}, {how.count} matrices at a time"
     with emitter.scope(op, text, emitter.participants(op.spread)) as scope:
         rank, each = op.spread.rank, how.count * how.word
         path = walk(how.values, rank, 1, scope.names(LOOPS))

@@ -164,6 +164,11 @@ template <int number, int threads>
 DEVICE void role_barrier() {
   asm volatile("bar.sync %0, %1;" ::"n"(number), "n"(threads) : "memory");
 }""",
+    "role_barrier_of_group": """
+template <int threads>
+DEVICE void role_barrier_of_group(int number) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "n"(threads) : "memory");
+}""",
     "cluster_barrier": """
 DEVICE void cluster_barrier() {
   asm volatile("barrier.cluster.arrive.release.aligned;\\n"

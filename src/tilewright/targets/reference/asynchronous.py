@@ -27,11 +27,14 @@ __all__ = ["REFERENCE"]
 
 @REFERENCE.rule(ops.Role)
 def _role(machine: Machine, warp: Warp, op: ops.Role) -> Steps:
-    """Warps of the role count from its first; the others go on."""
-    if not op.first <= warp.rank < op.first + op.count:
+    """Warps of a group of the role count from its first; those of no group go on."""
+    if not op.first <= warp.rank < op.first + op.warps:
         return
     outside = warp.rank, warp.mates
-    warp.rank, warp.mates = warp.rank - op.first, op.count
+    group, rank = divmod(warp.rank - op.first, op.count)
+    warp.rank, warp.mates = rank, op.count
+    if op.index is not None:
+        warp.env[op.index] = group
     yield from machine.steps(warp, op.body)
     warp.rank, warp.mates = outside
 
@@ -296,7 +299,8 @@ def _mma_wait(machine: Machine, warp: Warp, op: ops.MmaWait) -> Steps:
 @REFERENCE.rule(ops.RoleBarrier)
 def _role_barrier(machine: Machine, warp: Warp, op: ops.RoleBarrier) -> Steps:
     """The last of the threads that a barrier waits for lets all of them go on."""
-    barrier = warp.block.named.setdefault(op.number, NamedBarrier())
+    number = warp.int(op.number)
+    barrier = warp.block.named.setdefault(number, NamedBarrier())
     opened = barrier.opened
     if barrier.waiting and (other := barrier.waiting[0])[1].threads != op.threads:
         reason = f"{op.threads} threads here, {other[1].threads} there: all must name the same number"
@@ -304,18 +308,18 @@ def _role_barrier(machine: Machine, warp: Warp, op: ops.RoleBarrier) -> Steps:
     if machine.check and barrier.is_new(warp.agent):
         former, at, _ = barrier.last[0]
         reason = (
-            f"barrier {op.number} has been that of other warps, and nothing orders this arrival after "
+            f"barrier {number} has been that of other warps, and nothing orders this arrival after "
             "theirs: it may count as one of theirs (let each group of warps name a number of its own)"
         )
         machine.checker.waiting(Kind.DIVERGENCE, warp.agent, op, (former, at), reason)
     warps = -(-op.threads // machine.lanes)
-    warp.note("meet", (warp.block.rank, op.number), warps, barrier.opened, op)
+    warp.note("meet", (warp.block.rank, number), warps, barrier.opened, op)
     barrier.waiting.append((warp.agent, op))
     if len(barrier.waiting) * machine.lanes >= op.threads:
         barrier.open()
 
     def state() -> str:
         came = len(barrier.waiting) * machine.lanes
-        return f"barrier {op.number}: {came} of {op.threads} threads"
+        return f"barrier {number}: {came} of {op.threads} threads"
 
     yield Wait(op, lambda: barrier.opened > opened, state)

@@ -68,7 +68,7 @@ def describe(op: Op) -> str:
         >>> describe(Barrier())
         'barrier()'
     """
-    return f"{op.verb}({', '.join(value.name for value in op.operands)})"
+    return f"{op.verb}({', '.join(map(str, op.operands))})"
 
 
 @dataclass(frozen=True)

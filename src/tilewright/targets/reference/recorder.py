@@ -66,7 +66,7 @@ class Execution:
         began: its place in the order of all beginnings and ends; a warp that waits ends later.
         ended: likewise; -1 while it goes on.
         barrier: the transaction barrier that it arrives at, waits for or loads for, e.g. ``"full"``.
-        stage: which of its stages.
+        stage: which of its stages; of a numbered barrier, its number.
         phase: the phase that was over when its wait ended; phases count from 0, and what is over before the
             first is -1.
         reached: the ranks of the blocks at whose barriers it arrives or for which it loads, and the phase
@@ -143,6 +143,8 @@ class Recorder(RuleTable):
         self.executions.append(execution)
         ranks = _ranks(machine, warp, op)
         execution.touches = tuple(_touches(machine, warp, op, ranks))
+        if isinstance(op, async_ops.RoleBarrier):
+            execution.stage = warp.int(op.number)
         if isinstance(op, async_ops.Arrive | async_ops.Wait) or is_bulk_load(op):
             assert op.barrier is not None
             execution.barrier, execution.stage = str(op.barrier), warp.int(op.stage)

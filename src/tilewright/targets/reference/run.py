@@ -293,11 +293,13 @@ def _block_violations(
     for op in block.ops:
         yield from _violations(op, threads, lanes, first, place)
         if isinstance(op, Role):
-            last = op.first + op.count
+            last = op.first + op.warps
             if op.first < 0 or last * lanes > threads:
                 text = f"warps {op.first} to {last - 1} of the {threads // lanes} warps of the {place}"
                 yield op.violation("role", text, f"{last} warps in the {place}")
-            yield from _block_violations(op.body, op.count * lanes, lanes, first + op.first, "role")
+            for group in range(op.groups):
+                begin = first + op.first + group * op.count
+                yield from _block_violations(op.body, op.count * lanes, lanes, begin, "role")
         else:
             for region in op.regions:
                 yield from _block_violations(region, threads, lanes, first, place)

@@ -124,7 +124,7 @@ def fill(emitter: SimtEmitter, op: Fill) -> None:
         value = converted(emitter.name(op.value), op.value.dtype, kind.dtype, emitter.dialect.types)
     else:
         value = rounded(op.value, kind.dtype, emitter.dialect)
-    emitter.comment(op, f"{op.target.name} = {op.value}")
+    emitter.comment(op, f"{op.target} = {op.value}")
     emitter.one_line((i,), Assign(element(emitter.name(op.target), i), value))
 
 

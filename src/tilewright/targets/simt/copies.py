@@ -170,7 +170,7 @@ def repeated(emitter: SimtEmitter, dtype: DType, vector: int, value: float | int
 def title(op: Copy, vector: int) -> str:
     """What a copy does, for its comment."""
     bytes_ = vector * min(op.source.dtype.bytes, op.target.dtype.bytes)
-    arrow = f"{op.source.name} -> {op.target.name}"
+    arrow = f"{op.source} -> {op.target}"
     return f"{arrow}, {bytes_} byte{'s' * (bytes_ > 1)} at a time"
 
 
@@ -187,7 +187,7 @@ def copy(emitter: SimtEmitter, op: Copy) -> None:
 
 
 def _between_fragments(emitter: SimtEmitter, op: Copy) -> None:
-    with emitter.scope(op, f"{op.source.name} -> {op.target.name}", bare=True) as scope:
+    with emitter.scope(op, f"{op.source} -> {op.target}", bare=True) as scope:
         i = Sym(scope.name("i"), 0, op.spread.size_values - 1)
         source = element(emitter.name(op.source), i)
         value = converted(source, op.source.dtype, op.target.dtype, emitter.dialect.types)

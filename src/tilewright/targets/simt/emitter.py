@@ -49,7 +49,8 @@ class SimtEmitter(Emitter):
         self.access_bytes = access_bytes(kernel)
         self._spelled[_THREAD_SYMBOL] = named(THREAD)
         self.shared_offsets, self.shared_bytes = layout_shared(kernel)
-        self.group_first, self.group_threads = 0, kernel.threads  # of the role being emitted
+        self.group_first: Int = 0  # of the block's threads, the first of the role being emitted
+        self.group_threads = kernel.threads
         self.roles: Branch | None = None  # the last that roles stand in
         self._wide_speller = replace(
             self.speller,

@@ -66,7 +66,7 @@ def redistribute(emitter: SimtEmitter, op: Redistribute) -> None:
     held, name, source = op.source.fragment.distribution, emitter.name(op.result), emitter.name(op.source)
     box = zip(op.start, op.distribution.shape, strict=True)
     part = ", ".join(f"{emitter.spell(at)}:{emitter.spell(add(at, n))}" for at, n in box)
-    emitter.comment(op, f"{op.result.name} = {op.source.name}[{part}]")
+    emitter.comment(op, f"{op.result.name} = {op.source}[{part}]")
     emitter.declare_registers(op.result)
     if (found := register_digits(held, op.distribution, op.start)) is not None:
         i = Sym(emitter.local("i"), 0, op.distribution.size_values - 1)

@@ -60,9 +60,7 @@ def mma(emitter: SimtEmitter, op: Mma) -> None:
     guard = emitter.participants(op.mma.c())
     precision = atom.precision if atom.rounding == "nearest" else None  # others round by themselves
     whole = precision is None
-    with emitter.scope(
-        op, f"{op.c.name} += {op.a.name} * {op.b.name}, by {atom}", guard, bare=whole
-    ) as scope:
+    with emitter.scope(op, f"{op.c} += {op.a} * {op.b}, by {atom}", guard, bare=whole) as scope:
         a, b = (_operand(scope, operand, precision) for operand in (op.a, op.b))
         atoms = atom_loops(scope, op)
         names = ((emitter.name(op.c), atoms.c), (a, atoms.a), (b, atoms.b))
@@ -89,7 +87,7 @@ def multiply_add(emitter: SimtEmitter, op: Mma) -> None:
     """``c[x, y] += a[x] * b[y]`` for every atom; products are exact, f32 and f64 sums are rounded once."""
     guard = emitter.participants(op.mma.c())
     exact = not {op.a.dtype.name, op.b.dtype.name} & NARROW.keys()
-    with emitter.scope(op, f"{op.c.name} += {op.a.name} * {op.b.name}", guard, bare=exact) as scope:
+    with emitter.scope(op, f"{op.c} += {op.a} * {op.b}", guard, bare=exact) as scope:
         atom = op.mma.atom
         rows, columns = atom.a.size_values, atom.b.size_values
         a, b = (_wide(scope, operand) for operand in (op.a, op.b))

@@ -27,7 +27,7 @@ def unpack(emitter: SimtEmitter, op: Unpack) -> None:
     """Consecutive registers get the numbers of one byte."""
     kind, bits = op.packed, op.packed.bits
     source, target = emitter.name(op.source), emitter.name(op.target)
-    text = f"{op.source.name} -> {op.target.name}, {kind.per_byte} numbers of {kind} in each byte"
+    text = f"{op.source} -> {op.target}, {kind.per_byte} numbers of {kind} in each byte"
     with emitter.scope(op, text) as scope:
         i, numbers = _registers(scope, op, op.source.fragment.distribution.size_values)
         with emitter.loops((i,)):
@@ -45,7 +45,7 @@ def pack(emitter: SimtEmitter, op: Pack) -> None:
     """The numbers of consecutive registers go into one byte."""
     kind, bits = op.packed, op.packed.bits
     source, target = emitter.name(op.source), emitter.name(op.target)
-    text = f"{op.source.name} -> {op.target.name}, {kind.per_byte} numbers of {kind} in each byte"
+    text = f"{op.source} -> {op.target}, {kind.per_byte} numbers of {kind} in each byte"
     with emitter.scope(op, text) as scope:
         i, numbers = _registers(scope, op, op.target.fragment.distribution.size_values)
         with emitter.loops((i,)):

@@ -101,7 +101,7 @@ static void epilogue_block(const epilogue_arguments& given, long long block, cha
       }
     }
   }
-  // test_text.py:58: b = bias_broadcast
+  // test_text.py:58: b = bias.tile((32,), (n,)).broadcast(0, 32)
   {
     const Index inside1 = within(-32*n + N, 32);
     if (inside1 < 32) {
@@ -144,7 +144,7 @@ static void epilogue_block(const epilogue_arguments& given, long long block, cha
     INDEPENDENT
     for (Index i0 = 0; i0 < 1024; ++i0) staged[i0] = bf16_of_f32(active[i0]);
   }
-  // test_text.py:64: Y_tile = staged_permuted
+  // test_text.py:64: Y.tile((32, 32), (n, m)) = staged.permute(1, 0)
   {
     const Index limit0 = within(-32*n + N, 32);
     const Index limit1 = within(-32*m + M, 32);

@@ -107,7 +107,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
   }
   const Index k_end = (K + 28) / 32;
   for (Index k = 0; k < k_end; ++k) {
-    // test_text.py:44: sA = A_tile
+    // test_text.py:44: sA = A.tile((48, 32), (m, k))
     {
       const Index inside0 = within(-48*m + M, 48);
       const Index inside1 = within(-32*k + K, 32);
@@ -132,7 +132,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
         }
       }
     }
-    // test_text.py:45: sB = B_tile
+    // test_text.py:45: sB = B.tile((64, 32), (n, k))
     {
       const Index inside0 = within(-64*n + N, 64);
       const Index inside1 = within(-32*k + K, 32);
@@ -167,7 +167,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       }
     }
   }
-  // test_text.py:51: C_tile = acc
+  // test_text.py:51: C.tile((48, 64), (m, n)) = acc
   {
     const Index limit0 = within(-48*m + M, 48);
     const Index limit1 = within(-64*n + N, 64);

@@ -144,7 +144,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
   }
   const Index k_end = (K + 4) / 8;
   for (Index k = 0; k < k_end; ++k) {
-    // test_text.py:44: sA = A_tile
+    // test_text.py:44: sA = A.tile((16, 8), (m, k))
     {
       const Index inside0 = within(-16*m + M, 16);
       const Index inside1 = within(-8*k + K, 8);
@@ -169,7 +169,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
         }
       }
     }
-    // test_text.py:45: sB = B_tile
+    // test_text.py:45: sB = B.tile((24, 8), (n, k))
     {
       const Index inside0 = within(-24*n + N, 24);
       const Index inside1 = within(-8*k + K, 8);
@@ -198,7 +198,7 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
       }
     }
   }
-  // test_text.py:51: C_tile = acc
+  // test_text.py:51: C.tile((16, 24), (m, n)) = acc
   {
     const Index limit0 = within(-16*m + M, 16);
     const Index limit1 = within(-24*n + N, 24);

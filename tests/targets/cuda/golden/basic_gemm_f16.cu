@@ -42,7 +42,7 @@ extern "C" __global__ void __launch_bounds__(256) basic_gemm(
   float acc[128] = {};
   const int k_end = K / 32;
   for (int k = 0; k < k_end; ++k) {
-    // kernels.py:19: A_tile -> sA, 16 bytes at a time
+    // kernels.py:19: A.tile((256, 32), (m, k)) -> sA, 16 bytes at a time
     {
       const int row = tid / 4;
       const int col = 8*(tid % 4);
@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(256) basic_gemm(
       #pragma unroll
       for (int i = 0; i < 4; ++i) *(uint4*)(to + 2048*i) = moved[i];
     }
-    // kernels.py:20: B_tile -> sB, 16 bytes at a time
+    // kernels.py:20: B.tile((128, 32), (n, k)) -> sB, 16 bytes at a time
     {
       const int row = tid / 4;
       const int col = 8*(tid % 4);
@@ -104,7 +104,7 @@ extern "C" __global__ void __launch_bounds__(256) basic_gemm(
     // kernels.py:23: barrier
     __syncthreads();
   }
-  // kernels.py:24: acc -> C_tile, 4 bytes at a time
+  // kernels.py:24: acc -> C.tile((256, 128), (m, n)), 4 bytes at a time
   {
     const int row = 64*((tid / 32) % 4) + ((tid / 4) % 8);
     const int col = 64*(tid / 128) + 2*(tid % 4);

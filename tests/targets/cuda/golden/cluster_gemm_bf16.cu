@@ -231,7 +231,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
         mbarrier_wait(full + stage_1, (step_1 / 4) % 2);
         // clusters.py:82: registers are ready
         mma_fence();
-        // clusters.py:83: acc += sA_slice_1 * sB_slice_1, by wgmma.m64n256k16.f32.bf16
+        // clusters.py:83: acc += sA[stage_1, 0] * sB[stage_1], by wgmma.m64n256k16.f32.bf16
         {
           const descriptor_t a = descriptor(sA + 8192*stage_1);
           const descriptor_t b = descriptor(sB + 16384*stage_1);
@@ -409,7 +409,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) __cluster_dims__(2, 1, 1) c
         mbarrier_wait(full + stage_2, (step_2 / 4) % 2);
         // clusters.py:82: registers are ready
         mma_fence();
-        // clusters.py:83: acc_1 += sA_slice_2 * sB_slice_2, by wgmma.m64n256k16.f32.bf16
+        // clusters.py:83: acc_1 += sA[stage_2, 1] * sB[stage_2], by wgmma.m64n256k16.f32.bf16
         {
           const descriptor_t a = descriptor(sA + 8192*stage_2 + 4096);
           const descriptor_t b = descriptor(sB + 16384*stage_2);

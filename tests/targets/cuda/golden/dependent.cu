@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(32) dependent(
   __align__(16) float add[16];
   #pragma unroll
   for (int i = 0; i < 16; ++i) add[i] = x[i] + 1.0f;
-  // kernels.py:137: add -> Y_tile, 16 bytes at a time
+  // kernels.py:137: add -> Y.tile((16, 32), (m, n)), 16 bytes at a time
   {
     const int row = tid / 8;
     const int col = 4*(tid % 8);

@@ -34,7 +34,7 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
   __align__(8) int acc[32] = {};
   const int k_end = K / 64;
   for (int k = 0; k < k_end; ++k) {
-    // kernels.py:19: A_tile -> sA, 16 bytes at a time
+    // kernels.py:19: A.tile((64, 64), (m, k)) -> sA, 16 bytes at a time
     {
       const int row = tid / 4;
       const int col = 16*(tid % 4);
@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       #pragma unroll
       for (int i = 0; i < 2; ++i) *(uint4*)(to + 2048*i) = moved[i];
     }
-    // kernels.py:20: B_tile -> sB, 16 bytes at a time
+    // kernels.py:20: B.tile((64, 64), (n, k)) -> sB, 16 bytes at a time
     {
       const int row = tid / 4;
       const int col = 16*(tid % 4);
@@ -94,7 +94,7 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
     // kernels.py:23: barrier
     __syncthreads();
   }
-  // kernels.py:24: acc -> C_tile, 8 bytes at a time
+  // kernels.py:24: acc -> C.tile((64, 64), (m, n)), 8 bytes at a time
   {
     const int row = 32*((tid / 32) % 2) + ((tid / 4) % 8);
     const int col = 32*(tid / 64) + 2*(tid % 4);

@@ -40,7 +40,7 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
   __align__(8) float acc[32] = {};
   const int k_end = K / 16;
   for (int k = 0; k < k_end; ++k) {
-    // kernels.py:19: A_tile -> sA, 16 bytes at a time
+    // kernels.py:19: A.tile((64, 16), (m, k)) -> sA, 16 bytes at a time
     {
       const int row = tid / 4;
       const int col = 4*(tid % 4);
@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       #pragma unroll
       for (int i = 0; i < 2; ++i) *(uint4*)(to + 512*i) = moved[i];
     }
-    // kernels.py:20: B_tile -> sB, 16 bytes at a time
+    // kernels.py:20: B.tile((64, 16), (n, k)) -> sB, 16 bytes at a time
     {
       const int row = tid / 4;
       const int col = 4*(tid % 4);
@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
     // kernels.py:23: barrier
     __syncthreads();
   }
-  // kernels.py:24: acc -> C_tile, 8 bytes at a time
+  // kernels.py:24: acc -> C.tile((64, 64), (m, n)), 8 bytes at a time
   {
     const int row = 32*((tid / 32) % 2) + ((tid / 4) % 8);
     const int col = 32*(tid / 64) + 2*(tid % 4);

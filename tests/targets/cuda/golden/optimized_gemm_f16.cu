@@ -213,7 +213,7 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
   }
   // 04_optimized_gemm.py:64: barrier
   __syncthreads();
-  // 04_optimized_gemm.py:65: sC -> C_tile, 16 bytes at a time
+  // 04_optimized_gemm.py:65: sC -> C.tile((256, 128), (m, n)), 16 bytes at a time
   {
     const int row = tid / 16;
     const int col = 8*(tid % 16);

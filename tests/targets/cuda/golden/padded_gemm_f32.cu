@@ -24,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
   float acc[16] = {};
   const int k_end = (K + 15) / 16;
   for (int k = 0; k < k_end; ++k) {
-    // kernels.py:19: A_tile -> sA, 4 bytes at a time
+    // kernels.py:19: A.tile((32, 16), (m, k)) -> sA, 4 bytes at a time
     {
       const int row = tid / 16;
       const int col = tid % 16;
@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       #pragma unroll
       for (int i = 0; i < 4; ++i) to[128*i] = moved[i];
     }
-    // kernels.py:20: B_tile -> sB, 4 bytes at a time
+    // kernels.py:20: B.tile((64, 16), (n, k)) -> sB, 4 bytes at a time
     {
       const int row = tid / 16;
       const int col = tid % 16;
@@ -102,7 +102,7 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
     // kernels.py:23: barrier
     __syncthreads();
   }
-  // kernels.py:24: acc -> C_tile, 4 bytes at a time
+  // kernels.py:24: acc -> C.tile((32, 64), (m, n)), 4 bytes at a time
   {
     const int row = 4*((tid / 8) % 8);
     const int col = 32*(tid / 64) + 4*(tid % 8);

@@ -11,7 +11,7 @@ extern "C" __global__ void __launch_bounds__(128) register_gemm(
   float acc[32] = {};
   const int k_end = (K + 56) / 64;
   for (int k = 0; k < k_end; ++k) {
-    // registers.py:19: B_tile -> sB, 16 bytes at a time
+    // registers.py:19: B.tile((64, 64), (n, k)) -> sB, 16 bytes at a time
     {
       const int row = 4*(tid % 16);
       const int col = 8*(tid / 16);
@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(128) register_gemm(
     // registers.py:32: barrier
     __syncthreads();
   }
-  // registers.py:33: acc -> C_tile, 4 bytes at a time
+  // registers.py:33: acc -> C.tile((64, 64), (m, n)), 4 bytes at a time
   {
     const int row = 16*(tid / 32) + ((tid / 4) % 8);
     const int col = 2*(tid % 4);

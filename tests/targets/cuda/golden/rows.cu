@@ -53,7 +53,7 @@ extern "C" __global__ void __launch_bounds__(64) rows(
   }
   // kernels.py:228: barrier
   __syncthreads();
-  // kernels.py:229: staged -> Y_tile, 16 bytes at a time
+  // kernels.py:229: staged -> Y.tile((128, 64), (p, n)), 16 bytes at a time
   {
     const int row = tid / 16;
     const int col = 4*(tid % 16);
@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(64) rows(
   const int first = I[128*p];
   const int k_end = max_int(first, 0);
   for (int k = 0; k < k_end; ++k) {
-    // kernels.py:232: X_tile -> Y_tile_1, 16 bytes at a time
+    // kernels.py:232: X.tile((1, 64), (k, n)) -> Y.rows(I).tile((1, 64), (128*p, n)), 16 bytes at a time
     if (tid < 8) {
       const int col = 8*tid;
       const float* from = X + 64*n + X_stride0*k + col;
