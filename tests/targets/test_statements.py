@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from tilewright.targets.cuda.prelude import PIECES, prelude
+from tilewright.targets.cuda.prelude import DIALECT
 from tilewright.targets.statements import (
     Arm,
     Assign,
@@ -114,13 +114,14 @@ def test_long_lines_are_broken_where_few_parentheses_are_open() -> None:
 
 def test_pieces_come_with_what_they_name() -> None:
     """Every piece of CUDA's prelude with the others that it names, and nothing else."""
-    for name, piece in PIECES.items():
+    known = DIALECT.prelude
+    for name, piece in known.items():
         words, open_words = {name}, [piece]
         while open_words:
-            found = set(re.findall(r"\w+", open_words.pop())) & PIECES.keys() - words
+            found = set(re.findall(r"\w+", open_words.pop())) & known.keys() - words
             words |= found
-            open_words += [PIECES[each] for each in found]
-        assert prelude({name}, {}) == [PIECES[each] for each in PIECES if each in words], name
+            open_words += [known[each] for each in found]
+        assert list(DIALECT.before({name}, {})) == [known[each] for each in known if each in words], name
 
 
 def test_pieces_that_nothing_calls_are_not_written() -> None:
