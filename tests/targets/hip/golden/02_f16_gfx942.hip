@@ -36,7 +36,7 @@ extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_si
   float acc[16] = {};
   const int k_end = K / 32;
   for (int k = 0; k < k_end; ++k) {
-    // 02_basic_gemm.py:28: A_tile -> sA, 16 bytes at a time
+    // 02_basic_gemm.py:28: A.tile((64, 32), (m, k)) -> sA, 16 bytes at a time
     {
       const int row = tid / 4;
       const int col = 8*(tid % 4);
@@ -45,7 +45,7 @@ extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_si
       const word_16 moved = *(const word_16*)(from);
       *(word_16*)(to) = moved;
     }
-    // 02_basic_gemm.py:29: B_tile -> sB, 16 bytes at a time
+    // 02_basic_gemm.py:29: B.tile((64, 32), (n, k)) -> sB, 16 bytes at a time
     {
       const int row = tid / 4;
       const int col = 8*(tid % 4);
@@ -108,7 +108,7 @@ extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_si
     // 02_basic_gemm.py:32: barrier
     block_barrier_of_shared();
   }
-  // 02_basic_gemm.py:33: acc -> C_tile, 8 bytes at a time
+  // 02_basic_gemm.py:33: acc -> C.tile((64, 64), (m, n)), 8 bytes at a time
   {
     const int row = 4*((tid / 8) % 16);
     const int col = 32*(tid / 128) + 4*(tid % 8);
