@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.targets import grouped
+from tests.targets import chained, grouped
 from tests.targets.gathered import columns, expected_rows, gather, scatter
 from tests.targets.test_gathers import GATHERS, numbers
 from tests.targets.test_memory_integers import boxes, case, first_element, segments, through_shared
@@ -109,3 +109,13 @@ def test_each_row_is_multiplied_by_the_matrix_of_its_group(gathered: bool) -> No
             made: Any = on_device(*given)
             assert grouped.grouped(*made, gathered=gathered).target == "cuda"
             grouped.check(given, made[-1].host(), gathered)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 100])
+def test_blocks_hand_an_integer_on(blocks: int) -> None:
+    for seed in range(5):
+        x, counts, y = chained.arguments(blocks, seed)
+        made: Any = DeviceArray.of(y)
+        for _ in range(3):  # the counter is ready for the next launch
+            assert chained.chained(*on_device(x, counts), made).target == "cuda"
+            np.testing.assert_array_equal(made.host(), chained.expected(x, counts, len(y)))
