@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,13 @@ def counted_wrongly(X, Y, *, value, needs):
         tw.reset(ready[0])
 
 
+WRITES, READS = (
+    next(n for n, line in enumerate(Path(__file__).read_text().splitlines(), 1) if text in line)
+    for text in ("Y.tile((64,), (block,)))", "tw.load(Y.tile((64,), (0,)), spread), Y.tile((64,), (2,))")
+)
+"""The lines of the two accesses."""
+
+
 def test_a_wait_comes_after_the_signals_without_which_it_does_not_end() -> None:
     assert checked(counted_wrongly.bind(value=1, needs=2), *tiles(3)).findings == ()
     assert checked(counted_wrongly.bind(value=3, needs=4), *tiles(3)).findings == ()
@@ -44,6 +52,7 @@ def test_a_wait_that_either_of_two_signals_ends_comes_after_none_of_them() -> No
     found = checked(counted_wrongly.bind(value=1, needs=1), *tiles(3)).findings
     assert found[0].kind is Kind.WRITE_READ
     assert "no tw.signal after the first access" in found[0].reason
+    assert found[0].reason.endswith(f"; signal after line {WRITES}, await it before line {READS}")
     assert "counted_wrongly" in str(found[0])
     # The reset does not come after the signal that the wait did without.
     assert found[1].kind is Kind.COUNTER

@@ -69,6 +69,9 @@ class Remedies:
             self._note(self._kernel.body, (), None)
         if id(earlier) not in self._paths or id(later) not in self._paths:
             return ""
+        if missing == NO_SIGNAL:
+            lines = _lines(earlier, later)
+            return "" if lines is None else f"; signal after {lines[0]}, await it before {lines[1]}"
         if missing == NO_BARRIER_AFTER_WAIT:
             return self._after_wait(later)
         if missing not in _ORDERS:
