@@ -15,7 +15,7 @@ from tilewright.ir.types import Value
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.symbolic.expr import mul
 from tilewright.symbolic.nodes import Int
-from tilewright.threads.distribution import Distribution
+from tilewright.threads.distribution import Distribution, Mode
 from tilewright.views.transforms import Tile
 from tilewright.views.view import View
 
@@ -102,9 +102,12 @@ def loaded_as(op: Mma, operand: Value, depth: int, view: View | None = None) -> 
     """
     of = op.mma.a if operand is op.a else op.mma.b
     spread, lies = of(depth), view or operand.tensor.view
-    if op.mma.tile[2] > 1 or depth == 1 or k_width(lies, of(1), operand.dtype, depth) == 1:
+    width = k_width(lies, of(1), operand.dtype, depth) if op.mma.tile[2] == 1 and depth > 1 else 1
+    if width == 1:
         return spread
-    return replace(spread, values=(spread.values[-1], *spread.values[:-1]))
+    *values, along_k = spread.values
+    further = (Mode(along_k.extent // width, 1, width),) if along_k.extent > width else ()
+    return replace(spread, values=(Mode(width, 1, 1), *values, *further))
 
 
 def _depth(operand: Value) -> int:
