@@ -25,7 +25,7 @@ from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.targets.simt.matrices import matrix_load
 from tilewright.targets.simt.thread_values import first_copy
-from tilewright.threads.banks import WORD_BYTES, bank_passes, lanes_together, served_together
+from tilewright.threads.banks import ABSENT, WORD_BYTES, bank_passes, lanes_together, served_together
 from tilewright.threads.distribution import Distribution
 from tilewright.views.transforms import Swizzle
 from tilewright.views.view import View
@@ -212,9 +212,9 @@ def requests(op: Copy, value: Value) -> Requests:
     view, element_bytes = value.tensor.view, value.dtype.bytes
     if (how := op.matrices) is not None:
         table = Distribution(op.spread.shape, how.lanes, how.values).table
-        parts = _parts(_offsets(view, table), np.ones(len(table), dtype=bool), CHUNK_BYTES)
+        parts = _parts(_offsets(view, table), True, CHUNK_BYTES, element_bytes)
         # With fewer than four matrices the other lanes repeat addresses, which are not asked for.
-        found = passes(parts, CHUNK_BYTES, element_bytes) * how.count // 4
+        found = int(bank_passes(parts, CHUNK_BYTES).sum()) * how.count // 4
         return Requests(len(parts) // 4, found, len(parts) // 4 * how.count)
     vector = op.vector or widest_vector(op)
     offsets, width = _offsets(view, op.spread.table[:, ::vector]), vector * element_bytes
@@ -223,27 +223,22 @@ def requests(op: Copy, value: Value) -> Requests:
         thread = Sym("thread", 0, op.spread.size_threads - 1)
         active = np.asarray(evaluate(first_copy(op.spread, thread), {thread: np.arange(len(active))}))
     warps = sum(bool(active[lane : lane + BANKS].any()) for lane in range(0, len(active), BANKS))
-    parts = _parts(offsets, active, width)
-    return Requests(warps * len(offsets), passes(parts, width, element_bytes), len(parts))
+    parts = _parts(offsets, active, width, element_bytes)
+    return Requests(warps * len(offsets), int(bank_passes(parts, width).sum()), len(parts))
 
 
-def _parts(offsets: Offsets, active: np.ndarray[Any, np.dtype[np.bool_]], width: int) -> Offsets:
-    """The parts in which accesses of all warps are served, of shape (parts, lanes).
-
-    A lane that takes no part stands for one that does; parts without any are left out.
+def _parts(offsets: Offsets, active: Any, width: int, element_bytes: int) -> Offsets:
+    """The addresses of the parts in which accesses of all warps are served; empty ones are left out.
 
     Args:
         offsets: element offsets, of shape (accesses, threads).
         active: which threads take part.
         width: bytes of one lane's access.
+        element_bytes: bytes of an element.
     """
-    together = lanes_together(width)
-    rest = -len(active) % BANKS
-    active = np.pad(active, (0, rest)).reshape(-1, together)
-    there = active.any(axis=1)
-    parts = np.pad(offsets, ((0, 0), (0, rest))).reshape(len(offsets), -1, together)[:, there]
-    first = np.take_along_axis(parts, active[there].argmax(axis=1)[None, :, None], axis=2)
-    return np.where(active[there], parts, first).reshape(-1, together)
+    found: Offsets = served_together(np.where(active, offsets * element_bytes, ABSENT), lanes_together(width))
+    used: Offsets = found[(found != ABSENT).any(axis=1)]
+    return used
 
 
 def in_shared(value: Value) -> bool:
