@@ -253,6 +253,8 @@ class ClusterArrive(Op):
     """The first half of `ClusterBarrier`: others who wait see what was done before it."""
 
     name = "cluster_arrive"
+    traits = CONTROL
+    orders = Order("cluster", ADDRESSED, half="release")
 
 
 @dataclass(frozen=True)
@@ -260,6 +262,8 @@ class ClusterWait(Op):
     """The second half of `ClusterBarrier`: wait until all threads of the cluster have arrived."""
 
     name = "cluster_wait"
+    traits = CONTROL
+    orders = Order("cluster", ADDRESSED, half="acquire")
 
 
 @dataclass(frozen=True)
