@@ -201,11 +201,14 @@ def _follows(part: Cond, place: Int, extent: Int, span: int) -> bool:
         outside = prove(less(place, 0)), prove(less_equal(extent, place))
         return part == Constant(False) and True in outside
     gap = add(part.right, mul(part.left, -1), -1)  # not negative where the condition holds
-    for inside in (place, add(extent, mul(place, -1), -1)):
-        if prove(less_equal(0, expand(add(gap, mul(inside, -1))))) is True:
-            return True
+    if symbols(gap).isdisjoint(symbols(place)):
+        return False
+    rests = [expand(add(gap, mul(place, -1))), expand(add(gap, place, 1, mul(extent, -1)))]
+    if any(bounds(rest)[0] >= 0 for rest in rests):
+        return True
     # Of a tile before the first, ``gap`` <= -1, and no place is inside of the tensor.
-    return bounds(expand(add(place, mul(gap, -span))))[1] < span
+    before = bounds(expand(add(place, mul(gap, -span))))[1] < span
+    return before or any(prove(less_equal(0, rest)) is True for rest in rests)
 
 
 @lru_cache(maxsize=1024)
