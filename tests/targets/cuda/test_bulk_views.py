@@ -77,7 +77,7 @@ REFUSED = {
     ),
     "another shape": (
         lambda X: X.tile((8, 64), (0, 0)),
-        "copy between X_tile of shape (8, 64) and held of shape (16, 64)",
+        "copy between X.tile((8, 64), (0, 0)) of shape (8, 64) and held of shape (16, 64)",
         "a tile of shape (16, 64) of X",
     ),
 }
