@@ -158,3 +158,28 @@ def test_ordinary_accesses_to_a_counter_race_with_its_signals() -> None:
     found = checked(peeks, np.zeros(2, np.float32)).findings
     assert {one.kind for one in found} <= {Kind.READ_WRITE, Kind.WRITE_READ}
     assert found
+
+
+@tw.kernel(X="N", Y="K")
+def by_clusters(X, Y, *, ordered):
+    """The first block of each cluster of two signals for both, after they met."""
+    block, done, parts = tw.block_index(6), tw.counter(1), tw.workspace(6, tw.f32)
+    member = tw.hopper.cluster_index(2)
+    x = tw.load(X.tile((32,), (block,)).partition((32,)))
+    tw.copy(tw.reduce_sum(x, dim=0), parts[block : block + 1])
+    if ordered:
+        tw.hopper.cluster_barrier()
+    with tw.when(member == 0), tw.when(tw.ticket(done[0], of=3) == 2):
+        total = tw.fragment(tw.blocked((1,), (1,)), tw.f32, 0)
+        for part in tw.range(6):
+            total += tw.load(parts[part : part + 1], total)
+        tw.copy(total, Y[0:1])
+
+
+def test_a_signal_tells_what_a_cluster_barrier_told_before() -> None:
+    x, y = np.ones(192, np.float32), np.zeros(1, np.float32)
+    assert checked(by_clusters.bind(ordered=True), x, y).findings == ()
+    assert y[0] == 192
+    (found,) = checked(by_clusters.bind(ordered=False), x, y).findings
+    assert found.kind is Kind.WRITE_READ
+    assert found.count == 3  # what the second blocks of the clusters wrote
