@@ -25,7 +25,7 @@ ORDER = "blocks run in order, and on a CPU a block may wait only for blocks of l
 
 @CPU_RULES.rule(Signal)
 def _signal(emitter: CpuEmitter, op: Signal) -> None:
-    emitter.comment(op, f"signal {op.counter.buffer}")
+    emitter.comment(op, f"signal {op.counter}")
     place = _address(emitter, op.counter)
     if op.of is None:
         value = emitter.spell(op.value)
@@ -36,7 +36,7 @@ def _signal(emitter: CpuEmitter, op: Signal) -> None:
 
 @CPU_RULES.rule(Ticket)
 def _ticket(emitter: CpuEmitter, op: Ticket) -> None:
-    emitter.comment(op, f"take a ticket of {op.counter.buffer}")
+    emitter.comment(op, f"take a ticket of {op.counter}")
     place = _address(emitter, op.counter)
     taken = code("__atomic_fetch_add({}, 1, __ATOMIC_ACQ_REL)", place)
     if op.of is not None:
@@ -52,7 +52,7 @@ def _take(emitter: CpuEmitter, place: Code, of: Int) -> Code:
 @CPU_RULES.rule(Await)
 def _await(emitter: CpuEmitter, op: Await) -> None:
     value = emitter.spell(op.value)
-    emitter.comment(op, f"wait until {op.counter.buffer} is {value} or more")
+    emitter.comment(op, f"wait until {op.counter} is {value} or more")
     number = 1 + waits(emitter.kernel).index(op)
     reached = call("await_counter", _address(emitter, op.counter), value, named("board"), number)
     with emitter.branch(code("!{}", reached)):
@@ -61,7 +61,7 @@ def _await(emitter: CpuEmitter, op: Await) -> None:
 
 @CPU_RULES.rule(Reset)
 def _reset(emitter: CpuEmitter, op: Reset) -> None:
-    emitter.comment(op, f"reset {op.counter.buffer} for the next launch")
+    emitter.comment(op, f"reset {op.counter} for the next launch")
     emitter.do(code("__atomic_store_n({}, 0u, __ATOMIC_RELAXED)", _address(emitter, op.counter)))
 
 
@@ -78,7 +78,7 @@ def violations(kernel: Kernel) -> Iterator[Violation]:
     """A wait that certainly never ends: of the first block, which has none before it."""
     op = first_wait(kernel)
     if op is not None:
-        text = f"the first block waits until {op.counter.buffer} is {op.value}; {ORDER}"
+        text = f"the first block waits until {op.counter} is {op.value}; {ORDER}"
         yield op.violation("counter", text, "a wait for 0 in the first block, or a GPU")
 
 

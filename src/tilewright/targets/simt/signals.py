@@ -19,7 +19,7 @@ from tilewright.targets.statements import Assign, Code, Do, Statement, call, cod
 @SIMT_RULES.rule(Signal)
 def signal(emitter: SimtEmitter, op: Signal) -> None:
     """A release by the first thread."""
-    emitter.comment(op, f"signal {op.counter.buffer}{_of(emitter, op.of)}")
+    emitter.comment(op, f"signal {op.counter}{_of(emitter, op.of)}")
     place = counter_address(emitter, op.counter)
     if op.of is None:
         _by(emitter, 1, Do(call("signal_counter", place, emitter.spell(op.value))))
@@ -30,7 +30,7 @@ def signal(emitter: SimtEmitter, op: Signal) -> None:
 @SIMT_RULES.rule(Ticket)
 def ticket(emitter: SimtEmitter, op: Ticket) -> None:
     """A release and acquire by the first thread, which writes what it got to shared memory."""
-    emitter.comment(op, f"take a ticket of {op.counter.buffer}{_of(emitter, op.of)}")
+    emitter.comment(op, f"take a ticket of {op.counter}{_of(emitter, op.of)}")
     place = counter_address(emitter, op.counter)
     taken = call("take_ticket", place)
     if op.of is not None:
@@ -43,7 +43,7 @@ def ticket(emitter: SimtEmitter, op: Ticket) -> None:
 def wait(emitter: SimtEmitter, op: Await) -> None:
     """Acquires by the first warp, until the counter is there."""
     value = emitter.spell(op.value)
-    emitter.comment(op, f"wait until {op.counter.buffer} is {value} or more")
+    emitter.comment(op, f"wait until {op.counter} is {value} or more")
     place = counter_address(emitter, op.counter)
     _by(emitter, emitter.kernel.lanes, Do(call("await_counter", place, value)))
 
@@ -51,7 +51,7 @@ def wait(emitter: SimtEmitter, op: Await) -> None:
 @SIMT_RULES.rule(Reset)
 def reset(emitter: SimtEmitter, op: Reset) -> None:
     """A store by the first thread."""
-    emitter.comment(op, f"reset {op.counter.buffer} for the next launch")
+    emitter.comment(op, f"reset {op.counter} for the next launch")
     _by(emitter, 1, Do(call("reset_counter", counter_address(emitter, op.counter))))
 
 
