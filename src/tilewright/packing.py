@@ -51,22 +51,25 @@ def unpack(array: Any, element: DType | str) -> npt.NDArray[Any]:
     """The numbers in packed bytes, one in each element, as an array of ``ml_dtypes``.
 
     Args:
-        array: an array of u8 in host memory.
+        array: an array of u8 in host memory, of one dimension or more.
         element: `i4` or `f4e2m1`.
 
     Returns:
         An array with twice the last extent.
 
     Raises:
-        DTypeError: an element type that fills bytes.
+        DTypeError: an element type that fills bytes, or an array that does not hold bytes.
 
     Example:
         >>> from tilewright.dtypes import i4
         >>> unpack(pack([7, -8, 0, 1], i4), i4).astype(int).tolist()
         [7, -8, 0, 1]
     """
-    kind = narrow(element)
-    return numbers_of(np.asarray(array, np.uint8), kind)
+    kind, held = narrow(element), np.asarray(array)
+    if held.dtype != np.uint8 or held.ndim == 0:
+        what = f"an array of {held.dtype}, shape {held.shape}"
+        raise DTypeError(f"unpack: {what}; nearest legal choice: the bytes that tw.pack gives, of u8")
+    return numbers_of(held, kind)
 
 
 def narrow(element: DType | str) -> DType:
@@ -84,12 +87,12 @@ def narrow(element: DType | str) -> DType:
 def numbers_of(held: Bytes, kind: DType) -> npt.NDArray[Any]:
     """The numbers in bytes, along the last dimension."""
     parts = np.stack([held >> kind.bits * i & (1 << kind.bits) - 1 for i in range(kind.per_byte)], axis=-1)
-    return parts.reshape(*held.shape[:-1], -1).astype(np.uint8).view(kind.numbers)
+    return parts.reshape(*held.shape[:-1], held.shape[-1] * kind.per_byte).astype(np.uint8).view(kind.numbers)
 
 
 def joined(parts: Bytes, kind: DType) -> Bytes:
     """Patterns of bits as bytes, along the last dimension."""
-    groups = parts.reshape(*parts.shape[:-1], -1, kind.per_byte)
+    groups = parts.reshape(*parts.shape[:-1], parts.shape[-1] // kind.per_byte, kind.per_byte)
     shifts = kind.bits * np.arange(kind.per_byte, dtype=np.uint8)
     return np.asarray(np.bitwise_or.reduce(groups << shifts, axis=-1), np.uint8)
 

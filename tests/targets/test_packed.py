@@ -223,6 +223,62 @@ def test_arrays_that_hold_no_packed_elements(given: Callable[[], Any], message: 
         widen(given(), np.zeros((4, 8), np.float32))
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("shape", [(0, 70), (35, 0)])
+def test_arrays_without_elements(target: str, shape: tuple[int, int]) -> None:
+    place = Placed(target)
+    given, y = np.zeros((shape[0], shape[1] // 2), np.uint8), place(np.zeros(shape), tw.f32)
+    place.run(widen, tw.packed(place(given, tw.u8), tw.i4), y)
+    assert tw.unpack(given, tw.i4).shape == shape
+    assert tw.pack(np.zeros(shape), tw.f4e2m1).shape == given.shape
+
+
+def test_tiles_that_share_no_whole_bytes() -> None:
+    @tw.kernel(W="N K", Y="N K")
+    def odd(W, Y):
+        tw.copy(W.tile((8, 31), (0, 0)), Y.tile((8, 31), (0, 0)), threads=8)
+
+    with pytest.raises(tw.LegalityError, match=r"(?s)31 elements along dimension 1, where 2 share .* 30"):
+        odd(tw.packed(np.zeros((8, 32), np.uint8), tw.i4), np.zeros((8, 64), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [({"other": 1}, "other=1 of packed i4.*choice: other=0"), ({"reduction": "add"}, "element=tw.i32")],
+)
+def test_what_copies_of_packed_elements_cannot_do(more: dict[str, Any], message: str) -> None:
+    @tw.kernel(W="N K", Y="N K")
+    def more_than_moved(W, Y):
+        tw.copy(W.tile((8, 64), (0, 0)), Y.tile((8, 64), (0, 0)), threads=32, **more)
+
+    with pytest.raises(tw.LegalityError, match=f"(?s){message}"):
+        more_than_moved(tw.packed(np.zeros((8, 32), np.uint8), tw.i4), np.zeros((8, 64), np.int32))
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (lambda: tw.like("i4", 5, 7), "extent 7 of dimension 1 for i4, .* choice: 8"),
+        (lambda: tw.like("i4", 5, 8, strides=(9, 1)), "stride 9 of i4 begins within a byte.*10"),
+        (lambda: tw.like("i4", 5, 8, strides=(16, 2)), r"strides \(16, 2\) of i4.*order="),
+    ],
+)
+def test_specimens_fill_bytes(given: Callable[[], Any], message: str) -> None:
+    with pytest.raises(tw.LaunchError, match=message):
+        given()
+
+
+@pytest.mark.parametrize("given", [[1.5, 3.0], np.array([200], np.int16), np.uint8(3), None])
+def test_only_bytes_are_unpacked(given: Any) -> None:
+    with pytest.raises(tw.DTypeError, match=r"unpack: an array of .* bytes that tw\.pack gives"):
+        tw.unpack(given, tw.i4)
+
+
+def test_what_is_packed_shows_itself_whatever_it_is() -> None:
+    assert repr(tw.packed([1, 2], tw.i4)) == "<i4 packed in list>"
+    assert repr(tw.packed(np.zeros((4, 3), np.uint8), tw.i4)) == "<i4 packed in ndarray (4, 3)>"
+
+
 def test_packing_asks_for_types_of_four_bits_and_whole_bytes() -> None:
     with pytest.raises(tw.DTypeError, match="u8 fills bytes by itself; nearest legal choice: i4 or f4e2m1"):
         tw.packed(np.zeros((4, 4), np.uint8), tw.u8)

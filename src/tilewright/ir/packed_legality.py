@@ -51,11 +51,16 @@ def _verify_copy(op: Copy) -> Iterator[Violation]:
             f"{op.source} is {op.source.dtype}, {op.target} is {op.target.dtype}",
             "through a fragment of a wider type",
         )
-    if op.engine == "bulk" or op.reduction is not None or op.other != 0:
-        how = op.verb if op.engine == "bulk" else "a reduction" if op.reduction else f"other={op.other}"
-        yield op.violation(
-            "packed", f"{how} of packed {kind}", "the array of bytes itself, of u8, or tw.copy"
-        )
+    if op.engine == "bulk":
+        nearest = "the array of bytes itself, of u8, or tw.copy"
+        yield op.violation("packed", f"{op.verb} of packed {kind}", nearest)
+        return
+    if op.reduction is not None:
+        nearest = f"tw.load(tensor, element=tw.{op.target.dtype}), and a copy of what it gives"
+        yield op.violation("packed", f"reduction={op.reduction!r} of packed {kind} in memory", nearest)
+        return
+    if op.other != 0:
+        yield op.violation("packed", f"other={op.other} of packed {kind}", "other=0")
         return
     dim, run = op.spread.vector()
     each = kind.per_byte

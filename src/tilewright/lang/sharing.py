@@ -79,8 +79,13 @@ def by_number(
     order = _order(leading.view, vector_dim)
     widest = _widest([kind for kind in tensors if kind.shape == leading.shape], order)
     least = max(kind.dtype.per_byte for kind in tensors)  # of what shares a byte, a thread takes all
+    if tile[order[0]] % least:
+        raise LayoutError(
+            f"a tile of {tuple(tile)} has {tile[order[0]]} elements along dimension {order[0]}, where "
+            f"{least} share a byte; nearest legal choice: {tile[order[0]] // least * least or least} elements"
+        )
     widest = max(widest, least)
-    if vector is not None and order:
+    if vector is not None:
         widest = least = _vector(vector, tile[order[0]], order[0])
     steps = (stride(leading.view, dim) for dim in range(len(tile)))
     known = [step if isinstance(step, int) else None for step in steps]

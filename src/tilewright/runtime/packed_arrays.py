@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,7 +28,9 @@ class Packed:
     dtype: DType
 
     def __repr__(self) -> str:
-        return f"<{self.dtype} packed in {type(self.array).__name__} {tuple(self.array.shape)}>"
+        shape = getattr(self.array, "shape", None)
+        extents = "" if shape is None else f" {tuple(shape)}"
+        return f"<{self.dtype} packed in {type(self.array).__name__}{extents}>"
 
 
 @launches
@@ -101,6 +104,8 @@ def seen_as(found: ArrayInfo, kind: DType) -> ArrayInfo:
         raise LaunchError(
             f"an array of {found.dtype} for packed {kind}; nearest legal choice: its bytes, as an array of u8"
         )
+    if 0 in found.shape:  # strides of what holds nothing say nothing
+        found = replace(found, strides=row_major(found.shape))
     dim = packed_dim(found.strides)
     if dim is None:
         raise LaunchError(
@@ -111,6 +116,11 @@ def seen_as(found: ArrayInfo, kind: DType) -> ArrayInfo:
     shape = tuple(n * each if d == dim else n for d, n in enumerate(found.shape))
     strides = tuple(1 if d == dim else step * each for d, step in enumerate(found.strides))
     return replace(found, shape=shape, strides=strides, dtype=kind)
+
+
+def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of an array whose last dimension is the fastest."""
+    return tuple(math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
 
 
 def packed_dim(strides: tuple[int, ...]) -> int | None:

@@ -16,7 +16,7 @@ from tilewright.errors import LaunchError, shown
 from tilewright.kinds import legal
 from tilewright.lang.program import Program
 from tilewright.runtime.frameworks import ArrayInfo
-from tilewright.runtime.packed_arrays import Packed, in_bytes, packed
+from tilewright.runtime.packed_arrays import Packed, in_bytes, packed, packed_dim
 from tilewright.targets.target import HOST
 
 Order: TypeAlias = Literal["C", "F"]
@@ -96,7 +96,7 @@ def like(
         A `Specimen`.
 
     Raises:
-        LaunchError: extents, strides or alignment that no array has.
+        LaunchError: extents, strides or alignment that no array has; elements of 4 bits that fill no bytes.
         DTypeError: no such dtype.
 
     Example:
@@ -135,7 +135,29 @@ def like(
             f"align={align!r}: an address of {kind} is a multiple of its {least} bytes; "
             f"nearest legal choice: {max(bytes_ // least, 1) * least}"
         )
+    if kind.is_packed and 0 not in extents:
+        _check_packed(kind, extents, steps)
     return Specimen(kind, extents, steps, bytes_)
+
+
+def _check_packed(kind: DType, extents: tuple[int, ...], strides: tuple[int, ...]) -> None:
+    """Elements that share bytes fill these along one dimension."""
+    each, dim = kind.per_byte, packed_dim(strides)
+    if dim is None:
+        raise LaunchError(
+            f"strides {strides} of {kind}: neighbours share bytes along a dimension of stride 1; nearest "
+            "legal choice: strides=None, and order='C' or 'F'"
+        )
+    if extents[dim] % each:
+        nearest = extents[dim] - extents[dim] % each + each
+        raise LaunchError(
+            f"extent {extents[dim]} of dimension {dim} for {kind}, of which {each} share a byte; nearest "
+            f"legal choice: {nearest}"
+        )
+    for step in (step for step in strides if step != 1 and step % each):
+        raise LaunchError(
+            f"stride {step} of {kind} begins within a byte; nearest legal choice: {step + each - step % each}"
+        )
 
 
 def _counts(what: str, given: Any) -> tuple[int, ...]:

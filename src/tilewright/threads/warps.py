@@ -135,9 +135,9 @@ def base_tile(tile: Pair, dtype: DType | str, contiguous: int = 1, lanes: Count 
     tile, dtype = _matrix("tile", tile), dtype_named(dtype)
     if contiguous not in (0, 1):
         raise LayoutError(f"contiguous={contiguous}; nearest legal choice: 0 or 1")
-    width = max(ACCESS_BYTES // dtype.bytes, 1)
+    width = max(8 * ACCESS_BYTES // dtype.bits, 1)
     run, other = tile[contiguous], tile[1 - contiguous]
-    along = RUN_BYTES // (width * dtype.bytes)
+    along = 8 * RUN_BYTES // (width * dtype.bits)
     while along > 1 and (run % (width * along) or lanes % along):
         along //= 2
     across = lanes // along

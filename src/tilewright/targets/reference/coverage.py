@@ -80,7 +80,7 @@ class Coverage:
     grid: tuple[int, ...] = ()
     blocks: int = 0
     threads: int = 1
-    lanes: int = 32
+    lanes: int = 1
     left_out: str = ""
     idle: tuple[str, ...] = ()
     short: tuple[ShortLoop, ...] = ()
