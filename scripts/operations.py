@@ -42,7 +42,7 @@ SECTIONS = {
         "lang.scalars",
         "lang.memory_integers",
     ),
-    "Arithmetic of fragments": ("lang.functions", "lang.tile_arithmetic"),
+    "Arithmetic of fragments": ("lang.functions", "lang.tile_arithmetic", "lang.rows"),
     "Blocks that signal": ("lang.signals",),
     "Warp roles, and what runs in the background": ("lang.asynchrony", "lang.clusters"),
     "Tensors, copies and products": ("lang",),

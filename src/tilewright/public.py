@@ -75,6 +75,7 @@ from tilewright.lang.operations import (
     warp_barrier,
     workspace,
 )
+from tilewright.lang.rows import argmax, prefix_sum
 from tilewright.lang.scalars import Condition, Scalar, ceil_div
 from tilewright.lang.signals import await_, counter, reset, signal, ticket
 from tilewright.lang.specs import TensorSpec
@@ -146,6 +147,7 @@ __all__ = [
     "View",
     "WrongResultError",
     "accumulator",
+    "argmax",
     "async_commit",
     "async_wait",
     "atoms",
@@ -196,6 +198,7 @@ __all__ = [
     "otherwise",
     "pack",
     "packed",
+    "prefix_sum",
     "raked",
     "range",
     "redistribute",

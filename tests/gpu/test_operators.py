@@ -34,6 +34,16 @@ def test_functions_are_within_their_bounds(dtype: tw.DType) -> None:
     elementary.check(dtype, x, y.host())
 
 
+@pytest.mark.parametrize("way", elementary.ROW_WAYS)
+@pytest.mark.parametrize("dtype", elementary.BITS, ids=str)
+def test_rows_are_summed_searched_and_taken_as_bits(dtype: tw.DType, way: str) -> None:
+    x, made = elementary.rows_of(dtype)
+    arrays: list[Any] = [DeviceArray.of(array) for array in (x, *made)]
+    bound = elementary.rows.bind(bits=elementary.BITS[dtype], threads=elementary.ROW_WAYS[way])
+    assert bound(*arrays).target == "cuda"
+    elementary.check_rows(dtype, x, *(array.host() for array in arrays[1:]))
+
+
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("dtype", OTHERS, ids=str)
 def test_elements_outside_read_as_other(dtype: tw.DType, way: str) -> None:

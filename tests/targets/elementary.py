@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 import tilewright as tw
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, limits
 from tilewright.functions.table import FUNCTIONS
 
 VERBS: dict[str, Callable[[Any], Any]] = {
@@ -99,3 +99,54 @@ def check(dtype: DType, x: np.ndarray, made: np.ndarray) -> None:
         error = np.abs(y[finite].astype(np.longdouble) - exact[finite]) / ulp
         bound = 5.0 if name == "sigmoid" else FUNCTIONS[name].ulp or 0.5
         assert error.max() <= bound, f"{name}: {error.max()} ulp at {x[finite][error.argmax()]!r}"
+
+
+@tw.kernel(X="M N", Y="M N", B="M N", I="M O")
+def rows(X, Y, B, I, *, bits, threads):
+    """Prefix sums, bits and the place of the largest of each row, rows over the lanes of several warps."""
+    m = tw.block_index(tw.ceil_div(X.shape[0], 16))
+    x = tw.load(X.tile((16, 64), (m, 0)).partition(threads))
+    wide = tw.f32 if X.dtype.is_float and X.dtype.bits < 32 else X.dtype
+    sums = tw.prefix_sum(x, 1, scratch=tw.shared((16, 64), wide))
+    tw.copy(sums, Y.tile((16, 64), (m, 0)))
+    tw.copy(tw.bitcast(tw.bitcast(x, bits) ^ 1, X.dtype), B.tile((16, 64), (m, 0)))
+    most = tw.load(
+        X.tile((16, 64), (m, 0)).partition(threads),
+        other=limits(X.dtype)[0] if not X.dtype.is_float else -float("inf"),
+    )
+    scratch, indices = tw.shared((16, 2), wide), tw.shared((16, 2), tw.i32)
+    tw.copy(tw.argmax(most, 1, scratch=scratch, indices=indices), I.tile((16, 1), (m, 0)))
+
+
+BITS = {tw.f64: tw.i64, tw.f32: tw.u32, tw.f16: tw.i16, tw.bf16: tw.u16, tw.i32: tw.u32, tw.i8: tw.u8}
+ROW_WAYS = {"blocked": (4, 16), "across warps": (1, 64), "rows": (16, 4)}
+
+
+def rows_of(dtype: DType) -> tuple[np.ndarray, list[np.ndarray]]:
+    """A ragged array with equal largest numbers and a NaN, and poisoned outputs."""
+    rng = np.random.default_rng(dtype.bits)
+    x = rng.integers(-9, 10, (37, 51)).astype(np.float64)
+    if dtype.is_float:
+        x += rng.standard_normal(x.shape) / 8
+    x[3, 7] = x[3, 9] = 50  # the first of them is meant
+    x = x.astype(dtype.numpy)
+    if dtype.is_float:
+        x[20, 11] = x[20, 30] = np.nan
+    return x, [*(np.full_like(x, 7) for _ in range(2)), np.full((37, 1), 7, np.int32)]
+
+
+@np.errstate(all="ignore")
+def check_rows(dtype: DType, x: np.ndarray, sums: np.ndarray, bits: np.ndarray, places: np.ndarray) -> None:
+    """Sums within their bound, the rest exactly."""
+    kind = f"u{dtype.bytes}"
+    np.testing.assert_array_equal(bits.view(kind), x.view(kind) ^ 1)
+    wide = x.astype(np.float64) if dtype.bits < 64 else x.astype(np.longdouble)
+    np.testing.assert_array_equal(places[:, 0], np.argmax(wide, axis=1))
+    if not dtype.is_float:
+        np.testing.assert_array_equal(sums, np.cumsum(x, axis=1, dtype=x.dtype))
+        return
+    unit = dtype.unit_roundoff
+    exact, most = np.cumsum(wide, axis=1), np.cumsum(np.abs(wide), axis=1)
+    bound = 6 * 2.0 ** -(53 if dtype == tw.f64 else 24) * most + unit * np.abs(exact) * 1.01
+    near = np.abs(sums.astype(exact.dtype) - exact) <= bound
+    assert (near | (np.isnan(exact) & np.isnan(sums.astype(exact.dtype)))).all()

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests.targets.elementary import VERBS, check, each, points
+from tests.targets.elementary import (
+    BITS,
+    ROW_WAYS,
+    VERBS,
+    check,
+    check_rows,
+    each,
+    points,
+    rows,
+    rows_of,
+)
 
 import tilewright as tw
 from tilewright.dtypes import DType
@@ -70,3 +80,28 @@ def test_clamp_takes_numbers_and_integers_and_keeps_nan(target: str) -> None:
     y = np.full_like(x, 7)
     assert clamped(x, y, -1.5, 3, target=target).target == target
     np.testing.assert_array_equal(y, np.minimum(np.clip(x, np.float32(-1.5), 3.5), 3))
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize(
+    ("dtype", "way"), [*((dtype, "blocked") for dtype in BITS), (tw.f32, "across warps"), (tw.f16, "rows")]
+)
+def test_rows_are_summed_searched_and_taken_as_bits(target: str, way: str, dtype: DType) -> None:
+    x, made = rows_of(dtype)
+    bound = rows.bind(bits=BITS[dtype], threads=ROW_WAYS[way])
+    assert bound(x, *made, target=target).target == target
+    check_rows(dtype, x, *made)
+
+
+@pytest.mark.parametrize("dtype", BITS, ids=str)
+def test_the_text_of_rows_compiles_for_cuda_and_has_no_hazard(dtype: DType) -> None:
+    x, made = rows_of(dtype)
+    bound = rows.bind(bits=BITS[dtype], threads=ROW_WAYS["across warps"])
+    assert bound.compile(x, *made, target="cuda", arch="sm_90a").target == "cuda"
+    assert bound.check(x, *made).is_clean
+
+
+def test_bits_of_other_sizes_are_refused() -> None:
+    x, made = rows_of(tw.f32)
+    with pytest.raises(tw.TraceError, match=r"bitcast of f32 to i16: needs as many bits.*tw\.u32"):
+        rows.bind(bits=tw.i16, threads=(4, 16)).trace(x, *made)

@@ -95,5 +95,6 @@ ARITHMETIC = (
     Function("not_equal", 2, ANY, np.not_equal, gives="truth"),
     Function("convert", 1, ANY, gives="asked"),
     Function("saturate", 1, ANY, gives="asked"),
+    Function("bitcast", 1, ANY, gives="asked"),
     Function("select", 3, ANY),
 )

@@ -63,6 +63,8 @@ def result_dtype(function: str, operands: Sequence[DType], asked: DType | None) 
     if function in CONVERSION:
         if asked is None:
             raise DTypeError(f"{function} needs the dtype to convert to")
+        if function == "bitcast" and operands and (obstacle := _no_bits(operands[0], asked)):
+            raise DTypeError(f"bitcast of {operands[0]} to {asked}: {obstacle}")
         return asked
     values = list(operands[1:]) if function == "select" else list(operands)
     if len(set(values)) > 1:
@@ -72,6 +74,17 @@ def result_dtype(function: str, operands: Sequence[DType], asked: DType | None) 
     if obstacle := FUNCTIONS[function].takes.obstacle(values[0]):
         raise DTypeError(f"{function} of {values[0]}: {obstacle}")
     return boolean if function in COMPARISON else values[0]
+
+
+def _no_bits(given: DType, asked: DType) -> str:
+    """Why the bits of one dtype are none of another; empty if they are."""
+    if given.kind == "bool" or asked.kind == "bool" or given.bits < 8:
+        return "needs numbers of whole bytes; nearest legal choice: .to(...)"
+    if given.components > 1 or asked.components > 1:
+        return "needs real numbers"
+    if given.bits != asked.bits:
+        return f"needs as many bits; nearest legal choice: tw.u{given.bits}"
+    return ""
 
 
 def widest_map(maps: Sequence[Distribution]) -> Distribution:

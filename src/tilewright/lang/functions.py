@@ -6,7 +6,16 @@ from typing import Any
 
 import numpy as np
 
-from tilewright.lang.fragments import Fragment, Number, Operand, elementwise, number, of_integer
+from tilewright.dtypes import DType
+from tilewright.lang.fragments import (
+    Fragment,
+    Number,
+    Operand,
+    element_type,
+    elementwise,
+    number,
+    of_integer,
+)
 from tilewright.lang.scalars import Condition, Scalar
 from tilewright.lang.scalars import maximum as integer_maximum
 from tilewright.lang.scalars import minimum as integer_minimum
@@ -14,6 +23,7 @@ from tilewright.lang.verbs import inline, verb
 
 __all__ = [
     "absolute",
+    "bitcast",
     "clamp",
     "cos",
     "erf",
@@ -184,6 +194,28 @@ def round(x: Fragment | Number) -> Any:  # noqa: A001
 def clamp(x: Any, low: Any, high: Any) -> Any:
     """``minimum(maximum(x, low), high)``: what of ``[low, high]`` is nearest to x; NaN stays; see `round`."""
     return minimum(maximum(x, low), high)
+
+
+@verb
+def bitcast(x: Fragment | Number, dtype: DType | str) -> Any:
+    """The number of another dtype that has the same bits.
+
+    Raises:
+        DTypeError: the dtypes have not equally many bits, or one of them is no real number of whole bytes.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", Y="N")
+        ... def magnitude(X, Y):
+        ...     x = tw.load(X.tile((32,), (0,)).partition((32,)))
+        ...     bits = tw.bitcast(x, tw.u32) & 0x7FFFFFFF
+        ...     tw.copy(tw.bitcast(bits, tw.f32), Y.tile((32,), (0,)))
+        >>> y = np.empty(2, np.float32)
+        >>> magnitude(np.float32([-1.5, 2]), y, target="reference").target, y.tolist()
+        ('reference', [1.5, 2.0])
+    """
+    return elementwise("bitcast", x, dtype=element_type(dtype))
 
 
 @verb

@@ -103,6 +103,9 @@ def _function(emitter: CpuEmitter, op: Elementwise, present: dict[Value, Code], 
             low, high = (literal(emitter, end, kind) for end in ends)
             clamped = call("clamp", operand(source, kind), low, high, of=[named(STORAGE[kind.name])])
             return emitter.convert(clamped, kind, result)
+    if op.function == "bitcast" and isinstance(source := op.operands_[0], Value):
+        held = _element(emitter, source, present, loops)
+        return code("__builtin_bit_cast({}, {})", named(STORAGE[result.name]), held)
     if op.function in CONVERSION:
         return operand(op.operands_[0], result)
     if op.function == "select":

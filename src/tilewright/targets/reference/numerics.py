@@ -195,6 +195,8 @@ def elementwise(
         value = operands[0]
         if dtypes[0] is None:
             return _rounded(np.asarray(value, _held_by(value)), result)
+        if function == "bitcast":
+            return np.asarray(value).view(result.numpy)
         change = saturated if function == "saturate" else convert
         return change(np.asarray(value), dtypes[0], result)
     if function == "select":

@@ -153,6 +153,8 @@ def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> Code
         if not isinstance(operand, Value):
             return _number(emitter, operand, result, stored=True)
         text, source = _spelled(emitter, op, operand, index), operand.dtype
+        if op.function == "bitcast":
+            return code("__builtin_bit_cast({}, {})", named(types[result.name]), text)
         kind = clamped_in(source.computed, result)
         if op.function == "saturate" and (ends := saturation(kind, result)) is not None:
             text, source = converted(text, source, kind, types), kind
