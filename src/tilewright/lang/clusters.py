@@ -59,7 +59,7 @@ def cluster_arrive() -> None:
 
 @verb
 def cluster_wait() -> None:
-    """The second half of `cluster_barrier`: wait until all have come as far as their `cluster_arrive`."""
+    """The second half of `cluster_barrier`: wait for all to have arrived; see `cluster_arrive`."""
     _shape("cluster_wait()")
     current().emit(async_ops.ClusterWait if current().cluster else ops.Barrier)
 
