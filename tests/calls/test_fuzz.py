@@ -32,7 +32,7 @@ NOT_CALLED = {
     "modules": {"atoms", "draw", *SPACES},
     "made by others": {
         *("Bound", "Condition", "Executable", "Fragment", "Kernel", "MutableIndex", "Number"),
-        *("PreparedLaunch", "Report", "Scalar", "Tensor", "hopper.BarrierStage", "hopper.Barriers"),
+        *("Packed", "PreparedLaunch", "Report", "Scalar", "Tensor", "hopper.BarrierStage", "hopper.Barriers"),
         *(f"ir.{name}" for name in tw.ir.__all__ if name[0].isupper()),
         "ir.violations",
     },
