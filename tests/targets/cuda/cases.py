@@ -18,6 +18,7 @@ from .kernels import (
     batched,
     control,
     dependent,
+    doubled_and_rounded,
     elementwise,
     fused,
     im2col,
@@ -121,6 +122,12 @@ CASES: dict[str, Callable[[], Kernel]] = {
         tile=(128, 64),
         threads=64,
     ),
+    **{
+        f"packed_{kind}": lambda kind=kind: doubled_and_rounded.trace(
+            matrix(kind, (1, 32), 32), matrix(kind, (1, 32), 32), tile=(32, 64), threads=64
+        )
+        for kind in (tw.i4, tw.f4e2m1)
+    },
     "im2col": lambda: _im2col(16),
     "im2col_ragged": lambda: _im2col(1, stride=(2, 1), dilation=(1, 2), padding=((1, 0), 2)),
     "basic_gemm_f16": lambda: _gemm(tw.f16, tw.f16, MMA_F16, (256, 128, 32), 256, 8, True),

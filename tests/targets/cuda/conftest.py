@@ -14,12 +14,14 @@ from tilewright.ir.kernel import Kernel
 from .cases import CASES, CLUSTERS, SIGNALS
 
 _ROOM = Path(__file__).parent
-ALL: dict[str, Callable[[], Kernel]] = {**CASES, **CLUSTERS, **SIGNALS}
+EMULATED: dict[str, Callable[[], Kernel]] = {**CASES, **CLUSTERS}
+"""What the host's emulator runs, one block after the other."""
+ALL: dict[str, Callable[[], Kernel]] = {**EMULATED, **SIGNALS}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "case" in metafunc.fixturenames:
-        metafunc.parametrize("case", sorted(ALL))
+        metafunc.parametrize("case", sorted(EMULATED if "emulator" in metafunc.fixturenames else ALL))
 
 
 @pytest.fixture
@@ -32,6 +34,12 @@ def kernel(case: str) -> Kernel:
 def cases() -> dict[str, Callable[[], Kernel]]:
     """A function for each case that traces its kernel."""
     return ALL
+
+
+@pytest.fixture(scope="session")
+def emulated() -> dict[str, Callable[[], Kernel]]:
+    """Those of them that the host's emulator runs."""
+    return EMULATED
 
 
 @pytest.fixture(scope="session")

@@ -88,7 +88,7 @@ def source(listings: Mapping[str, Listing]) -> str:
     pieces = [OVERRIDES.get(name, text) for name, text in known.items() if text in whole]
     # Instructions that are spelled from atoms are no pieces of the prelude.
     pieces += [text for name, text in OVERRIDES.items() if name not in known and f"{name}(" in kernels]
-    assert not [text for text in pieces if "asm" in text]
+    assert not (wrong := [text for text in pieces if "asm" in text]), wrong
     parts = [f'#include "{HEADER}"', *pieces]
     for at, listing in enumerate(listings.values()):
         kernel = kernel_text(listing).removeprefix('extern "C" ')

@@ -25,11 +25,11 @@ INEXACT = ("arithmetic_f64", "arithmetic_f32", "arithmetic_f16", "arithmetic_bf1
 
 @pytest.fixture(scope="session")
 def emulator(
-    cases: dict[str, Callable[[], Kernel]],
+    emulated: dict[str, Callable[[], Kernel]],
     emulation: dict[str, Any],
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Any:
-    listings = {name: cuda.emit(trace(), "sm_90a") for name, trace in cases.items()}
+    listings = {name: cuda.emit(trace(), "sm_90a") for name, trace in emulated.items()}
     return emulation["Emulator"](listings, find_toolchains()[0], tmp_path_factory.mktemp("emulator"))
 
 
