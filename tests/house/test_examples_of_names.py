@@ -1,0 +1,164 @@
+"""Every public function, and every method of tensors and fragments, is shown at work where it is documented.
+
+The examples themselves run as doctests.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from operator import attrgetter
+from types import ModuleType
+
+import pytest
+
+import tilewright as tw
+
+SPACES = {
+    "": tw,
+    "hopper.": tw.hopper,
+    "layouts.": tw.layouts,
+    "ir.": tw.ir,
+    "atoms.": tw.atoms,
+    "draw.": tw.draw,
+}
+
+MADE_BY_OTHERS = {
+    "BarrierStage",
+    "Barriers",
+    "Bound",
+    "Condition",
+    "Executable",
+    "Fragment",
+    "MutableIndex",
+    "Number",
+    "Packed",
+    "PreparedLaunch",
+    "Report",
+    "Scalar",
+    "Specimen",
+    "Tensor",
+}
+"""Classes whose constructors no user calls: functions make them, as tracing makes those of `tw.ir`."""
+
+OPEN: set[str] = {
+    "absolute",
+    "accumulator",
+    "async_commit",
+    "async_wait",
+    "barrier",
+    "batch_index",
+    "block_index",
+    "causal_mask",
+    "clamp",
+    "copy_async",
+    "cos",
+    "exp2",
+    "fill",
+    "fma",
+    "fragment",
+    "kernel",
+    "let",
+    "log",
+    "log2",
+    "minimum",
+    "mma",
+    "operand_a",
+    "operand_b",
+    "otherwise",
+    "range",
+    "redistribute",
+    "reduce_max",
+    "reduce_min",
+    "role_barrier",
+    "rsqrt",
+    "shared",
+    "sqrt",
+    "tanh",
+    "unroll",
+    "var",
+    "warp_barrier",
+    "where",
+}
+"""Names of `tw` itself that have no example yet."""
+
+OPEN_IN_NAMESPACES: set[str] = {
+    "hopper.arrive",
+    "hopper.bulk_commit",
+    "hopper.bulk_wait",
+    "hopper.cluster_barrier",
+    "hopper.cluster_wait",
+    "hopper.launch_dependents",
+    "hopper.mbarrier",
+    "hopper.mma_async",
+    "hopper.mma_commit",
+    "hopper.mma_fence",
+    "hopper.mma_wait",
+    "hopper.tma_load",
+    "hopper.tma_store",
+    "hopper.wait",
+    "ir.parse_kernel",
+    "ir.violations",
+    "draw.draw_timeline",
+}
+"""Names of the namespaces that have none yet."""
+
+OPEN_METHODS: set[str] = {
+    "Tensor.broadcast",
+    "Tensor.embed",
+    "Tensor.im2col",
+    "Tensor.merge",
+    "Tensor.pad",
+    "Tensor.pad_to",
+    "Tensor.partition",
+    "Tensor.permute",
+    "Tensor.swizzle",
+    "Tensor.tile",
+    "Tensor.tiles",
+    "Tensor.unmerge",
+    "Fragment.assign",
+    "Fragment.of_integer",
+    "Fragment.record",
+    "Fragment.to",
+}
+"""Methods of tensors and fragments that have none yet."""
+
+
+def has_example(what: object) -> bool:
+    """Whether a docstring of its own has an example."""
+    _, found, example = (inspect.unwrap(what).__doc__ or "").partition("Example:")  # type: ignore[arg-type]
+    return bool(found) and ">>>" in example
+
+
+def called_by_users(space: ModuleType) -> Iterator[str]:
+    """The functions of a namespace, and the classes whose constructors users call."""
+    for name in space.__all__:
+        what = getattr(space, name)
+        if isinstance(what, type):
+            made = name in MADE_BY_OTHERS or issubclass(what, Exception) or space is tw.ir
+        else:
+            made = not inspect.isroutine(what)
+        if not made:
+            yield name
+
+
+def methods(kind: type) -> Iterator[str]:
+    """What is called on a value: no properties, and none of Python's own names."""
+    for name, _ in inspect.getmembers(kind, inspect.isfunction):
+        if not name.startswith("_"):
+            yield name
+
+
+NAMES = [space + name for space, module in SPACES.items() for name in called_by_users(module)]
+METHODS = [f"{kind.__name__}.{name}" for kind in (tw.Tensor, tw.Fragment) for name in methods(kind)]
+LISTED = OPEN | OPEN_IN_NAMESPACES | OPEN_METHODS
+
+
+@pytest.mark.parametrize("name", [*NAMES, *METHODS])
+def test_a_public_name_has_an_example(name: str) -> None:
+    assert has_example(attrgetter(name)(tw)) == (name not in LISTED), "take it from the list, or give it one"
+
+
+def test_only_public_names_are_listed() -> None:
+    assert {*NAMES, *METHODS} >= LISTED
+    assert {*tw.__all__, *tw.hopper.__all__} >= MADE_BY_OTHERS
