@@ -44,7 +44,12 @@ SECTIONS = {
     ),
     "Arithmetic of fragments": ("lang.functions", "lang.tile_arithmetic", "lang.rows"),
     "Blocks that signal": ("lang.signals",),
-    "Warp roles, and what runs in the background": ("lang.asynchrony", "lang.clusters"),
+    "Warp roles, and what runs in the background": (
+        "lang.roles",
+        "lang.transaction_barriers",
+        "lang.asynchrony",
+        "lang.clusters",
+    ),
     "Tensors, copies and products": ("lang",),
     "Layouts, views and maps": ("layout", "views", "threads", "ir.mma", "module"),
     "What a kernel looks like inside": ("ir",),

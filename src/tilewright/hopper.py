@@ -1,14 +1,10 @@
 """Verbs that NVIDIA's GPUs execute from Hopper on: transaction barriers, bulk copies, `wgmma`, clusters."""
 
 from tilewright.lang.asynchrony import (
-    Barriers,
-    BarrierStage,
-    arrive,
     bulk_commit,
     bulk_wait,
     fence_async,
     launch_dependents,
-    mbarrier,
     mma_async,
     mma_commit,
     mma_fence,
@@ -16,10 +12,10 @@ from tilewright.lang.asynchrony import (
     prior_grid_wait,
     tma_load,
     tma_store,
-    wait,
 )
 from tilewright.lang.clusters import cluster_arrive, cluster_barrier, cluster_wait, peer
 from tilewright.lang.operations import cluster_index
+from tilewright.lang.transaction_barriers import Barriers, BarrierStage, arrive, mbarrier, wait
 from tilewright.namespaces import namespace
 
 __all__ = [

@@ -46,10 +46,6 @@ from tilewright.errors import (
 )
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.lang import functions
-from tilewright.lang.asynchrony import (
-    role,
-    role_barrier,
-)
 from tilewright.lang.control import MutableIndex, let, otherwise, range, unroll, var, when  # noqa: A004
 from tilewright.lang.fragments import Fragment, Number
 from tilewright.lang.functions import *  # noqa: F403
@@ -75,6 +71,7 @@ from tilewright.lang.operations import (
     warp_barrier,
     workspace,
 )
+from tilewright.lang.roles import role, role_barrier
 from tilewright.lang.rows import argmax, prefix_sum
 from tilewright.lang.scalars import Condition, Scalar, ceil_div
 from tilewright.lang.signals import await_, counter, reset, signal, ticket

@@ -117,8 +117,6 @@ OPEN_METHODS: set[str] = {
     "Tensor.tiles",
     "Tensor.unmerge",
     "Fragment.assign",
-    "Fragment.of_integer",
-    "Fragment.record",
     "Fragment.to",
 }
 """Methods of tensors and fragments that have none yet."""

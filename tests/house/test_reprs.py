@@ -67,7 +67,8 @@ def shown() -> list[Any]:
             report.findings[0],
             (
                 r"<write-read race on shared sX\[1, 0\], 56 elements in all: read by warp 0, lane 0, "
-                rf"in copy\(sX_permuted, X_tile_1\) at test_reprs.py:{line}:5 in careless>"
+                rf"in copy\(sX.permute\(1, 0\), X.tile\(\(8, 8\), \(0, 0\)\)\) "
+                rf"at test_reprs.py:{line}:5 in careless>"
             ),
         ),
     ]

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from tilewright.errors import TraceError
 from tilewright.ir import async_ops, ops
 from tilewright.ir.clusters import DECLARED, rank_of
+from tilewright.lang.constants import static
 from tilewright.lang.scalars import Index, as_tuple, unwrap
 from tilewright.lang.source import here
-from tilewright.lang.tensors import Tensor, static
+from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current
 from tilewright.lang.verbs import verb
 from tilewright.symbolic.nodes import Int

@@ -37,7 +37,7 @@ class _Arithmetic(Arithmetic):
     """Operators whose functions are recorded here."""
 
     @staticmethod
-    def record(function: str, *operands: object, dtype: DType | None = None) -> Any:
+    def _record(function: str, *operands: object, dtype: DType | None = None) -> Any:
         """Record an elementwise function; gives back a fragment or a number."""
         return elementwise(function, *operands, dtype=dtype)
 
@@ -219,7 +219,7 @@ def of_condition(cond: Cond) -> Any:
             return isinstance(cond, Constant) and cond.value
 
 
-Collective.of_integer = staticmethod(of_integer)
+Collective._of_integer = staticmethod(of_integer)
 
 
 def _bounds(part: Any, extent: int) -> tuple[int, int]:

@@ -10,10 +10,11 @@ from tilewright.errors import TraceError
 from tilewright.ir.indices import grid_index
 from tilewright.ir.kernel import ClusterAxis, Derived, GridAxis, Guard, SizeParam, Workspace
 from tilewright.ir.types import Memory, TensorType, Value
+from tilewright.lang.constants import static
 from tilewright.lang.fragments import element_type
 from tilewright.lang.scalars import Condition, Index, Scalar, as_tuple, unwrap, unwrap_condition
 from tilewright.lang.source import here
-from tilewright.lang.tensors import Tensor, static
+from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current
 from tilewright.lang.verbs import verb
 from tilewright.symbolic.expr import mul

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from tilewright.ir.ops import ReadIndex
+from tilewright.lang.constants import constant
 from tilewright.lang.scalars import Index, Scalar, unwrap
 from tilewright.lang.source import here
-from tilewright.lang.tensors import Tensor, constant
+from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current, located
 from tilewright.lang.verbs import verb
 

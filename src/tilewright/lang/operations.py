@@ -18,6 +18,7 @@ from tilewright.ir.ops import (
     WarpBarrier,
 )
 from tilewright.ir.ops import Fragment as FragmentOp
+from tilewright.lang.constants import constant, static
 from tilewright.lang.copies import async_commit, async_wait, copy, copy_async
 from tilewright.lang.fragments import element_type, number
 from tilewright.lang.launch import (
@@ -30,7 +31,7 @@ from tilewright.lang.launch import (
     workspace,
 )
 from tilewright.lang.source import here
-from tilewright.lang.tensors import Fragment, Number, Tensor, constant, static
+from tilewright.lang.tensors import Fragment, Number, Tensor
 from tilewright.lang.tracer import current, located
 from tilewright.lang.verbs import inline, verb
 from tilewright.layout.layout import Layout

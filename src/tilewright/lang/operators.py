@@ -26,7 +26,7 @@ class Arithmetic(Collective):
 
     @staticmethod
     @abstractmethod
-    def record(function: str, *operands: object, dtype: DType | None = None) -> Any:
+    def _record(function: str, *operands: object, dtype: DType | None = None) -> Any:
         """Record an elementwise function; gives back a fragment or a number."""
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
@@ -42,40 +42,40 @@ class Arithmetic(Collective):
     # ---------------------------------------------------------------- arithmetic
 
     def __add__(self, other: object) -> Any:
-        return self.record("add", self, other)
+        return self._record("add", self, other)
 
     def __radd__(self, other: object) -> Any:
-        return self.record("add", other, self)
+        return self._record("add", other, self)
 
     def __sub__(self, other: object) -> Any:
-        return self.record("sub", self, other)
+        return self._record("sub", self, other)
 
     def __rsub__(self, other: object) -> Any:
-        return self.record("sub", other, self)
+        return self._record("sub", other, self)
 
     def __mul__(self, other: object) -> Any:
-        return self.record("mul", self, other)
+        return self._record("mul", self, other)
 
     def __rmul__(self, other: object) -> Any:
-        return self.record("mul", other, self)
+        return self._record("mul", other, self)
 
     def __truediv__(self, other: object) -> Any:
-        return self.quotient(self, other)
+        return self._quotient(self, other)
 
     def __rtruediv__(self, other: object) -> Any:
-        return self.quotient(other, self)
+        return self._quotient(other, self)
 
     def __floordiv__(self, other: object) -> Any:
-        return self.record("floordiv", self, other)
+        return self._record("floordiv", self, other)
 
     def __rfloordiv__(self, other: object) -> Any:
-        return self.record("floordiv", other, self)
+        return self._record("floordiv", other, self)
 
     def __mod__(self, other: object) -> Any:
-        return self.record("mod", self, other)
+        return self._record("mod", self, other)
 
     def __rmod__(self, other: object) -> Any:
-        return self.record("mod", other, self)
+        return self._record("mod", other, self)
 
     def __divmod__(self, other: object) -> tuple[Any, Any]:
         return self // other, self % other
@@ -91,20 +91,20 @@ class Arithmetic(Collective):
             two = " or `1 << x`" if other == 2 else ""
             raise _no_power(f"{other} ** {self!r}", f"{other} ** x.to(tw.f32){two}")
         if isinstance(other, int | float) and other == 2:
-            return self.record("exp2", self)
-        return self.record("pow", other, self)
+            return self._record("exp2", self)
+        return self._record("pow", other, self)
 
     def __neg__(self) -> Any:
-        return self.record("neg", self)
+        return self._record("neg", self)
 
     def __pos__(self) -> Any:
-        return self.record("convert", self, dtype=self.dtype)
+        return self._record("convert", self, dtype=self.dtype)
 
     def __abs__(self) -> Any:
-        return self.record("abs", self)
+        return self._record("abs", self)
 
     @classmethod
-    def quotient(cls, left: Any, right: Any) -> Any:
+    def _quotient(cls, left: Any, right: Any) -> Any:
         """``left / right``: of integers in f32, of which no operand is rounded before the quotient is.
 
         As NumPy's, the quotient of integers has a fraction.  NumPy gives f64; what a tile is divided for is
@@ -112,11 +112,11 @@ class Arithmetic(Collective):
         """
         kinds = [value.dtype for value in (left, right) if isinstance(value, Arithmetic)]
         if any(kind.kind not in ("int", "uint") for kind in kinds):
-            return cls.record("div", left, right)
+            return cls._record("div", left, right)
         narrow = all(kind.bits <= 16 for kind in kinds) and not isinstance(left, Scalar)
         wide = f32 if narrow and not isinstance(right, Scalar) else f64
         left, right = (v.to(wide) if isinstance(v, Arithmetic) else v for v in (left, right))
-        made = cls.record("div", left, right)
+        made = cls._record("div", left, right)
         return made if wide is f32 else made.to(f32)
 
     def _power(self, exponent: object) -> Any:
@@ -132,15 +132,15 @@ class Arithmetic(Collective):
             1: lambda: +self,
             2: lambda: self * self,
             -1: lambda: 1 / self,
-            0.5: lambda: self.record("sqrt", self),
-            -0.5: lambda: self.record("rsqrt", self),
+            0.5: lambda: self._record("sqrt", self),
+            -0.5: lambda: self._record("rsqrt", self),
         }
         if isinstance(exponent, int | float) and exponent in known:
             return known[exponent]()
         if kind == f64 and whole and abs(int(exponent)) <= MOST_FACTORS:  # type: ignore[call-overload]
             made = self._multiplied(abs(int(exponent)))  # type: ignore[call-overload]
             return made if exponent >= 0 else 1 / made  # type: ignore[operator]
-        return self.record("pow", self, exponent)
+        return self._record("pow", self, exponent)
 
     def _multiplied(self, count: int) -> Any:
         """The product of so many factors, from squares."""
@@ -153,63 +153,63 @@ class Arithmetic(Collective):
             if count:
                 square = square * square
         if made is None:
-            return self.record("select", self == self, 1, 1).to(self.dtype)
+            return self._record("select", self == self, 1, 1).to(self.dtype)
         return +self if made is self else made
 
     # ---------------------------------------------------------------- bits and truth values
 
     def __and__(self, other: object) -> Any:
-        return self.record("and", self, other)
+        return self._record("and", self, other)
 
     def __rand__(self, other: object) -> Any:
-        return self.record("and", other, self)
+        return self._record("and", other, self)
 
     def __or__(self, other: object) -> Any:
-        return self.record("or", self, other)
+        return self._record("or", self, other)
 
     def __ror__(self, other: object) -> Any:
-        return self.record("or", other, self)
+        return self._record("or", other, self)
 
     def __xor__(self, other: object) -> Any:
-        return self.record("xor", self, other)
+        return self._record("xor", self, other)
 
     def __rxor__(self, other: object) -> Any:
-        return self.record("xor", other, self)
+        return self._record("xor", other, self)
 
     def __invert__(self) -> Any:
-        return self.record("invert", self)
+        return self._record("invert", self)
 
     def __lshift__(self, other: object) -> Any:
-        return self.record("shift_left", self, _count(other))
+        return self._record("shift_left", self, _count(other))
 
     def __rlshift__(self, other: object) -> Any:
-        return self.record("shift_left", other, self)
+        return self._record("shift_left", other, self)
 
     def __rshift__(self, other: object) -> Any:
-        return self.record("shift_right", self, _count(other))
+        return self._record("shift_right", self, _count(other))
 
     def __rrshift__(self, other: object) -> Any:
-        return self.record("shift_right", other, self)
+        return self._record("shift_right", other, self)
 
     # ---------------------------------------------------------------- comparisons
 
     def __lt__(self, other: object) -> Any:
-        return self.record("less", self, other)
+        return self._record("less", self, other)
 
     def __le__(self, other: object) -> Any:
-        return self.record("less_equal", self, other)
+        return self._record("less_equal", self, other)
 
     def __gt__(self, other: object) -> Any:
-        return self.record("less", other, self)
+        return self._record("less", other, self)
 
     def __ge__(self, other: object) -> Any:
-        return self.record("less_equal", other, self)
+        return self._record("less_equal", other, self)
 
     def __eq__(self, other: object) -> Any:
-        return self.record("equal", self, other)
+        return self._record("equal", self, other)
 
     def __ne__(self, other: object) -> Any:
-        return self.record("not_equal", self, other)
+        return self._record("not_equal", self, other)
 
     __hash__ = object.__hash__
 

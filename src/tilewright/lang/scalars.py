@@ -39,7 +39,7 @@ class InMemory:
 class Collective:
     """Base of what has arithmetic of its own, in which integers take part: fragments and numbers."""
 
-    of_integer: ClassVar[Callable[[Expr], Any]]
+    _of_integer: ClassVar[Callable[[Expr], Any]]
     """Makes a number, in f64, of a symbolic integer."""
 
 
@@ -295,7 +295,7 @@ def _of_two(
 def _number_of(sign: Callable[[Any, Any], Any], left: Any, right: Any) -> Any:
     """A number in f32 made of two, one of them an integer of the kernel; computed in f64, rounded once."""
     made = [
-        Collective.of_integer(value.expr) if isinstance(value, Scalar) else value for value in (left, right)
+        Collective._of_integer(value.expr) if isinstance(value, Scalar) else value for value in (left, right)
     ]
     return sign(*made).to("f32")
 

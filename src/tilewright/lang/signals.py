@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from tilewright.dtypes import i32, u32
 from tilewright.ir.ops import ReadIndex, Shared
 from tilewright.ir.signal_ops import Await, Reset, Signal, Ticket
-from tilewright.lang.asynchrony import meeting
 from tilewright.lang.launch import launcher_memory, packed
+from tilewright.lang.roles import meeting
 from tilewright.lang.scalars import Index, Scalar, unwrap
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 from tilewright.dtypes import DType
 from tilewright.errors import TraceError
-from tilewright.ir.kernel import Guard
 from tilewright.ir.ops import Gather, Partition, Reshape
 from tilewright.ir.types import Memory, Value
+from tilewright.lang.constants import constant, kept
 from tilewright.lang.fragments import Fragment, Number, Operand, elementwise
 from tilewright.lang.numpy_functions import no_numpy_function
-from tilewright.lang.scalars import Index, InMemory, as_tuple, from_end, spelled_slice, unwrap, wrap
+from tilewright.lang.rearranged import Rearranged
+from tilewright.lang.scalars import Index, as_tuple, from_end, spelled_slice, unwrap, wrap
 from tilewright.lang.sharing import share_out
 from tilewright.lang.source import here
 from tilewright.lang.threads import thread_map
@@ -22,19 +23,17 @@ from tilewright.lang.verbs import verb
 from tilewright.layout.layout import Layout
 from tilewright.symbolic.expr import add, ceil_div, expand, mul
 from tilewright.symbolic.nodes import Int
-from tilewright.symbolic.rebuilding import symbols
 from tilewright.views import transforms as t
-from tilewright.views.im2col import im2col_requirements, im2col_transforms
 from tilewright.views.spelling import as_written
 from tilewright.views.transforms import Transform
 
-__all__ = ["Fragment", "Number", "Operand", "Tensor", "constant", "elementwise", "static", "thread_map"]
+__all__ = ["Fragment", "Number", "Operand", "Tensor", "elementwise", "thread_map"]
 
 SHOWN = 60
 """Characters up to which a view is shown as the author wrote it."""
 
 
-class Tensor(InMemory):
+class Tensor(Rearranged):
     """A tensor in global or shared memory: a buffer and a view of it.  Every method gives a new view.
 
     A parameter of a kernel, or made by `shared`; a function that takes one says so:
@@ -63,11 +62,12 @@ class Tensor(InMemory):
         """Where it lies."""
         return self.value.tensor.memory
 
-    def _view(self, transform: Transform, suffix: str) -> Tensor:
+    def _view(self, transform: Transform, suffix: str) -> Self:
         name = f"{self.value.buffer.name}_{suffix}"
         shown = as_written(transform, self.value.tensor.shape)
         shown = shown if len(f"{self.value}{shown}") <= SHOWN else ""
-        return Tensor(current().define(Reshape, name, shown=shown, source=self.value, transform=transform))
+        made = current().define(Reshape, name, shown=shown, source=self.value, transform=transform)
+        return type(self)(made)
 
     @verb
     def tile(
@@ -218,75 +218,6 @@ class Tensor(InMemory):
         attributes: dict[str, Any] = {"index": index.value, "dim": chosen, "padded": padded}
         return Tensor(current().define(Gather, name, shown=shown, source=self.value, **attributes))
 
-    @verb
-    def permute(self, *order: int) -> Tensor:
-        """Reorder dimensions: ``new.shape[d] == old.shape[order[d]]``."""
-        return self._view(t.Permute(static("dimensions", order)), "permuted")
-
-    @verb
-    def pad(self, before: Sequence[Index], after: Sequence[Index]) -> Tensor:
-        """Grow each dimension by invalid elements before and after."""
-        return self._view(t.Pad(_ints(before), _ints(after)), "padded")
-
-    @verb
-    def pad_to(self, multiple: Sequence[int]) -> Tensor:
-        """Grow each dimension at its end to a multiple."""
-        return self._view(t.PadTo(static("multiples", multiple)), "padded")
-
-    @verb
-    def unmerge(self, dim: int, lengths: Sequence[Index]) -> Tensor:
-        """Split a dimension, the last length fastest."""
-        return self._view(t.Unmerge(constant("dimension", dim), _ints(lengths)), "unmerged")
-
-    @verb
-    def merge(self, dim: int, count: int = 2) -> Tensor:
-        """Join neighbouring dimensions, the last one fastest."""
-        return self._view(t.Merge(constant("dimension", dim), constant("count", count)), "merged")
-
-    @verb
-    def embed(
-        self, dim: int, lengths: Sequence[Index], strides: Sequence[Index], offset: Index = 0
-    ) -> Tensor:
-        """Sliding window: ``old = sum(new_i * strides_i) - offset``."""
-        return self._view(
-            t.Embed(constant("dimension", dim), _ints(lengths), _ints(strides), unwrap(offset)), "embedded"
-        )
-
-    @verb
-    def im2col(self, spatial: Sequence[int], filter: Sequence[int], **geometry: Any) -> Tensor:  # noqa: A002
-        """The matrix of a convolution's input: a row per filter position, a column per tap and channel.
-
-        Args:
-            spatial: the spatial dimensions, outermost first.
-            filter: extents of the filter, one per spatial dimension.
-            geometry: ``stride``, ``dilation``, ``padding``, ``batch``, ``channel``, ``group``, ``groups``, as
-                in `tilewright.views.im2col.im2col`.
-
-        Raises:
-            TraceError: the dimensions do not name each of the tensor's once, or a filter does not fit.  Where
-                an extent is known at launch only, the launcher raises `LaunchError` for the latter.
-        """
-        made, shape, tracer = self, self.value.tensor.shape, current()
-        with located():
-            for transform in im2col_transforms(shape, spatial=spatial, filter=filter, **geometry):
-                made = made._view(transform, "im2col")
-            for needed in im2col_requirements(shape, spatial=spatial, filter=filter, **geometry):
-                if symbols(needed.condition) <= tracer.sizes:
-                    tracer.guards.append(Guard(*needed))
-        return made
-
-    @verb
-    def broadcast(self, dim: int, extent: Index) -> Tensor:
-        """Insert a dimension along which the element is the same."""
-        return self._view(t.Broadcast(constant("dimension", dim), unwrap(extent)), "broadcast")
-
-    @verb
-    def swizzle(self, bits: int, base: int, shift: int) -> Tensor:
-        """Exclusive-or swizzle of the offsets."""
-        with located():
-            made = t.Swizzle(*(constant("swizzle", part) for part in (bits, base, shift)))
-        return self._view(made, "swizzled")
-
     @property
     def unit_dim(self) -> int | None:
         """The dimension whose neighbours are adjacent in memory; the last one if there are several."""
@@ -328,44 +259,6 @@ class Tensor(InMemory):
 
     def __repr__(self) -> str:
         return f"{self.value.name}: {self.value.type!r}"
-
-
-def _ints(values: Index | Sequence[Index]) -> tuple[Int, ...]:
-    return tuple(unwrap(value) for value in as_tuple(values))
-
-
-def static(what: str, values: int | Sequence[int]) -> tuple[int, ...]:
-    """Integers that must be known while the kernel is traced.
-
-    Raises:
-        TraceError: one of them is symbolic.
-    """
-    found = _ints(values)
-    if not all(isinstance(value, int) for value in found):
-        raise TraceError(
-            f"{what} {found} must be known while the kernel is traced; "
-            "make what varies a keyword-only constant of the kernel",
-            here(),
-        )
-    return tuple(value for value in found if isinstance(value, int))
-
-
-def constant(what: str, value: int) -> int:
-    """An integer that must be known while the kernel is traced; see `static`."""
-    return static(what, value)[0]
-
-
-def kept(what: str, values: Sequence[Any], projection: Sequence[int | None] | None) -> Sequence[Any]:
-    """The values whose entry in a projection is not None; all of them without one.
-
-    Raises:
-        TraceError: a projection of another length.
-    """
-    if projection is None:
-        return values
-    if len(projection) != len(values):
-        raise TraceError(f"projection {tuple(projection)} for a {what} of {len(values)} entries", here())
-    return [value for value, keep in zip(values, projection, strict=True) if keep is not None]
 
 
 def _extents(shape: Sequence[int | None]) -> tuple[int | None, ...]:

@@ -10,11 +10,12 @@ from tilewright.ir.fragment_ops import Coordinates, Redistribute, Reduce
 from tilewright.ir.ops import Copy
 from tilewright.ir.ops import Fragment as FragmentOp
 from tilewright.ir.types import Memory
-from tilewright.lang.asynchrony import meeting
+from tilewright.lang.constants import constant
 from tilewright.lang.fragments import Fragment, elementwise
+from tilewright.lang.roles import meeting
 from tilewright.lang.scalars import Index, maximum, minimum, unwrap
 from tilewright.lang.source import here
-from tilewright.lang.tensors import Tensor, constant
+from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current, located
 from tilewright.lang.verbs import verb
 from tilewright.layout.counts import divisor_at_most

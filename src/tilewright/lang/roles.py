@@ -1,0 +1,145 @@
+"""Warp roles, and the barriers at which their threads meet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+from tilewright.errors import Location, TraceError
+from tilewright.ir import async_ops as ops
+from tilewright.ir.indices import loop_index
+from tilewright.ir.op import Block, Op
+from tilewright.ir.ops import Barrier, WarpBarrier
+from tilewright.lang.constants import constant
+from tilewright.lang.control import Region
+from tilewright.lang.scalars import Index, Scalar, unwrap
+from tilewright.lang.source import author_frame, here, stored_names
+from tilewright.lang.tracer import current
+from tilewright.lang.verbs import verb
+from tilewright.layout.limits import WARPS
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.ranges import bounds
+
+
+@verb(warps=WARPS, groups=WARPS)
+def role(warps: int, *, registers: int | None = None, groups: int = 1) -> AbstractContextManager[Index]:
+    """``with tw.role(warps=4):`` is executed by the next ``warps`` warps of the block, beside other roles.
+
+    Operations inside are collective over the role's threads.  A role inside of a role takes warps of that
+    one: ``with tw.role(warps=4, registers=40), tw.role(warps=1):`` leaves three of four warps idle.
+    ``with tw.role(warps=4, groups=2) as g:`` is executed by two groups of four warps, side by side, each
+    collectively for itself; ``g`` is 0 in the first of them and 1 in the second.
+
+    Args:
+        warps: how many warps of each group; the first role takes warps from 0 on, the next one those that
+            follow.
+        registers: registers that each thread may use from here on; whole warpgroups only, and only in the
+            outermost role.  All roles together may not take more than the block is launched with: of sm_90a's
+            65536, each of 384 threads has at most 168, which is (40, 232, 232) for three warpgroups.
+        groups: how many groups of warps execute the role, each for itself.
+
+    Returns:
+        What ``with`` enters; ``as g`` names the group's index, which is 0 if there is one group.
+
+    Example:
+        Each of two groups of one warp fills its own row:
+
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N")
+        ... def rows(X):
+        ...     with tw.role(warps=1, groups=2) as g:
+        ...         x = tw.fragment(tw.blocked((1, 32), (1, 32)), tw.f32)
+        ...         tw.fill(x, 1.0)
+        ...         tw.copy(x, X.tile((1, 32), (g, 0)))
+        >>> x = np.zeros((2, 32), np.float32)
+        >>> rows(x, target="reference").target, x.sum(1).tolist()
+        ('reference', [32.0, 32.0])
+    """
+    tracer = current()
+    first = tracer.warps[-1]
+    count, many = constant("warps", warps), constant("groups", groups)
+    budget = None if registers is None else constant("registers", registers)
+    tracer.warps[-1] += count * many
+    made = _Role("role", lambda block, location: made.op(block, location))
+    made.count, made.groups, made.first, made.registers = count, many, first, budget
+    return made
+
+
+class _Role(Region):
+    """Records a role; those inside count its warps."""
+
+    first: int
+    count: int
+    groups: int
+    registers: int | None
+    index: Sym | None = None
+
+    def op(self, block: Block, location: Location) -> Op:
+        """What is recorded."""
+        return ops.Role(
+            self.first, self.count, block, self.registers, self.groups, self.index, location=location
+        )
+
+    def enter(self) -> Index:
+        """Name the groups' index."""
+        tracer = current()
+        if self.groups > 1:
+            name = (*(stored_names(author_frame()) or ()), "group")[0]
+            self.index = loop_index(tracer.name(name), 0, self.groups, 1)
+        tracer.warps.append(0)
+        tracer.roles.append(self.count)
+        return 0 if self.index is None else Scalar(self.index)
+
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
+        current().warps.pop()
+        current().roles.pop()
+        super().__exit__(kind, error, traceback)
+
+
+@verb
+def role_barrier(number: Index, threads: int) -> None:
+    """The ``threads`` threads that name barrier ``number`` (1 to 15) wait for each other.
+
+    The groups of a role name a number each: ``tw.role_barrier(1 + g, threads=128)``.
+    """
+    meet(unwrap(number), constant("threads", threads))
+
+
+def meet(number: Int, threads: int) -> None:
+    """Record a numbered barrier."""
+    low, high = bounds(number)
+    last = min(high, current().arch.named_barriers)
+    current().numbers.update(range(int(low), int(last) + 1) if low > 0 else ())
+    current().emit(ops.RoleBarrier, number=number, threads=threads)
+
+
+def meeting(barrier: Index | None, why: str) -> Callable[[], object]:
+    """What records the barrier at which threads that act together meet: the block's, or their role's own.
+
+    Args:
+        barrier: the number of the barrier of a role of several warps.
+        why: who meets, the beginning of a sentence.
+
+    Raises:
+        TraceError: a role of several warps without a number, or one outside of a role.
+    """
+    tracer = current()
+    number = None if barrier is None else unwrap(barrier)
+    if not tracer.roles:
+        if number is not None:
+            text = f"barrier={number} outside of a role, where all threads of the block meet"
+            raise TraceError(f"{text}; nearest legal choice: no barrier", here())
+        return lambda: tracer.emit(Barrier)
+    if number is None and tracer.roles[-1] == 1:
+        return lambda: tracer.emit(WarpBarrier)
+    most = tracer.arch.named_barriers
+    if number is None or not 1 <= bounds(number)[0] <= bounds(number)[1] <= most:
+        free = next((n for n in range(1, most + 1) if n not in tracer.numbers), 1)
+        given = "" if number is None else f"barrier={number}: "
+        raise TraceError(
+            f"{given}{why} meet at a numbered barrier, 1 to {most}, which no other warps use; "
+            f"nearest legal choice: barrier={free}",
+            here(),
+        )
+    return lambda: meet(number, tracer.roles[-1] * tracer.lanes)
