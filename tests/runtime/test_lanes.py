@@ -11,6 +11,7 @@ import tilewright as tw
 from tilewright.arch import REFERENCE
 from tilewright.ir.verify import violations
 from tilewright.runtime.specialise import specs_of
+from tilewright.threads.coalesced import coalesced
 
 WAVE64 = replace(REFERENCE, name="wave64", lanes=64, other_lanes=())
 WIDE = tw.TiledMma(tw.atoms.fma(tw.f32, lanes=(8, 8)), (1, 1), (1, 1))
@@ -118,3 +119,20 @@ def test_threads_that_a_tile_cannot_use_idle(threads: int | tuple[int, int]) -> 
     assert "__launch_bounds__(64)" in made.source
     assert "if (tid < 40)" in made.source
     assert five_columns.check(x, x.copy(), threads=threads).is_clean
+
+
+@tw.kernel(X="M N", Y="M N")
+def narrow_rows(X, Y):
+    held = tw.shared((8, 48), tw.i8)
+    tw.copy(X.tile((8, 48), (0, 0)), held, threads=64, vector_dim=1)
+    tw.barrier()
+    tw.copy(held, Y.tile((8, 48), (0, 0)), threads=64)
+
+
+def test_tiles_are_shared_out_by_the_warps_of_the_architecture() -> None:
+    specs = specs_of(narrow_rows.program, [tw.like("i8", 8, 48)] * 2)
+    for arch in (REFERENCE, WAVE64):
+        traced = narrow_rows.program.trace(specs, {}, arch)
+        first = next(op for op in traced.walk() if op.name == "copy")
+        assert first.spread == coalesced((8, 48), 64, None, 16, 1, (None, 1), lanes=arch.lanes)
+    assert coalesced((8, 48), 64, None, 8, 1) != coalesced((8, 48), 64, None, 8, 1, lanes=64)

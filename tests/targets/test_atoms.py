@@ -131,3 +131,30 @@ def test_only_operands_of_16_bits_run_along_n(dtype: str) -> None:
         assert not broken
         return
     assert f"runs along N in shared memory; {wgmma(dtype, width)} takes operands that" in broken[0].message
+
+
+@pytest.mark.parametrize(
+    ("dtype", "acc"),
+    [
+        ("f16", "f32"),
+        ("f64", "f64"),
+        ("i8", "i32"),
+        ("u32", "i32"),
+        ("i64", "i64"),
+        ("u64", "u64"),
+        ("c64", "c64"),
+    ],
+)
+def test_sums_of_multiply_adds_are_as_wide_as_what_is_multiplied(dtype: str, acc: str) -> None:
+    assert tw.atoms.fma(dtype).c_dtype == tw.dtype(acc)
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_products_of_64_bits_are_not_cut(target: str) -> None:
+    mma = tw.TiledMma(tw.atoms.fma("u64", each=(2, 2)), warps=(2, 2), repeats=(1, 1))
+    rng = np.random.default_rng(11)
+    a, b = (rng.integers(0, 2**29, (rows, 21), np.uint64) for rows in (19, 23))
+    c = np.zeros((19, 23), np.uint64)
+    assert product.bind(mma=mma, depth=8, from_registers=False)(a, b, c, target=target).target == target
+    assert np.array_equal(c, a @ b.T)
+    assert c.max() > 2**32

@@ -9,7 +9,7 @@ from tilewright.errors import LayoutError
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
 from tilewright.lang.scalars import unwrap
 from tilewright.lang.threads import check_vector_dim, static_tile, thread_map
-from tilewright.lang.tracer import recorded_for
+from tilewright.lang.tracer import lanes_recorded_for, recorded_for
 from tilewright.layout.layout import Layout
 from tilewright.symbolic.nodes import Int
 from tilewright.threads.coalesced import coalesced
@@ -89,7 +89,7 @@ def by_number(
         widest = least = _vector(vector, tile[order[0]], order[0])
     steps = (stride(leading.view, dim) for dim in range(len(tile)))
     known = [step if isinstance(step, int) else None for step in steps]
-    return coalesced(tile, threads, order, widest, leading.dtype.bytes, known, least)
+    return coalesced(tile, threads, order, widest, leading.dtype.bytes, known, least, lanes_recorded_for())
 
 
 def _shape(side: Value) -> tuple[Int, ...]:

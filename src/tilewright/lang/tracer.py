@@ -162,6 +162,12 @@ def recorded_for() -> Arch:
     return REFERENCE if tracer is None else tracer.arch
 
 
+def lanes_recorded_for() -> int:
+    """Threads of a warp of the kernel that is recorded; outside of kernels of the reference's."""
+    tracer = _current.get(None)
+    return REFERENCE.lanes if tracer is None else tracer.lanes
+
+
 def open_region() -> int:
     """The region being recorded; 0 outside of all loops and branches, and outside of kernels."""
     tracer = _current.get(None)

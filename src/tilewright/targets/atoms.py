@@ -156,7 +156,7 @@ def fma(
 
     Args:
         dtype: element type of A and B.
-        acc: accumulator type; default: f32 for narrow floats, i32 for integers, else ``dtype``.
+        acc: accumulator type; default: f32 for narrow floats, i32 for integers up to 32 bits, else ``dtype``.
         lanes: lanes along M and N; their product is the warp size.
         each: neighbouring rows and columns that one lane computes.
         paired: whether lanes are numbered in squares of 2 x 2.  Then neighbours read the same rows of A, and
@@ -172,7 +172,7 @@ def fma(
     """
     dtype, acc = dtype_named(dtype), None if acc is None else dtype_named(acc)
     if acc is None:
-        acc = (f64 if dtype is f64 else f32) if dtype.is_float else i32
+        acc = dtype.computed if dtype.is_float or dtype.bits > i32.bits else i32
     lanes_m, lanes_n = integers("lanes", lanes, 2, "lanes along M and N")
     m, n = integers("each", each, 2, "rows and columns of one lane")
     if paired and (lanes_m % 2 or lanes_n % 2):

@@ -27,6 +27,7 @@ def coalesced(
     element_bytes: int = 1,
     strides: Sequence[int | None] | None = None,
     least: int = 1,
+    lanes: int = REFERENCE.lanes,
 ) -> Distribution:
     """Consecutive threads take consecutive vectors; each thread's next vector lies ``threads`` vectors on.
 
@@ -43,6 +44,7 @@ def coalesced(
         strides: elements between neighbours along each dimension, None where it is not known; default: 1
             along the first of ``order``, the others not known.
         least: the fewest elements that a thread may take at once.
+        lanes: threads of a warp, which touch a sector together.
 
     Raises:
         LayoutError: no positive number of threads.
@@ -63,7 +65,7 @@ def coalesced(
     chosen = tuple(reversed(range(rank))) if order is None else tuple(order)
     steps = tuple(1 if dim == chosen[0] else None for dim in range(rank)) if strides is None else strides
     widths = tuple(n for n in range(least, vector + 1) if n == least or n & (n - 1) == 0)
-    return _fewest(extents, min(threads, MOST_THREADS), chosen, widths, element_bytes, tuple(steps))
+    return _fewest(extents, min(threads, MOST_THREADS), chosen, widths, element_bytes, tuple(steps), lanes)
 
 
 @lru_cache(maxsize=1024)
@@ -74,10 +76,12 @@ def _fewest(
     widths: tuple[int, ...],
     element_bytes: int,
     strides: tuple[int | None, ...],
+    lanes: int,
 ) -> Distribution:
     def cost(made: Distribution) -> tuple[float, int, int, int, int]:
         width, along = made.values[0].extent, made.threads[0].extent
-        sectors = _sectors(made, width * element_bytes, element_bytes, strides) / (made.size_threads * width)
+        touched = _sectors(made, width * element_bytes, element_bytes, strides, lanes)
+        sectors = touched / (made.size_threads * width)
         return sectors, made.size_values // width, -made.size_threads, -width, -along
 
     return min(_candidates(tile, threads, order, widths), key=cost)
@@ -122,7 +126,7 @@ def _sectors(
     access_bytes: int,
     element_bytes: int,
     strides: tuple[int | None, ...],
-    lanes: int = REFERENCE.lanes,
+    lanes: int,
 ) -> int:
     """Sectors that the warps' first accesses touch, each warp's for itself."""
     places = made.table[:, 0, :]
