@@ -19,7 +19,7 @@ WAYS = ("shared", "async", "registers")
 def numbers(rng: np.random.Generator, rows: int, count: int, dtype: str) -> np.ndarray:
     """Rows, some of which do not exist."""
     low = 0 if dtype == "u8" else -2
-    return rng.integers(low, rows + 2, count).astype(tw.dtype(dtype).numpy)
+    return rng.integers(low, rows + 2, count).astype(tw.dtype(dtype).numpy)  # of u64 up to 2**64 - 1
 
 
 SIZES = st.tuples(*(st.integers(0, most) for most in (45, 35, 30, 4, 2**31)))
@@ -27,6 +27,7 @@ GATHERS = [
     ("shared", "global", "i32", 2.5),
     ("async", "shared", "i64", 0.0),
     ("registers", "global", "u8", -1.0),
+    ("registers", "global", "u64", -1.0),
 ]
 
 
@@ -54,7 +55,7 @@ def extent(size: int, unit: int) -> int:
 
 
 @TARGETS
-@pytest.mark.parametrize(("way", "dtype"), [("registers", "i64"), ("direct", "u8")])
+@pytest.mark.parametrize(("way", "dtype"), [("registers", "i64"), ("direct", "u8"), ("direct", "u64")])
 @settings(max_examples=6, deadline=None, derandomize=True)
 @given(sizes=SIZES)
 def test_scattering_is_numpys(sizes: tuple[int, ...], way: str, dtype: str, target: str) -> None:
@@ -63,7 +64,7 @@ def test_scattering_is_numpys(sizes: tuple[int, ...], way: str, dtype: str, targ
     x = rng.standard_normal((count, width)).astype(np.float32)
     index = rng.permutation(rows)[:count].astype(tw.dtype(dtype).numpy)
     missing = rng.random(count) < 0.2
-    index[missing] = 255 if dtype == "u8" else -1
+    index[missing] = {"u8": 255, "u64": 2**64 - 1, "i64": -1}[dtype]
     y = Strided(np.full((rows, width), 5, np.float32), gap - 1)
     expected = y.array.copy()
     expected[index[~missing]] = x[~missing]
@@ -145,7 +146,7 @@ def test_nothing_is_found_in_what_is_right(way: str, index: str) -> None:
 def strict(X, I, Y, *, barrier=True, threads=32):
     """`gather` without rows outside; the index goes through shared memory."""
     r = tw.block_index(tw.ceil_div(I.shape[0], 32))
-    staged = tw.shared((32,), tw.i32)
+    staged = tw.shared((32,), I.dtype)
     tw.copy(I.tile((32,), (r,)), staged, threads=32)
     if barrier:
         tw.barrier()
@@ -169,6 +170,10 @@ def test_rows_outside_are_found_unless_they_are_meant() -> None:
     index[7] = -1
     [found] = strict.check(x, index, y).findings
     assert "row -1 of X" in found.reason
+    far = np.zeros(32, np.uint64)
+    far[7] = 2**64 - 1
+    [found] = strict.check(x, far, y).findings
+    assert f"row {2**64 - 1} of X" in found.reason
 
 
 # Two rows of one thread or of two lanes of a warp, of two warps, of two blocks.

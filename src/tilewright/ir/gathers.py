@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from tilewright.dtypes import limits
+from tilewright.dtypes import i64, limits, u64
 from tilewright.errors import LayoutError
 from tilewright.ir.op import Op
 from tilewright.ir.traits import NAMES
@@ -59,7 +59,8 @@ class Gather(Op):
             )
         shape = (*old.shape[:dim], numbers.shape[0], *old.shape[dim + 1 :])
         at = coordinates(shape)
-        least, most = (int(end) for end in limits(numbers.dtype))
+        # Integers of generated code have a sign: rows of 2**63 and more are negative ones to it.
+        least, most = (int(end) for end in limits(i64 if numbers.dtype == u64 else numbers.dtype))
         row = Element(Sym(index.buffer.name), numbers.view.at((at[dim],)), least, most)
         exists = numbers.view.valid_at((at[dim],))
         inside = all_of(exists, less(-1, row), less(row, old.shape[dim]))

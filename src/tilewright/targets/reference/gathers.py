@@ -80,8 +80,8 @@ class Gathers:
         strange = (rows < 0) | (rows >= extent)
         if strange.any():
             reason = (
-                f"row {rows[strange][0]} of {gather.source}, of {extent} along dimension {gather.dim}, "
-                "reads as other= says and is not written; if that is meant, say "
+                f"row {buffer.elements[at[strange][0]]} of {gather.source}, of {extent} along dimension "
+                f"{gather.dim}, reads as other= says and is not written; if that is meant, say "
                 f"rows({gather.index}, padded=True)"
             )
             checker.defect(Kind.RANGE, warp.agent, site, buffer, at[strange], lanes[strange], reason)
