@@ -121,6 +121,32 @@ def test_blocks_that_wait_for_higher_numbers_must_be_resident_at_once() -> None:
     assert report.findings == ()
 
 
+@tw.kernel(X="N")
+def counts_down(X, *, way):
+    """What a signal adds, or after how many the counter wraps round, is known at the launch only."""
+    done = tw.counter(1)
+    if way == "value":
+        tw.signal(done[0], X.shape[0] - 65)
+    elif way == "of":
+        tw.signal(done[0], of=X.shape[0] - 64)
+    else:
+        tw.ticket(done[0], of=X.shape[0] - 64)
+
+
+@pytest.mark.parametrize(
+    ("way", "words"),
+    [
+        ("value", "value=-1: a counter, which has no sign, is only counted up"),
+        ("of", "of=0: a counter wraps round after one signal or more"),
+        ("ticket", "of=0: a counter wraps round after one signal or more"),
+    ],
+)
+def test_a_counter_goes_up_by_ones_or_more(way, words) -> None:
+    found = checked(counts_down.bind(way=way), np.zeros(64, np.float32)).findings[0]
+    assert found.kind is Kind.COUNTER
+    assert found.reason == words
+
+
 @tw.kernel(X="N", Y="N")
 def in_roles(X, Y, *, number):
     """One warp of block 0 writes and signals, two warps of block 1 wait and read."""

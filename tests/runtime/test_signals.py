@@ -8,6 +8,7 @@ from tests.runtime.fake_gpu import Driver, OnGpu
 from tests.runtime.fake_gpu import gpu as gpu  # a fixture
 from tests.targets import signals
 
+import tilewright as tw
 from tilewright.errors import LaunchError
 
 
@@ -50,6 +51,28 @@ def test_blocks_that_wait_for_all_are_launched_together(gpu: Driver) -> None:
     gpu.arguments = 4
     signals.hand_over(*arrays(256), stream=7)  # block 1 waits for block 0 alone
     assert gpu.launched[-1].attributes == {}
+
+
+@tw.kernel(X="N", Y="N")
+def rounds(X, Y, *, blocks, count):
+    """All blocks wait for all, in every turn of a loop."""
+    block, came = tw.block_index(blocks), tw.counter(1)
+    spread = tw.blocked((64,), (64,))
+    for turn in tw.range(count):
+        with tw.when(turn >= 0):
+            tw.copy(tw.load(X.tile((64,), (block,)), spread), Y.tile((64,), (block,)))
+        tw.signal(came[0])
+        tw.await_(came[0], blocks * (turn + 1))
+
+
+def test_waits_in_loops_count_if_there_is_a_turn(gpu: Driver) -> None:
+    gpu.arguments = 4
+    rounds.bind(blocks=3, count=2)(*arrays(192), stream=7)
+    assert gpu.launched[-1].attributes == {"cooperative": 1}
+    rounds.bind(blocks=3, count=0)(*arrays(192), stream=7)
+    assert gpu.launched[-1].attributes == {}
+    with pytest.raises(LaunchError, match="its 265 blocks wait for each other"):
+        rounds.bind(blocks=265, count=2)(*arrays(64 * 265), stream=7)
 
 
 def test_more_blocks_than_the_device_holds_are_refused(gpu: Driver) -> None:

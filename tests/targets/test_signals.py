@@ -98,6 +98,23 @@ def test_a_wait_that_cannot_end_stops_the_launch_on_a_cpu_and_the_next_one_is_wh
 
 
 @tw.kernel(X="N")
+def two_behind(X, *, blocks):
+    """Every block waits for the one before the last: the first for less than 0, which has been."""
+    block, turn = tw.block_index(blocks), tw.counter(1)
+    tw.await_(turn[0], block - 1)
+    part = X.tile((32,), (block,)).partition((32,))
+    tw.copy(tw.load(part) + 1, part)
+    tw.signal(turn[0], of=blocks)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_wait_for_less_than_0_is_none(target) -> None:
+    x = np.zeros(96, np.float32)
+    assert two_behind.bind(blocks=3)(x, target=target).target == target
+    assert (x == 1).all()
+
+
+@tw.kernel(X="N")
 def refused(X, *, wrong):
     counts, floats = tw.counter((4, 2)), tw.workspace(4, tw.f32)
     if wrong == "rank":

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from tilewright.ir.kernel import Kernel
-from tilewright.ir.op import Block
-from tilewright.ir.ops import If
+from tilewright.ir.op import Block, Op
+from tilewright.ir.ops import For, If
 from tilewright.ir.signal_ops import Await, Signal, Ticket
 from tilewright.symbolic.expr import add, less, negate, prove
 from tilewright.symbolic.nodes import Int, Sym
@@ -16,7 +16,8 @@ from tilewright.symbolic.rebuilding import substitute
 def first_wait(kernel: Kernel, sizes: Mapping[Sym, int] | None = None) -> Await | None:
     """A wait in which the first block certainly waits for others, all of which have higher numbers.
 
-    Waits that depend on loops, or on what a kernel reads, are not decided here.
+    Of a loop its first turn is looked at, if there certainly is one.  Waits of later turns, and those that
+    depend on what a kernel reads, are not decided here.
 
     Args:
         kernel: the kernel.
@@ -31,17 +32,25 @@ def _first_wait(block: Block, first: Mapping[Sym, Int], counted: Int) -> Await |
     for op in block.ops:
         if isinstance(op, Await) and prove(substitute(less(counted, op.value), first)) is True:
             return op
-        if isinstance(op, If):
-            condition = substitute(op.condition, first)
-            taken = op.then if prove(condition) is True else None
-            if prove(negate(condition)) is True:
-                taken = op.otherwise
-            found = None if taken is None else _first_wait(taken, first, counted)
-            if found is not None:
-                return found
+        taken, known = _certain(op, first)
+        found = None if taken is None else _first_wait(taken, known, counted)
+        if found is not None:
+            return found
         for inner in Block((op,)).walk():
             if isinstance(inner, Signal | Ticket):
                 if inner is not op and not isinstance(op, If):
                     return None  # a loop may count up how often it likes
                 counted = add(counted, inner.value if isinstance(inner, Signal) else 1)
     return None
+
+
+def _certain(op: Op, first: Mapping[Sym, Int]) -> tuple[Block | None, Mapping[Sym, Int]]:
+    """Operations inside of another one that are certainly executed, and what is known there."""
+    if isinstance(op, If):
+        condition = substitute(op.condition, first)
+        if prove(condition) is True:
+            return op.then, first
+        return (op.otherwise if prove(negate(condition)) is True else None), first
+    if isinstance(op, For) and prove(substitute(less(op.start, op.stop), first)) is True:
+        return op.body, {**first, op.index: substitute(op.start, first)}
+    return None, first

@@ -17,6 +17,7 @@ from tilewright.errors import Violation
 from tilewright.ir.op import Op
 from tilewright.ir.traits import ADDRESSED, GLOBAL, SHARED, Order, Traits
 from tilewright.ir.types import Memory, Value
+from tilewright.symbolic.expr import maximum
 from tilewright.symbolic.nodes import Int
 from tilewright.symbolic.ranges import bounds
 
@@ -84,6 +85,11 @@ class Await(Op):
     roles: ClassVar = {"counter": "reads"}
     counter: Value
     value: Int
+
+    @property
+    def least(self) -> Int:
+        """What the counter, which has no sign, must have reached: 0, which it always has, for less than 0."""
+        return maximum(self.value, 0)
 
     def verify(self) -> Iterator[Violation]:
         """One u32 in global memory."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from tests.targets.test_signals import two_behind
+
+import tilewright as tw
 from tilewright.targets import cuda
 
 
@@ -32,6 +35,11 @@ def test_a_ticket_goes_to_all_threads_through_shared_memory(cases) -> None:
     taken = after(plain, "if (tid == 0) ticket[0] = take_ticket_of(")
     assert taken[1:3] == ["__syncthreads();", "const int ticket_1 = ticket[0];"]
     assert "atom.acq_rel.gpu.global.inc.u32" in found
+
+
+def test_a_wait_for_less_than_0_is_a_wait_for_0() -> None:
+    traced = two_behind.bind(blocks=3).trace(tw.like("f32", 96))
+    assert "await_counter(turn, max_int(block - 1, 0));" in cuda.emit(traced, "sm_80").text
 
 
 def test_a_counter_is_reset_by_one_thread(cases) -> None:

@@ -51,10 +51,10 @@ def _take(emitter: CpuEmitter, place: Code, of: Int) -> Code:
 
 @CPU_RULES.rule(Await)
 def _await(emitter: CpuEmitter, op: Await) -> None:
-    value = emitter.spell(op.value)
-    emitter.comment(op, f"wait until {op.counter} is {value} or more")
+    emitter.comment(op, f"wait until {op.counter} is {emitter.spell(op.value)} or more")
     number = 1 + waits(emitter.kernel).index(op)
-    reached = call("await_counter", _address(emitter, op.counter), value, named("board"), number)
+    least, board = emitter.spell(op.least), named("board")
+    reached = call("await_counter", _address(emitter, op.counter), least, board, number)
     with emitter.branch(code("!{}", reached)):
         emitter.line(Code("return;"))
 

@@ -63,9 +63,14 @@ def _count_up(machine: Machine, warp: Warp, op: Op, counter: Value, value: int, 
     if count is None:
         return 0
     agent, old = warp.agent, count.value
+    end = None if of is None else warp.int(of)
+    if machine.check and (value < 0 or (end is not None and end < 1)):
+        goes_down = f"value={value}: a counter, which has no sign, is only counted up"
+        reason = goes_down if value < 0 else f"of={end}: a counter wraps round after one signal or more"
+        machine.checker.waiting(Kind.COUNTER, agent, op, None, reason, "signal")
+        return old
     _in_this_round(machine, agent, op, count, "signal")
     made = machine.counts.signal(count, agent, op, value)
-    end = None if of is None else warp.int(of)
     if machine.check and (wait := count.overtaken(made)) is not None:
         machine.checker.waiting(Kind.COUNTER, agent, op, (wait.agent, wait.op), _late(wait), "signal")
     if end is None or old + 1 < end:

@@ -42,10 +42,9 @@ def ticket(emitter: SimtEmitter, op: Ticket) -> None:
 @SIMT_RULES.rule(Await)
 def wait(emitter: SimtEmitter, op: Await) -> None:
     """Acquires by the first warp, until the counter is there."""
-    value = emitter.spell(op.value)
-    emitter.comment(op, f"wait until {op.counter} is {value} or more")
+    emitter.comment(op, f"wait until {op.counter} is {emitter.spell(op.value)} or more")
     place = counter_address(emitter, op.counter)
-    _by(emitter, emitter.kernel.lanes, Do(call("await_counter", place, value)))
+    _by(emitter, emitter.kernel.lanes, Do(call("await_counter", place, emitter.spell(op.least))))
 
 
 @SIMT_RULES.rule(Reset)
