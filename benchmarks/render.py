@@ -243,7 +243,22 @@ def beside_before(rows: Sequence[dict[str, Any]]) -> str:
     return markdown(against.HEAD, [against.columns(row) for row in rows])
 
 
+def hopper_dtypes(rows: Sequence[dict[str, Any]]) -> str:
+    """Variants of one kernel beside cuBLAS, and how exact each is."""
+    head = ["problem", "variant", "TFlops", "speed", "error of its bound", "error in norm"]
+    lines = []
+    for row in rows:
+        if "failed" in row:
+            lines.append([row["problem"], row["variant"], "failed", row["failed"].splitlines()[0], "", ""])
+            continue
+        lines.append(
+            [row[key] for key in ("problem", "variant", "tflops", "speed", "error_of_bound", "norm")]
+        )
+    return markdown(head, lines)
+
+
 TABLES = {
+    "hopper_dtypes": hopper_dtypes,
     "against": beside_before,
     "conflicts": conflicts,
     "im2col": im2col,
