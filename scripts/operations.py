@@ -42,7 +42,12 @@ SECTIONS = {
         "lang.scalars",
         "lang.memory_integers",
     ),
-    "Arithmetic of fragments": ("lang.functions", "lang.tile_arithmetic", "lang.rows"),
+    "Arithmetic of fragments": (
+        "lang.functions",
+        "lang.exact_functions",
+        "lang.tile_arithmetic",
+        "lang.rows",
+    ),
     "Blocks that signal": ("lang.signals",),
     "Warp roles, and what runs in the background": (
         "lang.roles",

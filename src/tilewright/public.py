@@ -45,8 +45,9 @@ from tilewright.errors import (
     WrongResultError,
 )
 from tilewright.ir.mma import MmaAtom, TiledMma
-from tilewright.lang import functions
+from tilewright.lang import exact_functions, functions
 from tilewright.lang.control import MutableIndex, let, otherwise, range, unroll, var, when  # noqa: A004
+from tilewright.lang.exact_functions import *  # noqa: F403
 from tilewright.lang.fragments import Fragment, Number
 from tilewright.lang.functions import *  # noqa: F403
 from tilewright.lang.memory_integers import index
@@ -221,7 +222,7 @@ __all__ = [
     "when",
     "workspace",
 ]
-__all__ += functions.__all__
+__all__ += exact_functions.__all__ + functions.__all__
 
 
 _LATE = {"draw": "tilewright.inspect.draw", "Report": "tilewright.targets.reference.report"}

@@ -42,7 +42,6 @@ MADE_BY_OTHERS = {
 """Classes whose constructors no user calls: functions make them, as tracing makes those of `tw.ir`."""
 
 OPEN: set[str] = {
-    "absolute",
     "accumulator",
     "async_commit",
     "async_wait",
@@ -50,18 +49,11 @@ OPEN: set[str] = {
     "batch_index",
     "block_index",
     "causal_mask",
-    "clamp",
     "copy_async",
-    "cos",
-    "exp2",
     "fill",
-    "fma",
     "fragment",
     "kernel",
     "let",
-    "log",
-    "log2",
-    "minimum",
     "mma",
     "operand_a",
     "operand_b",
@@ -71,14 +63,10 @@ OPEN: set[str] = {
     "reduce_max",
     "reduce_min",
     "role_barrier",
-    "rsqrt",
     "shared",
-    "sqrt",
-    "tanh",
     "unroll",
     "var",
     "warp_barrier",
-    "where",
 }
 """Names of `tw` itself that have no example yet."""
 

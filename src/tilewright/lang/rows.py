@@ -8,8 +8,8 @@ from tilewright.errors import TraceError
 from tilewright.ir.ops import Copy
 from tilewright.ir.ops import Fragment as FragmentOp
 from tilewright.ir.types import Memory
+from tilewright.lang.exact_functions import where
 from tilewright.lang.fragments import Fragment
-from tilewright.lang.functions import where
 from tilewright.lang.roles import meeting
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor

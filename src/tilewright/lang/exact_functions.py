@@ -1,0 +1,230 @@
+"""Functions of fragments, element by element, that are exact or round once: choices, extremes, integers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tilewright.dtypes import DType
+from tilewright.lang.fragments import (
+    Fragment,
+    Number,
+    Operand,
+    element_type,
+    elementwise,
+    number,
+    of_integer,
+)
+from tilewright.lang.scalars import Condition, Scalar
+from tilewright.lang.scalars import maximum as integer_maximum
+from tilewright.lang.scalars import minimum as integer_minimum
+from tilewright.lang.verbs import inline, verb
+
+__all__ = [
+    "absolute",
+    "bitcast",
+    "clamp",
+    "floor",
+    "fma",
+    "maximum",
+    "minimum",
+    "round",
+    "where",
+]
+
+
+@verb
+def floor(x: Fragment | Number) -> Any:
+    """The greatest integer that is not above x, as a float; of floats.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", Y="N")
+        ... def exponent(X, Y):
+        ...     x = tw.load(X.tile((32,), (0,)).partition((32,)))
+        ...     tw.copy(tw.floor(tw.log2(x)), Y.tile((32,), (0,)))
+        >>> y = np.empty(3, np.float32)
+        >>> exponent(np.float32([0.75, 8, 1000]), y, target="reference").target
+        'reference'
+        >>> y.tolist()
+        [-1.0, 3.0, 9.0]
+    """
+    return elementwise("floor", x)
+
+
+@verb
+def round(x: Fragment | Number) -> Any:  # noqa: A001
+    """The nearest integer, as a float, ties to the even one; of floats.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", Q="N", scale=tw.f32)
+        ... def quantise(X, Q, scale):
+        ...     x = tw.load(X.tile((32,), (0,)).partition((32,)))
+        ...     tw.copy(tw.clamp(tw.round(x / scale), -127, 127).to(tw.i8), Q.tile((32,), (0,)))
+        >>> q = np.empty(4, np.int8)
+        >>> quantise(np.float32([0.5, 1.5, -2.6, 1e6]), q, 1.0, target="reference").target
+        'reference'
+        >>> q.tolist()
+        [0, 2, -3, 127]
+    """
+    return elementwise("round", x)
+
+
+@verb
+def clamp(x: Any, low: Any, high: Any) -> Any:
+    """``minimum(maximum(x, low), high)``: what of ``[low, high]`` is nearest to x; NaN stays.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def relu6(X):
+        ...     part = X.tile((32,), (0,)).partition((32,))
+        ...     x = tw.load(part)
+        ...     tw.copy(tw.clamp(x, 0, 6), part)
+        >>> x = np.float32([-1, 2.5, 7])
+        >>> relu6(x, target="reference").target, x.tolist()
+        ('reference', [0.0, 2.5, 6.0])
+    """
+    return minimum(maximum(x, low), high)
+
+
+@verb
+def bitcast(x: Fragment | Number, dtype: DType | str) -> Any:
+    """The number of another dtype that has the same bits.
+
+    Raises:
+        DTypeError: the dtypes have not equally many bits, or one of them is no real number of whole bytes.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", Y="N")
+        ... def magnitude(X, Y):
+        ...     x = tw.load(X.tile((32,), (0,)).partition((32,)))
+        ...     bits = tw.bitcast(x, tw.u32) & 0x7FFFFFFF
+        ...     tw.copy(tw.bitcast(bits, tw.f32), Y.tile((32,), (0,)))
+        >>> y = np.empty(2, np.float32)
+        >>> magnitude(np.float32([-1.5, 2]), y, target="reference").target, y.tolist()
+        ('reference', [1.5, 2.0])
+    """
+    return elementwise("bitcast", x, dtype=element_type(dtype))
+
+
+@verb
+def absolute(x: Fragment | Number | Scalar) -> Any:
+    """``|x|``.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def sizes(X):
+        ...     part = X.tile((32,), (0,)).partition((32,))
+        ...     x = tw.load(part)
+        ...     tw.copy(tw.absolute(x), part)
+        >>> x = np.float32([-1.5, 0, 2])
+        >>> sizes(x, target="reference").target, x.tolist()
+        ('reference', [1.5, 0.0, 2.0])
+    """
+    return elementwise("abs", x)
+
+
+@inline
+def maximum(x: Any, y: Any) -> Any:
+    """The greater of two, element by element: of fragments, numbers and integers alike.
+
+    NaN where one of them is NaN, as in NumPy.  Of two integers it is an integer, which may be an extent or an
+    index.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", Y="N")
+        ... def relu(X, Y):
+        ...     x = tw.load(X.tile((32,), (0,)).partition((32,)))
+        ...     tw.copy(tw.maximum(x, 0.0), Y.tile((32,), (0,)))
+        >>> y = np.empty(3, np.float32)
+        >>> relu(np.float32([-1, np.nan, 2]), y, target="reference").target
+        'reference'
+        >>> y.tolist()
+        [0.0, nan, 2.0]
+    """
+    return _extreme("max", integer_maximum, max, x, y)
+
+
+@inline
+def minimum(x: Any, y: Any) -> Any:
+    """The lesser of two, element by element, of what `maximum` takes; NaN where one of them is NaN.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def capped(X):
+        ...     part = X.tile((32,), (0,)).partition((32,))
+        ...     x = tw.load(part)
+        ...     tw.copy(tw.minimum(x, 1.0), part)
+        >>> x = np.float32([-1, np.nan, 2])
+        >>> capped(x, target="reference").target, x.tolist()
+        ('reference', [-1.0, nan, 1.0])
+    """
+    return _extreme("min", integer_minimum, min, x, y)
+
+
+def _extreme(function: str, of_integers: Any, of_floats: Any, x: Any, y: Any) -> Any:
+    kinds = [value for value in (x, y) if isinstance(value, Fragment | Number)]
+    if kinds:
+        return elementwise(function, x, y)
+    given = [value.item() if isinstance(value, np.generic) else value for value in (x, y)]
+    if not any(isinstance(value, float) for value in given):
+        return of_integers(*given)
+    if not any(isinstance(value, Scalar) for value in given):
+        plain = [number(value) for value in given]
+        return next((value for value in plain if value != value), of_floats(plain))
+    numbers = [of_integer(v.expr) if isinstance(v, Scalar) else v for v in given]
+    return elementwise(function, *numbers).to("f32")
+
+
+@verb
+def fma(x: Operand, y: Operand, z: Operand) -> Any:
+    """``x * y + z``, rounded once: of f32 or f64.
+
+    ``x * y + z`` in operators rounds twice, and no target fuses it; below, 2**-24 is what that loses.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def square_less_one(X):
+        ...     part = X.tile((32,), (0,)).partition((32,))
+        ...     x = tw.load(part)
+        ...     tw.copy(tw.fma(x, x, -1.0) - (x * x - 1.0), part)
+        >>> x = np.float32([1, 1 + 2**-12])
+        >>> square_less_one(x, target="reference").target, (x * 2**24).tolist()
+        ('reference', [0.0, 1.0])
+    """
+    return elementwise("fma", x, y, z)
+
+
+@verb
+def where(condition: Fragment | Number | Condition, x: Operand | bool, y: Operand | bool) -> Any:
+    """``x`` where the condition holds, else ``y``, element by element; also of numbers.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def leaky(X):
+        ...     part = X.tile((32,), (0,)).partition((32,))
+        ...     x = tw.load(part)
+        ...     tw.copy(tw.where(x > 0, x, 0.125 * x), part)
+        >>> x = np.float32([-8, 0, 3])
+        >>> leaky(x, target="reference").target, x.tolist()
+        ('reference', [-1.0, 0.0, 3.0])
+    """
+    return elementwise("select", condition, x, y)
