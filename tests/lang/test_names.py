@@ -12,6 +12,8 @@ import pytest
 import tilewright as tw
 from tilewright.ir.printer import print_kernel
 from tilewright.lang.program import Program
+from tilewright.runtime.nvrtc import compile_text
+from tilewright.targets import cuda
 
 from .kernels import ROWS, names, spec, trace
 
@@ -136,6 +138,25 @@ def test_names_that_text_reserves_are_altered() -> None:
     assert names(traced) == ["i0_", "d0_", "mma1_", "f16_", "inf_", "gre_", "j1_", "A_slice", "range"]
     text = print_kernel(traced)
     assert print_kernel(tw.ir.parse_kernel(text)) == text
+
+
+def test_names_that_c_keeps_for_itself_are_altered_in_its_text() -> None:
+    def kernel(A):
+        NULL = tw.shared((8, 8), tw.f16)
+        tw.copy(A.tile((8, 8), (0, 0)), NULL, threads=(4, 8))
+        __syncthreads = tw.shared((8, 8), tw.f16)
+        tw.copy(NULL, __syncthreads, threads=(4, 8))
+        tw.barrier()
+        _Float16 = tw.fragment(tw.blocked((8, 8), (4, 8)), tw.f16, 0)
+        tw.copy(_Float16, NULL)
+
+    traced = trace(kernel)
+    assert names(traced)[0] == "NULL"
+    text = cuda.emit(traced, "sm_90a").text
+    assert "half_t* const NULL_1 = " in text
+    assert "half_t* const syncthreads = " in text
+    assert "half_t Float16[" in text
+    compile_text(text, "sm_90a")
 
 
 def test_a_dimension_may_be_called_like_a_parameter() -> None:

@@ -96,3 +96,12 @@ def test_how_tiles_lie_for_bulk_copies() -> None:
     assert swizzled_order(Slice((None, (0, 32))).apply(tile), 2) is None
     assert swizzled_order(Slice(((8, None), None)).apply(tile), 2) == (0, 1)
     assert swizzled_order(Slice(((4, None), None)).apply(tile), 2) is None
+
+
+def test_a_tile_whose_rows_lie_apart_for_some_integers_is_none_for_bulk_copies() -> None:
+    s = Sym("s", 0, 2)
+    for step, order in ((1024, (0, 1, 2)), (2048, None)):
+        held = Swizzle(3, 3, 3).apply(View.strided((2, 2, 8, 64), (step, 512, 64, 1)))
+        rows = Merge(0, 2).apply(held)
+        assert swizzled_order(Slice(((0, 2), None, None)).apply(rows), 2) == (0, 1, 2)
+        assert swizzled_order(Slice(((s, s + 2), None, None)).apply(rows), 2) == order, "rows 1 and 2"

@@ -101,9 +101,15 @@ def _verify_array(op: Copy, array: Value) -> Iterator[Violation]:
 
 
 def _verify_sides(op: Copy, array: Value, box: Box) -> Iterator[Violation]:
+    row, columns = box.sides[box.inner], ROW_BYTES // array.dtype.bytes
+    if row != columns:
+        # Under the swizzle of 128 bytes, hardware begins a row of shared memory for every row of a box.
+        text = f"rows of the tile are pieces of {row} elements of dimension {box.inner} of {array}"
+        nearest = f"rows of {columns} elements of that dimension, {ROW_BYTES} bytes, or tw.copy"
+        yield op.violation("tma", text, nearest)
     for dim, (side, step, span) in enumerate(zip(box.sides, box.steps, box.spans, strict=True)):
         if step > 1 and (dim == box.inner or step > MOST_STEP or op.way[0] == "shared"):
-            text = f"the box takes every {step}th element of dimension {dim} of {array}"
+            text = f"the box takes one of {step} elements of dimension {dim} of {array}"
             nearest = f"steps of up to {MOST_STEP} along other dimensions than the contiguous one, in loads"
             yield op.violation("tma", text, f"{nearest}; or tw.copy")
         elif span > BULK.extent:

@@ -35,6 +35,7 @@ from tilewright.symbolic.nodes import TRUE, Cond, FloorDiv, Int, Mod, Sym
 from tilewright.symbolic.ranges import bounds
 from tilewright.symbolic.rebuilding import symbols
 from tilewright.symbolic.spelling import Speller
+from tilewright.targets.c_names import KEYWORDS, not_reserved
 from tilewright.targets.rules import RuleTable
 from tilewright.targets.statements import (
     Arm,
@@ -63,19 +64,6 @@ C_SPELLER = Speller(
     false="false",
 )
 """C's spelling of integers and conditions, all but names, calls and divisions, which an emitter notes."""
-
-
-_KEYWORDS = """
-alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const
-consteval constexpr constinit const_cast continue co_await co_return co_yield decltype default delete do
-double dynamic_cast else enum explicit export extern false float for friend goto if inline int long mutable
-namespace new noexcept not not_eq nullptr operator or or_eq private protected public register
-reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch template
-this thread_local throw true try typedef typeid typename union unsigned using virtual void volatile wchar_t
-while xor xor_eq main
-"""
-KEYWORDS = frozenset(_KEYWORDS.split())
-"""Words of C++ that no variable may have as its name."""
 
 
 @dataclass(frozen=True)
@@ -146,7 +134,7 @@ class Emitter:
     def identifier(self, name: str) -> Code:
         """A name that C takes, close to the author's, and that nothing else will get."""
         plain = "".join(c if c.isascii() else f"u{ord(c):x}" for c in name)
-        made = self.names.unique(plain)
+        made = self.names.unique(not_reserved(plain))
         self._taken.add(made)
         return named(made)
 

@@ -211,6 +211,13 @@ def _follows(part: Cond, place: Int, extent: Int, span: int) -> bool:
     return before or any(prove(less_equal(0, rest)) is True for rest in rests)
 
 
+def _bends(view: View) -> bool:
+    """Whether the distance between two elements may depend on integers of the program."""
+    own = set(view.coords)
+    taken_apart = (symbols(part) for part in parts(view.offset) if isinstance(part, FloorDiv | Mod))
+    return any(found & own and found - own for found in taken_apart)
+
+
 @lru_cache(maxsize=1024)
 def swizzled_order(view: View, element_bytes: int) -> tuple[int, ...] | None:
     """A tile's dimensions, slowest first, if it lies in rows of 128 bytes under the swizzle of bulk copies.
@@ -227,7 +234,7 @@ def swizzled_order(view: View, element_bytes: int) -> tuple[int, ...] | None:
     shape = tuple(extent for extent in view.shape if isinstance(extent, int))
     base = substitute(view.offset, dict.fromkeys(view.coords, 0))
     is_whole = len(shape) == view.rank > 0 and not elements(view.offset)
-    if not is_whole or divisor(base) * element_bytes % (8 * ROW_BYTES):
+    if not is_whole or _bends(view) or divisor(base) * element_bytes % (8 * ROW_BYTES):
         return None
     outer: dict[Sym, int] = dict.fromkeys(symbols(view.offset) - set(view.coords), 0)
     at = np.indices(shape, sparse=True)

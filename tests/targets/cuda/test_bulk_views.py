@@ -52,7 +52,7 @@ REFUSED = {
     ),
     "every second column": (
         lambda X: X.embed(1, (64,), (2,), 0).tile((16, 64), (0, 0)),
-        "the box takes every 2th element of dimension 1 of X",
+        "the box takes one of 2 elements of dimension 1 of X",
         "steps of up to 8 along other dimensions than the contiguous one, in loads",
     ),
     "windows that overlap": (
@@ -95,3 +95,17 @@ def test_what_is_no_box_is_refused_with_the_reason(name: str) -> None:
     [found] = verify.violations(tw.kernel(X="M N")(kernel).trace(np.zeros((64, 128), np.float16)))
     assert found.message.startswith(reason)
     assert found.nearest.startswith(nearest)
+
+
+def test_rows_that_are_pieces_of_a_box_are_refused() -> None:
+    """Hardware begins a row of 128 bytes in shared memory for each of them."""
+
+    @tw.kernel(X="M P N")
+    def kernel(X: Any) -> None:
+        held = tw.shared((16, 64), X.dtype, swizzle=128)
+        full = tw.hopper.mbarrier(1, arrivals=1)
+        tw.hopper.tma_load(X.tile((16, 8, 8), (0, 0, 0)).merge(1), held, full[0])
+
+    [found] = verify.violations(kernel.trace(np.zeros((16, 8, 64), np.float16)))
+    assert found.message == "rows of the tile are pieces of 8 elements of dimension 2 of X"
+    assert found.nearest == "rows of 64 elements of that dimension, 128 bytes, or tw.copy"

@@ -50,3 +50,17 @@ def arriving(X, Y):
 def test_warps_that_arrive_announce_their_bytes() -> None:
     text = cuda.emit(Program(arriving, {"X": "M N", "Y": "P Q"}).trace({"X": SPEC, "Y": SPEC}), "sm_90a").text
     assert "__syncwarp();\n    if (tid % 32 == 0) mbarrier_arrive_expect(full, 1024);" in text
+
+
+def test_a_role_after_one_with_roles_inside_is_one_more_way_of_the_branch() -> None:
+    def kernel(X, Y):
+        with tw.role(warps=1):
+            tw.copy(X.tile((16, 64), (0, 0)), Y.tile((16, 64), (3, 0)), threads=(8, 4))
+        with tw.role(warps=2), tw.role(warps=1):
+            tw.copy(X.tile((16, 64), (1, 0)), Y.tile((16, 64), (2, 0)), threads=(8, 4))
+        with tw.role(warps=1):
+            tw.copy(X.tile((16, 64), (2, 0)), Y.tile((16, 64), (1, 0)), threads=(8, 4))
+
+    text = cuda.emit(Program(kernel, {"X": "M N", "Y": "P Q"}).trace({"X": SPEC, "Y": SPEC}), "sm_90a").text
+    heads = [line.strip() for line in text.splitlines() if line.strip().startswith(("if (tid", "else"))]
+    assert heads == ["if (tid < 32) {", "else if (tid < 96) {", "if (tid < 32) {", "else {"]

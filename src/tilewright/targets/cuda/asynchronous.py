@@ -64,6 +64,7 @@ def role(emitter: SimtEmitter, op: ops.Role) -> None:
     emitter.group_first, emitter.group_threads = outer
     if follows and isinstance(before, Branch):
         before.arms.append(arm)
+        emitter.roles = before  # roles inside of this one had a branch of their own
     else:
         emitter.roles = Branch([arm])
         emitter.add(emitter.roles)
