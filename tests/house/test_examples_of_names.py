@@ -91,22 +91,7 @@ OPEN_IN_NAMESPACES: set[str] = {
 }
 """Names of the namespaces that have none yet."""
 
-OPEN_METHODS: set[str] = {
-    "Tensor.broadcast",
-    "Tensor.embed",
-    "Tensor.im2col",
-    "Tensor.merge",
-    "Tensor.pad",
-    "Tensor.pad_to",
-    "Tensor.partition",
-    "Tensor.permute",
-    "Tensor.swizzle",
-    "Tensor.tile",
-    "Tensor.tiles",
-    "Tensor.unmerge",
-    "Fragment.assign",
-    "Fragment.to",
-}
+OPEN_METHODS: set[str] = set()
 """Methods of tensors and fragments that have none yet."""
 
 

@@ -50,6 +50,17 @@ class _Arithmetic(Arithmetic):
             saturate: clamp to the finite range of the dtype first, infinities too: f8e4m3 gives 448 for 1000
                 instead of NaN, f16 65504 instead of infinity, an i32 of 300 becomes 127 in i8 instead of 44.
                 NaN stays NaN.  Floats that become integers are clamped in any case, and NaN becomes 0.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="N", Y="N")
+            ... def narrow(X, Y):
+            ...     x = tw.load(X.tile((32,), (0,)).partition((32,)))
+            ...     tw.copy(x.to(tw.i8, saturate=True), Y.tile((32,), (0,)))
+            >>> x, y = np.array([1.9, -1.9, 300.0, np.nan], np.float32), np.empty(4, np.int8)
+            >>> narrow(x, y, target="reference").target, y.tolist()
+            ('reference', [1, -1, 127, 0])
         """
         return elementwise("saturate" if saturate else "convert", self, dtype=element_type(element))
 
@@ -85,12 +96,32 @@ class Fragment(_Arithmetic):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Extents of the tile."""
+        """Extents of the tile.
+
+        Example:
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N")
+            ... def look(X):
+            ...     x = tw.load(X.tile((8, 8), (0, 0)).partition((8, 4)))
+            ...     print(x.shape)
+            >>> _ = look.trace(tw.like("f32", (3, 4)))
+            (8, 8)
+        """
         return self.value.fragment.shape
 
     @property
     def distribution(self) -> Distribution:
-        """Which thread holds which coordinate in which value."""
+        """Which thread holds which coordinate in which value.
+
+        Example:
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N")
+            ... def look(X):
+            ...     x = tw.load(X.tile((8, 8), (0, 0)).partition((8, 4)))
+            ...     print(x.distribution)
+            >>> _ = look.trace(tw.like("f32", (3, 4)))
+            threads (8 along 0 by 1, 4 along 1 by 2), values (2 along 1 by 1)
+        """
         return self.value.fragment.distribution
 
     def __bool__(self) -> NoReturn:
@@ -167,7 +198,33 @@ class Fragment(_Arithmetic):
 
     @verb
     def assign(self, other: Fragment) -> Fragment:
-        """Overwrite the contents with those of another fragment of the same map; converts the dtype."""
+        """Overwrite the contents with those of another fragment of the same map; converts the dtype.
+
+        Args:
+            other: a fragment of the same shape and distribution.
+
+        Returns:
+            The fragment that was overwritten.
+
+        Raises:
+            TraceError: no fragment; `fill` sets all elements to a number.
+
+        Example:
+            A fragment keeps its name through a loop, so a new value is put into it:
+
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="N")
+            ... def powers(X):
+            ...     part = X.tile((32,), (0,)).partition((32,))
+            ...     x = tw.load(part)
+            ...     for _ in tw.range(3):
+            ...         x.assign(x * 2)
+            ...     tw.copy(x, part)
+            >>> x = np.array([1.0, 3.0])
+            >>> powers(x, target="reference").target, x.tolist()
+            ('reference', [8.0, 24.0])
+        """
         if not isinstance(other, Fragment):
             raise TraceError(
                 f"assign takes a fragment, not {shown(other)}; `tw.fill` sets all to a number", here()

@@ -217,7 +217,17 @@ class Arithmetic(Collective):
 
     @property
     def dtype(self) -> DType:
-        """Its dtype."""
+        """Its dtype.
+
+        Example:
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N")
+            ... def look(X):
+            ...     x = tw.load(X.tile((8, 8), (0, 0)).partition((8, 4)))
+            ...     print(x.dtype, (x > 0).dtype, x.to(tw.f16).dtype)
+            >>> _ = look.trace(tw.like("f32", (3, 4)))
+            f32 boolean f16
+        """
         return self.value.dtype
 
     @abstractmethod

@@ -29,32 +29,156 @@ class Rearranged(InMemory):
 
     @verb
     def permute(self, *order: int) -> Self:
-        """Reorder dimensions: ``new.shape[d] == old.shape[order[d]]``."""
+        """``new.shape[d] == old.shape[order[d]]``: dimensions in another order.
+
+        Args:
+            order: for each new dimension, which one it was; each of them once.
+
+        Raises:
+            TraceError: no permutation of the dimensions.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N", Y="N M")
+            ... def transpose(X, Y):
+            ...     tw.copy(X.permute(1, 0).tile((8, 8), (0, 0)), Y.tile((8, 8), (0, 0)), threads=32)
+            >>> x, y = np.array([[1, 2, 3], [4, 5, 6]]), np.zeros((3, 2), int)
+            >>> transpose(x, y, target="reference").target, y.tolist()
+            ('reference', [[1, 4], [2, 5], [3, 6]])
+        """
         return self._view(t.Permute(static("dimensions", order)), "permuted")
 
     @verb
     def pad(self, before: Sequence[Index], after: Sequence[Index]) -> Self:
-        """Grow each dimension by invalid elements before and after."""
+        """``new[i] = old[i - before]``: each dimension grows by elements before and after.
+
+        Those elements read as 0, or as what ``other=`` says, and are not written.
+
+        Args:
+            before: how many before the first element, for each dimension.
+            after: how many after the last one, for each dimension.
+
+        Raises:
+            TraceError: not one number for each dimension, or a negative one.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="N", Y="M")
+            ... def framed(X, Y):
+            ...     tw.copy(X.pad((1,), (2,)).tile((8,), (0,)), Y.tile((8,), (0,)), threads=8)
+            >>> x, y = np.array([1, 2, 3]), np.full(6, 9)
+            >>> framed(x, y, target="reference").target, y.tolist()
+            ('reference', [0, 1, 2, 3, 0, 0])
+        """
         return self._view(t.Pad(ints(before), ints(after)), "padded")
 
     @verb
     def pad_to(self, multiple: Sequence[int]) -> Self:
-        """Grow each dimension at its end to a multiple."""
+        """``new.shape[d] == ceil_div(old.shape[d], multiple[d]) * multiple[d]``: they grow at their end.
+
+        What is added reads as 0, or as what ``other=`` says, and is not written.
+
+        Args:
+            multiple: static, for each dimension.
+
+        Raises:
+            TraceError: not one multiple for each dimension, or one below 1.
+
+        Example:
+            An array of any length, as pairs:
+
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="N", Y="R two")
+            ... def pairs(X, Y):
+            ...     even = X.pad_to((2,))
+            ...     rows = even.unmerge(0, (even.shape[0] // 2, 2))
+            ...     tw.copy(rows.tile((4, 2), (0, 0)), Y.tile((4, 2), (0, 0)), threads=8)
+            >>> x, y = np.array([1, 2, 3, 4, 5]), np.zeros((3, 2), int)
+            >>> pairs(x, y, target="reference").target, y.tolist()
+            ('reference', [[1, 2], [3, 4], [5, 0]])
+        """
         return self._view(t.PadTo(static("multiples", multiple)), "padded")
 
     @verb
     def unmerge(self, dim: int, lengths: Sequence[Index]) -> Self:
-        """Split a dimension, the last length fastest."""
+        """``new[i, j] = old[i*n + j]``: a dimension becomes several, of lengths (m, n), the last one fastest.
+
+        Args:
+            dim: which dimension.
+            lengths: of the new ones; their product is the extent.
+
+        Raises:
+            TraceError: the product is not, or is not known to be, the extent; no such dimension.
+
+        Example:
+            Each row holds three pairs, of which the second parts are copied:
+
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N", Y="M P")
+            ... def second(X, Y):
+            ...     paired = X.unmerge(1, (X.shape[1] // 2, 2))
+            ...     tw.copy(paired[:, :, 1].tile((8, 4), (0, 0)), Y.tile((8, 4), (0, 0)), threads=32)
+            >>> x, y = np.arange(6).reshape(1, 6), np.zeros((1, 3), int)
+            >>> second(x, y, target="reference").target, y.tolist()
+            ('reference', [[1, 3, 5]])
+        """
         return self._view(t.Unmerge(constant("dimension", dim), ints(lengths)), "unmerged")
 
     @verb
     def merge(self, dim: int, count: int = 2) -> Self:
-        """Join neighbouring dimensions, the last one fastest."""
+        """``new[i*n + j] = old[i, j]``: neighbouring dimensions become one, the last of them fastest.
+
+        Args:
+            dim: the first of them.
+            count: how many.
+
+        Raises:
+            TraceError: there are no such dimensions.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N", Y="L")
+            ... def flat(X, Y):
+            ...     tw.copy(X.merge(0).tile((8,), (0,)), Y.tile((8,), (0,)), threads=8)
+            >>> x, y = np.array([[1, 2, 3], [4, 5, 6]]), np.zeros(6, int)
+            >>> flat(x, y, target="reference").target, y.tolist()
+            ('reference', [1, 2, 3, 4, 5, 6])
+        """
         return self._view(t.Merge(constant("dimension", dim), constant("count", count)), "merged")
 
     @verb
     def embed(self, dim: int, lengths: Sequence[Index], strides: Sequence[Index], offset: Index = 0) -> Self:
-        """Sliding window: ``old = sum(new_i * strides_i) - offset``."""
+        """``new[i, j] = old[i*strides[0] + j*strides[1] - offset]``: a window slides along a dimension.
+
+        What lies outside of the old dimension reads as 0, or as what ``other=`` says, and is not written.
+
+        Args:
+            dim: which dimension.
+            lengths: of the new ones.
+            strides: what a step along each new dimension is in the old one.
+            offset: how far before the old dimension the new ones begin.
+
+        Raises:
+            TraceError: not one stride for each length; no such dimension.
+
+        Example:
+            Each row is a window of three neighbours, the first of which begins one before the array:
+
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="N", Y="N three")
+            ... def windows(X, Y):
+            ...     window = X.embed(0, (X.shape[0], 3), (1, 1), offset=1)
+            ...     tw.copy(window.tile((8, 3), (0, 0)), Y.tile((8, 3), (0, 0)), threads=8)
+            >>> x, y = np.array([1, 2, 3, 4]), np.zeros((4, 3), int)
+            >>> windows(x, y, target="reference").target, y.tolist()
+            ('reference', [[0, 1, 2], [1, 2, 3], [2, 3, 4], [3, 4, 0]])
+        """
         return self._view(
             t.Embed(constant("dimension", dim), ints(lengths), ints(strides), unwrap(offset)), "embedded"
         )
@@ -72,6 +196,19 @@ class Rearranged(InMemory):
         Raises:
             TraceError: the dimensions do not name each of the tensor's once, or a filter does not fit.  Where
                 an extent is known at launch only, the launcher raises `LaunchError` for the latter.
+
+        Example:
+            The four positions of a filter of 2 x 2 in an image of 3 x 3, as rows of their taps:
+
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="B H W C", Y="R T")
+            ... def rows(X, Y):
+            ...     matrix = X.im2col(spatial=(1, 2), filter=(2, 2))
+            ...     tw.copy(matrix.tile((4, 4), (0, 0)), Y.tile((4, 4), (0, 0)), threads=16)
+            >>> x, y = np.arange(9).reshape(1, 3, 3, 1), np.zeros((4, 4), int)
+            >>> rows(x, y, target="reference").target, y.tolist()
+            ('reference', [[0, 1, 3, 4], [1, 2, 4, 5], [3, 4, 6, 7], [4, 5, 7, 8]])
         """
         made, shape, tracer = self, self.value.tensor.shape, current()
         with located():
@@ -84,12 +221,57 @@ class Rearranged(InMemory):
 
     @verb
     def broadcast(self, dim: int, extent: Index) -> Self:
-        """Insert a dimension along which the element is the same."""
+        """Insert a dimension along which the element is the same: for ``dim=0``, ``new[i, ...] = old[...]``.
+
+        Args:
+            dim: where the new dimension stands.
+            extent: of the new dimension.
+
+        Raises:
+            TraceError: no such place.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="N", Y="M N")
+            ... def repeat(X, Y):
+            ...     rows = X.broadcast(0, Y.shape[0])
+            ...     tw.copy(rows.tile((4, 8), (0, 0)), Y.tile((4, 8), (0, 0)), threads=32)
+            >>> x, y = np.array([1, 2]), np.zeros((3, 2), int)
+            >>> repeat(x, y, target="reference").target, y.tolist()
+            ('reference', [[1, 2], [1, 2], [1, 2]])
+        """
         return self._view(t.Broadcast(constant("dimension", dim), unwrap(extent)), "broadcast")
 
     @verb
     def swizzle(self, bits: int, base: int, shift: int) -> Self:
-        """Exclusive-or swizzle of the offsets."""
+        """``offset ^ (offset >> shift & mask)``, where the ``bits`` bits of the mask begin at bit ``base``.
+
+        So that accesses along another dimension meet different banks; `shared` takes it as ``swizzle=``.
+
+        Args:
+            bits: how many bits of the offset are changed.
+            base: the first of them.
+            shift: how far above them the bits are that they are combined with.
+
+        Raises:
+            TraceError: no swizzle, such as one whose ``shift`` is less than ``bits``.
+
+        Example:
+            What is written in swizzled order, and read as the rows that lie there:
+
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N", Y="M N")
+            ... def swizzled(X, Y):
+            ...     rows = tw.shared((4, 4), X.dtype)
+            ...     tw.copy(X.tile((4, 4), (0, 0)), rows.swizzle(2, 0, 2), threads=16)
+            ...     tw.barrier()
+            ...     tw.copy(rows, Y.tile((4, 4), (0, 0)), threads=16)
+            >>> x, y = np.arange(16).reshape(4, 4), np.zeros((4, 4), int)
+            >>> swizzled(x, y, target="reference").target, y[:2].tolist(), y[2:].tolist()
+            ('reference', [[0, 1, 2, 3], [5, 4, 7, 6]], [[10, 11, 8, 9], [15, 14, 13, 12]])
+        """
         with located():
             made = t.Swizzle(*(constant("swizzle", part) for part in (bits, base, shift)))
         return self._view(made, "swizzled")

@@ -49,17 +49,44 @@ class Tensor(Rearranged):
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """Extents: integers, or `Scalar` where known only at run time."""
+        """Extents: integers, or `Scalar` where known only at run time.
+
+        Example:
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N")
+            ... def look(X):
+            ...     print(X.shape, X.tile((8, 8), (0, 0)).shape)
+            >>> _ = look.trace(tw.like("f32", (3, 4)))
+            (M, N) (8, 8)
+        """
         return tuple(wrap(extent) for extent in self.value.tensor.shape)
 
     @property
     def dtype(self) -> DType:
-        """Element type."""
+        """Element type.
+
+        Example:
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N")
+            ... def look(X):
+            ...     print(X.dtype, tw.shared((8, 8), tw.f16).dtype)
+            >>> _ = look.trace(tw.like("f32", (3, 4)))
+            f32 f16
+        """
         return self.value.dtype
 
     @property
     def memory(self) -> Memory:
-        """Where it lies."""
+        """Where it lies.
+
+        Example:
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N")
+            ... def look(X):
+            ...     print(X.memory.value, tw.shared((8, 8), X.dtype).memory.value)
+            >>> _ = look.trace(tw.like("f32", (3, 4)))
+            global shared
+        """
         return self.value.tensor.memory
 
     def _view(self, transform: Transform, suffix: str) -> Self:
@@ -85,6 +112,19 @@ class Tensor(Rearranged):
             at: which tile along each dimension; a negative constant counts from the end.
             projection: 1 keeps an entry of ``shape`` and ``at``, None drops it: a block's tile (m, n, k) and
                 its place, as operand A = (m, k) needs them, are ``projection=(1, None, 1)``.
+
+        Raises:
+            TraceError: not an extent and a place for each dimension, or an extent below 1.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N", Y="M N")
+            ... def corner(X, Y):
+            ...     tw.copy(X.tile((2, 2), (1, 1)), Y.tile((2, 2), (1, 1)), threads=4)
+            >>> x, y = np.arange(9).reshape(3, 3), np.zeros((3, 3), int)
+            >>> corner(x, y, target="reference").target, y.tolist()
+            ('reference', [[0, 0, 0], [0, 0, 0], [0, 0, 8]])
         """
         extents, places = (
             kept("tile shape", as_tuple(shape), projection),
@@ -114,6 +154,23 @@ class Tensor(Rearranged):
 
         Args:
             shape: static extents; None takes the whole dimension.
+
+        Raises:
+            TraceError: not an extent for each dimension.
+
+        Example:
+            The second row of tiles, one after the other:
+
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N", Y="M N")
+            ... def lower(X, Y):
+            ...     source, target = X.tiles((2, 2))[1, :], Y.tiles((2, 2))[1, :]
+            ...     for j in tw.range(source.shape[0]):
+            ...         tw.copy(source[j], target[j], threads=4)
+            >>> x, y = np.arange(12).reshape(4, 3), np.zeros((4, 3), int)
+            >>> lower(x, y, target="reference").target, y.tolist()
+            ('reference', [[0, 0, 0], [0, 0, 0], [6, 7, 8], [9, 10, 11]])
         """
         if len(shape) != len(self.shape):
             raise TraceError(f"tiles {tuple(shape)} of a tensor of rank {len(self.shape)}", here())
@@ -220,7 +277,16 @@ class Tensor(Rearranged):
 
     @property
     def unit_dim(self) -> int | None:
-        """The dimension whose neighbours are adjacent in memory; the last one if there are several."""
+        """The dimension whose neighbours are adjacent in memory: the last such one, None if there is none.
+
+        Example:
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N")
+            ... def look(X):
+            ...     print(X.unit_dim, X.permute(1, 0).unit_dim)
+            >>> _ = look.trace(tw.like("f32", (3, 4)))
+            1 0
+        """
         view = self.value.tensor.view
         for dim in reversed(range(view.rank)):
             step = [add(i, 1) if d == dim else i for d, i in enumerate(view.coords)]
@@ -251,6 +317,22 @@ class Tensor(Rearranged):
                 default: ``vector_dim``, then from the last to the first.
             vector: how many values a thread takes along ``vector_dim`` before it goes on in that order;
                 default: all of its chunk.
+
+        Raises:
+            TraceError: the threads cannot share the tile equally; the message says which can.
+
+        Example:
+            A tile that 32 threads hold, two neighbours each:
+
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N")
+            ... def double(X):
+            ...     part = X.tile((4, 16), (0, 0)).partition((4, 8))
+            ...     tw.copy(tw.load(part) * 2, part)
+            >>> x = np.arange(6.0).reshape(2, 3)
+            >>> double(x, target="reference").target, x.tolist()
+            ('reference', [[0.0, 2.0, 4.0], [6.0, 8.0, 10.0]])
         """
         with located():
             made = share_out((self.value,), threads, projection, vector_dim, access_order, vector)
