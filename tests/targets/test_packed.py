@@ -10,6 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.dtypes import DType
+from tilewright.inspect.report import movements
 from tilewright.ir.packed_ops import Pack, Unpack
 from tilewright.runtime.device_array import DeviceArray
 
@@ -180,6 +181,56 @@ def test_the_text_for_cuda_compiles_and_moves_words(kind: DType) -> None:
     assert "W_bytes, 4 bytes at a time" in back.source
 
 
+def in_vectors_of(vector: int) -> Any:
+    @tw.kernel(W="N K", V="N K")
+    def moved(W, V):
+        held = tw.shared((32, 64), W.dtype)
+        tw.copy_async(W.tile((32, 64), (0, 0)), held, threads=64, vector=vector)
+        tw.async_commit()
+        tw.async_wait()
+        tw.barrier()
+        tw.copy(held, V.tile((32, 64), (0, 0)), threads=64)
+
+    return moved
+
+
+def test_accesses_of_16_bytes_have_32_elements() -> None:
+    w = tw.like("i4", 32, 64)
+    made = in_vectors_of(32).compile(W=w, V=w, target="cuda", arch="sm_90a")
+    assert "W_bytes -> held_bytes, 16 bytes at a time, in the background" in made.source
+
+
+@pytest.mark.parametrize("columns", [128, 96, 80])
+def test_a_ragged_edge_does_not_narrow_accesses(columns: int) -> None:
+    w, y = tw.like("i4", 45, columns), tw.like("f16", 45, columns)
+    assert "W_held, 8 bytes at a time" in widen.compile(W=w, Y=y, target="cuda", arch="sm_90a").source
+    assert "W_bytes, 4 bytes at a time" in narrow.compile(W=w, X=y, target="cuda", arch="sm_90a").source
+
+
+def test_sectors_are_counted_of_bytes() -> None:
+    def factor(kind: str, columns: int) -> float | None:
+        @tw.kernel(W="N K")
+        def rows(W):
+            held = tw.shared((32, columns), W.dtype)
+            tw.copy(W.tile((32, columns), (0, 0)), held, threads=(32, 4))
+
+        w = tw.like(kind, 64, columns)
+        made = rows.compile(W=w, target="cuda", arch="sm_90a")
+        return movements(made.kernel, "cuda", traced=rows.trace(W=w))[0].sectors
+
+    assert factor("i4", 64) == factor("u8", 32)
+
+
+@pytest.mark.parametrize(
+    ("vector", "message"),
+    [(4, "vector 4 of i4 is 2 bytes.*no vector"), (64, "vector 64 makes accesses of 32 bytes.*vector=32")],
+)
+def test_accesses_of_other_widths_are_refused(vector: int, message: str) -> None:
+    w = tw.like("i4", 32, 64)
+    with pytest.raises(tw.LegalityError, match=f"(?s){message}"):
+        in_vectors_of(vector).compile(W=w, V=w, target="cuda", arch="sm_90a")
+
+
 def test_one_thread_moves_whole_bytes() -> None:
     @tw.kernel(W="N K", Y="N K")
     def apart(W, Y):
@@ -284,6 +335,11 @@ def test_packing_asks_for_types_of_four_bits_and_whole_bytes() -> None:
         tw.packed(np.zeros((4, 4), np.uint8), tw.u8)
     with pytest.raises(tw.DTypeError, match=r"shape \(3,\) fills no bytes.*multiple of 2"):
         tw.pack([1, 2, 3], tw.i4)
+
+
+def test_a_base_tile_holds_16_bytes_of_each_thread() -> None:
+    for kind, elements in ((tw.i4, 32), (tw.u8, 16), (tw.f32, 4)):
+        assert tw.base_tile((32, 256), kind).size_values == elements
 
 
 def test_a_lowered_kernel_addresses_bytes_only() -> None:

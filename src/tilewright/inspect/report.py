@@ -13,6 +13,7 @@ from tilewright.ir.copies import is_by_threads, is_in_background
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Op
 from tilewright.ir.types import Value
+from tilewright.passes.packed import copy_bytes
 from tilewright.runtime.executable import Executable
 from tilewright.targets.cuda.banks import passes_per_access
 from tilewright.targets.listing import Access
@@ -104,7 +105,7 @@ def movements(
             if accesses is not None:
                 elems, words = accesses.get((op, op.location), FUSED)
             memory = op.target if op.source.is_fragment else op.source
-            size = None if elems is None else elems * memory.dtype.bytes
+            size = None if elems is None else memory.dtype.bytes_of(elems)
             line = str(op.location.frame) if op.location else ""
             names = (_place(op.source), _place(op.target))
             predicted: tuple[int, float | None] = (0, None)
@@ -120,9 +121,9 @@ def movements(
 
 def _factors(kernel: Kernel) -> dict[Location | None, float]:
     """Sectors of global memory for each that is needed, of the copies of a traced kernel by their lines."""
-    copies = [op for op in kernel.walk() if is_by_threads(op)]
-    known = {op.location: sector_factor(kernel, op) for op in copies}
-    return {location: factor for location, factor in known.items() if factor is not None}
+    moved = copy_bytes(kernel)  # where elements share bytes, these are what is moved
+    known = ((op.location, sector_factor(moved, op)) for op in moved.walk() if is_by_threads(op))
+    return {location: factor for location, factor in known if factor is not None}
 
 
 def _place(value: Value) -> str:

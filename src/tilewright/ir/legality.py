@@ -71,7 +71,7 @@ def verify_copy(op: Copy) -> Iterator[Violation]:
 def verify_async_copy(op: Copy) -> Iterator[Violation]:
     """As `verify_copy`; global to shared, equal dtypes, accesses as wide as a machine copies so."""
     yield from verify_copy(op)
-    size = (op.vector or 0) * op.source.dtype.bytes
+    size = op.source.dtype.bytes_of(op.vector or 0)
     if op.way != ("global", "shared"):
         yield op.violation("copy_async", "asynchronous copies go from global to shared memory", "copy")
     elif op.other != 0:
@@ -81,7 +81,7 @@ def verify_async_copy(op: Copy) -> Iterator[Violation]:
         text = f"cannot convert {op.source.dtype} to {op.target.dtype} in the background"
         yield op.violation("copy_async", text, "copy")
     elif op.vector and size not in (widths := REFERENCE.async_bytes):
-        least = max(min(widths) // op.source.dtype.bytes, 1)
+        least = max(8 * min(widths) // op.source.dtype.bits, 1)
         fits = widest_vector(op) >= least
         yield op.violation(
             "copy_async",
@@ -168,7 +168,7 @@ def _verify_vector(op: Copy, spread: Distribution, vector: int) -> Iterator[Viol
             nearest,
         )
         return
-    widest = max(value.dtype.bytes for value in (op.source, op.target)) * vector
+    widest = max(value.dtype.bytes_of(vector) for value in (op.source, op.target))
     if widest > LARGEST_ACCESS_BYTES:
         yield op.violation(
             "vector width",
@@ -184,7 +184,7 @@ def _verify_vector(op: Copy, spread: Distribution, vector: int) -> Iterator[Viol
 def _verify_access(op: Copy, value: Value, dim: int, vector: int, nearest: str) -> Iterator[Violation]:
     """Whether a tensor can be accessed in vectors along a dimension."""
     kind = value.tensor
-    size = vector * kind.dtype.bytes
+    size = kind.dtype.bytes_of(vector)
     if obstacle := kind.view.vector_obstacle(dim, vector):
         units = [d for d in range(kind.view.rank) if _step(kind.view, d) == 1]
         unknown = _unknown(value, dim, vector)
@@ -252,9 +252,9 @@ def widest_vector(op: Copy, spread: Distribution | None = None) -> int:
     dim, run = spread.vector()
     width = run & -run
     for value in (op.source, op.target):
-        limit = LARGEST_ACCESS_BYTES // value.dtype.bytes
+        limit = 8 * LARGEST_ACCESS_BYTES // value.dtype.bits
         if isinstance(value.type, TensorType):
-            limit = min(limit, max(value.type.align // value.dtype.bytes, 1))
+            limit = min(limit, max(8 * value.type.align // value.dtype.bits, 1))
             limit = value.type.view.vector_width(dim, min(width, limit))
         width = min(width, max(limit, 1))
     return width

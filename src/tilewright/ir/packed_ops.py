@@ -16,8 +16,8 @@ from tilewright.ir.op import Op
 from tilewright.ir.traits import ANYWHERE, NAMES, Traits
 from tilewright.ir.types import Type, Value
 from tilewright.symbolic.arithmetic import parts_of
-from tilewright.symbolic.expr import add, expand, floordiv, mul, product
-from tilewright.symbolic.nodes import Int, Mul
+from tilewright.symbolic.expr import add, all_of, expand, floordiv, less, mul, product
+from tilewright.symbolic.nodes import And, Cond, Int, Less, Mul
 from tilewright.symbolic.ranges import divisor
 from tilewright.threads.distribution import Distribution, Mode, merge
 from tilewright.views.view import View, coordinates
@@ -33,7 +33,28 @@ def view_in_bytes(view: View, dim: int, each: int) -> View:
     shape = tuple(floordiv(n, each) if d == dim else n for d, n in enumerate(view.shape))
     old = tuple(mul(i, each) if d == dim else i for d, i in enumerate(coordinates(shape)))
     made = view.map(shape, old)
-    return View(shape, divided(made.offset, each), floordiv(add(made.elems, each - 1), each), made.valid)
+    elems = floordiv(add(made.elems, each - 1), each)
+    return View(shape, divided(made.offset, each), elems, condition_in_bytes(made.valid, each))
+
+
+def condition_in_bytes(part: Cond, each: int) -> Cond:
+    """The same condition on numbers that are so many times smaller, where they are multiples.
+
+    Neighbours are seen to lie inside together if their coordinate has no factor: ``2*i < K`` hides that.
+
+    Example:
+        >>> from tilewright.symbolic.expr import less
+        >>> from tilewright.symbolic.nodes import Sym
+        >>> print(condition_in_bytes(less(Sym("i") * 2, Sym("K", 0, None, 4)), 2))
+        i < K // 2
+    """
+    match part:
+        case And():
+            return all_of(*(condition_in_bytes(piece, each) for piece in part.parts))
+        case Less() if not divisor(part.left) % each and not divisor(part.right) % each:
+            return less(divided(part.left, each), divided(part.right, each))
+        case _:
+            return part
 
 
 def divided(offset: Int, each: int) -> Int:

@@ -44,7 +44,7 @@ def spec_of(info: ArrayInfo, name: str = "array") -> TensorSpec:
         unit_dim=unit,
         extent_divisors=tuple(math.gcd(extent, _EXTENT_DIVISOR) for extent in info.shape),
         stride_divisors=tuple(
-            1 if dim == unit else math.gcd(0 if empty else stride, _STRIDE_DIVISOR)
+            1 if dim == unit else math.gcd(0 if empty else stride, _STRIDE_DIVISOR * info.dtype.per_byte)
             for dim, stride in enumerate(info.strides)
         ),
         align=math.gcd(0 if empty else info.pointer, _ALIGN_BYTES),
