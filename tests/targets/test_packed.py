@@ -337,6 +337,23 @@ def test_packing_asks_for_types_of_four_bits_and_whole_bytes() -> None:
         tw.pack([1, 2, 3], tw.i4)
 
 
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("swizzle", [128, tw.Swizzle(2, 4, 3), tw.Swizzle(3, 3, 3)], ids=str)
+def test_swizzled_rows_of_shared_memory(target: str, swizzle: int | tw.Swizzle) -> None:
+    @tw.kernel(W="N K", Y="N K")
+    def swizzled(W, Y):
+        n, _ = tw.block_index(tw.ceil_div(W.shape, (16, 256)))
+        held = tw.shared((16, 256), W.dtype, swizzle=swizzle)
+        tw.copy(W.tile((16, 256), (n, 0)), held, threads=64)
+        tw.barrier()
+        tw.copy(held, Y.tile((16, 256), (n, 0)), threads=128)
+
+    place, given = Placed(target), random_bytes((45, 202), 6)
+    y = place(np.full((45, 202), np.nan), tw.f32)
+    place.run(swizzled, tw.packed(place(given, tw.u8), tw.i4), y)
+    assert np.array_equal(place.read(y), tw.unpack(given, tw.i4).astype(np.float32))
+
+
 def test_a_base_tile_holds_16_bytes_of_each_thread() -> None:
     for kind, elements in ((tw.i4, 32), (tw.u8, 16), (tw.f32, 4)):
         assert tw.base_tile((32, 256), kind).size_values == elements

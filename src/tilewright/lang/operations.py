@@ -95,10 +95,11 @@ def shared(
         raise TraceError(f"layout of shape {view.shape} for a tensor of shape {extents}", here())
     kind, align = element_type(element), 128
     count = constant("elems", view.elems if elems is None else elems)  # type: ignore[arg-type]
-    if count * kind.bytes > SHARED_BYTES:
+    if kind.bytes_of(count) > SHARED_BYTES:
         raise TraceError(
             f"shared memory of {count} elements of {kind}; at most {SHARED_BYTES} bytes are possible, which "
-            f"is far more than any target has; nearest legal choice: {SHARED_BYTES // kind.bytes} elements",
+            f"is far more than any target has; nearest legal choice: {8 * SHARED_BYTES // kind.bits} "
+            "elements",
             here(),
         )
     if isinstance(view.elems, int) and count > view.elems:
@@ -113,7 +114,7 @@ def shared(
 
 def _swizzled(view: View, swizzle: int, kind: DType) -> View:
     """The view under the hardware's swizzle of 128-byte rows."""
-    columns = 128 // kind.bytes
+    columns = 8 * 128 // kind.bits
     if swizzle != 128 or view.shape[-1:] != (columns,):
         raise TraceError(
             f"swizzle={swizzle} of rows of {view.shape[-1]} {kind}; nearest legal choice: swizzle=128 "
@@ -121,7 +122,7 @@ def _swizzled(view: View, swizzle: int, kind: DType) -> View:
             here(),
         )
     with located():
-        return Swizzle(3, (16 // kind.bytes).bit_length() - 1, 3).apply(view)
+        return Swizzle(3, (8 * 16 // kind.bits).bit_length() - 1, 3).apply(view)
 
 
 @verb
