@@ -41,35 +41,6 @@ MADE_BY_OTHERS = {
 }
 """Classes whose constructors no user calls: functions make them, as tracing makes those of `tw.ir`."""
 
-OPEN: set[str] = {
-    "accumulator",
-    "async_commit",
-    "async_wait",
-    "barrier",
-    "batch_index",
-    "block_index",
-    "causal_mask",
-    "copy_async",
-    "fill",
-    "fragment",
-    "kernel",
-    "let",
-    "mma",
-    "operand_a",
-    "operand_b",
-    "otherwise",
-    "range",
-    "redistribute",
-    "reduce_max",
-    "reduce_min",
-    "role_barrier",
-    "shared",
-    "unroll",
-    "var",
-    "warp_barrier",
-}
-"""Names of `tw` itself that have no example yet."""
-
 OPEN_IN_NAMESPACES: set[str] = {
     "hopper.arrive",
     "hopper.bulk_commit",
@@ -122,7 +93,7 @@ def methods(kind: type) -> Iterator[str]:
 
 NAMES = [space + name for space, module in SPACES.items() for name in called_by_users(module)]
 METHODS = [f"{kind.__name__}.{name}" for kind in (tw.Tensor, tw.Fragment) for name in methods(kind)]
-LISTED = OPEN | OPEN_IN_NAMESPACES | OPEN_METHODS
+LISTED = OPEN_IN_NAMESPACES | OPEN_METHODS
 
 
 @pytest.mark.parametrize("name", [*NAMES, *METHODS])

@@ -46,6 +46,19 @@ def range(  # noqa: A001
         span: as in Python; the step is a positive integer.
         unroll: copy the body for every iteration.
         provenance: what the loop implements; ``"mainloop"`` for the K loop of a GEMM.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N", Y="N")
+        ... def column_sums(X, Y):
+        ...     total = tw.fragment(tw.blocked((1, 32), (1, 32)), tw.f32, 0)
+        ...     for row in tw.range(X.shape[0]):
+        ...         total += tw.load(X.tile((1, 32), (row, 0)), total)
+        ...     tw.copy(total, Y.unmerge(0, (1, Y.shape[0])).tile((1, 32), (0, 0)))
+        >>> x, y = np.ones((5, 3), np.float32), np.empty(3, np.float32)
+        >>> column_sums(x, y, target="reference").target, y.tolist()
+        ('reference', [5.0, 5.0, 5.0])
     """
     if not 1 <= len(span) <= 3:
         raise TraceError(f"tw.range takes 1 to 3 integers, not {len(span)}", here())
@@ -155,7 +168,23 @@ def when(condition: Condition | bool) -> AbstractContextManager[None]:
 
 @verb
 def otherwise() -> AbstractContextManager[None]:
-    """``with tw.otherwise():`` right after a `when` block records its other branch; see `when`."""
+    """``with tw.otherwise():`` right after a `when` block records its other branch; see `when`.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def long_or_short(X):
+        ...     x = tw.fragment(tw.blocked((32,), (32,)), tw.f32, 0)
+        ...     with tw.when(X.shape[0] > 2):
+        ...         tw.fill(x, 1.0)
+        ...     with tw.otherwise():
+        ...         tw.fill(x, -1.0)
+        ...     tw.copy(x, X.tile((32,), (0,)))
+        >>> x = np.zeros(2, np.float32)
+        >>> long_or_short(x, target="reference").target, x.tolist()
+        ('reference', [-1.0, -1.0])
+    """
     last = current().builder.take_last()
     if not isinstance(last, If) or last.otherwise.ops:
         raise TraceError("tw.otherwise() must follow directly on a `with tw.when(...)` block", here())
@@ -197,7 +226,22 @@ class Region(AbstractContextManager[Any]):
 
 @inline(stop=UNROLLED)
 def unroll(stop: int) -> builtins.range:
-    """A Python loop over a static count: the body is traced once per iteration."""
+    """A Python loop over a static count: the body is traced once per iteration.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def to_the_eighth(X):
+        ...     part = X.tile((32,), (0,)).partition((32,))
+        ...     x = tw.load(part)
+        ...     for _ in tw.unroll(3):
+        ...         x = x * x
+        ...     tw.copy(x, part)
+        >>> x = np.float32([1, 2, -2])
+        >>> to_the_eighth(x, target="reference").target, x.tolist()
+        ('reference', [1.0, 256.0, 256.0])
+    """
     count = unwrap(stop)
     if not isinstance(count, int):
         raise TraceError(f"tw.unroll needs a static count, not {count}; use tw.range", here())
@@ -209,6 +253,18 @@ def let(value: Index) -> Index:
     """The same integer under a name: computed once, and called so in generated text.
 
     The name is that of the variable it is assigned to.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def back_to_front(X):
+        ...     blocks = tw.ceil_div(X.shape[0], 32)
+        ...     block = tw.block_index(blocks)
+        ...     last_first = tw.let(blocks - 1 - block)
+        ...     x = tw.fragment(tw.blocked((32,), (32,)), tw.f32, fill=0)
+        ...     tw.copy(x + block, X.tile((32,), (last_first,)))
+        >>> "last_first = " in tw.ir.print_kernel(back_to_front.trace(tw.like("f32", 64)))
+        True
     """
     tracer, known = current(), unwrap(value)
     if isinstance(known, int):
@@ -257,5 +313,21 @@ class MutableIndex:
 
 @verb
 def var(initial: Index = 0) -> MutableIndex:
-    """A mutable integer of 64 bits that loops and branches carry: ``x = tw.var(0); x.set(x.get() + 1)``."""
+    """A mutable integer of 64 bits that loops and branches carry: ``x = tw.var(0); x.set(x.get() + 1)``.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def doublings(X):
+        ...     power, steps = tw.var(1), tw.var()
+        ...     for _ in tw.range(X.shape[0]):
+        ...         power.set(2 * power.get())
+        ...         steps.set(steps.get() + 1)
+        ...     x = tw.fragment(tw.blocked((32,), (32,)), tw.f32, 0)
+        ...     tw.copy(x + power.get() + steps.get(), X.tile((32,), (0,)))
+        >>> x = np.zeros(5, np.float32)
+        >>> doublings(x, target="reference").target, float(x[0])
+        ('reference', 37.0)
+    """
     return MutableIndex(current().define(Variable, "variable", initial=unwrap(initial)))

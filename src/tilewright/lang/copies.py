@@ -95,6 +95,21 @@ def copy_async(
     """Start copying from global to shared memory; complete after `async_wait`, for others after a barrier.
 
     As `copy`; what lies outside of the source's array reads as 0, and any ``other`` is refused.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", Y="N")
+        ... def through_shared(X, Y):
+        ...     held = tw.shared((128,), tw.f32)
+        ...     tw.copy_async(X.tile((128,), (0,)), held, threads=32)
+        ...     tw.async_commit()
+        ...     tw.async_wait()
+        ...     tw.barrier()
+        ...     tw.copy(held, Y.tile((128,), (0,)), threads=32)
+        >>> x, y = np.arange(128, dtype=np.float32), np.empty(128, np.float32)
+        >>> through_shared(x, y, target="reference").target, bool((x == y).all())
+        ('reference', True)
     """
     how = threads, vector, vector_dim, access_order
     _copy(source, target, how, other, engine="async", completion="group")
@@ -128,13 +143,53 @@ def _copy(
 
 @verb
 def async_commit() -> None:
-    """Close the group of asynchronous copies issued since the last commit."""
+    """Close the group of asynchronous copies issued since the last commit.
+
+    Example:
+        What was issued before it is one group, which `async_wait` counts:
+
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M", Y="N")
+        ... def one_group(X, Y):
+        ...     held = tw.shared((2, 32), tw.f32)
+        ...     for half in tw.unroll(2):
+        ...         tw.copy_async(X.tile((32,), (half,)), held[half], threads=32)
+        ...     tw.async_commit()
+        ...     tw.async_wait(0)
+        ...     tw.barrier()
+        ...     first, second = (tw.load(held[half].partition((32,))) for half in (0, 1))
+        ...     tw.copy(first + second, Y.tile((32,), (0,)))
+        >>> y = np.empty(32, np.float32)
+        >>> one_group(np.ones(64, np.float32), y, target="reference").target, float(y[31])
+        ('reference', 2.0)
+    """
     current().emit(AsyncCommit)
 
 
 @verb
 def async_wait(pending: int = 0) -> None:
-    """Wait until at most ``pending`` committed groups are unfinished."""
+    """Wait until at most ``pending`` committed groups are unfinished.
+
+    Example:
+        The first of two groups is used while the second is still on its way:
+
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def negate(X):
+        ...     held = tw.shared((2, 32), tw.f32)
+        ...     for half in tw.unroll(2):
+        ...         tw.copy_async(X.tile((32,), (half,)), held[half], threads=32)
+        ...         tw.async_commit()
+        ...     for half in tw.unroll(2):
+        ...         tw.async_wait(1 - half)
+        ...         tw.barrier()
+        ...         tw.copy(-tw.load(held[half].partition((32,))), X.tile((32,), (half,)))
+        >>> x = np.ones(64, np.float32)
+        >>> negate(x, target="reference").target, float(x.sum())
+        ('reference', -64.0)
+    """
     count = constant("the number of pending groups", pending)
     if count < 0:
         raise TraceError(f"async_wait({count}): the number of pending groups is not negative", here())

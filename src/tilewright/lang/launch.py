@@ -33,13 +33,38 @@ def block_index(extents: Index | Sequence[Index]) -> Any:
 
     Returns:
         One index, or a tuple of as many as there are extents.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N")
+        ... def tiles(X):
+        ...     m, n = tw.block_index((tw.ceil_div(X.shape[0], 2), tw.ceil_div(X.shape[1], 4)))
+        ...     x = tw.fragment(tw.blocked((2, 4), (2, 4)), tw.f32, 0)
+        ...     tw.copy(x + 10 * m + n, X.tile((2, 4), (m, n)))
+        >>> x = np.zeros((4, 6), np.float32)
+        >>> tiles(x, target="reference").target, x[::2].astype(int).tolist()
+        ('reference', [[0, 0, 0, 0, 1, 1], [10, 10, 10, 10, 11, 11]])
     """
     return _grid(extents, ("block_m", "block_n", "block_k"), "block")
 
 
 @verb
 def batch_index(extent: Index) -> Scalar:
-    """The block's index along the batch axis of the grid; declares that axis."""
+    """The block's index along the batch axis of the grid; declares that axis.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="B N")
+        ... def number(X):
+        ...     batch = tw.batch_index(X.shape[0])
+        ...     x = tw.fragment(tw.blocked((1, 32), (1, 32)), tw.f32, 0)
+        ...     tw.copy(x + batch, X.tile((1, 32), (batch, 0)))
+        >>> x = np.zeros((3, 2), np.float32)
+        >>> number(x, target="reference").target, x.tolist()
+        ('reference', [[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]])
+    """
     made: Scalar = _grid(extent, ("batch",), "batch")
     return made
 

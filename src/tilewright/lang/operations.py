@@ -86,6 +86,19 @@ def shared(
         swizzle: 128 for rows of 128 bytes whose 16-byte chunks are exchanged as bulk copies and asynchronous
             MMA take them; the last dimension is one such row.  Or a `Swizzle` of the layout's offsets.
         name: what it is called in generated text; default: the variable that it is assigned to.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N", Y="N M")
+        ... def transpose(X, Y):
+        ...     held = tw.shared((8, 32), tw.f32, layout=tw.Layout((8, 32), (33, 1)))
+        ...     tw.copy(X.tile((8, 32), (0, 0)), held, threads=32)
+        ...     tw.barrier()
+        ...     tw.copy(held.permute(1, 0), Y.tile((32, 8), (0, 0)), threads=32)
+        >>> x, y = np.random.default_rng(0).random((5, 9), np.float32), np.empty((9, 5), np.float32)
+        >>> transpose(x, y, target="reference").target, bool((y == x.T).all())
+        ('reference', True)
     """
     extents = static("extents of shared memory", shape)
     view = View.of(layout) if isinstance(layout, Layout) else layout
@@ -139,6 +152,17 @@ def fragment(
         element: element type; default: that of ``like``.
         fill: what every element is at first; default: not initialised.
         name: what it is called in generated text; default: the variable that it is assigned to.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N")
+        ... def ones(X):
+        ...     x = tw.fragment(tw.blocked((4, 8), (4, 8)), tw.f32, fill=1)
+        ...     tw.copy(x, X.tile((4, 8), (0, 0)))
+        >>> x = np.zeros((2, 3), np.float32)
+        >>> ones(x, target="reference").target, x.tolist()
+        ('reference', [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
     """
     spread = like if isinstance(like, Distribution) else _distribution_of(like)
     if element is None and isinstance(like, Distribution):
@@ -163,7 +187,20 @@ def _distribution_of(like: Fragment | Tensor) -> Distribution:
 
 @verb
 def accumulator(mma: TiledMma, fill: float | int | None = 0, name: str | None = None) -> Fragment:
-    """The accumulator of a tiled MMA, filled with ``fill``, and called ``name`` in generated text."""
+    """The accumulator of a tiled MMA, filled with ``fill``, and called ``name`` in generated text.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> mma = tw.TiledMma(tw.atoms.MMA_F16)
+        >>> @tw.kernel(D="M N")
+        ... def bias(D):
+        ...     acc = tw.accumulator(mma, fill=0.5)
+        ...     tw.copy(acc, D.tile(acc.shape, (0, 0)))
+        >>> d = np.zeros((16, 8), np.float32)
+        >>> bias(d, target="reference").target, float(d.sum())
+        ('reference', 64.0)
+    """
     value = current().define(
         FragmentOp, "acc", name, dtype=mma.atom.c_dtype, distribution=mma.c(), fill=_fill(fill)
     )
@@ -225,7 +262,20 @@ def load(
 
 @verb
 def fill(target: Fragment, value: float | int | Number) -> None:
-    """Set every element of a fragment."""
+    """Set every element of a fragment.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", value=tw.f32)
+        ... def set_to(X, value):
+        ...     x = tw.fragment(tw.blocked((32,), (32,)), tw.f32)
+        ...     tw.fill(x, value)
+        ...     tw.copy(x, X.tile((32,), (0,)))
+        >>> x = np.zeros(3, np.float32)
+        >>> set_to(x, 2.5, target="reference").target, x.tolist()
+        ('reference', [2.5, 2.5, 2.5])
+    """
     current().emit(
         Fill, target=target.value, value=value.value if isinstance(value, Number) else number(value)
     )
@@ -244,6 +294,21 @@ def mma(a: Tensor | Fragment, b: Tensor | Fragment, acc: Fragment, tiled: TiledM
         b: (N, K), likewise for operand B.
         acc: from `accumulator`.
         tiled: the tiled MMA, if ``acc`` does not come from `accumulator`.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> mma = tw.TiledMma(tw.atoms.MMA_F16)
+        >>> @tw.kernel(A="M K", B="N K", D="M N")
+        ... def product(A, B, D):
+        ...     acc = tw.accumulator(mma)
+        ...     a = tw.load(A.tile((16, 16), (0, 0)), tw.operand_a(mma, 16))
+        ...     b = tw.load(B.tile((8, 16), (0, 0)), tw.operand_b(mma, 16))
+        ...     tw.mma(a, b, acc)
+        ...     tw.copy(acc, D.tile((16, 8), (0, 0)))
+        >>> a, b, d = np.ones((16, 5), np.float16), np.ones((8, 5), np.float16), np.empty((16, 8), np.float32)
+        >>> product(a, b, d, target="reference").target, float(d[15, 7])
+        ('reference', 5.0)
     """
     chosen = tiled or acc.mma
     if chosen is None:
@@ -255,14 +320,28 @@ def mma(a: Tensor | Fragment, b: Tensor | Fragment, acc: Fragment, tiled: TiledM
 
 @inline
 def operand_a(mma: TiledMma, k: int) -> Distribution:
-    """The distribution of an A tile of shape (M, k) that `mma` takes from registers."""
+    """The distribution of an A tile of shape (M, k) that `mma` takes from registers.
+
+    Example:
+        >>> import tilewright as tw
+        >>> mma = tw.TiledMma(tw.atoms.MMA_F16, warps=(2, 1))
+        >>> tw.operand_a(mma, 16).shape, tw.operand_a(mma, 16).size_threads
+        ((32, 16), 64)
+    """
     with located():
         return mma.a(k)
 
 
 @inline
 def operand_b(mma: TiledMma, k: int) -> Distribution:
-    """The distribution of a B tile of shape (N, k) that `mma` takes from registers."""
+    """The distribution of a B tile of shape (N, k) that `mma` takes from registers.
+
+    Example:
+        >>> import tilewright as tw
+        >>> mma = tw.TiledMma(tw.atoms.MMA_F16, warps=(2, 1))
+        >>> tw.operand_b(mma, 16).shape, tw.operand_b(mma, 16).size_threads
+        ((8, 16), 64)
+    """
     with located():
         return mma.b(k)
 
@@ -272,11 +351,44 @@ def operand_b(mma: TiledMma, k: int) -> Distribution:
 
 @verb
 def barrier() -> None:
-    """All threads of the block wait for each other; orders their accesses to memory."""
+    """All threads of the block wait for each other; orders their accesses to memory.
+
+    Example:
+        Each thread reads what another one wrote, of another warp:
+
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def exchange(X):
+        ...     held = tw.shared((64,), tw.f32)
+        ...     tw.copy(X.tile((64,), (0,)), held, threads=64)
+        ...     tw.barrier()
+        ...     for half in tw.unroll(2):
+        ...         tw.copy(held.tile((32,), (1 - half,)), X.tile((32,), (half,)), threads=32)
+        >>> x = np.arange(64, dtype=np.float32)
+        >>> exchange(x, target="reference").target, x[[0, 63]].tolist()
+        ('reference', [32.0, 31.0])
+    """
     current().emit(Barrier)
 
 
 @verb
 def warp_barrier() -> None:
-    """The lanes of each warp wait for each other; orders their accesses to memory.  See `barrier`."""
+    """The lanes of each warp wait for each other; orders their accesses to memory.  See `barrier`.
+
+    Example:
+        The lanes of one warp read what others of them wrote:
+
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N")
+        ... def transpose(X):
+        ...     held = tw.shared((8, 4), tw.f32)
+        ...     tw.copy(X.tile((8, 4), (0, 0)), held, threads=32)
+        ...     tw.warp_barrier()
+        ...     tw.copy(held.permute(1, 0), X.tile((4, 8), (0, 0)), threads=32)
+        >>> x = np.arange(16, dtype=np.float32).reshape(4, 4)
+        >>> transpose(x, target="reference").target, x[0].tolist()
+        ('reference', [0.0, 4.0, 8.0, 12.0])
+    """
     current().emit(WarpBarrier)

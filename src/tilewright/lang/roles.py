@@ -102,6 +102,21 @@ def role_barrier(number: Index, threads: int) -> None:
     """The ``threads`` threads that name barrier ``number`` (1 to 15) wait for each other.
 
     The groups of a role name a number each: ``tw.role_barrier(1 + g, threads=128)``.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N")
+        ... def exchange_halves(X):
+        ...     held = tw.shared((2, 64), tw.f32)
+        ...     with tw.role(warps=2, groups=2) as g:
+        ...         tw.copy(X.tile((1, 64), (g, 0)), held.tile((1, 64), (g, 0)), threads=64)
+        ...         tw.role_barrier(1 + g, threads=64)
+        ...         for half in tw.unroll(2):
+        ...             tw.copy(held.tile((1, 32), (g, 1 - half)), X.tile((1, 32), (g, half)), threads=32)
+        >>> x = np.arange(128, dtype=np.float32).reshape(2, 64)
+        >>> exchange_halves(x, target="reference").target, x[:, ::32].tolist()
+        ('reference', [[32.0, 0.0], [96.0, 64.0]])
     """
     meet(unwrap(number), constant("threads", threads))
 

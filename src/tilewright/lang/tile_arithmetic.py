@@ -91,7 +91,19 @@ def reduce_max(
     scratch: Tensor | None = None,
     barrier: Index | None = None,
 ) -> Fragment:
-    """``y[i, 0] = max_j x[i, j]`` for ``dim=1``; NaN if there is one among them.  See `reduce_sum`."""
+    """``y[i, 0] = max_j x[i, j]`` for ``dim=1``; NaN if there is one among them.  See `reduce_sum`.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N", Y="M ONE")
+        ... def greatest(X, Y):
+        ...     x = tw.load(X.tile((2, 32), (0, 0)).partition((2, 16)), other=-float("inf"))
+        ...     tw.copy(tw.reduce_max(x, dim=1), Y.tile((2, 1), (0, 0)))
+        >>> y = np.empty((2, 1), np.float32)
+        >>> greatest(np.float32([[1, 3, 2], [-5, -7, -6]]), y, target="reference").target, y.tolist()
+        ('reference', [[3.0], [-5.0]])
+    """
     return _reduce("max", x, dim, block, per_thread, scratch, barrier)
 
 
@@ -105,7 +117,19 @@ def reduce_min(
     scratch: Tensor | None = None,
     barrier: Index | None = None,
 ) -> Fragment:
-    """``y[i, 0] = min_j x[i, j]`` for ``dim=1``; NaN if there is one among them.  See `reduce_sum`."""
+    """``y[i, 0] = min_j x[i, j]`` for ``dim=1``; NaN if there is one among them.  See `reduce_sum`.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N", Y="M ONE")
+        ... def least(X, Y):
+        ...     x = tw.load(X.tile((2, 32), (0, 0)).partition((2, 16)), other=float("inf"))
+        ...     tw.copy(tw.reduce_min(x, dim=1), Y.tile((2, 1), (0, 0)))
+        >>> y = np.empty((2, 1), np.float32)
+        >>> least(np.float32([[1, 3, 2], [-5, -7, -6]]), y, target="reference").target, y.tolist()
+        ('reference', [[1.0], [-7.0]])
+    """
     return _reduce("min", x, dim, block, per_thread, scratch, barrier)
 
 
@@ -213,6 +237,19 @@ def redistribute(
         scratch: shared memory of the tile's shape and dtype, through which elements pass between threads; all
             threads of the block then meet at two barriers.  Default: no element may leave its thread.
         barrier: inside a role, the number of the barrier at which its threads meet, as in `reduce_sum`.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> by_rows, by_columns = tw.blocked((4, 32), (1, 32)), tw.blocked((4, 32), (4, 8))
+        >>> @tw.kernel(X="M N", Y="M N")
+        ... def other_threads(X, Y):
+        ...     x = tw.load(X.tile((4, 32), (0, 0)), by_rows)
+        ...     y = tw.redistribute(x, by_columns, scratch=tw.shared((4, 32), tw.f32))
+        ...     tw.copy(y, Y.tile((4, 32), (0, 0)))
+        >>> x, y = np.random.default_rng(0).random((4, 32), np.float32), np.empty((4, 32), np.float32)
+        >>> other_threads(x, y, target="reference").target, bool((x == y).all())
+        ('reference', True)
     """
     wanted = like if isinstance(like, Distribution) else like.distribution
     tracer = current()
@@ -268,6 +305,17 @@ def causal_mask(scores: Fragment, row: Index, column: Index) -> Fragment:
         row: the last key that the tile's first query sees; its own position, if positions are aligned.  Any
             integer of 32 bits: the largest lets every query see every key.
         column: the position of the tile's first key; likewise.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(S="M N")
+        ... def masked(S):
+        ...     scores = tw.load(S.tile((4, 8), (0, 0)).partition((4, 8)))
+        ...     tw.copy(tw.exp(tw.causal_mask(scores, 0, 0)), S.tile((4, 8), (0, 0)))
+        >>> s = np.zeros((3, 3), np.float32)
+        >>> masked(s, target="reference").target, s.tolist()
+        ('reference', [[1.0, 0.0, 0.0], [1.0, 1.0, 0.0], [1.0, 1.0, 1.0]])
     """
     rows, columns = scores.shape
     ahead = _difference(row, column, -rows, columns)

@@ -375,6 +375,17 @@ def kernel(function: Callable[..., None] | None = None, /, **declared: Any) -> A
 
     Returns:
         A `Kernel`, or a decorator when called with declarations alone.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", factor=tw.f32)
+        ... def scale(X, factor, *, tile):
+        ...     part = X.tile((tile,), (tw.block_index(tw.ceil_div(X.shape[0], tile)),)).partition((32,))
+        ...     tw.copy(tw.load(part) * factor, part)
+        >>> x = np.float32([1, 2, 3])
+        >>> scale(x, 0.5, tile=64, target="reference").target, x.tolist()
+        ('reference', [0.5, 1.0, 1.5])
     """
     if function is not None:
         return Kernel(Program(function, declared))
