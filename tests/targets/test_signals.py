@@ -115,6 +115,21 @@ def test_a_wait_for_less_than_0_is_none(target) -> None:
 
 
 @tw.kernel(X="N")
+def fewer_counters(X, *, less):
+    """So many counters fewer than X has elements, of which none is used."""
+    tw.counter(X.shape[0] - less)
+    part = X.tile((32,), (0,)).partition((32,))
+    tw.copy(tw.load(part) + 1, part)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_fewer_than_0_counters_are_none(target) -> None:
+    x = np.zeros(32, np.float32)
+    assert fewer_counters.bind(less=40)(x, target=target).target == target
+    assert (x == 1).all()
+
+
+@tw.kernel(X="N")
 def refused(X, *, wrong):
     counts, floats = tw.counter((4, 2)), tw.workspace(4, tw.f32)
     if wrong == "rank":
@@ -129,6 +144,8 @@ def refused(X, *, wrong):
         tw.signal(counts[0, 0], of=0)
     elif wrong == "by ones":
         tw.signal(counts[0, 0], 2, of=4)
+    elif wrong == "extent":
+        tw.counter(-1)
     elif wrong == "barrier":
         tw.ticket(counts[0, 0], barrier=1)
 
@@ -142,6 +159,7 @@ def refused(X, *, wrong):
         ("value", "a signal of 0 counts nothing up"),
         ("of", "of=0: a counter wraps round after one signal or more"),
         ("by ones", "value=2 with of=4: a counter wraps round by ones"),
+        ("extent", "an extent of a workspace is -1; nearest legal choice: 0"),
         ("barrier", "barrier=1.* outside of a role"),
     ],
 )

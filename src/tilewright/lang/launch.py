@@ -172,6 +172,8 @@ def launcher_memory(
     extents = tuple(_at_launch("an extent of a workspace", extent) for extent in as_tuple(shape))
     count: Int = 1
     for extent in extents:
+        if bounds(extent)[1] < 0:
+            raise TraceError(f"an extent of a workspace is {extent}; nearest legal choice: 0", here())
         count = mul(count, extent)
     view = View(extents, View.strided(extents, packed(extents)).offset, count)
     value = Value(tracer.names(("workspace",))[0], TensorType(Memory.GLOBAL, element, view))

@@ -197,7 +197,7 @@ def _bind_buffers(
     }
     share_histories(buffers.values(), {value for value in buffers if value.name in written})
     for space in kernel.workspaces:
-        elems = int(evaluate(space.elems, env))
+        elems = max(0, int(evaluate(space.elems, env)))
         buffers[space.value] = workspace_buffer(space.value, elems, space.zeroed or space.resets, check)
     return buffers
 
