@@ -121,6 +121,32 @@ def test_blocks_that_wait_for_higher_numbers_must_be_resident_at_once() -> None:
     assert report.findings == ()
 
 
+@tw.kernel(X="N", Y="M N")
+def stored_by_tma(X, Y):
+    """Block 0 stores a tile by TMA and signals; block 1 reads it after that."""
+    block, ready = tw.block_index(2), tw.counter(1)
+    tile, spread = tw.shared((8, 64), Y.dtype, swizzle=128), tw.blocked((8, 64), (4, 8))
+    with tw.when(block == 0):
+        tw.copy(tw.load(X.tile((64,), (0,)).broadcast(0, 8), spread), tile)
+        tw.hopper.fence_async("shared")
+        tw.barrier()
+        tw.hopper.tma_store(tile, Y.tile((8, 64), (0, 0)))
+        tw.hopper.bulk_commit()
+        tw.hopper.bulk_wait(0)
+        tw.signal(ready[0])
+    with tw.otherwise():
+        tw.await_(ready[0], 1)
+        tw.copy(tw.load(Y.tile((8, 64), (0, 0)), spread), Y.tile((8, 64), (1, 0)))
+        tw.reset(ready[0])
+
+
+def test_no_signal_tells_that_a_bulk_store_has_arrived() -> None:
+    (found,) = checked(stored_by_tma, np.ones(64, np.float16), np.zeros((16, 64), np.float16)).findings
+    assert found.kind is Kind.IN_FLIGHT
+    assert "no wait in a kernel covers the writes" in found.reason
+    assert "tw.signal" not in found.reason
+
+
 @tw.kernel(X="N")
 def counts_down(X, *, way):
     """What a signal adds, or after how many the counter wraps round, is known at the launch only."""

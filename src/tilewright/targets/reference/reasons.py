@@ -39,6 +39,9 @@ def explain(
     """
     fenced = agent.issuer is None or _unordered(events, agent, lanes, event)
     if events.is_foreign(np.array([event]), agent).any() and fenced:
+        if events.are_together and former.in_background and former.proxy is Proxy.ASYNC and not former.shown:
+            # No signal could tell of it, whoever waits for it.
+            return _after_bulk(events, kind, agent, former, event)
         return kind, NO_SIGNAL if events.are_together else NO_ORDER
     if former.in_background and former.proxy is Proxy.GENERIC:
         return _after_copy(events, kind, agent, former, event)
