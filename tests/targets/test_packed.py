@@ -251,6 +251,16 @@ def test_elements_of_a_byte_are_not_kept_in_registers() -> None:
         kept(tw.packed(np.zeros((8, 32), np.uint8), tw.i4), np.zeros((8, 64), np.float32))
 
 
+def test_vectors_across_the_bytes_are_told_the_dimension_along_them() -> None:
+    @tw.kernel(X="N K")
+    def across(X):
+        held = tw.shared((32, 64), tw.i4, layout=tw.Layout((32, 64)))
+        tw.copy(X.tile((32, 64), (0, 0)), held, threads=64)
+
+    with pytest.raises(tw.LegalityError, match=r"(?s)do not share a byte.*choice: vector_dim=0"):
+        across(np.zeros((32, 64), np.float32), target="reference")
+
+
 def test_slices_that_begin_within_a_byte_are_refused() -> None:
     @tw.kernel(W="N K", Y="N L")
     def sliced(W, Y):

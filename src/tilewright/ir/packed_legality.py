@@ -77,8 +77,10 @@ def _verify_copy(op: Copy) -> Iterator[Violation]:
     for side in sides:
         if obstacle := side.tensor.view.vector_obstacle(dim, each):
             apart = f"{each} neighbours of {kind} along dimension {dim} of {side} do not share a byte"
-            yield op.violation(
-                "packed",
-                f"{apart}: {obstacle}",
-                "tiles and slices that begin and end at whole bytes, along the contiguous dimension",
-            )
+            view = side.tensor.view
+            others = (d for d in range(view.rank) if d != dim and not view.vector_obstacle(d, each))
+            along = next(others, None)
+            nearest = "tiles and slices that begin and end at whole bytes, along the contiguous dimension"
+            if along is not None:
+                nearest = f"vector_dim={along}, along which they do"
+            yield op.violation("packed", f"{apart}: {obstacle}", nearest)
