@@ -53,6 +53,7 @@ SECTIONS = {
         "lang.roles",
         "lang.transaction_barriers",
         "lang.asynchrony",
+        "lang.async_mma",
         "lang.clusters",
     ),
     "Tensors, copies and products": ("lang",),

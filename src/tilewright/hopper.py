@@ -1,14 +1,11 @@
 """Verbs that NVIDIA's GPUs execute from Hopper on: transaction barriers, bulk copies, `wgmma`, clusters."""
 
+from tilewright.lang.async_mma import mma_async, mma_commit, mma_fence, mma_wait
 from tilewright.lang.asynchrony import (
     bulk_commit,
     bulk_wait,
     fence_async,
     launch_dependents,
-    mma_async,
-    mma_commit,
-    mma_fence,
-    mma_wait,
     prior_grid_wait,
     tma_load,
     tma_store,

@@ -42,20 +42,6 @@ MADE_BY_OTHERS = {
 """Classes whose constructors no user calls: functions make them, as tracing makes those of `tw.ir`."""
 
 OPEN_IN_NAMESPACES: set[str] = {
-    "hopper.arrive",
-    "hopper.bulk_commit",
-    "hopper.bulk_wait",
-    "hopper.cluster_barrier",
-    "hopper.cluster_wait",
-    "hopper.launch_dependents",
-    "hopper.mbarrier",
-    "hopper.mma_async",
-    "hopper.mma_commit",
-    "hopper.mma_fence",
-    "hopper.mma_wait",
-    "hopper.tma_load",
-    "hopper.tma_store",
-    "hopper.wait",
     "ir.parse_kernel",
     "ir.violations",
     "draw.draw_timeline",

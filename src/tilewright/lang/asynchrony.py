@@ -1,4 +1,4 @@
-"""What runs in the background: bulk tensor copies, asynchronous MMA, the grid before and the next."""
+"""What runs in the background: bulk tensor copies, the grid before and the next."""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from collections.abc import Sequence
 from tilewright.errors import TraceError
 from tilewright.ir import async_ops as ops
 from tilewright.ir.copies import Copy
-from tilewright.ir.mma import TiledMma
 from tilewright.lang.clusters import shared_axes
 from tilewright.lang.constants import constant
 from tilewright.lang.source import here
-from tilewright.lang.tensors import Fragment, Tensor
+from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current
 from tilewright.lang.transaction_barriers import BarrierStage
 from tilewright.lang.verbs import verb
@@ -37,6 +36,24 @@ def tma_load(
         barrier: one stage of `mbarrier`.
         multicast: axes of the cluster; all blocks that differ from this one only along them get the box too,
             at the same place of their shared memory, and its bytes count at their own barriers.
+
+    Example:
+        What lies outside of ``X`` is 0 in shared memory; only the rows of ``Y`` that there are, are written:
+
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N", Y="R N")
+        ... def load(X, Y):
+        ...     held = tw.shared((4, 64), X.dtype, swizzle=128)
+        ...     full = tw.hopper.mbarrier(1, arrivals=1)
+        ...     tw.barrier()
+        ...     tw.hopper.arrive(full[0], expect_bytes=4 * 128)
+        ...     tw.hopper.tma_load(X.tile((4, 64), (0, 0)), held, full[0])
+        ...     tw.hopper.wait(full[0], 0)
+        ...     tw.copy(held, Y.tile((4, 64), (0, 0)), threads=32)
+        >>> x, y = np.ones((2, 8), np.float16), np.full((3, 8), 9, np.float16)
+        >>> load(x, y, target="reference").target, y.sum(1).tolist()
+        ('reference', [8.0, 8.0, 0.0])
     """
     current().emit(
         Copy,
@@ -60,6 +77,25 @@ def tma_store(source: Tensor, target: Tensor, *, reduction: str | None = None) -
             16 bytes: hardware stores units of 16 bytes, and would overwrite what follows other rows.
         reduction: ``"add"`` (f32, f16, bf16, i32), ``"min"``, ``"max"``, ``"and"``, ``"or"`` (i32): elements
             are combined with those that are there, as by `copy`.
+
+    Example:
+        Each block adds 1 to every element:
+
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N")
+        ... def count(X, *, times):
+        ...     tw.block_index(times)
+        ...     ones = tw.shared((8, 32), X.dtype, swizzle=128)
+        ...     tw.copy(tw.fragment(tw.blocked((8, 32), (1, 32)), X.dtype, fill=1), ones)
+        ...     tw.hopper.fence_async()
+        ...     tw.barrier()
+        ...     tw.hopper.tma_store(ones, X.tile((8, 32), (0, 0)), reduction="add")
+        ...     tw.hopper.bulk_commit()
+        ...     tw.hopper.bulk_wait()
+        >>> x = np.zeros((2, 4), np.float32)
+        >>> count(x, times=3, target="reference").target, x.tolist()
+        ('reference', [[3.0, 3.0, 3.0, 3.0], [3.0, 3.0, 3.0, 3.0]])
     """
     ends = {"source": source.value, "target": target.value}
     current().emit(Copy, **ends, engine="bulk", completion="group", reduction=reduction)
@@ -67,13 +103,64 @@ def tma_store(source: Tensor, target: Tensor, *, reduction: str | None = None) -
 
 @verb
 def bulk_commit() -> None:
-    """Close the group of `tma_store` copies that the role's first thread issued."""
+    """Close the group of `tma_store` copies that the role's first thread issued.
+
+    Source: PTX ISA, "cp.async.bulk.commit_group".
+
+    Example:
+        Two stores are one group, for which one wait is enough:
+
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N", Y="M N")
+        ... def twice(X, Y):
+        ...     held = tw.shared((8, 32), X.dtype, swizzle=128)
+        ...     tw.copy(tw.fragment(tw.blocked((8, 32), (1, 32)), X.dtype, fill=1), held)
+        ...     tw.hopper.fence_async()
+        ...     tw.barrier()
+        ...     tw.hopper.tma_store(held, X.tile((8, 32), (0, 0)))
+        ...     tw.hopper.tma_store(held, Y.tile((8, 32), (0, 0)))
+        ...     tw.hopper.bulk_commit()
+        ...     tw.hopper.bulk_wait()
+        >>> x, y = np.zeros((2, 4), np.float32), np.zeros((2, 4), np.float32)
+        >>> twice(x, y, target="reference").target, float(x.sum()), float(y.sum())
+        ('reference', 8.0, 8.0)
+    """
     current().emit(ops.BulkCommit)
 
 
 @verb
 def bulk_wait(pending: int = 0) -> None:
-    """The role's first thread waits until at most ``pending`` of its groups still read shared memory."""
+    """The role's first thread waits until at most ``pending`` of its groups still read shared memory.
+
+    After it, that thread may let others write what the finished groups have read.
+
+    Args:
+        pending: of the groups closed last, how many may go on.
+
+    Source: PTX ISA, "cp.async.bulk.wait_group".
+
+    Example:
+        One buffer serves tile after tile; it is filled again when the store before has read it:
+
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N", Y="M N")
+        ... def through_shared(X, Y):
+        ...     held = tw.shared((8, 32), X.dtype, swizzle=128)
+        ...     for m in tw.range(tw.ceil_div(X.shape[0], 8)):
+        ...         tw.hopper.bulk_wait(0)
+        ...         tw.barrier()
+        ...         tw.copy(X.tile((8, 32), (m, 0)), held, threads=32)
+        ...         tw.hopper.fence_async()
+        ...         tw.barrier()
+        ...         tw.hopper.tma_store(held, Y.tile((8, 32), (m, 0)))
+        ...         tw.hopper.bulk_commit()
+        ...     tw.hopper.bulk_wait(0)
+        >>> x, y = np.arange(80, dtype=np.float32).reshape(20, 4), np.zeros((20, 4), np.float32)
+        >>> through_shared(x, y, target="reference").target, y[[0, 8, 19], 0].tolist()
+        ('reference', [0.0, 32.0, 76.0])
+    """
     current().emit(ops.BulkWait, pending=constant("pending", pending))
 
 
@@ -119,35 +206,6 @@ def fence_async(memory: str = "shared") -> None:
 
 
 @verb
-def mma_fence() -> None:
-    """Order register accesses before the asynchronous MMAs that follow."""
-    current().emit(ops.MmaFence)
-
-
-@verb
-def mma_async(a: Tensor | Fragment, b: Tensor, acc: Fragment, tiled: TiledMma | None = None) -> None:
-    """``acc[m, n] += sum_k a[m, k] * b[n, k]`` in the background; complete after `mma_wait`."""
-    chosen = tiled or acc.mma
-    if chosen is None:
-        raise TraceError(
-            "mma_async needs the tiled MMA: make acc with tw.accumulator(mma), or pass it", here()
-        )
-    current().emit(ops.MmaAsync, a=a.value, b=b.value, c=acc.value, mma=chosen)
-
-
-@verb
-def mma_commit() -> None:
-    """Close the group of asynchronous MMAs issued since the last commit."""
-    current().emit(ops.MmaCommit)
-
-
-@verb
-def mma_wait(pending: int = 0) -> None:
-    """Wait until at most ``pending`` groups of asynchronous MMAs are unfinished."""
-    current().emit(ops.MmaWait, pending=constant("pending", pending))
-
-
-@verb
 def prior_grid_wait() -> None:
     """Wait until the grid before this one in the stream has finished and its writes are visible.
 
@@ -185,5 +243,23 @@ def launch_dependents() -> None:
 
     It matters only if that grid's kernel has `prior_grid_wait`; any other begins when this grid has finished.
     It may stand anywhere: the next grid's wait is for the end of this one.  See `prior_grid_wait`.
+
+    Example:
+        The second kernel may begin beside the first; it waits for what it reads:
+
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def produce(X):
+        ...     tw.hopper.launch_dependents()
+        ...     tw.copy(tw.fragment(tw.blocked((32,), (32,)), X.dtype, fill=1), X.tile((32,), (0,)))
+        >>> @tw.kernel(X="N", Y="N")
+        ... def consume(X, Y):
+        ...     tw.hopper.prior_grid_wait()
+        ...     tw.copy(X.tile((32,), (0,)), Y.tile((32,), (0,)), threads=32)
+        >>> x, y = np.zeros(3, np.float32), np.zeros(3, np.float32)
+        >>> _ = produce(x, target="reference")
+        >>> consume(x, y, target="reference").target, y.tolist()
+        ('reference', [1.0, 1.0, 1.0])
     """
     current().emit(ops.LaunchDependents)

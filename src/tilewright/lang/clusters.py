@@ -23,6 +23,25 @@ def cluster_barrier() -> None:
 
     One comes before the first use of another block's barriers or shared memory; one comes last, unless each
     block has waited for all that the others do to it: a block that has ended has no shared memory.
+
+    Example:
+        Each block writes into the other one's shared memory:
+
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", Y="N")
+        ... def exchange(X, Y):
+        ...     block = tw.block_index(2)
+        ...     rank = tw.hopper.cluster_index(2)
+        ...     held = tw.shared((32,), X.dtype)
+        ...     tw.hopper.cluster_barrier()  # the other block has begun
+        ...     x = tw.load(X.tile((32,), (block,)).partition((32,)))
+        ...     tw.copy(x, tw.hopper.peer(held, 1 - rank))
+        ...     tw.hopper.cluster_barrier()  # and has written
+        ...     tw.copy(held, Y.tile((32,), (block,)), threads=32)
+        >>> x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+        >>> exchange(x, y, target="reference").target, y[[0, 32]].tolist()
+        ('reference', [32.0, 0.0])
     """
     _shape("cluster_barrier()")
     current().emit(async_ops.ClusterBarrier if current().cluster else ops.Barrier)
@@ -60,7 +79,28 @@ def cluster_arrive() -> None:
 
 @verb
 def cluster_wait() -> None:
-    """The second half of `cluster_barrier`: wait for all to have arrived; see `cluster_arrive`."""
+    """The second half of `cluster_barrier`: wait for all to have arrived; see `cluster_arrive`.
+
+    Example:
+        The last wait: the other block has read what this one holds:
+
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", Y="N")
+        ... def exchange(X, Y):
+        ...     block = tw.block_index(2)
+        ...     rank = tw.hopper.cluster_index(2)
+        ...     held = tw.shared((32,), X.dtype)
+        ...     tw.copy(X.tile((32,), (block,)), held, threads=32)
+        ...     tw.hopper.cluster_barrier()
+        ...     x = tw.load(tw.hopper.peer(held, 1 - rank).partition((32,)))
+        ...     tw.hopper.cluster_arrive()
+        ...     tw.copy(x * 10, Y.tile((32,), (block,)))
+        ...     tw.hopper.cluster_wait()
+        >>> x, y = np.arange(64, dtype=np.float32), np.zeros(64, np.float32)
+        >>> exchange(x, y, target="reference").target, y[[0, 32]].tolist()
+        ('reference', [320.0, 0.0])
+    """
     _shape("cluster_wait()")
     current().emit(async_ops.ClusterWait if current().cluster else ops.Barrier)
 

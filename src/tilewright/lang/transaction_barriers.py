@@ -20,7 +20,17 @@ from tilewright.symbolic.nodes import Int
 
 @dataclass(frozen=True, repr=False)
 class Barriers:
-    """Transaction barriers, one per stage; index them by the stage; made by `mbarrier`."""
+    """Transaction barriers, one per stage; index them by the stage; made by `mbarrier`.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def look(X):
+        ...     full = tw.hopper.mbarrier(2, arrivals=1)
+        ...     print(full)
+        >>> _ = look.trace(tw.like("f32", 64))
+        full: 2 barriers of 1 arrivals
+    """
 
     value: Value
 
@@ -38,7 +48,17 @@ class Barriers:
 
 @dataclass(frozen=True, repr=False)
 class BarrierStage:
-    """One of several transaction barriers; see `Barriers`."""
+    """One of several transaction barriers; see `Barriers`.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def look(X):
+        ...     full = tw.hopper.mbarrier(2, arrivals=1)
+        ...     print(full[1])
+        >>> _ = look.trace(tw.like("f32", 64))
+        full[1]
+    """
 
     value: Value
     stage: Int
@@ -53,6 +73,30 @@ def mbarrier(stages: int, arrivals: int) -> Barriers:
 
     They are initialised at once; other threads may use them after the next `barrier`, other blocks after the
     next `cluster_barrier`.
+
+    Args:
+        stages: how many there are.
+        arrivals: after how many arrivals, and all bytes that they announced, a phase is complete.
+
+    Source: PTX ISA, "mbarrier".
+
+    Example:
+        A bulk copy's bytes complete the phase that was told to expect them:
+
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N", Y="M N")
+        ... def through_shared(X, Y):
+        ...     held = tw.shared((8, 64), X.dtype, swizzle=128)
+        ...     full = tw.hopper.mbarrier(1, arrivals=1)
+        ...     tw.barrier()
+        ...     tw.hopper.arrive(full[0], expect_bytes=8 * 128)
+        ...     tw.hopper.tma_load(X.tile((8, 64), (0, 0)), held, full[0])
+        ...     tw.hopper.wait(full[0], 0)
+        ...     tw.copy(held, Y.tile((8, 64), (0, 0)), threads=32)
+        >>> x, y = np.ones((2, 8), np.float16), np.zeros((2, 8), np.float16)
+        >>> through_shared(x, y, target="reference").target, y.sum(1).tolist()
+        ('reference', [8.0, 8.0])
     """
     count, needed = constant("stages", stages), constant("arrivals", arrivals)
     return Barriers(current().define(ops.MBarrier, "mbarrier", stages=count, arrivals=needed))
@@ -60,7 +104,40 @@ def mbarrier(stages: int, arrivals: int) -> Barriers:
 
 @verb
 def wait(barrier: BarrierStage, parity: Index) -> None:
-    """Wait until the phase of this parity has completed; parity 1 of a fresh barrier passes at once."""
+    """Wait until the phase of this parity has completed; parity 1 of a fresh barrier passes at once.
+
+    What was done before the arrivals is seen after the wait.
+
+    Args:
+        barrier: one stage of `mbarrier`.
+        parity: 0 for its phases 0, 2, 4 ..., 1 for those between.
+
+    Source: PTX ISA, "mbarrier.try_wait".
+
+    Example:
+        One warp fills what another one empties, tile after tile:
+
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", Y="N")
+        ... def hand_over(X, Y):
+        ...     held = tw.shared((32,), X.dtype)
+        ...     full, empty = tw.hopper.mbarrier(1, arrivals=1), tw.hopper.mbarrier(1, arrivals=1)
+        ...     tw.barrier()
+        ...     with tw.role(warps=1):
+        ...         for i in tw.range(tw.ceil_div(X.shape[0], 32)):
+        ...             tw.hopper.wait(empty[0], 1 - i % 2)
+        ...             tw.copy(X.tile((32,), (i,)), held, threads=32)
+        ...             tw.hopper.arrive(full[0], each="warp")
+        ...     with tw.role(warps=1):
+        ...         for i in tw.range(tw.ceil_div(X.shape[0], 32)):
+        ...             tw.hopper.wait(full[0], i % 2)
+        ...             tw.copy(held, Y.tile((32,), (i,)), threads=32)
+        ...             tw.hopper.arrive(empty[0], each="warp")
+        >>> x, y = np.arange(100), np.zeros(100, int)
+        >>> hand_over(x, y, target="reference").target, y[[0, 50, 99]].tolist()
+        ('reference', [0, 50, 99])
+    """
     current().emit(ops.Wait, barrier=barrier.value, stage=barrier.stage, parity=unwrap(parity))
 
 
@@ -80,6 +157,26 @@ def arrive(
         each: ``"role"``: one arrival by the role's first thread; ``"warp"``: one by each warp, after its
             lanes came together.
         block: whose barrier: the coordinate in the cluster of another block, or its rank; default: one's own.
+
+    Example:
+        Each of two warps says that its half is there:
+
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", Y="N")
+        ... def hand_over(X, Y):
+        ...     held = tw.shared((64,), X.dtype)
+        ...     full = tw.hopper.mbarrier(1, arrivals=2)
+        ...     tw.barrier()
+        ...     with tw.role(warps=2):
+        ...         tw.copy(X.tile((64,), (0,)), held, threads=64)
+        ...         tw.hopper.arrive(full[0], each="warp")
+        ...     with tw.role(warps=1):
+        ...         tw.hopper.wait(full[0], 0)
+        ...         tw.copy(held, Y.tile((64,), (0,)), threads=32)
+        >>> x, y = np.arange(64), np.zeros(64, int)
+        >>> hand_over(x, y, target="reference").target, y[[0, 40, 63]].tolist()
+        ('reference', [0, 40, 63])
     """
     if each not in ("role", "warp"):
         raise TraceError(f"arrive(each={each!r}); choose 'role' or 'warp'", here())
