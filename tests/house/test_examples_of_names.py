@@ -53,9 +53,10 @@ OPEN_METHODS: set[str] = set()
 
 
 def has_example(what: object) -> bool:
-    """Whether a docstring of its own has an example."""
+    """Whether a docstring of its own has an example, which names it; a class may be seen in what it makes."""
     _, found, example = (inspect.unwrap(what).__doc__ or "").partition("Example:")  # type: ignore[arg-type]
-    return bool(found) and ">>>" in example
+    shown = isinstance(what, type) or f"{what.__name__}(" in example  # type: ignore[attr-defined]
+    return bool(found) and ">>>" in example and shown
 
 
 def called_by_users(space: ModuleType) -> Iterator[str]:

@@ -99,16 +99,16 @@ def copy_async(
     Example:
         >>> import numpy as np
         >>> import tilewright as tw
-        >>> @tw.kernel(X="N", Y="N")
-        ... def through_shared(X, Y):
-        ...     held = tw.shared((128,), tw.f32)
-        ...     tw.copy_async(X.tile((128,), (0,)), held, threads=32)
+        >>> @tw.kernel(X="M N", Y="N M")
+        ... def transpose(X, Y):
+        ...     held = tw.shared((8, 32), tw.f32)
+        ...     tw.copy_async(X.tile((8, 32), (0, 0)), held, threads=32)
         ...     tw.async_commit()
         ...     tw.async_wait()
         ...     tw.barrier()
-        ...     tw.copy(held, Y.tile((128,), (0,)), threads=32)
-        >>> x, y = np.arange(128, dtype=np.float32), np.empty(128, np.float32)
-        >>> through_shared(x, y, target="reference").target, bool((x == y).all())
+        ...     tw.copy(held.permute(1, 0), Y.tile((32, 8), (0, 0)), threads=32)
+        >>> x, y = np.random.default_rng(0).random((8, 32), np.float32), np.empty((32, 8), np.float32)
+        >>> transpose(x, y, target="reference").target, bool((y == x.T).all())
         ('reference', True)
     """
     how = threads, vector, vector_dim, access_order
@@ -146,7 +146,7 @@ def async_commit() -> None:
     """Close the group of asynchronous copies issued since the last commit.
 
     Example:
-        What was issued before it is one group, which `async_wait` counts:
+        Two copies are one group.  Each thread reads what it copied itself, and needs no barrier:
 
         >>> import numpy as np
         >>> import tilewright as tw
@@ -157,7 +157,6 @@ def async_commit() -> None:
         ...         tw.copy_async(X.tile((32,), (half,)), held[half], threads=32)
         ...     tw.async_commit()
         ...     tw.async_wait(0)
-        ...     tw.barrier()
         ...     first, second = (tw.load(held[half].partition((32,))) for half in (0, 1))
         ...     tw.copy(first + second, Y.tile((32,), (0,)))
         >>> y = np.empty(32, np.float32)
@@ -172,7 +171,8 @@ def async_wait(pending: int = 0) -> None:
     """Wait until at most ``pending`` committed groups are unfinished.
 
     Example:
-        The first of two groups is used while the second is still on its way:
+        The first of two groups is used while the second is still on its way.  Each thread reads what it
+        copied itself, and needs no barrier:
 
         >>> import numpy as np
         >>> import tilewright as tw
@@ -184,7 +184,6 @@ def async_wait(pending: int = 0) -> None:
         ...         tw.async_commit()
         ...     for half in tw.unroll(2):
         ...         tw.async_wait(1 - half)
-        ...         tw.barrier()
         ...         tw.copy(-tw.load(held[half].partition((32,))), X.tile((32,), (half,)))
         >>> x = np.ones(64, np.float32)
         >>> negate(x, target="reference").target, float(x.sum())
