@@ -66,6 +66,25 @@ def test_a_wait_for_more_than_is_ever_counted_stands_still() -> None:
 
 
 @tw.kernel(X="N", Y="N")
+def reset_by_each(X, Y):
+    """Blocks 1 and 2 wait for block 0, and each resets the counter."""
+    block, ready, spread = tw.block_index(3), tw.counter(1), tw.blocked((64,), (64,))
+    with tw.when(block == 0):
+        tw.copy(tw.load(X.tile((64,), (0,)), spread), Y.tile((64,), (0,)))
+        tw.signal(ready[0])
+    with tw.otherwise():
+        tw.await_(ready[0], 1)
+        tw.copy(tw.load(Y.tile((64,), (0,)), spread), Y.tile((64,), (block,)))
+        tw.reset(ready[0])
+
+
+def test_a_wait_for_what_another_block_reset_says_who() -> None:
+    (found,) = checked(reset_by_each, *tiles(3)).findings
+    assert found.kind is Kind.DEADLOCK
+    assert "for ready[0] to be 1; it is 0, since block (1,) reset it" in found.reason
+
+
+@tw.kernel(X="N", Y="N")
 def late_signal(X, Y):
     """Block 2 counts on block 1 alone, and block 3 counts too, in no order with it."""
     block, ready, spread = tw.block_index(4), tw.counter(1), tw.blocked((64,), (64,))

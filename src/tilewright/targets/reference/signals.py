@@ -124,7 +124,8 @@ def _await(machine: Machine, warp: Warp, op: Await) -> Steps:
         return
 
     def state() -> str:
-        return f"{count.buffer.owner}[{count.at}] to be {value}; it is {count.value}"
+        why = "" if count.zeroed is None else f", since block {count.zeroed.agent.block} reset it"
+        return f"{count.buffer.owner}[{count.at}] to be {value}; it is {count.value}{why}"
 
     yield Wait(op, lambda: count.value >= value, state, is_last=True)
     agent = warp.agent
