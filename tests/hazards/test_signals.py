@@ -84,6 +84,13 @@ def test_a_wait_for_what_another_block_reset_says_who() -> None:
     assert "for ready[0] to be 1; it is 0, since block (1,) reset it" in found.reason
 
 
+def test_blocks_that_were_left_out_may_have_reset_a_counter() -> None:
+    everything, some = (
+        counted_wrongly.bind(value=1, needs=2).check(*tiles(3), blocks=blocks) for blocks in ("all", [(1,)])
+    )
+    assert everything.findings == some.findings == ()
+
+
 @tw.kernel(X="N", Y="N")
 def late_signal(X, Y):
     """Block 2 counts on block 1 alone, and block 3 counts too, in no order with it."""

@@ -102,8 +102,6 @@ class Counts:
 
     def __init__(self) -> None:
         self.known: dict[tuple[int, int], Count] = {}
-        self.resident = 1
-        """The blocks that had to be resident at once: begun, and not at their ends."""
         self._numbers = 0
 
     def of(self, buffer: Buffer, at: int) -> Count:

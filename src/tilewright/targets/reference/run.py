@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -34,7 +35,12 @@ from tilewright.targets.reference.memory import (
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.report import Report
 from tilewright.targets.reference.selection import Selection
-from tilewright.targets.reference.signals import RESIDENT, has_signals, run_together
+from tilewright.targets.reference.signals import (
+    RESIDENT,
+    has_signals,
+    report_counters,
+    run_together,
+)
 from tilewright.targets.rules import RuleTable
 from tilewright.threads.distribution import Distribution
 
@@ -112,6 +118,8 @@ def run(
     members = ([(index, {**env, **_block_env(kernel, index)}) for index in indices] for indices in wanted)
     if has_signals(kernel):
         done, ended = run_together(machine, members, resident)
+        if ended and done == math.prod(extents):  # others might have reset what is left
+            report_counters(machine)
     else:
         done, ended = _run_apart(machine, members, selection)
     selection.has_stopped = not ended

@@ -204,7 +204,6 @@ def run_together(machine: Machine, clusters: Iterable[Members], resident: int) -
     for cluster, stuck in open_.items():
         explain_standstill(machine.checker, cluster, [warp for warp in tasks if warp in stuck])
         return done, False
-    report_counters(machine)
     return done, True
 
 
@@ -219,7 +218,6 @@ def _note_residents(
     """Note that blocks begin while others wait for them: all of these must be resident at once."""
     waiting = sum(len(cluster.blocks) for cluster in open_)
     needed = waiting + len(members)
-    machine.counts.resident = max(machine.counts.resident, needed)
     if not waiting or needed <= resident or not machine.check:
         return
     warp = next(warp for stuck in open_.values() for warp in stuck if warp.waiting is not None)
