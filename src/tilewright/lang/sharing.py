@@ -69,7 +69,8 @@ def by_number(
     vector: int | None = None,
 ) -> Distribution:
     """The best map for a number of threads; see `share_out`."""
-    leading = next((kind for kind in reversed(tensors) if kind.memory is Memory.GLOBAL), tensors[-1])
+    # What shares a byte is moved together: such a side decides, before the one in global memory.
+    leading = max(reversed(tensors), key=lambda kind: (kind.dtype.is_packed, kind.memory is Memory.GLOBAL))
     tile = static_tile(leading.shape)
     if not tile:
         raise LayoutError(
