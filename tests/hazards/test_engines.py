@@ -112,5 +112,11 @@ def test_engines_that_do_not_move_such_tiles_are_refused() -> None:
         assert len(found) == count
         assert found[0].message.startswith(f"{arch} moves no matrices of 8 rows of 16 bytes")
         assert found[0].nearest == "engine='direct', or none: the target chooses"
-    with pytest.raises(TraceError, match="choose 'direct', 'matrix', or none of them"):
-        there_and_back.trace(x, x.copy(), spread=PLAIN, ordered=True, engine="bulk")
+    verbs = {
+        "bulk": "tw.hopper.tma_load or tw.hopper.tma_store",
+        "async": "tw.copy_async",
+        "tma": "engine='direct'",
+    }
+    for engine, verb in verbs.items():
+        with pytest.raises(TraceError, match=f"engine='{engine}'.; nearest legal choice: {verb}"):
+            there_and_back.trace(x, x.copy(), spread=PLAIN, ordered=True, engine=engine)

@@ -263,3 +263,9 @@ def test_an_error_inside_the_library_is_shown_at_the_authors_line() -> None:
         trace(kernel)
     assert "test_names.py" in str(failure.value)
     assert "staged.py" not in str(failure.value)
+
+
+@pytest.mark.parametrize("declared", ["4*M N", "M 8", "M, N"])
+def test_a_dimension_is_a_name(declared: str) -> None:
+    with pytest.raises(tw.SignatureError, match=r"dimension '[^']*' of A is no name"):
+        tw.kernel(A=declared)(lambda A: None)

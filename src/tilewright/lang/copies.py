@@ -77,8 +77,14 @@ def copy(
     """
     how = threads, vector, vector_dim, access_order
     if engine not in (None, "direct", "matrix"):
-        raise TraceError(f"copy(engine={engine!r}); choose 'direct', 'matrix', or none of them", here())
+        raise TraceError(f"copy(engine={engine!r}); nearest legal choice: {_verb(engine)}", here())
     _copy(source, target, how, other, reduction=reduction, engine=engine)
+
+
+def _verb(engine: str) -> str:
+    """What to write for an engine that `copy` does not take: those that go on alone have own verbs."""
+    verbs = {"async": "tw.copy_async", "bulk": "tw.hopper.tma_load or tw.hopper.tma_store"}
+    return verbs.get(engine, "engine='direct', engine='matrix', or engine=None: the target chooses")
 
 
 @verb

@@ -217,7 +217,14 @@ def _parameter(program: str, name: str, declared: Any) -> Parameter:
             f"kernel {program}: parameter {name} has a name that printed kernels reserve; rename it"
         )
     if isinstance(declared, str):
-        return Parameter(name, "tensor", tuple(declared.split()))
+        dims = tuple(declared.split())
+        if unnamed := [dim for dim in dims if not dim.isidentifier()]:
+            names = " ".join(dim if dim.isidentifier() else f"D{number}" for number, dim in enumerate(dims))
+            raise SignatureError(
+                f"kernel {program}: dimension {unnamed[0]!r} of {name} is no name; its extent follows from "
+                f"the arrays; nearest legal choice: {name}={names!r}"
+            )
+        return Parameter(name, "tensor", dims)
     if isinstance(declared, DType):
         if declared.components > 1:
             raise SignatureError(
