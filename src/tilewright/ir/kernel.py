@@ -189,7 +189,7 @@ class Kernel:
         ...     tw.copy(tw.load(tile) * 2, tile)
         >>> traced = double.trace(tw.like("f32", (8, 8)))
         >>> [f"{op.name}: {op.results[0]}" for op in traced.walk() if op.results]
-        ['view: X_tile', 'partition: tile', 'fragment: loaded', 'elementwise: mul']
+        ['view: X.tile((8, 8), (0, 0))', 'partition: tile', 'fragment: loaded', 'elementwise: mul']
         >>> traced.tensors[0].type.memory, tw.ir.violations(traced)
         (<Memory.GLOBAL: 'global'>, [])
     """

@@ -91,6 +91,7 @@ class Dialect:
         types: the name of each dtype's storage type.
         function: qualifiers of a helper function in the prelude.
         unroll: the line before a loop that is to be unrolled.
+        bits: what is called with a type and a value of another one for the number that has the same bits.
         reserved: names that the generated text uses itself, besides C++'s keywords.
         atomics: for each kind of reduction and element type, the functions that do it.
     """
@@ -98,6 +99,7 @@ class Dialect:
     types: dict[str, str]
     function: str = "static inline"
     unroll: str = "#pragma unroll"
+    bits: str = "__builtin_bit_cast"
     reserved: frozenset[str] = frozenset()
     atomics: Mapping[tuple[str, str], tuple[Atomic, ...]] = field(default_factory=dict)
 

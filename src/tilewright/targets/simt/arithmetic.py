@@ -154,7 +154,7 @@ def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> Code
             return _number(emitter, operand, result, stored=True)
         text, source = _spelled(emitter, op, operand, index), operand.dtype
         if op.function == "bitcast":
-            return code("__builtin_bit_cast({}, {})", named(types[result.name]), text)
+            return call(emitter.dialect.bits, named(types[result.name]), text)
         kind = clamped_in(source.computed, result)
         if op.function == "saturate" and (ends := saturation(kind, result)) is not None:
             text, source = converted(text, source, kind, types), kind
