@@ -48,3 +48,15 @@ def test_a_counter_is_reset_by_one_thread(cases) -> None:
     assert "if (tid == 0) signal_counter(came, 1);" in found
     assert "red.release.gpu.global.add.u32" in found
     assert "st.relaxed.gpu.global.u32 [%0], 0;" in found
+
+
+@tw.kernel(X="N")
+def draws(X):
+    """Every block takes a number, without an end."""
+    number = tw.ticket(tw.counter(1)[0])
+    part = X.tile((32,), (number,)).partition((32,))
+    tw.copy(tw.load(part) + 1, part)
+
+
+def test_a_ticket_without_an_end_releases_and_acquires_too() -> None:
+    assert "atom.acq_rel.gpu.global.add.u32" in cuda.emit(draws.trace(tw.like("f32", 96)), "sm_80").text
