@@ -69,7 +69,7 @@ def signal(
     Args:
         counter: one element: ``ready[i]``.
         value: what is added.
-        of: the counter goes from ``of - 1`` to 0 instead of ``of``, ready for the next launch.
+        of: 1 or more: the counter goes from ``of - 1`` to 0 instead of ``of``, ready for the next launch.
         barrier: inside a role of several warps, the number of the barrier at which they meet; as in
             `reduce_sum`.
 
@@ -154,7 +154,7 @@ def await_(counter: Tensor, value: Index, *, barrier: Index | None = None) -> No
 
     Args:
         counter: one element: ``ready[i]``.
-        value: what it must have reached.
+        value: what it must have reached; for 0 or less nobody waits.
         barrier: as in `signal`.
 
     Raises:
