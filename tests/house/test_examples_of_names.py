@@ -41,11 +41,7 @@ MADE_BY_OTHERS = {
 }
 """Classes whose constructors no user calls: functions make them, as tracing makes those of `tw.ir`."""
 
-OPEN_IN_NAMESPACES: set[str] = {
-    "ir.parse_kernel",
-    "ir.violations",
-    "draw.draw_timeline",
-}
+OPEN_IN_NAMESPACES: set[str] = set()
 """Names of the namespaces that have none yet."""
 
 OPEN_METHODS: set[str] = set()

@@ -18,7 +18,18 @@ from tilewright.ir.types import TensorType, Value
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A sequence of operations; see `Kernel`."""
+    """A sequence of operations; see `Kernel`.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def look(X):
+        ...     for i in tw.range(2):
+        ...         tw.copy(X.tile((32,), (i,)), X.tile((32,), (i + 2,)), threads=32)
+        >>> traced = look.trace(tw.like("f32", 64))
+        >>> [op.name for op in traced.body.ops], [op.name for op in traced.body.walk()]
+        (['for'], ['for', 'view', 'view', 'copy'])
+    """
 
     ops: tuple[Op, ...] = ()
 
@@ -35,7 +46,19 @@ EMPTY = Block()
 
 @dataclass(frozen=True)
 class Op:
-    """Base of all operations; see `Kernel`."""
+    """Base of all operations; see `Kernel`.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def look(X):
+        ...     part = X.tile((32,), (0,)).partition((32,))
+        ...     tw.copy(tw.load(part) * 2, part)
+        >>> traced = look.trace(tw.like("f32", 64))
+        >>> op = traced.body.ops[-1]
+        >>> op.name, [value.name for value in op.read], [value.name for value in op.written]
+        ('copy', ['mul'], ['part'])
+    """
 
     name: ClassVar[str]
     roles: ClassVar[dict[str, str]] = {}

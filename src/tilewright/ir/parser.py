@@ -68,8 +68,21 @@ _CALLS: dict[str, Callable[..., Any]] = {
 def parse_kernel(text: str) -> k.Kernel:
     """The kernel that `tilewright.ir.printer.print_kernel` printed as ``text``; see `print_kernel`.
 
+    Args:
+        text: of the same version of the IR.
+
     Raises:
         ParseError: the text is not a printed kernel of this version.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def look(X):
+        ...     tw.barrier()
+        >>> traced = look.trace(tw.like("f32", 64))
+        >>> text = tw.ir.print_kernel(traced)
+        >>> [op.name for op in tw.ir.parse_kernel(text).walk()]
+        ['barrier']
     """
     first = text.split("\n", 1)[0]
     if first != f"# tilewright ir {VERSION}":

@@ -14,7 +14,17 @@ from tilewright.views.view import View
 
 
 class Memory(Enum):
-    """The memory a tensor lies in; see `Kernel`."""
+    """The memory a tensor lies in; see `Kernel`.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def look(X):
+        ...     tw.shared((32,), tw.f16)
+        >>> traced = look.trace(tw.like("f32", 64))
+        >>> traced.tensors[0].tensor.memory, traced.body.ops[0].results[0].tensor.memory
+        (<Memory.GLOBAL: 'global'>, <Memory.SHARED: 'shared'>)
+    """
 
     GLOBAL = "global"
     SHARED = "shared"
@@ -32,6 +42,15 @@ class TensorType:
         distribution: how its coordinates are dealt to threads, if it was partitioned.
         indices: the tensors that its coordinates are read from; whoever accesses it reads them.
         block: the rank, in the cluster, of the block whose shared memory it is; None: one's own.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def look(X):
+        ...     X.tile((32,), (1,))
+        >>> traced = look.trace(tw.like("f32", 64))
+        >>> [op.results[0].type for op in traced.walk()]
+        [global f32 (32) -> i0 + 32 if i0 + 32 < N]
     """
 
     memory: Memory
@@ -60,7 +79,17 @@ class TensorType:
 
 @dataclass(frozen=True, slots=True)
 class FragmentType:
-    """A tile held in the registers of a group of threads, statically indexed; see `Kernel`."""
+    """A tile held in the registers of a group of threads, statically indexed; see `Kernel`.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def look(X):
+        ...     tw.fragment(tw.blocked((8, 4), (8, 4)), tw.f16)
+        >>> traced = look.trace(tw.like("f32", 64))
+        >>> [op.results[0].type for op in traced.walk()]
+        [f16 fragment (8, 4)]
+    """
 
     dtype: DType
     distribution: Distribution
@@ -76,7 +105,17 @@ class FragmentType:
 
 @dataclass(frozen=True, slots=True)
 class ScalarType:
-    """One number, the same for all threads of a block; see `Kernel`."""
+    """One number, the same for all threads of a block; see `Kernel`.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N", alpha=tw.f32)
+        ... def look(X, alpha):
+        ...     twice = alpha * 2
+        >>> traced = look.trace(tw.like("f32", 64), 1.0)
+        >>> [op.results[0].type for op in traced.walk()]
+        [f32 number]
+    """
 
     dtype: DType
 
@@ -86,7 +125,17 @@ class ScalarType:
 
 @dataclass(frozen=True, slots=True)
 class VariableType:
-    """A mutable integer, the same for all threads of a block (`tw.var`); see `Kernel`."""
+    """A mutable integer, the same for all threads of a block (`tw.var`); see `Kernel`.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def look(X):
+        ...     tw.var(0)
+        >>> traced = look.trace(tw.like("f32", 64))
+        >>> [op.results[0].type for op in traced.walk()][:1]
+        [variable]
+    """
 
     def __repr__(self) -> str:
         return "variable"
@@ -94,7 +143,17 @@ class VariableType:
 
 @dataclass(frozen=True, slots=True)
 class BarrierType:
-    """``stages`` transaction barriers, each completing a phase after ``arrivals`` arrivals; see `Kernel`."""
+    """``stages`` transaction barriers, each completing a phase after ``arrivals`` arrivals; see `Kernel`.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def look(X):
+        ...     tw.hopper.mbarrier(2, arrivals=1)
+        >>> traced = look.trace(tw.like("f32", 64))
+        >>> [op.results[0].type for op in traced.walk()]
+        [2 barriers of 1 arrivals]
+    """
 
     stages: int
     arrivals: int
@@ -115,6 +174,16 @@ class Value:
         type: its type.
         root: for a view of a tensor, the value that owns the buffer.
         written: of a view that no variable has, the tensor, and what the author wrote behind it.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def look(X):
+        ...     part = X.tile((32,), (0,))
+        >>> traced = look.trace(tw.like("f32", 64))
+        >>> view = traced.body.ops[0].results[0]
+        >>> view, view.buffer.name, view.is_tensor, view.dtype
+        (<part: global f32 (32) -> i0 if i0 < N>, 'X', True, f32)
     """
 
     name: str

@@ -22,7 +22,24 @@ from tilewright.views.view import View
 
 
 def violations(kernel: Kernel) -> list[Violation]:
-    """Every rule that a kernel breaks on any target; those that tracing found come first; see `Kernel`."""
+    """Every rule that a kernel breaks on any target; those that tracing found come first; see `Kernel`.
+
+    Args:
+        kernel: a traced kernel.
+
+    Returns:
+        The broken rules, each with the author's line; empty if there are none.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="N")
+        ... def look(X):
+        ...     tw.copy(X.tile((32,), (0,)), X.tile((64,), (0,)), threads=32)
+        >>> traced = look.trace(tw.like("f32", 64))
+        >>> [found] = tw.ir.violations(traced)
+        >>> found.rule, found.nearest
+        ('shape', '(64,) on both sides')
+    """
     found = list(kernel.violations)
     for op in kernel.walk():
         broken = list(broken_rules(op))

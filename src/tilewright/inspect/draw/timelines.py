@@ -84,6 +84,20 @@ def draw_timeline(timeline: Timeline, first: int = 0, steps: int = MOST_STEPS) -
 
     Raises:
         LayoutError: too many steps, or none that there is.
+
+    Example:
+        >>> import tilewright as tw
+        >>> from tilewright.inspect.subject import library_gemm
+        >>> gemm = library_gemm("cuda", "f16", "64x64x128", "nt", "exact")
+        >>> print(tw.draw.draw_timeline(gemm.timeline(), steps=8).text)
+        Timeline of gemm, block (0, 0)
+        logical steps 0 to 8 of 14, from what waits for what; no measured times
+        ...
+        warps:
+                  warps 0-3 |LLLL....|
+        in the background:
+        asynchronous copies | LLLLLL |
+        ...
     """
     if not 1 <= steps <= MOST_STEPS:
         nearest = min(max(steps, 1), MOST_STEPS)
