@@ -17,7 +17,7 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "base is an atom": (
         lambda: tw.by_warps((128, 64), ATOM, (2, 2)),
         (
-            "by_warps(base=MmaAtom(mma.m16n8k16.f32.f16)): base must be a Distribution; nearest legal "
+            f"by_warps(base={ATOM!r}): base must be a Distribution; nearest legal "
             "choice: operand a, b or c of an atom, a(k), b(k) or c() of a tiled MMA, tw.blocked or tw.raked"
         ),
     ),
@@ -79,9 +79,8 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "a drawn atom": (
         lambda: tw.draw.draw_distribution(ATOM),
         (
-            "draw_distribution(distribution=MmaAtom(mma.m16n8k16.f32.f16)): distribution must be a "
-            "Distribution; nearest legal choice: operand a, b or c of an atom, a(k), b(k) or c() of a tiled "
-            "MMA, tw.blocked or tw.raked"
+            f"draw_distribution(distribution={ATOM!r}): distribution must be a Distribution; nearest legal "
+            "choice: operand a, b or c of an atom, a(k), b(k) or c() of a tiled MMA, tw.blocked or tw.raked"
         ),
     ),
     "a drawn shape": (
