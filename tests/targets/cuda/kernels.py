@@ -40,13 +40,6 @@ def elementwise(X, Y, *, tile, threads, functions):
     tw.copy(x, Y.tile(tile, (m, n)))
 
 
-@tw.kernel(W="M N", V="M N")
-def doubled_and_rounded(W, V, *, tile, threads):
-    m, n = tw.block_index(tw.ceil_div(W.shape, tile))
-    x = tw.load(W.tile(tile, (m, n)).partition(threads), element=tw.f16)
-    tw.copy(x + x, V.tile(tile, (m, n)))
-
-
 @tw.kernel(X="M N", Y="M N")
 def through_shared(X, Y, *, tile, threads, back):
     m, n = tw.block_index(tw.ceil_div(X.shape, tile))
@@ -237,3 +230,10 @@ def rows(X, I, Y, *, tile, threads):
     first = tw.index(I[p * tile[0]])
     for k in tw.range(tw.maximum(first, 0)):
         tw.copy(X.tile((1, tile[1]), (k, n)), Y.rows(I).tile((1, tile[1]), (p * tile[0], n)), threads=(1, 8))
+
+
+@tw.kernel(W="M N", V="M N")
+def doubled_and_rounded(W, V, *, tile, threads):
+    m, n = tw.block_index(tw.ceil_div(W.shape, tile))
+    x = tw.load(W.tile(tile, (m, n)).partition(threads), element=tw.f16)
+    tw.copy(x + x, V.tile(tile, (m, n)))
