@@ -16,7 +16,7 @@ from tilewright import dtypes
 from tilewright.errors import LaunchError
 from tilewright.runtime.arrays import ArrayInfo, current_stream, describe, exact_key, locate, stream_handle
 
-ELEMENTS = sorted(dtypes.ALL.values(), key=str)
+ELEMENTS = sorted((t for t in dtypes.ALL.values() if not t.is_packed), key=str)  # others come by tw.packed
 
 
 class Memory:
@@ -127,7 +127,7 @@ MESSAGES = [
     (1.5, r"builtins.float is not an array; nearest: numpy.asarray\(it\)"),
     (None, r"builtins.NoneType is not an array; nearest: numpy.asarray\(it\)"),
     (np.float32(1), r"numpy.float32 is not an array; nearest: numpy.asarray\(it\)"),
-    (np.zeros(3, np.uint64), "elements of type uint64 are not supported; known: f64, f32, .*"),
+    (np.zeros(3, "M8[s]"), r"elements of type datetime64\[s\] are not supported; known: f64, f32, .*"),
     (np.zeros(3, ml_dtypes.float8_e4m3fnuz), "elements of type float8_e4m3fnuz are not supported; known: .*"),
     (np.zeros(3, object), "elements of type object are not supported; known: .*"),
     (np.zeros(3, ">f4"), r"elements dtype\('>f4'\) have the other byte order; nearest: array.astype\(.*\)"),

@@ -180,7 +180,7 @@ def test_a_dtype_beside_the_interface_counts_only_where_the_interface_has_no_nam
         describe(raw)
 
 
-@pytest.mark.parametrize("element", ALL.values(), ids=str)
+@pytest.mark.parametrize("element", [t for t in ALL.values() if not t.is_packed], ids=str)
 def test_every_element_type_by_the_interface(element: tw.DType) -> None:
     array = DeviceArray(np.zeros((4, 4), element.numpy))
     array.dtype = element.numpy

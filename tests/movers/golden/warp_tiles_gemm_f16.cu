@@ -31,10 +31,11 @@ extern "C" __global__ void __launch_bounds__(128) warp_tiles_gemm(
   const int n = blockIdx.y;  // of (N + 56) / 64
   // 06_warp_tiles_gemm.py:28: acc: f32 128x64, 64 per thread
   float acc[64] = {};
-  for (int k = 0; k < (K + 24) / 32; ++k) {
+  const int k_end = (K + 24) / 32;
+  for (int k = 0; k < k_end; ++k) {
     // 06_warp_tiles_gemm.py:30: rA: f16 128x32, 64 per thread
     __align__(4) half_t rA[64];
-    // 06_warp_tiles_gemm.py:30: A_tile -> rA, 4 bytes at a time
+    // 06_warp_tiles_gemm.py:30: A.tile((128, 32), (m, k)) -> rA, 4 bytes at a time
     {
       const int row = 64*((tid / 32) % 2) + ((tid / 4) % 8);
       const int col = 2*(tid % 4);
@@ -57,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(128) warp_tiles_gemm(
     }
     // 06_warp_tiles_gemm.py:31: rB: f16 64x32, 32 per thread
     __align__(4) half_t rB[32];
-    // 06_warp_tiles_gemm.py:31: B_tile -> rB, 4 bytes at a time
+    // 06_warp_tiles_gemm.py:31: B.tile((64, 32), (n, k)) -> rB, 4 bytes at a time
     {
       const int row = 32*(tid / 64) + ((tid / 4) % 8);
       const int col = 2*(tid % 4);
@@ -87,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(128) warp_tiles_gemm(
       }
     }
   }
-  // 06_warp_tiles_gemm.py:33: acc -> C_tile, 4 bytes at a time
+  // 06_warp_tiles_gemm.py:33: acc -> C.tile((128, 64), (m, n)), 4 bytes at a time
   {
     const int row = 64*((tid / 32) % 2) + ((tid / 4) % 8);
     const int col = 32*(tid / 64) + 2*(tid % 4);
