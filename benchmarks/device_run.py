@@ -220,6 +220,8 @@ def parts(quick: bool) -> list[Part]:
         Part("memcheck-movers", _sanitizer("memcheck", "movers"), 150, _clean),
         Part("racecheck-movers", _sanitizer("racecheck", "movers"), 150, _clean),
         Part("memcheck-clusters", _sanitizer("memcheck", "clusters"), 120, _clean),
+        Part("memcheck-blocks", _sanitizer("memcheck", "blocks"), 120, _clean),
+        Part("racecheck-blocks", _sanitizer("racecheck", "blocks"), 120, _clean),
         Part("racecheck-planted", _sanitizer("racecheck", "planted"), 60, _found),
         _benchmark("conflicts", 240, *hurry),
         _benchmark("launch_overhead", 60, *hurry),

@@ -3,6 +3,7 @@
     gemms      the library's GEMM: every dtype, layout and number of stages
     movers     the first random movers: every memory, width and layout
     clusters   the Hopper GEMM in every shape of cluster, and blocks that exchange data
+    blocks     blocks that signal, reach each other's memory, gather, scatter and reduce
     planted    a GEMM without the barrier after the multiply, so that the tool has something to find
 
 Every result is compared. No framework is loaded: the tool sees our kernels and nothing else. ``--compile``
@@ -19,14 +20,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 import tilewright as tw
 from tilewright.checking.sample import operands
 from tilewright.ir.kernel import Kernel
 from tilewright.ops.config import Config
+from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.kernel import Bound
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
 from tilewright.targets.atoms import MMA_F16
-from tilewright.tune.trial import Trial, gemm_trial
+from tilewright.tune.trial import Trial, gemm_trial, place
 
 TESTS = Path(__file__).parents[1] / "tests"
 ARCH = "sm_90a"
@@ -109,6 +114,54 @@ def clusters(target: str) -> Iterator[Case]:
     yield Case(f"mailbox {EXCHANGE_SHAPE}", exchange.trace, exchange.right)
 
 
+def blocks(target: str) -> Iterator[Case]:
+    signals, peers, rows = (
+        runpy.run_path(str(TESTS / path))
+        for path in ("targets/signals.py", "hazards/peers.py", "targets/gathered.py")
+    )
+    rng = np.random.default_rng(7)
+    a, b = rng.integers(-4, 5, (2, 40, 70)).astype(np.float32)
+    c = np.full((40, 40), np.nan, np.float32)
+    yield launched(
+        "turnstile", signals["SMALL_TURNSTILE"], target, (a, b, c), lambda *got: (got[2] == a @ b.T).all()
+    )
+    x, total = rng.integers(-4, 5, 3000).astype(np.float32), np.full(1, np.nan, np.float32)
+    sums = signals["last_block_sum"].bind()
+    yield launched("last block", sums, target, (x, total), lambda *got: got[1][0] == x.sum())
+    counted, bins = rng.integers(0, 64, 3000).astype(np.int32), np.zeros(64, np.int32)
+    histogram = signals["histogram"].bind()
+    right = np.bincount(counted, minlength=64)
+    yield launched("histogram", histogram, target, (counted, bins), lambda *got: (got[1] == right).all())
+    for way in peers["WAYS"]:
+        x, y = peers["arguments"]((200, 71), 2, way, 1)
+
+        def same(*got: Any, x: Any = x, way: str = way) -> bool:
+            peers["check"](x, got[1], 2, way)
+            return True
+
+        yield launched(f"peers {way}", peers["exchange"].bind(across=2, way=way), target, (x, y), same)
+    table, index = rng.standard_normal((50, 48)).astype(np.float32), rng.permutation(50)[:37].astype(np.int32)
+    for way in ("registers", "async"):
+        y, gather = np.full((37, 48), np.nan, np.float32), rows["gather"].bind(way=way)
+        found = (table, index, y)
+        yield launched(f"gather {way}", gather, target, found, lambda *got: (got[2] == table[index]).all())
+    y, scatter = np.zeros((50, 48), np.float32), rows["scatter"].bind(way="registers", reduction="add")
+    want = np.zeros_like(y)
+    want[index] = table[:37]
+    yield launched("scatter", scatter, target, (table[:37], index, y), lambda *got: (got[2] == want).all())
+
+
+def launched(
+    name: str, bound: Bound, target: str, arrays: tuple[Any, ...], right: Callable[..., Any]
+) -> Case:
+    def run() -> bool:
+        placed = [place(array, target) for array in arrays]
+        bound(*placed, target=target)
+        return bool(right(*(array.host() if isinstance(array, DeviceArray) else array for array in placed)))
+
+    return Case(name, partial(bound.trace, *arrays), run)
+
+
 def tried(trial: Trial) -> Case:
     def run() -> bool:
         trial.run()
@@ -123,6 +176,7 @@ KERNELS: dict[str, Callable[[str], Iterator[Case]]] = {
     "gemms": gemms,
     "movers": movers,
     "clusters": clusters,
+    "blocks": blocks,
     "planted": planted,
 }
 

@@ -155,7 +155,10 @@ print(_found(0, "========= RACECHECK SUMMARY: 0 hazards displayed (0 errors, 0 w
     assert done.stdout.split() == ["True", "False", "False", "False", "True", "True", "False"], done.stderr
 
 
-@pytest.mark.parametrize(("kernels", "count"), [("gemms", 51), ("movers", 60), ("clusters", 7)])
+WATCHED = [("gemms", 51), ("movers", 60), ("clusters", 7), ("blocks", 10)]
+
+
+@pytest.mark.parametrize(("kernels", "count"), WATCHED)
 def test_what_the_sanitizers_watch_compiles_and_is_right(kernels: str, count: int) -> None:
     assert run("sanitize.py", kernels, "--compile").count(" compiled\n") == count
     target = "cpu" if kernels == "gemms" else "reference"
