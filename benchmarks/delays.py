@@ -84,7 +84,7 @@ def delayed(text: str, delay: Delay | None) -> str:
 LOADER, FIRST, LAST = 0, 4, 7
 """Warps of a block: the one that loads, and of the first multiplying warpgroup the first and last."""
 
-LATE_LOADER = Delay(COMMENT + r"A_tile\w* -> sA", LOADER, LOADER, 20_000)
+LATE_LOADER = Delay(COMMENT + r"A\.tile\(.*\) -> sA", LOADER, LOADER, 20_000)
 LATE_MULTIPLIER = Delay(COMMENT + "wait for full", FIRST, LAST, 20_000)
 LATE_TILE = Delay(COMMENT + r"part\w* -> buffer", LAST, LAST)
 LATE_STORE = Delay(COMMENT + r"buffer\w* -> \w+, by TMA", FIRST, FIRST)

@@ -146,7 +146,7 @@ def bind(dtype, shape=None, *, columns=None, stages=None, blocks=132, group=8, p
 
 
 SHAPES = ((2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192), (8192, 14336, 4096))
-SMALL = ((512, 768, 320), (136, 264, 72))
+SMALL = ((512, 768, 320), (136, 264, 80))
 
 
 def attempt(dtype, shape, period=None):

@@ -131,8 +131,14 @@ def hopper_attention(Q, K, V, O, scale, shift, *, causal, keys, depth, stages, g
         tw.hopper.bulk_commit()
         tw.hopper.bulk_wait(0)
 
-    with tw.role(warps=WARPS, groups=groups, registers={2: 240, 3: 160}[groups]) as g:
-        attend(g)
+    registers = {2: 240, 3: 160}[groups]
+    if causal:  # as one text both groups take 1.4 % longer at head dimension 128
+        for g in tw.unroll(groups):
+            with tw.role(warps=WARPS, registers=registers):
+                attend(g)
+    else:
+        with tw.role(warps=WARPS, groups=groups, registers=registers) as g:
+            attend(g)
 
 
 CHOICES = {64: (128, 2, 3), 128: (128, 2, 2)}

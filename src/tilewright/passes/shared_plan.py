@@ -52,7 +52,7 @@ def plan_shared(kernel: Kernel) -> Passed:
 
     Returns:
         The kernel with the place of each tensor, and a note for each that shares memory; the kernel as it is
-        where nothing would be saved.
+        where none does, or nothing would be saved.
     """
     tensors = [op for op in kernel.walk() if isinstance(op, Shared)]
     if len(tensors) < 2 or kernel.cluster or any(op.at is not None for op in tensors):
@@ -64,14 +64,14 @@ def plan_shared(kernel: Kernel) -> Passed:
         if may_share(kernel, one, other)
     }
     places = _places(tensors, apart)
-    planned = _placed(kernel, places)
-    before, after = layout_shared(kernel)[1], layout_shared(planned)[1]
-    if after >= before:
-        return kernel, ()
     notes = [
         f"{', '.join(_named(group))} lie in the same shared memory: a barrier is between their uses"
         for group in _groups(tensors, places)
     ]
+    planned = _placed(kernel, places)
+    before, after = layout_shared(kernel)[1], layout_shared(planned)[1]
+    if not notes or after >= before:
+        return kernel, ()
     return planned, (*notes, f"{after} bytes of shared memory instead of {before}")
 
 

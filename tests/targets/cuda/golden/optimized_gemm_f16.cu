@@ -38,7 +38,6 @@ __device__ __forceinline__ void mma_m16n8k16_f16(float* c, const void* a, const 
 }
 
 // - sC re-laid out: swizzle<3, 3, 4>
-// - 90288 bytes of shared memory instead of 90368
 extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
     const half_t* A, const half_t* B, half_t* C, int M, int A_stride0, int K, int N, int B_stride0,
     int C_stride0) {
@@ -47,11 +46,11 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
   const int n = blockIdx.y;  // of N / 128
   extern __shared__ __align__(128) unsigned char shared_memory[];
   // 04_optimized_gemm.py:31: sA: f16 4x256x8
-  half_t* const sA = (half_t*)(shared_memory + 65536);
+  half_t* const sA = (half_t*)shared_memory;
   // 04_optimized_gemm.py:31: sB: f16 4x128x8
-  half_t* const sB = (half_t*)(shared_memory + 82048);
+  half_t* const sB = (half_t*)(shared_memory + 16512);
   // 04_optimized_gemm.py:45: sC: f16 256x128
-  half_t* const sC = (half_t*)shared_memory;
+  half_t* const sC = (half_t*)(shared_memory + 24832);
   // 04_optimized_gemm.py:46: acc: f32 256x128, 128 per thread
   float acc[128] = {};
   // 04_optimized_gemm.py:48: rA: f16 4x256x8, 32 per thread
