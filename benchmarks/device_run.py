@@ -135,7 +135,7 @@ def _benchmark(name: str, limit_s: float, *arguments: str) -> Part:
 def parts(quick: bool) -> list[Part]:
     """All parts, the most telling first."""
     # -v: names as they come, for a run may be cut.
-    pytest = (PYTHON, "-m", "pytest", "-n", "14", "-v", "-p", "no:cacheprovider", "-p", "no:benchmark")
+    pytest = (PYTHON, "-m", "pytest", "-n", "8", "-v", "-p", "no:cacheprovider", "-p", "no:benchmark")
     example = (PYTHON, str(ROOT / "examples" / "02_basic_gemm.py"))
     hurry = ("--quick",) if quick else ()
     return [
