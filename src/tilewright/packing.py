@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from tilewright.calls import Calls
 from tilewright.dtypes import DType, dtype, limits
-from tilewright.errors import DTypeError
+from tilewright.errors import DTypeError, shown
 
 Bytes = npt.NDArray[np.uint8]
 
@@ -36,7 +36,7 @@ def pack(numbers: Any, element: DType | str) -> Bytes:
         >>> pack([0.5, -6.0, 2.4, 100.0], f4e2m1).tolist(), pack([7, -8], i4).tolist()
         ([241, 116], [135])
     """
-    kind, given = narrow(element), np.asarray(numbers)
+    kind, given = narrow(element), _array("pack", numbers)
     if (held := dtype(given.dtype)).kind == "bool" or held.components > 1:
         raise DTypeError(f"pack: elements of {held}; nearest legal choice: real floats or integers")
     if given.ndim == 0 or given.shape[-1] % kind.per_byte:
@@ -65,11 +65,21 @@ def unpack(array: Any, element: DType | str) -> npt.NDArray[Any]:
         >>> unpack(pack([7, -8, 0, 1], i4), i4).astype(int).tolist()
         [7, -8, 0, 1]
     """
-    kind, held = narrow(element), np.asarray(array)
+    kind, held = narrow(element), _array("unpack", array)
     if held.dtype != np.uint8 or held.ndim == 0:
         what = f"an array of {held.dtype}, shape {held.shape}"
         raise DTypeError(f"unpack: {what}; nearest legal choice: the bytes that tw.pack gives, of u8")
     return numbers_of(held, kind)
+
+
+def _array(what: str, given: Any) -> npt.NDArray[Any]:
+    """An array of what NumPy makes one of; of a range that no memory holds it makes none."""
+    try:
+        return np.asarray(given)
+    except Exception as problem:  # noqa: BLE001 what NumPy says of what is none
+        why = str(problem) or type(problem).__name__
+        text = f"{what}: {shown(given)} makes no array ({why}); nearest legal choice: a NumPy array"
+        raise DTypeError(text) from None
 
 
 def narrow(element: DType | str) -> DType:
@@ -80,7 +90,8 @@ def narrow(element: DType | str) -> DType:
     """
     kind = dtype(element)
     if not kind.is_packed:
-        raise DTypeError(f"{kind} fills bytes by itself; nearest legal choice: i4 or f4e2m1")
+        said = shown(element) if str(element) == str(kind) else f"element={shown(element)}, {kind},"
+        raise DTypeError(f"{said} fills bytes by itself; nearest legal choice: i4 or f4e2m1")
     return kind
 
 

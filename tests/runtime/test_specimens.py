@@ -169,3 +169,14 @@ def test_a_launch_still_needs_arrays_where_the_target_is() -> None:
 def test_what_is_refused(call: Any, message: str) -> None:
     with pytest.raises(tw.TilewrightError, match=message):
         call()
+
+
+def test_a_class_of_arrays_cannot_be_launched_on() -> None:
+    @tw.kernel(X="M N", alpha=tw.f32)
+    def scaled(X, alpha):
+        part = X.tile((8, 8), (0, 0)).partition((8, 4))
+        tw.copy(tw.load(part) * alpha, part)
+
+    spec = tw.TensorSpec("f16", 2, 1, (256, 32), (16, 1), 16, False)
+    with pytest.raises(tw.LaunchError, match="is a class of arrays, without memory"):
+        scaled(spec, 2.0, target="reference")

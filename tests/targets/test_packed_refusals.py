@@ -115,3 +115,10 @@ def test_packing_asks_for_types_of_four_bits_and_whole_bytes() -> None:
         tw.packed(np.zeros((4, 4), np.uint8), tw.u8)
     with pytest.raises(tw.DTypeError, match=r"shape \(3,\) fills no bytes.*multiple of 2"):
         tw.pack([1, 2, 3], tw.i4)
+
+
+@pytest.mark.parametrize("call", [tw.pack, tw.unpack], ids=["pack", "unpack"])
+@pytest.mark.parametrize("given", [[[1, 2], [3]], range(10**15)], ids=["ragged", "too long"])
+def test_what_makes_no_array_is_refused(call, given) -> None:
+    with pytest.raises(tw.DTypeError, match=rf"{call.__name__}: .* makes no array"):
+        call(given, tw.i4)

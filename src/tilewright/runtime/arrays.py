@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import LaunchError, shown
+from tilewright.lang.specs import TensorSpec
 from tilewright.runtime import cuda_interface, frameworks, packed_arrays, torch_tensors
 from tilewright.runtime.frameworks import ArrayInfo, Device, Family, base_of
 from tilewright.runtime.packed_arrays import Packed, in_bytes
@@ -230,6 +231,8 @@ def _classify(array: Any) -> Family:
     cls = type(array)
     if isinstance(array, Packed):
         return packed_arrays.family(lambda given, stream: describe(given, "", stream), _family)
+    if isinstance(array, TensorSpec):
+        raise LaunchError(f"{array} is a class of arrays, without memory; nearest: an array, or compile")
     if isinstance(array, Specimen):
         raise LaunchError(f"{array} has no memory; nearest: an array, or compile, trace and check")
     if base_of(cls, "numpy", "MaskedArray"):

@@ -322,7 +322,7 @@ class Bound(BoundChecks):
         backend = (
             backend_named(target)
             if target is not None
-            else serving(self.program, given, arrays_of(self.program, given), None)
+            else serving(self.program, given, arrays_of(self.program, given, classes=True), None)
         )
         self._builds.keep_up()
         return self._builds.executable(specs, backend, arch)

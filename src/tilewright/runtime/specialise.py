@@ -68,8 +68,13 @@ def specs_of(program: Program, arguments: Sequence[Any]) -> dict[str, TensorSpec
     }
 
 
-def arrays_of(program: Program, arguments: Sequence[Any]) -> dict[str, ArrayInfo]:
-    """What the arrays among the arguments of a kernel are, by parameter; classes of arrays are left out.
+def arrays_of(program: Program, arguments: Sequence[Any], *, classes: bool = False) -> dict[str, ArrayInfo]:
+    """What the arrays among the arguments of a kernel are, by parameter.
+
+    Args:
+        program: the kernel.
+        arguments: in the order of its parameters.
+        classes: whether a `TensorSpec` may stand for an array, and is left out; a launch has need of arrays.
 
     Raises:
         LaunchError: too many or too few arguments, or one that is no array.
@@ -78,7 +83,7 @@ def arrays_of(program: Program, arguments: Sequence[Any]) -> dict[str, ArrayInfo
     return {
         p.name: described(program.name, p.name, argument)
         for p, argument in zip(program.parameters, arguments, strict=True)
-        if p.kind == "tensor" and not isinstance(argument, TensorSpec)
+        if p.kind == "tensor" and not (classes and isinstance(argument, TensorSpec))
     }
 
 

@@ -13,6 +13,7 @@ import math
 from collections.abc import Mapping
 from functools import lru_cache
 
+from tilewright.errors import LayoutError
 from tilewright.symbolic.nodes import INFINITY, Add, Expr, FloorDiv, Int, Max, Min, Mod, Mul, Sym, Xor, builds
 from tilewright.symbolic.ranges import bounds, divisor
 from tilewright.symbolic.spelling import format_int
@@ -277,7 +278,7 @@ def _distribute(left: Int, right: Int) -> Int:
 
 def _check_positive(what: str, right: Int) -> None:
     if bounds(right)[1] <= 0:
-        raise ValueError(f"{what} {right}; the divisor must be positive")
+        raise LayoutError(f"{what} {right}; the divisor must be positive")
 
 
 def _split(value: Int, by: Int) -> tuple[Int, Int]:
