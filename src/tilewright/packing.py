@@ -88,7 +88,10 @@ def narrow(element: DType | str) -> DType:
     Raises:
         DTypeError: it fills bytes.
     """
-    kind = dtype(element)
+    try:
+        kind = dtype(element)
+    except DTypeError as unknown:
+        raise DTypeError(f"element: {unknown}") from None
     if not kind.is_packed:
         said = shown(element) if str(element) == str(kind) else f"element={shown(element)}, {kind},"
         raise DTypeError(f"{said} fills bytes by itself; nearest legal choice: i4 or f4e2m1")

@@ -122,3 +122,13 @@ def test_packing_asks_for_types_of_four_bits_and_whole_bytes() -> None:
 def test_what_makes_no_array_is_refused(call, given) -> None:
     with pytest.raises(tw.DTypeError, match=rf"{call.__name__}: .* makes no array"):
         call(given, tw.i4)
+
+
+def test_a_number_is_no_operand_of_a_multiply() -> None:
+    @tw.kernel(A="M K", I="N")
+    def number(A, I):
+        acc = tw.accumulator(tw.TiledMma(tw.atoms.MMA_F16))
+        tw.mma(tw.shared((16, 16), tw.f16), I[0], acc)
+
+    with pytest.raises(tw.LegalityError, match=r"B = \S+ has shape \(\)"):
+        number.compile(tw.like("f16", 16, 16), tw.like("f16", 8), target="cuda", arch="sm_90a")

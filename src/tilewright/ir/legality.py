@@ -278,7 +278,9 @@ def verify_mma(op: Mma) -> Iterator[Violation]:
                 f"{value} of {dtype}, or an atom for {value.dtype}",
             )
         yield from _verify_operand(op, axis, label, value)
-    ka, kb = ((*_shape(value), None)[1] for value in (op.a, op.b))  # of a number, which is refused, none
+    ka, kb = (
+        (*_shape(value), None, None)[1] for value in (op.a, op.b)
+    )  # of a number, which is refused, none
     if None not in (ka, kb) and ka != kb and not any(_is_transposed(op, axis) for axis in (0, 1)):
         yield op.violation("mma shape", f"A = {op.a} has K = {ka}, B = {op.b} has K = {kb}", "equal K")
     if not op.c.is_fragment or op.c.fragment.distribution != op.mma.c():

@@ -209,7 +209,7 @@ class Distribution(Shown):
             >>> tile.projected((4, 1)).threads
             (Mode(extent=4, dim=0, step=1), Mode(extent=2, dim=None, step=0))
         """
-        check_rank("projection", shape, self.rank)
+        check_rank("projected: shape", shape, self.rank)
         if any(new not in (1, old) for new, old in zip(shape, self.shape, strict=True)):
             nearest = tuple(1 if new == 1 else old for new, old in zip(shape, self.shape, strict=True))
             raise LayoutError(
