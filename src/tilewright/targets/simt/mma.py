@@ -8,9 +8,9 @@ from tilewright.dtypes import DType
 from tilewright.ir.ops import Mma
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Int, Sym
-from tilewright.targets.simt.conversion import NARROW, widened
+from tilewright.targets.simt.conversion import widened
 from tilewright.targets.simt.emitter import SIMT_RULES, Scope, SimtEmitter, element
-from tilewright.targets.statements import Assign, Code, Do, Statement, call, code, named
+from tilewright.targets.statements import Assign, Code, Do, Statement, call, code
 
 
 @dataclass(frozen=True)
@@ -84,23 +84,26 @@ def _operand(scope: Scope, operand: Value, precision: int | None) -> Code:
 
 
 def multiply_add(emitter: SimtEmitter, op: Mma) -> None:
-    """``c[x, y] += a[x] * b[y]`` for every atom; products are exact, f32 and f64 sums are rounded once."""
+    """``c[x, y] += a[x] * b[y]`` for every atom; products are exact, f32 and f64 sums are rounded once.
+
+    Narrow floats are widened where they are multiplied: the loops are unrolled, so that a compiler widens
+    each number once, and chooses when.
+    """
     guard = emitter.participants(op.mma.c())
-    exact = not {op.a.dtype.name, op.b.dtype.name} & NARROW.keys()
-    with emitter.scope(op, f"{op.c} += {op.a} * {op.b}", guard, bare=exact) as scope:
+    with emitter.scope(op, f"{op.c} += {op.a} * {op.b}", guard, bare=True) as scope:
         atom = op.mma.atom
         rows, columns = atom.a.size_values, atom.b.size_values
-        a, b = (_wide(scope, operand) for operand in (op.a, op.b))
         atoms = atom_loops(scope, op)
         x, y = index(scope, "x", rows), index(scope, "y", columns)
         left, right, total = (
-            code("{}[{}]", name, emitter.spell(at))
-            for name, at in (
-                (a, atoms.a + x),
-                (b, atoms.b + y),
-                (emitter.name(op.c), atoms.c + x * columns + y),
+            code("{}[{}]", emitter.name(value), emitter.spell(at))
+            for value, at in (
+                (op.a, atoms.a + x),
+                (op.b, atoms.b + y),
+                (op.c, atoms.c + x * columns + y),
             )
         )
+        left, right = widened(left, op.a.dtype), widened(right, op.b.dtype)
         inner = tuple(loop for loop in (x, y) if isinstance(loop, Sym))
         emitter.one_line((*atoms.loops, *inner), _sum(total, left, right, atom.c_dtype))
 
@@ -109,17 +112,3 @@ def _sum(total: Code, left: Code, right: Code, dtype: DType) -> Statement:
     if not dtype.is_float:
         return Assign(total, code("{} * {}", left, right), "+=")
     return Assign(total, call("fma" if dtype.bits == 64 else "fmaf", left, right, total))
-
-
-def _wide(scope: Scope, operand: Value) -> Code:
-    """The operand's registers in a type with arithmetic; declared if its own type has none."""
-    emitter = scope.emitter
-    name = emitter.name(operand)
-    if operand.dtype.name not in NARROW:
-        return name
-    wide = scope.name(f"{name}_wide")
-    count = operand.fragment.distribution.size_values
-    i = Sym(scope.name("i"), 0, count - 1)
-    emitter.declare(named("float"), wide, extent=count)
-    emitter.one_line((i,), Assign(element(wide, i), widened(element(name, i), operand.dtype)))
-    return wide

@@ -85,22 +85,15 @@ extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_si
       #pragma unroll
       for (int i = 0; i < 16; ++i) sB_frag_1[i] = sB_frag[4*(i % 4) + (i / 4)];
       // 02_basic_gemm.py:31: acc += sA_frag_1 * sB_frag_1
-      {
-        float sA_frag_1_wide[16];
+      #pragma unroll
+      for (int step = 0; step < 4; ++step) {
         #pragma unroll
-        for (int i = 0; i < 16; ++i) sA_frag_1_wide[i] = half_to_float(sA_frag_1[i]);
-        float sB_frag_1_wide[16];
-        #pragma unroll
-        for (int i_1 = 0; i_1 < 16; ++i_1) sB_frag_1_wide[i_1] = half_to_float(sB_frag_1[i_1]);
-        #pragma unroll
-        for (int step = 0; step < 4; ++step) {
+        for (int x = 0; x < 4; ++x) {
           #pragma unroll
-          for (int x = 0; x < 4; ++x) {
-            #pragma unroll
-            for (int y = 0; y < 4; ++y) {
-              acc[4*x + y] =
-                  fmaf(sA_frag_1_wide[4*step + x], sB_frag_1_wide[4*step + y], acc[4*x + y]);
-            }
+          for (int y = 0; y < 4; ++y) {
+            acc[4*x + y] =
+                fmaf(half_to_float(sA_frag_1[4*step + x]), half_to_float(sB_frag_1[4*step + y]),
+                acc[4*x + y]);
           }
         }
       }
