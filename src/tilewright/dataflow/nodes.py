@@ -1,0 +1,266 @@
+"""The graph that a dataflow kernel is: which values are computed from which, without a word about how.
+
+A value is a tile: it has one axis for each `Span` that it varies along.  How long the runs of a span are that
+are computed at once, and who computes them, a schedule says; the meaning does not depend on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from tilewright.dtypes import DType
+from tilewright.errors import Location
+from tilewright.symbolic.nodes import Int
+from tilewright.views.transforms import Transform
+
+BATCH, TILE, STEPS = "batch", "tile", "steps"
+"""What a span is: an index of its own for each block, a dimension cut into tiles, one that is summed along."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """A run of unknown length of one dimension.
+
+    Args:
+        name: the author's name, e.g. ``"m"``.
+        extent: of the whole dimension.
+        kind: `BATCH`, `TILE` or `STEPS`.
+    """
+
+    name: str
+    extent: Int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An array of the kernel, or a view of one.
+
+    Args:
+        name: of the kernel's parameter.
+        dtype: its element type.
+        shape: extents of the view.
+        transforms: what makes the view of the parameter, in order.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[Int, ...]
+    transforms: tuple[Transform, ...] = ()
+
+
+Axis = Span | None
+"""An axis of a value: the span that it varies along; None is an axis of extent 1, which is broadcast."""
+
+
+@dataclass(frozen=True)
+class Node:
+    """A value.
+
+    Args:
+        dtype: of its elements.
+        axes: one for each dimension; those of spans that are a single index (`BATCH`) are left out.
+        location: the author's line.
+    """
+
+    dtype: DType
+    axes: tuple[Axis, ...]
+    location: Location | None = field(default=None, compare=False, kw_only=True)
+
+    @property
+    def arguments(self) -> tuple[Node, ...]:
+        """The values that it is computed from."""
+        return ()
+
+
+@dataclass(frozen=True)
+class Literal(Node):
+    """A number that is known."""
+
+    value: float | int
+
+
+@dataclass(frozen=True)
+class Number(Node):
+    """A number that is passed when the kernel is launched."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Part(Node):
+    """``operand[at]``: the elements of an array along some spans.
+
+    Args:
+        operand: the array.
+        at: for each of its dimensions the span that it is taken along.
+    """
+
+    operand: Operand
+    at: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class Rearrange(Node):
+    """The argument with its axes in another order, or with new axes of extent 1."""
+
+    argument: Node
+
+    @property
+    def arguments(self) -> tuple[Node, ...]:
+        """The values that it is computed from."""
+        return (self.argument,)
+
+
+@dataclass(frozen=True)
+class Map(Node):
+    """An elementwise function, a row of `functions.table.FUNCTIONS`; arguments are broadcast as in NumPy."""
+
+    function: str
+    given: tuple[Node, ...]
+
+    @property
+    def arguments(self) -> tuple[Node, ...]:
+        """The values that it is computed from."""
+        return self.given
+
+
+@dataclass(frozen=True)
+class Reduce(Node):
+    """``combine`` over a whole axis: ``"sum"``, ``"max"`` or ``"min"``.
+
+    Args:
+        combine: the function.
+        argument: what is reduced.
+        axis: which of its axes; it is left out of the result.
+    """
+
+    combine: str
+    argument: Node
+    axis: int
+
+    @property
+    def arguments(self) -> tuple[Node, ...]:
+        """The values that it is computed from."""
+        return (self.argument,)
+
+
+@dataclass(frozen=True)
+class Sum(Node):
+    """``sum over span of a @ b``: ``value[m, n] = sum_k a[m, k] * b[k, n]``, the case of `Fold` with +.
+
+    Args:
+        span: what is summed along; the last axis of ``a`` and the first of ``b``.
+        a: an operand view: a part, or maps of parts.
+        b: likewise.
+    """
+
+    span: Span
+    a: Node
+    b: Node
+
+    @property
+    def arguments(self) -> tuple[Node, ...]:
+        """The values that it is computed from."""
+        return (self.a, self.b)
+
+
+@dataclass(frozen=True)
+class Cell(Node):
+    """What a fold carries from step to step: within its steps this stands for the value so far.
+
+    Args:
+        name: the author's.
+        start: its value before the first step.
+    """
+
+    name: str
+    start: Node
+
+    @property
+    def arguments(self) -> tuple[Node, ...]:
+        """The values that it is computed from."""
+        return (self.start,)
+
+
+@dataclass(frozen=True)
+class Fold:
+    """``for k in span: cells = steps(cells)``.
+
+    Args:
+        span: what is stepped along.
+        cells: what is carried.
+        steps: the next value of each cell.
+    """
+
+    span: Span
+    cells: tuple[Cell, ...]
+    steps: tuple[Node, ...]
+
+
+@dataclass(frozen=True)
+class Folded(Node):
+    """What a cell of a fold holds after the last step."""
+
+    fold: Fold
+    index: int
+
+    @property
+    def arguments(self) -> tuple[Node, ...]:
+        """The values that it is computed from."""
+        return (*self.fold.cells, *self.fold.steps)
+
+
+@dataclass(frozen=True)
+class Store:
+    """``operand[at] = value``, rounded to the operand's dtype.
+
+    Args:
+        operand: an array of the kernel.
+        at: for each of its dimensions the span that it is stored along.
+        value: whose axes are broadcast to those of ``at`` that are no single index.
+        location: the author's line.
+    """
+
+    operand: Operand
+    at: tuple[Span, ...]
+    value: Node
+    location: Location | None = field(default=None, compare=False, kw_only=True)
+
+
+@dataclass(frozen=True)
+class Flow:
+    """What a dataflow kernel computes.
+
+    Args:
+        name: of the kernel.
+        parameters: arrays and numbers, in the author's order.
+        tiles: the spans that its results are cut along, batches first.
+        stores: in the author's order.
+    """
+
+    name: str
+    parameters: tuple[Operand | Number, ...]
+    tiles: tuple[Span, ...]
+    stores: tuple[Store, ...]
+
+    def walk(self) -> Iterator[Node]:
+        """Every node once, arguments before what is computed from them."""
+        seen: set[int] = set()
+
+        def visit(node: Node) -> Iterator[Node]:
+            if id(node) in seen:
+                return
+            seen.add(id(node))
+            for argument in node.arguments:
+                yield from visit(argument)
+            yield node
+
+        for store in self.stores:
+            yield from visit(store.value)
+
+    @property
+    def sums(self) -> tuple[Sum, ...]:
+        """The accumulation plan: every sum."""
+        return tuple(node for node in self.walk() if isinstance(node, Sum))
