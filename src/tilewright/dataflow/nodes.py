@@ -15,7 +15,7 @@ from tilewright.symbolic.nodes import Int
 from tilewright.views.transforms import Transform
 
 BATCH, TILE, STEPS = "batch", "tile", "steps"
-"""What a span is: an index of its own for each block, a dimension cut into tiles, one that is summed along."""
+"""What a span is: an index of its own for each block, cut into tiles, or stepped along and summed."""
 
 
 @dataclass(frozen=True)
