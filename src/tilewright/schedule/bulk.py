@@ -1,0 +1,159 @@
+"""Rings that bulk copies fill: one warp copies, groups of warps multiply, transaction barriers between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tilewright.lang import operations as tw
+from tilewright.lang.asynchrony import tma_load
+from tilewright.lang.control import let
+from tilewright.lang.roles import role
+from tilewright.lang.scalars import Index, minimum
+from tilewright.lang.tensors import Tensor
+from tilewright.lang.tracer import current
+from tilewright.lang.transaction_barriers import Barriers, arrive, mbarrier, wait
+from tilewright.schedule.partition import Work
+from tilewright.schedule.pipeline import Step, Verb
+from tilewright.schedule.plans import Accumulation, Sums
+from tilewright.schedule.rings import Source
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.stages import SwizzledStages
+
+
+class Bulk:
+    """The ring: stages of A and B, each with a barrier for its coming and one for its going."""
+
+    def __init__(self, schedule: Schedule, sources: tuple[Source, Source]) -> None:
+        self.schedule, self.sources = schedule, sources
+        self.stages = schedule.stages
+        self.pingpong = schedule.roles == "ping-pong"
+        a, b = sources
+        shared_by = 0 if self.pingpong else schedule.groups
+        self.a = SwizzledStages(a.sample, a.rows, schedule.block_k, self.stages, shared_by, f"s{a.name}")
+        self.b = SwizzledStages(b.sample, b.rows, schedule.block_k, self.stages, 0, f"s{b.name}")
+
+    def synchronise(self) -> None:
+        """Make the barriers."""
+        warps = self.schedule.mma.threads // current().lanes
+        arrivals = warps * (1 if self.pingpong else self.schedule.groups)
+        full = mbarrier(self.stages, arrivals=1)
+        empty = mbarrier(self.stages, arrivals=arrivals)
+        self.full, self.empty, self.turn = full, empty, self._turns(warps)
+        tw.barrier()
+
+    def _turns(self, warps: int) -> Barriers | None:
+        """For each group that plays ping-pong a barrier that says that it has multiplied."""
+        if not self.pingpong:
+            return None
+        return mbarrier(self.schedule.groups, arrivals=warps)
+
+    def agents(self) -> list[Producer | Consumer]:
+        """Those who copy, and those who multiply."""
+        return [Producer(self), Consumer(self)]
+
+    def number(self, work: Work, step: Step) -> Index:
+        """The running number of a step, by which it finds its stage and that stage's phase."""
+        if "number" in step.shared:
+            return step.shared["number"] + step.ahead  # type: ignore[no-any-return]
+        if step.ahead or not step.inside:
+            return work.first + step.index
+        number = let(work.first + step.index)
+        step.shared["number"] = number
+        return number
+
+
+class Producer:
+    """One warp of a group of its own that copies."""
+
+    each, parts, accumulation = 1, 1, None
+
+    def __init__(self, ring: Bulk) -> None:
+        self.ring = ring
+
+    @contextmanager
+    def role(self) -> Iterator[Index]:
+        """One of four warps, which give most of their registers away."""
+        with role(warps=4, registers=40), role(warps=1):
+            yield 0
+
+    def begin(self, work: Work) -> None:
+        """Before the steps of a tile: nothing."""
+
+    def end(self, work: Work) -> None:
+        """Behind them: nothing."""
+
+    def verbs(self, work: Work, sums: None) -> list[Verb]:
+        """Wait until a stage is empty, say what is coming, copy."""
+        ring = self.ring
+
+        def load(step: Step) -> None:
+            number = ring.number(work, step)
+            stage = let(number % ring.stages)
+            wait(ring.empty[stage], 1 - number // ring.stages % 2)
+            arrive(ring.full[stage], expect_bytes=ring.a.bytes + ring.b.bytes)
+            for source, held in zip(ring.sources, (ring.a, ring.b), strict=True):
+                pairs = held.pairs(source.matrix(work.batch), source.row(work), step.index, stage)
+                for tile, target in pairs:
+                    tma_load(tile, target, ring.full[stage])
+
+        return [Verb("load", 0, load)]
+
+
+class Consumer:
+    """Groups of warps that multiply."""
+
+    parts = 1
+
+    def __init__(self, ring: Bulk) -> None:
+        self.ring = ring
+        schedule = ring.schedule
+        self.each = schedule.groups if ring.pingpong else 1
+        self.accumulation = Accumulation(schedule.mma, 1, schedule.promote)
+
+    @contextmanager
+    def role(self) -> Iterator[Index]:
+        """A role of several groups."""
+        schedule = self.ring.schedule
+        warps = schedule.mma.threads // current().lanes
+        with role(warps=warps, groups=schedule.groups, registers=schedule.registers) as g:
+            yield g
+
+    def begin(self, work: Work) -> Sums:
+        """Clear the sums; groups that play ping-pong wait for their turn to multiply."""
+        sums = self.accumulation.begin()
+        ring, groups = self.ring, self.ring.schedule.groups
+        if ring.turn is not None:
+            before = (work.group + groups - 1) % groups
+            # Parity 1 of a fresh barrier passes at once: nobody multiplies before the first group.
+            wait(ring.turn[before], (work.item + 1 - minimum(work.group, 1)) % 2)
+        return sums
+
+    def end(self, work: Work) -> None:
+        """Groups that play ping-pong leave the multiplying to the next one."""
+        if self.ring.turn is not None:
+            arrive(self.ring.turn[work.group], each="warp")
+
+    def verbs(self, work: Work, sums: Sums) -> list[Verb]:
+        """Wait until a stage is full, multiply, let go of the stage before."""
+        ring = self.ring
+
+        def acquire(step: Step) -> None:
+            number = ring.number(work, step)
+            stage = let(number % ring.stages)
+            step.shared["stage"] = stage
+            wait(ring.full[stage], number // ring.stages % 2)
+
+        def operands(step: Step) -> tuple[Tensor, Tensor]:
+            stage = step.shared["stage"]
+            return ring.a.operand(stage, work.group), ring.b.operand(stage, 0)
+
+        def release(step: Step) -> None:
+            arrive(ring.empty[ring.number(work, step) % ring.stages], each="warp")
+
+        return [
+            Verb("acquire", 0, acquire),
+            *self.accumulation.verbs(sums, operands),
+            Verb("release", -self.accumulation.behind, release),
+            *self.accumulation.promoting(sums),
+        ]

@@ -1,0 +1,110 @@
+"""From a dataflow kernel and a schedule to an explicit kernel, which could have been written by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tilewright.dataflow.nodes import Flow
+from tilewright.lang.program import Parameter, Program
+from tilewright.lang.tensors import Tensor
+from tilewright.schedule.bulk import Bulk
+from tilewright.schedule.epilogues import EPILOGUES
+from tilewright.schedule.form import Form, form_of
+from tilewright.schedule.partition import DataParallel, Persistent, Problem
+from tilewright.schedule.pipeline import main_loop
+from tilewright.schedule.rings import CpAsync, Direct, Fragments, Registers, Source
+from tilewright.schedule.schedule import Schedule
+
+RINGS: dict[str, Callable[..., Any]] = {
+    "direct": Direct,
+    "registers": Registers,
+    "cp_async": CpAsync,
+    "fragments": Fragments,
+    "tma": Bulk,
+}
+"""The rings, by the names that a schedule has for them."""
+
+
+class Expanded(Program):
+    """The explicit program that a schedule makes of a dataflow kernel.
+
+    Args:
+        program: the author's.
+        flow: what it records.
+        schedule: how that is computed.
+    """
+
+    def __init__(self, program: Program, flow: Flow, schedule: Schedule) -> None:
+        form = form_of(flow)
+
+        def explicit(*arguments: Any) -> None:
+            _write(form, schedule, dict(zip((p.name for p in program.parameters), arguments, strict=True)))
+
+        self.function = explicit
+        self.name = program.name
+        self.__doc__ = program.__doc__
+        self.parameters: tuple[Parameter, ...] = program.parameters
+        self.constants = ()
+        self.defaults = {}
+        self.flow, self.schedule = flow, schedule
+
+
+def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
+    """Write the explicit kernel."""
+    a, b = (arguments[factor.name] for factor in (form.a, form.b))
+    partition = _partition(form, schedule, arguments)
+    ring = RINGS[schedule.staging](schedule, _sources(form, schedule, a, b))
+    epilogue = EPILOGUES[schedule.epilogue](form, schedule, arguments)
+    if isinstance(ring, Bulk):
+        ring.synchronise()
+    for agent in ring.agents():
+        _run(agent, partition, epilogue)
+
+
+def _run(agent: Any, partition: DataParallel | Persistent, epilogue: Any) -> None:
+    """What one agent does: its tiles one after the other, each with the main loop."""
+    with agent.role() as group:
+        for work in partition.items(agent.each, group):
+            sums = agent.begin(work)
+            main_loop(agent.verbs(work, sums), work.steps, agent.parts)
+            agent.end(work)
+            if agent.accumulation is not None:
+                epilogue.store(work, agent.accumulation.end(sums))
+        if agent.accumulation is not None:
+            epilogue.drain()
+
+
+def _partition(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> DataParallel | Persistent:
+    extents = {span: _extent(form, arguments, span) for span in (*form.batch, form.m, form.n, form.a.depth)}
+    batch = tuple(extents[span] for span in form.batch)
+    problem = Problem(batch, extents[form.m], extents[form.n], extents[form.a.depth], schedule.tile)
+    if schedule.blocks:
+        return Persistent(problem, schedule.group_m, schedule.blocks)
+    return DataParallel(problem, schedule.group_m)
+
+
+def _extent(form: Form, arguments: dict[str, Any], span: Any) -> Any:
+    """The extent of a span, as the arguments have it."""
+    places = [(form.a.part.operand, form.a.part.at), (form.b.part.operand, form.b.part.at)]
+    places += [(store.operand, store.at) for store in form.stores]
+    return next(
+        arguments[operand.name].shape[at.index(span)] for operand, at in reversed(places) if span in at
+    )
+
+
+def _sources(form: Form, schedule: Schedule, a: Tensor, b: Tensor) -> tuple[Source, Source]:
+    rows, columns, _ = schedule.mma.tile
+    first = (0,) * len(form.batch)
+    made = []
+    for factor, tensor, along, count in ((form.a, a, "m", rows), (form.b, b, "n", columns)):
+        made.append(
+            Source(
+                factor.name,
+                lambda batch, factor=factor, tensor=tensor: factor.matrix(tensor, form.batch, batch),
+                factor.matrix(tensor, form.batch, first),
+                along,
+                count,
+            )
+        )
+    return made[0], made[1]

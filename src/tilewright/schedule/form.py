@@ -1,0 +1,125 @@
+"""What a flow asks of a schedule: the products, what they are made of, and what is done with their sums."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.dataflow.nodes import BATCH, Flow, Node, Part, Rearrange, Span, Store, Sum
+from tilewright.dtypes import DType
+from tilewright.errors import TraceError
+from tilewright.lang.scalars import Index
+from tilewright.lang.tensors import Tensor
+
+EXPLICIT = "write it as an explicit kernel, with tw.block_index, tw.copy and tw.mma"
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Operand A or B of a product, as rows along M or N and columns along K.
+
+    Args:
+        part: the array and the spans that it is taken along.
+        row: the span of its rows.
+        depth: the span along K.
+    """
+
+    part: Part
+    row: Span
+    depth: Span
+
+    @property
+    def name(self) -> str:
+        """The array's."""
+        return self.part.operand.name
+
+    @property
+    def dtype(self) -> DType:
+        """Of its elements in memory."""
+        return self.part.operand.dtype
+
+    def matrix(self, tensor: Tensor, spans: Sequence[Span], batch: Sequence[Index]) -> Tensor:
+        """The (rows, K) matrix of the array at one index of its batches."""
+        return matrix(tensor, self.part.at, (self.row, self.depth), spans, batch)
+
+
+@dataclass(frozen=True)
+class Form:
+    """A flow of one product.
+
+    Args:
+        flow: the graph.
+        sum: the product.
+        a: its operand A.
+        b: its operand B.
+        batch: the leading spans.
+        m: the span of the rows of the result.
+        n: the span of its columns.
+    """
+
+    flow: Flow
+    sum: Sum
+    a: Factor
+    b: Factor
+    batch: tuple[Span, ...]
+    m: Span
+    n: Span
+
+    @property
+    def stores(self) -> tuple[Store, ...]:
+        """What becomes of it."""
+        return self.flow.stores
+
+
+def form_of(flow: Flow) -> Form:
+    """The form of a flow.
+
+    Raises:
+        TraceError: a flow that no schedule knows how to compute; names the explicit form.
+    """
+    sums = flow.sums
+    batch = tuple(span for span in flow.tiles if span.kind == BATCH)
+    inner = tuple(span for span in flow.tiles if span.kind != BATCH)
+    where = flow.stores[0].location if flow.stores else None
+    if len(sums) != 1 or len(inner) != 2:
+        raise TraceError(
+            f"kernel {flow.name} has {len(sums)} products over tiles of {len(inner)} dimensions; schedules "
+            f"know one product over two; nearest legal choice: {EXPLICIT}",
+            where,
+        )
+    m, n = inner
+    (product,) = sums
+    return Form(flow, product, _factor(product.a, m, product), _factor(product.b, n, product), batch, m, n)
+
+
+def _factor(node: Node, row: Span, product: Sum) -> Factor:
+    part = node
+    while isinstance(part, Rearrange):
+        part = part.argument
+    if not isinstance(part, Part) or row not in part.at or product.span not in part.at:
+        raise TraceError(
+            f"an operand of a product is a part of an array along {row.name} and {product.span.name}; "
+            f"nearest legal choice: {EXPLICIT}",
+            node.location or product.location,
+        )
+    return Factor(part, row, product.span)
+
+
+def matrix(
+    tensor: Tensor, at: Sequence[Span], wanted: Sequence[Span], spans: Sequence[Span], batch: Sequence[Index]
+) -> Tensor:
+    """A view with the wanted dimensions in their order, at one index of the others.
+
+    Args:
+        tensor: the array.
+        at: the span of each of its dimensions.
+        wanted: spans of the view.
+        spans: those of the batches.
+        batch: the index along each.
+    """
+    index = dict(zip(spans, batch, strict=True))
+    if any(span in index for span in at):
+        tensor = tensor[tuple(index.get(span, slice(None)) for span in at)]
+    left = [span for span in at if span not in index]
+    order = [left.index(span) for span in wanted]
+    return tensor if order == [*range(len(order))] else tensor.permute(*order)

@@ -1,0 +1,86 @@
+"""Accumulation plans: which instructions add up the products of a step, and when their sums are complete."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from tilewright.ir.mma import TiledMma
+from tilewright.lang import operations as tw
+from tilewright.lang.async_mma import mma_async, mma_commit, mma_fence, mma_wait
+from tilewright.lang.control import when
+from tilewright.lang.tensors import Fragment, Tensor
+from tilewright.schedule.pipeline import Step, Verb
+
+Operands = Callable[[Step], tuple[Tensor | Fragment, Tensor | Fragment]]
+"""Where the operands of a step are, when its turn has come."""
+
+
+@dataclass(frozen=True)
+class Sums:
+    """The sums of one tile.
+
+    Args:
+        acc: what products are added to.
+        total: what keeps all bits; ``acc`` itself where nothing is promoted.
+    """
+
+    acc: Fragment
+    total: Fragment
+
+
+@dataclass(frozen=True)
+class Accumulation:
+    """How the products of a tile are added up.
+
+    Args:
+        mma: the tiled MMA.
+        behind: parts after which an asynchronous product is known to be complete.
+        promote: tiles along K after which sums are added to others that keep all bits; 0: never.
+    """
+
+    mma: TiledMma
+    behind: int
+    promote: int
+
+    def begin(self) -> Sums:
+        """Clear the sums."""
+        acc = tw.accumulator(self.mma)
+        total = tw.accumulator(self.mma) if self.promote else acc
+        return Sums(acc, total)
+
+    def verbs(self, sums: Sums, operands: Operands) -> list[Verb]:
+        """Multiply a step; wait for the one that is known to be complete then."""
+
+        def multiply(step: Step) -> None:
+            a, b = operands(step)
+            if not self.mma.atom.asynchronous:
+                tw.mma(a, b, sums.acc)
+                return
+            assert isinstance(b, Tensor), "operand B of an asynchronous product lies in shared memory"
+            mma_fence()
+            mma_async(a, b, sums.acc)
+            mma_commit()
+
+        found = [Verb("multiply", 0, multiply)]
+        if self.mma.atom.asynchronous:
+            found.append(Verb("retire", -self.behind, lambda step: mma_wait(step.behind), outside=True))
+        return found
+
+    def promoting(self, sums: Sums) -> Sequence[Verb]:
+        """Every so often add the sums to those that keep all bits; behind all that waits for products."""
+
+        def promote(step: Step) -> None:
+            with when((step.index + 1) % self.promote == 0):
+                if self.behind:
+                    mma_wait(0)
+                sums.total.assign(sums.total + sums.acc)
+                tw.fill(sums.acc, 0)
+
+        return [Verb("promote", 0, promote)] if self.promote else []
+
+    def end(self, sums: Sums) -> Fragment:
+        """The sums, when all steps are done."""
+        if self.promote > 1:
+            sums.total.assign(sums.total + sums.acc)
+        return sums.total

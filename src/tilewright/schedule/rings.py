@@ -1,0 +1,237 @@
+"""Rings: how the tiles of A and B come to where they are multiplied, and who does what.
+
+An agent is a group of warps that runs the main loop over the partition's tiles with verbs of its own: without
+roles the whole block is one, with roles those who copy and those who multiply are several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from tilewright.lang import operations as tw
+from tilewright.lang.asynchrony import fence_async
+from tilewright.lang.scalars import Index
+from tilewright.lang.tensors import Fragment, Tensor
+from tilewright.schedule.partition import Work
+from tilewright.schedule.pipeline import Step, Verb
+from tilewright.schedule.plans import Accumulation, Sums
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.stages import PlainStages, SwizzledStages
+
+
+@dataclass(frozen=True)
+class Source:
+    """Operand A or B.
+
+    Args:
+        name: of its tensor in shared memory.
+        matrix: (rows, K) in global memory, for a tile of the result.
+        sample: the same, of any tile: its dtype, and along what it is contiguous.
+        along: ``"m"`` or ``"n"``, which place of a tile chooses its rows.
+        rows: of the tile of one group.
+    """
+
+    name: str
+    matrix: Any
+    sample: Tensor
+    along: str
+    rows: int
+
+    def row(self, work: Work) -> Index:
+        """Which of its tiles a tile of the result takes."""
+        return work.m if self.along == "m" else work.n
+
+
+class Agent(Protocol):
+    """Those who run the main loop together."""
+
+    each: int
+    """Of the block's tiles they take one in so many."""
+
+    def role(self) -> AbstractContextManager[Index]:
+        """What they are among the block's warps; names their group."""
+
+    def verbs(self, work: Work, sums: Sums) -> list[Verb]:
+        """What they do for each step of a tile."""
+
+
+class Whole:
+    """The whole block copies and multiplies."""
+
+    each = 1
+
+    def __init__(self, schedule: Schedule, sources: tuple[Source, Source]) -> None:
+        self.schedule, self.sources = schedule, sources
+        self.asynchronous = schedule.mma.atom.asynchronous
+        behind = self.behind if self.asynchronous else 0
+        self.accumulation = Accumulation(schedule.mma, behind, schedule.promote)
+        self.parts = 1
+        self.rings = tuple(self._ring(source) for source in sources)
+
+    behind = 0
+
+    def _ring(self, source: Source) -> PlainStages | SwizzledStages:
+        schedule, name = self.schedule, f"s{source.name}"
+        if self.asynchronous:
+            return SwizzledStages(source.sample, source.rows, schedule.block_k, schedule.stages, 0, name)
+        return PlainStages(source.sample, source.rows, schedule.block_k, schedule.stages, name)
+
+    @contextmanager
+    def role(self) -> Iterator[Index]:
+        """All warps."""
+        yield 0
+
+    def agents(self) -> list[Whole]:
+        """There is one."""
+        return [self]
+
+    def begin(self, work: Work) -> Sums:
+        """Before the steps of a tile."""
+        return self.accumulation.begin()
+
+    def end(self, work: Work) -> None:
+        """Behind them."""
+
+    def _pairs(self, work: Work, step: Step) -> list[tuple[Tensor, Tensor]]:
+        stage = step.index % self.schedule.stages if self.schedule.stages > 1 else 0
+        return [
+            pair
+            for source, ring in zip(self.sources, self.rings, strict=True)
+            for pair in ring.pairs(source.matrix(work.batch), source.row(work), step.index, stage)
+        ]
+
+    def _operands(self, step: Step) -> tuple[Tensor, Tensor]:
+        stage = step.index % self.schedule.stages if self.schedule.stages > 1 else 0
+        a, b = (
+            ring.operand(stage, 0) if isinstance(ring, SwizzledStages) else ring.shared[stage]
+            for ring in self.rings
+        )
+        return a, b
+
+    def _meet(self) -> None:
+        """What threads wrote is there for all, and for the matrix unit."""
+        if self.asynchronous:
+            fence_async()
+        tw.barrier()
+
+
+class Direct(Whole):
+    """Copy a tile, multiply it."""
+
+    def verbs(self, work: Work, sums: Sums) -> list[Verb]:
+        """One stage: all wait before it is read, and before it is written again."""
+
+        def load(step: Step) -> None:
+            for source, target in self._pairs(work, step):
+                tw.copy(source, target, threads=self.schedule.mma.threads)
+            self._meet()
+
+        return [
+            Verb("load", 0, load),
+            *self.accumulation.verbs(sums, self._operands),
+            Verb("release", 0, lambda step: tw.barrier()),
+            *self.accumulation.promoting(sums),
+        ]
+
+
+class Registers(Whole):
+    """The next tile is on its way into registers while this one is multiplied."""
+
+    def verbs(self, work: Work, sums: Sums) -> list[Verb]:
+        """One stage in shared memory, one in registers."""
+        held: list[Fragment] = []
+
+        def fetch(step: Step) -> None:
+            parts = [source.partition(self.schedule.mma.threads) for source, _ in self._pairs(work, step)]
+            if not held:
+                held.extend(tw.load(part, name="prefetched") for part in parts)
+                return
+            for part, fragment in zip(parts, held, strict=True):
+                tw.copy(part, fragment)
+
+        def put(step: Step) -> None:
+            for fragment, (_, target) in zip(held, self._pairs(work, step), strict=True):
+                tw.copy(fragment, target)
+            self._meet()
+
+        return [
+            Verb("put", 0, put),
+            Verb("fetch", 1, fetch, outside=True),
+            *self.accumulation.verbs(sums, self._operands),
+            Verb("release", 0, lambda step: tw.barrier()),
+            *self.accumulation.promoting(sums),
+        ]
+
+
+class CpAsync(Whole):
+    """Several tiles are on their way into shared memory while one is multiplied."""
+
+    @property
+    def behind(self) -> int:  # type: ignore[override]
+        """An asynchronous product may go on under the next one where there is a stage to spare."""
+        return int(self.schedule.stages > 2)
+
+    @property
+    def distance(self) -> int:
+        """How many tiles are loaded ahead: what all have read is filled again."""
+        return self.schedule.stages - 1 - self.accumulation.behind
+
+    def verbs(self, work: Work, sums: Sums) -> list[Verb]:
+        """A ring of stages, filled in groups."""
+
+        def ready(step: Step) -> None:
+            tw.async_wait(self.distance - 1)
+            self._meet()
+
+        def load(step: Step) -> None:
+            for source, target in self._pairs(work, step):
+                tw.copy_async(source, target, threads=self.schedule.mma.threads)
+            tw.async_commit()
+
+        return [
+            Verb("ready", 0, ready),
+            Verb("load", self.distance, load, outside=True),
+            *self.accumulation.verbs(sums, self._operands),
+            *self.accumulation.promoting(sums),
+        ]
+
+    def end(self, work: Work) -> None:
+        """The next tile fills the ring again."""
+        if self.schedule.blocks:
+            tw.async_wait(0)
+            tw.barrier()
+
+
+class Fragments(CpAsync):
+    """As `CpAsync`, and from shared memory into two sets of registers, one of which is multiplied."""
+
+    def __init__(self, schedule: Schedule, sources: tuple[Source, Source]) -> None:
+        super().__init__(schedule, sources)
+        self.parts = schedule.block_k // schedule.mma.tile[2]
+        depth = schedule.mma.tile[2]
+        self.maps = (tw.operand_a(schedule.mma, depth), tw.operand_b(schedule.mma, depth))
+        self.held = [
+            [tw.fragment(part, source.sample.dtype, name=f"r{source.name}") for _ in range(2)]
+            for part, source in zip(self.maps, sources, strict=True)
+        ]
+
+    def verbs(self, work: Work, sums: Sums) -> list[Verb]:
+        """The next part is loaded while this one is multiplied."""
+
+        def fetch(step: Step) -> None:
+            for ring, part, held in zip(self._operands(step), self.maps, self.held, strict=True):
+                tw.copy(ring.tiles(part.shape)[0, step.part], held[step.part % 2])
+
+        def operands(step: Step) -> tuple[Fragment, Fragment]:
+            return self.held[0][step.part % 2], self.held[1][step.part % 2]
+
+        ready, load, *_ = super().verbs(work, sums)
+        return [
+            Verb("ready", 1, ready.do, self.parts, outside=True),
+            Verb("fetch", 1, fetch, outside=True),
+            Verb("load", self.distance * self.parts, load.do, self.parts, outside=True),
+            *self.accumulation.verbs(sums, operands),
+        ]
