@@ -1,4 +1,4 @@
-"""Rings that bulk copies fill: one warp copies, groups of warps multiply, transaction barriers between them."""
+"""Rings that bulk copies fill: one warp copies, groups of warps multiply, with transaction barriers."""
 
 from __future__ import annotations
 

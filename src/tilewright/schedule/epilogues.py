@@ -101,7 +101,8 @@ class Slice:
         wanted = [span for span in store.at if span not in self.form.batch]
         if wanted != [self.form.m, self.form.n]:
             raise TraceError(
-                f"stores go to tiles along {self.form.m.name} and {self.form.n.name}; nearest legal choice: {EXPLICIT}",
+                f"stores go to tiles along {self.form.m.name} and {self.form.n.name}; nearest legal choice: "
+                f"{EXPLICIT}",
                 store.location,
             )
         return self.tile(self.arguments[store.operand.name], store.at, wanted)
@@ -143,12 +144,12 @@ class Staged:
         rows, columns, _ = schedule.mma.tile
         row, count = _row(schedule, work), columns // self.columns
         for j in unroll(count):
-            part = sums[:, j * self.columns : (j + 1) * self.columns]
-            at = (row, work.n * count + j)
-            made = Slice(self.form, self.arguments, work, (rows, self.columns), at, part)
             buffer = self.held[work.group, j % schedule.buffers]
             bulk_wait(schedule.buffers - 1)
             role_barrier(1 + work.group, threads=schedule.mma.threads)
+            part = sums[:, j * self.columns : (j + 1) * self.columns]
+            at = (row, work.n * count + j)
+            made = Slice(self.form, self.arguments, work, (rows, self.columns), at, part)
             tw.copy(made.value(self.out.value), buffer)
             fence_async()
             role_barrier(1 + work.group, threads=schedule.mma.threads)

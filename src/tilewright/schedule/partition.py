@@ -61,7 +61,8 @@ class Problem:
     @property
     def steps(self) -> Index:
         """Tiles along K."""
-        return ceil_div(self.k, self.tile[2])
+        count: Index = ceil_div(self.k, self.tile[2])
+        return count
 
 
 def banded(index: Index, tiles_m: Index, tiles_n: Index, group: int) -> tuple[Index, Index]:
@@ -134,7 +135,7 @@ class Persistent:
         self.turns = ceil_div(self.total - self.block, blocks)
 
     def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
-        """The block's tiles; where groups of warps take turns, every ``each``-th of them, from their own on."""
+        """The block's tiles; of groups that take turns each one's own, every ``each``-th."""
         turns = self.turns if each == 1 else (self.turns + each - 1 - group) // each
         for turn in traced_range(turns):
             number = turn if each == 1 else let(turn * each + group)

@@ -46,7 +46,7 @@ class Verb:
         distance: how many parts ahead of the multiplication; negative behind it.
         do: what it does.
         every: 1, or the number of parts of a tile: then it is done for a tile's first part alone.
-        outside: whether it may run for tiles before the first and behind the last, so that no branch guards it.
+        outside: whether it may run for tiles before the first and behind the last: then no branch guards it.
     """
 
     name: str
