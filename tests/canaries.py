@@ -21,7 +21,7 @@ import pytest
 from tests.movers.random_movers import POISON, Array, Placed
 
 from tilewright.dtypes import dtype
-from tilewright.runtime.arrays import ArrayInfo, describe, end
+from tilewright.runtime.arrays import ArrayInfo, describe, reach
 from tilewright.runtime.device import PreparedCuda
 from tilewright.runtime.device_array import DeviceArray
 
@@ -130,7 +130,8 @@ class Canaries:
         """Fail if what a kernel writes has no canaries around it."""
         if self._unguarded or 0 in info.shape:
             return
-        if not any(low <= info.pointer and end(info) <= high for low, high in self._covered):
+        first, last = (info.pointer + side for side in reach(info))
+        if not any(low <= first and last <= high for low, high in self._covered):
             pytest.fail(
                 f"the kernel writes {name}, which has no canaries: make it by DeviceArray.of, canaries.torch "
                 "or canaries.cupy"

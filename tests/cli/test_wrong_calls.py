@@ -106,7 +106,9 @@ CALLS: dict[str, Callable[[], object]] = {
     "matmul(a c64, b c64)": lambda: matmul(square(np.complex64), square(np.complex64)),
     "matmul(a list, b)": lambda: matmul([[1.0]], square()),
     "matmul(a '>f4', b)": lambda: matmul(square(">f4"), square()),
-    "matmul(a[::-1], b)": lambda: matmul(square()[::-1], square(), target="reference"),
+    "matmul(a of strides (20, 5) bytes, b)": lambda: matmul(
+        np.ndarray((4, 4), np.float32, bytearray(80), 0, (20, 5)), square(), target="reference"
+    ),
     "matmul(a, b, out (3, 3))": lambda: matmul(square(), square(), square(n=3)),
     "matmul(a, b, out read-only)": lambda: matmul(square(), square(), read_only(), target="reference"),
     "matmul(a, b, math='fast')": lambda: matmul(square(), square(), math="fast"),

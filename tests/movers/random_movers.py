@@ -84,7 +84,10 @@ def mover(X, Y, *, tile, path, spread, back, vector, layout):
 
 @dataclass(frozen=True)
 class Placed:
-    """Where an array lies: strides and start in elements; what is read may have strides of 0."""
+    """Where an array lies: strides and start in elements; what is read may have strides of 0.
+
+    It starts at its lowest element, which is not the first one where strides are negative.
+    """
 
     strides: tuple[int, int]
     start: int
@@ -144,12 +147,13 @@ class Array:
 
     def __init__(self, shape: tuple[int, int], placed: Placed, dtype: Any) -> None:
         size = dtype.bytes
-        steps = sum((n - 1) * s for n, s in zip(shape, placed.strides, strict=True))
-        reach = 0 if 0 in shape else 1 + steps
+        steps = [(n - 1) * s for n, s in zip(shape, placed.strides, strict=True)]
+        reach = 0 if 0 in shape else 1 + sum(map(abs, steps))
+        before = 0 if 0 in shape else -sum(step for step in steps if step < 0)
         bytes_ = GUARD_BYTES + (placed.start + reach) * size + GUARD_BYTES
         raw = np.full(bytes_ + 256, POISON, np.uint8)
         self.buffer = raw[-raw.ctypes.data % 256 :][:bytes_]
-        self.offset = GUARD_BYTES + placed.start * size
+        self.offset = GUARD_BYTES + (placed.start + before) * size
         self.strides = tuple(s * size for s in placed.strides)
         self.array = np.ndarray(shape, dtype.numpy, self.buffer, self.offset, self.strides)
 
@@ -191,13 +195,14 @@ def _drawn(number: int) -> Mover:
     whole = easy or draw.random() < 0.3
     major = draw.choice((0, 1))
     repeated = draw.choice(((), (), (), (), (), (), (0,), (1,), (0, 1)))
+    turns = random.Random(f"turns {number}")
     shape = tuple(draw.randint(1, 3) * side if whole else draw.randint(1, 3 * side) for side in tile)
     made = Mover(
         number,
         dtype,
         (shape[0], shape[1]),
-        _repeated(_placed(draw, (shape[0], shape[1]), major, easy), repeated),
-        _placed(draw, (shape[0], shape[1]), major if easy else draw.choice((0, 1)), easy),
+        turned(_repeated(_placed(draw, (shape[0], shape[1]), major, easy), repeated), turns),
+        turned(_placed(draw, (shape[0], shape[1]), major if easy else draw.choice((0, 1)), easy), turns),
         tile,
         draw.choice(PATHS),
         *(_spread(draw, tile, tw.dtype(dtype), major if easy else draw.choice((0, 1))) for _ in range(2)),
@@ -230,6 +235,13 @@ def _placed(draw: random.Random, shape: tuple[int, int], major: int, easy: bool)
 def _repeated(placed: Placed, dims: tuple[int, ...]) -> Placed:
     """The same with one row, column or element for all, as NumPy broadcasts it: strides of 0."""
     rows, columns = (0 if dim in dims else stride for dim, stride in enumerate(placed.strides))
+    return replace(placed, strides=(rows, columns))
+
+
+def turned(placed: Placed, draw: random.Random) -> Placed:
+    """The same memory, often with dimensions that run backwards: strides that are negative."""
+    dims = draw.choice(((), (), (0,), (0,), (1,), (0, 1)))
+    rows, columns = (-stride if dim in dims else stride for dim, stride in enumerate(placed.strides))
     return replace(placed, strides=(rows, columns))
 
 

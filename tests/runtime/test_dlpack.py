@@ -169,8 +169,7 @@ def test_strides_and_offset() -> None:
     producer = Producer(shape=(4, 2, 1), strides=(1, 8, -5), offset=12)
     info = describe(producer)
     assert (info.pointer, info.strides) == (producer.address + 12, (1, 8, 0))
-    with pytest.raises(LaunchError, match="stride -1 element of dimension 0 is negative; nearest: "):
-        describe(Producer(shape=(4,), strides=(-1,)))
+    assert describe(Producer(shape=(4,), strides=(-1,))).strides == (-1,)
 
 
 def test_scalars() -> None:

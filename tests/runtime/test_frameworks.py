@@ -352,7 +352,7 @@ def test_read_only_memory() -> None:
         ({"typestr": ">f4"}, "the other byte order"),
         ({"typestr": "<M8[s]"}, r"elements of type datetime64\[s\] are not supported"),
         ({"mask": object()}, "the array's mask would be lost"),
-        ({"strides": (-16, 4)}, "stride -4 elements of dimension 0 is negative"),
+        ({"strides": (-18, 4)}, "stride -18 bytes of dimension 0 is no multiple of the 4 bytes"),
         ({"strides": (18, 4)}, "stride 18 bytes of dimension 0 is no multiple of the 4 bytes"),
         ({"data": (4097, False)}, "address 0x1001 is no multiple of the 4 bytes of f32"),
         ({"data": (0, False)}, "its address is 0"),

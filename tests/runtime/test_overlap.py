@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -12,15 +14,17 @@ from tilewright.dtypes import DType
 from tilewright.ops import gemm
 from tilewright.runtime import arrays
 from tilewright.runtime.arrays import ArrayInfo, overlap
+from tilewright.runtime.executable import Prepared
+from tilewright.runtime.plans import Plan
 
 
 @st.composite
 def infos(draw: st.DrawFn) -> ArrayInfo:
-    """Any array within some thousand bytes: gaps, repeats, rows over each other, no elements."""
+    """Any array within some thousand bytes: gaps, repeats, rows over each other or backwards, no elements."""
     dtype: DType = draw(st.sampled_from([tw.i8, tw.f16, tw.f32, tw.c64]))
     rank = draw(st.integers(1, 3))
     shape = draw(st.tuples(*[st.integers(0, 7)] * rank))
-    strides = draw(st.tuples(*[st.integers(0, 60)] * rank))
+    strides = draw(st.tuples(*[st.integers(-60, 60)] * rank))
     start = draw(st.integers(0, 300)) * dtype.bytes
     return ArrayInfo(4096 + start, shape, strides, dtype, "cpu", False, None)
 
@@ -38,6 +42,17 @@ def bytes_of(info: ArrayInfo) -> set[int]:
 @given(infos(), infos())
 def test_it_is_exact_where_arrays_are_simple(one: ArrayInfo, other: ArrayInfo) -> None:
     assert overlap(one, other) == bool(bytes_of(one) & bytes_of(other))
+
+
+@given(infos(), infos(), infos())
+def test_what_a_plan_calls_apart_shares_no_memory(one: ArrayInfo, two: ArrayInfo, out: ArrayInfo) -> None:
+    plan = Plan.of(cast("Prepared", None), (one, two, out))
+    ends = [{min(found), max(found)} if (found := bytes_of(info)) else None for info in (one, two, out)]
+    apart = plan.apart([info.pointer for info in (one, two, out)])
+    assert not (apart and bytes_of(out) & (bytes_of(one) | bytes_of(two)))
+    others = [each for each in ends[:2] if each]
+    if ends[2] and all(max(ends[2]) < min(each) or max(each) < min(ends[2]) for each in others):
+        assert apart or len(others) < 2
 
 
 @pytest.mark.parametrize("work", [1, 8, 64])

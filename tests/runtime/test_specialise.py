@@ -16,7 +16,7 @@ from tilewright.runtime.arrays import ArrayInfo, describe
 from tilewright.runtime.specialise import spec_of
 
 DIMS = st.lists(
-    st.tuples(st.integers(0, 600) | st.just(2**31 - 1), st.integers(0, 100_000)), min_size=0, max_size=4
+    st.tuples(st.integers(0, 600) | st.just(2**31 - 1), st.integers(-100_000, 100_000)), max_size=4
 )
 
 
@@ -71,10 +71,29 @@ def test_alignment(pointer: int, align: int) -> None:
         ((46341, 46341), (46341, 1), True),
         ((46340, 46340), (46340, 1), False),
         ((0, 2**31 - 1), (2**31 - 1, 2), False),
+        ((2, 2), (-(2**31) + 2, 1), False),
+        ((2, 2), (-(2**31) + 1, 1), True),
+        ((46341, 46341), (46341, -1), True),
+        ((1, 2), (-(2**40), 1), True),
     ],
 )
 def test_wide_offsets(shape: tuple[int, ...], strides: tuple[int, ...], wide: bool) -> None:
     assert spec_of(info(shape, strides)).wide == wide
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides", "signed"),
+    [((4, 5), (5, 1), False), ((4, 5), (-5, 1), True), ((4, 5), (5, -1), True), ((0, 5), (-5, 1), False)],
+)
+def test_strides_that_may_be_negative(shape: tuple[int, ...], strides: tuple[int, ...], signed: bool) -> None:
+    spec = spec_of(info(shape, strides))
+    assert spec.signed == signed
+    assert str(spec).endswith(" signed") == signed
+
+
+def test_a_negative_stride_keeps_its_divisor_and_is_no_unit_stride() -> None:
+    assert spec_of(info((8, 8), (-24, 1))).stride_divisors == (8, 1)
+    assert spec_of(info((8, 8), (8, -1))).unit_dim is None
 
 
 def test_a_huge_extent_is_refused() -> None:
@@ -100,5 +119,6 @@ def test_an_array_is_of_its_own_class(dims: list[tuple[int, int]], pointer: int)
         assert spec.unit_dim == len(dims) - 1
         return
     assert pointer % spec.align == 0
+    assert spec.signed == any(stride < 0 for _, stride in dims)
     assert spec.unit_dim is None or dims[spec.unit_dim][1] == 1
     assert (spec.unit_dim is None) == all(stride != 1 for _, stride in dims)

@@ -142,6 +142,9 @@ def _verify_strides(op: Copy, array: Value, box: Box) -> Iterator[Violation]:
             return
         elif dim != box.inner and step == 0:
             yield op.violation("tma", f"stride 0 of dimension {dim} of {array}", "tw.copy")
+        elif dim != box.inner and bounds(step)[0] < 0:
+            text = f"stride {step} of dimension {dim} of {array} may be negative; TMA steps upwards alone"
+            yield op.violation("tma", text, "tw.copy, or an array whose strides are positive")
         elif dim != box.inner and divisor(step) % unit:
             yield op.violation(
                 "tma",

@@ -45,6 +45,7 @@ from tilewright.tracebacks import mark
 from tilewright.views.view import View
 
 LEAST, LARGEST = -(2**31), 2**31 - 1
+LEAST_STRIDE = -(2**63)
 
 
 @dataclass(frozen=True)
@@ -271,8 +272,9 @@ def _tensor(
         if dim == spec.unit_dim:
             strides.append(1)
             continue
+        least = LEAST_STRIDE if spec.signed else 0
         stride = Sym(
-            tracer.name(f"{parameter.name}_stride{dim}", own=False), 0, None, spec.stride_divisors[dim]
+            tracer.name(f"{parameter.name}_stride{dim}", own=False), least, None, spec.stride_divisors[dim]
         )
         sizes[stride.name] = SizeParam(stride, Stride(parameter.name, dim), 64 if spec.wide else 32)
         strides.append(stride)

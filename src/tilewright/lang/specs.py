@@ -21,6 +21,7 @@ class TensorSpec:
         stride_divisors: for each dimension, a number that divides its stride, in elements; 1 for `unit_dim`.
         align: a number of bytes that divides the address of the first element.
         wide: whether the offset of an element may exceed 2**31 - 1 elements.
+        signed: whether strides may be negative: dimensions that run towards lower addresses.
 
     Example:
         >>> from tilewright.dtypes import f16
@@ -35,6 +36,7 @@ class TensorSpec:
     stride_divisors: tuple[int, ...]
     align: int
     wide: bool
+    signed: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "dtype", dtype(self.dtype))
@@ -44,5 +46,5 @@ class TensorSpec:
         strides = ", ".join(
             "1" if dim == self.unit_dim else f"{divisor}i" for dim, divisor in enumerate(self.stride_divisors)
         )
-        wide = " wide" if self.wide else ""
-        return f"{self.dtype}[{extents}] strides [{strides}] align {self.align}{wide}"
+        more = " wide" * self.wide + " signed" * self.signed
+        return f"{self.dtype}[{extents}] strides [{strides}] align {self.align}{more}"

@@ -22,11 +22,11 @@ __all__ = [
     "describe",
     "described",
     "elements",
-    "end",
     "exact_key",
     "locate",
     "locate_new",
     "overlap",
+    "reach",
     "stream_handle",
     "stream_reader",
     "watch",
@@ -139,7 +139,9 @@ def overlap(one: ArrayInfo, other: ArrayInfo) -> bool:
         >>> overlap(describe(x[:, :4]), describe(x[:, 4:])), overlap(describe(x[:, :5]), describe(x[:, 4:]))
         (False, True)
     """
-    if one.device != other.device or end(one) <= other.pointer or end(other) <= one.pointer:
+    (low, high), (other_low, other_high) = reach(one), reach(other)
+    apart = one.pointer + high <= other.pointer + other_low or other.pointer + other_high <= one.pointer + low
+    if one.device != other.device or apart:
         return False
     try:
         return bool(np.shares_memory(elements(one), elements(other), max_work=_WORK))  # type: ignore[arg-type]
@@ -147,10 +149,19 @@ def overlap(one: ArrayInfo, other: ArrayInfo) -> bool:
         return True
 
 
-def end(info: ArrayInfo) -> int:
-    """The address behind the last element."""
-    last = sum((extent - 1) * stride for extent, stride in zip(info.shape, info.strides, strict=True))
-    return info.pointer + info.dtype.bytes_of(0 if 0 in info.shape else last + 1)
+def reach(info: ArrayInfo) -> tuple[int, int]:
+    """Bytes from the address of an array to its lowest element, and to behind its highest.
+
+    Example:
+        >>> x = np.zeros((4, 6), np.float32)
+        >>> reach(describe(x)), reach(describe(x[::-1])), reach(describe(x[:, :0]))
+        ((0, 96), (-72, 24), (0, 0))
+    """
+    if 0 in info.shape:
+        return 0, 0
+    steps = [(extent - 1) * stride for extent, stride in zip(info.shape, info.strides, strict=True)]
+    back, ahead = (sum(step for step in steps if (step < 0) is negative) for negative in (True, False))
+    return -info.dtype.bytes_of(-back), info.dtype.bytes_of(ahead + 1)
 
 
 def watch(array: Any) -> tuple[Callable[[], object], ...]:

@@ -36,7 +36,7 @@ class ArrayInfo:
     Args:
         pointer: the address of the first element.
         shape: extents.
-        strides: strides in elements; none is negative, 0 repeats.
+        strides: strides in elements; 0 repeats, a negative one steps towards lower addresses.
         dtype: the element type.
         device: where it lies: ``"cpu"``, or ``("cuda", index)``.
         readonly: whether it may not be written.
@@ -110,15 +110,13 @@ def _in_elements(shape: tuple[int, ...], strides: Sequence[int], unit: int, empt
     for dim, (extent, stride) in enumerate(zip(shape, strides, strict=True)):
         step, rest = divmod(stride, unit)
         if step < 0 or rest:
-            if extent > 1 and not empty and stride < 0:
-                size = f"{stride} bytes" if rest else f"{step} element{'s' * (step < -1)}"
-                raise LaunchError(f"stride {size} of dimension {dim} is negative; {_CONTIGUOUS}")
-            if extent > 1 and not empty:
+            if extent <= 1 or empty:
+                step = 0  # never taken
+            elif rest:
                 raise LaunchError(
                     f"stride {stride} bytes of dimension {dim} is no multiple of the {unit} bytes of an "
                     f"element; {_CONTIGUOUS}"
                 )
-            step = 0  # never taken
         steps.append(int(step))
     return tuple(steps)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass
 
-from tilewright.runtime.arrays import ArrayInfo, end
+from tilewright.runtime.arrays import ArrayInfo, reach
 from tilewright.runtime.executable import Executable, Prepared
 from tilewright.runtime.loaded import last_launch, remembers
 from tilewright.runtime.recent import Recent
@@ -20,22 +20,22 @@ class Plan:
 
     Args:
         prepared: the launch.
-        reaches: bytes from the first to behind the last element of each array, in order.
+        reaches: bytes from each array's address to its lowest element and to behind its highest, in order.
     """
 
     prepared: Prepared
-    reaches: tuple[int, ...]
+    reaches: tuple[tuple[int, int], ...]
 
     @staticmethod
     def of(prepared: Prepared, arrays: Iterable[ArrayInfo]) -> Plan:
         """The plan of a launch on arrays like these."""
-        return Plan(prepared, tuple(end(info) - info.pointer for info in arrays))
+        return Plan(prepared, tuple(reach(info) for info in arrays))
 
     def apart(self, pointers: Sequence[int]) -> bool:
         """Whether the last array lies clear of all others, at these addresses."""
-        *others, out = zip(pointers, self.reaches, strict=True)
-        begin, stop = out[0], out[0] + out[1]
-        return all(stop <= at or at + reach <= begin for at, reach in others)
+        *others, (out, (low, high)) = zip(pointers, self.reaches, strict=True)
+        begin, stop = out + low, out + high
+        return all(stop <= at + lowest or at + highest <= begin for at, (lowest, highest) in others)
 
 
 class Plans:

@@ -49,6 +49,7 @@ def spec_of(info: ArrayInfo, name: str = "array") -> TensorSpec:
         ),
         align=math.gcd(0 if empty else info.pointer, _ALIGN_BYTES),
         wide=_reach(info) > MAX_EXTENT,
+        signed=not empty and min(info.strides, default=0) < 0,
     )
 
 
@@ -121,7 +122,7 @@ def _unit_dim(info: ArrayInfo) -> int | None:
 
 
 def _reach(info: ArrayInfo) -> int:
-    """The largest number that addressing the array takes: an element's offset, or a stride, taken or not."""
-    steps = zip(info.shape, info.strides, strict=True)
-    last = 0 if 0 in info.shape else sum((extent - 1) * stride for extent, stride in steps)
-    return max((last, *info.strides))
+    """The largest number that addressing the array takes: a part of an offset, or a stride, taken or not."""
+    steps = [abs(stride) for stride in info.strides]
+    pairs = zip(info.shape, steps, strict=True)
+    return max((0 if 0 in info.shape else sum((extent - 1) * step for extent, step in pairs), *steps))

@@ -80,7 +80,8 @@ def refusal(shape: tuple[int, ...], names: str, rows: int = 8, **wrong: Any) -> 
         box = inner.tile(held.shape[-len(inner.shape) :], (0,) * len(inner.shape))
         tw.hopper.tma_load(box, held if len(shape) > 1 else held[0], full[0])
 
-    x = np.ndarray(shape, np.float16, np.zeros(1 << 16, np.uint8), 0, wrong.get("strides"))
+    start, strides = wrong.get("start", 0), wrong.get("strides")
+    x = np.ndarray(shape, np.float16, np.zeros(1 << 16, np.uint8), start, strides)
     with pytest.raises(LegalityError) as refused:
         tw.kernel(X=names)(kernel)(x, target="reference")
     return str(refused.value)
@@ -133,6 +134,9 @@ def test_refusals_name_the_nearest_legal_choice() -> None:
     assert "X has 1 dimension; TMA copies boxes of rows" in said
     assert "pass it with a first dimension of 1" in said
     assert "X has 6 dimensions; TMA copies of at most 5 dimensions" in refusal((1,) * 6, "A B C D E F")
+    said = refusal((4, 8, 64), "A B C", strides=(1024, -128, 2), start=1024)
+    assert "stride X_stride1 of dimension 1 of X may be negative; TMA steps upwards alone" in said
+    assert "nearest legal choice: tw.copy, or an array whose strides are positive" in said
     said = refusal((4, 8, 64), "A B C", strides=(1024 + 2, 128, 2))
     assert "not of 16 bytes" in said
     assert "pad the rows to a multiple of 8 elements" in said

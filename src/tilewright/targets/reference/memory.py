@@ -11,10 +11,9 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import DType
-from tilewright.errors import LaunchError
 from tilewright.ir.types import Memory, Value
 from tilewright.targets.reference.agents import Agent, Events
-from tilewright.targets.reference.findings import element_of, strided_element
+from tilewright.targets.reference.findings import element_of
 from tilewright.targets.reference.numerics import Array
 
 
@@ -266,51 +265,6 @@ def overlay(buffers: Iterable[Buffer]) -> None:
             held[:] = buffer.elements
             buffer.elements, buffer.overlaid = held, True
         share_histories(group, {buffer.owner for buffer in group})
-
-
-def array_buffer(owner: Value, array: Array, is_written: bool, check: bool) -> Buffer:
-    """The memory of a caller's array, in place.
-
-    Raises:
-        LaunchError: wrong dtype, negative or fractional strides, or a read-only array that is written.
-    """
-    want = owner.dtype.numpy
-    if array.dtype != want:
-        raise LaunchError(f"{owner} is an array of {array.dtype}; the kernel takes {owner.dtype}")
-    if is_written and not array.flags.writeable:
-        raise LaunchError(f"{owner} is read-only and the kernel writes it")
-    strides, rest = zip(*(divmod(s, want.itemsize) for s in array.strides), strict=True) or ((), ())
-    if any(rest) or any(s < 0 for s, n in zip(strides, array.shape, strict=True) if n > 1):
-        raise LaunchError(
-            f"{owner} has strides of {array.strides} bytes; they must be multiples of {want.itemsize}, "
-            "and not negative"
-        )
-    span = 0 if array.size == 0 else 1 + sum((n - 1) * s for n, s in zip(array.shape, strides, strict=True))
-    # As bytes of no meaning: NumPy's array interface has no name for every dtype.
-    raw = array.view(f"V{want.itemsize}")
-    spread = np.lib.stride_tricks.as_strided(raw, (span,), (want.itemsize,), writeable=array.flags.writeable)
-    flat = spread.view(want)
-    exists = None
-    if span > array.size:
-        exists = np.zeros(span, bool)
-        np.lib.stride_tricks.as_strided(exists, array.shape, strides)[...] = True
-    address = array.__array_interface__["data"][0]
-    locate = partial(strided_element, array.shape, strides)
-    return Buffer(owner, flat, address, True, locate, exists, History.blank(span) if check else None)
-
-
-def in_elements(dtype: DType, array: Array) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Extents and strides of an array in elements, of which its bytes may hold several.
-
-    Example:
-        >>> from tilewright.dtypes import i4
-        >>> in_elements(i4, np.zeros((3, 5), np.uint8))
-        ((3, 10), (10, 1))
-    """
-    each, strides = dtype.per_byte, tuple(stride // array.itemsize for stride in array.strides)
-    dim = next((d for d in reversed(range(array.ndim)) if strides[d] == 1), None) if each > 1 else None
-    shape = tuple(n * each if d == dim else n for d, n in enumerate(array.shape))
-    return shape, tuple(step if d == dim else step * each for d, step in enumerate(strides))
 
 
 def workspace_buffer(owner: Value, elems: int, zeroed: bool, check: bool) -> Buffer:

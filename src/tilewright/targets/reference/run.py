@@ -20,18 +20,12 @@ from tilewright.passes.at_once import wait_for_multiplies
 from tilewright.passes.packed import copy_bytes
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
+from tilewright.targets.reference.array_buffers import array_buffer, from_lowest, in_elements
 from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.coverage import covered
 from tilewright.targets.reference.machine import Machine, Members
 from tilewright.targets.reference.meaning import REFERENCE
-from tilewright.targets.reference.memory import (
-    Buffer,
-    array_buffer,
-    in_elements,
-    share,
-    share_histories,
-    workspace_buffer,
-)
+from tilewright.targets.reference.memory import Buffer, share, share_histories, workspace_buffer
 from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.report import Report
 from tilewright.targets.reference.selection import Selection
@@ -64,7 +58,7 @@ def run(
 
     Args:
         kernel: what to execute.
-        arrays: one array per tensor parameter, by name; any non-negative strides, also 0.
+        arrays: one array per tensor parameter, by name; any strides, also 0 and negative ones.
         sizes: integer parameters by name; extents and strides that are missing come from the arrays.
         scalars: one number per scalar parameter, by name.
         lanes: threads per warp; default: the kernel's.
@@ -104,7 +98,7 @@ def run(
     if lanes < 1:
         raise LaunchError(f"kernel {kernel.name}: lanes={lanes}; nearest legal choice: lanes={kernel.lanes}")
     _verify(kernel, lanes)
-    kernel = wait_for_multiplies(copy_bytes(kernel))
+    kernel = wait_for_multiplies(copy_bytes(from_lowest(kernel, arrays)))
     env = bind_sizes(kernel, arrays, sizes or {})
     for guard in kernel.guards:
         if (message := guard.broken(env)) is not None:
