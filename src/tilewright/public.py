@@ -96,6 +96,7 @@ from tilewright.runtime.kernel import Bound, Kernel, kernel
 from tilewright.runtime.packed_arrays import Packed, packed
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.specimens import Specimen, like
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets import atoms
 from tilewright.threads.distribution import Distribution, Mode, blocked, raked
 from tilewright.threads.warps import base_tile, by_warps
@@ -132,6 +133,7 @@ __all__ = [
     "PreparedLaunch",
     "Report",
     "Scalar",
+    "Schedule",
     "SignatureError",
     "SlowWarning",
     "Specimen",

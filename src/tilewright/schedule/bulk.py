@@ -20,6 +20,12 @@ from tilewright.schedule.rings import Source
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import SwizzledStages
 
+COPYING_WARPS = 4
+"""Warps of the group whose first one copies: registers are given away by whole warpgroups."""
+
+COPYING_REGISTERS = 40
+"""Registers of each of their threads."""
+
 
 class Bulk:
     """The ring: stages of A and B, each with a barrier for its coming and one for its going."""
@@ -74,7 +80,8 @@ class Producer:
     @contextmanager
     def role(self) -> Iterator[Index]:
         """One of four warps, which give most of their registers away."""
-        with role(warps=4, registers=40), role(warps=1):
+        registers = COPYING_REGISTERS if self.ring.schedule.registers else None
+        with role(warps=COPYING_WARPS, registers=registers), role(warps=1):
             yield 0
 
     def begin(self, work: Work) -> None:
@@ -116,7 +123,7 @@ class Consumer:
         """A role of several groups."""
         schedule = self.ring.schedule
         warps = schedule.mma.threads // current().lanes
-        with role(warps=warps, groups=schedule.groups, registers=schedule.registers) as g:
+        with role(warps=warps, groups=schedule.groups, registers=schedule.registers or None) as g:
             yield g
 
     def begin(self, work: Work) -> Sums:

@@ -3,66 +3,146 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import Any
+from functools import cached_property
+from typing import Any, TypeAlias
 
-from tilewright.ir.mma import TiledMma
+from tilewright.calls import launches
+from tilewright.ir.mma import MmaAtom, TiledMma
+from tilewright.kinds import Count, is_integer, is_whole, legal
+from tilewright.layout.limits import STAGES, WARPS
+from tilewright.targets.atoms import spelled
 
 STAGINGS = ("direct", "registers", "cp_async", "fragments", "tma")
-"""How tiles of A and B come to where they are multiplied."""
+"""How tiles of A and B come to where they are multiplied.
+
+``"direct"``: copied into shared memory, then multiplied.  ``"registers"``: the next tile waits in registers
+while this one is multiplied.  ``"cp_async"``: a ring of tiles in shared memory is filled in the background.
+``"fragments"``: as before, and from there into registers one part ahead of the multiplication.  ``"tma"``: a
+warp of its own fills the ring by bulk copies; see ``roles``.
+"""
 
 ROLES = ("none", "cooperative", "ping-pong")
-"""How the warps of a block share its work."""
+"""How the warps of a block share its work.
+
+``"none"``: all do the same.  ``"cooperative"``: one warp copies, groups of warps multiply a tile together.
+``"ping-pong"``: one warp copies, and each group multiplies a tile of its own while another stores.
+"""
 
 EPILOGUES = ("direct", "staged")
-"""How a tile of the result comes to global memory."""
+"""How a tile of the result comes to global memory.
+
+``"direct"``: from registers.  ``"staged"``: slice by slice through shared memory, by bulk copies.
+"""
 
 
+def _one_of(names: tuple[str, ...]) -> tuple[str, str, Any]:
+    words = f"one of {', '.join(map(repr, names))}"
+    return words, words, lambda value: isinstance(value, str) and value in names
+
+
+Staging: TypeAlias = str
+Roles: TypeAlias = str
+EpiloguePath: TypeAlias = str
+Natural: TypeAlias = int
+legal("Staging", *_one_of(STAGINGS))
+legal("Roles", *_one_of(ROLES))
+legal("EpiloguePath", *_one_of(EPILOGUES))
+legal(
+    "Natural",
+    "an integer from 0 on",
+    "integers from 0 on",
+    lambda value: is_integer(value) and not (is_whole(value) and value < 0),
+)
+
+
+@launches(stages=STAGES, groups=WARPS)
 @dataclass(frozen=True, repr=False)
 class Schedule:
-    """How a dataflow kernel is computed.
+    """``C = epilogue(sum over K of A @ B)``: how it is computed, not what.
+
+    For a kernel, its arrays and an architecture a schedule is legal as a whole, or it is refused as a whole,
+    with every reason at once, before anything is compiled.
 
     Args:
-        mma: the tiled MMA of one group of warps.
-        block_k: how deep a tile of A and B is.
+        atom: the instruction that multiplies.
+        tile: extents (m, n, k) of what is computed at once: by a block, or, of groups that play ping-pong, by
+            each group; ``k`` is how deep the tiles of A and B are that are copied at once.
+        warps: how many times the atom's threads (a warp, or of ``wgmma`` a warpgroup) lie side by side along
+            the rows and columns of one group's tile.
         stages: tiles of A and B that shared memory holds.
-        staging: one of `STAGINGS`.
-        roles: one of `ROLES`.
+        staging: one of ``"direct"``, ``"registers"``, ``"cp_async"``, ``"fragments"``, ``"tma"``.
+        roles: one of ``"none"``, ``"cooperative"``, ``"ping-pong"``.
         groups: groups of warps that multiply; cooperative ones share a tile along its rows, groups that play
             ping-pong take a tile each.
-        blocks: of a persistent grid; 0: a block for each tile.
+        blocks: of a persistent grid, whose blocks compute one tile after the other; 0: a block for each tile.
         group_m: rows of tiles that follow each other column by column; 0: the grid's own order.
-        promote: steps after which sums are added to others in f32; 0: never.
-        epilogue: one of `EPILOGUES`.
+        promote: tiles along K after which sums are added to others that keep all bits; 0: never.
+        epilogue: one of ``"direct"``, ``"staged"``.
         buffers: of each group, through which a staged epilogue writes.
         registers: of each thread that multiplies, where another role copies; 0: as the compiler finds.
+
+    Raises:
+        LaunchError: a value that no schedule has, e.g. an unknown name, or stages below 1.
+
+    Example:
+        >>> import tilewright as tw
+        >>> tw.Schedule(tw.atoms.MMA_F16, (128, 128, 32), warps=(2, 2), stages=3, staging="cp_async")
+        tw.Schedule(tw.atoms.MMA_F16, (128, 128, 32), warps=(2, 2), stages=3, staging="cp_async")
+        >>> schedule = tw.Schedule(
+        ...     tw.atoms.wgmma("bf16", 256), (128, 256, 64), stages=4, staging="tma", roles="cooperative",
+        ...     groups=2, blocks=132, group_m=8, epilogue="staged",
+        ... )
+        >>> eval(repr(schedule)) == schedule
+        True
     """
 
-    mma: TiledMma
-    block_k: int
-    stages: int = 1
-    staging: str = "direct"
-    roles: str = "none"
-    groups: int = 1
-    blocks: int = 0
-    group_m: int = 0
-    promote: int = 0
-    epilogue: str = "direct"
-    buffers: int = 2
-    registers: int = 232
+    atom: MmaAtom
+    tile: tuple[int, int, int]
+    warps: tuple[int, int] = (1, 1)
+    stages: Count = 1
+    staging: Staging = "direct"
+    roles: Roles = "none"
+    groups: Count = 1
+    blocks: Natural = 0
+    group_m: Natural = 0
+    promote: Natural = 0
+    epilogue: EpiloguePath = "direct"
+    buffers: Count = 2
+    registers: Natural = 232
+
+    def __post_init__(self) -> None:
+        for name in ("tile", "warps"):
+            object.__setattr__(self, name, tuple(int(extent) for extent in getattr(self, name)))
+        for field in fields(self):
+            if is_whole(value := getattr(self, field.name)):
+                object.__setattr__(self, field.name, int(value))
+
+    @cached_property
+    def mma(self) -> TiledMma:
+        """The tiled MMA of one group of warps."""
+        m, n, _ = self.atom.shape
+        shared_by = (self.groups if self.roles == "cooperative" else 1, 1)
+        sides = zip(self.tile, (m, n), self.warps, shared_by, strict=False)
+        repeats = [max(extent // max(unit * warps * groups, 1), 1) for extent, unit, warps, groups in sides]
+        return TiledMma(self.atom, self.warps, (repeats[0], repeats[1]))
 
     @property
-    def tile(self) -> tuple[int, int, int]:
-        """Extents (m, n, k) of the tile that is computed at once."""
-        m, n, _ = self.mma.tile
-        return (m * (self.groups if self.roles != "ping-pong" else 1), n, self.block_k)
+    def block_k(self) -> int:
+        """How deep the tiles of A and B are that are copied at once."""
+        return self.tile[2]
 
     def __repr__(self) -> str:
-        given = [(f.name, getattr(self, f.name), f.default) for f in fields(self)]
-        said = [f"{name}={_spelled(value)}" for name, value, default in given if value != default]
+        said = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name in ("atom", "tile"):
+                said.append(_spelled(value))
+            elif value != field.default:
+                said.append(f"{field.name}={_spelled(value)}")
         return f"tw.Schedule({', '.join(said)})"
 
 
 def _spelled(value: Any) -> str:
-    if isinstance(value, TiledMma):
-        return f"tw.TiledMma({value.atom.name!r}, warps={value.warps}, repeats={value.repeats})"
-    return repr(value)
+    if isinstance(value, MmaAtom):
+        return spelled(value)
+    return f'"{value}"' if isinstance(value, str) else repr(value)

@@ -8,6 +8,7 @@ warps of ``wgmma`` hold 16 rows each in the same way.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from tilewright.calls import layouts
 from tilewright.dtypes import DType, bf16, f8e4m3, f8e5m2, f16, f32, f64, i8, i32, u8
@@ -298,3 +299,40 @@ def is_listed(atom: MmaAtom) -> bool:
         )
         listed = tuple(wgmma(row.a, atom.shape[1], row.b, row.c) for row in fitting)
     return atom.instruction == "fma" or any(replace(atom, name=other.name) == other for other in listed)
+
+
+@lru_cache(maxsize=256)
+def spelled(atom: MmaAtom) -> str:
+    """An atom as an author writes it, which `eval` reads where ``tw`` is tilewright.
+
+    An atom that is none of those here, whose author made it by hand, has no such spelling.
+
+    Example:
+        >>> spelled(MMA_F16), spelled(wgmma("bf16", 256)), spelled(fma("f16", lanes=(8, 8), each=(4, 4)))
+        ('tw.atoms.MMA_F16', 'tw.atoms.wgmma("bf16", 256)', 'tw.atoms.fma("f16", lanes=(8, 8), each=(4, 4))')
+    """
+    for name, known in _MMA_SYNC.items():
+        if known == atom:
+            return f"tw.atoms.{name}"
+    if atom.instruction == "wgmma" and is_listed(atom):
+        asked = [f'"{atom.a_dtype}"', str(atom.shape[1])]
+        asked += [f'b_dtype="{atom.b_dtype}"'] if atom.b_dtype != atom.a_dtype else []
+        return f"tw.atoms.wgmma({', '.join(asked)})"
+    return (_spelled_fma(atom) if atom.instruction == "fma" else None) or repr(atom)
+
+
+def _spelled_fma(atom: MmaAtom) -> str | None:
+    """The call of `fma` that makes an atom."""
+    m, n, _ = atom.shape
+    for lanes_m in (lanes for lanes in range(1, atom.lanes + 1) if atom.lanes % lanes == 0):
+        lanes = (lanes_m, atom.lanes // lanes_m)
+        for paired in (False, True)[: 1 if lanes[0] % 2 or lanes[1] % 2 else 2]:
+            each = (max(m // lanes[0], 1), max(n // lanes[1], 1))
+            if fma(atom.a_dtype, atom.c_dtype, lanes, each, paired) == atom:
+                plain = fma(atom.a_dtype).c_dtype == atom.c_dtype
+                asked = [f'"{atom.a_dtype}"', *([] if plain else [f'acc="{atom.c_dtype}"'])]
+                asked += [f"lanes={lanes}"] if lanes != (4, 8) else []
+                asked += [f"each={each}"] if each != (1, 1) else []
+                asked += ["paired=True"] if paired else []
+                return f"tw.atoms.fma({', '.join(asked)})"
+    return None

@@ -1,0 +1,98 @@
+"""A schedule is one value: it is compared, printed, read back, and refused where no schedule is like it."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.schedule.schedule import EPILOGUES, ROLES, STAGINGS
+from tilewright.targets.atoms import MMA_SYNC, WGMMA, spelled
+
+ATOMS = [
+    *MMA_SYNC,
+    *(tw.atoms.wgmma(row.a, 64, row.b, row.c) for row in WGMMA),
+    tw.atoms.wgmma("bf16", 256),
+    tw.atoms.fma("f32"),
+    tw.atoms.fma("i8", each=(2, 3)),
+    tw.atoms.fma("f16", acc="f16", lanes=(2, 16)),
+    tw.atoms.fma("f64", lanes=(8, 8), each=(4, 4), paired=True),
+    tw.atoms.fma("f32", lanes=(1, 1), each=(6, 16)),
+]
+
+
+@pytest.mark.parametrize("atom", ATOMS, ids=str)
+def test_an_atom_is_spelled_as_an_author_writes_it(atom: tw.MmaAtom) -> None:
+    assert eval(spelled(atom), {"tw": tw}) == atom
+
+
+def test_an_atom_made_by_hand_shows_what_it_is() -> None:
+    atom = dataclasses.replace(tw.atoms.MMA_F16, sum_bits=None)
+    assert spelled(atom) == repr(atom)
+
+
+def drawn(draw: random.Random) -> tw.Schedule:
+    """Any schedule, legal or not."""
+    return tw.Schedule(
+        draw.choice(ATOMS),
+        (draw.randint(1, 300), draw.randint(1, 300), draw.randint(1, 300)),
+        warps=(draw.randint(1, 4), draw.randint(1, 4)),
+        stages=draw.randint(1, 9),
+        staging=draw.choice(STAGINGS),
+        roles=draw.choice(ROLES),
+        groups=draw.randint(1, 3),
+        blocks=draw.choice((0, 1, 132)),
+        group_m=draw.choice((0, 8)),
+        promote=draw.choice((0, 1, 4)),
+        epilogue=draw.choice(EPILOGUES),
+        buffers=draw.randint(1, 4),
+        registers=draw.choice((0, 232, 240)),
+    )
+
+
+def test_500_schedules_print_as_python_that_makes_them() -> None:
+    draw = random.Random(0)
+    for schedule in (drawn(draw) for _ in range(500)):
+        assert eval(repr(schedule), {"tw": tw}) == schedule
+
+
+def test_what_is_left_out_is_not_printed() -> None:
+    assert repr(tw.Schedule(tw.atoms.MMA_F16, (16, 8, 16))) == "tw.Schedule(tw.atoms.MMA_F16, (16, 8, 16))"
+
+
+def test_numbers_of_any_kind_make_equal_schedules() -> None:
+    plain = tw.Schedule(tw.atoms.MMA_F16, (64, 64, 32), (2, 2), 3, "cp_async")
+    other = tw.Schedule(tw.atoms.MMA_F16, np.array([64, 64, 32]), [2, 2], np.int8(3), "cp_async")  # type: ignore[arg-type]
+    assert plain == other
+    assert hash(plain) == hash(other)
+    assert repr(plain) == repr(other)
+
+
+def test_the_tiled_mma_is_that_of_one_group() -> None:
+    atom = tw.atoms.wgmma("bf16", 128)
+    shared = tw.Schedule(atom, (256, 128, 64), groups=2, staging="tma", roles="cooperative")
+    own = dataclasses.replace(shared, roles="ping-pong")
+    assert shared.mma == tw.TiledMma(atom, (1, 1), (2, 1))
+    assert own.mma == tw.TiledMma(atom, (1, 1), (4, 1))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"staging": "tam"}, "staging must be one of 'direct', 'registers', 'cp_async', 'fragments', 'tma'"),
+        ({"roles": None}, "roles must be one of 'none', 'cooperative', 'ping-pong'"),
+        ({"epilogue": "TMA"}, "epilogue must be one of 'direct', 'staged'"),
+        ({"stages": 0}, "stages must be a positive integer"),
+        ({"blocks": -1}, "blocks must be an integer from 0 on"),
+        ({"tile": (64, 64)}, "tile must be"),
+        ({"atom": "wgmma"}, "one of tw.atoms"),
+    ],
+)
+def test_a_value_that_no_schedule_has_is_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(tw.LaunchError) as refused:
+        tw.Schedule(**{"atom": tw.atoms.MMA_F16, "tile": (64, 64, 32)} | wrong)
+    assert said in str(refused.value)
