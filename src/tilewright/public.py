@@ -47,6 +47,8 @@ from tilewright.errors import (
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.lang import exact_functions, functions
 from tilewright.lang.control import MutableIndex, let, otherwise, range, unroll, var, when  # noqa: A004
+from tilewright.lang.dataflow.loops import full, steps, tiles, zeros
+from tilewright.lang.dataflow.tiles import Tile
 from tilewright.lang.exact_functions import *  # noqa: F403
 from tilewright.lang.fragments import Fragment, Number
 from tilewright.lang.functions import *  # noqa: F403
@@ -140,6 +142,7 @@ __all__ = [
     "Swizzle",
     "Tensor",
     "TensorSpec",
+    "Tile",
     "TiledMma",
     "TilewrightError",
     "ToolchainError",
@@ -180,6 +183,7 @@ __all__ = [
     "f64",
     "fill",
     "fragment",
+    "full",
     "i4",
     "i8",
     "i16",
@@ -212,7 +216,9 @@ __all__ = [
     "row_major",
     "shared",
     "signal",
+    "steps",
     "ticket",
+    "tiles",
     "u8",
     "u16",
     "u32",
@@ -223,6 +229,7 @@ __all__ = [
     "warp_barrier",
     "when",
     "workspace",
+    "zeros",
 ]
 __all__ += exact_functions.__all__ + functions.__all__
 

@@ -54,18 +54,20 @@ Axis = Span | None
 """An axis of a value: the span that it varies along; None is an axis of extent 1, which is broadcast."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Node:
-    """A value.
+    """A value.  Each node is equal to itself alone: what is computed twice alike is recorded once.
 
     Args:
         dtype: of its elements.
         axes: one for each dimension; those of spans that are a single index (`BATCH`) are left out.
+        variable: the author's name for it, if there is one.
         location: the author's line.
     """
 
     dtype: DType
     axes: tuple[Axis, ...]
+    variable: str | None = field(default=None, compare=False, kw_only=True)
     location: Location | None = field(default=None, compare=False, kw_only=True)
 
     @property
@@ -74,21 +76,28 @@ class Node:
         return ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Literal(Node):
     """A number that is known."""
 
     value: float | int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Number(Node):
     """A number that is passed when the kernel is launched."""
 
     name: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
+class Integer(Node):
+    """An integer of the sizes, as a number; as a parameter, one that is passed."""
+
+    value: Int
+
+
+@dataclass(frozen=True, eq=False)
 class Part(Node):
     """``operand[at]``: the elements of an array along some spans.
 
@@ -101,7 +110,7 @@ class Part(Node):
     at: tuple[Span, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Rearrange(Node):
     """The argument with its axes in another order, or with new axes of extent 1."""
 
@@ -113,7 +122,7 @@ class Rearrange(Node):
         return (self.argument,)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Map(Node):
     """An elementwise function, a row of `functions.table.FUNCTIONS`; arguments are broadcast as in NumPy."""
 
@@ -126,7 +135,7 @@ class Map(Node):
         return self.given
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Reduce(Node):
     """``combine`` over a whole axis: ``"sum"``, ``"max"`` or ``"min"``.
 
@@ -146,7 +155,7 @@ class Reduce(Node):
         return (self.argument,)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sum(Node):
     """``sum over span of a @ b``: ``value[m, n] = sum_k a[m, k] * b[k, n]``, the case of `Fold` with +.
 
@@ -166,13 +175,13 @@ class Sum(Node):
         return (self.a, self.b)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Cell(Node):
     """What a fold carries from step to step: within its steps this stands for the value so far.
 
     Args:
         name: the author's.
-        start: its value before the first step.
+        start: its value before the first step; broadcast to the cell's axes.
     """
 
     name: str
@@ -184,9 +193,9 @@ class Cell(Node):
         return (self.start,)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Fold:
-    """``for k in span: cells = steps(cells)``.
+    """``for k in span: cells = steps(cells)``, where in ``steps`` the span is one run of it.
 
     Args:
         span: what is stepped along.
@@ -199,7 +208,7 @@ class Fold:
     steps: tuple[Node, ...]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Folded(Node):
     """What a cell of a fold holds after the last step."""
 
@@ -212,7 +221,7 @@ class Folded(Node):
         return (*self.fold.cells, *self.fold.steps)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Store:
     """``operand[at] = value``, rounded to the operand's dtype.
 
@@ -241,7 +250,7 @@ class Flow:
     """
 
     name: str
-    parameters: tuple[Operand | Number, ...]
+    parameters: tuple[Operand | Number | Integer, ...]
     tiles: tuple[Span, ...]
     stores: tuple[Store, ...]
 

@@ -106,6 +106,15 @@ class Builder:
             self.names.lend(result)
         return result
 
+    def defining(self, value: Value) -> Op | None:
+        """The operation that has this result, in a region that is open; None of parameters."""
+        return next((op for op in self.recorded() if value in op.results), None)
+
+    def recorded(self) -> Iterator[Op]:
+        """The operations of the regions that are open, in order."""
+        for block in self._open:
+            yield from block
+
     def take_last(self) -> Op | None:
         """Remove and give back the last operation of the innermost region, if there is one."""
         return self._open[-1].pop() if self._open[-1] else None

@@ -126,10 +126,11 @@ class _Loop:
 
     def left(self) -> TraceError:
         """The error of a loop whose body was left by break, return or an exception."""
-        return _left(self.what, self.code, self.location)
+        return left_early(self.what, self.code, self.location)
 
 
-def _left(what: str, code: CodeType, location: Location) -> TraceError:
+def left_early(what: str, code: CodeType, location: Location) -> TraceError:
+    """The error of a loop, branch or role that is left by break, return or an exception."""
     how, place = leaving(code, location) or ("break, return or an exception", location)
     why = {
         "loop": "the one iteration that is traced would be the last; put what is conditional under "
@@ -221,7 +222,7 @@ class Region(AbstractContextManager[Any]):
 
     def left(self) -> TraceError:
         """The error of a region whose body leaves it."""
-        return _left(self.what, self.code, self.location)
+        return left_early(self.what, self.code, self.location)
 
 
 @inline(stop=UNROLLED)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import DType
+from tilewright.lang.dataflow.tiles import Tile
 from tilewright.lang.fragments import (
     Fragment,
     Number,
@@ -35,7 +36,7 @@ __all__ = [
 
 
 @verb
-def floor(x: Fragment | Number) -> Any:
+def floor(x: Fragment | Tile | Number) -> Any:
     """The greatest integer that is not above x, as a float; of floats.
 
     Example:
@@ -55,7 +56,7 @@ def floor(x: Fragment | Number) -> Any:
 
 
 @verb
-def round(x: Fragment | Number) -> Any:  # noqa: A001
+def round(x: Fragment | Tile | Number) -> Any:  # noqa: A001
     """The nearest integer, as a float, ties to the even one; of floats.
 
     Example:
@@ -94,7 +95,7 @@ def clamp(x: Any, low: Any, high: Any) -> Any:
 
 
 @verb
-def bitcast(x: Fragment | Number, dtype: DType | str) -> Any:
+def bitcast(x: Fragment | Tile | Number, dtype: DType | str) -> Any:
     """The number of another dtype that has the same bits.
 
     Raises:
@@ -116,7 +117,7 @@ def bitcast(x: Fragment | Number, dtype: DType | str) -> Any:
 
 
 @verb
-def absolute(x: Fragment | Number | Scalar) -> Any:
+def absolute(x: Fragment | Tile | Number | Scalar) -> Any:
     """``|x|``.
 
     Example:
@@ -177,7 +178,7 @@ def minimum(x: Any, y: Any) -> Any:
 
 
 def _extreme(function: str, of_integers: Any, of_floats: Any, x: Any, y: Any) -> Any:
-    kinds = [value for value in (x, y) if isinstance(value, Fragment | Number)]
+    kinds = [value for value in (x, y) if isinstance(value, Fragment | Tile | Number)]
     if kinds:
         return elementwise(function, x, y)
     given = [value.item() if isinstance(value, np.generic) else value for value in (x, y)]
@@ -212,7 +213,7 @@ def fma(x: Operand, y: Operand, z: Operand) -> Any:
 
 
 @verb
-def where(condition: Fragment | Number | Condition, x: Operand | bool, y: Operand | bool) -> Any:
+def where(condition: Fragment | Tile | Number | Condition, x: Operand | bool, y: Operand | bool) -> Any:
     """``x`` where the condition holds, else ``y``, element by element; also of numbers.
 
     Example:

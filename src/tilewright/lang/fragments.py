@@ -244,7 +244,10 @@ LOGICAL = ("and", "or", "xor", "equal", "not_equal", "select")
 
 
 def elementwise(function: str, *operands: object, dtype: DType | None = None) -> Any:
-    """Record an elementwise function of fragments and numbers."""
+    """Record an elementwise function of fragments and numbers, or of tiles."""
+    flow = current().flow
+    if flow is not None and (made := flow.map(function, operands, dtype)) is not None:
+        return made
     values = tuple(_of_truth(o) if function in LOGICAL else operand(o) for o in operands)
     result = current().define(Elementwise, function, function=function, operands_=values, dtype=dtype)
     return Fragment(result) if result.is_fragment else Number(result)

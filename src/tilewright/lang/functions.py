@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tilewright.lang.dataflow.tiles import Tile
 from tilewright.lang.exact_functions import absolute, where
 from tilewright.lang.fragments import Fragment, Number, elementwise
 from tilewright.lang.scalars import Scalar
@@ -25,7 +26,7 @@ __all__ = [
 
 
 @verb
-def exp(x: Fragment | Number | Scalar) -> Any:
+def exp(x: Fragment | Tile | Number | Scalar) -> Any:
     """``e ** x``.
 
     Example:
@@ -45,7 +46,7 @@ def exp(x: Fragment | Number | Scalar) -> Any:
 
 
 @verb
-def exp2(x: Fragment | Number | Scalar) -> Any:
+def exp2(x: Fragment | Tile | Number | Scalar) -> Any:
     """``2 ** x``; results below the least normal number may be 0.
 
     Example:
@@ -64,7 +65,7 @@ def exp2(x: Fragment | Number | Scalar) -> Any:
 
 
 @verb
-def log(x: Fragment | Number | Scalar) -> Any:
+def log(x: Fragment | Tile | Number | Scalar) -> Any:
     """The natural logarithm.
 
     Example:
@@ -83,7 +84,7 @@ def log(x: Fragment | Number | Scalar) -> Any:
 
 
 @verb
-def sqrt(x: Fragment | Number | Scalar) -> Any:
+def sqrt(x: Fragment | Tile | Number | Scalar) -> Any:
     """The square root, correctly rounded.
 
     Example:
@@ -102,7 +103,7 @@ def sqrt(x: Fragment | Number | Scalar) -> Any:
 
 
 @verb
-def rsqrt(x: Fragment | Number | Scalar) -> Any:
+def rsqrt(x: Fragment | Tile | Number | Scalar) -> Any:
     """``1 / sqrt(x)``.
 
     Example:
@@ -121,7 +122,7 @@ def rsqrt(x: Fragment | Number | Scalar) -> Any:
 
 
 @verb
-def tanh(x: Fragment | Number | Scalar) -> Any:
+def tanh(x: Fragment | Tile | Number | Scalar) -> Any:
     """The hyperbolic tangent.
 
     Example:
@@ -140,7 +141,7 @@ def tanh(x: Fragment | Number | Scalar) -> Any:
 
 
 @verb
-def erf(x: Fragment | Number | Scalar) -> Any:
+def erf(x: Fragment | Tile | Number | Scalar) -> Any:
     """The error function, ``2 / sqrt(pi)`` times the integral of ``e ** -t**2`` from 0 to x.
 
     Within 2 units in the last place of f32 or f64, on every target.
@@ -162,7 +163,7 @@ def erf(x: Fragment | Number | Scalar) -> Any:
 
 
 @verb
-def sin(x: Fragment | Number | Scalar) -> Any:
+def sin(x: Fragment | Tile | Number | Scalar) -> Any:
     """The sine of x in radians, within 2 units in the last place for x of every size; NaN for infinities.
 
     Example:
@@ -183,7 +184,7 @@ def sin(x: Fragment | Number | Scalar) -> Any:
 
 
 @verb
-def cos(x: Fragment | Number | Scalar) -> Any:
+def cos(x: Fragment | Tile | Number | Scalar) -> Any:
     """The cosine of x in radians; as precise as `sin`.
 
     Example:
@@ -202,7 +203,7 @@ def cos(x: Fragment | Number | Scalar) -> Any:
 
 
 @verb
-def log2(x: Fragment | Number | Scalar) -> Any:
+def log2(x: Fragment | Tile | Number | Scalar) -> Any:
     """The logarithm to base 2; `floor` of it is the exponent.
 
     Example:
@@ -221,7 +222,7 @@ def log2(x: Fragment | Number | Scalar) -> Any:
 
 
 @verb
-def sigmoid(x: Fragment | Number) -> Any:
+def sigmoid(x: Fragment | Tile | Number) -> Any:
     """``1 / (1 + e ** -x)``, within 5 units in the last place, and without overflow; of floats.
 
     Types narrower than f32 compute in f32 and round once.

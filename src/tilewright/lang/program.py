@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.arch import REFERENCE, Arch
+from tilewright.dataflow.nodes import Flow
 from tilewright.dtypes import DType, i32
 from tilewright.errors import (
     DTypeError,
@@ -132,7 +133,29 @@ class Program:
         constants: Mapping[str, Any] | None = None,
         arch: Arch = REFERENCE,
     ) -> Kernel:
-        """Run the function with symbolic arguments and record the kernel.
+        """Record an explicit kernel; see `run`.
+
+        Raises:
+            TraceError: the function did something that cannot be recorded; shows the line.  Or it says what
+                is computed and not how, so that it takes a schedule to make a kernel of it.
+        """
+        made = self.run(specs, constants, arch)
+        if isinstance(made, Flow):
+            where = made.stores[0].location if made.stores else None
+            raise TraceError(
+                f"kernel {self.name} is a loop over tw.tiles: it says what is computed, and only a schedule "
+                "makes an explicit kernel of it",
+                where,
+            )
+        return made
+
+    def run(
+        self,
+        specs: Mapping[str, TensorSpec],
+        constants: Mapping[str, Any] | None = None,
+        arch: Arch = REFERENCE,
+    ) -> Kernel | Flow:
+        """Run the function with symbolic arguments and record the kernel, or the flow of a loop over tiles.
 
         It runs once; where the architecture has warps of several sizes, and an atom is executed by warps of
         another size than the usual one, it runs again for that size.
@@ -157,7 +180,9 @@ class Program:
                 return kernel
         return self._record(Tracer(arch, tracer.wanted_lanes), specs, given)
 
-    def _record(self, tracer: Tracer, specs: Mapping[str, TensorSpec], given: Mapping[str, Any]) -> Kernel:
+    def _record(
+        self, tracer: Tracer, specs: Mapping[str, TensorSpec], given: Mapping[str, Any]
+    ) -> Kernel | Flow:
         """Run the function once."""
         tracer.builder.names.reserved = author_names(self.function)
         sizes: dict[str, SizeParam] = {}
@@ -197,6 +222,12 @@ class Program:
             raise TraceError(
                 f"kernel {self.name} gives back a {kind}; a kernel writes to its arrays and returns nothing"
             )
+        if tracer.flow is not None:
+            tracer.finish()
+            indices = {p.name: sizes[p.name].sym for p in self.parameters if p.kind == "index"}
+            others = iter(params)
+            ordered = [indices[p.name] if p.name in indices else next(others) for p in self.parameters]
+            return tracer.flow.finish(self.name, ordered)
         return _finish(self, tracer, params, sizes)
 
     def _divisors(self, specs: Mapping[str, TensorSpec]) -> dict[str, int]:

@@ -16,7 +16,7 @@ from types import CodeType, FrameType, FunctionType, TracebackType
 from tilewright.errors import Frame, Location
 
 # What runs beneath the author's code; `ops` writes kernels as authors do.
-_ROOMS = ("lang", "runtime", "ir", "threads", "views", "layout", "symbolic", "targets")
+_ROOMS = ("lang", "dataflow", "runtime", "ir", "threads", "views", "layout", "symbolic", "targets")
 _PACKAGE = Path(__file__).parents[1]
 _LIBRARY = str(_PACKAGE) + os.sep
 _OURS = (
@@ -237,6 +237,19 @@ def stored_names(frame: FrameType) -> tuple[str, ...] | None:
     offsets, names = _stores(frame.f_code)
     at = bisect_right(offsets, frame.f_lasti) - 1
     return names[at] if at >= 0 else ()
+
+
+def loop_targets(frame: FrameType) -> list[str]:
+    """The variables of the ``for`` statement that a frame is at the head of; a starred one with its star."""
+    _, found = instructions(frame.f_code)
+    following = found[found.index(instruction_at(frame)) + 1 :]
+    if following[0].opname == "UNPACK_SEQUENCE":
+        return _leading_stores(following[1:])[: int(following[0].argval)]
+    if following[0].opname == "UNPACK_EX":
+        before, after = int(following[0].argval) & 255, int(following[0].argval) >> 8
+        names = _leading_stores(following[1:])[: before + 1 + after]
+        return [f"*{name}" if at == before else name for at, name in enumerate(names)]
+    return _leading_stores(following)[:1]
 
 
 @lru_cache(maxsize=512)

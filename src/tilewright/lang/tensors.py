@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn, Self
+from typing import Any, NoReturn, Self, overload
 
 from tilewright.dtypes import DType
 from tilewright.errors import TraceError
 from tilewright.ir.ops import Gather, Partition, Reshape
 from tilewright.ir.types import Memory, Value
 from tilewright.lang.constants import constant, kept
+from tilewright.lang.dataflow.spans import SpanIndex, is_span
+from tilewright.lang.dataflow.tiles import Tile
 from tilewright.lang.fragments import Fragment, Number, Operand, elementwise
 from tilewright.lang.numpy_functions import no_numpy_function
 from tilewright.lang.rearranged import Rearranged
@@ -176,8 +178,14 @@ class Tensor(Rearranged):
             raise TraceError(f"tiles {tuple(shape)} of a tensor of rank {len(self.shape)}", here())
         return Tiles(self, _extents(shape))
 
-    def __getitem__(self, index: Any) -> Tensor:
+    @overload
+    def __getitem__(self, index: SpanIndex | tuple[SpanIndex | None, ...]) -> Tile: ...
+    @overload
+    def __getitem__(self, index: Any) -> Tensor: ...
+    def __getitem__(self, index: Any) -> Any:
         parts = list(as_tuple(index))
+        if (flow := current().flow) is not None and any(map(is_span, parts)):
+            return flow.part(self, tuple(parts))
         if Ellipsis in [part for part in parts if part is Ellipsis]:
             where = next(at for at, part in enumerate(parts) if part is Ellipsis)
             parts[where : where + 1] = [slice(None)] * (len(self.shape) - len(parts) + 1)
@@ -201,7 +209,10 @@ class Tensor(Rearranged):
         is_whole = all(isinstance(part, slice) and part == slice(None) for part in parts)
         return (self if is_whole else self[tuple(parts)]).rows(index, kept)
 
-    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+    def __setitem__(self, index: Any, value: Any) -> None:
+        if (flow := current().flow) is not None and any(map(is_span, as_tuple(index))):
+            flow.store(self, as_tuple(index), value)
+            return
         raise TraceError("elements are not assigned one by one; use `tw.copy(source, target)`", here())
 
     def __iter__(self) -> NoReturn:

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, Protocol, TypeVar
 
 from tilewright.arch import REFERENCE, Arch
+from tilewright.dataflow.nodes import Flow
+from tilewright.dtypes import DType
 from tilewright.errors import LocatedError, Location, TilewrightError, TraceError, Violation
 from tilewright.ir.builder import Builder
-from tilewright.ir.kernel import ClusterAxis, GridAxis, Guard, SizeParam, Workspace
+from tilewright.ir.kernel import ClusterAxis, GridAxis, Guard, Param, SizeParam, Workspace
 from tilewright.ir.ops import Block, Op
 from tilewright.ir.types import Value
 from tilewright.lang.source import author_frame, here, is_authors
@@ -29,6 +31,28 @@ class Construct(Protocol):
 
     def left(self) -> TraceError:
         """What to raise when the author's code left it before its end."""
+
+
+class Recording(Protocol):
+    """A flow that is being recorded, in a kernel that says what is computed and not how."""
+
+    def admit(self, op: type[Op]) -> None:
+        """Refuse operations that say how."""
+
+    def enter(self, construct: Construct) -> None:
+        """Refuse loops and branches that are none over spans."""
+
+    def map(self, function: str, operands: Sequence[Any], element: DType | None) -> Any:
+        """An elementwise function of tiles; None if there is no tile among its operands."""
+
+    def part(self, tensor: Any, index: tuple[Any, ...]) -> Any:
+        """An array along some spans."""
+
+    def store(self, tensor: Any, index: tuple[Any, ...], value: Any) -> None:
+        """Store a tile."""
+
+    def finish(self, name: str, params: Sequence[Param | Sym]) -> Flow:
+        """The flow."""
 
 
 class Tracer:
@@ -56,6 +80,7 @@ class Tracer:
         self.numbers: set[int] = set()  # of numbered barriers
         self.sizes: set[Sym] = set()
         self.region_ids: list[int] = [0]
+        self.flow: Recording | None = None  # from the first loop over tiles on
         self._regions = 0
         self._open: list[Construct] = []
 
@@ -73,6 +98,7 @@ class Tracer:
 
     def emit(self, op: type[OpType], **attributes: Any) -> OpType:
         """Record an operation without a result at the author's line."""
+        self.admit(op)
         return self.builder.append(op(location=here(), **attributes))
 
     def define(
@@ -89,6 +115,7 @@ class Tracer:
         ``shown`` is what the author wrote behind a tensor to get this view of it: messages call the result so
         if no variable has it.
         """
+        self.admit(op)
         seen, own = result_names()
         name, own = (seen[0], own) if len(seen) == 1 else (default, False)
         shown = shown if len(seen) != 1 else ""
@@ -98,6 +125,18 @@ class Tracer:
                 raise TraceError(f"name={named!r} is no name; nearest legal choice: name={default!r}", here())
         with located():
             return self.builder.define(op, name, here(), own, shown=shown, **attributes)
+
+    def admit(self, op: type[Op]) -> None:
+        """Refuse what a kernel cannot have that says what is computed and not how."""
+        if self.flow is not None:
+            self.flow.admit(op)
+
+    def explicit(self) -> str | None:
+        """The first thing that was recorded of how something is done; None if there is none yet."""
+        ops = (op for op in self.builder.recorded() if op.name not in ("reshape", "elementwise"))
+        made = [(bool(self.grid), "tw.block_index"), (bool(self.workspaces), "tw.workspace")]
+        made += [(bool(self.cluster_shape), "tw.hopper.cluster_index"), (bool(self.derived), "tw.derived")]
+        return next((what for there, what in made if there), next((f"tw.{op.name}" for op in ops), None))
 
     def multiplies_by(self, lanes: int) -> None:
         """Note the threads of the warps that an atom is executed by."""
@@ -110,6 +149,8 @@ class Tracer:
 
     def enter(self, construct: Construct) -> None:
         """Open a region."""
+        if self.flow is not None:
+            self.flow.enter(construct)
         self._regions += 1
         self._open.append(construct)
         self.region_ids.append(self._regions)

@@ -13,12 +13,13 @@ from types import FrameType, FunctionType, ModuleType
 from typing import Any
 
 from tilewright.errors import Location, TraceError
+from tilewright.lang.dataflow.tiles import Tile
 from tilewright.lang.scalars import Condition, Scalar
 from tilewright.lang.source import Span, author_frames, loop_body
 from tilewright.lang.tensors import Fragment, Number, Tensor
 from tilewright.lang.tracer import current
 
-SYMBOLIC = (Scalar, Condition, Tensor, Fragment, Number)
+SYMBOLIC = (Scalar, Condition, Tensor, Fragment, Tile, Number)
 _PLAIN = (bool, int, float, str, bytes, type(None))
 _ABSENT = object()
 
@@ -116,6 +117,8 @@ class Watch:
         carry = "`tw.var` for an integer"
         if isinstance(now, Fragment):
             carry = f"`{name}.assign(...)` or `{name} += ...` for a fragment"
+        elif isinstance(now, Tile):
+            carry = f"`{name} += a @ b` for an accumulator of tw.zeros, `{name}.assign(...)` for a fold"
         elif isinstance(now, Tensor):
             carry = "one tensor and an index for a tensor"
         return f"{why}; use {carry} that changes, or another name for a temporary"

@@ -1,0 +1,136 @@
+"""The flow that is being recorded: what tiles, tensors and the tracer ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tilewright.dataflow.nodes import Flow, Integer, Number, Operand, Rearrange, Reduce, Sum
+from tilewright.dtypes import i64
+from tilewright.errors import TraceError
+from tilewright.ir.kernel import Param, ScalarParam, TensorParam
+from tilewright.ir.ops import Elementwise, Op, Reshape
+from tilewright.lang.dataflow import folds, indexing
+from tilewright.lang.dataflow.axes import product_axes
+from tilewright.lang.dataflow.promotion import sum_dtype
+from tilewright.lang.dataflow.recorder import Recorder
+from tilewright.lang.dataflow.spans import SpanLoop
+from tilewright.lang.dataflow.tiles import Accumulator, Tile, no_tile
+from tilewright.lang.source import here
+from tilewright.lang.tracer import located
+from tilewright.symbolic.nodes import Sym
+
+
+class FlowRecorder(Recorder):
+    """Records one dataflow kernel."""
+
+    # ---------------------------------------------------------------- arrays
+
+    def part(self, tensor: Any, index: tuple[Any, ...]) -> Tile:
+        """``tensor[index]`` along some spans; None adds an axis."""
+        return indexing.part(self, tensor, index)
+
+    def store(self, tensor: Any, index: tuple[Any, ...], value: Any) -> None:
+        """``tensor[index] = value``."""
+        indexing.store(self, tensor, index, value)
+
+    # ---------------------------------------------------------------- tiles
+
+    def product(self, left: Any, right: Any) -> Tile:
+        """``left @ right``, a sum along a span of `steps`."""
+        for value in (left, right):
+            if not isinstance(value, Tile):
+                raise no_tile(value)
+        a, b = left.node, right.node
+        span, axes = product_axes(a, b)
+        with located():
+            kind = sum_dtype(a.dtype, b.dtype)
+        return self.tile(self.make(Sum, kind, axes, span, a, b), left, right)
+
+    def transposed(self, tile: Tile) -> Tile:
+        """Two axes exchanged."""
+        node = tile.node
+        if len(node.axes) != 2:
+            raise TraceError(f"{tile.called} has {len(node.axes)} axes; .T exchanges two", here())
+        return self.tile(self.make(Rearrange, node.dtype, node.axes[::-1], node), tile)
+
+    def rearranged(self, tile: Tile, index: tuple[Any, ...]) -> Tile:
+        """``tile[:, None]``: new axes."""
+        node = tile.node
+        return self.tile(self.make(Rearrange, node.dtype, indexing.new_axes(tile, node, index), node), tile)
+
+    def reduced(self, tile: Tile, combine: str, axis: int) -> Tile:
+        """``combine`` over a whole axis."""
+        node = tile.node
+        rank = len(node.axes)
+        if not -rank <= axis < rank:
+            raise TraceError(
+                f".{combine}(axis={axis!r}) of {tile.called}, whose axes are "
+                f"{', '.join(map(str, range(rank)))}",
+                here(),
+            )
+        place = axis % rank
+        axes = (*node.axes[:place], *node.axes[place + 1 :])
+        return self.tile(self.make(Reduce, node.dtype, axes, combine, node, place), tile)
+
+    # ---------------------------------------------------------------- accumulators
+
+    def carry(self, acc: Accumulator) -> None:
+        """Let the loops that are open carry an accumulator that was made outside of them."""
+        folds.carry(self, acc)
+
+    def accumulate(self, acc: Accumulator, other: Any, sign: str) -> Accumulator:
+        """``acc += other``."""
+        return folds.accumulate(self, acc, other, sign)
+
+    def change(self, acc: Accumulator, how: str, value: Tile) -> Accumulator:
+        """Any other change of an accumulator."""
+        return folds.change(self, acc, how, value)
+
+    # ---------------------------------------------------------------- the kernel
+
+    def enter(self, construct: object) -> None:
+        """Refuse loops, branches and roles of explicit kernels.
+
+        Raises:
+            TraceError: it is one.
+        """
+        if not isinstance(construct, SpanLoop):
+            raise mixed(f"a {getattr(construct, 'what', 'region')} of tw.range, tw.when or tw.role")
+
+    def admit(self, op: type[Op]) -> None:
+        """Refuse operations that say where and by whom something is done.
+
+        Raises:
+            TraceError: it does; views of arrays and arithmetic of numbers do not.
+        """
+        if op not in (Reshape, Elementwise):
+            raise mixed(f"tw.{op.name}")
+
+    def finish(self, name: str, params: Sequence[Param | Sym]) -> Flow:
+        """The flow of a kernel.
+
+        Args:
+            name: of the kernel.
+            params: its arrays, numbers and integers, in the author's order.
+        """
+        parameters: list[Operand | Number | Integer] = []
+        for param in params:
+            if isinstance(param, TensorParam):
+                kind = param.value.tensor
+                parameters.append(Operand(param.value.name, kind.dtype, kind.shape))
+            elif isinstance(param, ScalarParam):
+                parameters.append(Number(param.value.dtype, (), param.value.name))
+            elif isinstance(param, Sym):
+                parameters.append(Integer(i64, (), param))
+        return Flow(name, tuple(parameters), self.tiles, tuple(self.stores))
+
+
+def mixed(what: str) -> TraceError:
+    """What to raise where a dataflow kernel also says how."""
+    return TraceError(
+        f"{what} says how and by whom something is done, and this kernel says with tw.tiles only what is "
+        "computed; nearest legal choice: leave it to the schedule, or write the whole kernel explicitly, "
+        "with tw.block_index, tw.load and tw.copy",
+        here(),
+    )

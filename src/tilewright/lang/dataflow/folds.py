@@ -1,0 +1,217 @@
+"""Accumulators: what loops over `steps` carry, as sums of products or as folds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from tilewright.dataflow.nodes import Cell, Fold, Folded, Literal, Map, Node, Span, Sum
+from tilewright.errors import Location, TraceError
+from tilewright.lang.dataflow.recorder import Recorder
+from tilewright.lang.dataflow.spans import SpanLoop
+from tilewright.lang.dataflow.tiles import Accumulator, Tile, no_tile, spelled
+from tilewright.lang.source import here
+
+
+class Carried:
+    """An accumulator within a loop: what stands for its value at the start of a step."""
+
+    def __init__(self, acc: Accumulator, cell: Cell) -> None:
+        self.acc = acc
+        self.cell = cell
+        self.step: Node = cell
+
+
+class Steps(SpanLoop):
+    """A loop over one span whose body is being recorded, and what it carries."""
+
+    span: Span
+
+    def __init__(self, text: str, location: Location) -> None:
+        super().__init__(text, location)
+        self.carried: list[Carried] = []
+
+
+def carry(flow: Recorder, acc: Accumulator) -> None:
+    """Let the loops that are open carry an accumulator that was made outside of them."""
+    for loop in flow.loops:
+        if loop in acc.outer or any(one.acc is acc for one in loop.carried):
+            continue
+        start = acc.held
+        cell = Cell(start.dtype, start.axes, acc.variable, start, variable=acc.variable, location=here())
+        loop.carried.append(Carried(acc, cell))
+        acc.hold(cell, [loop])
+
+
+def accumulate(flow: Recorder, acc: Accumulator, other: Any, sign: str) -> Accumulator:
+    """``acc += other``: products within steps, anything outside of them."""
+    if not flow.loops or flow.loops[-1] in acc.outer:
+        if isinstance(other, Tile):
+            acc.settle(other.dtype)
+        return change(flow, acc, sign, acc + other if sign == "+" else acc - other)
+    if not isinstance(other, Tile):
+        raise no_tile(other)
+    span = flow.loops[-1].span
+    if [loop for loop in flow.loops if loop not in acc.outer] != flow.loops[-1:]:
+        raise TraceError(
+            f"{acc.called} {sign}= ... in two loops over steps: each step of the outer one would add the "
+            f"whole sum of the inner one; nearest legal choice: {acc.called} = tw.zeros() inside of the "
+            "outer loop",
+            here(),
+        )
+    terms = [*_terms(other.node, span, sign == "-")]
+    if not terms:
+        raise TraceError(
+            f"{acc.called} {sign}= {other.called}: a step adds products along {span.name}, and its meaning "
+            "may not depend on how long a step is; nearest legal choice: acc += a @ b of operands, or "
+            "acc.assign(...) for a fold",
+            here(),
+        )
+    for term, negative in terms:
+        _add(flow, acc, term, negative, other)
+    return acc
+
+
+def _add(flow: Recorder, acc: Accumulator, term: Sum, negative: bool, source: Tile) -> None:
+    acc.settle(term.dtype)
+    before = acc.node
+    kind = before.dtype
+    if kind.is_float != term.dtype.is_float or kind.components != term.dtype.components:
+        raise TraceError(
+            f"an accumulator of {kind} for products of {term.a.dtype} and {term.b.dtype}; nearest legal "
+            f"choice: tw.zeros(tw.{term.dtype}), converted after the loop",
+            here(),
+        )
+    a = flow.make(Map, term.a.dtype, term.a.axes, "neg", (term.a,)) if negative else term.a
+    product = flow.make(Sum, kind, term.axes, term.span, a, term.b)
+    made = flow.mapped("add", (flow.tile(before), flow.tile(product)))
+    acc.hold(made.node, source.needs)
+
+
+def _terms(node: Node, span: Span, negative: bool) -> Iterator[tuple[Sum, bool]]:
+    """The products of a sum of such, and whether each is subtracted; nothing if it is none."""
+    match node:
+        case Sum(span=along) if along == span:
+            yield node, negative
+        case Map(function="add" | "sub", given=(left, right)):
+            first = [*_terms(left, span, negative)]
+            second = [*_terms(right, span, negative != (node.function == "sub"))]
+            if first and second:
+                yield from (*first, *second)
+        case Map(function="neg", given=(part,)):
+            yield from _terms(part, span, not negative)
+
+
+def change(flow: Recorder, acc: Accumulator, how: str, value: Tile) -> Accumulator:
+    """Any other change of an accumulator; its dtype stays."""
+    acc.settle(value.dtype)
+    before, node = acc.node, value.node
+    if node.dtype != before.dtype:
+        if how != "assign":
+            raise TraceError(
+                f"`{how}=` would make {node.dtype} of an accumulator of {before.dtype}; nearest legal "
+                f"choice: `y = {acc.variable} {how} ...`",
+                here(),
+            )
+        node = flow.converted(node, before.dtype)
+    if flow.loops and flow.loops[-1] not in acc.outer and how != "assign":
+        raise TraceError(
+            f"`{how}=` within steps: its meaning may not depend on how long a step is; nearest legal choice: "
+            "`acc += a @ b`, the operation after the loop, or acc.assign(...) for a fold",
+            here(),
+        )
+    acc.hold(node, value.needs)
+    return acc
+
+
+# ---------------------------------------------------------------- the end of a loop
+
+
+def close(flow: Recorder, loop: Steps) -> None:
+    """Give each accumulator the value that it has after the loop."""
+    for one in loop.carried:
+        one.step = one.acc.held
+    folded = _folded(loop)
+    for one in loop.carried:
+        if one not in folded:
+            _end(one, loop, _total(flow, one, loop.span))
+    if folded:
+        fold = Fold(loop.span, tuple(one.cell for one in folded), tuple(one.step for one in folded))
+        for index, one in enumerate(folded):
+            _check_axes(one)
+            _end(one, loop, flow.make(Folded, one.step.dtype, one.step.axes, fold, index))
+
+
+def _end(one: Carried, loop: Steps, value: Node) -> None:
+    named = value if value.variable else replace(value, variable=one.acc.variable)
+    one.acc.hold(named, (), [loop])
+
+
+def _folded(loop: Steps) -> list[Carried]:
+    """Those that are no sums of products that depend on nothing that is carried."""
+    span = loop.span
+    cells = {id(one.cell) for one in loop.carried}
+    sums = [one for one in loop.carried if _increments(one, span) is not None]
+    folded = [one for one in loop.carried if one not in sums]
+    while True:
+        seen = {id(node) for one in folded for node in _reached(one.step)}
+        more = [
+            one
+            for one in sums
+            if id(one.cell) in seen
+            or any(id(node) in cells for term in _increments(one, span) or () for node in _reached(term))
+        ]
+        if not more:
+            return [one for one in loop.carried if one in folded]
+        folded += more
+        sums = [one for one in sums if one not in more]
+
+
+def _increments(one: Carried, span: Span) -> list[Sum] | None:
+    """The products that a step adds; None if it does anything else."""
+    found: list[Sum] = []
+    node = one.step
+    while node is not one.cell:
+        match node:
+            case Map(function="add", given=(before, Sum() as term)) if term.span == span:
+                found.insert(0, term)
+                node = before
+            case _:
+                return None
+    return found
+
+
+def _total(flow: Recorder, one: Carried, span: Span) -> Node:
+    node = one.cell.start
+    for term in _increments(one, span) or ():
+        if isinstance(node, Literal) and node.value == 0:
+            node = term
+        else:
+            made = flow.mapped("add", (flow.tile(node), flow.tile(term)))
+            node = made.node
+    return node
+
+
+def _reached(node: Node) -> Iterator[Node]:
+    """Every node that a value is computed from, and itself, once."""
+    seen: set[int] = set()
+    left = [node]
+    while left:
+        one = left.pop()
+        if id(one) not in seen:
+            seen.add(id(one))
+            yield one
+            left += one.arguments
+
+
+def _check_axes(one: Carried) -> None:
+    cell, step = one.cell, one.step
+    if cell.axes != step.axes and any(node is cell for node in _reached(step)):
+        name = one.acc.variable
+        axes = ", ".join(axis.name for axis in step.axes if axis is not None)
+        raise TraceError(
+            f"{name} is {spelled(cell)} before a step and {spelled(step)} after it; nearest legal choice: "
+            f"{name} = tw.zeros(tw.{step.dtype}, ({axes},))",
+            here(),
+        )

@@ -1,0 +1,184 @@
+"""Arrays indexed with spans: what is read, and what is stored."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from tilewright.dataflow.nodes import BATCH, STEPS, Axis, Node, Operand, Part, Rearrange, Span, Store
+from tilewright.errors import TraceError, shown
+from tilewright.ir.ops import Reshape
+from tilewright.ir.types import Memory
+from tilewright.lang.dataflow.recorder import Recorder
+from tilewright.lang.dataflow.spans import SpanIndex
+from tilewright.lang.dataflow.tiles import Tile, spelled
+from tilewright.lang.fragments import number
+from tilewright.lang.scalars import Scalar
+from tilewright.lang.source import here
+from tilewright.lang.tensors import Tensor
+from tilewright.symbolic.expr import equal, prove
+
+EXPLICIT = "an explicit kernel, with tw.block_index, tw.load and tw.copy"
+
+
+class Place(NamedTuple):
+    """Where in an array."""
+
+    operand: Operand
+    at: tuple[Span, ...]
+    axes: tuple[Axis, ...]
+
+
+def part(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> Tile:
+    """``tensor[index]`` along some spans; None adds an axis."""
+    operand, at, axes = _place(flow, tensor, index)
+    for store in flow.stores:
+        if store.operand.name == operand.name:
+            raise TraceError(
+                f"{operand.name} is stored before it is read here; nearest legal choice: keep what was "
+                "stored in a variable",
+                here(),
+            )
+    own = tuple(axis for axis in axes if axis is not None)
+    node = flow.make(Part, operand.dtype, own, operand, at)
+    if len(own) < len(axes):
+        node = flow.make(Rearrange, operand.dtype, axes, node)
+    return Tile(flow, node, {one.home for one in index if isinstance(one, SpanIndex)})
+
+
+def store(flow: Recorder, tensor: Tensor, index: tuple[Any, ...], value: Any) -> None:
+    """``tensor[index] = value``."""
+    operand, at, axes = _place(flow, tensor, index)
+    node = flow.known(value)
+    if node is None:
+        node = flow.literal(number(value), operand.dtype)
+    _check_store(flow, operand, at, axes, node)
+    flow.stores.append(Store(operand, at, node, location=here()))
+
+
+def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> Place:
+    """The array, the spans of its dimensions, and the axes of the part."""
+    for one in index:
+        _check_index(tensor, one)
+    given = [one for one in index if one is not None]
+    rank = len(tensor.shape)
+    if len(given) != rank:
+        raise TraceError(
+            f"{tensor.value} has {rank} dimensions and {len(given)} indices; nearest legal choice: one span "
+            "for each",
+            here(),
+        )
+    if any(not isinstance(one, SpanIndex) for one in given):
+        tensor = tensor[tuple(slice(None) if isinstance(one, SpanIndex) else one for one in given)]
+        index = tuple(one for one in index if one is None or isinstance(one, SpanIndex))
+    spans = [one.span for one in index if one is not None]
+    for dim, (span, extent) in enumerate(zip(spans, tensor.value.tensor.shape, strict=True)):
+        if prove(equal(span.extent, extent)) is not True:
+            raise TraceError(
+                f"{span.name} runs over {span.extent}, and dimension {dim} of {tensor.value} has {extent}; "
+                f"nearest legal choice: a span over {extent}, or one name for both dimensions in @tw.kernel",
+                here(),
+            )
+    if len(set(spans)) < len(spans):
+        raise TraceError(
+            f"{tensor.value} is indexed twice with one span; nearest legal choice: {EXPLICIT}", here()
+        )
+    axes = tuple(None if one is None else one.span for one in index if one is None or one.span.kind != BATCH)
+    return Place(operand_of(flow, tensor), tuple(spans), axes)
+
+
+def _check_index(tensor: Tensor, one: Any) -> None:
+    if isinstance(one, SpanIndex):
+        one.check()
+    elif isinstance(one, slice) or one is Ellipsis:
+        raise TraceError(
+            f"{tensor.value} is indexed with spans and {'...' if one is Ellipsis else 'a slice'}; nearest "
+            f"legal choice: a view first, then one span for each dimension: {tensor.value}[2:, :][m, k]",
+            here(),
+        )
+    elif isinstance(one, Tensor | Tile):
+        raise TraceError(
+            f"{tensor.value} is indexed with {shown(one)}, whose values only the running kernel knows; "
+            f"nearest legal choice: {EXPLICIT}, where tw.Tensor.rows gathers",
+            here(),
+        )
+    elif one is not None and (isinstance(one, bool) or not isinstance(one, int | Scalar)):
+        raise TraceError(
+            f"{tensor.value} is indexed with {shown(one)}; nearest legal choice: spans of tw.tiles and "
+            "tw.steps, integers, and None for a new axis",
+            here(),
+        )
+
+
+def operand_of(flow: Recorder, tensor: Tensor) -> Operand:
+    """The array that a tensor is, and what makes the view of it."""
+    transforms: list[Any] = []
+    value = tensor.value
+    while isinstance(made := flow.tracer.builder.defining(value), Reshape):
+        transforms.insert(0, made.transform)
+        value = made.source
+    if made is not None or value.tensor.memory is not Memory.GLOBAL:
+        raise TraceError(
+            f"{tensor.value} is no array of the kernel, nor a view of one; nearest legal choice: {EXPLICIT}",
+            here(),
+        )
+    return Operand(value.name, value.dtype, tensor.value.tensor.shape, tuple(transforms))
+
+
+def _check_store(
+    flow: Recorder, operand: Operand, at: tuple[Span, ...], axes: tuple[Axis, ...], node: Node
+) -> None:
+    """What is stored must be one value for each element, of one block, after all steps."""
+    name = operand.name
+    if flow.loops or any(span.kind == STEPS for span in at):
+        raise TraceError(
+            f"{name} is stored inside of a loop over tw.steps, which is a part of a sum; nearest legal "
+            "choice: store after the loop",
+            here(),
+        )
+    if None in axes:
+        raise TraceError(f"{name} is stored along a new axis; nearest legal choice: spans alone", here())
+    missing = [span.name for span in flow.tiles if span.kind == BATCH and span not in at]
+    if missing:
+        raise TraceError(
+            f"{name} is stored along {', '.join(span.name for span in at)}, so that all "
+            f"{', '.join(missing)} would write the same elements; nearest legal choice: "
+            f"{name}[{', '.join([*missing, *(s.name for s in at)])}]",
+            here(),
+        )
+    if any(earlier.operand.name == name for earlier in flow.stores):
+        raise TraceError(f"{name} is stored twice; nearest legal choice: one store of the last value", here())
+    if not _fits(node.axes, axes):
+        raise TraceError(
+            f"{name}[{', '.join(span.name for span in at)}] = a tile along {spelled(node)}: its axes are no "
+            "part of those that are stored along; nearest legal choice: the same axes, a reduction over the "
+            "others, or None where it is broadcast",
+            here(),
+        )
+
+
+def _fits(axes: tuple[Axis, ...], wanted: tuple[Axis, ...]) -> bool:
+    """Whether a value is broadcast to these axes."""
+    aligned = zip(reversed(axes), reversed(wanted), strict=False)
+    return len(axes) <= len(wanted) and all(axis in (None, other) for axis, other in aligned)
+
+
+def new_axes(tile: Tile, node: Node, index: tuple[Any, ...]) -> tuple[Axis, ...]:
+    """The axes of ``tile[:, None]``.
+
+    Raises:
+        TraceError: anything else than whole axes and new ones.
+    """
+    left = list(node.axes)
+    made: list[Axis] = []
+    for one in index:
+        if one is None:
+            made.append(None)
+        elif isinstance(one, slice) and one == slice(None) and left:
+            made.append(left.pop(0))
+        else:
+            raise TraceError(
+                f"{tile.called} is indexed with {shown(one)}: a tile is taken whole; nearest legal choice: "
+                ": for each axis and None for a new one, e.g. x[:, None]",
+                here(),
+            )
+    return (*made, *left)

@@ -1,0 +1,259 @@
+"""What begins a dataflow kernel: loops over tiles and steps, and accumulators."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from tilewright.dataflow.nodes import BATCH, STEPS, TILE, Literal, Span
+from tilewright.dtypes import DType, f32
+from tilewright.errors import Location, TraceError
+from tilewright.lang.control import left_early
+from tilewright.lang.dataflow.flow import FlowRecorder, mixed
+from tilewright.lang.dataflow.folds import Steps, close
+from tilewright.lang.dataflow.spans import SpanIndex, SpanLoop
+from tilewright.lang.dataflow.tiles import Accumulator
+from tilewright.lang.fragments import element_type, number
+from tilewright.lang.scalars import Index, as_tuple, unwrap
+from tilewright.lang.source import author_frame, here, instruction_at, is_statement_loop, loop_targets
+from tilewright.lang.syntax import code_here, result_names
+from tilewright.lang.tensors import Tensor
+from tilewright.lang.tracer import current
+from tilewright.lang.verbs import verb
+from tilewright.lang.watch import Watch
+from tilewright.symbolic.nodes import Int
+
+
+@verb
+def tiles(of: Tensor | Index | Sequence[Index], *, batch: int | None = None) -> Any:
+    """``for m, n in tw.tiles(C):`` says what one tile of the result is; the kernel computes all of them.
+
+    A kernel with this loop says *what* is computed and nothing of how: arrays are indexed with ``m``, ``n``
+    and the ``k`` of `steps`, tiles are computed with as in NumPy, and ``C[m, n] = ...`` stores one.
+
+    Args:
+        of: the array that is stored, or the extents of the dimensions.
+        batch: how many of the leading dimensions are single indices, as in ``for b, m, n in tw.tiles(C)``;
+            default: all but two.
+
+    Raises:
+        TraceError: no ``for`` statement, a second loop over tiles, or explicit operations before it.
+    """
+    tracer = current()
+    given = of.shape if isinstance(of, Tensor) else as_tuple(of)
+    extents = tuple(unwrap(extent) for extent in given)
+    text = f"tw.tiles({of.value})" if isinstance(of, Tensor) else f"tw.tiles({extents})"
+    if tracer.flow is not None:
+        raise TraceError(
+            "tw.tiles a second time: a kernel is one loop over the tiles of its results; nearest legal "
+            "choice: several stores in one loop, or two kernels",
+            here(),
+        )
+    if not extents:
+        raise TraceError("tw.tiles of an array without dimensions; nearest legal choice: tw.tiles(1)", here())
+    single = max(len(extents) - 2, 0) if batch is None else batch
+    if not 0 <= single < len(extents):
+        raise TraceError(
+            f"batch={single} of {len(extents)} dimensions; nearest legal choice: {len(extents) - 1}", here()
+        )
+    return _Loops(_TilesLoop(text, here(), extents, single))
+
+
+@verb
+def steps(extent: Index) -> Any:
+    """``for k in tw.steps(K):`` goes along a dimension that is summed, in steps of any length.
+
+    Args:
+        extent: of the dimension.
+
+    Raises:
+        TraceError: no ``for`` statement inside of a loop over `tiles`.
+    """
+    _flow("tw.steps")
+    extent_ = unwrap(extent)
+    return _Loops(_StepsLoop(f"tw.steps({extent_})", here(), extent_))
+
+
+@verb
+def zeros(dtype: DType | str | None = None, along: Any = ()) -> Accumulator:
+    """An accumulator of zeros, for ``acc += a @ b`` in a loop over `steps`.
+
+    Args:
+        dtype: in which it sums; default: f32 for products of narrower floats, i32 for those of integers, f64
+            for f64.
+        along: the spans of its axes; only a fold that reads it before its first step needs them.
+    """
+    return _accumulator(0, dtype, along)
+
+
+@verb
+def full(value: float, dtype: DType | str | None = None, along: Any = ()) -> Accumulator:
+    """An accumulator that begins with a number; see `zeros`.
+
+    Args:
+        value: the number.
+        dtype: its dtype.
+        along: the spans of its axes.
+    """
+    return _accumulator(number(value), dtype, along)
+
+
+def _accumulator(value: float, dtype: Any, along: Any) -> Accumulator:
+    flow = _flow("an accumulator")
+    kind = None if dtype is None else element_type(dtype)
+    names = result_names()[0]
+    name = names[0] if len(names) == 1 else "acc"
+    spans = []
+    for one in as_tuple(along):
+        if not isinstance(one, SpanIndex):
+            raise TraceError(f"along={one!r}; nearest legal choice: spans, e.g. (m, n)", here())
+        one.check()
+        spans.append(one.span)
+    start = Literal(f32 if kind is None else kind, tuple(spans), value, variable=name, location=here())
+    return Accumulator(flow, start, kind, flow.home)
+
+
+def _flow(what: str) -> FlowRecorder:
+    flow = current().flow
+    if not isinstance(flow, FlowRecorder) or not flow.home.is_open:
+        raise TraceError(
+            f"{what} belongs into a loop over tiles; nearest legal choice: for m, n in tw.tiles(C): around "
+            "it",
+            here(),
+        )
+    return flow
+
+
+class _Loops:
+    """What `tiles` and `steps` return; a ``for`` statement over it records its body."""
+
+    def __init__(self, loop: Any) -> None:
+        self.loop = loop
+
+    def __iter__(self) -> Iterator[Any]:
+        if instruction_at(author_frame()).opname != "GET_ITER":
+            raise self.loop.misused()
+        made: Iterator[Any] = self.loop
+        return made
+
+
+class _Recorded(SpanLoop):
+    """A loop whose body is recorded between two calls of ``next``."""
+
+    def __init__(self, text: str, location: Location) -> None:
+        super().__init__(text, location)
+        self.code = code_here()
+        self.watch: Watch | None = None
+
+    def __iter__(self) -> Any:
+        return self
+
+    def __next__(self) -> Any:
+        tracer = current()
+        if self.watch is not None:
+            tracer.leave(self)
+            self.watch.check()
+            self.end()
+            self.is_open = False
+            raise StopIteration
+        frame = author_frame()
+        if not is_statement_loop(frame):
+            raise self.misused()
+        self.is_open = True
+        self.watch = Watch(self.what, self.location)
+        given = self.begin(loop_targets(frame))
+        tracer.enter(self)
+        return given
+
+    def begin(self, targets: list[str]) -> Any:
+        """What the loop's variables are."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """The body has been recorded."""
+
+    def misused(self) -> TraceError:
+        """What to raise when something other than a ``for`` statement goes through the spans."""
+        return TraceError(
+            f"{self.text} records the body of a `for` statement; enumerate, zip, list, unpacking or a "
+            f"comprehension would run once; write `for ... in {self.text}:`",
+            self.location,
+        )
+
+    def left(self) -> TraceError:
+        """The error of a loop whose body was left by break, return or an exception."""
+        return left_early(self.what, self.code, self.location)
+
+
+class _TilesLoop(_Recorded):
+    """The loop over the tiles of the results."""
+
+    def __init__(self, text: str, location: Location, extents: tuple[Int, ...], batch: int) -> None:
+        super().__init__(text, location)
+        self.extents = extents
+        self.batch = batch
+
+    def begin(self, targets: list[str]) -> Any:
+        """A span for each dimension; one alone where the author has one variable."""
+        tracer = current()
+        if (what := tracer.explicit()) is not None:
+            raise mixed(what)
+        names = _names(targets, len(self.extents))
+        kinds = (*(BATCH,) * self.batch, *(TILE,) * (len(self.extents) - self.batch))
+        flow = FlowRecorder(tracer, self)
+        flow.tiles = tuple(
+            Span(tracer.name(name), extent, kind)
+            for name, extent, kind in zip(names, self.extents, kinds, strict=True)
+        )
+        tracer.flow = flow
+        made = tuple(SpanIndex(span, self) for span in flow.tiles)
+        return made[0] if len(made) == 1 and len(targets) == 1 and not targets[0].startswith("*") else made
+
+    def end(self) -> None:
+        """There must be something to compute."""
+        flow = current().flow
+        if isinstance(flow, FlowRecorder) and not flow.stores:
+            raise TraceError(
+                f"{self.text} stores nothing; nearest legal choice: C[m, n] = ... at the end of its body",
+                self.location,
+            )
+
+
+class _StepsLoop(_Recorded, Steps):
+    """A loop along a dimension that is summed."""
+
+    def __init__(self, text: str, location: Location, extent: Int) -> None:
+        super().__init__(text, location)
+        self.carried = []
+        self.extent = extent
+
+    def begin(self, targets: list[str]) -> Any:
+        """Its span."""
+        [name] = _names(targets, 1)
+        self.span = Span(current().name(name), self.extent, STEPS)
+        _flow("tw.steps").loops.append(self)
+        return SpanIndex(self.span, self)
+
+    def end(self) -> None:
+        """What it carries has its value."""
+        flow = _flow("tw.steps")
+        flow.loops.pop()
+        if not self.carried:
+            raise TraceError(
+                f"{self.text} adds to no accumulator; nearest legal choice: acc = tw.zeros() before it, and "
+                "acc += a @ b in its body",
+                self.location,
+            )
+        close(flow, self)
+
+
+def _names(targets: list[str], count: int) -> list[str]:
+    """The author's names of so many spans; a starred variable takes what the others leave."""
+    starred = [at for at, name in enumerate(targets) if name.startswith("*")]
+    if starred and (left := count - len(targets) + 1) >= 0:
+        [at] = starred
+        name = targets[at][1:]
+        return [*targets[:at], *(f"{name}{place}" for place in range(left)), *targets[at + 1 :]]
+    if len(targets) == count:
+        return targets
+    return [f"i{place}_" for place in range(count)]

@@ -1,0 +1,81 @@
+"""Spans as authors see them: what `tiles` and `steps` give, to index arrays with."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from tilewright.dataflow.nodes import Span
+from tilewright.errors import Location, TraceError
+from tilewright.lang.source import here
+
+
+class SpanIndex:
+    """A run of one dimension, as an index: ``m`` of ``for m, n in tw.tiles(C)``."""
+
+    __slots__ = ("home", "span")
+
+    def __init__(self, span: Span, home: SpanLoop) -> None:
+        self.span = span
+        self.home = home
+
+    def check(self) -> None:
+        """Refuse it after its loop.
+
+        Raises:
+            TraceError: the loop has ended.
+        """
+        if not self.home.is_open:
+            raise ended(self.span.name, self.home)
+
+    def _no_arithmetic(self, *_: object) -> NoReturn:
+        name = self.span.name
+        raise TraceError(
+            f"{name} stands for all places of a run at once: it indexes arrays, A[{name}, ...], and has no "
+            "arithmetic and no order; nearest legal choice: a view of the array, A[1:] for places that are "
+            f"shifted, or an explicit kernel, whose tw.block_index and tw.range give integers",
+            here(),
+        )
+
+    def __iter__(self) -> NoReturn:
+        raise TraceError(
+            f"{self.span.name} is one span, there is nothing to unpack; nearest legal choice: as many "
+            "variables in the `for` statement as the array has dimensions",
+            here(),
+        )
+
+    __add__ = __sub__ = __mul__ = __truediv__ = __floordiv__ = __mod__ = __pow__ = _no_arithmetic
+    __radd__ = __rsub__ = __rmul__ = __rtruediv__ = __rfloordiv__ = __rmod__ = __rpow__ = _no_arithmetic
+    __and__ = __or__ = __xor__ = __lshift__ = __rshift__ = __matmul__ = _no_arithmetic
+    __rand__ = __ror__ = __rxor__ = __rlshift__ = __rrshift__ = __rmatmul__ = _no_arithmetic
+    __neg__ = __pos__ = __abs__ = __invert__ = __bool__ = __index__ = __int__ = __float__ = _no_arithmetic
+    __lt__ = __le__ = __gt__ = __ge__ = _no_arithmetic
+    __eq__ = __ne__ = _no_arithmetic
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return self.span.name
+
+
+class SpanLoop:
+    """A loop over spans: whether its body is being recorded."""
+
+    what = "loop"
+
+    def __init__(self, text: str, location: Location) -> None:
+        self.text = text
+        self.location = location
+        self.is_open = False
+
+
+def ended(what: str, home: SpanLoop) -> TraceError:
+    """What to raise where something of a loop is used after it."""
+    return TraceError(
+        f"{what} belongs to the loop over {home.text} at {home.location.frame}, which has ended; nearest "
+        "legal choice: use it inside, or carry its sum out in an accumulator of tw.zeros",
+        here(),
+    )
+
+
+def is_span(part: Any) -> bool:
+    """Whether an index is a span."""
+    return isinstance(part, SpanIndex)

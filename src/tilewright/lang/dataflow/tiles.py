@@ -1,0 +1,209 @@
+"""The values of a dataflow kernel as authors see them: tiles, and accumulators that carry them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, NoReturn, Protocol
+
+from tilewright.dataflow.nodes import Literal, Node
+from tilewright.dtypes import DType, f32
+from tilewright.errors import TraceError, shown
+from tilewright.lang.dataflow.spans import SpanLoop, ended
+from tilewright.lang.fragments import _Arithmetic, elementwise
+from tilewright.lang.scalars import as_tuple, wrap
+from tilewright.lang.source import here
+from tilewright.lang.tracer import open_region
+from tilewright.lang.verbs import verb
+
+
+class Recording(Protocol):
+    """What tiles ask of the flow that they are recorded in."""
+
+    loops: list[SpanLoop]
+
+    def transposed(self, tile: Tile) -> Tile:
+        """Two axes exchanged."""
+
+    def product(self, left: Any, right: Any) -> Tile:
+        """``left @ right``."""
+
+    def rearranged(self, tile: Tile, index: tuple[Any, ...]) -> Tile:
+        """``tile[:, None]``."""
+
+    def reduced(self, tile: Tile, combine: str, axis: int) -> Tile:
+        """``combine`` over an axis."""
+
+    def literal(self, value: float | int, element: DType, variable: str | None = None) -> Node:
+        """A number that is known."""
+
+    def constant(self, value: Any, like: Tile) -> Tile:
+        """A number as a tile."""
+
+    def carry(self, acc: Accumulator) -> None:
+        """Let the loops that are open carry an accumulator that was made outside of them."""
+
+    def accumulate(self, acc: Accumulator, other: Any, sign: str) -> Accumulator:
+        """``acc += other``."""
+
+    def change(self, acc: Accumulator, how: str, value: Tile) -> Accumulator:
+        """Any other change of an accumulator."""
+
+
+class Tile(_Arithmetic):
+    """A value of a dataflow kernel: it has an axis for each span that it varies along.
+
+    Made by ``A[m, k]``; arithmetic gives new tiles.
+    """
+
+    def __init__(self, flow: Recording, node: Node, needs: Iterable[SpanLoop] = ()) -> None:
+        self.flow = flow
+        self._node = node
+        self.needs = frozenset(needs)
+        self.region = open_region()
+
+    @property
+    def node(self) -> Node:
+        """What is recorded of it.
+
+        Raises:
+            TraceError: it belongs to a loop that has ended.
+        """
+        for loop in self.needs:
+            if not loop.is_open:
+                raise ended(self.called, loop)
+        return self._node
+
+    @property
+    def called(self) -> str:
+        """What messages call it."""
+        return self._node.variable or f"a tile along {spelled(self._node)}"
+
+    @staticmethod
+    def _record(function: str, *operands: object, dtype: DType | None = None) -> Any:
+        return elementwise(function, *operands, dtype=dtype)
+
+    @property
+    def dtype(self) -> DType:
+        """Its dtype."""
+        return self.node.dtype
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """The extents of the dimensions that its axes run along; 1 for a new axis."""
+        return tuple(1 if axis is None else wrap(axis.extent) for axis in self.node.axes)
+
+    @property
+    def T(self) -> Tile:  # noqa: N802 NumPy's name
+        """Its two axes exchanged."""
+        return self.flow.transposed(self)
+
+    def __matmul__(self, other: object) -> Tile:
+        return self.flow.product(self, other)
+
+    def __rmatmul__(self, other: object) -> Tile:
+        return self.flow.product(other, self)
+
+    def __getitem__(self, index: Any) -> Tile:
+        return self.flow.rearranged(self, as_tuple(index))
+
+    def sum(self, axis: int) -> Tile:
+        """The sum over a whole axis, which is left out of the result."""
+        return self.flow.reduced(self, "sum", axis)
+
+    def max(self, axis: int) -> Tile:
+        """The greatest along a whole axis, which is left out of the result; NaN where there is one."""
+        return self.flow.reduced(self, "max", axis)
+
+    def min(self, axis: int) -> Tile:
+        """The least along a whole axis, which is left out of the result; NaN where there is one."""
+        return self.flow.reduced(self, "min", axis)
+
+    def __bool__(self) -> NoReturn:
+        raise TraceError(
+            f"{self.called} has many values, Python cannot decide on its truth; use "
+            "`tw.where(mask, x, y)` to choose element by element, `tw.maximum` and `tw.minimum`, and &, | "
+            "and ~ in place of and, or and not",
+            here(),
+        )
+
+    def __iter__(self) -> NoReturn:
+        raise TraceError(f"{self.called} cannot be iterated over: it is computed as a whole", here())
+
+    def __repr__(self) -> str:
+        return f"{self._node.variable or 'tile'}: {self._node.dtype}{spelled(self._node)}"
+
+
+class Accumulator(Tile):
+    """What `zeros` makes: ``acc += a @ b`` adds to it, and a loop over `steps` carries it."""
+
+    def __init__(self, flow: Recording, start: Literal, dtype: DType | None, home: SpanLoop) -> None:
+        super().__init__(flow, start, [home])
+        self.variable = start.variable or "acc"
+        self.chosen = dtype
+        self.outer = tuple(flow.loops)  # open when it was made: those do not carry it
+
+    @property
+    def node(self) -> Node:
+        """Its present value."""
+        self.settle(f32)
+        self.flow.carry(self)
+        return super().node
+
+    @property
+    def held(self) -> Node:
+        """The same, whatever loops are open."""
+        return self._node
+
+    @property
+    def called(self) -> str:
+        """What messages call it."""
+        return self.variable
+
+    def settle(self, kind: DType) -> None:
+        """Take a dtype, if none was chosen."""
+        if self.chosen is None:
+            self.chosen = kind
+            self._node = replace(self._node, dtype=kind)
+
+    def hold(self, node: Node, needs: Iterable[SpanLoop], without: Iterable[SpanLoop] = ()) -> None:
+        """Take another value, which belongs to these loops besides."""
+        self._node = node
+        self.needs = (self.needs | frozenset(needs)) - frozenset(without)
+
+    def __iadd__(self, other: object) -> Accumulator:
+        return self.flow.accumulate(self, other, "+")
+
+    def __isub__(self, other: object) -> Accumulator:
+        return self.flow.accumulate(self, other, "-")
+
+    def __imul__(self, other: object) -> Accumulator:
+        return self.flow.change(self, "*", self * other)
+
+    def __itruediv__(self, other: object) -> Accumulator:
+        return self.flow.change(self, "/", self / other)
+
+    @verb
+    def assign(self, value: Any) -> Accumulator:
+        """Take another value, which a loop over `steps` carries on: a fold that need not be a sum.
+
+        What comes out must not depend on how many elements a step has.
+
+        Args:
+            value: a tile, or a number.
+        """
+        if not isinstance(value, Tile):
+            value = self.flow.constant(value, self)
+        return self.flow.change(self, "assign", value)
+
+
+def spelled(node: Node) -> str:
+    """The axes of a value as messages have them: ``[m, 1]``."""
+    return f"[{', '.join('1' if axis is None else axis.name for axis in node.axes)}]"
+
+
+def no_tile(value: object) -> TraceError:
+    """What to raise where a tile is needed."""
+    kind = type(value).__name__
+    hint = "; nearest legal choice: index it with spans, e.g. A[m, k]" if kind == "Tensor" else ""
+    return TraceError(f"{shown(value)} of type {kind} is no tile{hint}", here())
