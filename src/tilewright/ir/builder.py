@@ -115,6 +115,10 @@ class Builder:
         for block in self._open:
             yield from block
 
+    def so_far(self) -> Block:
+        """All operations so far, those inside of others too."""
+        return Block(tuple(self.recorded()))
+
     def take_last(self) -> Op | None:
         """Remove and give back the last operation of the innermost region, if there is one."""
         return self._open[-1].pop() if self._open[-1] else None

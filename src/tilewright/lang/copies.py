@@ -7,6 +7,7 @@ from typing import Any
 
 from tilewright.errors import LayoutError, TraceError
 from tilewright.ir.ops import AsyncCommit, AsyncWait, Copy
+from tilewright.ir.types import TensorType, Value
 from tilewright.lang.constants import constant
 from tilewright.lang.fragments import number
 from tilewright.lang.sharing import share_out
@@ -38,9 +39,11 @@ def copy(
         target: tensor or fragment of the same shape; elements past an edge are not written.
         threads: for a copy between memories, how threads share the tile.  A number of threads:
             consecutive ones take consecutive vectors along the dimension that is contiguous in global memory,
-            as wide as both sides allow.  A thread layout: each thread takes one contiguous chunk; counts
-            ``(32, 4)`` are short for the compact ``Layout((32, 4))``, the first dimension fastest.  Or a
-            `Distribution` (`raked`, `blocked`).  A fragment or a partitioned tensor brings its own.
+            as wide as both sides allow.  Default: so, by all threads of the role, or of the block, which are
+            as many as the rest of the kernel says (multiplies, roles, other copies), or 4 warps if nothing
+            does.  A thread layout: each thread takes one contiguous chunk; counts ``(32, 4)`` are short for
+            the compact ``Layout((32, 4))``, the first dimension fastest.  Or a `Distribution` (`raked`,
+            `blocked`).  A fragment or a partitioned tensor brings its own.
         vector: elements per access along ``vector_dim``; default: the widest legal.
         vector_dim: the dimension along which a thread's consecutive elements lie; default: of a number of
             threads the contiguous one, else the last.
@@ -127,10 +130,10 @@ def _copy(
     tracer = current()
     threads, vector, vector_dim, access_order = how
     width = None if vector is None else constant("vector", vector)
+    sides = (source.value, target.value)
     spread = threads if isinstance(threads, Distribution) else None
-    if threads is not None and spread is None:
+    if spread is None and (threads is not None or _is_unshared(sides)):
         try:
-            sides = (source.value, target.value)
             spread = share_out(sides, threads, None, vector_dim, access_order, width)
         except LayoutError as error:
             what, _, nearest = str(error).partition("; nearest legal choice: ")
@@ -145,6 +148,13 @@ def _copy(
         other=number(other),
         **engine,
     )
+
+
+def _is_unshared(sides: tuple[Value, Value]) -> bool:
+    """Whether neither side of a copy says which thread moves what, where sides that fit each other could."""
+    kinds = [side.type for side in sides if isinstance(side.type, TensorType)]
+    unshared = [kind for kind in kinds if kind.distribution is None]
+    return len(unshared) == 2 and unshared[0].shape == unshared[1].shape
 
 
 @verb

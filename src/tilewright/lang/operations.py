@@ -30,6 +30,7 @@ from tilewright.lang.launch import (
     require,
     workspace,
 )
+from tilewright.lang.sharing import share_out
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Fragment, Number, Tensor
 from tilewright.lang.tracer import current, located
@@ -145,10 +146,10 @@ def fragment(
     fill: float | int | None = None,
     name: str | None = None,
 ) -> Fragment:
-    """A tile in registers with the map of ``like``: a fragment, a partitioned tensor, or a distribution.
+    """A tile in registers with the map of ``like``: a fragment, a tensor, or a distribution.
 
     Args:
-        like: what has the map.
+        like: what has the map; a tensor that is not partitioned has that of `load`.
         element: element type; default: that of ``like``.
         fill: what every element is at first; default: not initialised.
         name: what it is called in generated text; default: the variable that it is assigned to.
@@ -164,7 +165,7 @@ def fragment(
         >>> ones(x, target="reference").target, x.tolist()
         ('reference', [[1.0, 1.0, 1.0], [1.0, 1.0, 1.0]])
     """
-    spread = like if isinstance(like, Distribution) else _distribution_of(like)
+    spread = _distribution_of(like)
     if element is None and isinstance(like, Distribution):
         raise TraceError("a fragment of a bare distribution needs an element type", here())
     chosen = element_type(element) if element is not None else like.dtype  # type: ignore[union-attr]
@@ -172,17 +173,15 @@ def fragment(
     return Fragment(current().define(FragmentOp, "fragment", name, dtype=chosen, **attributes))
 
 
-def _distribution_of(like: Fragment | Tensor) -> Distribution:
-    kind = like.value.type
-    spread = getattr(kind, "distribution", None)
-    if not isinstance(spread, Distribution):
-        name = like.value.name
-        tile = "" if all(isinstance(extent, int) for extent in like.shape) else ".tile(shape, at)"
-        raise TraceError(
-            f"{name} is not distributed over threads; nearest legal choice: {name}{tile}.partition(128)",
-            here(),
-        )
-    return spread
+def _distribution_of(like: Distribution | Fragment | Tensor, vector: int | None = None) -> Distribution:
+    """The map of a fragment or a partitioned tensor; of another tensor the best for all threads."""
+    if isinstance(like, Distribution):
+        return like
+    spread = getattr(like.value.type, "distribution", None)
+    if isinstance(spread, Distribution):
+        return spread
+    with located():
+        return share_out((like.value,), vector=vector)
 
 
 @verb
@@ -228,7 +227,9 @@ def load(
 
     Args:
         source: the tensor; a tile of it may reach past the edge of the array.
-        like: what has the map; default: the partitioned tensor.
+        like: what has the map; default: the partitioned tensor, or, of one that is not, the best map for all
+            threads, as `copy` has it without ``threads``.  Fragments that are combined have one map: the
+            second is loaded ``like`` the first, as what is best depends on dtype, strides and alignment.
         vector: elements per access; default: the widest legal.
         element: element type of the fragment, to which the tensor's elements are converted, rounding once;
             default: the tensor's.
@@ -252,10 +253,10 @@ def load(
         1.0
     """
     tracer = current()
-    spread = like if isinstance(like, Distribution) else _distribution_of(source if like is None else like)
+    width = None if vector is None else constant("vector", vector)
+    spread = _distribution_of(source if like is None else like, width)
     kind = source.dtype if element is None else element_type(element)
     made = Fragment(tracer.define(FragmentOp, "loaded", name, dtype=kind, distribution=spread))
-    width = None if vector is None else constant("vector", vector)
     tracer.emit(Copy, source=source.value, target=made.value, vector=width, other=number(other))
     return made
 

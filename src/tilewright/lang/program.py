@@ -21,7 +21,6 @@ from tilewright.errors import (
     close_to,
     shown,
 )
-from tilewright.ir.async_ops import Role
 from tilewright.ir.builder import is_reserved
 from tilewright.ir.kernel import (
     Argument,
@@ -33,9 +32,9 @@ from tilewright.ir.kernel import (
     Stride,
     TensorParam,
 )
-from tilewright.ir.ops import Block, Copy, Mma
-from tilewright.ir.types import FragmentType, Memory, ScalarType, TensorType, Value
+from tilewright.ir.types import Memory, ScalarType, TensorType, Value
 from tilewright.ir.verify import used_symbols
+from tilewright.lang.block_threads import threads_of
 from tilewright.lang.scalars import Scalar
 from tilewright.lang.source import author_names, raised_at
 from tilewright.lang.specs import TensorSpec
@@ -157,8 +156,9 @@ class Program:
     ) -> Kernel | Flow:
         """Run the function with symbolic arguments and record the kernel, or the flow of a loop over tiles.
 
-        It runs once; where the architecture has warps of several sizes, and an atom is executed by warps of
-        another size than the usual one, it runs again for that size.
+        It runs once; again only where the first run told what it had to assume: where an atom is executed by
+        warps of another size than the architecture's usual one, and where tiles are shared out to all threads
+        of the block before something says how many these are.
 
         Args:
             specs: the class of each tensor parameter.
@@ -170,15 +170,18 @@ class Program:
         """
         given = self.with_defaults(constants or {})
         tracer = Tracer(arch)
-        try:
-            kernel = self._record(tracer, specs, given)
-        except TilewrightError:
-            if tracer.wanted_lanes is None:
-                raise
-        else:
-            if tracer.wanted_lanes is None:
-                return kernel
-        return self._record(Tracer(arch, tracer.wanted_lanes), specs, given)
+        while True:
+            try:
+                made = self._record(tracer, specs, given)
+            except TilewrightError:
+                again = tracer.better_informed(threads_of(tracer.builder.so_far(), tracer.lanes))
+                if again is None:
+                    raise
+            else:
+                again = tracer.better_informed(made.threads) if isinstance(made, Kernel) else None
+                if again is None:
+                    return made
+            tracer = again
 
     def _record(
         self, tracer: Tracer, specs: Mapping[str, TensorSpec], given: Mapping[str, Any]
@@ -320,7 +323,7 @@ def _finish(program: Program, tracer: Tracer, params: list[Param], sizes: dict[s
         program.name,
         (*params, *tracer.workspaces, *sizes.values(), *tracer.derived),
         tuple(tracer.grid),
-        _threads(body, lanes),
+        threads_of(body, lanes),
         body,
         tuple(tracer.cluster),
         lanes,
@@ -330,20 +333,3 @@ def _finish(program: Program, tracer: Tracer, params: list[Param], sizes: dict[s
     used = used_symbols(kernel)
     kept = tuple(p for p in kernel.params if not isinstance(p, SizeParam) or p.sym in used)
     return replace(kernel, params=kept)
-
-
-def _threads(body: Block, lanes: int) -> int:
-    """Threads per block: the most that any operation is distributed over, in whole warps if several."""
-    threads = 1
-    for op in body.walk():
-        if isinstance(op, Mma):
-            threads = max(threads, op.mma.threads)
-        elif isinstance(op, Role):
-            threads = max(threads, (op.first + op.warps) * lanes)
-        elif isinstance(op, Copy) and op.distribution is not None:
-            threads = max(threads, op.distribution.size_threads)
-        for value in (*op.operands, *op.results):
-            kind = value.type if isinstance(value, Value) else None
-            spread = kind.distribution if isinstance(kind, TensorType | FragmentType) else None
-            threads = max(threads, spread.size_threads if spread is not None else 1)
-    return threads if threads < lanes else -(-threads // lanes) * lanes

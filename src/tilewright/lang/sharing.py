@@ -9,7 +9,7 @@ from tilewright.errors import LayoutError
 from tilewright.ir.types import FragmentType, Memory, TensorType, Value
 from tilewright.lang.scalars import unwrap
 from tilewright.lang.threads import check_vector_dim, static_tile, thread_map
-from tilewright.lang.tracer import lanes_recorded_for, recorded_for
+from tilewright.lang.tracer import current, lanes_recorded_for, recorded_for
 from tilewright.layout.layout import Layout
 from tilewright.symbolic.nodes import Int
 from tilewright.threads.coalesced import coalesced
@@ -20,7 +20,7 @@ from tilewright.views.view import View
 
 def share_out(
     sides: Sequence[Value],
-    threads: Layout | int | Sequence[int],
+    threads: Layout | int | Sequence[int] | None = None,
     projection: Sequence[int | None] | None = None,
     vector_dim: int | None = None,
     access_order: Sequence[int] | None = None,
@@ -34,7 +34,8 @@ def share_out(
 
     Args:
         sides: what is accessed, all of one shape; the target last.
-        threads: how many threads; or a layout, or counts, see `thread_map`.
+        threads: how many threads; or a layout, or counts, see `thread_map`; default: all that execute what
+            is recorded, those of the role or of the block.
         projection: of a layout of threads only.
         vector_dim: the dimension of the vectors; default: the contiguous one, or of a layout the last.
         access_order: of a layout of threads only.
@@ -43,15 +44,16 @@ def share_out(
     Raises:
         LayoutError: threads that cannot share the tile; the message gives the nearest legal choice.
     """
-    number = None if isinstance(threads, Layout | Sequence) else unwrap(threads)
-    if not isinstance(number, int):
-        shape = _shape(sides[-1])
-        return thread_map(shape, threads, projection, vector_dim, access_order, vector)
+    number = current().sharing_threads() if threads is None else _number(threads)
+    if number is None:
+        assert threads is not None
+        return thread_map(_shape(sides[-1]), threads, projection, vector_dim, access_order, vector)
     for name, given in (("projection", projection), ("access_order", access_order)):
         if given is not None:
+            said = "no threads=" if threads is None else f"threads={threads}, a number"
             raise LayoutError(
-                f"{name}={tuple(given)} for threads={threads}, a number; nearest legal choice: a layout of "
-                "threads, with one count per dimension"
+                f"{name}={tuple(given)} for {said}; nearest legal choice: a layout of threads, with one "
+                "count per dimension"
             )
     tensors = [side.type for side in sides if isinstance(side.type, TensorType)]
     if not tensors:
@@ -60,6 +62,12 @@ def share_out(
             "bring their own distribution"
         )
     return by_number(tensors, number, vector_dim, vector)
+
+
+def _number(threads: Layout | int | Sequence[int]) -> int | None:
+    """How many threads there are, if the author wrote a number of them."""
+    number = None if isinstance(threads, Layout | Sequence) else unwrap(threads)
+    return number if isinstance(number, int) else None
 
 
 def by_number(

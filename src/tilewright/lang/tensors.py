@@ -308,7 +308,7 @@ class Tensor(Rearranged):
     @verb
     def partition(
         self,
-        threads: Layout | int | Sequence[int],
+        threads: Layout | int | Sequence[int] | None = None,
         projection: Sequence[int | None] | None = None,
         vector_dim: int | None = None,
         access_order: Sequence[int] | None = None,
@@ -318,9 +318,10 @@ class Tensor(Rearranged):
 
         Args:
             threads: how many there are: consecutive threads take consecutive vectors along the contiguous
-                dimension.  Or thread counts per dimension as a layout, whose strides number the threads, each
-                taking one contiguous chunk; a tuple of counts is short for the compact layout
-                `Layout(counts)`, the first dimension fastest.
+                dimension; default: all that execute this, those of the role or of the block, see `copy`.  Or
+                thread counts per dimension as a layout, whose strides number the threads, each taking one
+                contiguous chunk; a tuple of counts is short for the compact layout `Layout(counts)`, the
+                first dimension fastest.
             projection: one entry per thread dimension: 1 keeps it, None drops it, so that its threads hold
                 copies; default: all kept.
             vector_dim: the dimension along which a thread's consecutive values lie; default: the last.

@@ -15,6 +15,7 @@ from tilewright.ir.builder import Builder
 from tilewright.ir.kernel import ClusterAxis, GridAxis, Guard, Param, SizeParam, Workspace
 from tilewright.ir.ops import Block, Op
 from tilewright.ir.types import Value
+from tilewright.lang.block_threads import UNSAID_WARPS, threads_of
 from tilewright.lang.source import author_frame, here, is_authors
 from tilewright.lang.syntax import result_names
 from tilewright.symbolic.nodes import Sym
@@ -61,12 +62,15 @@ class Tracer:
     Args:
         arch: the architecture that it is recorded for.
         lanes: threads of a warp; default: as many as the architecture's have.
+        threads: threads of the block, if they are known; default: as many as what is recorded says.
     """
 
-    def __init__(self, arch: Arch = REFERENCE, lanes: int | None = None) -> None:
+    def __init__(self, arch: Arch = REFERENCE, lanes: int | None = None, threads: int | None = None) -> None:
         self.arch = arch
         self.lanes = arch.lanes if lanes is None else lanes
         self.wanted_lanes: int | None = None  # by an atom, where the architecture has warps of so many too
+        self.threads = threads
+        self.assumed_threads: int | None = None  # of the block, by what was shared out to all of them
         self.builder = Builder()
         self.grid: list[GridAxis] = []
         self.cluster: list[ClusterAxis] = []
@@ -142,6 +146,31 @@ class Tracer:
         """Note the threads of the warps that an atom is executed by."""
         if lanes != self.lanes and lanes in self.arch.other_lanes and self.wanted_lanes is None:
             self.wanted_lanes = lanes
+
+    def sharing_threads(self) -> int:
+        """The threads to which a tile is dealt where the author names none: all of the role, or of the block.
+
+        Those of the block are assumed to be as many as what was recorded so far says.
+        """
+        if self.roles:
+            return self.roles[-1] * self.lanes
+        if self.assumed_threads is None:
+            said = threads_of(self.builder.so_far(), self.lanes)
+            self.assumed_threads = self.threads or (max(said, self.lanes) if said > 1 else 1)
+        return self.assumed_threads
+
+    def better_informed(self, threads: int) -> Tracer | None:
+        """What records the kernel again, if this one has assumed what turned out to be otherwise.
+
+        Args:
+            threads: of the block, as its operations say; 1 if none does.
+        """
+        if self.wanted_lanes is not None and self.lanes == self.arch.lanes:
+            return Tracer(self.arch, self.wanted_lanes)
+        if self.assumed_threads is None or threads <= self.assumed_threads != 1:
+            return None
+        needed = max(threads, self.lanes) if threads > 1 else UNSAID_WARPS * self.lanes
+        return Tracer(self.arch, self.lanes, needed)
 
     def violate(self, rule: str, message: str, nearest: str = "") -> None:
         """Note a broken rule at the author's line and go on tracing."""

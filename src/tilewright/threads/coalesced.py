@@ -32,7 +32,8 @@ def coalesced(
     """Consecutive threads take consecutive vectors; each thread's next vector lies ``threads`` vectors on.
 
     Where the extents do not allow as many threads or vectors as wide, what moves the tile through the fewest
-    sectors of 32 bytes is chosen, then with the fewest accesses per thread, then with the most threads.
+    sectors of 32 bytes is chosen, then with the fewest accesses per thread, then with the most threads, then
+    with each row in one warp, so that what is reduced along it stays there.
 
     Args:
         tile: extents of the tile.
@@ -78,11 +79,11 @@ def _fewest(
     strides: tuple[int | None, ...],
     lanes: int,
 ) -> Distribution:
-    def cost(made: Distribution) -> tuple[float, int, int, int, int]:
+    def cost(made: Distribution) -> tuple[float, int, int, int, bool, int]:
         width, along = made.values[0].extent, made.threads[0].extent
         touched = _sectors(made, width * element_bytes, element_bytes, strides, lanes)
         sectors = touched / (made.size_threads * width)
-        return sectors, made.size_values // width, -made.size_threads, -width, -along
+        return sectors, made.size_values // width, -made.size_threads, -width, along > lanes, -along
 
     return min(_candidates(tile, threads, order, widths), key=cost)
 

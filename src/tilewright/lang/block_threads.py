@@ -1,0 +1,33 @@
+"""How many threads a block has: as many as the operation with the most of them needs."""
+
+from __future__ import annotations
+
+from tilewright.ir.async_ops import Role
+from tilewright.ir.op import Block
+from tilewright.ir.ops import Copy, Mma
+from tilewright.ir.types import FragmentType, TensorType, Value
+
+UNSAID_WARPS = 4
+"""Warps of a block in which nothing says how many threads there are."""
+
+
+def threads_of(body: Block, lanes: int) -> int:
+    """The most threads that any operation is distributed over, in whole warps if several; 1 if none says.
+
+    Args:
+        body: the operations of a block.
+        lanes: threads of a warp.
+    """
+    threads = 1
+    for op in body.walk():
+        if isinstance(op, Mma):
+            threads = max(threads, op.mma.threads)
+        elif isinstance(op, Role):
+            threads = max(threads, (op.first + op.warps) * lanes)
+        elif isinstance(op, Copy) and op.distribution is not None:
+            threads = max(threads, op.distribution.size_threads)
+        for value in (*op.operands, *op.results):
+            kind = value.type if isinstance(value, Value) else None
+            spread = kind.distribution if isinstance(kind, TensorType | FragmentType) else None
+            threads = max(threads, spread.size_threads if spread is not None else 1)
+    return threads if threads < lanes else -(-threads // lanes) * lanes
