@@ -7,13 +7,15 @@ Which target offers which atom is listed in `tilewright.targets.atoms`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from tilewright.calls import layouts
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LayoutError
+from tilewright.kinds import is_sequence
 from tilewright.layout.limits import REPEATS, WARPS
-from tilewright.layout.tuples import integers
+from tilewright.layout.tuples import integer, integers
 from tilewright.threads.distribution import Distribution
 from tilewright.threads.warps import by_warps
 
@@ -123,7 +125,7 @@ class MmaAtom:
 
 
 @layouts(warps=WARPS, repeats=REPEATS)
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, init=False)
 class TiledMma:
     """An atom repeated over a grid of warps and, within each warp, over registers.
 
@@ -131,24 +133,49 @@ class TiledMma:
 
     Args:
         atom: the instruction.
-        warps: warps along M and N.
-        repeats: atoms per warp along M and N.
+        warps: warps along M and N; with ``tile`` also how many in all, in the grid whose warps read the
+            fewest bytes of A and B from shared memory, of equal ones that with the most along M.
+        repeats: atoms per warp along M and N; default: 1 of each, or what fills the tile.
+        tile: extents (m, n) of all warps together, in place of the repeats.
+
+    Raises:
+        LayoutError: a tile that the warps cannot share in whole atoms; names the nearest one that they can.
 
     Example:
         >>> from tilewright.targets.atoms import MMA_F16
         >>> mma = TiledMma(MMA_F16, warps=(4, 2), repeats=(4, 8))
         >>> mma.tile, mma.threads
         ((256, 128, 16), 256)
+        >>> mma == TiledMma(MMA_F16, tile=(256, 128), warps=8)
+        True
     """
 
     atom: MmaAtom
-    warps: tuple[int, int] = (1, 1)
-    repeats: tuple[int, int] = (1, 1)
+    warps: tuple[int, int]
+    repeats: tuple[int, int]
 
-    def __post_init__(self) -> None:
-        for what in ("warps", "repeats"):
-            pair = integers(what, getattr(self, what), 2, "along M and N")
-            object.__setattr__(self, what, pair)
+    def __init__(
+        self,
+        atom: MmaAtom,
+        warps: int | tuple[int, int] = (1, 1),
+        repeats: tuple[int, int] | None = None,
+        *,
+        tile: tuple[int, int] | None = None,
+    ) -> None:
+        if tile is None:
+            each = integers("repeats", (1, 1) if repeats is None else repeats, 2, "along M and N")
+            grid = integers("warps", warps, 2, "along M and N")
+        else:
+            extents = integers("tile", tile, 2, "along M and N")
+            grid = _grid(atom, extents, warps)
+            each = tuple(extent // unit for extent, unit in zip(extents, _unit(atom, grid), strict=True))
+            if repeats is not None and integers("repeats", repeats, 2, "along M and N") != each:
+                raise LayoutError(
+                    f"repeats={repeats} of {atom} by {grid} warps do not make the tile {extents}; nearest "
+                    "legal choice: tile=... without repeats=, which follow from it"
+                )
+        for name, value in (("atom", atom), ("warps", grid), ("repeats", each)):
+            object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
         extents = " x ".join(map(str, self.tile))
@@ -188,3 +215,52 @@ class TiledMma:
                 f"K = {k} is not a multiple of {unit}, the depth of {self.atom}; "
                 f"nearest legal choice: K = {max(k // unit, 1) * unit}"
             )
+
+
+def _unit(atom: MmaAtom, grid: Sequence[int]) -> tuple[int, int]:
+    """Rows and columns of one atom of each warp, of which a tile is a multiple."""
+    return atom.shape[0] * grid[0], atom.shape[1] * grid[1]
+
+
+def _grid(atom: MmaAtom, tile: tuple[int, ...], warps: int | tuple[int, int]) -> tuple[int, ...]:
+    """The grid of warps over a tile: as given, or of so many warps the one that reads the fewest bytes.
+
+    Raises:
+        LayoutError: no such grid shares the tile in whole atoms.
+    """
+    if is_sequence(warps):
+        grids = [integers("warps", warps, 2, "along M and N")]
+    else:
+        count = integer("warps", warps)
+        grids = [(along, count // along) for along in range(count, 0, -1) if count % along == 0]
+    nearest = {grid: _nearest_tile(tile, _unit(atom, grid)) for grid in grids}
+
+    def cost(grid: tuple[int, ...]) -> tuple[float, int]:
+        change = sum(abs(near / extent - 1) for near, extent in zip(nearest[grid], tile, strict=True))
+        return change, _operand_bits(atom, nearest[grid], grid)
+
+    best = min(grids, key=cost)
+    if nearest[best] != tile:
+        unit = _unit(atom, best)
+        raise LayoutError(
+            f"a tile of {tile} by {best[0]} x {best[1]} warps: it is no multiple of {unit}, one {atom} of "
+            f"each warp; nearest legal choice: tile={nearest[best]}"
+        )
+    return best
+
+
+def _nearest_tile(tile: Sequence[int], unit: Sequence[int]) -> tuple[int, ...]:
+    """The multiple of a unit that is nearest to a tile, along each dimension; the larger of two."""
+    return tuple(max((extent + n // 2) // n, 1) * n for extent, n in zip(tile, unit, strict=True))
+
+
+def _operand_bits(atom: MmaAtom, tile: Sequence[int], grid: Sequence[int]) -> int:
+    """Bits of A and B that all warps read from shared memory for each step along K.
+
+    Each warp of a row of the grid reads the rows of A that they have in common, those of a column so B.  What
+    an atom takes from registers a warp reads once, what it takes from shared memory once for each atom.
+    """
+    m, n, _ = atom.shape
+    times_a = tile[1] // n if SHARED in atom.a_places else grid[1]
+    times_b = tile[0] // m if SHARED in atom.b_places else grid[0]
+    return tile[0] * times_a * atom.a_dtype.bits + tile[1] * times_b * atom.b_dtype.bits

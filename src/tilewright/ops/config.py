@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from tilewright.calls import launches
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
-from tilewright.errors import DTypeError, LaunchError
+from tilewright.errors import DTypeError
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.layout.limits import STAGES
 from tilewright.runtime.environment import settings
@@ -39,15 +39,7 @@ class Config:
     @launches
     def of(atom: MmaAtom, tile: tuple[int, int, int], warps: tuple[int, int], stages: int = 1) -> Config:
         """The configuration whose repeats fill ``tile`` with ``warps`` warps."""
-        m, n, _ = atom.shape
-        if tile[0] < m * max(warps[0], 1) or tile[1] < n * max(warps[1], 1) or min(warps) < 1:
-            least = (m * max(warps[0], 1), n * max(warps[1], 1), tile[2])
-            raise LaunchError(
-                f"Config.of: the tile {tuple(tile)} is smaller than one {atom} for each of {tuple(warps)} "
-                f"warps; nearest legal choice: tile={least}"
-            )
-        repeats = (tile[0] // (m * warps[0]), tile[1] // (n * warps[1]))
-        return Config(tile, TiledMma(atom, warps, repeats), stages)
+        return Config(tile, TiledMma(atom, warps, tile=tile[:2]), stages)
 
 
 MATHS = ("exact", "tf32")
