@@ -55,6 +55,7 @@ def test_basic_gemm(name: str, given: dict[str, Any], golden: Callable[[str, str
 def many_rules_at_once(A, C, n):
     sA = tw.shared((64, 32), A.dtype, layout=tw.row_major((64, 32), 40), elems=64 * 32)
     tw.copy(A.tile((32, 64), (0, n)), sA, threads=(16, 4))
+    tw.copy(A.tile((64, 32), (0, n)), sA)  # by all threads, which breaks no rule
     tw.copy_async(A.tile((64, 32), (0, n)), sA, threads=(64, 4), vector=1)
     x = tw.fragment(tw.blocked((64, 32), (8, 4), (1, 0)), tw.f16, 0)
     y = tw.fragment(tw.blocked((64, 32), (4, 8), (1, 0)), tw.f16, 0)
