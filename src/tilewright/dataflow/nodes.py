@@ -163,11 +163,13 @@ class Sum(Node):
         span: what is summed along; the last axis of ``a`` and the first of ``b``.
         a: an operand view: a part, or maps of parts.
         b: likewise.
+        precision: ``"exact"``, or ``"tf32"``: numbers of f32 are multiplied with 10 fraction bits.
     """
 
     span: Span
     a: Node
     b: Node
+    precision: str = "exact"
 
     @property
     def arguments(self) -> tuple[Node, ...]:

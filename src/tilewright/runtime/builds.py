@@ -17,7 +17,9 @@ from tilewright.runtime.backends import arch_of
 from tilewright.runtime.executable import Backend, Executable
 from tilewright.runtime.reads import Reads
 from tilewright.runtime.recent import Recent
+from tilewright.runtime.scheduled import Explicit, Scheduled
 from tilewright.runtime.ways_out import way_out
+from tilewright.schedule.schedule import Schedule
 
 MOST_CLASSES = 256
 """For how many classes of arrays one bound kernel remembers traces and executables."""
@@ -45,11 +47,19 @@ class Builds:
         program: the author's function.
         constants: its constants.
         around: what the function reads beside its parameters.
+        schedule: how a dataflow kernel is computed; None: a good one is chosen for each problem.
     """
 
-    def __init__(self, program: Program, constants: Mapping[str, Any], around: Surroundings) -> None:
+    def __init__(
+        self,
+        program: Program,
+        constants: Mapping[str, Any],
+        around: Surroundings,
+        schedule: Schedule | None = None,
+    ) -> None:
         self._program = program
         self._constants = constants
+        self._scheduled = Scheduled(program, constants, schedule)
         self._traces: Recent[Any, Kernel] = Recent(MOST_CLASSES)
         self._executables: Recent[Any, Executable] = Recent(MOST_CLASSES, loaded.last_use)
         self._own = Reads(constants.values())
@@ -66,17 +76,51 @@ class Builds:
         self._executables.forget(lambda known: executable in (None, known))
         if executable is None:
             self._traces.forget()
+            self._scheduled.forget()
 
-    def trace(self, specs: Mapping[str, TensorSpec], arch: Arch) -> Kernel:
-        """The traced kernel for a class of arrays and an architecture."""
-        key = (arch, *specs.items())
+    def trace(
+        self,
+        specs: Mapping[str, TensorSpec],
+        arch: Arch,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
+        processors: int = 0,
+    ) -> Kernel:
+        """The traced kernel for a class of arrays and an architecture.
+
+        Args:
+            specs: the class of each array.
+            arch: the architecture.
+            shapes: extents of the arrays, for which a dataflow kernel's schedule is chosen.
+            processors: how many the machine has, if it is this one.
+        """
+        return self._traced(self._explicit(specs, arch, shapes or {}, processors), arch)
+
+    def _explicit(
+        self,
+        specs: Mapping[str, TensorSpec],
+        arch: Arch,
+        shapes: Mapping[str, tuple[int, ...]],
+        processors: int,
+    ) -> Explicit:
+        """The explicit program that serves a class of arrays: the author's own, or what a schedule made."""
+        found = self._scheduled.explicit(specs, arch, shapes, processors)
+        if found.traced is not None:
+            self._settle()
+            self._traces.keep((found.schedule, arch, *found.specs.items()), found.traced)
+        return found
+
+    def _traced(self, made: Explicit, arch: Arch) -> Kernel:
+        key = (made.schedule, arch, *made.specs.items())
         found = self._traces.get(key)
         if found is None:
-            found = self._program.trace(specs, self._constants, arch)
-            self.around.reads.settle()
-            self._own.settle()
+            found = made.program.trace(made.specs, made.constants, arch)
+            self._settle()
             self._traces.keep(key, found)
         return found
+
+    def _settle(self) -> None:
+        self.around.reads.settle()
+        self._own.settle()
 
     def executable(
         self,
@@ -85,6 +129,7 @@ class Builds:
         arch: str | None,
         check: Callable[[Kernel], object] = lambda kernel: None,
         written_for: Arch | None = None,
+        shapes: Mapping[str, tuple[int, ...]] | None = None,
     ) -> Executable:
         """The kernel for the class of some arrays; ``check`` may refuse it before it is compiled.
 
@@ -94,12 +139,15 @@ class Builds:
             arch: the architecture's name; default: that of this machine.
             check: may refuse the kernel before it is compiled.
             written_for: the architecture that it is traced for; default: the one that it is compiled for.
+            shapes: extents of the arrays, for which a dataflow kernel's schedule is chosen.
         """
         traced_for = written_for or arch_of(backend, arch)
-        key = (backend.name, arch or backend.arch_name(), traced_for, *specs.items())
+        processors = backend.processors() if traced_for.name == backend.arch_name() else 0
+        made = self._explicit(specs, traced_for, shapes or {}, processors)
+        key = (backend.name, arch or backend.arch_name(), traced_for, made.schedule, *made.specs.items())
         found = self._executables.get(key)
         if found is None:
-            kernel = self.trace(specs, traced_for)
+            kernel = self._traced(made, traced_for)
             broken = [*verify.violations(kernel), *backend.violations(kernel, arch)]
             if broken:
                 raise LegalityError(kernel.name, backend.name, broken)

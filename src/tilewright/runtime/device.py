@@ -38,6 +38,10 @@ class CudaBackend:
         """The architecture of device 0, or the default one where there is no GPU."""
         return driver.device(0).arch if driver.device_count() else CUDA.arch
 
+    def processors(self) -> int:
+        """How many blocks run side by side."""
+        return driver.device(0).multiprocessors if driver.device_count() else 0
+
     def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
         """The target's own rules that a kernel breaks."""
         return cuda.violations(kernel, arch or self.arch_name())

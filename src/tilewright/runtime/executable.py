@@ -93,6 +93,9 @@ class Backend(Protocol):
     def arch_name(self) -> str:
         """The architecture of this machine."""
 
+    def processors(self) -> int:
+        """How many blocks this machine runs side by side, counting one for each processor; 0 without one."""
+
     def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
         """The target's own rules that a kernel breaks."""
 

@@ -16,6 +16,7 @@ from tilewright.runtime.arguments import NumberWriter
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import Binding
 from tilewright.runtime.cache import Cache, key, package_hash
+from tilewright.runtime.environment import settings
 from tilewright.runtime.executable import ArgumentLayout, Executable, argument_layout
 from tilewright.runtime.libraries import Library
 from tilewright.runtime.native import compile_library, host_arch, toolchain_id
@@ -33,6 +34,10 @@ class CpuBackend:
     def arch_name(self) -> str:
         """The machine's own architecture."""
         return host_arch()
+
+    def processors(self) -> int:
+        """How many blocks run side by side."""
+        return int(settings().threads)
 
     def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
         """The target's own rules that a kernel breaks."""

@@ -32,8 +32,9 @@ from tilewright.runtime.loaded import remembers
 from tilewright.runtime.plans import Plan, Plans
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.recent import Recent
-from tilewright.runtime.specialise import arrays_of, serving, spec_of, specs_of
+from tilewright.runtime.specialise import arrays_of, serving, shapes_of, spec_of, specs_of
 from tilewright.runtime.specimens import Specimen, in_order
+from tilewright.schedule.schedule import Schedule
 from tilewright.tracebacks import trim
 
 MOST_BOUND = 256
@@ -79,8 +80,12 @@ class Kernel(KernelChecks):
         return self._bind(constants)
 
     def _bind(self, constants: Mapping[str, Any]) -> Bound:
+        schedule = None
+        if "schedule" in constants and "schedule" not in self.program.constants:
+            constants = dict(constants)
+            schedule = _schedule(self.name, constants.pop("schedule"))
         given = self.program.with_defaults(constants)
-        values = tuple(map(given.__getitem__, self.program.constants))
+        values = (*map(given.__getitem__, self.program.constants), schedule)
         known, bound = self._last
         if bound is not None and all(map(is_, values, known)):
             return bound
@@ -93,7 +98,7 @@ class Kernel(KernelChecks):
                 f"kernel {self.name}: constant {bad}={shown(given[bad])} is not hashable; use a tuple"
             ) from None
         if found is None:
-            found = Bound(self.program, given, self._around)
+            found = Bound(self.program, given, self._around, schedule)
             self._bound.keep(key, found)
         self._last = (values, found)
         return found
@@ -141,13 +146,18 @@ class Bound(BoundChecks):
     """A kernel with its compile-time constants fixed; made by `Kernel.bind`."""
 
     def __init__(
-        self, program: Program, constants: Mapping[str, Any], around: Surroundings | None = None
+        self,
+        program: Program,
+        constants: Mapping[str, Any],
+        around: Surroundings | None = None,
+        schedule: Schedule | None = None,
     ) -> None:
         self.program = program
         self.constants = dict(constants)
+        self.schedule = schedule
         self._plans = Plans()
         self._last: tuple[list[Any] | None, Any] = (None, None)
-        self._builds = Builds(program, self.constants, around or Surroundings(program))
+        self._builds = Builds(program, self.constants, around or Surroundings(program), schedule)
         self._kinds = tuple(parameter.kind for parameter in program.parameters)
         self._only_tensors = all(kind == "tensor" for kind in self._kinds)
         self._builds.around.users.add(self)
@@ -290,9 +300,10 @@ class Bound(BoundChecks):
         Raises:
             LaunchError: the arguments do not fit the kernel, or no such target or architecture.
         """
-        specs = specs_of(self.program, in_order(self.program, arguments, named))
+        given = in_order(self.program, arguments, named)
+        specs = specs_of(self.program, given)
         self._builds.keep_up()
-        return self._builds.trace(specs, arch_named(target, arch))
+        return self._builds.trace(specs, arch_named(target, arch), shapes_of(self.program, given))
 
     def compile(
         self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
@@ -325,7 +336,7 @@ class Bound(BoundChecks):
             else serving(self.program, given, arrays_of(self.program, given, classes=True), None)
         )
         self._builds.keep_up()
-        return self._builds.executable(specs, backend, arch)
+        return self._builds.executable(specs, backend, arch, shapes=shapes_of(self.program, given))
 
     def _prepare(
         self,
@@ -343,7 +354,12 @@ class Bound(BoundChecks):
         specs = {name: spec_of(info) for name, info in found.items()}
         self._builds.keep_up()
         executable = self._builds.executable(
-            specs, backend, None, lambda traced: bind(traced, found, numbers), written_for
+            specs,
+            backend,
+            None,
+            lambda traced: bind(traced, found, numbers),
+            written_for,
+            {name: info.shape for name, info in found.items()},
         )
         kernel = executable.kernel
         for name in kernel.written_params:
@@ -351,6 +367,16 @@ class Bound(BoundChecks):
         # A target may derive sizes of its own.
         launched = kernel if executable.listing is None else executable.listing.kernel
         return backend.prepare(executable, bind(launched, found, numbers), parameters, found)
+
+
+def _schedule(kernel: str, given: Any) -> Schedule | None:
+    """The schedule that a caller wants."""
+    if given is None or isinstance(given, Schedule):
+        return given
+    raise LaunchError(
+        f"kernel {kernel}: schedule={shown(given)} is none; nearest legal choice: tw.Schedule(...), or None, "
+        "for which one is chosen"
+    )
 
 
 @overload

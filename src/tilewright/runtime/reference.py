@@ -34,6 +34,10 @@ class ReferenceBackend:
         """There is one."""
         return next(iter(REFERENCE.architectures))
 
+    def processors(self) -> int:
+        """How many blocks run side by side."""
+        return 1
+
     def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
         """None of its own."""
         return []

@@ -69,6 +69,12 @@ def specs_of(program: Program, arguments: Sequence[Any]) -> dict[str, TensorSpec
     }
 
 
+def shapes_of(program: Program, arguments: Sequence[Any]) -> dict[str, tuple[int, ...]]:
+    """Extents of the arrays among the arguments; a `TensorSpec` has none."""
+    found = arrays_of(program, arguments, classes=True)
+    return {name: info.shape for name, info in found.items()}
+
+
 def arrays_of(program: Program, arguments: Sequence[Any], *, classes: bool = False) -> dict[str, ArrayInfo]:
     """What the arrays among the arguments of a kernel are, by parameter.
 

@@ -66,6 +66,11 @@ class Form:
     n: Span
 
     @property
+    def precision(self) -> str:
+        """How exactly products are multiplied; see `Sum`."""
+        return self.sum.precision
+
+    @property
     def stores(self) -> tuple[Store, ...]:
         """What becomes of it."""
         return self.flow.stores

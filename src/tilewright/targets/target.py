@@ -46,6 +46,7 @@ class Target:
         clock: the context manager of a clock for its kernels.
         rivals: what a user would call instead.
         configuration: what chooses a configuration for the library's GEMM.
+        chooser: what chooses a schedule for a dataflow kernel.
         shape: extents (M, N, K) that show what it can.
     """
 
@@ -67,6 +68,7 @@ class Target:
     clock: str
     rivals: str
     configuration: str
+    chooser: str
     shape: tuple[int, int, int]
 
     @property
@@ -109,6 +111,7 @@ REFERENCE = Target(
     clock="tilewright.tune.clocks:host_clock",
     rivals="tilewright.tune.rivals:numpy_rivals",
     configuration="tilewright.ops.config:reference_config",
+    chooser="tilewright.schedule.choose_reference:choose",
     shape=(64, 64, 64),
 )
 CPU = Target(
@@ -123,6 +126,7 @@ CPU = Target(
     clock="tilewright.tune.clocks:host_clock",
     rivals="tilewright.tune.rivals:numpy_rivals",
     configuration="tilewright.ops.config:cpu_config",
+    chooser="tilewright.schedule.choose_cpu:choose",
     shape=(1024, 1024, 1024),
 )
 CUDA = Target(
@@ -143,6 +147,7 @@ CUDA = Target(
     clock="tilewright.tune.clocks:device_clock",
     rivals="tilewright.tune.rivals:torch_rivals",
     configuration="tilewright.ops.config:cuda_config",
+    chooser="tilewright.schedule.choose_cuda:choose",
     shape=(4096, 4096, 4096),
 )
 

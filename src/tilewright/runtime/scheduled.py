@@ -1,0 +1,120 @@
+"""Dataflow kernels at run time: which explicit program serves a class of arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.arch import Arch
+from tilewright.dataflow.nodes import Flow
+from tilewright.errors import LaunchError
+from tilewright.ir.kernel import Kernel
+from tilewright.lang.program import Program
+from tilewright.lang.specs import TensorSpec
+from tilewright.runtime.recent import Recent
+from tilewright.schedule.choose import Question, choose, extents_of
+from tilewright.schedule.classes import coarse
+from tilewright.schedule.expand import Expanded
+from tilewright.schedule.form import Form, form_of
+from tilewright.schedule.schedule import Schedule
+
+MOST_FLOWS = 256
+"""Of how many classes of arrays the recorded flow is remembered."""
+
+
+@dataclass(frozen=True)
+class Explicit:
+    """An explicit program, for a class of arrays.
+
+    Args:
+        program: the author's, or the one that a schedule made of it.
+        specs: the class that it is traced for; it may be wider than the one that was asked about.
+        constants: of the program.
+        schedule: the schedule; None of a program that is explicit by itself.
+        traced: what it recorded, where it was traced to find out.
+    """
+
+    program: Program
+    specs: Mapping[str, TensorSpec]
+    constants: Mapping[str, Any]
+    schedule: Schedule | None = None
+    traced: Kernel | None = None
+
+
+class Scheduled:
+    """What a program is under its schedules; of one that is explicit by itself, the program.
+
+    Args:
+        program: the author's.
+        constants: its constants.
+        schedule: the one that the caller wants; None: one is chosen.
+    """
+
+    def __init__(self, program: Program, constants: Mapping[str, Any], schedule: Schedule | None) -> None:
+        self._program, self._constants, self._schedule = program, constants, schedule
+        self._is_explicit = False
+        self._flows: Recent[Any, tuple[Flow, Form]] = Recent(MOST_FLOWS)
+        self._programs: Recent[Any, Expanded] = Recent(MOST_FLOWS)
+
+    def forget(self) -> None:
+        """Let go of everything that was recorded."""
+        self._is_explicit = False
+        self._flows.forget()
+        self._programs.forget()
+
+    def explicit(
+        self,
+        specs: Mapping[str, TensorSpec],
+        arch: Arch,
+        shapes: Mapping[str, tuple[int, ...]],
+        processors: int,
+    ) -> Explicit:
+        """The explicit program for a class of arrays.
+
+        Args:
+            specs: the class of each array.
+            arch: the architecture.
+            shapes: extents of the arrays.
+            processors: of this machine; 0: those of the architecture's best known product.
+
+        Raises:
+            LaunchError: a schedule for a program that is explicit by itself.
+        """
+        if self._is_explicit:
+            return Explicit(self._program, specs, self._constants)
+        key = tuple(specs.items())
+        known = self._flows.get(key)
+        if known is None:
+            made = self._program.run(specs, self._constants, arch)
+            if isinstance(made, Kernel):
+                self._refuse_schedule()
+                self._is_explicit = True
+                return Explicit(self._program, specs, self._constants, traced=made)
+            known = (made, form_of(made))
+            self._flows.keep(key, known)
+        flow, form = known
+        count = processors or _processors(arch)
+        schedule = self._schedule or choose(Question(form, specs, extents_of(form, shapes), arch, count))
+        classes = {name: coarse(spec) for name, spec in specs.items()}
+        return Explicit(self._expanded(flow, schedule, classes), classes, {}, schedule)
+
+    def _expanded(self, flow: Flow, schedule: Schedule, specs: Mapping[str, TensorSpec]) -> Expanded:
+        key = (schedule, *specs.items())
+        found = self._programs.get(key)
+        if found is None:
+            found = Expanded(self._program, flow, schedule)
+            self._programs.keep(key, found)
+        return found
+
+    def _refuse_schedule(self) -> None:
+        if self._schedule is not None:
+            raise LaunchError(
+                f"kernel {self._program.name}: schedule= is for kernels that say in tiles what is computed; "
+                "this one says how; nearest legal choice: tw.tiles and tw.steps in its body, or no schedule"
+            )
+
+
+def _processors(arch: Arch) -> int:
+    """Those of the product that is known of an architecture."""
+    return arch.rates.boards[0].multiprocessors if arch.rates is not None else 1

@@ -1,0 +1,37 @@
+"""Schedules for the reference: what is executed one operation after the other should be little."""
+
+from __future__ import annotations
+
+from tilewright.errors import DTypeError
+from tilewright.ir.mma import MmaAtom, TiledMma
+from tilewright.schedule.choose import Question
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.atoms import MMA_F64, TENSOR_CORE, fma
+
+SUPPORTED = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i8")
+"""Element types that products are chosen for."""
+
+
+def tensor_core(question: Question) -> MmaAtom | None:
+    """The atom of ``mma.sync`` for the operands of a product, if it keeps the accuracy that is asked for.
+
+    Raises:
+        DTypeError: no product of such numbers.
+    """
+    dtype = question.dtype
+    if dtype.name not in SUPPORTED:
+        raise DTypeError(f"no product of {dtype} yet; nearest: {', '.join(SUPPORTED)}")
+    if dtype.name == "f64":
+        return MMA_F64
+    if dtype.name == "f32" and question.form.precision != "tf32":
+        return None
+    return TENSOR_CORE.get(dtype.name)
+
+
+def choose(question: Question) -> Schedule:
+    """A small tile."""
+    atom = tensor_core(question) or fma(question.dtype)
+    m, n, k = atom.shape
+    warps = (2, 2) if m > 1 else (1, 1)
+    repeats = (max(32 // (m * warps[0]), 1), max(32 // (n * warps[1]), 1))
+    return Schedule(TiledMma(atom, warps, repeats), block_k=max(32, k))

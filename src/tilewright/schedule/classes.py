@@ -1,0 +1,35 @@
+"""Classes of arrays that an expanded kernel tells apart: as few as bring speed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tilewright.lang.specs import TensorSpec
+
+WIDTHS = (16, 4)
+"""Widths of access in bytes that are told apart; what is narrower is moved element by element."""
+
+
+def coarse(spec: TensorSpec) -> TensorSpec:
+    """The class with what no access makes use of left out.
+
+    Of an extent, a stride and the start it counts whether accesses of 16 or of 4 bytes divide them.
+
+    Example:
+        >>> from tilewright.dtypes import f16
+        >>> coarse(TensorSpec(f16, 2, 1, (256, 34), (24, 1), 16, False))
+        f16[8i, 2i] strides [8i, 1] align 16
+    """
+    per_byte = spec.dtype.bytes
+
+    def width(count: int) -> int:
+        return max((w // per_byte for w in WIDTHS if count * per_byte % w == 0 and w >= per_byte), default=1)
+
+    return replace(
+        spec,
+        extent_divisors=tuple(width(divisor) for divisor in spec.extent_divisors),
+        stride_divisors=tuple(
+            1 if dim == spec.unit_dim else width(divisor) for dim, divisor in enumerate(spec.stride_divisors)
+        ),
+        align=max((w for w in WIDTHS if spec.align % w == 0), default=per_byte),
+    )
