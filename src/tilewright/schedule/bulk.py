@@ -87,8 +87,11 @@ class Producer:
     def begin(self, work: Work) -> None:
         """Before the steps of a tile: nothing."""
 
+    def issued(self, work: Work) -> None:
+        """When the last step is begun: nothing."""
+
     def end(self, work: Work) -> None:
-        """Behind them: nothing."""
+        """Behind the steps: nothing."""
 
     def verbs(self, work: Work, sums: None) -> list[Verb]:
         """Wait until a stage is empty, say what is coming, copy."""
@@ -136,10 +139,13 @@ class Consumer:
             wait(ring.turn[before], (work.item + 1 - minimum(work.group, 1)) % 2)
         return sums
 
-    def end(self, work: Work) -> None:
+    def issued(self, work: Work) -> None:
         """Groups that play ping-pong leave the multiplying to the next one."""
         if self.ring.turn is not None:
             arrive(self.ring.turn[work.group], each="warp")
+
+    def end(self, work: Work) -> None:
+        """Behind the steps of a tile: nothing."""
 
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
         """Wait until a stage is full, multiply, let go of the stage before."""

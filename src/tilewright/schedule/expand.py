@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-from tilewright.dataflow.nodes import Flow
+from tilewright.dataflow.nodes import Flow, Number
+from tilewright.lang.fragments import Fragment
 from tilewright.lang.program import Parameter, Program
-from tilewright.lang.tensors import Tensor
 from tilewright.schedule.bulk import Bulk
 from tilewright.schedule.epilogues import EPILOGUES
-from tilewright.schedule.form import Form, form_of
+from tilewright.schedule.form import Factor, Form, form_of
 from tilewright.schedule.partition import DataParallel, Persistent, Problem
 from tilewright.schedule.pipeline import main_loop
+from tilewright.schedule.replay import replay
 from tilewright.schedule.rings import CpAsync, Direct, Fragments, Registers, Source
 from tilewright.schedule.schedule import Schedule
 
@@ -52,9 +54,8 @@ class Expanded(Program):
 
 def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     """Write the explicit kernel."""
-    a, b = (arguments[factor.name] for factor in (form.a, form.b))
     partition = _partition(form, schedule, arguments)
-    ring = RINGS[schedule.staging](schedule, _sources(form, schedule, a, b))
+    ring = RINGS[schedule.staging](schedule, _sources(form, schedule, arguments))
     epilogue = EPILOGUES[schedule.epilogue](form, schedule, arguments)
     if isinstance(ring, Bulk):
         ring.synchronise()
@@ -67,7 +68,7 @@ def _run(agent: Any, partition: DataParallel | Persistent, epilogue: Any) -> Non
     with agent.role() as group:
         for work in partition.items(agent.each, group):
             sums = agent.begin(work)
-            main_loop(agent.verbs(work, sums), work.steps, agent.parts)
+            main_loop(agent.verbs(work, sums), work.steps, agent.parts, partial(agent.issued, work))
             agent.end(work)
             if agent.accumulation is not None:
                 epilogue.store(work, agent.accumulation.end(sums))
@@ -93,11 +94,12 @@ def _extent(form: Form, arguments: dict[str, Any], span: Any) -> Any:
     )
 
 
-def _sources(form: Form, schedule: Schedule, a: Tensor, b: Tensor) -> tuple[Source, Source]:
+def _sources(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> tuple[Source, Source]:
     rows, columns, _ = schedule.mma.tile
     first = (0,) * len(form.batch)
     made = []
-    for factor, tensor, along, count in ((form.a, a, "m", rows), (form.b, b, "n", columns)):
+    for factor, along, count in ((form.a, "m", rows), (form.b, "n", columns)):
+        tensor = arguments[factor.name]
         made.append(
             Source(
                 factor.name,
@@ -105,6 +107,18 @@ def _sources(form: Form, schedule: Schedule, a: Tensor, b: Tensor) -> tuple[Sour
                 factor.matrix(tensor, form.batch, first),
                 along,
                 count,
+                _decode(factor, arguments),
             )
         )
     return made[0], made[1]
+
+
+def _decode(factor: Factor, arguments: dict[str, Any]) -> Callable[[Fragment], Any] | None:
+    """What makes an operand of the elements of its array; None where they are multiplied as they are."""
+    if factor.is_plain:
+        return None
+
+    def decode(held: Fragment) -> Any:
+        return replay(factor.view, lambda leaf: arguments[leaf.name] if isinstance(leaf, Number) else held)
+
+    return decode

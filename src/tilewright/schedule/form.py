@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tilewright.dataflow.nodes import BATCH, Flow, Node, Part, Rearrange, Span, Store, Sum
+from tilewright.dataflow.nodes import BATCH, Flow, Map, Node, Part, Rearrange, Span, Store, Sum
 from tilewright.dtypes import DType
 from tilewright.errors import TraceError
 from tilewright.lang.scalars import Index
@@ -22,11 +22,13 @@ class Factor:
         part: the array and the spans that it is taken along.
         row: the span of its rows.
         depth: the span along K.
+        view: what is multiplied: the part, or a function of its elements.
     """
 
     part: Part
     row: Span
     depth: Span
+    view: Node
 
     @property
     def name(self) -> str:
@@ -37,6 +39,11 @@ class Factor:
     def dtype(self) -> DType:
         """Of its elements in memory."""
         return self.part.operand.dtype
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its elements are multiplied as they lie in memory."""
+        return not isinstance(self.view, Map)
 
     def matrix(self, tensor: Tensor, spans: Sequence[Span], batch: Sequence[Index]) -> Tensor:
         """The (rows, K) matrix of the array at one index of its batches."""
@@ -98,16 +105,28 @@ def form_of(flow: Flow) -> Form:
 
 
 def _factor(node: Node, row: Span, product: Sum) -> Factor:
-    part = node
-    while isinstance(part, Rearrange):
-        part = part.argument
-    if not isinstance(part, Part) or row not in part.at or product.span not in part.at:
+    parts = [part for part in leaves(node) if isinstance(part, Part)]
+    if len(parts) != 1 or row not in parts[0].at or product.span not in parts[0].at:
         raise TraceError(
-            f"an operand of a product is a part of an array along {row.name} and {product.span.name}; "
-            f"nearest legal choice: {EXPLICIT}",
+            f"an operand of a product is a function of one part of an array, along {row.name} and "
+            f"{product.span.name}; nearest legal choice: {EXPLICIT}",
             node.location or product.location,
         )
-    return Factor(part, row, product.span)
+    return Factor(parts[0], row, product.span, _plain(node))
+
+
+def _plain(node: Node) -> Node:
+    """A value without what only puts its axes in another order."""
+    while isinstance(node, Rearrange):
+        node = node.argument
+    return node
+
+
+def leaves(node: Node) -> list[Node]:
+    """What a value is computed from in the end."""
+    if not node.arguments:
+        return [node]
+    return [leaf for argument in node.arguments for leaf in leaves(argument)]
 
 
 def matrix(

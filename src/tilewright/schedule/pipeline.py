@@ -56,13 +56,16 @@ class Verb:
     outside: bool = False
 
 
-def main_loop(verbs: Sequence[Verb], count: Index, parts: int = 1) -> None:
+def main_loop(
+    verbs: Sequence[Verb], count: Index, parts: int = 1, issued: Callable[[], None] = lambda: None
+) -> None:
     """``for k in range(count): for part in range(parts): every verb, each at its distance``.
 
     Args:
         verbs: in the order in which one iteration does them.
         count: tiles along K.
         parts: how many parts a tile is multiplied in.
+        issued: what is done when the last step is begun, before those are ended that are under way.
     """
     ahead = max(verb.distance for verb in verbs)
     behind = -min(verb.distance for verb in verbs)
@@ -78,6 +81,7 @@ def main_loop(verbs: Sequence[Verb], count: Index, parts: int = 1) -> None:
                 tile = at // parts
                 inside = True if tile == 0 else k + tile < count if tile > 0 else k + tile >= 0
                 _do(verb, Step(k + tile, at % parts, part - at, tile, shared, inside))
+    issued()
     for time in unroll(behind):
         for verb, at in _due(verbs, time):
             if at < 0:

@@ -6,7 +6,7 @@ roles the whole block is one, with roles those who copy and those who multiply a
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -32,6 +32,7 @@ class Source:
         sample: the same, of any tile: its dtype, and along what it is contiguous.
         along: ``"m"`` or ``"n"``, which place of a tile chooses its rows.
         rows: of the tile of one group.
+        decode: what makes the operand of a fragment of its elements; None: they are multiplied as they are.
     """
 
     name: str
@@ -39,6 +40,7 @@ class Source:
     sample: Tensor
     along: str
     rows: int
+    decode: Callable[[Fragment], Any] | None = None
 
     def row(self, work: Work) -> Index:
         """Which of its tiles a tile of the result takes."""
@@ -92,8 +94,11 @@ class Whole:
         """Before the steps of a tile."""
         return self.accumulation.begin()
 
+    def issued(self, work: Work) -> None:
+        """When the last step is begun: nothing."""
+
     def end(self, work: Work) -> None:
-        """Behind them."""
+        """Behind the steps."""
 
     def _pairs(self, work: Work, step: Step) -> list[tuple[Tensor, Tensor]]:
         stage = step.index % self.schedule.stages if self.schedule.stages > 1 else 0
@@ -206,32 +211,53 @@ class CpAsync(Whole):
 
 
 class Fragments(CpAsync):
-    """As `CpAsync`, and from shared memory into two sets of registers, one of which is multiplied."""
+    """As `CpAsync`, and from shared memory into two sets of registers, one of which is multiplied.
+
+    Operands that are functions of what lies in memory are decoded there, between the multiplications.
+    """
 
     def __init__(self, schedule: Schedule, sources: tuple[Source, Source]) -> None:
         super().__init__(schedule, sources)
-        self.parts = schedule.block_k // schedule.mma.tile[2]
         depth = schedule.mma.tile[2]
+        self.parts = schedule.block_k // depth
+        self.decodes = any(source.decode is not None for source in sources)
         self.maps = (tw.operand_a(schedule.mma, depth), tw.operand_b(schedule.mma, depth))
         self.held = [
             [tw.fragment(part, source.sample.dtype, name=f"r{source.name}") for _ in range(2)]
             for part, source in zip(self.maps, sources, strict=True)
         ]
+        atom = schedule.mma.atom
+        self.decoded = [
+            held
+            if source.decode is None
+            else [tw.fragment(part, dtype, name=f"d{source.name}") for _ in range(2)]
+            for part, source, held, dtype in zip(
+                self.maps, sources, self.held, (atom.a_dtype, atom.b_dtype), strict=True
+            )
+        ]
 
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
-        """The next part is loaded while this one is multiplied."""
+        """The next part is loaded, and the one before it decoded, while this one is multiplied."""
 
         def fetch(step: Step) -> None:
             for ring, part, held in zip(self._operands(step), self.maps, self.held, strict=True):
                 tw.copy(ring.tiles(part.shape)[0, step.part], held[step.part % 2])
 
+        def decode(step: Step) -> None:
+            for source, held, decoded in zip(self.sources, self.held, self.decoded, strict=True):
+                if source.decode is not None:
+                    decoded[step.part % 2].assign(source.decode(held[step.part % 2]))
+
         def operands(step: Step) -> tuple[Fragment, Fragment]:
-            return self.held[0][step.part % 2], self.held[1][step.part % 2]
+            return self.decoded[0][step.part % 2], self.decoded[1][step.part % 2]
 
         ready, load, *_ = super().verbs(work, sums)
+        ahead = 2 if self.decodes else 1
         return [
-            Verb("ready", 1, ready.do, self.parts, outside=True),
-            Verb("fetch", 1, fetch, outside=True),
+            Verb("ready", ahead, ready.do, self.parts, outside=True),
+            *([Verb("decode", 1, decode, outside=True)] if self.decodes else []),
+            Verb("fetch", ahead, fetch, outside=True),
             Verb("load", self.distance * self.parts, load.do, self.parts, outside=True),
             *self.accumulation.verbs(sums, operands),
+            *self.accumulation.promoting(sums),
         ]
