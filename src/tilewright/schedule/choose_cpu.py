@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from tilewright.ir.mma import TiledMma
 from tilewright.schedule.choose import Question
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.schedule import Schedule
@@ -23,8 +22,7 @@ def choose(question: Question) -> Schedule:
     side_m, side_n, _ = atom.shape
     tiles = [(tm, tn) for tm in ROWS for tn in COLUMNS if tm % side_m == 0 and tn % side_n == 0]
     tile = min(sorted(tiles, reverse=True), key=lambda tile: tile_time(tile, m, n, question.processors))
-    mma = TiledMma(atom, repeats=(tile[0] // side_m, tile[1] // side_n))
-    return Schedule(mma, block_k=DEPTH)
+    return Schedule(atom, (*tile, DEPTH))
 
 
 def tile_time(tile: tuple[int, int], m: int, n: int, threads: int) -> float:

@@ -7,7 +7,6 @@ multiply-adds, with copies in the background.
 
 from __future__ import annotations
 
-from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.schedule.choose import Question
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.schedule import Schedule
@@ -62,8 +61,8 @@ def _hopper(question: Question) -> Schedule:
     best = min(known, key=lambda columns: turns[columns] * max(4 * columns, 2.2 * (GROUPS * ROWS + columns)))
     stages, buffers = RINGS[best]
     return Schedule(
-        TiledMma(wgmma(dtype, best)),
-        block_k=ROW_BYTES // dtype.bytes,
+        wgmma(dtype, best),
+        (GROUPS * ROWS, best, ROW_BYTES // dtype.bytes),
         stages=stages,
         staging="tma",
         roles="cooperative",
@@ -80,18 +79,14 @@ def _ampere(question: Question) -> Schedule:
     """Tensor cores where there is an atom; a larger tile where its blocks still fill the GPU."""
     m, n, _ = question.shape
     dtype = question.dtype
-    atom = tensor_core(question) if dtype.name not in FP8 else None
-    depth = 128 // dtype.bytes
+    atom = tensor_core(question)
+    depth = ROW_BYTES // dtype.bytes
+    common = {"staging": "cp_async", "group_m": BAND}
     if atom is None:
-        atom = fma(dtype, each=(8, 8), paired=True)
-        return _tiled(atom, (128, 128, min(depth, 32)), (4, 2), 3)
+        each = fma(dtype, each=(8, 8), paired=True)
+        return Schedule(each, (128, 128, min(depth, 32)), (4, 2), stages=3, **common)
+    promote = 1 if dtype.name in FP8 else 0
     if m * n >= 128 * 128 * question.processors:
-        return _tiled(atom, (128, 128, depth), (4, 2) if dtype.bytes > 4 else (2, 2), 3)
-    return _tiled(atom, (64, 64, depth), (2, 2), 4)
-
-
-def _tiled(atom: MmaAtom, tile: tuple[int, int, int], warps: tuple[int, int], stages: int) -> Schedule:
-    m, n, _ = atom.shape
-    repeats = (tile[0] // (m * warps[0]), tile[1] // (n * warps[1]))
-    mma = TiledMma(atom, warps, repeats)
-    return Schedule(mma, block_k=tile[2], stages=stages, staging="cp_async", group_m=BAND)
+        warps = (4, 2) if dtype.bytes > 4 or promote else (2, 2)
+        return Schedule(atom, (128, 128, depth), warps, stages=3, promote=promote, **common)
+    return Schedule(atom, (64, 64, depth), (2, 2), stages=4, promote=promote, **common)

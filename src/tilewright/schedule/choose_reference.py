@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tilewright.errors import DTypeError
-from tilewright.ir.mma import MmaAtom, TiledMma
+from tilewright.ir.mma import MmaAtom
 from tilewright.schedule.choose import Question
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import MMA_F64, TENSOR_CORE, fma
@@ -33,5 +33,4 @@ def choose(question: Question) -> Schedule:
     atom = tensor_core(question) or fma(question.dtype)
     m, n, k = atom.shape
     warps = (2, 2) if m > 1 else (1, 1)
-    repeats = (max(32 // (m * warps[0]), 1), max(32 // (n * warps[1]), 1))
-    return Schedule(TiledMma(atom, warps, repeats), block_k=max(32, k))
+    return Schedule(atom, (max(32, m * warps[0]), max(32, n * warps[1]), max(32, k)), warps)
