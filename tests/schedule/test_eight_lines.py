@@ -1,0 +1,84 @@
+"""Eight lines without a word about hardware, on arrays: every target, layouts, batches, ragged extents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.checking.compare import Accumulation, compare_gemm
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def gemm(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros(tw.f32)
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc
+
+
+@tw.kernel(A="B M K", W="B K N", C="B M N")
+def batched(A, W, C):
+    for b, m, n in tw.tiles(C):
+        acc = tw.zeros(tw.f32)
+        for k in tw.steps(A.shape[2]):
+            acc += A[b, m, k] @ W[b, k, n]
+        C[b, m, n] = acc
+
+
+def within(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
+    """An array that is a slice of a larger one, both full of NaN."""
+    larger = np.full([extent + 3 for extent in shape], np.nan, dtype)
+    return larger[tuple(slice(1, 1 + extent) for extent in shape)]
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("layout", ["nt", "tn"])
+@pytest.mark.parametrize("shape", [(136, 200, 72), (1, 70, 33), (65, 1, 128), (7, 5, 0)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_ragged_shapes(target: str, layout: str, shape: tuple[int, int, int], dtype: Any) -> None:
+    m, n, k = shape
+    rng = np.random.default_rng(m + n + k)
+    a, b = (rng.standard_normal((rows, k)).astype(dtype) for rows in (m, n))
+    given = (a, b) if layout == "nt" else (np.asfortranarray(a), np.asfortranarray(b))
+    c = within((m, n), np.float32)
+    assert gemm(*given, c, target=target).target == target
+    compare_gemm(a, b.T, c, Accumulation.of(tw.atoms.fma(tw.dtype(dtype)))).raise_if_wrong()
+    assert np.isnan(c.base).sum() == c.base.size - c.size
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_batches(target: str) -> None:
+    rng = np.random.default_rng(3)
+    a, w = rng.standard_normal((3, 50, 40)), rng.standard_normal((3, 40, 70))
+    c = within((3, 50, 70), np.float64)
+    a, w = a.astype(np.float32), w.astype(np.float32)
+    assert batched(a, w, c, target=target).target == target
+    for one, other, made in zip(a, w, c, strict=True):
+        compare_gemm(one, other, made, Accumulation.of(tw.atoms.fma(tw.f32))).raise_if_wrong()
+    assert np.isnan(c.base).sum() == c.base.size - c.size
+
+
+def test_a_schedule_is_said() -> None:
+    rng = np.random.default_rng(4)
+    a, b = (rng.standard_normal((rows, 100)).astype(np.float16) for rows in (70, 90))
+    schedule = tw.Schedule(tw.atoms.MMA_F16, (32, 64, 32), warps=(2, 2), stages=3, staging="fragments")
+    c = np.full((70, 90), np.nan, np.float32)
+    made = gemm.bind(schedule=schedule)(a, b, c, target="reference")
+    assert made.kernel.threads == 128
+    compare_gemm(a, b.T, c, Accumulation.of(schedule.atom)).raise_if_wrong()
+
+
+def test_an_explicit_kernel_has_none() -> None:
+    @tw.kernel(X="N")
+    def explicit(X):
+        tw.copy(tw.fragment(tw.blocked((32,), (32,)), tw.f32, 0), X.tile((32,), (0,)))
+
+    schedule = tw.Schedule(tw.atoms.MMA_F16, (32, 64, 32), warps=(2, 2))
+    with pytest.raises(tw.LaunchError, match="this one says how"):
+        explicit(np.zeros(3, np.float32), schedule=schedule)
+    with pytest.raises(tw.LaunchError, match="schedule=3 is none"):
+        gemm.bind(schedule=3)
