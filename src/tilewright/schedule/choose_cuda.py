@@ -7,6 +7,8 @@ multiply-adds, with copies in the background.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from tilewright.schedule.choose import Question
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.schedule import Schedule
@@ -81,12 +83,12 @@ def _ampere(question: Question) -> Schedule:
     dtype = question.dtype
     atom = tensor_core(question)
     depth = ROW_BYTES // dtype.bytes
-    common = {"staging": "cp_async", "group_m": BAND}
+    staged = Schedule(atom or fma(dtype, each=(8, 8), paired=True), (64, 64, depth), (2, 2), stages=3)
+    staged = replace(staged, staging="cp_async", group_m=BAND)
     if atom is None:
-        each = fma(dtype, each=(8, 8), paired=True)
-        return Schedule(each, (128, 128, min(depth, 32)), (4, 2), stages=3, **common)
-    promote = 1 if dtype.name in FP8 else 0
+        return replace(staged, tile=(128, 128, min(depth, 32)), warps=(4, 2))
+    staged = replace(staged, promote=1 if dtype.name in FP8 else 0)
     if m * n >= 128 * 128 * question.processors:
-        warps = (4, 2) if dtype.bytes > 4 or promote else (2, 2)
-        return Schedule(atom, (128, 128, depth), warps, stages=3, promote=promote, **common)
-    return Schedule(atom, (64, 64, depth), (2, 2), stages=4, promote=promote, **common)
+        warps = (4, 2) if dtype.bytes > 4 or staged.promote else (2, 2)
+        return replace(staged, tile=(128, 128, depth), warps=warps)
+    return replace(staged, stages=4)
