@@ -16,13 +16,11 @@ from tilewright.calls import is_hashable, launches
 from tilewright.errors import LaunchError, shown
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.lang.program import Program
-from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.arrays import LOCATORS, ArrayInfo, locate_new
 from tilewright.runtime.backends import (
     Executable,
     Prepared,
     arch_named,
-    backend_named,
 )
 from tilewright.runtime.binding import bind, check_output
 from tilewright.runtime.builds import Builds, Surroundings
@@ -32,8 +30,9 @@ from tilewright.runtime.loaded import remembers
 from tilewright.runtime.plans import Plan, Plans
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.recent import Recent
-from tilewright.runtime.specialise import arrays_of, serving, shapes_of, spec_of, specs_of
-from tilewright.runtime.specimens import Specimen, in_order
+from tilewright.runtime.scheduled import without_schedule
+from tilewright.runtime.specialise import arrays_of, compiling, serving, shapes_of, spec_of, specs_of
+from tilewright.runtime.specimens import in_order
 from tilewright.schedule.schedule import Schedule
 from tilewright.tracebacks import trim
 
@@ -80,10 +79,7 @@ class Kernel(KernelChecks):
         return self._bind(constants)
 
     def _bind(self, constants: Mapping[str, Any]) -> Bound:
-        schedule = None
-        if "schedule" in constants and "schedule" not in self.program.constants:
-            constants = dict(constants)
-            schedule = _schedule(self.name, constants.pop("schedule"))
+        constants, schedule = without_schedule(self.program, constants)
         given = self.program.with_defaults(constants)
         values = (*map(given.__getitem__, self.program.constants), schedule)
         known, bound = self._last
@@ -327,14 +323,7 @@ class Bound(BoundChecks):
         """
         given = in_order(self.program, arguments, named)
         specs = specs_of(self.program, given)
-        tensors = [a for a, kind in zip(given, self._kinds, strict=True) if kind == "tensor"]
-        if target is None and all(isinstance(a, TensorSpec | Specimen) for a in tensors):
-            raise LaunchError(f"kernel {self.program.name}: say target= when compiling without arrays")
-        backend = (
-            backend_named(target)
-            if target is not None
-            else serving(self.program, given, arrays_of(self.program, given, classes=True), None)
-        )
+        backend = compiling(self.program, given, target)
         self._builds.keep_up()
         return self._builds.executable(specs, backend, arch, shapes=shapes_of(self.program, given))
 
@@ -367,16 +356,6 @@ class Bound(BoundChecks):
         # A target may derive sizes of its own.
         launched = kernel if executable.listing is None else executable.listing.kernel
         return backend.prepare(executable, bind(launched, found, numbers), parameters, found)
-
-
-def _schedule(kernel: str, given: Any) -> Schedule | None:
-    """The schedule that a caller wants."""
-    if given is None or isinstance(given, Schedule):
-        return given
-    raise LaunchError(
-        f"kernel {kernel}: schedule={shown(given)} is none; nearest legal choice: tw.Schedule(...), or None, "
-        "for which one is chosen"
-    )
 
 
 @overload

@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright.arch import Arch
 from tilewright.dataflow.nodes import Flow
-from tilewright.errors import LaunchError
+from tilewright.errors import LaunchError, shown
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
@@ -113,6 +113,25 @@ class Scheduled:
                 f"kernel {self._program.name}: schedule= is for kernels that say in tiles what is computed; "
                 "this one says how; nearest legal choice: tw.tiles and tw.steps in its body, or no schedule"
             )
+
+
+def without_schedule(
+    program: Program, constants: Mapping[str, Any]
+) -> tuple[Mapping[str, Any], Schedule | None]:
+    """The constants that a caller gives, and the schedule among them, which is none of the program's.
+
+    Raises:
+        LaunchError: something else than a schedule.
+    """
+    if "schedule" not in constants or "schedule" in program.constants:
+        return constants, None
+    given = constants["schedule"]
+    if given is not None and not isinstance(given, Schedule):
+        raise LaunchError(
+            f"kernel {program.name}: schedule={shown(given)} is none; nearest legal choice: "
+            "tw.Schedule(...), or None, for which one is chosen"
+        )
+    return {name: value for name, value in constants.items() if name != "schedule"}, given
 
 
 def _processors(arch: Arch) -> int:

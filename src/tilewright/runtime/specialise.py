@@ -10,7 +10,7 @@ from tilewright.errors import LaunchError
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.arrays import ArrayInfo, described
-from tilewright.runtime.backends import Backend, backend_for
+from tilewright.runtime.backends import Backend, backend_for, backend_named
 from tilewright.runtime.specimens import Specimen, check_count
 
 MAX_EXTENT = 2**31 - 1
@@ -106,6 +106,20 @@ def serving(
     nowhere = {p.name for p, argument in pairs if isinstance(argument, Specimen)}
     there = [(name, info) for name, info in arrays.items() if name not in nowhere]
     return backend_for(program.name, there, target)
+
+
+def compiling(program: Program, arguments: Sequence[Any], target: str | None) -> Backend:
+    """The backend that compiles for arrays, or for what stands for them.
+
+    Raises:
+        LaunchError: only specimens or classes of arrays, and no target.
+    """
+    if target is not None:
+        return backend_named(target)
+    pairs = zip(program.parameters, arguments, strict=True)
+    if all(isinstance(a, TensorSpec | Specimen) for p, a in pairs if p.kind == "tensor"):
+        raise LaunchError(f"kernel {program.name}: say target= when compiling without arrays")
+    return serving(program, arguments, arrays_of(program, arguments, classes=True), None)
 
 
 def _check_extents(info: ArrayInfo, name: str) -> None:
