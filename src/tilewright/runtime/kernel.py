@@ -336,19 +336,14 @@ class Bound(BoundChecks):
     ) -> Prepared:
         found = arrays_of(self.program, arguments) if arrays is None else arrays
         parameters = self.program.parameters
-        numbers = {
-            p.name: argument for p, argument in zip(parameters, arguments, strict=True) if p.kind != "tensor"
-        }
+        pairs = zip(parameters, arguments, strict=True)
+        numbers = {p.name: argument for p, argument in pairs if p.kind != "tensor"}
         backend = serving(self.program, arguments, found, target)
         specs = {name: spec_of(info) for name, info in found.items()}
         self._builds.keep_up()
+        shapes = {name: info.shape for name, info in found.items()}
         executable = self._builds.executable(
-            specs,
-            backend,
-            None,
-            lambda traced: bind(traced, found, numbers),
-            written_for,
-            {name: info.shape for name, info in found.items()},
+            specs, backend, None, lambda traced: bind(traced, found, numbers), written_for, shapes
         )
         kernel = executable.kernel
         for name in kernel.written_params:
