@@ -10,9 +10,10 @@ from __future__ import annotations
 import difflib
 import linecache
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import PurePath
 from types import TracebackType
+from typing import Any
 
 LONGEST_VALUE = 120
 """Characters of a value that a message shows."""
@@ -80,26 +81,60 @@ class Frame:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """What an operation was made from that no author wrote: a value of a dataflow kernel, under a schedule.
+
+    Args:
+        node: the value of the kernel's graph.
+        frames: where the author wrote it, the innermost frame first; empty if that is not known.
+        field: the field of the schedule by which the operation is what it is, e.g. ``"staging"``.
+        value: of that field, as the schedule spells it.
+    """
+
+    node: Any = field(compare=False)
+    frames: tuple[Frame, ...]
+    field: str
+    value: str
+
+    def __str__(self) -> str:
+        return f"{self.field}={self.value}"
+
+
+@dataclass(frozen=True, slots=True)
 class Location:
-    """Where an operation was written: the innermost frame first, then its callers up to the kernel."""
+    """Where an operation was written: the innermost frame first, then its callers up to the kernel.
+
+    Args:
+        frames: of the code that wrote the operation; where a schedule did, the library's.
+        origin: where a schedule did, what it made the operation from; then that is what is shown.
+    """
 
     frames: tuple[Frame, ...]
+    origin: Origin | None = None
+
+    @property
+    def shown(self) -> tuple[Frame, ...]:
+        """The frames that the author knows."""
+        return (self.origin.frames if self.origin is not None else ()) or self.frames
 
     @property
     def frame(self) -> Frame:
-        """The innermost frame."""
-        return self.frames[0]
+        """The innermost frame that the author knows."""
+        return self.shown[0]
 
     def __str__(self) -> str:
-        return " < ".join(str(frame) for frame in self.frames)
+        made_by = "" if self.origin is None else f" by {self.origin}"
+        return " < ".join(str(frame) for frame in self.shown) + made_by
 
     def excerpt(self) -> str:
-        """Every frame's line with its caret, innermost first."""
+        """Every frame's line with its caret, innermost first; then the field of the schedule."""
         parts = []
-        for depth, frame in enumerate(self.frames):
+        for depth, frame in enumerate(self.shown):
             parts.append(f"  {'at' if depth == 0 else 'called from'} {frame} in {frame.function}")
             if text := frame.excerpt():
                 parts.append(text)
+        if self.origin is not None:
+            parts.append(f"  as the schedule makes it by {self.origin}")
         return "\n".join(parts)
 
 
@@ -111,6 +146,8 @@ class TilewrightError(Exception):
 
     of_users = True
     full_traceback: TracebackType | None = None
+    origin: Origin | None = None
+    """What was being made from a dataflow kernel when it was raised."""
 
 
 class SignatureError(TilewrightError, TypeError):

@@ -20,7 +20,7 @@ def in_kernel(program: Program, error: Exception) -> TraceError | None:
         traceback = traceback.tb_next
     if traceback is None:
         return None
-    return TraceError(f"kernel {program.name}: {_named(error)}", raised_at(traceback))
+    return TraceError(f"kernel {program.name}: {_named(error)}", raised_at(error, traceback))
 
 
 def told(error: Exception, file: str) -> str:
@@ -28,7 +28,7 @@ def told(error: Exception, file: str) -> str:
     traceback = error.__traceback__
     while traceback is not None and traceback.tb_frame.f_code.co_filename != file:
         traceback = traceback.tb_next
-    where = raised_at(traceback)
+    where = raised_at(error, traceback) if traceback is not None else None
     if where is not None and len(where.frames) > DEEPEST:  # recursion without an end
         where = Location(where.frames[:DEEPEST])
     return _named(error) + (f"\n{where.excerpt()}" if where else "")

@@ -96,7 +96,10 @@ class _Printer:
 
     def op(self, op: Op, depth: int) -> list[str]:
         indent = "    " * depth
-        note = f"  # {op.location.frame}" if self.locations and op.location is not None else ""
+        note = ""
+        if self.locations and op.location is not None:
+            origin = op.location.origin
+            note = f"  # {op.location.frame}" + (f" by {origin}" if origin is not None else "")
         if isinstance(op, For):
             span = f"{self.show(op.start)}, {self.show(op.stop)}, {op.step}"
             extra = ", unroll=True" if op.unroll else ""

@@ -215,7 +215,7 @@ class Program:
                 LayoutError,
                 DTypeError,
             ) as error:  # of what knows no lines: layouts, distributions, atoms
-                located = TraceError(str(error), raised_at(error.__traceback__))
+                located = TraceError(str(error), raised_at(error))
                 raise located.with_traceback(error.__traceback__) from None
             except Exception as error:
                 mark(error)

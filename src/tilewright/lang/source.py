@@ -7,13 +7,15 @@ import os
 import sys
 from bisect import bisect_right
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
 from pathlib import Path
 from types import CodeType, FrameType, FunctionType, TracebackType
 
-from tilewright.errors import Frame, Location
+from tilewright.errors import Frame, Location, Origin, TilewrightError
 
 # What runs beneath the author's code; `ops` writes kernels as authors do.
 _ROOMS = ("lang", "dataflow", "runtime", "ir", "threads", "views", "layout", "symbolic", "targets")
@@ -27,6 +29,7 @@ _OURS = (
 )
 _STORES = ("STORE_FAST", "STORE_NAME", "STORE_DEREF", "STORE_GLOBAL")
 _LOADS = ("LOAD_FAST", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_CLASSDEREF")
+_ORIGIN: ContextVar[Origin | None] = ContextVar("what operations are being made from", default=None)
 _RESULTS = ("BEFORE_WITH", "CALL", "BINARY", "COMPARE_OP", "UNARY_NEGATIVE", "FOR_ITER")
 
 
@@ -79,11 +82,35 @@ def _is_ours(frame: FrameType) -> bool:
 
 def here() -> Location:
     """The author's location: innermost frame first, up to the kernel function."""
-    return Location(tuple(_describe(frame, frame.f_lasti) for frame in shown_frames()))
+    return Location(tuple(_describe(frame, frame.f_lasti) for frame in shown_frames()), _ORIGIN.get())
 
 
-def raised_at(traceback: TracebackType | None) -> Location | None:
-    """Where an error left the author's code for ours: as `here` would have said there."""
+def origin() -> Origin | None:
+    """What operations are being made from; None where the author writes them."""
+    return _ORIGIN.get()
+
+
+@contextmanager
+def made_from(origin: Origin | None) -> Iterator[None]:
+    """Operations of the with block are made from a value of a dataflow kernel; None: by the author."""
+    token = _ORIGIN.set(origin)
+    try:
+        yield
+    except TilewrightError as error:
+        error.origin = error.origin or origin
+        raise
+    finally:
+        _ORIGIN.reset(token)
+
+
+def raised_at(error: BaseException, traceback: TracebackType | None = None) -> Location | None:
+    """Where an error left the author's code for ours: as `here` would have said there.
+
+    Args:
+        error: the error.
+        traceback: where to begin; default: at its outermost frame.
+    """
+    traceback = error.__traceback__ if traceback is None else traceback
     found: list[Frame] = []
     inside = False
     while traceback is not None:
@@ -93,7 +120,7 @@ def raised_at(traceback: TracebackType | None) -> Location | None:
         inside = not ours
         traceback = traceback.tb_next
     own = _of_author([frame.file.startswith(_LIBRARY) for frame in found]) if found else 0
-    return Location(tuple(found[own:])) if found else None
+    return Location(tuple(found[own:]), getattr(error, "origin", None)) if found else None
 
 
 def _describe(frame: FrameType, offset: int) -> Frame:

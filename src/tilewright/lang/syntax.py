@@ -22,7 +22,7 @@ def leaving(code: CodeType, location: Location) -> tuple[str, Location] | None:
     """
     if not _may_leave(code):
         return None
-    at = (location.frame.line, location.frame.column)
+    at = (location.frames[0].line, location.frames[0].column)
     for node in ast.walk(_tree(code)):
         if isinstance(node, ast.For):
             heads: list[ast.expr] = [node.iter]
@@ -70,7 +70,7 @@ def _unpacked(code: CodeType) -> dict[tuple[int | None, ...], tuple[str, ...]]:
 
 
 def _place(jump: ast.stmt, location: Location) -> Location:
-    frame = location.frame
+    frame = location.frames[0]
     end = (jump.end_col_offset or 0) if jump.end_lineno == jump.lineno else 0
     place = Frame(frame.file, jump.lineno, jump.col_offset, end, frame.function)
     return Location((place, *location.frames[1:]))

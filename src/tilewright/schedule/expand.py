@@ -14,6 +14,7 @@ from tilewright.schedule.epilogues import EPILOGUES
 from tilewright.schedule.form import Factor, Form, form_of
 from tilewright.schedule.partition import DataParallel, Persistent, Problem
 from tilewright.schedule.pipeline import main_loop
+from tilewright.schedule.provenance import each_made_by, expanding, made_by
 from tilewright.schedule.replay import replay
 from tilewright.schedule.rings import CpAsync, Direct, Fragments, Registers, Source
 from tilewright.schedule.schedule import Schedule
@@ -41,7 +42,9 @@ class Expanded(Program):
         form = form_of(flow)
 
         def explicit(*arguments: Any) -> None:
-            _write(form, schedule, dict(zip((p.name for p in program.parameters), arguments, strict=True)))
+            given = dict(zip((p.name for p in program.parameters), arguments, strict=True))
+            with expanding(schedule, form.sum):
+                _write(form, schedule, given)
 
         self.function = explicit
         self.name = program.name
@@ -54,26 +57,37 @@ class Expanded(Program):
 
 def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     """Write the explicit kernel."""
-    partition = _partition(form, schedule, arguments)
-    ring = RINGS[schedule.staging](schedule, _sources(form, schedule, arguments))
-    epilogue = EPILOGUES[schedule.epilogue](form, schedule, arguments)
+    with made_by("blocks", form.stores[0]):
+        partition = _partition(form, schedule, arguments)
+    with made_by("stages"):
+        ring = RINGS[schedule.staging](schedule, _sources(form, schedule, arguments))
+    with made_by("epilogue", form.stores[0]):
+        epilogue = EPILOGUES[schedule.epilogue](form, schedule, arguments)
     if isinstance(ring, Bulk):
-        ring.synchronise()
+        with made_by("stages"):
+            ring.synchronise()
     for agent in ring.agents():
-        _run(agent, partition, epilogue)
+        _run(agent, partition, epilogue, form)
 
 
-def _run(agent: Any, partition: DataParallel | Persistent, epilogue: Any) -> None:
+def _run(agent: Any, partition: DataParallel | Persistent, epilogue: Any, form: Form) -> None:
     """What one agent does: its tiles one after the other, each with the main loop."""
-    with agent.role() as group:
-        for work in partition.items(agent.each, group):
-            sums = agent.begin(work)
-            main_loop(agent.verbs(work, sums), work.steps, agent.parts, partial(agent.issued, work))
+    store = form.stores[0]
+    with made_by("roles"), agent.role() as group:
+        for work in each_made_by("blocks", partition.items(agent.each, group), store):
+            with made_by("atom"):
+                sums = agent.begin(work)
+            with made_by("tile"):
+                main_loop(agent.verbs(work, sums), work.steps, agent.parts, partial(agent.issued, work))
             agent.end(work)
             if agent.accumulation is not None:
-                epilogue.store(work, agent.accumulation.end(sums))
+                with made_by("promote"):
+                    total = agent.accumulation.end(sums)
+                with made_by("epilogue", store):
+                    epilogue.store(work, total)
         if agent.accumulation is not None:
-            epilogue.drain()
+            with made_by("epilogue", store):
+                epilogue.drain()
 
 
 def _partition(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> DataParallel | Persistent:

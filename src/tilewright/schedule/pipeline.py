@@ -14,6 +14,7 @@ from typing import Any
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.control import unroll, when
 from tilewright.lang.scalars import Condition, Index
+from tilewright.schedule.provenance import FIELD_OF_VERB, made_by
 
 
 @dataclass
@@ -42,7 +43,7 @@ class Verb:
     """Something that is done once for each part of each tile, or once for each tile.
 
     Args:
-        name: e.g. ``"load"``.
+        name: one of `FIELD_OF_VERB`, e.g. ``"load"``.
         distance: how many parts ahead of the multiplication; negative behind it.
         do: what it does.
         every: 1, or the number of parts of a tile: then it is done for a tile's first part alone.
@@ -81,7 +82,8 @@ def main_loop(
                 tile = at // parts
                 inside = True if tile == 0 else k + tile < count if tile > 0 else k + tile >= 0
                 _do(verb, Step(k + tile, at % parts, part - at, tile, shared, inside))
-    issued()
+    with made_by("roles"):
+        issued()
     for time in unroll(behind):
         for verb, at in _due(verbs, time):
             if at < 0:
@@ -95,8 +97,9 @@ def _due(verbs: Sequence[Verb], time: int) -> list[tuple[Verb, int]]:
 
 
 def _do(verb: Verb, step: Step) -> None:
-    if verb.outside or step.inside is True:
-        verb.do(step)
-    elif step.inside is not False:
-        with when(step.inside):
+    with made_by(FIELD_OF_VERB[verb.name]):
+        if verb.outside or step.inside is True:
             verb.do(step)
+        elif step.inside is not False:
+            with when(step.inside):
+                verb.do(step)

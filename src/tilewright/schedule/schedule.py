@@ -131,18 +131,18 @@ class Schedule:
         """How deep the tiles of A and B are that are copied at once."""
         return self.tile[2]
 
+    def spelled(self, field: str) -> str:
+        """The value of a field as an author writes it."""
+        value = getattr(self, field)
+        if isinstance(value, MmaAtom):
+            return spelled(value)
+        return f'"{value}"' if isinstance(value, str) else repr(value)
+
     def __repr__(self) -> str:
         said = []
         for field in fields(self):
-            value = getattr(self, field.name)
             if field.name in ("atom", "tile"):
-                said.append(_spelled(value))
-            elif value != field.default:
-                said.append(f"{field.name}={_spelled(value)}")
+                said.append(self.spelled(field.name))
+            elif getattr(self, field.name) != field.default:
+                said.append(f"{field.name}={self.spelled(field.name)}")
         return f"tw.Schedule({', '.join(said)})"
-
-
-def _spelled(value: Any) -> str:
-    if isinstance(value, MmaAtom):
-        return spelled(value)
-    return f'"{value}"' if isinstance(value, str) else repr(value)

@@ -197,8 +197,9 @@ class Emitter:
         """The author's line that an operation was written at, as a comment begins."""
         if op.location is None:
             return ""
-        frame = op.location.frame
-        return f"{PurePath(frame.file).name}:{frame.line}: "
+        frame, origin = op.location.frame, op.location.origin
+        field = "" if origin is None else f" {origin.field}"
+        return f"{PurePath(frame.file).name}:{frame.line}{field}: "
 
     @contextmanager
     def into(self, body: Body) -> Iterator[None]:

@@ -162,8 +162,8 @@ def _number(line: str) -> int:
 
 
 def _lines(*ops: Op) -> list[str] | None:
-    """The operations' lines, in the innermost function that they have in common."""
-    stacks = [op.location.frames[::-1] for op in ops if op.location is not None]
+    """The operations' lines, in the innermost function that they have in common; None of no author's."""
+    stacks = [op.location.frames[::-1] for op in ops if op.location is not None and not op.location.origin]
     if len(stacks) < len(ops):
         return None
     frames: tuple[Frame, ...] = ()

@@ -1,0 +1,76 @@
+"""What each operation of an expanded kernel was made from: a value of the graph, and a field of the schedule.
+
+Whoever writes a part of the explicit kernel says so around it; every operation's location then has both, and
+errors, findings and the generated text name them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, TypeVar
+
+from tilewright.dataflow.nodes import Node, Store
+from tilewright.errors import Origin
+from tilewright.lang.source import made_from, origin
+from tilewright.schedule.schedule import Schedule
+
+FIELD_OF_VERB = {
+    "load": "staging",
+    "put": "staging",
+    "fetch": "staging",
+    "decode": "staging",
+    "ready": "stages",
+    "acquire": "stages",
+    "release": "stages",
+    "multiply": "atom",
+    "retire": "atom",
+    "promote": "promote",
+}
+"""For each verb of the main loop the field of the schedule that says how it is done."""
+
+_SCHEDULE: ContextVar[Schedule] = ContextVar("the schedule by which a kernel is being expanded")
+
+Item = TypeVar("Item")
+
+
+@contextmanager
+def expanding(schedule: Schedule, node: Node | Store) -> Iterator[None]:
+    """Operations of the with block are made by a schedule, from a value of the graph."""
+    token = _SCHEDULE.set(schedule)
+    try:
+        with made_by("tile", node):
+            yield
+    finally:
+        _SCHEDULE.reset(token)
+
+
+@contextmanager
+def made_by(field: str | None = None, node: Node | Store | None = None) -> Iterator[None]:
+    """Operations of the with block are made by a field of the schedule, from a value of the graph.
+
+    Args:
+        field: of `Schedule`; default: as around the block.
+        node: the value; default: as around the block.
+    """
+    outer = origin()
+    if outer is not None:
+        field, node = field or outer.field, node or outer.node
+    assert field is not None
+    assert node is not None
+    where = node.location
+    frames = where.frames if where is not None else outer.frames if outer is not None else ()
+    with made_from(Origin(node, frames, field, _SCHEDULE.get().spelled(field))):
+        yield
+
+
+def each_made_by(field: str, items: Iterable[Item], node: Node | Store | None = None) -> Iterator[Item]:
+    """The items; what is recorded to find the next one is made by a field, what their user does is not."""
+    found, end = iter(items), object()
+    while True:
+        with made_by(field, node):
+            item: Any = next(found, end)
+        if item is end:
+            return
+        yield item
