@@ -9,7 +9,7 @@ import pytest
 import tilewright as tw
 from tilewright.dataflow.nodes import Node, Store
 
-from .forms import FORMS, expanded, flow_of, specs
+from .forms import FORMS, expanded
 
 
 @pytest.mark.parametrize("form", FORMS)
