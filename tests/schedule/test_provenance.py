@@ -1,4 +1,4 @@
-"""Every operation of an expanded kernel names the value of the graph and the field of the schedule it is from."""
+"""Every operation of an expanded kernel names the graph's value and the schedule's field that it is from."""
 
 from __future__ import annotations
 
