@@ -7,7 +7,8 @@ are computed at once, and who computes them, a schedule says; the meaning does n
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
+from typing import Any
 
 from tilewright.dtypes import DType
 from tilewright.errors import Location
@@ -240,9 +241,9 @@ class Store:
     location: Location | None = field(default=None, compare=False, kw_only=True)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Flow:
-    """What a dataflow kernel computes.
+    """What a dataflow kernel computes; flows are equal if their values are, whatever they are called.
 
     Args:
         name: of the kernel.
@@ -259,19 +260,60 @@ class Flow:
     def walk(self) -> Iterator[Node]:
         """Every node once, arguments before what is computed from them."""
         seen: set[int] = set()
-
-        def visit(node: Node) -> Iterator[Node]:
-            if id(node) in seen:
-                return
-            seen.add(id(node))
-            for argument in node.arguments:
-                yield from visit(argument)
-            yield node
-
         for store in self.stores:
-            yield from visit(store.value)
+            yield from walk(store.value, seen)
 
     @property
     def sums(self) -> tuple[Sum, ...]:
         """The accumulation plan: every sum."""
         return tuple(node for node in self.walk() if isinstance(node, Sum))
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """All that two equal flows share: each node is named by its place."""
+        places: dict[int, int] = {}
+        nodes = []
+        for node in self.walk():
+            if not isinstance(node, Literal | Number):  # of which it does not matter how often they are there
+                nodes.append(_key(node, places))
+                places[id(node)] = len(places)
+        parameters = tuple(_key(one, places) for one in self.parameters)
+        stores = tuple(_key(store, places) for store in self.stores)
+        return self.name, parameters, self.tiles, stores, tuple(nodes)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Flow) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+def walk(node: Node, seen: set[int] | None = None) -> Iterator[Node]:
+    """A node and all that it is computed from, each once, arguments first.
+
+    Args:
+        node: where to begin.
+        seen: the nodes that are left out, by `id`; grows.
+    """
+    known = set[int]() if seen is None else seen
+    left = [(node, False)]
+    while left:
+        one, is_done = left.pop()
+        if is_done:
+            yield one
+        elif id(one) not in known:
+            known.add(id(one))
+            left.append((one, True))
+            left += [(argument, False) for argument in reversed(one.arguments)]
+
+
+def _key(value: Any, places: dict[int, int]) -> Any:
+    """A value in which nodes are their places."""
+    if isinstance(value, Node) and id(value) in places:
+        return places[id(value)]
+    if isinstance(value, Node | Store | Fold):
+        compared = (getattr(value, one.name) for one in fields(value) if one.compare)
+        return type(value).__name__, *(_key(one, places) for one in compared)
+    if isinstance(value, tuple):
+        return tuple(_key(one, places) for one in value)
+    return (type(value).__name__, repr(value)) if isinstance(value, int | float) else value

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ast
 import dataclasses
-from collections.abc import Callable, Iterable
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
 
-from tilewright import dtypes
 from tilewright.calls import Calls
-from tilewright.errors import ParseError, TilewrightError, shown
+from tilewright.errors import ParseError
 from tilewright.ir import kernel as k
 from tilewright.ir.async_ops import Role
 from tilewright.ir.builder import make
@@ -19,32 +18,13 @@ from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.ir.ops import OPS, Block, Fill, For, If, Op
 from tilewright.ir.printer import VERSION
 from tilewright.ir.types import Memory, ScalarType, TensorType, Value
-from tilewright.symbolic import expr
-from tilewright.symbolic.nodes import TRUE, Cond, Constant, Int, Sym
+from tilewright.symbolic.nodes import TRUE, Sym
 from tilewright.threads.distribution import Distribution, Mode
-from tilewright.views.transforms import TRANSFORMS
+from tilewright.views.reading import Reader, statements
 from tilewright.views.view import View, coordinates
 
-_MISFITS = (
-    TilewrightError,
-    ArithmeticError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    TypeError,
-    ValueError,
-)
 _OPS = {op.name: op for op in OPS}
-_TRANSFORMS = {transform.__name__: transform for transform in TRANSFORMS}
 _SOURCES = {source.__name__: source for source in (k.Extent, k.Stride, k.Argument, k.Derived)}
-_BINARY: dict[type, Callable[[Int, Int], Int]] = {
-    ast.Add: expr.add,
-    ast.Sub: lambda a, b: expr.add(a, expr.mul(b, -1)),
-    ast.Mult: expr.mul,
-    ast.FloorDiv: expr.floordiv,
-    ast.Mod: expr.mod,
-    ast.BitXor: expr.xor,
-}
 
 
 def _matrices(
@@ -52,16 +32,6 @@ def _matrices(
 ) -> Matrices:
     first, second = (tuple(Mode(*mode) for mode in modes) for modes in (lanes, values))
     return Matrices(count, transposed, first, second, word)
-
-
-_CALLS: dict[str, Callable[..., Any]] = {
-    "min": expr.minimum,
-    "max": expr.maximum,
-    "select": expr.select,
-    "Matrices": _matrices,
-    **_TRANSFORMS,
-    **_SOURCES,
-}
 
 
 @Calls(ParseError)
@@ -84,27 +54,17 @@ def parse_kernel(text: str) -> k.Kernel:
         >>> [op.name for op in tw.ir.parse_kernel(text).walk()]
         ['barrier']
     """
-    first = text.split("\n", 1)[0]
-    if first != f"# tilewright ir {VERSION}":
-        raise ParseError(f"the text starts with {shown(first)}, not with '# tilewright ir {VERSION}'")
-    try:
-        tree = ast.parse(text)
-    except SyntaxError as error:
-        raise ParseError(f"line {error.lineno}: {error.msg}") from None
-    except (ValueError, RecursionError, MemoryError) as error:
-        raise ParseError(f"line 1: {error}") from None
-    return _Parser().kernel(tree.body)
+    return _Parser().kernel(statements(text, f"# tilewright ir {VERSION}"))
 
 
-class _Parser:
-    def __init__(self) -> None:
-        self.names: dict[str, Any] = {"inf": float("inf"), "nan": float("nan"), **dtypes.ALL}
+class _Parser(Reader):
+    CALLS: ClassVar[Mapping[str, Callable[..., Any]]] = {**Reader.CALLS, "Matrices": _matrices, **_SOURCES}
 
-    def kernel(self, statements: list[ast.stmt]) -> k.Kernel:
-        if not statements:
+    def kernel(self, found: list[ast.stmt]) -> k.Kernel:
+        if not found:
             raise ParseError("line 2: expected kernel(name, threads=..., lanes=...)")
-        head = self.guarded(self.head, statements[0])
-        made = [self.guarded(self.statement, statement) for statement in statements[1:]]
+        head = self.guarded(self.head, found[0])
+        made = [self.guarded(self.statement, statement) for statement in found[1:]]
         params = [m for m in made if isinstance(m, k.TensorParam | k.ScalarParam | k.SizeParam | k.Workspace)]
         return k.Kernel(
             name=head["name"],
@@ -117,16 +77,6 @@ class _Parser:
             guards=tuple(m for m in made if isinstance(m, k.Guard)),
             tensor_maps=tuple(m for m in made if isinstance(m, k.TensorMap)),
         )
-
-    def guarded(self, read: Callable[[Any], Any], node: ast.stmt) -> Any:
-        """Read a statement; whatever does not fit in it becomes an error with its line."""
-        try:
-            return read(node)
-        except ParseError:
-            raise
-        except _MISFITS as error:
-            text = ast.unparse(node).split("\n", 1)[0].removesuffix(":")
-            raise ParseError(f"line {node.lineno}: {text}: {type(error).__name__}: {error}") from error
 
     def head(self, statement: ast.stmt) -> dict[str, Any]:
         match statement:
@@ -220,32 +170,11 @@ class _Parser:
                 raise TypeError(f"{field} of {what} is no value but {operand!r}")
         return make(op, result, **operands, **named) if result else op(**operands, **named)
 
-    def arguments(self, call: ast.Call) -> tuple[list[Any], dict[str, Any]]:
-        return [self.value(a) for a in call.args], {str(w.arg): self.value(w.value) for w in call.keywords}
-
     def value(self, node: ast.expr) -> Any:
         match node:
-            case ast.Constant(value=value):
-                return value
-            case ast.Name(id=name) if name in self.names:
-                return self.names[name]
-            case ast.Tuple(elts=elements):
-                return tuple(self.value(element) for element in elements)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                value = self.value(operand)
-                return expr.mul(value, -1) if not isinstance(value, float) else -value
-            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
-                return _BINARY[type(op)](self.value(left), self.value(right))
-            case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
-                return self.cond(node)
             case ast.Call(func=ast.Name(id="view")):
                 return self.view(node)
-            case ast.Call(func=ast.Name(id="select"), args=[condition, left, right]):
-                return expr.select(self.cond(condition), self.value(left), self.value(right))
-            case ast.Call(func=ast.Name(id=name)) if name in _CALLS:
-                positional, named = self.arguments(node)
-                return _CALLS[name](*positional, **named)
-        raise ParseError(f"line {node.lineno}: not a value: {ast.unparse(node)}")
+        return super().value(node)
 
     def view(self, node: ast.Call) -> View:
         shape = self.value(node.args[0])
@@ -256,19 +185,3 @@ class _Parser:
         valid = self.cond(node.args[3]) if len(node.args) > 3 else TRUE
         self.names = outer
         return View(shape, offset, elems, valid)
-
-    def cond(self, node: ast.expr) -> Cond:
-        match node:
-            case ast.Constant(value=bool(value)):
-                return Constant(value)
-            case ast.Compare(left=left, ops=[ast.Lt()], comparators=[right]):
-                return expr.less(self.value(left), self.value(right))
-            case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
-                return expr.equal(self.value(left), self.value(right))
-            case ast.BoolOp(op=ast.And(), values=values):
-                return expr.all_of(*(self.cond(value) for value in values))
-            case ast.BoolOp(op=ast.Or(), values=values):
-                return expr.any_of(*(self.cond(value) for value in values))
-            case ast.UnaryOp(op=ast.Not(), operand=operand):
-                return expr.negate(self.cond(operand))
-        raise ParseError(f"line {node.lineno}: not a condition: {ast.unparse(node)}")

@@ -151,8 +151,10 @@ class Recorder(Recording):
 
     def converted(self, node: Node, kind: DType) -> Node:
         """A value in another dtype."""
-        made: Node = self.make(Map, kind, node.axes, "convert", (node,))
-        return made
+        key = (Map, kind, "convert", id(node))
+        if key not in self._made:
+            self._made[key] = Map(kind, node.axes, "convert", (node,), location=node.location)
+        return self._made[key]
 
 
 def _variable() -> str | None:

@@ -1,0 +1,156 @@
+"""Reads printed flows back, with the help of Python's own parser."""
+
+from __future__ import annotations
+
+import ast
+from typing import Any
+
+from tilewright.dataflow.nodes import (
+    BATCH,
+    STEPS,
+    TILE,
+    Axis,
+    Cell,
+    Flow,
+    Fold,
+    Folded,
+    Integer,
+    Literal,
+    Map,
+    Node,
+    Number,
+    Operand,
+    Part,
+    Rearrange,
+    Reduce,
+    Span,
+    Store,
+    Sum,
+)
+from tilewright.dataflow.printer import HEAD, beside_literals
+from tilewright.dtypes import DType, i64
+from tilewright.errors import ParseError
+from tilewright.functions.table import FUNCTIONS
+from tilewright.symbolic.nodes import Sym
+from tilewright.views.reading import Reader, statements
+
+
+def parse_flow(text: str) -> Flow:
+    """The flow that `tilewright.dataflow.printer.print_flow` printed as ``text``.
+
+    Args:
+        text: of the same version.
+
+    Raises:
+        ParseError: the text is no printed flow of this version.
+    """
+    return _Parser().flow(statements(text, HEAD))
+
+
+class _Parser(Reader):
+    def __init__(self) -> None:
+        super().__init__()
+        self.parameters: list[Operand | Number | Integer] = []
+        self.tiles: list[Span] = []
+        self.stores: list[Store] = []
+
+    def flow(self, found: list[ast.stmt]) -> Flow:
+        match found[:1]:
+            case [ast.Expr(value=ast.Call(func=ast.Name(id="flow"), args=[ast.Constant(value=str(name))]))]:
+                for statement in found[1:]:
+                    self.guarded(self.statement, statement)
+                return Flow(name, tuple(self.parameters), tuple(self.tiles), tuple(self.stores))
+        raise ParseError("line 2: expected flow(name)")
+
+    def statement(self, node: ast.stmt) -> None:
+        match node:
+            case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call(func=ast.Name(id=what)) as call):
+                self.names[name] = self.define(name, what, call)
+            case ast.Assign(targets=[ast.Subscript() as place], value=value):
+                operand, at = self.place(place)
+                self.stores.append(Store(operand, at, self.node(value, operand.dtype)))
+            case ast.AnnAssign(target=ast.Name(id=name), annotation=kind, value=ast.expr() as value):
+                self.names[name] = self.computed(name, *self.kind(kind), value)
+            case _:
+                raise ParseError(f"line {node.lineno}: not a line of a flow: {ast.unparse(node)}")
+
+    def define(self, name: str, what: str, call: ast.Call) -> Any:
+        """A size, a parameter, a span, a view or a fold."""
+        if what == "fold":
+            span, *pairs = call.args
+            cells = tuple(self.value(pair.elts[0]) for pair in pairs if isinstance(pair, ast.Tuple))
+            found = [pair.elts[1] for pair in pairs if isinstance(pair, ast.Tuple)]
+            steps = tuple(self.node(one, cell.dtype) for one, cell in zip(found, cells, strict=True))
+            return Fold(self.value(span), cells, steps)
+        positional, named = self.arguments(call)
+        made: Any
+        match what:
+            case "size":
+                return Sym(name, **named)
+            case "integer":
+                made = Sym(name, **named)
+                self.parameters.append(Integer(i64, (), made))
+            case "array":
+                made = Operand(name, *positional)
+                self.parameters.append(made)
+            case "number":
+                made = Number(positional[0], (), name)
+                self.parameters.append(made)
+            case "view":
+                source, shape, *transforms = positional
+                made = Operand(source.name, source.dtype, shape, tuple(transforms))
+            case _ if what in (BATCH, TILE, STEPS):
+                made = Span(name, positional[0], what)
+                self.tiles += [] if what == STEPS else [made]
+            case _:
+                raise ParseError(f"line {call.lineno}: unknown line {what!r}")
+        return made
+
+    def kind(self, node: ast.expr) -> tuple[DType, tuple[Axis, ...]]:
+        """The dtype and the axes of a value."""
+        if not isinstance(node, ast.Subscript):
+            return self.value(node), ()
+        axes = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        found = (self.value(axis) for axis in axes)
+        return self.value(node.value), tuple(None if axis == 1 else axis for axis in found)
+
+    def place(self, node: ast.Subscript) -> tuple[Operand, tuple[Span, ...]]:
+        spans = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+        return self.value(node.value), tuple(self.value(span) for span in spans)
+
+    def node(self, node: ast.expr, beside: DType) -> Node:
+        """An argument: a value, or a plain number of the dtype of what it stands beside."""
+        found = self.value(node)
+        return found if isinstance(found, Node) else Literal(beside, (), found)
+
+    def computed(self, name: str, dtype: DType, axes: tuple[Axis, ...], node: ast.expr) -> Node:
+        if isinstance(node, ast.Subscript):
+            return Part(dtype, axes, *self.place(node), variable=name)
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Name):
+            raise ParseError(f"line {node.lineno}: not a value of a flow: {ast.unparse(node)}")
+        what, args = node.func.id, node.args
+        match what:
+            case "literal" | "integer":
+                cls = Literal if what == "literal" else Integer
+                return cls(dtype, axes, self.value(args[0]), variable=name)
+            case "rearrange":
+                return Rearrange(dtype, axes, self.node(args[0], dtype), variable=name)
+            case "reduce":
+                axis = self.value(node.keywords[0].value)
+                return Reduce(
+                    dtype, axes, self.value(args[0]), self.node(args[1], dtype), axis, variable=name
+                )
+            case "sum":
+                a, b = (self.node(one, dtype) for one in args[1:])
+                return Sum(dtype, axes, self.value(args[0]), a, b, variable=name)
+            case "cell":
+                called, start = self.value(args[0]), self.node(args[1], dtype)
+                return Cell(dtype, axes, called, start, variable=name)
+            case "folded":
+                return Folded(dtype, axes, self.value(args[0]), self.value(args[1]), variable=name)
+            case _ if what in FUNCTIONS:
+                found = [self.value(one) for one in args]
+                beside = beside_literals(what, found, dtype)
+                given = tuple(one if isinstance(one, Node) else Literal(beside, (), one) for one in found)
+                return Map(dtype, axes, what, given, variable=name)
+        raise ParseError(f"line {node.lineno}: unknown value {what!r}")

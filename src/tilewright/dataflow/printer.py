@@ -1,0 +1,261 @@
+"""Flows as text, one line for each value, in Python's syntax; `tilewright.dataflow.parser` reads it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import MISSING, fields
+from typing import Any
+
+from tilewright.dataflow.nodes import (
+    Cell,
+    Flow,
+    Fold,
+    Folded,
+    Integer,
+    Literal,
+    Map,
+    Node,
+    Number,
+    Operand,
+    Part,
+    Rearrange,
+    Reduce,
+    Span,
+    Sum,
+    walk,
+)
+from tilewright.dtypes import ALL, DType
+from tilewright.symbolic.nodes import Expr, Int, Sym
+from tilewright.symbolic.rebuilding import symbols
+from tilewright.symbolic.spelling import format_int
+
+VERSION = 1
+HEAD = f"# tilewright flow {VERSION}"
+
+CONVERSIONS = ("convert", "saturate", "bitcast")
+"""Functions whose result has the dtype that its line says, whatever their argument's is."""
+
+
+def print_flow(flow: Flow, *, locations: bool = False) -> str:
+    """The flow as text, which `parse_flow` reads back.
+
+    Args:
+        flow: what a loop over tiles recorded.
+        locations: whether each value is followed by the author's line.
+    """
+    return "\n".join([HEAD, *_Printer(flow, locations).lines()]) + "\n"
+
+
+class _Printer:
+    def __init__(self, flow: Flow, locations: bool) -> None:
+        self.flow = flow
+        self.locations = locations
+        self.taken = {*ALL, "inf", "nan"}
+        self.spans: set[Span] = set()
+        self.operands: dict[Operand, str] = {}
+        self.folds: dict[int, str] = {}
+        self.names: dict[int, str] = {}
+
+    # ---------------------------------------------------------------- names
+
+    def unique(self, wanted: str) -> str:
+        name, count = wanted, 0
+        while name in self.taken:
+            count += 1
+            name = f"{wanted}_{count}"
+        self.taken.add(name)
+        return name
+
+    def name_all(self) -> None:
+        """Names of the author's for the last values that have them, others for the rest."""
+        nodes = [node for node in self.flow.walk() if not isinstance(node, Number)]
+        for node in reversed(nodes):
+            if node.variable is not None and node.variable not in self.taken:
+                self.names[id(node)] = self.unique(node.variable)
+        for node in nodes:
+            if id(node) not in self.names and not self.inline_anywhere(node):
+                self.names[id(node)] = self.unique(node.variable or self.default(node))
+
+    def default(self, node: Node) -> str:
+        match node:
+            case Part():
+                return f"{node.operand.name}_{''.join(span.name for span in node.at)}"
+            case Rearrange():
+                turned = node.axes == node.argument.axes[::-1]
+                return f"{self.names.get(id(node.argument), 'x')}_{'T' if turned else 'axes'}"
+            case Map():
+                return node.function
+            case _:
+                return type(node).__name__.lower()
+
+    # ---------------------------------------------------------------- lines
+
+    def lines(self) -> Iterator[str]:
+        yield f"flow({self.flow.name!r})"
+        yield from self.parameters()
+        for span in self.flow.tiles:
+            yield from self.span(span)
+        self.name_all()
+        seen: set[int] = set()
+        for store in self.flow.stores:
+            yield from self.values(store.value, seen)
+            yield from self.operand(store.operand)
+            value = self.argument(store.value, store.operand.dtype)
+            yield f"{self.place(store.operand, store.at)} = {value}{self.note(store)}"
+
+    def parameters(self) -> Iterator[str]:
+        passed = {one.value for one in self.flow.parameters if isinstance(one, Integer)}
+        self.taken |= {sym.name for sym in self.sizes()}
+        for sym in self.sizes():
+            if sym not in passed:
+                yield f"{sym.name} = {self.size('size', sym)}"
+        for one in self.flow.parameters:
+            match one:
+                case Operand():
+                    self.operands[one] = one.name
+                    yield f"{one.name} = array({one.dtype}, {self.show(one.shape)})"
+                case Number():
+                    yield f"{one.name} = number({one.dtype})"
+                case Integer(value=Sym() as sym):
+                    yield f"{sym.name} = {self.size('integer', sym)}"
+            if not isinstance(one, Integer):
+                self.taken.add(one.name)
+
+    def sizes(self) -> list[Sym]:
+        """The sizes that shapes, spans and numbers are written in, in the order of their appearance."""
+        written: list[Int] = []
+        for one in self.flow.parameters:
+            written += (
+                one.shape if isinstance(one, Operand) else [one.value] if isinstance(one, Integer) else []
+            )
+        written += [span.extent for span in self.flow.tiles]
+        for node in self.flow.walk():
+            match node:
+                case Integer():
+                    written.append(node.value)
+                case Part():
+                    written += [span.extent for span in node.at]
+                    written += node.operand.shape
+        named = (sym for value in written for sym in sorted(symbols(value), key=lambda sym: sym.name))
+        return list(dict.fromkeys(named))
+
+    def size(self, kind: str, sym: Sym) -> str:
+        return f"{kind}(low={sym.low}, high={sym.high}, divisor={sym.divisor})"
+
+    def span(self, span: Span) -> Iterator[str]:
+        if span not in self.spans:
+            self.spans.add(span)
+            self.taken.add(span.name)
+            yield f"{span.name} = {span.kind}({self.show(span.extent)})"
+
+    def operand(self, operand: Operand) -> Iterator[str]:
+        if operand not in self.operands:
+            name = self.operands[operand] = self.unique(f"{operand.name}_view")
+            views = "".join(f", {self.record(one)}" for one in operand.transforms)
+            yield f"{name} = view({operand.name}, {self.show(operand.shape)}{views})"
+
+    def values(self, value: Node, seen: set[int]) -> Iterator[str]:
+        for node in walk(value, seen):
+            if isinstance(node, Part):
+                for span in node.at:
+                    yield from self.span(span)
+                yield from self.operand(node.operand)
+            if isinstance(node, Folded):
+                yield from self.fold(node.fold)
+            if id(node) in self.names:
+                axes = ", ".join("1" if axis is None else axis.name for axis in node.axes)
+                kind = f"{node.dtype}[{axes}]" if node.axes else f"{node.dtype}"
+                yield f"{self.names[id(node)]}: {kind} = {self.computed(node)}{self.note(node)}"
+
+    def fold(self, fold: Fold) -> Iterator[str]:
+        if id(fold) not in self.folds:
+            name = self.folds[id(fold)] = self.unique("fold")
+            pairs = zip(fold.cells, fold.steps, strict=True)
+            shown = (f"({self.names[id(cell)]}, {self.argument(step, cell.dtype)})" for cell, step in pairs)
+            yield f"{name} = fold({', '.join([fold.span.name, *shown])})"
+
+    def note(self, value: Any) -> str:
+        return f"  # {value.location.frame}" if self.locations and value.location is not None else ""
+
+    # ---------------------------------------------------------------- values
+
+    def computed(self, node: Node) -> str:
+        match node:
+            case Literal():
+                return f"literal({node.value!r})"
+            case Integer():
+                return f"integer({self.show(node.value)})"
+            case Part():
+                return self.place(node.operand, node.at)
+            case Rearrange():
+                return f"rearrange({self.argument(node.argument, node.dtype)})"
+            case Map():
+                beside = beside_literals(node.function, node.given, node.dtype)
+                given = ", ".join(self.argument(one, beside) for one in node.given)
+                return f"{node.function}({given})"
+            case Reduce():
+                return (
+                    f"reduce({node.combine!r}, {self.argument(node.argument, node.dtype)}, axis={node.axis})"
+                )
+            case Sum():
+                a, b = self.argument(node.a, node.dtype), self.argument(node.b, node.dtype)
+                return f"sum({node.span.name}, {a}, {b})"
+            case Cell():
+                return f"cell({node.name!r}, {self.argument(node.start, node.dtype)})"
+            case Folded():
+                return f"folded({self.folds[id(node.fold)]}, {node.index})"
+        raise AssertionError(f"no value: {type(node).__name__}")
+
+    def argument(self, node: Node, beside: DType) -> str:
+        """A value as an argument: its name, or a number of the dtype of what it stands beside."""
+        if isinstance(node, Number):
+            return node.name
+        if id(node) in self.names:
+            return self.names[id(node)]
+        assert isinstance(node, Literal)
+        assert node.dtype == beside
+        return repr(node.value)
+
+    def inline_anywhere(self, node: Node) -> bool:
+        """Whether a value is a number that is written where it is used, its dtype being clear from there."""
+        return isinstance(node, Literal) and not node.axes and id(node) not in self.needed
+
+    @property
+    def needed(self) -> set[int]:
+        """The literals whose dtype is not that of what they stand beside."""
+        found: set[int] = set()
+        uses: list[tuple[Node, DType]] = [(store.value, store.operand.dtype) for store in self.flow.stores]
+        for node in self.flow.walk():
+            beside = node.dtype
+            if isinstance(node, Map):
+                beside = beside_literals(node.function, node.given, node.dtype)
+            uses += [(one, beside) for one in node.arguments]
+        found |= {id(one) for one, beside in uses if one.dtype != beside}
+        return found
+
+    def place(self, operand: Operand, at: Sequence[Span]) -> str:
+        return f"{self.operands[operand]}[{', '.join(span.name for span in at)}]"
+
+    def show(self, value: Any) -> str:
+        match value:
+            case Expr():
+                return format_int(value)
+            case tuple():
+                return f"({', '.join(map(self.show, value))}{',' * (len(value) == 1)})"
+            case _:
+                return repr(value)
+
+    def record(self, record: Any) -> str:
+        given = [(one, getattr(record, one.name)) for one in fields(record)]
+        shown = [
+            f"{one.name}={self.show(value)}"
+            for one, value in given
+            if one.default is MISSING or value != one.default
+        ]
+        return f"{type(record).__name__}({', '.join(shown)})"
+
+
+def beside_literals(function: str, given: Sequence[object], made: DType) -> DType:
+    """The dtype of plain numbers among the arguments of a function: that of the others, or of the result."""
+    values = given[1:] if function == "select" else given
+    return next((one.dtype for one in values if isinstance(one, Node) and not isinstance(one, Literal)), made)

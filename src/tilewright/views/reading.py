@@ -1,0 +1,120 @@
+"""Reading integers, conditions and transforms back from Python's syntax, in which they are printed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+from tilewright.dtypes import ALL
+from tilewright.errors import ParseError, TilewrightError, shown
+from tilewright.symbolic import expr
+from tilewright.symbolic.nodes import Cond, Constant, Int
+from tilewright.views.transforms import TRANSFORMS
+
+_MISFITS = (
+    TilewrightError,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    TypeError,
+    ValueError,
+)
+_BINARY: dict[type, Callable[[Int, Int], Int]] = {
+    ast.Add: expr.add,
+    ast.Sub: lambda a, b: expr.add(a, expr.mul(b, -1)),
+    ast.Mult: expr.mul,
+    ast.FloorDiv: expr.floordiv,
+    ast.Mod: expr.mod,
+    ast.BitXor: expr.xor,
+}
+
+
+def statements(text: str, first: str) -> list[ast.stmt]:
+    """The statements of a text that begins with a given line.
+
+    Raises:
+        ParseError: it begins with another one, or is not in Python's syntax.
+    """
+    found = text.split("\n", 1)[0]
+    if found != first:
+        raise ParseError(f"the text starts with {shown(found)}, not with {first!r}")
+    try:
+        return ast.parse(text).body
+    except SyntaxError as error:
+        raise ParseError(f"line {error.lineno}: {error.msg}") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise ParseError(f"line 1: {error}") from None
+
+
+class Reader:
+    """Reads values of printed texts.
+
+    Args:
+        names: what names stand for, beside dtypes and the floats that Python has no literals for.
+    """
+
+    CALLS: ClassVar[Mapping[str, Callable[..., Any]]] = {
+        "min": expr.minimum,
+        "max": expr.maximum,
+        **{transform.__name__: transform for transform in TRANSFORMS},
+    }
+    """What calls in values make."""
+
+    def __init__(self, names: Mapping[str, Any] | None = None) -> None:
+        self.names: dict[str, Any] = {"inf": float("inf"), "nan": float("nan"), **ALL, **(names or {})}
+
+    def guarded(self, read: Callable[[Any], Any], node: ast.stmt) -> Any:
+        """Read a statement; whatever does not fit in it becomes an error with its line."""
+        try:
+            return read(node)
+        except ParseError:
+            raise
+        except _MISFITS as error:
+            text = ast.unparse(node).split("\n", 1)[0].removesuffix(":")
+            raise ParseError(f"line {node.lineno}: {text}: {type(error).__name__}: {error}") from error
+
+    def arguments(self, call: ast.Call) -> tuple[list[Any], dict[str, Any]]:
+        """What a call is given, by place and by name."""
+        return [self.value(a) for a in call.args], {str(w.arg): self.value(w.value) for w in call.keywords}
+
+    def value(self, node: ast.expr) -> Any:
+        """What an expression stands for."""
+        match node:
+            case ast.Constant(value=value):
+                return value
+            case ast.Name(id=name) if name in self.names:
+                return self.names[name]
+            case ast.Tuple(elts=elements):
+                return tuple(self.value(element) for element in elements)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                value = self.value(operand)
+                return expr.mul(value, -1) if not isinstance(value, float) else -value
+            case ast.BinOp(left=left, op=op, right=right) if type(op) in _BINARY:
+                return _BINARY[type(op)](self.value(left), self.value(right))
+            case ast.Compare() | ast.BoolOp() | ast.UnaryOp(op=ast.Not()):
+                return self.cond(node)
+            case ast.Call(func=ast.Name(id="select"), args=[condition, left, right]):
+                return expr.select(self.cond(condition), self.value(left), self.value(right))
+            case ast.Call(func=ast.Name(id=name)) if name in self.CALLS:
+                positional, named = self.arguments(node)
+                return self.CALLS[name](*positional, **named)
+        raise ParseError(f"line {node.lineno}: not a value: {ast.unparse(node)}")
+
+    def cond(self, node: ast.expr) -> Cond:
+        """The condition that an expression stands for."""
+        match node:
+            case ast.Constant(value=bool(value)):
+                return Constant(value)
+            case ast.Compare(left=left, ops=[ast.Lt()], comparators=[right]):
+                return expr.less(self.value(left), self.value(right))
+            case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
+                return expr.equal(self.value(left), self.value(right))
+            case ast.BoolOp(op=ast.And(), values=values):
+                return expr.all_of(*(self.cond(value) for value in values))
+            case ast.BoolOp(op=ast.Or(), values=values):
+                return expr.any_of(*(self.cond(value) for value in values))
+            case ast.UnaryOp(op=ast.Not(), operand=operand):
+                return expr.negate(self.cond(operand))
+        raise ParseError(f"line {node.lineno}: not a condition: {ast.unparse(node)}")
