@@ -11,7 +11,7 @@ import numpy as np
 
 import tilewright as tw
 from tilewright.dtypes import DType
-from tilewright.targets.reference.numerics import convert, widen
+from tilewright.functions.conversions import convert, widen
 
 FLOATS = (tw.f64, tw.f32, tw.f16, tw.bf16, tw.f8e4m3, tw.f8e5m2)
 INTEGERS = (tw.i64, tw.i32, tw.i16, tw.i8, tw.u64, tw.u32, tw.u16, tw.u8)

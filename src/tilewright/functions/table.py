@@ -8,3 +8,6 @@ from tilewright.functions.floats import FLOATING
 from tilewright.functions.function import Function
 
 FUNCTIONS: dict[str, Function] = {row.name: row for row in (*ARITHMETIC, *FLOATING, *CIRCLE)}
+
+COMPARISON = tuple(name for name, row in FUNCTIONS.items() if row.gives == "truth")
+CONVERSION = tuple(name for name, row in FUNCTIONS.items() if row.gives == "asked")

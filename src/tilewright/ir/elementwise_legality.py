@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from tilewright.dtypes import DType, limits
 from tilewright.errors import Violation
-from tilewright.functions.table import FUNCTIONS
-from tilewright.ir.elementwise import CONVERSION, widest_map
+from tilewright.functions.table import CONVERSION, FUNCTIONS
+from tilewright.ir.elementwise import widest_map
 from tilewright.ir.op import Op
 from tilewright.ir.ops import Elementwise, Fill, Fragment
 from tilewright.ir.types import Value

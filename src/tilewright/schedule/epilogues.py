@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright.dataflow.nodes import Literal, Map, Node, Number, Part, Rearrange, Span, Store, Sum
 from tilewright.errors import TraceError
-from tilewright.ir.elementwise import CONVERSION
+from tilewright.functions.table import CONVERSION
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import bulk_commit, bulk_wait, fence_async, tma_store
 from tilewright.lang.control import unroll

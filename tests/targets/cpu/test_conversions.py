@@ -9,9 +9,9 @@ import pytest
 
 import tilewright as tw
 from tilewright.dtypes import DType, boolean
+from tilewright.functions import conversions
 from tilewright.runtime import native
 from tilewright.targets.listing import Listing
-from tilewright.targets.reference import numerics
 
 Machine = Callable[..., Listing]
 
@@ -121,7 +121,7 @@ def test_f64_rounds_once(machine: Machine, dtype: DType) -> None:
     """What lies a hair beside a tie would round to the tie in f32, and then to even."""
     ties = hard_f32(dtype).astype(np.float64)
     x = np.concatenate([ties, ties * (1 + 2**-50), ties * (1 - 2**-50), [1e-310, -1e-310, 1e300, -1e300]])
-    assert_same(converted(machine, x, dtype), numerics.convert(x, tw.f64, dtype))
+    assert_same(converted(machine, x, dtype), conversions.convert(x, tw.f64, dtype))
 
 
 @pytest.mark.parametrize("source", NARROW, ids=str)
@@ -140,7 +140,7 @@ def test_floats_become_integers_truncated_and_saturated(machine: Machine, source
     points = np.concatenate([*near, drawn, drawn * 1e7, [np.nan, np.inf, 0.0]])
     x = np.concatenate([points, -points]).astype(source.numpy)
     for target, y in zip(INTEGERS, converted_to_all(machine, x, INTEGERS), strict=True):
-        assert np.array_equal(y, numerics.convert(x, source, target)), target
+        assert np.array_equal(y, conversions.convert(x, source, target)), target
 
 
 @pytest.mark.parametrize("source", INTEGERS, ids=str)
@@ -154,7 +154,7 @@ def test_integers_become_floats_rounded_once(machine: Machine, source: DType) ->
         # For narrow types: exact in f64 or far past every number of the type, so one rounding.
         narrow = target in NARROW
         assert_same(
-            y, numerics.convert(x.astype(np.float64), tw.f64, target) if narrow else x.astype(target.numpy)
+            y, conversions.convert(x.astype(np.float64), tw.f64, target) if narrow else x.astype(target.numpy)
         )
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.dtypes import DType
+from tilewright.functions import conversions
 from tilewright.functions.arithmetic import fma
 from tilewright.runtime import native
 from tilewright.targets.listing import Listing
@@ -169,7 +170,7 @@ def test_arithmetic_is_the_references(machine: Machine, dtype: DType) -> None:
     for name, z in zip(BINARY, made, strict=True):
         if name == "div" and not dtype.is_float:
             quotient = (x.astype(np.float64) / y.astype(np.float64)).astype(np.float32)
-            expected = numerics.convert(quotient, tw.f32, dtype)
+            expected = conversions.convert(quotient, tw.f32, dtype)
         else:
             expected = numerics.elementwise(name, [x, y], [dtype, dtype], dtype).astype(dtype.numpy)
         both = (v.astype(np.float64 if dtype.is_float else dtype.numpy) for v in (z, expected))
@@ -294,7 +295,7 @@ def test_literals_are_rounded_once(machine: Machine, dtype: DType) -> None:
     y = np.zeros((len(numbers), 64), dtype.numpy)
     machine(filled.trace(y, numbers=numbers), {"Y": y})
     exact = np.array(numbers, np.float64 if dtype.is_float else dtype.numpy)
-    expected = numerics.convert(exact, tw.f64, dtype) if dtype.is_float else exact
+    expected = conversions.convert(exact, tw.f64, dtype) if dtype.is_float else exact
     wide = np.float64 if dtype.is_float else dtype.numpy
     assert np.array_equal(y.astype(wide).T, np.tile(expected.astype(wide), (64, 1)), equal_nan=dtype.is_float)
 

@@ -10,7 +10,8 @@ import numpy as np
 from tilewright.dataflow.nodes import Axis, Integer, Literal, Map, Node, Number, Span, Store
 from tilewright.dtypes import DType, i64
 from tilewright.errors import TraceError
-from tilewright.ir.elementwise import CONVERSION, result_dtype
+from tilewright.functions.table import CONVERSION
+from tilewright.ir.elementwise import result_dtype
 from tilewright.ir.ops import Elementwise
 from tilewright.ir.types import Value
 from tilewright.lang.dataflow.axes import broadcast

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from tilewright.dtypes import DType, f32, i64
-from tilewright.ir.elementwise import COMPARISON, CONVERSION, clamped_in, saturation
+from tilewright.functions.conversions import clamped_in, saturation
+from tilewright.functions.table import COMPARISON, CONVERSION
 from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.ops import Copy, Elementwise, Fill, Fragment, Op
 from tilewright.ir.types import Value

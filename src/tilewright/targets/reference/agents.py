@@ -22,8 +22,8 @@ from enum import Enum, IntEnum
 
 import numpy as np
 
+from tilewright.functions.conversions import Array
 from tilewright.ir.async_ops import FENCED
-from tilewright.targets.reference.numerics import Array
 
 WHOLE_WARP = -1
 """The lane of accesses that all lanes of a warp make together, each for the others: it is no lane's own."""

@@ -11,13 +11,13 @@ import numpy as np
 
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError
+from tilewright.functions.conversions import Array
 from tilewright.ir.kernel import Kernel, TensorParam
 from tilewright.ir.types import Value
 from tilewright.passes.rewrite import Rewriter
 from tilewright.symbolic.expr import add
 from tilewright.targets.reference.findings import strided_element
 from tilewright.targets.reference.memory import Buffer, History
-from tilewright.targets.reference.numerics import Array
 
 
 def array_buffer(owner: Value, array: Array, is_written: bool, check: bool) -> Buffer:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tilewright.functions.conversions import Array
 from tilewright.ir.async_ops import RoleBarrier
 from tilewright.ir.ops import Op
 from tilewright.targets.reference.agents import Agent, Message, Scope, join, learn_time
-from tilewright.targets.reference.numerics import Array
 
 
 @dataclass(eq=False)

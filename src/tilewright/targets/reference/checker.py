@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tilewright.functions.conversions import Array
 from tilewright.ir.ops import Op
 from tilewright.ir.types import Value
 from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Events
@@ -13,7 +14,6 @@ from tilewright.targets.reference.barriers import TransactionBarrier
 from tilewright.targets.reference.extents import Beyond
 from tilewright.targets.reference.findings import Access, Finding, Findings, Kind, Site
 from tilewright.targets.reference.memory import Buffer, Crowd, History, Marks
-from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.reasons import explain
 from tilewright.targets.reference.remedies import Remedies
 

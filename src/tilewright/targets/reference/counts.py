@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from tilewright.functions.conversions import Array
 from tilewright.ir.async_ops import FENCED
 from tilewright.ir.op import Op
 from tilewright.targets.reference.agents import Agent, Scope, learn_others
 from tilewright.targets.reference.memory import Buffer
-from tilewright.targets.reference.numerics import Array
 
 
 @dataclass(frozen=True, eq=False)

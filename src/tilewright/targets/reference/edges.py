@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import limits
+from tilewright.functions.conversions import Array
 from tilewright.functions.table import FUNCTIONS
 from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.fragment_ops import Reduce
@@ -30,7 +31,6 @@ from tilewright.targets.reference.agents import Agent
 from tilewright.targets.reference.checker import Checker
 from tilewright.targets.reference.findings import Access, Finding, Kind
 from tilewright.targets.reference.memory import Buffer
-from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.state import Registers
 
 MASKED = 1e4

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import DType
+from tilewright.functions.conversions import Array
 from tilewright.ir.types import Memory, Value
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
-from tilewright.targets.reference.numerics import Array
 from tilewright.threads.banks import ABSENT, SECTOR_BYTES, bank_passes, lanes_together, served_together
 from tilewright.threads.distribution import Distribution
 

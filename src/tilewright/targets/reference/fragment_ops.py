@@ -7,12 +7,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.functions.conversions import Array, narrowed, widen
 from tilewright.ir import fragment_ops as ops
 from tilewright.targets.reference import edges
 from tilewright.targets.reference.fragments import define, read
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.meaning import REFERENCE
-from tilewright.targets.reference.numerics import REDUCTIONS, Array, narrowed, widen
+from tilewright.targets.reference.numerics import REDUCTIONS
 from tilewright.targets.reference.state import Warp
 from tilewright.threads.distribution import registers
 from tilewright.threads.registers import Reduction, registers_of

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.functions.conversions import Array
 from tilewright.ir.ops import Op
 from tilewright.ir.types import Value
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.memory import poison
-from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.state import Registers, Warp
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.functions.conversions import Array
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Gather, Op
 from tilewright.ir.types import Value
@@ -18,7 +19,6 @@ from tilewright.targets.reference.checker import ROW_TWICE, Checker
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.footprint import Footprint
 from tilewright.targets.reference.memory import Buffer
-from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.state import Warp
 
 

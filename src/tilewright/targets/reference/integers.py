@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.functions.conversions import Array
 from tilewright.ir.integer_ops import ReadIndex
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.reference import peers
@@ -11,7 +12,6 @@ from tilewright.targets.reference.agents import WHOLE_WARP
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.memory import Buffer
-from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.state import Warp
 
 

@@ -10,13 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.functions.conversions import Array
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Partition, Reshape
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.reference.footprint import Footprint
-from tilewright.targets.reference.numerics import Array
 from tilewright.views.transforms import Swizzle, Transform
 from tilewright.views.view import View
 

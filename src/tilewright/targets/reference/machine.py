@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from tilewright.functions.conversions import Array
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, Op
 from tilewright.ir.types import Value
@@ -24,7 +25,7 @@ from tilewright.targets.reference.footprint import Footprint, Footprints
 from tilewright.targets.reference.gathers import Gathers
 from tilewright.targets.reference.leftovers import Leftovers
 from tilewright.targets.reference.memory import Buffer, poison
-from tilewright.targets.reference.numerics import Array, reduce_into
+from tilewright.targets.reference.numerics import reduce_into
 from tilewright.targets.reference.population import Population
 from tilewright.targets.reference.remedies import Remedies
 from tilewright.targets.reference.standstill import explain_standstill, report_schedules, report_unfinished

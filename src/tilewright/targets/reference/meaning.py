@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import DType
+from tilewright.functions.conversions import Array, convert, number
 from tilewright.ir import ops
 from tilewright.ir.legality import widest_vector
 from tilewright.ir.mma import TiledMma
@@ -18,7 +19,7 @@ from tilewright.targets.reference.agents import Agent, join
 from tilewright.targets.reference.fragments import define, held, read, set_beyond, touch
 from tilewright.targets.reference.integers import read_index
 from tilewright.targets.reference.machine import Machine
-from tilewright.targets.reference.numerics import Array, accumulate, convert, elementwise, number
+from tilewright.targets.reference.numerics import accumulate, elementwise
 from tilewright.targets.reference.overlaps import find_overlap
 from tilewright.targets.reference.state import Registers, Steps, Warp
 from tilewright.targets.rules import RuleTable

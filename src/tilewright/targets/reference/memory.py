@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import DType
+from tilewright.functions.conversions import Array
 from tilewright.ir.types import Memory, Value
 from tilewright.targets.reference.agents import Agent, Events
 from tilewright.targets.reference.findings import element_of
-from tilewright.targets.reference.numerics import Array
 
 
 def poison(dtype: DType, shape: int | tuple[int, ...]) -> Array:

@@ -7,119 +7,14 @@ floats to integers truncate and saturate; NaN becomes 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from tilewright.dtypes import DType, f32
-from tilewright.functions.table import FUNCTIONS
-from tilewright.ir.elementwise import COMPARISON, CONVERSION, clamped_in, saturation
+from tilewright.dtypes import DType
+from tilewright.functions.conversions import Array, convert, rounded, saturated, widen
+from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
 from tilewright.ir.mma import MmaAtom
-from tilewright.packing import patterns
-
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
-
-
-@np.errstate(all="ignore")
-def widen(values: Array, dtype: DType) -> Array:
-    """The values of a ``dtype`` array in the dtype in which it computes; exact."""
-    if dtype.name == "c32":
-        pair: Array = np.empty(values.shape, np.complex64)
-        pair.real, pair.imag = values["re"], values["im"]
-        return pair
-    return values.astype(dtype.computed.numpy)
-
-
-def convert(values: Array, source: DType, target: DType) -> Array:
-    """``target(values)``, rounded once to nearest even.
-
-    Args:
-        values: array of ``source.numpy``.
-        source: the dtype of the values.
-        target: the dtype to convert to.
-
-    Example:
-        >>> from tilewright.dtypes import f16, f32, i8
-        >>> convert(np.float32([2049.0, -1.75]), f32, f16).tolist()
-        [2048.0, -1.75]
-        >>> convert(np.float32([300.0, -1.75, np.nan]), f32, i8).tolist()
-        [127, -1, 0]
-    """
-    if source == target:
-        return values
-    return _rounded(widen(values, source), target)
-
-
-@np.errstate(all="ignore")
-def _rounded(wide: Array, target: DType) -> Array:
-    if target.is_packed:
-        return _narrowest(wide, target)
-    if target.components == 2:
-        if target.name != "c32":
-            return wide.astype(target.numpy)
-        pair = np.empty(wide.shape, target.numpy)
-        pair["re"], pair["im"] = wide.real.astype(np.float16), wide.imag.astype(np.float16)
-        return pair
-    if np.iscomplexobj(wide):
-        wide = wide.real
-    if target.kind == "bool":
-        return np.asarray(wide != 0)
-    if target.is_float:
-        # ml_dtypes rounds through f32; an odd last bit there keeps the second rounding from seeing a tie.
-        through = target.bits < 32 and target.name != "f16" and wide.dtype.itemsize > 2
-        return (_odd_f32(_f64(wide)) if through else wide).astype(target.numpy)
-    return _saturated(wide, target.numpy) if wide.dtype.kind == "f" else np.asarray(wide, target.numpy)
-
-
-def _narrowest(wide: Array, target: DType) -> Array:
-    """To a packed dtype: what lies beyond its range becomes its end, and integers wrap."""
-    if target.is_float or wide.dtype.kind == "f":
-        bits = patterns(_f64(wide), target)
-    else:
-        bits = (wide.astype(np.int64) & (1 << target.bits) - 1).astype(np.uint8)
-    signed = (bits.astype(np.int8) << 4 >> 4).view(np.uint8) if not target.is_float else bits
-    return np.asarray(signed).view(target.numbers)
-
-
-def number(value: float | int, target: DType) -> Array:
-    """A plain number as a ``target``, rounded once; a complex one gets the imaginary part 0.
-
-    Example:
-        >>> from tilewright.dtypes import c32, f32
-        >>> number(1e300, f32).item(), number(2, c32).item()
-        (inf, (2.0, 0.0))
-    """
-    if not target.is_float:
-        return np.asarray(value, target.numpy)
-    return _rounded(np.asarray(value, np.float64), target)
-
-
-def _f64(wide: Array) -> Array:
-    """Numbers as f64; the last of its 53 bits is set where an integer has more (round to odd)."""
-    if wide.dtype not in (np.int64, np.uint64):
-        return wide.astype(np.float64)
-    size = np.abs(wide).view(np.uint64)
-    odd = (size & ~np.uint64(0x7FF)) | (((size & np.uint64(0x7FF)) != 0).astype(np.uint64) << np.uint64(11))
-    return np.where(wide < 0, -1.0, 1.0) * np.where(size >> np.uint64(53), odd, size).astype(np.float64)
-
-
-def _odd_f32(wide: Array) -> Array:
-    """f64 to f32, truncated, with the last bit set where anything was lost (round to odd)."""
-    near = wide.astype(np.float32)
-    bits = near.view(np.uint32)
-    away = np.isfinite(near) & (np.abs(near.astype(np.float64)) > np.abs(wide))
-    lost = np.isfinite(near) & (near.astype(np.float64) != wide)
-    odd: Array = ((bits - away.astype(np.uint32)) | lost.astype(np.uint32)).view(np.float32)
-    return odd
-
-
-def _saturated(wide: Array, target: np.dtype[Any]) -> Array:
-    ends = np.iinfo(target)
-    inside = np.nan_to_num(wide, nan=0.0, posinf=np.inf, neginf=-np.inf)
-    result: Array = np.array(np.clip(inside, float(ends.min), float(ends.max)), target)
-    # The largest 64-bit integer is no float: what reaches the next power of two is set by hand.
-    result[inside >= float(ends.max)] = ends.max
-    return result
 
 
 def keep_fraction(values: Array, bits: int, rounding: str = "nearest") -> Array:
@@ -149,31 +44,6 @@ REDUCTIONS: dict[str, Callable[[Array, Array], Array]] = {
 """How a reduction combines two numbers; a maximum or minimum with NaN is NaN."""
 
 
-def narrowed(wide: Array, target: DType) -> Array:
-    """Numbers in the dtype in which ``target`` computes, rounded once to it."""
-    return wide if wide.dtype == target.numpy else _rounded(wide, target)
-
-
-@np.errstate(all="ignore")
-def saturated(values: Array, source: DType, target: DType) -> Array:
-    """``target(values)`` clamped to its finite range first; NaN stays NaN where the target has one.
-
-    Example:
-        >>> from tilewright.dtypes import f8e4m3, f32, i8, i32
-        >>> saturated(np.float32([1000.0, -np.inf, 1.0]), f32, f8e4m3).tolist()
-        [448.0, -448.0, 1.0]
-        >>> saturated(np.int32([300, -300]), i32, i8).tolist()
-        [127, -128]
-    """
-    kind = clamped_in(f32 if source.is_float and source.bits < 32 else source, target)
-    ends = saturation(kind, target)
-    if ends is None:
-        return convert(values, source, target)
-    wide = widen(values, source).astype(kind.numpy)
-    low, high = (wide.dtype.type(end) for end in ends)
-    return _rounded(np.where(wide > high, high, np.where(wide < low, low, wide)), target)
-
-
 def elementwise(
     function: str, operands: Sequence[Array | float | int], dtypes: Sequence[DType | None], result: DType
 ) -> Array:
@@ -194,7 +64,7 @@ def elementwise(
     if function in CONVERSION:
         value = operands[0]
         if dtypes[0] is None:
-            return _rounded(np.asarray(value, _held_by(value)), result)
+            return rounded(np.asarray(value, _held_by(value)), result)
         if function == "bitcast":
             return np.asarray(value).view(result.numpy)
         change = saturated if function == "saturate" else convert
@@ -204,7 +74,7 @@ def elementwise(
         left, right = (
             convert(np.asarray(arm), dtype, result)
             if dtype is not None
-            else _rounded(np.asarray(arm, np.float64), result)
+            else rounded(np.asarray(arm, np.float64), result)
             for arm, dtype in zip(arms, dtypes[1:], strict=True)
         )
         return np.where(np.asarray(condition), left, right)
@@ -220,7 +90,7 @@ def elementwise(
         computed = np.asarray(meaning(*inputs))
         if function in COMPARISON:
             return computed
-        return computed if computed.dtype == result.numpy else _rounded(computed, result)
+        return computed if computed.dtype == result.numpy else rounded(computed, result)
 
 
 def _held_by(value: Any) -> Any:
@@ -293,6 +163,6 @@ def add_products(atom: MmaAtom, products: Array, c: Array) -> Array:
     """``c + products``, rounded once to c's dtype."""
     with np.errstate(all="ignore"):
         if atom.c_dtype.is_float:
-            return _rounded(products + widen(c, atom.c_dtype).astype(products.dtype), atom.c_dtype)
+            return rounded(products + widen(c, atom.c_dtype).astype(products.dtype), atom.c_dtype)
         total: Array = (products + c.astype(np.int64)).astype(atom.c_dtype.numpy)
         return total

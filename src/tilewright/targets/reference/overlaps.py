@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.functions.conversions import Array
 from tilewright.ir.ops import Copy
 from tilewright.ir.types import Value
 from tilewright.targets.reference import peers
@@ -15,7 +16,6 @@ from tilewright.targets.reference.agents import Agent
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.memory import Buffer
-from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.state import Warp
 from tilewright.threads.distribution import Distribution
 

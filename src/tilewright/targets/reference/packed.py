@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.functions.conversions import convert
 from tilewright.ir.packed_ops import AsBytes, Pack, Unpack
 from tilewright.packing import joined, numbers_of
 from tilewright.targets.reference.fragments import define, read
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.meaning import REFERENCE
-from tilewright.targets.reference.numerics import convert
 from tilewright.targets.reference.state import Warp
 
 __all__ = ["REFERENCE"]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.functions.conversions import Array
 from tilewright.targets.reference.agents import WHOLE_WARP, Agent, Events, Proxy, Scope
 from tilewright.targets.reference.findings import Kind
-from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.remedies import (
     NO_BARRIER,
     NO_BARRIER_AFTER_WAIT,

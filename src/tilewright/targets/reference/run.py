@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.errors import LaunchError, LegalityError, Violation
+from tilewright.functions.conversions import Array
 from tilewright.ir import clusters
 from tilewright.ir.async_ops import MmaAsync, Role
 from tilewright.ir.fragment_ops import Coordinates, Redistribute, Reduce
@@ -26,7 +27,6 @@ from tilewright.targets.reference.coverage import covered
 from tilewright.targets.reference.machine import Machine, Members
 from tilewright.targets.reference.meaning import REFERENCE
 from tilewright.targets.reference.memory import Buffer, share, share_histories, workspace_buffer
-from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.report import Report
 from tilewright.targets.reference.selection import Selection
 from tilewright.targets.reference.signals import (

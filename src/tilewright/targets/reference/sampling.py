@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.functions.conversions import Array
 from tilewright.ir.async_ops import Arrive, Peer, Wait
 from tilewright.ir.copies import Copy
 from tilewright.ir.kernel import Kernel
@@ -21,7 +22,6 @@ from tilewright.symbolic.nodes import Add, And, Int, Less, Not, Or, Sym
 from tilewright.symbolic.ranges import bounds
 from tilewright.symbolic.rebuilding import evaluate, substitute, symbols
 from tilewright.targets.reference.extents import own_spans
-from tilewright.targets.reference.numerics import Array
 
 
 def block_symbols(kernel: Kernel, indices: Array) -> dict[Sym, Array]:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from tilewright.functions.conversions import Array
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Sym
 from tilewright.targets.reference.memory import Buffer, share
-from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.sampling import all_blocks, representatives
 from tilewright.targets.reference.writers import Writers, writers
 

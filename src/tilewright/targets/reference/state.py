@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from tilewright.dtypes import DType
+from tilewright.functions.conversions import Array
 from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.ops import Copy, Op
 from tilewright.ir.types import Value
@@ -17,7 +18,6 @@ from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.reference.agents import Agent, Message
 from tilewright.targets.reference.barriers import NamedBarrier, TransactionBarrier
 from tilewright.targets.reference.memory import Buffer, poison
-from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.schedules import Skeleton, Step
 
 

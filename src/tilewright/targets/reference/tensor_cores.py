@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from tilewright.functions.conversions import Array
 from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.types import Value
@@ -19,7 +20,7 @@ from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.fragments import held, require_written, set_beyond
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.memory import Buffer, poison
-from tilewright.targets.reference.numerics import Array, add_products, multiply
+from tilewright.targets.reference.numerics import add_products, multiply
 from tilewright.targets.reference.state import Flight, Issue, MmaUnit, Warp
 
 MISSING = "no mma_wait covers its group"

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from tilewright.functions.conversions import Array
 from tilewright.ir.bulk_legality import box_of
 from tilewright.ir.copies import Copy, is_bulk_store
 from tilewright.ir.op import Op
@@ -22,7 +23,7 @@ from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.footprint import box_at, whole
 from tilewright.targets.reference.machine import Machine
 from tilewright.targets.reference.memory import Buffer, poison
-from tilewright.targets.reference.numerics import Array, reduce_into
+from tilewright.targets.reference.numerics import reduce_into
 from tilewright.targets.reference.state import BlockState, BulkStore, Warp
 from tilewright.views.boxes import Box
 

@@ -9,13 +9,13 @@ from typing import Any, cast
 
 import numpy as np
 
+from tilewright.functions.conversions import Array
 from tilewright.ir.copies import Copy
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, For, If, Let, Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
-from tilewright.targets.reference.numerics import Array
 from tilewright.targets.reference.sampling import all_blocks, block_symbols
 
 MOST_VISITS = 50_000

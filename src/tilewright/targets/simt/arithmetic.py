@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from tilewright.dtypes import DType, f32, f64, i32, i64
-from tilewright.functions.table import FUNCTIONS
-from tilewright.ir.elementwise import COMPARISON, CONVERSION, clamped_in, saturation
+from tilewright.functions.conversions import clamped_in, saturation
+from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
 from tilewright.ir.ops import Elementwise, Fill, Fragment
 from tilewright.ir.types import FragmentType, Value
 from tilewright.symbolic.nodes import Expr, Int, Sym

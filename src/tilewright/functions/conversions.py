@@ -1,0 +1,188 @@
+"""Conversions of numbers between dtypes, on NumPy arrays, and where a saturating one clamps.
+
+Types narrower than f32 compute in f32 and round once; f64 computes in f64.  Integers wrap.  Conversions of
+floats to integers truncate and saturate; NaN becomes 0.
+"""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tilewright.dtypes import DType, f32, limits
+from tilewright.packing import patterns
+
+Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
+
+
+def clamped_in(computed: DType, target: DType) -> DType:
+    """The dtype in which a saturating conversion clamps: the wider of two floats, which holds both's numbers.
+
+    Args:
+        computed: the dtype in which the source computes.
+        target: the dtype to convert to.
+
+    Example:
+        >>> from tilewright.dtypes import f16, f64, i8
+        >>> clamped_in(f32, f64), clamped_in(f32, f16), clamped_in(i8, f64)
+        (f64, f32, i8)
+    """
+    widens = computed.is_float and target.is_float and target.bits > computed.bits
+    return target if widens else computed
+
+
+def saturation(computed: DType, target: DType) -> tuple[float, float] | None:
+    """The least and largest number of a saturating conversion, where it clamps; None where it need not.
+
+    Args:
+        computed: the dtype in which it clamps, of `clamped_in`.
+        target: the dtype to convert to.
+
+    Example:
+        >>> from tilewright.dtypes import f8e4m3, i8, i32, u8
+        >>> saturation(f32, f8e4m3), saturation(i8, u8), saturation(i32, f8e4m3), saturation(f32, i8)
+        ((-448.0, 448.0), (0, 127), (-448, 448), None)
+    """
+    if {"bool"} & {computed.kind, target.kind} or max(target.components, computed.components) > 1:
+        return None
+    low, high = limits(target)
+    if computed.is_float:
+        return (low, high) if target.is_float else None
+    least, most = limits(computed)
+    ends = int(max(low, least)), int(min(high, most))
+    return None if low <= least and most <= high else ends
+
+
+@np.errstate(all="ignore")
+def widen(values: Array, dtype: DType) -> Array:
+    """The values of a ``dtype`` array in the dtype in which it computes; exact."""
+    if dtype.name == "c32":
+        pair: Array = np.empty(values.shape, np.complex64)
+        pair.real, pair.imag = values["re"], values["im"]
+        return pair
+    return values.astype(dtype.computed.numpy)
+
+
+def convert(values: Array, source: DType, target: DType) -> Array:
+    """``target(values)``, rounded once to nearest even.
+
+    Args:
+        values: array of ``source.numpy``.
+        source: the dtype of the values.
+        target: the dtype to convert to.
+
+    Example:
+        >>> from tilewright.dtypes import f16, f32, i8
+        >>> convert(np.float32([2049.0, -1.75]), f32, f16).tolist()
+        [2048.0, -1.75]
+        >>> convert(np.float32([300.0, -1.75, np.nan]), f32, i8).tolist()
+        [127, -1, 0]
+    """
+    if source == target:
+        return values
+    return rounded(widen(values, source), target)
+
+
+@np.errstate(all="ignore")
+def rounded(wide: Array, target: DType) -> Array:
+    """Numbers of a dtype that computes as a ``target``, rounded once to nearest even.
+
+    Example:
+        >>> from tilewright.dtypes import f16, i8
+        >>> rounded(np.float64([2049.0, 1e9]), f16).tolist(), rounded(np.float64([-300.0]), i8).tolist()
+        ([2048.0, inf], [-128])
+    """
+    if target.is_packed:
+        return _narrowest(wide, target)
+    if target.components == 2:
+        if target.name != "c32":
+            return wide.astype(target.numpy)
+        pair = np.empty(wide.shape, target.numpy)
+        pair["re"], pair["im"] = wide.real.astype(np.float16), wide.imag.astype(np.float16)
+        return pair
+    if np.iscomplexobj(wide):
+        wide = wide.real
+    if target.kind == "bool":
+        return np.asarray(wide != 0)
+    if target.is_float:
+        # ml_dtypes rounds through f32; an odd last bit there keeps the second rounding from seeing a tie.
+        through = target.bits < 32 and target.name != "f16" and wide.dtype.itemsize > 2
+        return (_odd_f32(_f64(wide)) if through else wide).astype(target.numpy)
+    return _saturated(wide, target.numpy) if wide.dtype.kind == "f" else np.asarray(wide, target.numpy)
+
+
+def _narrowest(wide: Array, target: DType) -> Array:
+    """To a packed dtype: what lies beyond its range becomes its end, and integers wrap."""
+    if target.is_float or wide.dtype.kind == "f":
+        bits = patterns(_f64(wide), target)
+    else:
+        bits = (wide.astype(np.int64) & (1 << target.bits) - 1).astype(np.uint8)
+    signed = (bits.astype(np.int8) << 4 >> 4).view(np.uint8) if not target.is_float else bits
+    return np.asarray(signed).view(target.numbers)
+
+
+def number(value: float | int, target: DType) -> Array:
+    """A plain number as a ``target``, rounded once; a complex one gets the imaginary part 0.
+
+    Example:
+        >>> from tilewright.dtypes import c32, f32
+        >>> number(1e300, f32).item(), number(2, c32).item()
+        (inf, (2.0, 0.0))
+    """
+    if not target.is_float:
+        return np.asarray(value, target.numpy)
+    return rounded(np.asarray(value, np.float64), target)
+
+
+def _f64(wide: Array) -> Array:
+    """Numbers as f64; the last of its 53 bits is set where an integer has more (round to odd)."""
+    if wide.dtype not in (np.int64, np.uint64):
+        return wide.astype(np.float64)
+    size = np.abs(wide).view(np.uint64)
+    odd = (size & ~np.uint64(0x7FF)) | (((size & np.uint64(0x7FF)) != 0).astype(np.uint64) << np.uint64(11))
+    return np.where(wide < 0, -1.0, 1.0) * np.where(size >> np.uint64(53), odd, size).astype(np.float64)
+
+
+def _odd_f32(wide: Array) -> Array:
+    """f64 to f32, truncated, with the last bit set where anything was lost (round to odd)."""
+    near = wide.astype(np.float32)
+    bits = near.view(np.uint32)
+    away = np.isfinite(near) & (np.abs(near.astype(np.float64)) > np.abs(wide))
+    lost = np.isfinite(near) & (near.astype(np.float64) != wide)
+    odd: Array = ((bits - away.astype(np.uint32)) | lost.astype(np.uint32)).view(np.float32)
+    return odd
+
+
+def _saturated(wide: Array, target: np.dtype[Any]) -> Array:
+    ends = np.iinfo(target)
+    inside = np.nan_to_num(wide, nan=0.0, posinf=np.inf, neginf=-np.inf)
+    result: Array = np.array(np.clip(inside, float(ends.min), float(ends.max)), target)
+    # The largest 64-bit integer is no float: what reaches the next power of two is set by hand.
+    result[inside >= float(ends.max)] = ends.max
+    return result
+
+
+def narrowed(wide: Array, target: DType) -> Array:
+    """Numbers in the dtype in which ``target`` computes, rounded once to it."""
+    return wide if wide.dtype == target.numpy else rounded(wide, target)
+
+
+@np.errstate(all="ignore")
+def saturated(values: Array, source: DType, target: DType) -> Array:
+    """``target(values)`` clamped to its finite range first; NaN stays NaN where the target has one.
+
+    Example:
+        >>> from tilewright.dtypes import f8e4m3, f32, i8, i32
+        >>> saturated(np.float32([1000.0, -np.inf, 1.0]), f32, f8e4m3).tolist()
+        [448.0, -448.0, 1.0]
+        >>> saturated(np.int32([300, -300]), i32, i8).tolist()
+        [127, -128]
+    """
+    kind = clamped_in(f32 if source.is_float and source.bits < 32 else source, target)
+    ends = saturation(kind, target)
+    if ends is None:
+        return convert(values, source, target)
+    wide = widen(values, source).astype(kind.numpy)
+    low, high = (wide.dtype.type(end) for end in ends)
+    return rounded(np.where(wide > high, high, np.where(wide < low, low, wide)), target)
