@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tilewright.dataflow.nodes import Literal, Map, Node
-from tilewright.ir.elementwise import CONVERSION
+from tilewright.functions.table import CONVERSION
 from tilewright.lang.fragments import elementwise
 
 
