@@ -11,8 +11,8 @@ import pytest
 from tilewright.checking.compare import Accumulation, compare_gemm, gemm_bound
 from tilewright.dtypes import DType, bf16, f8e4m3, f16, f32, f64, i32
 from tilewright.errors import DTypeError, WrongResultError
+from tilewright.functions.conversions import keep_fraction
 from tilewright.targets.atoms import MMA_BF16, MMA_F16, MMA_I8, MMA_TF32
-from tilewright.targets.reference.numerics import keep_fraction
 
 SIZES = [(16, 16, 16), (64, 48, 80), (129, 129, 67), (96, 128, 1024), (16, 32, 65536)]
 DROPPED_TILE = 16

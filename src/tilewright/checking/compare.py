@@ -36,9 +36,8 @@ import numpy as np
 
 from tilewright.dtypes import DType, dtype, f32, f64, i32
 from tilewright.errors import DTypeError, WrongResultError
-from tilewright.functions.conversions import convert
+from tilewright.functions.conversions import convert, keep_fraction
 from tilewright.ir.mma import MmaAtom
-from tilewright.targets.reference.numerics import keep_fraction
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 

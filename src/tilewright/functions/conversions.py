@@ -186,3 +186,22 @@ def saturated(values: Array, source: DType, target: DType) -> Array:
     wide = widen(values, source).astype(kind.numpy)
     low, high = (wide.dtype.type(end) for end in ends)
     return rounded(np.where(wide > high, high, np.where(wide < low, low, wide)), target)
+
+
+def keep_fraction(values: Array, bits: int, rounding: str = "nearest") -> Array:
+    """f32 values with ``bits`` fraction bits: rounded to nearest, ties away from zero, or truncated.
+
+    Source: PTX ISA, ``cvt.rna.tf32.f32``.
+
+    Example:
+        >>> keep_fraction(np.float32([1 + 2**-11, 1 + 2**-12]), 10).tolist()
+        [1.0009765625, 1.0]
+        >>> keep_fraction(np.float32([1 + 2**-11, 1 + 2**-10]), 10, "truncate").tolist()
+        [1.0, 1.0009765625]
+    """
+    dropped = 23 - bits
+    raw = values.astype(np.float32).view(np.uint32)
+    half = np.uint32(1 << (dropped - 1) if rounding == "nearest" else 0)
+    rounded = (raw + half) & np.uint32((0xFFFFFFFF << dropped) & 0xFFFFFFFF)
+    kept: Array = np.where(np.isfinite(values), rounded, raw).view(np.float32)
+    return kept

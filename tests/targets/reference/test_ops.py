@@ -11,9 +11,8 @@ import pytest
 import tilewright as tw
 from tilewright.dtypes import ALL, dtype
 from tilewright.functions.arithmetic import fma
-from tilewright.functions.table import FUNCTIONS
+from tilewright.functions.table import COMPARISON, FUNCTIONS
 from tilewright.ir.builder import Builder
-from tilewright.ir.elementwise import COMPARISON
 from tilewright.ir.kernel import Kernel, TensorParam
 from tilewright.ir.ops import KINDS, Block, Copy, Elementwise, Fragment
 from tilewright.ir.types import Memory, TensorType, Value
