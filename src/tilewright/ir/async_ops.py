@@ -30,7 +30,7 @@ from tilewright.ir.traits import (
     Traits,
 )
 from tilewright.ir.types import BarrierType, Memory, Type, Value
-from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.nodes import Cond, Int, Sym
 from tilewright.symbolic.ranges import bounds
 
 FENCED = ("shared", "global")
@@ -191,6 +191,7 @@ class MmaAsync(Op):
         b: (N, K), in shared memory.
         c: fragment distributed as ``mma.c()``; not to be touched before `MmaWait`.
         mma: an atom of 128 lanes, warpgroups, repeats.
+        fresh: where it holds, ``c`` is overwritten instead of added to, and need not have been written.
     """
 
     name = "mma_async"
@@ -200,6 +201,7 @@ class MmaAsync(Op):
     b: Value
     c: Value
     mma: TiledMma
+    fresh: Cond | bool = False
 
 
 @dataclass(frozen=True)

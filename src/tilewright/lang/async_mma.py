@@ -6,10 +6,12 @@ from tilewright.errors import TraceError
 from tilewright.ir import async_ops as ops
 from tilewright.ir.mma import TiledMma
 from tilewright.lang.constants import constant
+from tilewright.lang.scalars import Condition, unwrap_condition
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.lang.tracer import current
 from tilewright.lang.verbs import verb
+from tilewright.symbolic.nodes import Constant
 
 
 @verb
@@ -48,7 +50,14 @@ def mma_fence() -> None:
 
 
 @verb
-def mma_async(a: Tensor | Fragment, b: Tensor, acc: Fragment, tiled: TiledMma | None = None) -> None:
+def mma_async(
+    a: Tensor | Fragment,
+    b: Tensor,
+    acc: Fragment,
+    tiled: TiledMma | None = None,
+    *,
+    fresh: Condition | bool = False,
+) -> None:
     """``acc[m, n] += sum_k a[m, k] * b[n, k]`` in the background; complete after `mma_wait`.
 
     Args:
@@ -56,9 +65,10 @@ def mma_async(a: Tensor | Fragment, b: Tensor, acc: Fragment, tiled: TiledMma | 
         b: a tile in shared memory.
         acc: the accumulator.
         tiled: the tiled MMA; default: that of which ``acc`` was made.
+        fresh: where it holds, ``acc`` is overwritten instead of added to: it need not have been filled.
 
     Raises:
-        TraceError: no tiled MMA.
+        TraceError: no tiled MMA, or a ``fresh`` that is no condition.
 
     Source: PTX ISA, "wgmma.mma_async".
 
@@ -83,12 +93,14 @@ def mma_async(a: Tensor | Fragment, b: Tensor, acc: Fragment, tiled: TiledMma | 
         >>> multiply(a, b, c, target="reference").target, c.tolist()
         ('reference', [[1.0, 3.0], [3.0, 7.0]])
     """
+    cond = unwrap_condition(fresh)
+    known = cond.value if isinstance(cond, Constant) else cond
     chosen = tiled or acc.mma
     if chosen is None:
         raise TraceError(
             "mma_async needs the tiled MMA: make acc with tw.accumulator(mma), or pass it", here()
         )
-    current().emit(ops.MmaAsync, a=a.value, b=b.value, c=acc.value, mma=chosen)
+    current().emit(ops.MmaAsync, a=a.value, b=b.value, c=acc.value, mma=chosen, fresh=known)
 
 
 @verb

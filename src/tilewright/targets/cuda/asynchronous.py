@@ -14,8 +14,8 @@ from tilewright.ir.clusters import needs_cluster_scope, sharing
 from tilewright.ir.copies import Copy, is_bulk_load
 from tilewright.ir.kernel import layout_shared
 from tilewright.ir.types import Value
-from tilewright.symbolic.expr import add, mul
-from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.expr import add, any_of, less, mul, negate
+from tilewright.symbolic.nodes import Cond, Constant, Int, Sym
 from tilewright.targets.cuda.instructions import Form, function
 from tilewright.targets.cuda.spelling import CUDA_RULES
 from tilewright.targets.cuda.tensor_maps import map_of
@@ -308,10 +308,17 @@ def mma_async(emitter: SimtEmitter, op: ops.MmaAsync) -> None:
         else:
             at = add(mul(row, a_values), mul(step, a_values * mma.repeats[0]))
             a_text = code("&{}[{}]", emitter.name(op.a), emitter.spell(at))
-        made = function(mma.atom, Form(a is None, along))
+        made = function(mma.atom, Form(a is None, along, op.fresh is not False))
         assert made is not None, "legality refuses other atoms"
-        multiplied = Do(call(emitter.defined(made), target, a_text, b_text))
+        adds = [] if op.fresh is False else [_adds(emitter, op.fresh, step)]
+        multiplied = Do(call(emitter.defined(made), target, a_text, b_text, *adds))
         emitter.one_line([loop for loop in (step, *loops) if loop.high], multiplied)
+
+
+def _adds(emitter: SimtEmitter, fresh: Cond | bool, step: Sym) -> Code:
+    """Whether a step adds to the sums: all steps but the first do."""
+    before = negate(Constant(fresh) if isinstance(fresh, bool) else fresh)
+    return emitter.spell_cond(any_of(less(0, step), before) if step.high else before)
 
 
 def _warpgroup(scope: Scope, warps: tuple[int, int]) -> tuple[Int, Int]:

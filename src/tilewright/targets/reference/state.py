@@ -222,6 +222,7 @@ class Issue:
         group: the group that it belongs to.
         agent: the MMA as an agent; it comes after what all warps knew when they issued it.
         origin: the first row and column of the sums.
+        is_fresh: whether the sums begin with these products.
         a: where A lies: a buffer and its element offsets, of shape (rows, depth); None if in registers.
         b: where B lies, of shape (columns, depth).
         parts: for each warp that issued it, its accumulator.
@@ -233,6 +234,7 @@ class Issue:
     group: int
     agent: Agent
     origin: tuple[int, int]
+    is_fresh: bool
     a: tuple[Buffer, Array] | None
     b: tuple[Buffer, Array]
     parts: dict[Warp, Registers] = field(default_factory=dict)

@@ -84,7 +84,8 @@ def _issue(machine: Machine, warp: Warp, op: MmaAsync, unit: MmaUnit) -> Issue:
         return warp.block.buffers[value.buffer], box[start : start + count]
 
     a = operand(op.a, origin[0], rows) if op.a.is_tensor else None
-    return Issue(op, warp.mma_group, agent, origin, a, operand(op.b, origin[1], columns))
+    fresh = op.fresh if isinstance(op.fresh, bool) else warp.cond(op.fresh)
+    return Issue(op, warp.mma_group, agent, origin, fresh, a, operand(op.b, origin[1], columns))
 
 
 def _use_registers(machine: Machine, warp: Warp, op: MmaAsync, issue: Issue) -> None:
@@ -92,7 +93,8 @@ def _use_registers(machine: Machine, warp: Warp, op: MmaAsync, issue: Issue) -> 
     for value in fragments:
         warp.registers[value] = held(machine, warp, value)
         if machine.check:
-            if not any(flight.value is value for flight in warp.flights):
+            overwritten = value is op.c and issue.is_fresh
+            if not overwritten and not any(flight.value is value for flight in warp.flights):
                 require_written(machine, warp, op, value)
             if value not in warp.fenced:
                 reason = (
@@ -176,11 +178,16 @@ def _carry_out(machine: Machine, issue: Issue) -> None:
         spread = table[first : first + machine.lanes]
         index = (spread[..., 0] - issue.origin[0], spread[..., 1] - issue.origin[1])
         before = part.values if part.ahead is None else part.ahead
+        if issue.is_fresh:
+            before = np.zeros_like(before)
+            part.written[...] = True
         part.ahead = add_products(op.mma.atom, products[index], before)
         if beyond is not None:
             marks = beyond[0][index[0]] | beyond[1][index[1]]
-            had = warp.beyond.get(op.c)
+            had = None if issue.is_fresh else warp.beyond.get(op.c)
             set_beyond(warp, op.c, marks if had is None else had | marks)
+        elif issue.is_fresh:
+            set_beyond(warp, op.c, None)
 
 
 def _beyond(
