@@ -42,7 +42,8 @@ class Form:
             warp instead of four.
         pending: groups of MMAs that a warpgroup leaves unfinished when it releases a stage.
         period: steps after which partial sums are added to others in f32; None: never.
-        partials: accumulators that take turns in holding partial sums.
+        partials: accumulators that take turns in holding partial sums of one step each.
+        fresh: whether the first products overwrite sums, instead of being added to zeros.
         processors: multiprocessors on which blocks persist.
         slice: columns that an epilogue computes at once: it decides how many values need registers.
     """
@@ -64,6 +65,7 @@ class Form:
     pending: int = 1
     period: int | None = None
     partials: int = 1
+    fresh: bool = True
     processors: int = PROCESSORS
     slice: int = 16
 
@@ -200,24 +202,77 @@ class Ring:
             tw.hopper.arrive(empty, each="warp", block=(row, (column + 1 + j) % along))
 
 
+def issue(form: Form, ring: Ring, a: Operand, b: Operand, g: Any, step: Any, sums: Any, fresh: Any) -> None:
+    """Begin to multiply a stage; at most ``pending`` groups are left unfinished."""
+    stage = ring.wait(tw.let(step))
+    tw.hopper.mma_fence()
+    left, right = a.part(stage, g, form.rows), b.part(stage, 0, form.columns)
+    tw.hopper.mma_async(left, right, sums, fresh=fresh)
+    tw.hopper.mma_commit()
+    tw.hopper.mma_wait(form.pending)
+
+
 def multiply(form: Form, mma: Any, ring: Ring, a: Operand, b: Operand, g: Any, base: Any, steps: Any) -> Any:
-    """The main loop of one tile: the accumulator, whose last stage is yet to be released."""
-    partial = tw.accumulator(mma)
-    total = tw.accumulator(mma) if form.period else partial
+    """The main loop of one tile; what gives the sums back once all is multiplied."""
+    if form.partials == 2:
+        return multiply_in_turns(form, mma, ring, a, b, g, base, steps)
+    sums = tw.accumulator(mma, None if form.fresh and form.period == 1 else 0)
+    total = tw.accumulator(mma) if form.period else sums
     for k in tw.range(steps, provenance="mainloop"):
-        stage = ring.wait(tw.let(base + k))
-        tw.hopper.mma_fence()
-        tw.hopper.mma_async(a.part(stage, g, form.rows), b.part(stage, 0, form.columns), partial)
-        tw.hopper.mma_commit()
-        tw.hopper.mma_wait(form.pending)
+        begins = k % form.period == 0 if form.period else k == 0
+        fresh = form.fresh and (form.period == 1 or begins)
+        issue(form, ring, a, b, g, base + k, sums, fresh)
         with tw.when(k >= form.pending):
             ring.release(base + k - form.pending)
         if form.period:
             with tw.when((k + 1) % form.period == 0):
                 tw.hopper.mma_wait(0)
-                total.assign(total + partial)
-                tw.fill(partial, 0)
-    return partial, total
+                total.assign(total + sums)
+                if not form.fresh:
+                    tw.fill(sums, 0)
+
+    def finished() -> Any:
+        tw.hopper.mma_wait(0)
+        for i in tw.unroll(form.pending):
+            with tw.when(steps > i):
+                ring.release(base + steps - 1 - i)
+        if form.period and form.period > 1:
+            with tw.when(steps % form.period > 0):
+                total.assign(total + sums)
+        return total
+
+    return finished
+
+
+def multiply_in_turns(
+    form: Form, mma: Any, ring: Ring, a: Operand, b: Operand, g: Any, base: Any, steps: Any
+) -> Any:
+    """The main loop with two partial sums: one is added to the total while the other is multiplied."""
+    total, sums = tw.accumulator(mma), [tw.accumulator(mma, None, name=f"sums{i}") for i in range(2)]
+
+    def step(k: Any, i: int) -> None:
+        issue(form, ring, a, b, g, base + k, sums[i], True)
+        with tw.when(k > 0):
+            ring.release(base + k - 1)
+            total.assign(total + sums[1 - i])
+
+    for pair in tw.range(steps // 2, provenance="mainloop"):
+        step(2 * pair, 0)
+        step(2 * pair + 1, 1)
+    with tw.when(steps % 2 > 0):
+        step(steps - 1, 0)
+
+    def finished() -> Any:
+        tw.hopper.mma_wait(0)
+        with tw.when(steps > 0):
+            ring.release(base + steps - 1)
+        with tw.when(steps % 2 > 0):
+            total.assign(total + sums[0])
+        with tw.otherwise(), tw.when(steps > 0):
+            total.assign(total + sums[1])
+        return total
+
+    return finished
 
 
 def store(C: Any, sC: Any, total: Any, form: Form, g: Any, row: Any, column: Any, finish: Any) -> None:
@@ -315,32 +370,20 @@ def gemm(A: Any, B: Any, C: Any, along: str, form: Form, finish: Callable[..., A
                 a.load(stage, row, k, ring.full[stage], beside, place[1], 1 if beside > 1 else ())
                 b.load(stage, column, k, ring.full[stage], across, place[0], 0 if across > 1 else ())
 
-    def finish_sums(turn: Any, sums: Any) -> Any:
-        partial, total = sums
-        tw.hopper.mma_wait(0)
-        for i in tw.unroll(form.pending):
-            with tw.when(steps > i):
-                ring.release(turn * steps + steps - 1 - i)
-        if form.period and form.period > 1:
-            total.assign(total + partial)
-        return total
-
     def consume(g: Any) -> None:
         for turn in each(turns):
             row, column = tile_of(turn)
-            sums = multiply(form, mma, ring, a, b, g, turn * steps, steps)
-            total = finish_sums(turn, sums)
-            store(C, sC, total, form, g, row + g * form.rows, column, finish)
+            finished = multiply(form, mma, ring, a, b, g, turn * steps, steps)
+            store(C, sC, finished(), form, g, row + g * form.rows, column, finish)
 
     def consume_in_turns(w: Any) -> None:
         for pair in tw.range((turns + 1 - w) // 2):
             turn = tw.let(pair * 2 + w)
             row, column = tile_of(turn)
             tw.hopper.wait(done[1 - w], (pair + 1 - w) % 2)  # the other has issued all of its tile
-            sums = multiply(form, mma, ring, a, b, 0, turn * steps, steps)
+            finished = multiply(form, mma, ring, a, b, 0, turn * steps, steps)
             tw.hopper.arrive(done[w], each="warp")
-            total = finish_sums(turn, sums)
-            store(C, sC, total, form, w, row, column, finish)
+            store(C, sC, finished(), form, w, row, column, finish)
 
     loading, multiplying = form.registers or (None, None)
     if form.registers:

@@ -109,7 +109,8 @@ LARGE: dict[str, Form] = {
     "256x128": Form(columns=128, rows=128),
     "256x128 cluster 1,2": Form(columns=128, rows=128, cluster=(1, 2), registers=(56, 224)),
     "256x160, direct": Form(columns=160, rows=128, buffers=0),
-    "128x192": Form(columns=192),
+    "128x192": Form(columns=192, buffers=3),
+    "128x192 cluster 2,1": Form(columns=192, buffers=3, cluster=(2, 1)),
     "192x192, 3 groups": Form(columns=192, groups=3, registers=(32, 160)),
     "128x128 ping-pong 2,1": Form(columns=128, rows=128, pingpong=True, cluster=(2, 1)),
     "64x256 ping-pong 2,1": Form(pingpong=True, cluster=(2, 1)),
@@ -118,6 +119,7 @@ LARGE: dict[str, Form] = {
     "128x256 band 16": Form(band=16),
     "128x256 band 16 snake": Form(band=16, snake=True),
     "128x256 band 8 of n": Form(band=8, band_along="n"),
+    "128x256 cleared": Form(fresh=False),
     "128x256 all blocks": Form(even=False),
     "128x256 3 stages, whole tile": Form(buffers=4, batch=4),
     "128x256 release at once": Form(pending=0),
@@ -133,9 +135,9 @@ SMALL: dict[str, Form] = {
     "128x128 cluster 2,1 once": Form(columns=128, cluster=(2, 1), **SINGLE),
     "128x128 cluster 1,2 once": Form(columns=128, cluster=(1, 2), **SINGLE),
     "128x128 cluster 2,2 once": Form(columns=128, cluster=(2, 2), **SINGLE),
-    "128x192": Form(columns=192),
-    "128x192 once": Form(columns=192, **SINGLE),
-    "128x192 cluster 2,1 once": Form(columns=192, cluster=(2, 1), **SINGLE),
+    "128x192": Form(columns=192, buffers=3),
+    "128x192 once": Form(columns=192, buffers=3, **SINGLE),
+    "128x192 cluster 2,1 once": Form(columns=192, buffers=3, cluster=(2, 1), **SINGLE),
     "128x256 cluster 2,1 once": Form(cluster=(2, 1), **SINGLE),
     "256x128 once": Form(columns=128, rows=128, **SINGLE),
     "128x64 once": Form(columns=64, **SINGLE),
@@ -178,13 +180,17 @@ PROMOTED = {
         "128x128": Form(columns=128),
         "128x128 cluster 2,1": Form(columns=128, cluster=(2, 1)),
         "128x128 cluster 2,2": Form(columns=128, cluster=(2, 2)),
-        "128x192": Form(columns=192),
-        "128x192 cluster 2,1": Form(columns=192, cluster=(2, 1)),
+        "128x192": Form(columns=192, buffers=3),
+        "128x192 cluster 2,1": Form(columns=192, buffers=3, cluster=(2, 1)),
         "192x128, 3 groups 2,1": Form(columns=128, groups=3, registers=(40, 152), cluster=(2, 1)),
         "64x192 ping-pong 2,1": Form(columns=192, pingpong=True, cluster=(2, 1)),
         "128x128 cluster 1,2": Form(columns=128, cluster=(1, 2)),
     }.items()
+} | {
+    f"128x128 two partials{name}": Form(columns=128, period=1, partials=2, cluster=cluster)
+    for name, cluster in {"": (1, 1), " 2,1": (2, 1), " 1,2": (1, 2), " 2,2": (2, 2)}.items()
 }
+PROMOTED["128x128 cluster 2,1, cleared every 1"] = Form(columns=128, period=1, fresh=False, cluster=(2, 1))
 
 FUSED = {
     name: replace(form, slice=8 if form.pingpong else 16)

@@ -46,6 +46,8 @@ FORMS: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "bf16",
     ),
     "promoted": ({"columns": 64, "period": 1}, "", "f8e4m3", "bf16"),
+    "promoted every other step": ({"columns": 64, "period": 2, "fresh": False}, "", "f8e4m3", "bf16"),
+    "promoted in turns": ({"columns": 64, "period": 1, "partials": 2}, "", "f8e4m3", "bf16"),
     "bytes": ({"columns": 64}, "", "i8", "i32"),
 }
 
