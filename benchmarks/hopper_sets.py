@@ -7,7 +7,8 @@ from dataclasses import dataclass, replace
 from itertools import islice
 from typing import Any
 
-from hopper_family import PLAIN, Form, bias_gelu, residual
+from hopper_family import PLAIN, bias_gelu, residual
+from hopper_form import Form
 
 import tilewright as tw
 from tilewright.runtime.kernel import Bound

@@ -19,7 +19,17 @@ from tilewright.checking.sample import operands
 
 from .test_benchmarks import HERE, run
 
-FAMILY = runpy.run_path(str(HERE / "hopper_family.py"))
+
+def benchmark(name: str) -> dict[str, Any]:
+    """The names that a file beside the benchmarks defines."""
+    sys.path.insert(0, str(HERE))
+    try:
+        return runpy.run_path(str(HERE / name))
+    finally:
+        sys.path.remove(str(HERE))
+
+
+FAMILY = benchmark("hopper_family.py")
 Form, PLAIN = FAMILY["Form"], FAMILY["PLAIN"]
 
 PING = {"columns": 64, "rows": 128, "pingpong": True}
@@ -103,11 +113,7 @@ def test_every_set_builds_without_a_gpu(tmp_path: Path) -> None:
 
 
 def test_every_form_has_a_name_and_stages() -> None:
-    sys.path.insert(0, str(HERE))
-    try:
-        sets = runpy.run_path(str(HERE / "hopper_sets.py"))["SETS"]
-    finally:
-        sys.path.remove(str(HERE))
+    sets = benchmark("hopper_sets.py")["SETS"]
     for cases in sets.values():
         for case in cases:
             for name, form in case.forms.items():
