@@ -10,8 +10,8 @@ from tilewright.dataflow.nodes import Flow, Number
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.program import Parameter, Program
 from tilewright.schedule.bulk import Bulk
-from tilewright.schedule.epilogues import EPILOGUES
-from tilewright.schedule.form import Factor, Form, form_of
+from tilewright.schedule.epilogue.paths import EPILOGUES
+from tilewright.schedule.form import Factor, Form, extent_of, form_of
 from tilewright.schedule.partition import DataParallel, Persistent, Problem
 from tilewright.schedule.pipeline import main_loop
 from tilewright.schedule.provenance import each_made_by, expanding, made_by
@@ -91,21 +91,12 @@ def _run(agent: Any, partition: DataParallel | Persistent, epilogue: Any, form: 
 
 
 def _partition(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> DataParallel | Persistent:
-    extents = {span: _extent(form, arguments, span) for span in (*form.batch, form.m, form.n, form.a.depth)}
+    extents = {span: extent_of(form, arguments, span) for span in (*form.batch, form.m, form.n, form.a.depth)}
     batch = tuple(extents[span] for span in form.batch)
     problem = Problem(batch, extents[form.m], extents[form.n], extents[form.a.depth], schedule.tile)
     if schedule.blocks:
         return Persistent(problem, schedule.group_m, schedule.blocks)
     return DataParallel(problem, schedule.group_m)
-
-
-def _extent(form: Form, arguments: dict[str, Any], span: Any) -> Any:
-    """The extent of a span, as the arguments have it."""
-    places = [(form.a.part.operand, form.a.part.at), (form.b.part.operand, form.b.part.at)]
-    places += [(store.operand, store.at) for store in form.stores]
-    return next(
-        arguments[operand.name].shape[at.index(span)] for operand, at in reversed(places) if span in at
-    )
 
 
 def _sources(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> tuple[Source, Source]:

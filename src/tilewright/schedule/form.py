@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from tilewright.dataflow.nodes import BATCH, Flow, Map, Node, Part, Rearrange, Span, Store, Sum
 from tilewright.dtypes import DType
@@ -147,3 +148,13 @@ def matrix(
     left = [span for span in at if span not in index]
     order = [left.index(span) for span in wanted]
     return tensor if order == [*range(len(order))] else tensor.permute(*order)
+
+
+def extent_of(form: Form, arguments: Mapping[str, Any], span: Span) -> Index:
+    """The extent of a span, as the arguments have it."""
+    places = [(form.a.part.operand, form.a.part.at), (form.b.part.operand, form.b.part.at)]
+    places += [(store.operand, store.at) for store in form.stores]
+    found: Index = next(
+        arguments[operand.name].shape[at.index(span)] for operand, at in reversed(places) if span in at
+    )
+    return found

@@ -1,0 +1,157 @@
+"""Buffers in shared memory between registers and global memory, and who moves tiles at their global side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tilewright.dataflow.nodes import Operand, Span
+from tilewright.lang import operations as tw
+from tilewright.lang.asynchrony import tma_store
+from tilewright.lang.control import unroll
+from tilewright.lang.scalars import Index
+from tilewright.lang.tensors import Tensor
+from tilewright.schedule.engines import against_bulk, anywhere, aside
+from tilewright.schedule.epilogue.values import Place, Views
+from tilewright.schedule.partition import Work
+from tilewright.schedule.stages import ROW_BYTES
+from tilewright.views.view import View
+
+ACCESS_BYTES = 16
+"""The widest access of a thread; rows of buffers begin at multiples of it."""
+
+LANES_OF_A_ROW = 4
+"""Of a warp, that hold neighbours of one row of an accumulator, two each, in the maps of matrix units."""
+
+
+class Side:
+    """An array whose blocks pass through shared memory.
+
+    Args:
+        views: of the arrays.
+        operand: the array.
+        at: the spans that it is taken along.
+    """
+
+    def __init__(self, views: Views, operand: Operand, at: Sequence[Span]) -> None:
+        self.views, self.operand, self.at = views, operand, at
+        self.name = f"s{operand.name}"
+        with aside():
+            batch = tuple(anywhere(f"batch{i}") for i in range(len(views.form.batch)))
+            self._anywhere = Work(batch, anywhere("m"), anywhere("n"), 0, 0, 0, 0)
+            self.along_rows = self.block(self.sample((2, 2))).unit_dim == 0
+
+    def block(self, place: Place) -> Tensor:
+        """(rows, columns) of it in global memory."""
+        return self.views.block(self.operand, self.at, place)
+
+    def sample(self, shape: tuple[int, int]) -> Place:
+        """A block of which only the shape is known."""
+        return Place(self._anywhere, shape, (self._anywhere.m, self._anywhere.n))
+
+
+class Panels:
+    """Buffers in rows of 128 bytes under the swizzle, which bulk copies take.
+
+    Args:
+        side: the array.
+        shape: rows and columns of a buffer.
+        groups: of warps, each with buffers of its own.
+        buffers: of each group.
+    """
+
+    def __init__(self, side: Side, shape: tuple[int, int], groups: int, buffers: int) -> None:
+        self.side, self.shape = side, shape
+        self.panel, self.count = panel_of(side, shape)
+        rows, columns = self.panel
+        held = (columns, rows) if side.along_rows else (rows, columns)
+        several = (self.count,) if self.count > 1 else ()
+        extents = (groups, buffers, *several, *held)
+        self.held = tw.shared(extents, side.operand.dtype, swizzle=ROW_BYTES, name=side.name)
+
+    @property
+    def bytes(self) -> int:
+        """Of one buffer."""
+        return self.shape[0] * self.shape[1] * self.side.operand.dtype.bytes
+
+    def tile(self, group: Index, buffer: Index) -> Tensor:
+        """(rows, columns): a buffer as threads write or read it."""
+        held = self.held[group, buffer]
+        if self.count == 1:
+            return held.permute(1, 0) if self.side.along_rows else held
+        return held.permute(0, 2, 1).merge(0) if self.side.along_rows else held.permute(1, 0, 2).merge(1)
+
+    def pairs(self, group: Index, buffer: Index, place: Place) -> list[tuple[Tensor, Tensor]]:
+        """The panels of a buffer, each with the part of the array that it holds."""
+        held, (m, n) = self.held[group, buffer], place.at
+        if self.count == 1:
+            return [(held, _as_held(self.side, place))]
+        found = []
+        for i in unroll(self.count):
+            at = (m * self.count + i, n) if self.side.along_rows else (m, n * self.count + i)
+            found.append((held[i], _as_held(self.side, Place(place.work, self.panel, at))))
+        return found
+
+    def send(self, group: Index, buffer: Index, place: Place, threads: int) -> None:
+        """Store a buffer: bulk copies that go on in the background."""
+        for held, target in self.pairs(group, buffer, place):
+            tma_store(held, target)
+
+
+class Rows:
+    """Buffers whose rows are a little longer than what they hold, so that accesses meet in no bank.
+
+    Args:
+        side: the array.
+        shape: rows and columns of a buffer.
+        groups: of warps, each with buffers of its own.
+        buffers: of each group.
+    """
+
+    def __init__(self, side: Side, shape: tuple[int, int], groups: int, buffers: int) -> None:
+        self.side, self.shape = side, shape
+        rows, columns = shape
+        length, count = (rows, columns) if side.along_rows else (columns, rows)
+        stride = length + self._spare()
+        strides = (1, stride) if side.along_rows else (stride, 1)
+        size = count * stride
+        view = View.strided((groups, buffers, rows, columns), (buffers * size, size, *strides))
+        self.held = tw.shared((groups, buffers, rows, columns), side.operand.dtype, layout=view, name=side.name)
+
+    def _spare(self) -> int:
+        """Elements behind a row: as many bytes as the lanes of one row write at once, or one access."""
+        size = self.side.operand.dtype.bytes
+        at_once = 0 if self.side.along_rows else LANES_OF_A_ROW * 2 * size
+        return max(ACCESS_BYTES, at_once) // size
+
+    def tile(self, group: Index, buffer: Index) -> Tensor:
+        """(rows, columns): a buffer."""
+        return self.held[group, buffer]
+
+    def send(self, group: Index, buffer: Index, place: Place, threads: int) -> None:
+        """Store a buffer: consecutive threads store consecutive elements."""
+        tw.copy(self.tile(group, buffer), self.side.block(place), threads=threads)
+
+
+def panel_of(side: Side, shape: tuple[int, int]) -> tuple[tuple[int, int], int]:
+    """The shape of the parts of a block that lie in rows of 128 bytes, and how many there are."""
+    width = ROW_BYTES // side.operand.dtype.bytes
+    rows, columns = shape
+    if side.along_rows:
+        return (min(width, rows), columns), max(rows // width, 1)
+    return (rows, min(width, columns)), max(columns // width, 1)
+
+
+def why_no_bulk(side: Side, shape: tuple[int, int], *, stored: bool) -> tuple[str, ...]:
+    """Why bulk copies do not move blocks of an array; nothing if they do."""
+    panel, count = panel_of(side, shape)
+    covered = (panel[0] * count, panel[1]) if side.along_rows else (panel[0], panel[1] * count)
+    if covered != shape:
+        return (f"blocks of {shape} are no whole number of rows of {ROW_BYTES} bytes",)
+    with aside():
+        return against_bulk(_as_held(side, side.sample(panel)), side.operand.dtype, stored=stored)
+
+
+def _as_held(side: Side, place: Place) -> Tensor:
+    """A part of the array with the dimension last that is contiguous."""
+    block = side.block(place)
+    return block.permute(1, 0) if side.along_rows else block

@@ -1,0 +1,106 @@
+"""Through shared memory to global memory, slice by slice, so that whole rows are written at once."""
+
+from __future__ import annotations
+
+from tilewright.lang import operations as tw
+from tilewright.lang.asynchrony import bulk_commit, bulk_wait, fence_async
+from tilewright.lang.control import unroll
+from tilewright.lang.fragments import Fragment
+from tilewright.lang.roles import role_barrier
+from tilewright.lang.scalars import Index
+from tilewright.schedule.epilogue.buffers import Panels, Rows, Side, why_no_bulk
+from tilewright.schedule.epilogue.direct import Direct
+from tilewright.schedule.epilogue.values import Arguments, Place, Values
+from tilewright.schedule.form import Form
+from tilewright.schedule.partition import Work
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.stages import ROW_BYTES
+
+
+class Staged(Direct):
+    """Through buffers in shared memory.
+
+    Where warps have roles, each group of warps goes through its tile by slices of 128 bytes of columns, and
+    bulk copies take one slice while the next one is computed.  An array that bulk copies do not store (rows
+    that are no multiples of 16 bytes, which they would write beyond) is stored by the group's threads, in
+    whole rows.  Without roles all threads store the whole tile in that way.
+    """
+
+    def __init__(self, form: Form, schedule: Schedule, arguments: Arguments) -> None:
+        super().__init__(form, schedule, arguments)
+        rows, columns, _ = schedule.mma.tile
+        self.roles = schedule.roles != "none"
+        self.sides = [Side(self.views, store.operand, store.at) for store in self.blocks]
+        self.columns = self._slice(columns)
+        self.count = columns // self.columns
+        self.buffers = min(schedule.buffers, self.count)
+        groups = schedule.groups if self.roles else 1
+        self.held = [self._buffers(side, (rows, self.columns), groups) for side in self.sides]
+        self.bulk = any(isinstance(held, Panels) for held in self.held)
+
+    def _slice(self, columns: int) -> int:
+        """Columns of a slice: rows of 128 bytes, of the narrowest elements that bulk copies store."""
+        if not self.roles:
+            return columns
+        widths = sorted({ROW_BYTES // side.operand.dtype.bytes for side in self.sides}, reverse=True)
+        return next((width for width in widths if columns % width == 0), columns)
+
+    def _buffers(self, side: Side, shape: tuple[int, int], groups: int) -> Panels | Rows:
+        kind = Panels if self.roles and not why_no_bulk(side, shape, stored=True) else Rows
+        return kind(side, shape, groups, self.buffers)
+
+    def store(self, work: Work, sums: Fragment) -> None:
+        """Slice by slice; a buffer is written again when its last store has read it."""
+        tile = self.tile(work, sums)
+        self.store_lines(tile)
+        if not self.held:
+            return
+        if self.schedule.staging in ("cp_async", "fragments"):
+            tw.async_wait(0)  # the ring may lie in the same memory as the buffers
+        for j in unroll(self.count):
+            self._slice_of(tile, j)
+
+    def _slice_of(self, tile: Values, j: int) -> None:
+        """Compute one slice into its buffers, and store them."""
+        buffer, group = j % self.buffers, tile.place.work.group
+        values = self.part(tile, j)
+        made = [values.stored(store) for store in self.blocks] if values.loads(self.blocks) else None
+        if self.bulk:
+            bulk_wait(self._pending(j))
+        if self.bulk or self.buffers == 1 or self.count % self.buffers:
+            self.meet(group)
+        for i, (store, held) in enumerate(zip(self.blocks, self.held, strict=True)):
+            tw.copy(values.stored(store) if made is None else made[i], held.tile(group, buffer))
+        if self.bulk:
+            fence_async()
+        self.meet(group)
+        for held in self.held:
+            held.send(group, buffer, values.place, self.schedule.mma.threads)
+        if self.bulk:
+            bulk_commit()
+
+    def drain(self) -> None:
+        """Wait for the stores that are under way."""
+        if self.bulk:
+            bulk_wait(0)
+
+    def part(self, tile: Values, j: int) -> Values:
+        """The values of a slice."""
+        (row, column), (rows, _) = tile.place.at, tile.place.shape
+        place = Place(tile.place.work, (rows, self.columns), (row, column * self.count + j))
+        return tile.part(place, slice(j * self.columns, (j + 1) * self.columns))
+
+    def _pending(self, j: int) -> int:
+        """How many slices may still be read from their buffers when slice ``j`` is written to its own."""
+        before = next((i for i in range(j - 1, -1, -1) if i % self.buffers == j % self.buffers), None)
+        if before is not None:
+            return j - before - 1
+        last = max(i for i in range(self.count) if i % self.buffers == j % self.buffers)
+        return self.count - last - 1 + j  # it was used by the tile before
+
+    def meet(self, group: Index) -> None:
+        """Those who compute a tile wait for each other."""
+        if self.roles:
+            role_barrier(1 + group, threads=self.schedule.mma.threads)
+        else:
+            tw.barrier()

@@ -1,0 +1,251 @@
+"""The values of a flow above its sums, for the elements of one block of the result.
+
+Every value is held as a tile over (rows, columns) of the block, in the map of the sums; it has extent 1 along
+what it does not vary along, so that ``bias[n]`` costs a register for each column and is read once.  Axes that
+the author exchanged or added are the same elements then: a `Rearrange` computes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tilewright.dataflow.nodes import (
+    Integer,
+    Literal,
+    Map,
+    Node,
+    Number,
+    Operand,
+    Part,
+    Rearrange,
+    Reduce,
+    Span,
+    Store,
+    Sum,
+)
+from tilewright.errors import TraceError
+from tilewright.functions.table import CONVERSION
+from tilewright.lang import operations as tw
+from tilewright.lang.fragments import Fragment, elementwise, of_integer
+from tilewright.lang.scalars import Index, Scalar, unwrap, wrap
+from tilewright.lang.tensors import Tensor
+from tilewright.lang.tile_arithmetic import coordinates
+from tilewright.lang.tracer import located
+from tilewright.schedule.epilogue.reductions import Reductions
+from tilewright.schedule.form import EXPLICIT, Form, matrix
+from tilewright.schedule.partition import Work
+from tilewright.schedule.provenance import made_by
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.rebuilding import substitute
+from tilewright.threads.distribution import Distribution
+
+Arguments = Mapping[str, Any]
+"""The kernel's arguments by name."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A block of the result.
+
+    Args:
+        work: the tile that it is a part of.
+        shape: its rows and columns.
+        at: its place, in blocks of this shape.
+    """
+
+    work: Work
+    shape: tuple[int, int]
+    at: tuple[Index, Index]
+
+
+class Views:
+    """The elements of arrays that belong to blocks of the result.
+
+    Args:
+        form: what is computed.
+        arguments: the kernel's.
+    """
+
+    def __init__(self, form: Form, arguments: Arguments) -> None:
+        self.form, self.arguments = form, arguments
+
+    def array(self, operand: Operand) -> Tensor:
+        """An array of the kernel, or the view of it that the flow names."""
+        tensor: Tensor = self.arguments[operand.name]
+        for transform in operand.transforms:
+            tensor = tensor._view(transform, "view")
+        return tensor
+
+    def along(self, at: Sequence[Span]) -> list[Span]:
+        """Which of the rows and columns an array is taken along, in this order."""
+        return [span for span in (self.form.m, self.form.n) if span in at]
+
+    def block(self, operand: Operand, at: Sequence[Span], place: Place) -> Tensor:
+        """The block's elements as (rows, columns), with extent 1 along what the array lacks."""
+        form, work = self.form, place.work
+        whole, wanted = self.array(operand), self.along(at)
+        if not wanted:
+            return self._single(whole, at, work)
+        whole = matrix(whole, at, wanted, form.batch, work.batch)
+        extents = dict(zip((form.m, form.n), zip(place.shape, place.at, strict=True), strict=True))
+        tile = whole.tile([extents[span][0] for span in wanted], [extents[span][1] for span in wanted])
+        if len(wanted) == 2:
+            return tile
+        length = extents[wanted[0]][0]
+        return tile.unmerge(0, (length, 1) if wanted == [form.m] else (1, length))
+
+    def _single(self, whole: Tensor, at: Sequence[Span], work: Work) -> Tensor:
+        """One element for all of the block: of an array that varies along batches alone."""
+        index = dict(zip(self.form.batch, work.batch, strict=True))
+        *outer, last = at
+        row = whole[tuple(index[span] for span in outer)] if outer else whole
+        return row.tile((1,), (index[last],)).unmerge(0, (1, 1))
+
+    def integer(self, value: Int) -> Index:
+        """An integer of the flow, as the kernel's arguments have it."""
+        known: dict[Sym, Int] = {}
+        for parameter in self.form.flow.parameters:
+            if isinstance(parameter, Operand):
+                extents = self.arguments[parameter.name].shape
+                known |= {
+                    size: unwrap(extent)
+                    for size, extent in zip(parameter.shape, extents, strict=True)
+                    if isinstance(size, Sym)
+                }
+            elif isinstance(parameter, Integer) and isinstance(parameter.value, Sym):
+                known[parameter.value] = unwrap(self.arguments[parameter.value.name])
+        return wrap(substitute(value, known))
+
+
+class Values:
+    """The values of the graph for one block.
+
+    Args:
+        views: of the arrays.
+        reductions: what is reduced, over whole tiles.
+        place: the block.
+        spread: which threads hold which of its elements.
+        sums: what was added up there; None: a part of that of the outer block.
+        outer: the values of the block that this one is a part of, and the columns of it.
+        brought: for some parts of arrays, what reads them from where they were brought before.
+    """
+
+    def __init__(
+        self,
+        views: Views,
+        reductions: Reductions,
+        place: Place,
+        spread: Distribution,
+        sums: Fragment | None = None,
+        outer: tuple[Values, slice] | None = None,
+        brought: Mapping[int, Callable[[], Fragment]] | None = None,
+    ) -> None:
+        self.views, self.reductions, self.place = views, reductions, place
+        self.spread, self.sums = spread, sums
+        self.outer, self.brought = outer, brought or {}
+        self._known: dict[int, Any] = {}
+
+    def part(
+        self, place: Place, columns: slice, brought: Mapping[int, Callable[[], Fragment]] | None = None
+    ) -> Values:
+        """The values for some of the block's columns."""
+        with located():
+            spread = self.spread.slice((0, columns.start), place.shape)
+        return Values(self.views, self.reductions, place, spread, None, (self, columns), brought)
+
+    def value(self, node: Node) -> Any:
+        """A value: a tile that has extent 1 along what it does not vary along, or a number."""
+        if id(node) not in self._known:
+            with made_by(node=node):
+                known = self._of_outer(node)
+                self._known[id(node)] = self._compute(node) if known is None else known
+        return self._known[id(node)]
+
+    def stored(self, store: Store) -> Fragment:
+        """What a store writes, for every element that it writes."""
+        made = self.value(store.value)
+        shape = self._shape(self.views.along(store.at))
+        spread = self.map(shape)
+        if not isinstance(made, Fragment):
+            single = tw.fragment(spread, store.operand.dtype, name="filled")
+            tw.fill(single, made)
+            return single
+        if made.shape == shape:
+            return made
+        # A choice between a tile and itself repeats it along what the coordinates vary along.
+        everywhere = coordinates(spread, 0) >= 0
+        for dim in (0, 1):
+            if shape[dim] > 1 == made.shape[dim]:
+                everywhere = everywhere & (coordinates(spread, dim) >= 0)
+        wide: Fragment = elementwise("select", everywhere, made, made)
+        return wide
+
+    def loads(self, stores: Sequence[Store]) -> bool:
+        """Whether computing what is stored reads arrays."""
+        return any(isinstance(node, Part) for store in stores for node in above_sums(store.value))
+
+    def map(self, shape: tuple[int, int]) -> Distribution:
+        """Which threads hold which elements of a tile of this shape, of which extents may be 1."""
+        return self.spread if shape == self.place.shape else self.spread.projected(shape)
+
+    def _shape(self, along: Sequence[Span]) -> tuple[int, int]:
+        form, (rows, columns) = self.views.form, self.place.shape
+        return (rows if form.m in along else 1, columns if form.n in along else 1)
+
+    def _of_outer(self, node: Node) -> Any:
+        """A value that is known for more columns than these, or that must be: a reduction goes over all."""
+        if self.outer is None:
+            return None
+        values, columns = self.outer
+        if not isinstance(node, Sum | Reduce) and id(node) not in values._known:
+            return None
+        made = values.value(node)
+        return made[:, columns] if isinstance(made, Fragment) and made.shape[1] > 1 else made
+
+    def _compute(self, node: Node) -> Any:
+        match node:
+            case Sum():
+                return self.sums
+            case Literal(value=value):
+                return value
+            case Number(name=name):
+                return self.views.arguments[name]
+            case Integer(value=value, dtype=dtype):
+                return self._integer(value, dtype)
+            case Part():
+                return self._part(node)
+            case Rearrange(argument=argument):
+                return self.value(argument)
+            case Map(function=function, given=given):
+                return self._map(function, node, [self.value(one) for one in given])
+            case Reduce(combine=combine, argument=argument, axis=axis):
+                dim = 0 if argument.axes[axis] == self.views.form.m else 1
+                tile = self.value(argument)
+                return self.reductions.reduce(combine, tile, dim, self.place.work, node.location)
+        raise TraceError(
+            f"no schedule computes a {type(node).__name__} of sums; nearest legal choice: {EXPLICIT}",
+            node.location,
+        )
+
+    def _integer(self, value: Int, dtype: Any) -> Any:
+        known = self.views.integer(value)
+        return of_integer(known.expr, dtype) if isinstance(known, Scalar) else known
+
+    def _part(self, node: Part) -> Fragment:
+        if id(node) in self.brought:
+            return self.brought[id(node)]()
+        tile = self.views.block(node.operand, node.at, self.place)
+        return tw.load(tile, self.map((int(tile.shape[0]), int(tile.shape[1]))), name=f"r{node.operand.name}")
+
+    def _map(self, function: str, node: Node, given: list[Any]) -> Any:
+        return elementwise(function, *given, dtype=node.dtype if function in CONVERSION else None)
+
+
+def above_sums(node: Node) -> Iterator[Node]:
+    """A value and what it is computed from, down to the sums."""
+    yield node
+    if not isinstance(node, Sum):
+        for argument in node.arguments:
+            yield from above_sums(argument)
