@@ -115,7 +115,9 @@ class Rows:
         strides = (1, stride) if side.along_rows else (stride, 1)
         size = count * stride
         view = View.strided((groups, buffers, rows, columns), (buffers * size, size, *strides))
-        self.held = tw.shared((groups, buffers, rows, columns), side.operand.dtype, layout=view, name=side.name)
+        self.held = tw.shared(
+            (groups, buffers, rows, columns), side.operand.dtype, layout=view, name=side.name
+        )
 
     def _spare(self) -> int:
         """Elements behind a row: as many bytes as the lanes of one row write at once, or one access."""
