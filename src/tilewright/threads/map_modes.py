@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from tilewright.errors import LayoutError, shown
@@ -40,6 +40,31 @@ def merge(modes: Iterable[Mode]) -> tuple[Mode, ...]:
         else:
             merged.append(mode)
     return tuple(merged)
+
+
+def take(modes: Sequence[Mode], count: int) -> tuple[tuple[Mode, ...], tuple[Mode, ...]] | None:
+    """Split off the fastest ``count`` steps of a walk; None if no mode can be cut there.
+
+    Example:
+        >>> take([Mode(2, 1, 8), Mode(8, 0, 8)], 4)
+        ((Mode(extent=2, dim=1, step=8), Mode(extent=2, dim=0, step=8)), (Mode(extent=4, dim=0, step=16),))
+    """
+    taken: list[Mode] = []
+    left = list(modes)
+    while count > 1:
+        if not left:
+            return None
+        mode = left.pop(0)
+        if count % mode.extent == 0:
+            taken.append(mode)
+            count //= mode.extent
+        elif mode.extent % count == 0:
+            taken.append(Mode(count, mode.dim, mode.step))
+            left.insert(0, Mode(mode.extent // count, mode.dim, mode.step * count))
+            count = 1
+        else:
+            return None
+    return tuple(taken), tuple(left)
 
 
 def check_modes(modes: Iterable[Mode], rank: int) -> None:

@@ -11,12 +11,12 @@ from tilewright.ir.async_ops import ASYNC_OPS, Role, RoleBarrier
 from tilewright.ir.copies import BULK_VERBS, Copy, is_in_background
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Mma, Op
+from tilewright.passes.matrices import matrices_of
 from tilewright.targets.atoms import TENSOR_CORE, is_listed
 from tilewright.targets.cuda.arch import ARCHITECTURES
 from tilewright.targets.cuda.prelude import DIALECT
 from tilewright.targets.cuda.role_registers import too_many_in_roles
 from tilewright.targets.simt.legality import beyond
-from tilewright.targets.simt.matrices import matrices_of
 from tilewright.targets.target import CUDA
 
 SINCE_SM_90 = {op.name for op in ASYNC_OPS} - {Role.name, RoleBarrier.name} | {*BULK_VERBS}

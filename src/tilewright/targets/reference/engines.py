@@ -9,13 +9,10 @@ stmatrix".
 
 from __future__ import annotations
 
-from tilewright.ir.ops import Copy, Mma, Op
-from tilewright.ir.types import Memory, Value
-from tilewright.targets.simt.matrices import matrices_of, matrix_load
+from tilewright.ir.ops import Op
+from tilewright.ir.types import Value
+from tilewright.passes.matrices import may_be_by_matrices
 from tilewright.threads.distribution import Distribution
-
-MATRIX_LANES = 32
-"""Lanes of the warps that have these instructions."""
 
 
 class Engines:
@@ -39,17 +36,5 @@ class Engines:
         """
         key = (id(op), value)
         if key not in self._known:
-            self._known[key] = self._lanes == MATRIX_LANES and _may_be(op, value, spread)
+            self._known[key] = may_be_by_matrices(op, value, spread, self._lanes)
         return self._known[key]
-
-
-def _may_be(op: Op, value: Value, spread: Distribution) -> bool:
-    if value.tensor.memory is not Memory.SHARED:
-        return False
-    match op:
-        case Copy():
-            return op.engine == "matrix" or matrices_of(op, stores=True) is not None
-        case Mma():
-            return matrix_load(value.tensor.view, spread, value.dtype) is not None
-        case _:
-            return False

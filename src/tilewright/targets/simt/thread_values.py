@@ -11,31 +11,7 @@ from tilewright.symbolic.expr import add, all_of, equal, expand, floordiv, mod, 
 from tilewright.symbolic.nodes import TRUE, And, Cond, Int, Mul, Sym
 from tilewright.symbolic.rebuilding import symbols
 from tilewright.threads.distribution import Distribution, Mode, merge
-
-
-def take(modes: Sequence[Mode], count: int) -> tuple[tuple[Mode, ...], tuple[Mode, ...]] | None:
-    """Split off the fastest ``count`` steps of a walk; None if no mode can be cut there.
-
-    Example:
-        >>> take([Mode(2, 1, 8), Mode(8, 0, 8)], 4)
-        ((Mode(extent=2, dim=1, step=8), Mode(extent=2, dim=0, step=8)), (Mode(extent=4, dim=0, step=16),))
-    """
-    taken: list[Mode] = []
-    left = list(modes)
-    while count > 1:
-        if not left:
-            return None
-        mode = left.pop(0)
-        if count % mode.extent == 0:
-            taken.append(mode)
-            count //= mode.extent
-        elif mode.extent % count == 0:
-            taken.append(Mode(count, mode.dim, mode.step))
-            left.insert(0, Mode(mode.extent // count, mode.dim, mode.step * count))
-            count = 1
-        else:
-            return None
-    return tuple(taken), tuple(left)
+from tilewright.threads.map_modes import take
 
 
 def thread_coordinate(modes: Sequence[Mode], rank: int, thread: Sym) -> tuple[Int, ...]:

@@ -1,0 +1,94 @@
+"""Moving fragments by ``ldmatrix`` and ``stmatrix``: when the maps fit, and which lane names which row.
+
+Source: PTX ISA, "Warp-level matrix load instruction: ldmatrix", "Warp-level matrix store instruction:
+stmatrix", which is the same the other way round.  A matrix is 8 rows of 16 bytes; lane
+``8*q + r`` gives the address of row ``r`` of matrix ``q``, and lane ``4*g + t`` receives the four bytes at
+``4*t`` of row ``g`` of every matrix.  With ``.trans``, for 2-byte elements, it receives elements ``2*t`` and
+``2*t + 1`` of column ``g``.
+"""
+
+from __future__ import annotations
+
+from tilewright.dtypes import DType
+from tilewright.ir.copies import Copy, Matrices
+from tilewright.ir.ops import Mma, Op
+from tilewright.ir.types import Memory, Value
+from tilewright.symbolic.nodes import TRUE
+from tilewright.threads.distribution import Distribution, Mode, merge
+from tilewright.threads.map_modes import take
+from tilewright.views.view import View
+
+MATRIX_LANES = 32
+"""Lanes of the warps that have these instructions."""
+
+
+def matrix_load(view: View, spread: Distribution, dtype: DType) -> Matrices | None:
+    """How ``ldmatrix`` loads a fragment of this distribution from a view of shared memory; None if it cannot.
+
+    Args:
+        view: the shared tensor.
+        spread: the fragment's distribution.
+        dtype: their element type.
+    """
+    if dtype.bytes not in (1, 2, 4) or view.valid != TRUE or len(spread.threads) < 2:
+        return None
+    word = 4 // dtype.bytes
+    across, down, *warps = spread.threads
+    values = list(spread.values)
+    if word > 1 and (not values or values.pop(0) != Mode(word, across.dim, 1)):
+        return None
+    fits = (across.extent, across.step, down.extent, down.step) == (4, word, 8, 1)
+    if not fits or across.dim is None or down.dim is None or across.dim == down.dim:
+        return None
+    for transposed in (False, True) if dtype.bytes == 2 else (False,):
+        run, rows = (down.dim, across.dim) if transposed else (across.dim, down.dim)
+        width = 16 // dtype.bytes
+        steps = [mode.step for mode in (*values, *warps) if mode.dim == run and mode.extent > 1]
+        if any(step % width for step in steps) or view.vector_width(run, width) < width:
+            continue
+        for count in (4, 2, 1):
+            if split := take(merge(values), count):
+                idle = (Mode(4 // count, None, 0),)
+                lanes = (Mode(8, rows, 1), *split[0], *idle, *warps)
+                return Matrices(count, transposed, lanes, split[1], word)
+    return None
+
+
+def matrices_of(op: Copy, *, stores: bool) -> Matrices | None:
+    """How the matrix engine carries out a copy whose engine is not chosen yet; None if it cannot.
+
+    Args:
+        op: the copy.
+        stores: whether the architecture stores by matrices too.
+    """
+    if op.engine not in (None, "matrix") or op.reduction is not None:
+        return None
+    source, target = op.source, op.target
+    if any(v.is_tensor and (v.tensor.block is not None or v.tensor.indices) for v in (source, target)):
+        return None  # rows of one matrix lie in one's own memory, at places that are known
+    match op.way:
+        case ("shared", "registers") if source.dtype == target.dtype:
+            return matrix_load(source.tensor.view, target.fragment.distribution, source.dtype)
+        case ("registers", "shared") if stores and source.fragment.distribution.copies == 1:
+            return matrix_load(target.tensor.view, source.fragment.distribution, target.dtype)
+    return None
+
+
+def may_be_by_matrices(op: Op, value: Value, spread: Distribution, lanes: int) -> bool:
+    """Whether the lanes of a warp may access a tensor together, each for the others, on some target.
+
+    Args:
+        op: the operation.
+        value: the tensor, one of its operands.
+        spread: who holds what.
+        lanes: threads of a warp.
+    """
+    if lanes != MATRIX_LANES or value.tensor.memory is not Memory.SHARED:
+        return False
+    match op:
+        case Copy():
+            return op.engine == "matrix" or matrices_of(op, stores=True) is not None
+        case Mma():
+            return matrix_load(value.tensor.view, spread, value.dtype) is not None
+        case _:
+            return False
