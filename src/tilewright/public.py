@@ -93,8 +93,9 @@ from tilewright.layout.shown import shows
 from tilewright.ops.config import Config
 from tilewright.ops.gemm import matmul
 from tilewright.packing import pack, unpack
+from tilewright.runtime.decorator import kernel
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.kernel import Bound, Kernel, kernel
+from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.runtime.packed_arrays import Packed, packed
 from tilewright.runtime.prepared import PreparedLaunch
 from tilewright.runtime.specimens import Specimen, like

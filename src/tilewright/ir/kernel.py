@@ -180,6 +180,7 @@ class Kernel:
         guards: what the launcher checks.
         tensor_maps: passed after the parameters; a target derives them.
         violations: rules broken while tracing; no target compiles a kernel that has any.
+        notes: choices that were made while it was traced: which barriers were placed, and why.
 
     Example:
         >>> import tilewright as tw
@@ -204,6 +205,7 @@ class Kernel:
     guards: tuple[Guard, ...] = ()
     tensor_maps: tuple[TensorMap, ...] = ()
     violations: tuple[Violation, ...] = field(default=(), compare=False)
+    notes: tuple[str, ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:
         named = [param.value for param in self.params if isinstance(param, TensorParam | ScalarParam)]

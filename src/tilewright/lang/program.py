@@ -33,16 +33,21 @@ from tilewright.ir.kernel import (
     TensorParam,
 )
 from tilewright.ir.types import Memory, ScalarType, TensorType, Value
-from tilewright.ir.verify import used_symbols
+from tilewright.ir.verify import used_symbols, violations
 from tilewright.lang.block_threads import threads_of
 from tilewright.lang.scalars import Scalar
 from tilewright.lang.source import author_names, raised_at
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Number, Tensor
 from tilewright.lang.tracer import Tracer, tracing
+from tilewright.passes.synchronise import synchronise
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.tracebacks import mark
 from tilewright.views.view import View
+
+EXPLICIT, AUTO = "explicit", "auto"
+SYNC = (EXPLICIT, AUTO)
+"""Who places barriers and waits: the author, or `tilewright.passes.synchronise`."""
 
 LEAST, LARGEST = -(2**31), 2**31 - 1
 LEAST_STRIDE = -(2**63)
@@ -71,15 +76,27 @@ class Program:
     Args:
         function: takes run-time parameters positionally and compile-time constants by keyword only.
         declared: for each run-time parameter its dimensions (``"M K"``), a `DType` for a number, or ``int``.
+        sync: who places barriers and waits, one of `SYNC`.
     """
 
-    def __init__(self, function: Callable[..., None], declared: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self,
+        function: Callable[..., None],
+        declared: Mapping[str, Any] | None = None,
+        sync: str = EXPLICIT,
+    ) -> None:
         if not (inspect.isfunction(function) or inspect.ismethod(function)):
             raise SignatureError(
                 f"@tw.kernel of {shown(function)}: a kernel is made of a function, which describes it"
             )
         self.function: Callable[..., object] = function
         self.name = function.__name__ if function.__name__.isidentifier() else "kernel"  # of a lambda
+        if sync not in SYNC:
+            raise SignatureError(
+                f"kernel {self.name}: sync={shown(sync)}; nearest legal choice: sync={EXPLICIT!r}, the "
+                f"author places barriers and waits, or sync={AUTO!r}, they follow from what is accessed"
+            )
+        self.sync = sync
         self.__doc__ = function.__doc__
         self.parameters: tuple[Parameter, ...] = ()
         self.constants: tuple[str, ...] = ()
@@ -332,4 +349,8 @@ def _finish(program: Program, tracer: Tracer, params: list[Param], sizes: dict[s
     )
     used = used_symbols(kernel)
     kept = tuple(p for p in kernel.params if not isinstance(p, SizeParam) or p.sym in used)
-    return replace(kernel, params=kept)
+    kernel = replace(kernel, params=kept)
+    if program.sync == EXPLICIT or violations(kernel):  # which are told first
+        return kernel
+    made, notes = synchronise(kernel)
+    return replace(made, notes=notes)

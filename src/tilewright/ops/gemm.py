@@ -23,7 +23,8 @@ from tilewright.ops.mainloop import mainloop
 from tilewright.ops.slow import warn_if_slow
 from tilewright.runtime.arrays import LOCATORS, ArrayInfo, describe, locate_new, overlap
 from tilewright.runtime.backends import backend_for
-from tilewright.runtime.kernel import Bound, kernel
+from tilewright.runtime.decorator import kernel
+from tilewright.runtime.kernel import Bound
 from tilewright.runtime.plans import Plans
 from tilewright.targets.target import TARGETS
 from tilewright.tracebacks import trim

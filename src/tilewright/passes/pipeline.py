@@ -50,7 +50,7 @@ class Stage(NamedTuple):
 
 def stages(kernel: Kernel, arch: Arch, passes: Sequence[Pass]) -> Iterator[Stage]:
     """The kernel before the first pass, and after each."""
-    yield Stage(TRACED, "The kernel as it was traced.", kernel)
+    yield Stage(TRACED, "The kernel as it was traced.", kernel, kernel.notes)
     for one in passes:
         found = one.run(kernel, arch)
         kernel, notes = (found, ()) if isinstance(found, Kernel) else found

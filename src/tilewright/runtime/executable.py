@@ -61,8 +61,8 @@ class Executable:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Choices that the target made."""
-        return () if self.listing is None else self.listing.notes
+        """Choices that were made while the kernel was traced, and by the target."""
+        return self.kernel.notes if self.listing is None else self.listing.notes
 
     def __repr__(self) -> str:
         return f"<{self.kernel.name} for {self.target} {self.arch}>"

@@ -7,9 +7,9 @@ in the cache, and a prepared launch is stored for the next call.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from operator import is_
-from typing import Any, overload
+from typing import Any
 
 from tilewright.arch import Arch
 from tilewright.calls import is_hashable, launches
@@ -351,47 +351,3 @@ class Bound(BoundChecks):
         # A target may derive sizes of its own.
         launched = kernel if executable.listing is None else executable.listing.kernel
         return backend.prepare(executable, bind(launched, found, numbers), parameters, found)
-
-
-@overload
-def kernel(function: Callable[..., None], /) -> Kernel: ...
-@overload
-def kernel(**declared: Any) -> Callable[[Callable[..., None]], Kernel]: ...
-@launches
-def kernel(function: Callable[..., None] | None = None, /, **declared: Any) -> Any:
-    """Make a kernel of a function that describes it.
-
-    The function runs once for every class of arrays.  Beside its parameters it may read global variables,
-    variables of an enclosing function and attributes of modules; so may the functions that it calls.  Their
-    values count as compile-time constants.  They are compared whenever the kernel meets arrays of a new
-    shape, and if one has changed, all is compiled anew; until then launches use the old values, and prepared
-    launches always do.  Not compared are attributes of arbitrary objects, arrays of more than 1 MiB, and
-    what the function itself changes.  A value that is meant to change is better a constant, or a number.
-
-    Args:
-        function: takes tensors, numbers and integers positionally, compile-time constants by keyword only.
-        declared: for each positional parameter the names of its dimensions (``A="M K"``; equal names must
-            have equal extents), a dtype for a number (``alpha=tw.f32``), or ``int`` for an integer.
-
-    Returns:
-        A `Kernel`, or a decorator when called with declarations alone.
-
-    Example:
-        >>> import numpy as np
-        >>> import tilewright as tw
-        >>> @tw.kernel(X="N", factor=tw.f32)
-        ... def scale(X, factor, *, tile):
-        ...     part = X.tile((tile,), (tw.block_index(tw.ceil_div(X.shape[0], tile)),)).partition((32,))
-        ...     tw.copy(tw.load(part) * factor, part)
-        >>> x = np.float32([1, 2, 3])
-        >>> scale(x, 0.5, tile=64, target="reference").target, x.tolist()
-        ('reference', [0.5, 1.0, 1.5])
-    """
-    if function is not None:
-        return Kernel(Program(function, declared))
-
-    @launches.of("kernel")
-    def decorate(function: Callable[..., None]) -> Kernel:
-        return Kernel(Program(function, declared))
-
-    return decorate

@@ -1,0 +1,157 @@
+"""Who accesses what: the accesses to memory of each operation, from the effects that it declares.
+
+An operation names what it reads and writes (`tilewright.ir.op.Op.roles`).  Where its map of threads is known,
+so is which thread touches which element; else every thread may touch every element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import cast
+
+from tilewright.ir.copies import Copy, is_in_background
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import Block, For, Let, Mma, Op
+from tilewright.ir.types import Value
+from tilewright.passes.matrices import may_be_by_matrices
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.rebuilding import substitute
+from tilewright.threads.distribution import Distribution
+
+
+@dataclass(frozen=True, eq=False)
+class Access:
+    """One operation's access to one tensor in memory.
+
+    Args:
+        op: the operation.
+        value: the tensor, or the view of one.
+        writes: whether it writes; else it reads.
+        spread: which thread touches which coordinates; None: any thread may touch any.
+        by_warp: whether the lanes of a warp may access it together, each for the others.
+        in_background: whether it goes on after the threads have gone on, until its group is waited for.
+        reduction: with what it combines elements that are there, in any order among such accesses.
+    """
+
+    op: Op
+    value: Value
+    writes: bool
+    spread: Distribution | None
+    by_warp: bool = False
+    in_background: bool = False
+    reduction: str | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One level on the way down to an operation: the block, the place in it, and what the block belongs to.
+
+    Args:
+        owner: the operation whose region the block is; None of the kernel's body.
+        block: the block.
+        at: the place of the operation, or of the one around it, in the block.
+    """
+
+    owner: Op | None
+    block: Block
+    at: int
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """An operation that accesses memory.
+
+    Args:
+        op: the operation.
+        way: from the kernel's body down to it.
+        order: its number in program order.
+        accesses: what it touches.
+    """
+
+    op: Op
+    way: tuple[Step, ...]
+    order: int
+    accesses: tuple[Access, ...]
+
+    @property
+    def is_in_background(self) -> bool:
+        """Whether it goes on after the threads have gone on."""
+        return is_in_background(self.op)
+
+
+def accesses(op: Op, lanes: int) -> Iterator[Access]:
+    """The accesses of an operation to tensors in memory, as its roles and its type declare them."""
+    for writes, values in ((False, op.read), (True, op.written)):
+        for value in values:
+            if value.is_tensor:
+                spread = _spread(op, value)
+                by_warp = spread is not None and may_be_by_matrices(op, value, spread, lanes)
+                reduction = op.reduction if isinstance(op, Copy) and writes else None
+                yield Access(op, value, writes, spread, by_warp, is_in_background(op), reduction)
+
+
+def _spread(op: Op, value: Value) -> Distribution | None:
+    match op:
+        case Copy() if value in (op.source, op.target):
+            return op.spread
+        case Mma() if value in (op.a, op.b):
+            depth = value.tensor.shape[1]
+            if isinstance(depth, int):
+                return op.mma.a(depth) if value is op.a else op.mma.b(depth)
+    return None
+
+
+def sites(kernel: Kernel) -> list[Site]:
+    """Every operation of a kernel that accesses memory, in program order."""
+    return list(_sites(kernel.body, None, (), kernel.lanes, iter(range(10**9))))
+
+
+def _sites(
+    block: Block, owner: Op | None, way: tuple[Step, ...], lanes: int, count: Iterator[int]
+) -> Iterator[Site]:
+    for at, op in enumerate(block.ops):
+        here = (*way, Step(owner, block, at))
+        order = next(count)
+        if found := tuple(accesses(op, lanes)):
+            yield Site(op, here, order, found)
+        for region in op.regions:
+            yield from _sites(region, op, here, lanes, count)
+
+
+@dataclass(frozen=True)
+class Integers:
+    """What is known of the integers of a kernel that its operations define.
+
+    Args:
+        named: the value of each integer that has a name (`Let`), over those that have none.
+        read: of those that are read where an operation stands (variables, integers in memory), the identity
+            of the block that it stands in.
+    """
+
+    named: dict[Sym, Int]
+    read: dict[Sym, int]
+
+    @staticmethod
+    def of(kernel: Kernel) -> Integers:
+        """Those of a kernel."""
+        found = Integers({}, {})
+        found._add(kernel.body)
+        return found
+
+    def placed(self, value: Int, places: Mapping[Sym, Int]) -> Int:
+        """An integer over what stands for the symbols that it is made of."""
+        return cast(Int, substitute(substitute(value, self.named), places))
+
+    def all_placed(self, places: Mapping[Sym, Int]) -> dict[Sym, Int]:
+        """What stands for symbols, and for the integers with names that are made of them."""
+        return {**places, **{sym: substitute(value, places) for sym, value in self.named.items()}}
+
+    def _add(self, block: Block) -> None:
+        for op in block.ops:
+            if isinstance(op, Let):
+                self.named[op.result] = substitute(op.value, self.named)
+            elif not isinstance(op, For):
+                self.read.update({sym: id(block) for sym in op.results if isinstance(sym, Sym)})
+            for region in op.regions:
+                self._add(region)

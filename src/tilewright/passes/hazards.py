@@ -1,0 +1,112 @@
+"""Pairs of accesses that something must order: what each passes on, among whom, and on which route."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.ops import Barrier, Op, WarpBarrier
+from tilewright.ir.types import Value
+from tilewright.passes.effects import Access, Integers, Site, sites
+from tilewright.passes.overlap import Overlaps, Reach
+from tilewright.passes.routes import Event, Meeting, Point, Route, meetings, passed
+
+
+@dataclass(frozen=True, eq=False)
+class Hazard:
+    """An access that must come after another one, which threads or copies in the background may not keep to.
+
+    Args:
+        tensor: what both access.
+        before: the operation that comes first.
+        after: the operation that comes second.
+        writes: whether the first writes, and whether the second does.
+        reach: among whom elements pass.
+        in_background: whether the first goes on until its group of copies is waited for.
+        route: what every execution passes in between.
+    """
+
+    tensor: Value
+    before: Site
+    after: Site
+    writes: tuple[bool, bool]
+    reach: Reach
+    in_background: bool
+    route: Route
+
+    @cached_property
+    def events(self) -> tuple[Event, ...]:
+        """What is passed in between, in order."""
+        return tuple(passed(self.route))
+
+    @cached_property
+    def points(self) -> dict[int, Point]:
+        """The points that are passed, by their place among the events."""
+        return {number: event for number, event in enumerate(self.events) if isinstance(event, Point)}
+
+    @property
+    def needs_barrier(self) -> bool:
+        """Whether threads must meet in between."""
+        return self.reach > Reach.THREAD
+
+    def is_met(self, op: Op) -> bool:
+        """Whether at an operation all threads meet among whom elements pass."""
+        return isinstance(op, Barrier) or (isinstance(op, WarpBarrier) and self.reach <= Reach.WARP)
+
+    def __str__(self) -> str:
+        first, second = ("written" if writes else "read" for writes in self.writes)
+        among = ["", "", " by other lanes", " by other threads"][self.reach]
+        return (
+            f"{self.tensor}, {first} by {self.before.op.verb} at {_where(self.before.op)}, is {second} by "
+            f"{self.after.op.verb} at {_where(self.after.op)}{among}"
+        )
+
+
+def _where(op: Op) -> str:
+    return "an unknown line" if op.location is None else str(op.location.frame)
+
+
+def hazards(kernel: Kernel) -> list[Hazard]:
+    """Every pair of accesses of a kernel that something must order, in each way in which they may meet.
+
+    Of ways of which one passes all that another does, the shorter one is given.
+    """
+    found, known = sites(kernel), Integers.of(kernel)
+    overlaps = Overlaps(kernel.threads, kernel.lanes)
+    return [
+        hazard
+        for one in found
+        for other in found
+        if (pairs := list(_conflicting(one, other)))
+        for hazard in _between(one, other, pairs, known, overlaps)
+    ]
+
+
+def _conflicting(one: Site, other: Site) -> Iterator[tuple[Access, Access]]:
+    """Accesses to one buffer, one of which writes."""
+    for mine in one.accesses:
+        for its in other.accesses:
+            if mine.value.buffer is its.value.buffer and (mine.writes or its.writes):
+                yield mine, its
+
+
+def _between(
+    one: Site, other: Site, pairs: list[tuple[Access, Access]], known: Integers, overlaps: Overlaps
+) -> Iterator[Hazard]:
+    least = Reach.THREAD if one.is_in_background else Reach.WARP
+    for family in meetings(one, other, known, one.is_in_background):
+        seen: list[tuple[Meeting, Reach]] = []
+        for meeting in family:
+            before = max((reach for former, reach in seen if meeting.is_within(former)), default=Reach.NOBODY)
+            if before is Reach.BLOCK:
+                continue
+            reach, mine, its = max(
+                ((overlaps.reach(*pair, meeting.before, meeting.after), *pair) for pair in pairs),
+                key=lambda each: each[0],
+            )
+            if reach >= least and reach > before:
+                seen.append((meeting, reach))
+                tensor, writes = mine.value.buffer, (mine.writes, its.writes)
+                yield Hazard(tensor, one, other, writes, reach, one.is_in_background, meeting.route)

@@ -1,0 +1,274 @@
+"""From one operation to another: in which turns of their loops they may meet, and by which points one comes.
+
+A route is what every execution from the one to the other passes at least: what stands in branches, and in
+loops that may not turn, is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise, product
+from typing import NamedTuple, TypeAlias
+
+from tilewright.ir.ops import Block, For, Op
+from tilewright.passes.effects import Integers, Site
+from tilewright.symbolic.expr import add, less, mul, prove
+from tilewright.symbolic.nodes import Int, Sym
+
+MOST_TURNS = 8
+"""Up to so many turns are told apart; all beyond are seen together."""
+
+FEW_TURNS = 4
+"""Of a loop on the way, at most so many turns are gone through: more would tell nothing new."""
+
+
+class Leg(NamedTuple):
+    """Operations ``low`` to ``high``, excluded, of a block are executed, so many times."""
+
+    block: Block
+    low: int
+    high: int
+    times: int = 1
+
+
+class Point(NamedTuple):
+    """The point before an operation of a block, or at its end."""
+
+    block: int
+    at: int
+
+
+Route: TypeAlias = tuple[Leg, ...]
+Event: TypeAlias = "Point | Op"
+"""What is passed: a point, and then the operation behind it."""
+
+
+class Turns(NamedTuple):
+    """How loops turn around one of two operations, on the way out of them or into them.
+
+    Args:
+        level: which loop, the outermost first, is not at its end of the way; those outside of it are, those
+            inside are anywhere.  -1: all are at that end.
+        away: by how many turns.
+        is_least: whether it may be more.
+    """
+
+    level: int = -1
+    away: int = 0
+    is_least: bool = False
+
+    def is_within(self, other: Turns) -> bool:
+        """Whether every execution in these turns passes at least what one in the others does."""
+        return other.level < 0 or (self.level == other.level and self.away >= other.away)
+
+
+class Meeting(NamedTuple):
+    """One way in which two operations come after one another.
+
+    Args:
+        route: what is passed in between.
+        before: what stands for the symbols of the first operation.
+        after: what stands for those of the second.
+        turns: of the loops out of the first, of the one around both, and into the second.
+    """
+
+    route: Route
+    before: dict[Sym, Int]
+    after: dict[Sym, Int]
+    turns: tuple[Turns, Turns, Turns]
+
+    def is_within(self, other: Meeting) -> bool:
+        """Whether what orders the other way orders this one too."""
+        return all(mine.is_within(its) for mine, its in zip(self.turns, other.turns, strict=True))
+
+
+def meetings(one: Site, other: Site, known: Integers, exact: bool) -> Iterator[list[Meeting]]:
+    """The ways in which ``other`` comes after ``one``, in families: each from the nearest to the farthest.
+
+    Args:
+        one: an operation.
+        other: another, or the same.
+        known: the integers of the kernel.
+        exact: whether turns are told apart; else only whether a loop has turned in between.
+    """
+    level = _common(one, other)
+    apart = one.way[level].at != other.way[level].at
+    if apart and one.way[level].at < other.way[level].at:
+        yield _family(_Pair(one, other, level, None, known), exact)
+    for depth in range(1, level + 1):
+        if isinstance(one.way[depth].owner, For):
+            yield _family(_Pair(one, other, level, depth, known), exact)
+
+
+def _common(one: Site, other: Site) -> int:
+    """The level of the innermost block that both stand in."""
+    level = 0
+    for (mine, its), (inner, its_inner) in pairwise(zip(one.way, other.way, strict=False)):
+        if mine.at != its.at or inner.block is not its_inner.block:
+            break
+        level += 1
+    return level
+
+
+def _family(pair: _Pair, exact: bool) -> list[Meeting]:
+    outward, around, inward = pair.options(exact)
+    made = sorted(product(outward, around, inward), key=lambda turns: sum(turn.away for turn in turns))
+    return [meeting for turns in made if (meeting := pair.meeting(*turns)) is not None]
+
+
+@dataclass
+class _Pair:
+    """Two operations in one turn of all loops around both, or in turns of one of them.
+
+    Args:
+        one: the operation that comes first.
+        other: the one that comes second.
+        level: of the innermost block that both stand in.
+        depth: of the body of the loop in a later turn of which the second comes; None: in the same turn.
+        known: the integers of the kernel.
+    """
+
+    one: Site
+    other: Site
+    level: int
+    depth: int | None
+    known: Integers
+
+    outer: list[For] = field(default_factory=list)
+    inner: list[For] = field(default_factory=list)
+
+    def options(self, exact: bool) -> tuple[list[Turns], list[Turns], list[Turns]]:
+        """The turns to be told apart: out of the first, of the loop around both, into the second."""
+        shared = self.level + 1 if self.depth is None else self.depth + 1
+        self.outer = _loops(self.one, shared)
+        self.inner = _loops(self.other, shared)
+        around = [Turns()] if self.depth is None else _counts(0, 1, MOST_TURNS if exact else 1)
+        few = MOST_TURNS if exact and self.depth is None else 0
+        return (
+            [Turns(), *(turns for at in range(len(self.outer)) for turns in _counts(at, 1, few))],
+            around,
+            [Turns(), *(turns for at in range(len(self.inner)) for turns in _counts(at, 1, few))],
+        )
+
+    def meeting(self, outward: Turns, around: Turns, inward: Turns) -> Meeting | None:
+        """The meeting in these turns; None if a loop does not turn so often."""
+        shared = self.one.way[: self.level + 1 if self.depth is None else self.depth]
+        blocks = {id(step.block) for step in shared}
+        apart = (sym for sym, block in self.known.read.items() if block not in blocks)
+        before: dict[Sym, Int] = {sym: _renamed(sym, "before") for sym in apart}
+        after: dict[Sym, Int] = {}
+        if self.depth is not None:
+            loop = self.one.way[self.depth].owner
+            assert isinstance(loop, For)
+            if not _turns_so_often(loop, around.away + 1):
+                return None
+            after[loop.index] = add(loop.index, mul(_away(loop, around, "around"), loop.step))
+        for places, loops, turns, is_outward in (
+            (before, self.outer, outward, True),
+            (after, self.inner, inward, False),
+        ):
+            for at, loop in enumerate(loops):
+                if not _turns_so_often(loop, turns.away + 1 if at == turns.level else 1):
+                    return None
+                start, stop = (self.known.placed(end, places) for end in (loop.start, loop.stop))
+                places[loop.index] = _index(loop, start, stop, at, turns, is_outward)
+        route = self._route(outward, around, inward)
+        before, after = self.known.all_placed(before), self.known.all_placed(after)
+        return Meeting(route, before, after, (outward, around, inward))
+
+    def _route(self, outward: Turns, around: Turns, inward: Turns) -> Route:
+        one, other = self.one.way, self.other.way
+        level = self.level if self.depth is None else self.depth
+        legs: list[Leg] = []
+        for step in reversed(one[level + 1 :]):
+            legs.append(_rest(step.block, step.at + 1))
+            if _turned(step.owner, self.outer, outward):
+                legs.append(Leg(step.block, 0, len(step.block.ops), outward.away))
+        block = one[level].block
+        if self.depth is None:
+            legs.append(Leg(block, one[level].at + 1, other[level].at))
+        else:
+            legs.append(_rest(block, one[level].at + 1))
+            legs.append(Leg(block, 0, len(block.ops), around.away - 1))
+            legs.append(Leg(block, 0, other[level].at))
+        for step in other[level + 1 :]:
+            if _turned(step.owner, self.inner, inward):
+                legs.append(Leg(step.block, 0, len(step.block.ops), inward.away))
+            legs.append(Leg(step.block, 0, step.at))
+        return tuple(leg for leg in legs if leg.times)
+
+
+def _rest(block: Block, low: int) -> Leg:
+    return Leg(block, low, len(block.ops))
+
+
+def _loops(site: Site, level: int) -> list[For]:
+    """The loops around an operation from a level on, the outermost first."""
+    return [step.owner for step in site.way[level:] if isinstance(step.owner, For)]
+
+
+def _counts(level: int, least: int, most: int) -> list[Turns]:
+    """Up to so many turns of a loop, and more."""
+    exact = [Turns(level, count) for count in range(least, most + 1)]
+    return [*exact, Turns(level, most + 1, True)]
+
+
+def _turned(owner: Op | None, loops: Sequence[For], turns: Turns) -> bool:
+    return turns.level >= 0 and owner is loops[turns.level]
+
+
+def trips(loop: For) -> int | None:
+    """How often a loop turns, if it is known."""
+    if isinstance(loop.start, int) and isinstance(loop.stop, int):
+        return len(range(loop.start, loop.stop, loop.step))
+    return None
+
+
+def _turns_so_often(loop: For, count: int) -> bool:
+    """Whether a loop may turn so often."""
+    known = trips(loop)
+    return known is None or known >= count
+
+
+def _away(loop: For, turns: Turns, what: str) -> Int:
+    return add(turns.away, Sym(f"{loop.index.name}_more_{what}")) if turns.is_least else turns.away
+
+
+def _renamed(sym: Sym, what: str) -> Sym:
+    return Sym(f"{sym.name}_{what}", sym.low, sym.high, sym.divisor)
+
+
+def _index(loop: For, start: Int, stop: Int, at: int, turns: Turns, is_outward: bool) -> Int:
+    """The index of a loop: in one of its last turns on the way out, in one of its first on the way in."""
+    what = "before" if is_outward else "after"
+    if 0 <= turns.level < at:
+        return _renamed(loop.index, what)
+    away: Int = _away(loop, turns, what) if at == turns.level else 0
+    if not is_outward:
+        return add(start, mul(away, loop.step))
+    known = trips(loop)
+    if known is not None:
+        return add(start, (known - 1) * loop.step, mul(away, -loop.step))
+    return add(stop, -1, mul(away, -1)) if loop.step == 1 else _renamed(loop.index, what)
+
+
+# ---------------------------------------------------------------- what is passed
+
+
+def passed(route: Route) -> Iterator[Event]:
+    """What every execution passes on a route, in order: points, and the operations behind them."""
+    for leg in route:
+        for _ in range(leg.times):
+            yield from _through(leg.block, leg.low, leg.high)
+
+
+def _through(block: Block, low: int, high: int) -> Iterator[Event]:
+    for at in range(low, high):
+        yield Point(id(block), at)
+        op = block.ops[at]
+        yield op
+        if isinstance(op, For) and prove(less(op.start, op.stop)) is True:
+            for _ in range(min(trips(op) or 1, FEW_TURNS)):
+                yield from _through(op.body, 0, len(op.body.ops))
+    yield Point(id(block), high)
