@@ -6,7 +6,7 @@ import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 from tilewright.errors import LaunchError, LegalityError, Violation
 from tilewright.ir.kernel import Kernel, SizeParam, Workspace
@@ -146,6 +146,8 @@ class PreparedCuda:
     same time: on other threads, or in a signal handler.
     """
 
+    may_be_inlined: ClassVar[bool] = False
+
     def __init__(
         self,
         executable: Executable,
@@ -207,6 +209,9 @@ class PreparedCuda:
             _in_graphs.add(packed)  # its workspaces are the graph's own
         else:
             self._idle.append(packed)
+
+    def inline(self) -> None:
+        """It is not launched without Python."""
 
     def driver_call(self, stream: int) -> Callable[[], object]:
         """The driver's call alone, on the arguments of the last launch: what a launch costs at the least."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from tilewright.errors import Violation
 from tilewright.ir.kernel import Kernel, ScalarParam, TensorParam
@@ -77,9 +77,15 @@ class Prepared(Protocol):
     seen: int
     """When a launch was noticed last, as a number of `tilewright.runtime.recent.clock`; 0: never."""
 
+    may_be_inlined: ClassVar[bool]
+    """Whether `tilewright.runtime.shortcuts` may run it, if it is short."""
+
     @property
     def executable(self) -> Executable:
         """What is launched."""
+
+    def inline(self) -> Any:
+        """What code without Python needs to launch it; None if that cannot be, or is not worth it."""
 
     def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
         """Launch on these arguments; ``pointers`` holds the address of each array, in order."""

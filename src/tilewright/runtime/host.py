@@ -6,7 +6,7 @@ import ctypes
 import struct
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from tilewright.errors import LaunchError, Violation
 from tilewright.ir.kernel import Kernel, SizeParam, Workspace
@@ -20,8 +20,10 @@ from tilewright.runtime.environment import settings
 from tilewright.runtime.executable import ArgumentLayout, Executable, argument_layout
 from tilewright.runtime.libraries import Library
 from tilewright.runtime.native import compile_library, host_arch, toolchain_id
+from tilewright.runtime.shortcut_table import InlineLaunch
 from tilewright.runtime.workers import Launcher, Scratch
 from tilewright.targets import cpu
+from tilewright.targets.cpu.signals import waits
 from tilewright.targets.listing import Listing
 from tilewright.targets.target import CPU, HOST
 
@@ -90,10 +92,13 @@ class PreparedCpu:
     same time: on other threads, or in a signal handler.
     """
 
+    may_be_inlined: ClassVar[bool] = True
+
     def __init__(self, executable: Executable, binding: Binding, parameters: Sequence[Parameter]) -> None:
         assert executable.listing is not None
         self.executable = executable
-        self.recent, self.seen = True, 0
+        self.seen = 0
+        self._used = bytearray(b"\1")  # which launches without Python set too
         self._binding = binding
         self._launcher: Launcher = executable.handle[1]
         self._layout = argument_layout(executable.listing.kernel, parameters)
@@ -106,11 +111,44 @@ class PreparedCpu:
         assert self.executable.listing is not None
         return _Packed(self.executable.listing.kernel, self._binding, self._layout, self._arrays)
 
+    @property
+    def recent(self) -> bool:
+        """Whether it was launched since this was cleared."""
+        return bool(self._used[0])
+
+    @recent.setter
+    def recent(self, value: bool) -> None:
+        self._used[0] = value
+
+    def inline(self) -> InlineLaunch | None:
+        """What code without Python needs to run it, with an argument buffer of its own.
+
+        None if it takes longer than what stays on the caller's thread, or needs more than addresses.
+        """
+        offsets = dict(self._layout.tensors)
+        if not self._launcher.is_short(self._blocks) or len(offsets) < self._arrays:
+            return None
+        packed = self._pack()
+        if packed.more or waits(self.executable.kernel):
+            return None
+        scratch = Scratch(self._launcher.scratch_bytes)
+        used = (ctypes.c_char * 1).from_buffer(self._used)
+        return InlineLaunch(
+            self,
+            self._launcher.address,
+            packed.address,
+            scratch.address,
+            self._blocks,
+            ctypes.addressof(used),
+            tuple(offsets[at] for at in range(self._arrays)),
+            (packed, scratch, used),
+        )
+
     def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
         """Run on these arguments and return when they are done."""
         if stream is not None:
             raise LaunchError("stream= is for the cuda target; the cpu target runs before it returns")
-        self.recent = True
+        self._used[0] = 1
         try:
             packed = self._idle.pop()
         except IndexError:

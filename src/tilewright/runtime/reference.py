@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -66,6 +66,8 @@ class ReferenceBackend:
 class PreparedReference:
     """Runs the kernel and raises what the checker finds."""
 
+    may_be_inlined: ClassVar[bool] = False
+
     executable: Executable
     binding: Binding
     parameters: tuple[Parameter, ...]
@@ -83,6 +85,9 @@ class PreparedReference:
         """
         self.recent = True
         self.run(arguments).raise_if_any()
+
+    def inline(self) -> None:
+        """It is not launched without Python."""
 
     def run(self, arguments: Sequence[Any]) -> Report:
         """Run on these arguments, and report."""

@@ -210,9 +210,13 @@ class Launcher:
     def __init__(self, library: Library, entry: str, scratch_bytes: int) -> None:
         self._library = library
         self._function = library.function(entry)
-        self._address = library.address(entry)
-        self._scratch_bytes = max(scratch_bytes, 1)
+        self.address = library.address(entry)
+        self.scratch_bytes = max(scratch_bytes, 1)
         self._block_ns = float("inf")
+
+    def is_short(self, blocks: int) -> bool:
+        """Whether so many blocks stay on the caller's thread, by what the last launch took."""
+        return blocks * self._block_ns <= INLINE_NS
 
     def launch(self, arguments: int, blocks: int) -> int:
         """Run all blocks and return when they are done; any number of threads may call it at once.
@@ -244,7 +248,7 @@ class Launcher:
             if pool is None:
                 return None
             start = time.perf_counter_ns()
-            stuck = pool.run(self._address, arguments, blocks, self._scratch_bytes)
+            stuck = pool.run(self.address, arguments, blocks, self.scratch_bytes)
             self._block_ns = (time.perf_counter_ns() - start) * min(pool.threads, blocks) / blocks
             return stuck
         finally:
@@ -260,8 +264,8 @@ class Launcher:
             bench = benches.pop()
         except IndexError:
             bench = _Bench()
-        if bench.scratch.size_bytes < self._scratch_bytes:
-            bench.make_room(self._scratch_bytes)
+        if bench.scratch.size_bytes < self.scratch_bytes:
+            bench.make_room(self.scratch_bytes)
         bench.board[:] = [0, 0, 0, 0]
         self._function(arguments, bench.board_address, bench.scratch.address, blocks)
         benches.append(bench)

@@ -1,0 +1,214 @@
+"""What shortcuts find launches in: the method in compiled code, and the memory that it reads."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from tilewright.errors import CompileError, ToolchainError
+from tilewright.runtime.arrays import describe, reach
+from tilewright.runtime.cache import Cache, key
+from tilewright.runtime.executable import Executable, Prepared
+from tilewright.runtime.libraries import Library
+from tilewright.runtime.native import compile_library, toolchain_id
+from tilewright.runtime.shortcut_source import SHORTCUT_SOURCE
+
+_SLOTS = 1024
+"""How many there are for launches, a power of two; some must stay empty."""
+
+_WORD = np.dtype(np.int64)
+_FASTCALL = 0x80
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+class _Method(ctypes.Structure):
+    """Source: CPython's `PyMethodDef`."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("text", ctypes.c_char_p),
+    )
+
+
+class _Fields(ctypes.Structure):
+    """Source: NumPy's `PyArrayObject_fields`, behind CPython's `PyObject`."""
+
+    _fields_ = (
+        ("references", ctypes.c_ssize_t),
+        ("type", ctypes.c_void_p),
+        ("data", ctypes.c_void_p),
+        ("rank", ctypes.c_int),
+        ("shape", ctypes.POINTER(ctypes.c_ssize_t)),
+        ("strides", ctypes.POINTER(ctypes.c_ssize_t)),
+        ("base", ctypes.c_void_p),
+        ("element", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+    )
+
+
+@dataclass(frozen=True)
+class InlineLaunch:
+    """A launch for code without Python, all of it addresses.
+
+    Args:
+        prepared: the launch.
+        entry: the kernel's function.
+        arguments: the packed arguments.
+        scratch: its scratch memory.
+        blocks: how many blocks it has.
+        used: a byte that is set when it is launched.
+        offsets: of each array's address in the arguments.
+        holds: what the addresses belong to.
+    """
+
+    prepared: Prepared
+    entry: int
+    arguments: int
+    scratch: int
+    blocks: int
+    used: int
+    offsets: tuple[int, ...]
+    holds: object
+
+    @staticmethod
+    def table() -> Table | None:
+        """A table that holds no launches yet; None where none can be."""
+        try:
+            return Table(_library()) if _is_readable() else None
+        except (CompileError, ToolchainError):
+            return None
+
+
+class Table:
+    """The launches that shortcuts run, in memory that compiled code reads.
+
+    Args:
+        library: the compiled code.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self.library = library
+        api = ctypes.pythonapi
+        self.count = 0
+        self.executables: set[Executable] = set()
+        self._known: set[tuple[object, bool, tuple[int, ...]]] = set()
+        self._held: list[Any] = []
+        self._slots = np.zeros(_SLOTS, _WORD)
+        head = (
+            id(np.ndarray),
+            id(None),
+            id(np.empty),
+            *(_address(function) for function in (api.Py_IncRef, api.Py_DecRef, api.PyObject_Call)),
+            _SLOTS - 1,
+            _data(self._slots),
+        )
+        self._head = np.array(head, _WORD)
+        self._method = _Method(
+            b"shortcut",
+            self.library.address("tilewright_shortcut"),
+            _FASTCALL,
+            b"Run a launch that is known.",
+        )
+        # A method holds what is called its module: here, all that it reads.
+        self.call: Callable[..., Any] = _new_method(ctypes.addressof(self._method), self._head, self)
+
+    def add(self, launch: InlineLaunch, arrays: Sequence[Array], places: Sequence[int], fresh: bool) -> None:
+        """Have a launch found by the metadata of some arrays, the last of them its output.
+
+        Args:
+            launch: what is run.
+            arrays: arrays like those that it is for.
+            places: for each of them, which of the kernel's arrays it is.
+            fresh: whether the output is made, and not given.
+        """
+        given = len(arrays) - fresh
+        addresses = tuple(int(array.ctypes.data) % 16 for array in arrays)
+        if (launch.prepared, fresh, addresses) in self._known:
+            return
+        self._known.add((launch.prepared, fresh, addresses))
+        made = (arrays[-1].shape, arrays[-1].dtype)
+        sizes = [np.array((*array.shape, *array.strides), _WORD) for array in arrays]
+        words = [self._hash(arrays[:given]), given, int(fresh), launch.entry, launch.arguments]
+        words += [launch.scratch, launch.blocks, launch.used, id(made)]
+        for array, each, place in zip(arrays, sizes, places, strict=True):
+            info = describe(array)
+            words += [array.ndim, _data(each), id(array.dtype), info.pointer % 16, *reach(info)]
+            words.append(launch.offsets[place])
+        plan = np.array(words, _WORD)
+        self._held += [launch, made, sizes, plan, [array.dtype for array in arrays]]
+        self.executables.add(launch.prepared.executable)
+        self.count += 1
+        slot = words[0] & (_SLOTS - 1)
+        while self._slots[slot]:
+            slot = (slot + 1) & (_SLOTS - 1)
+        self._slots[slot] = _data(plan)
+
+    @staticmethod
+    def _hash(arrays: Sequence[Array]) -> int:
+        """The number that compiled code finds a launch by."""
+        found = len(arrays)
+        for array in arrays:
+            found = _mixed(found, id(array.dtype))
+            for extent, stride in zip(array.shape, array.strides, strict=True):
+                found = _mixed(_mixed(found, extent), stride)
+        return found
+
+
+def _mixed(found: int, value: int) -> int:
+    product = ((found ^ value) % 2**64 * 0x9E3779B97F4A7C15) % 2**64
+    mixed = product ^ ((found >> 29) % 2**64)
+    return mixed - 2**64 if mixed >= 2**63 else mixed
+
+
+_new_method = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.py_object, ctypes.py_object)(
+    ("PyCFunction_NewEx", ctypes.pythonapi)
+)
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+def _data(words: Array) -> int:
+    return int(words.ctypes.data)
+
+
+def _library() -> Library:
+    """The compiled code, from the cache if it is there."""
+    address = key([SHORTCUT_SOURCE, toolchain_id()])
+
+    def build() -> bytes:
+        return compile_library(SHORTCUT_SOURCE)
+
+    return Library(
+        Cache.default().get_or_build(address, ".so", build, {"kernel": "shortcut"}).data, "shortcut"
+    )
+
+
+def _is_readable() -> bool:
+    """Whether this interpreter holds a lock, and its arrays lie as compiled code reads them."""
+    if sys.implementation.name != "cpython" or not getattr(sys, "_is_gil_enabled", lambda: True)():
+        return False
+    if object.__basicsize__ != _Fields.data.offset or np.ndarray.__basicsize__ < ctypes.sizeof(_Fields):
+        return False
+    for array in (
+        np.zeros((3, 5), np.float32)[:, ::-2],
+        np.zeros((2, 4, 6)).T,
+        np.broadcast_to(np.int8(1), (7,)),
+    ):
+        seen = _Fields.from_address(id(array))
+        if (seen.type, seen.data, seen.rank) != (id(np.ndarray), array.ctypes.data, array.ndim):
+            return False
+        if (*seen.shape[: array.ndim], *seen.strides[: array.ndim]) != (*array.shape, *array.strides):
+            return False
+        if seen.element != id(array.dtype) or bool(seen.flags & 0x400) != array.flags.writeable:
+            return False
+    return True

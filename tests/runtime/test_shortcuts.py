@@ -1,0 +1,225 @@
+"""Shortcuts: what they run is right, they run nothing else, and they hold on to nothing."""
+
+from __future__ import annotations
+
+import gc
+import sys
+import weakref
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tilewright as tw
+from tilewright.ops import gemm
+from tilewright.runtime import shortcut_table, shortcuts, workers
+from tilewright.runtime.shortcuts import Shortcuts
+
+Array = np.ndarray[Any, Any]
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every launch counts as short: how long one takes is not what these tests are about."""
+    monkeypatch.setattr(workers, "INLINE_NS", 1e12)
+    gemm._SHORTCUTS.forget()
+
+
+def matrices(m: int, n: int, k: int, seed: int = 0) -> tuple[Array, Array]:
+    rng = np.random.default_rng(seed)
+    return rng.standard_normal((m, k)).astype(np.float32), rng.standard_normal((k, n)).astype(np.float32)
+
+
+def known(a: Array, b: Array, out: Array | None = None) -> Any:
+    """What the shortcut answers; None if there is none."""
+    return gemm._SHORTCUTS.call(a, b) if out is None else gemm._SHORTCUTS.call(a, b, out)
+
+
+def close(c: Array, a: Array, b: Array) -> bool:
+    return bool(np.allclose(c, a.astype(np.float64) @ b, rtol=1e-4, atol=1e-4))
+
+
+class Own(np.ndarray):
+    """A class of a user's."""
+
+
+STEPS = st.sampled_from([1, 1, 1, 2, 3, -1, -2])
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    sizes=st.tuples(*[st.sampled_from([1, 5, 16])] * 3),
+    steps=st.tuples(*[STEPS] * 6),
+    turns=st.tuples(*[st.booleans()] * 3),
+    values=st.integers(0, 1 << 20),
+)
+def test_the_second_product_of_arrays_like_these_is_a_shortcut(
+    sizes: tuple[int, int, int], steps: tuple[int, ...], turns: tuple[bool, ...], values: int
+) -> None:
+    m, n, k = sizes
+    rng = np.random.default_rng(values)
+
+    def drawn(rows: int, columns: int, at: int) -> Array:
+        row_step, column_step = steps[2 * at : 2 * at + 2]
+        shape = (rows * abs(row_step), columns * abs(column_step))
+        base = rng.standard_normal(shape[::-1] if turns[at] else shape).astype(np.float32)
+        return (base.T if turns[at] else base)[::row_step, ::column_step]
+
+    for fresh in (True, False):
+        for again in (False, True):
+            a, b, out = drawn(m, k, 0), drawn(k, n, 1), drawn(m, n, 2)
+            c = known(a, b) if fresh else known(a, b, out)
+            if again:
+                assert c is not None
+                assert fresh or c is out
+            c = c if again else tw.matmul(a, b) if fresh else tw.matmul(a, b, out)
+            assert (c.shape, c.dtype) == ((m, n), np.float32)
+            assert close(c, a, b)
+
+
+def test_a_fresh_output_is_an_ordinary_array_of_its_own() -> None:
+    a, b = matrices(9, 7, 5)
+    tw.matmul(a, b)
+    made = [known(a, b) for _ in range(3)]
+    assert len({array.ctypes.data for array in made}) == 3
+    assert all(array.flags.owndata and array.flags.c_contiguous and array.flags.writeable for array in made)
+    assert {sys.getrefcount(array) for array in made} == {sys.getrefcount(np.empty(3)) + 2}
+    first = weakref.ref(made[0])
+    del made
+    assert first() is None
+
+
+def test_what_is_counted_stays_as_it_was() -> None:
+    a, b = matrices(9, 7, 5)
+    out = np.empty((9, 7), np.float32)
+    tw.matmul(a, b), tw.matmul(a, b, out)
+    objects = (a, b, out, None, out.dtype, np.empty)
+    before = [sys.getrefcount(each) for each in objects]
+    for _ in range(1000):
+        known(a, b), known(a, b, out), known(a, a)
+    now = [sys.getrefcount(each) for each in objects]
+    assert all(abs(one - other) < 10 for one, other in zip(before, now, strict=True))
+
+
+def test_only_arrays_like_those_that_are_known() -> None:
+    a, b = matrices(8, 8, 8)
+    out = np.empty((8, 8), np.float32)
+    tw.matmul(a, b), tw.matmul(a, b, out)
+    frozen = out.copy()
+    frozen.flags.writeable = False
+    off = np.frombuffer(bytes(4 * 65), np.float32, 64, 4).reshape(8, 8)
+    other = [a.T, a[:7], a.astype(np.float64), a.view(np.int32), a[None], off, a.view(Own), [[1.0]], None]
+    for each in other:
+        assert known(each, b) is None
+        assert known(a, each) is None
+        assert known(a, b, each if each is not None else 1.0) is None
+    assert known(a, b, frozen) is None
+    assert gemm._SHORTCUTS.call(a) is None
+    assert gemm._SHORTCUTS.call(a, b, out, out) is None
+    assert gemm._SHORTCUTS.call() is None
+    assert known(a, b, out) is out
+    with pytest.raises(TypeError):
+        gemm._SHORTCUTS.call(a, b, out=out)
+
+
+def test_arrays_that_are_reshaped_in_place_are_others() -> None:
+    a, b = matrices(8, 8, 8)
+    tw.matmul(a, b)
+    assert known(a, b) is not None
+    a.resize((4, 16), refcheck=False)
+    assert known(a, b) is None
+
+
+def test_an_output_that_shares_memory_is_refused_as_before() -> None:
+    memory = np.zeros((16, 8), np.float32)
+    a, b = memory[:8], np.ones((8, 8), np.float32)
+    tw.matmul(a, b, memory[8:])
+    assert known(a, b, memory[8:]) is not None
+    assert known(a, b, memory[4:12]) is None
+    with pytest.raises(tw.LaunchError, match="out and a share memory"):
+        tw.matmul(a, b, memory[4:12])
+    with pytest.raises(tw.LaunchError, match="out and a share memory"):
+        tw.matmul(memory[8:][::-1], b, memory[8:])
+
+
+def test_a_call_that_says_more_takes_the_ordinary_way() -> None:
+    a, b = matrices(8, 8, 8)
+    tw.matmul(a, b)
+    with pytest.raises(tw.LaunchError, match="stream= is for the cuda target"):
+        tw.matmul(a, b, stream=7)
+    with pytest.raises(tw.LaunchError, match="cannot reach"):
+        tw.matmul(a, b, target="cuda")
+
+
+def test_launches_that_take_long_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(workers, "INLINE_NS", -1)
+    a, b = matrices(8, 8, 8)
+    for _ in range(3):
+        tw.matmul(a, b)
+    assert known(a, b) is None
+
+
+def test_they_count_as_launches_and_are_forgotten_with_their_executable() -> None:
+    a, b = matrices(11, 8, 8)
+    tw.matmul(a, b)
+    [(prepared, *_)] = gemm._SHORTCUTS._table._known
+    prepared.recent = False
+    known(a, b)
+    assert prepared.recent
+    executable = prepared.executable
+    gemm._SHORTCUTS.forget(replace(executable))
+    assert known(a, b) is not None, "another one was forgotten"
+    gone = weakref.ref(gemm._SHORTCUTS._table)
+    gemm._SHORTCUTS.forget(executable)
+    assert known(a, b) is None
+    gc.collect()
+    assert gone() is None
+
+
+def test_when_there_are_too_many_they_begin_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shortcuts, "MOST", 3)
+    pairs = [matrices(8, 8, k) for k in range(1, 6)]
+    for a, b in pairs:
+        tw.matmul(a, b)
+    assert [known(a, b) is not None for a, b in pairs] == [False, False, False, True, True]
+    for a, b in pairs:
+        assert close(tw.matmul(a, b), a, b)
+
+
+def _refuse() -> Any:
+    raise tw.ToolchainError("the cpu target needs a C++ compiler and found none")
+
+
+@pytest.mark.parametrize(("name", "value"), [("_is_readable", lambda: False), ("_library", _refuse)])
+def test_where_there_can_be_none_all_takes_the_ordinary_way(
+    name: str, value: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shortcut_table, name, value)
+    mine = Shortcuts()
+    monkeypatch.setattr(gemm, "_SHORTCUTS", mine)
+    a, b = matrices(8, 8, 8)
+    for _ in range(2):
+        assert close(tw.matmul(a, b), a, b)
+    assert mine.call(a, b) is None
+
+
+def test_an_interpreter_without_a_lock_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shortcut_table._is_readable()
+    monkeypatch.setattr(sys, "_is_gil_enabled", lambda: False, raising=False)
+    assert not shortcut_table._is_readable()
+
+
+def test_memory_that_cannot_be_had_is_an_error_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = matrices(8, 8, 8)
+    tw.matmul(a, b)
+    table = gemm._SHORTCUTS._table
+
+    def no_memory(*_: object, **__: object) -> None:
+        raise MemoryError("none left")
+
+    table._head[2] = id(no_memory)
+    with pytest.raises(MemoryError, match="none left"):
+        gemm._SHORTCUTS.call(a, b)
