@@ -224,6 +224,19 @@ class LegalityError(TilewrightError):
         super().__init__("\n\n".join([head, *(str(v) for v in self.violations)]))
 
 
+class ScheduleError(LegalityError):
+    """A schedule is not legal for a kernel, its arrays and a machine; lists every reason at once."""
+
+    def __init__(self, kernel: str, machine: str, schedule: str, reasons: Sequence[Violation]) -> None:
+        super().__init__(kernel, machine, reasons)
+        self.schedule = schedule
+        count = len(self.violations)
+        head = (
+            f"kernel {kernel} on {machine}: the schedule is refused, for {count} reason{'s' * (count != 1)}"
+        )
+        self.args = ("\n\n".join([f"{head}\n  {schedule}", *(str(v) for v in self.violations)]),)
+
+
 class LaunchError(TilewrightError, ValueError):
     """Arguments that do not fit a kernel: dtype, rank, extent, alignment, device."""
 

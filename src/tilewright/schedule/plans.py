@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from tilewright.errors import TraceError
 from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
 from tilewright.lang.async_mma import mma_async, mma_commit, mma_fence, mma_wait
 from tilewright.lang.control import when
+from tilewright.lang.source import here
 from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.schedule.pipeline import Step, Verb
 
@@ -57,7 +59,9 @@ class Accumulation:
             if not self.mma.atom.asynchronous:
                 tw.mma(a, b, sums.acc)
                 return
-            assert isinstance(b, Tensor), "operand B of an asynchronous product lies in shared memory"
+            if not isinstance(b, Tensor):
+                text = f"{self.mma.atom} takes operand B from shared memory"
+                raise TraceError(f'{text}; nearest legal choice: staging="cp_async"', here())
             mma_fence()
             mma_async(a, b, sums.acc)
             mma_commit()

@@ -7,6 +7,7 @@ from functools import cached_property
 from typing import Any, TypeAlias
 
 from tilewright.calls import launches
+from tilewright.errors import LayoutError
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.kinds import Count, is_integer, is_whole, legal
 from tilewright.layout.limits import STAGES, WARPS
@@ -119,12 +120,17 @@ class Schedule:
 
     @cached_property
     def mma(self) -> TiledMma:
-        """The tiled MMA of one group of warps."""
-        m, n, _ = self.atom.shape
-        shared_by = (self.groups if self.roles == "cooperative" else 1, 1)
-        sides = zip(self.tile, (m, n), self.warps, shared_by, strict=False)
-        repeats = [max(extent // max(unit * warps * groups, 1), 1) for extent, unit, warps, groups in sides]
-        return TiledMma(self.atom, self.warps, (repeats[0], repeats[1]))
+        """The tiled MMA of one group of warps.
+
+        Raises:
+            LayoutError: the tile is not made of whole atoms of each warp of each group.
+        """
+        (m, n, _), groups = self.tile, self.groups if self.roles == "cooperative" else 1
+        if m % groups:
+            raise LayoutError(
+                f"{m} rows of a tile for {groups} groups; nearest legal choice: {-(-m // groups) * groups}"
+            )
+        return TiledMma(self.atom, self.warps, tile=(m // groups, n))
 
     @property
     def block_k(self) -> int:

@@ -1,0 +1,192 @@
+"""What a schedule takes of a multiprocessor, in closed form: threads, shared memory, registers.
+
+The expanded kernel says the same, and a test compares the two; these are for asking about thousands of
+schedules, and for saying before anything is expanded what is too much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from tilewright.arch import Arch
+from tilewright.dtypes import DType
+from tilewright.ir.kernel import BARRIER_BYTES
+from tilewright.ir.mma import TiledMma
+from tilewright.lang.specs import TensorSpec
+from tilewright.schedule.bulk import COPYING_WARPS
+from tilewright.schedule.form import Factor, Form
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.stages import ROW_BYTES
+from tilewright.targets.target import TARGETS, Target
+
+PLAIN_ALIGN, SWIZZLED_ALIGN = 128, 8 * ROW_BYTES
+"""Where tensors in shared memory begin: rows of 128 bytes under the swizzle repeat after 8."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """Operand A or B under a schedule.
+
+    Args:
+        label: ``"A"`` or ``"B"``.
+        factor: what the graph says of it.
+        spec: the class of its array.
+        rows: of the tile of one group.
+        sharing: groups whose tiles lie in one stage side by side; 0: all groups take the same tile.
+    """
+
+    label: str
+    factor: Factor
+    spec: TensorSpec
+    rows: int
+    sharing: int
+
+    @property
+    def dtype(self) -> DType:
+        """Of its elements in memory."""
+        return self.factor.dtype
+
+    @property
+    def along_rows(self) -> bool:
+        """Whether neighbours along M or N, not along K, are neighbours in memory."""
+        unit = self.spec.unit_dim
+        return unit is not None and self.factor.part.at[unit] == self.factor.row
+
+    @property
+    def width(self) -> int:
+        """Elements of a row of 128 bytes."""
+        return ROW_BYTES // self.dtype.bytes
+
+    def stage_bytes(self, depth: int) -> int:
+        """Bytes of one stage."""
+        return max(self.sharing, 1) * self.rows * depth * self.dtype.bytes
+
+
+@dataclass(frozen=True)
+class Case:
+    """A schedule for a kernel, on arrays of some classes, on a machine.
+
+    A tile of no whole atoms is taken as the nearest that is, so that all else that is wrong can be said too.
+
+    Args:
+        schedule: the schedule.
+        form: what is computed.
+        specs: the classes of the arrays.
+        arch: the machine.
+    """
+
+    schedule: Schedule
+    form: Form
+    specs: Mapping[str, TensorSpec]
+    arch: Arch
+
+    @cached_property
+    def target(self) -> Target:
+        """The target that the machine is one of."""
+        return next(target for target in TARGETS.values() if self.arch.name in target.architectures)
+
+    @property
+    def is_bulk(self) -> bool:
+        """Whether bulk copies fill the ring, from a role of their own."""
+        return self.schedule.staging == "tma"
+
+    @property
+    def is_swizzled(self) -> bool:
+        """Whether operands lie in rows of 128 bytes under the swizzle."""
+        return self.is_bulk or self.schedule.atom.asynchronous
+
+    @property
+    def cooperating(self) -> int:
+        """Groups that share the rows of a tile."""
+        return self.schedule.groups if self.schedule.roles == "cooperative" else 1
+
+    @property
+    def units(self) -> tuple[int, int, int]:
+        """What the extents of the tile are multiples of: one atom of each warp of each group."""
+        (m, n, k), (along_m, along_n) = self.schedule.atom.shape, self.schedule.warps
+        return m * along_m * self.cooperating, n * along_n, k
+
+    @cached_property
+    def tile(self) -> tuple[int, int, int]:
+        """The tile, or the nearest one of whole atoms."""
+        m, n, k = (max((e + u // 2) // u, 1) * u for e, u in zip(self.schedule.tile, self.units, strict=True))
+        return m, n, k
+
+    @cached_property
+    def mma(self) -> TiledMma:
+        """The tiled MMA of one group."""
+        m, n, _ = self.tile
+        return TiledMma(self.schedule.atom, self.schedule.warps, tile=(m // self.cooperating, n))
+
+    @cached_property
+    def sides(self) -> tuple[Side, Side]:
+        """Operands A and B."""
+        (rows, columns, _), form = self.mma.tile, self.form
+        sharing = self.schedule.groups if self.is_bulk and self.schedule.roles != "ping-pong" else 0
+        return (
+            Side("A", form.a, self.specs[form.a.name], rows, sharing),
+            Side("B", form.b, self.specs[form.b.name], columns, 0),
+        )
+
+    # ------------------------------------------------------------ what it takes
+
+    @property
+    def threads(self) -> int:
+        """Threads of a block."""
+        if not self.is_bulk:
+            return self.mma.threads
+        return COPYING_WARPS * self.arch.lanes + self.schedule.groups * self.mma.threads
+
+    @property
+    def accumulators(self) -> int:
+        """Registers of a thread that hold sums."""
+        values = self.mma.c().size_values
+        return -(-values * self.schedule.atom.c_dtype.bytes // 4) * (2 if self.schedule.promote else 1)
+
+    @property
+    def held(self) -> int:
+        """Registers of a thread that hold operands beside the sums: what is certainly there at once."""
+        if self.schedule.staging == "registers":
+            parts = (side.rows * self.tile[2] // self.mma.threads or 1 for side in self.sides)
+            return sum(
+                -(-values * side.dtype.bytes // 4) for values, side in zip(parts, self.sides, strict=True)
+            )
+        if self.schedule.staging == "fragments":
+            return sum(self._of_part(side) for side in self.sides)
+        return 0
+
+    def _of_part(self, side: Side) -> int:
+        """Registers of both sets of an operand's parts, as they come and, if they are decoded, as they go."""
+        atom, depth = self.schedule.atom, self.schedule.atom.shape[2]
+        is_a = side.label == "A"
+        values = (self.mma.a(depth) if is_a else self.mma.b(depth)).size_values
+        kinds = [side.dtype]
+        if not side.factor.is_plain:
+            kinds.append(atom.a_dtype if is_a else atom.b_dtype)
+        return sum(2 * -(-values * kind.bytes // 4) for kind in kinds)
+
+    def shared(self) -> Iterator[tuple[str, int, int]]:
+        """Name, bytes and alignment of everything in shared memory, in order."""
+        schedule, depth = self.schedule, self.tile[2]
+        for side in self.sides:
+            align = SWIZZLED_ALIGN if self.is_swizzled else PLAIN_ALIGN
+            yield f"s{side.factor.name}", schedule.stages * side.stage_bytes(depth), align
+        if schedule.epilogue == "staged":
+            store = self.form.stores[0]
+            buffers = schedule.groups * schedule.buffers
+            yield f"s{store.operand.name}", buffers * self.mma.tile[0] * ROW_BYTES, SWIZZLED_ALIGN
+        if self.is_bulk:
+            yield "full", schedule.stages * BARRIER_BYTES, BARRIER_BYTES
+            yield "empty", schedule.stages * BARRIER_BYTES, BARRIER_BYTES
+            if schedule.roles == "ping-pong":
+                yield "turn", schedule.groups * BARRIER_BYTES, BARRIER_BYTES
+
+    @property
+    def shared_bytes(self) -> int:
+        """Bytes of shared memory of a block."""
+        total = 0
+        for _, count, align in self.shared():
+            total = -(-total // align) * align + count
+        return total

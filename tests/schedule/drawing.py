@@ -1,0 +1,299 @@
+"""Schedules, kernels and classes of arrays at random: near the edge of what is legal, on both sides of it.
+
+    python tests/schedule/drawing.py --count 1000 --seed 0
+
+compares so many schedules by formula and by their expanded kernels.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import tilewright as tw
+from tilewright.arch import REFERENCE, Arch
+from tilewright.errors import TilewrightError
+from tilewright.ir import verify
+from tilewright.ir.kernel import Kernel
+from tilewright.lang.program import Program
+from tilewright.lang.specs import TensorSpec
+from tilewright.passes.pipeline import run_passes
+from tilewright.schedule.expand import Expanded
+from tilewright.schedule.form import Form, form_of
+from tilewright.schedule.legality import OF_MEANING, reasons
+from tilewright.schedule.resources import Case
+from tilewright.targets import cpu, cuda
+from tilewright.targets.atoms import MMA_SYNC, WGMMA
+from tilewright.targets.target import TARGETS
+
+
+def product(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc
+
+
+def layer(A, B, bias, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc * 2 + bias[n]
+
+
+def batched(A, B, C):
+    for b, m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[2]):
+            acc += A[b, m, k] @ B[b, k, n]
+        C[b, m, n] = acc
+
+
+PROGRAMS = {
+    "product": Program(product, {"A": "M K", "B": "N K", "C": "M N"}),
+    "layer": Program(layer, {"A": "M K", "B": "N K", "bias": "N", "C": "M N"}),
+    "batched": Program(batched, {"A": "L M K", "B": "L K N", "C": "L M N"}),
+}
+ARCHES = {
+    "sm_90a": TARGETS["cuda"].architecture("sm_90a"),
+    "sm_80": TARGETS["cuda"].architecture("sm_80"),
+    "x86-64-v3": TARGETS["cpu"].architecture("x86-64-v3"),
+    "numpy": REFERENCE,
+}
+SUMS = {"f64": "f64", "i8": "i32", "u8": "i32"}
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is asked of a schedule.
+
+    Args:
+        program: one of `PROGRAMS`.
+        specs: the classes of its arrays, in its order.
+        arch: one of `ARCHES`.
+    """
+
+    program: str
+    specs: tuple[tuple[str, TensorSpec], ...]
+    arch: str
+
+    @property
+    def arrays(self) -> Mapping[str, TensorSpec]:
+        """The classes by name."""
+        return dict(self.specs)
+
+    @property
+    def machine(self) -> Arch:
+        """The architecture."""
+        return ARCHES[self.arch]
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether one thread runs a block."""
+        return self.arch in TARGETS["cpu"].architectures
+
+    @lru_cache(maxsize=4096)  # noqa: B019 problems are few, and made once
+    def form(self) -> Form:
+        """What is computed."""
+        return form_of(PROGRAMS[self.program].run(self.arrays))  # type: ignore[arg-type]
+
+    def case(self, schedule: tw.Schedule) -> Case:
+        """The case of a schedule."""
+        return Case(schedule, self.form(), self.arrays, self.machine)
+
+    def expand(self, schedule: tw.Schedule) -> Kernel:
+        """The explicit kernel."""
+        flow = self.form().flow
+        return Expanded(PROGRAMS[self.program], flow, schedule).trace(self.arrays, arch=self.machine)
+
+    def broken(self, schedule: tw.Schedule) -> tuple[list[str], Kernel | None]:
+        """The rules that the expanded kernel breaks, or the error of the expansion; and the kernel."""
+        try:
+            kernel = self.expand(schedule)
+        except TilewrightError as error:
+            return [f"{type(error).__name__}: {error}"], None
+        found = verify.violations(kernel)
+        if self.arch.startswith("sm_"):
+            found = [*found, *cuda.violations(kernel, self.arch)]
+        elif self.arch != "numpy":
+            found = [*found, *cpu.violations(kernel, self.arch)]
+        return [str(violation) for violation in found], kernel
+
+    def lowered(self, kernel: Kernel) -> Kernel:
+        """The kernel as its target spells it."""
+        owner = next(target for target in TARGETS.values() if self.arch in target.architectures)
+        return run_passes(kernel, self.machine, owner.passes)[0]
+
+
+def by_meaning(case: Case) -> list[Any]:
+    """Why a schedule is refused that breaks no rule of kernels."""
+    return [reason for rule in OF_MEANING for reason in rule(case)]
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A schedule at random, by formula and by its expanded kernel.
+
+    Args:
+        verdict: ``"legal"``, ``"broken"`` (a rule of kernels), or ``"refused"`` (what no rule would find).
+        difference: where the two do not agree; empty if they do.
+    """
+
+    verdict: str
+    difference: str = ""
+
+
+def compared(draw: random.Random) -> Compared:
+    """Draw a problem and a schedule, and compare."""
+    problem = problem_for(draw)
+    schedule = schedule_for(draw, problem)
+    case = problem.case(schedule)
+    if by_meaning(case):
+        return Compared("refused")
+    said = [str(one) for one in reasons(schedule, problem.form(), problem.arrays, problem.machine)]
+    broken, kernel = problem.broken(schedule)
+    about = f"{schedule} for {problem}"
+    if bool(said) != bool(broken):
+        return Compared(
+            "broken", f"{about}: the formulas say {said or 'legal'}, the kernel {broken or 'legal'}"
+        )
+    if kernel is None or broken:
+        return Compared("broken")
+    made = problem.lowered(kernel)
+    taken, counted = (made.shared_bytes, made.threads), (case.shared_bytes, case.threads)
+    if taken != counted and not problem.is_cpu:  # where one thread runs a block, and packs its operands
+        return Compared("legal", f"{about}: the kernel takes {taken}, the formulas say {counted}")
+    return Compared("legal")
+
+
+# ---------------------------------------------------------------- drawing
+
+
+def atom_for(draw: random.Random, kind: tw.DType, background: bool) -> tw.MmaAtom:
+    """An atom, mostly one of the dtype, and one that multiplies in the background only where asked."""
+    strict, sums = draw.random() < 0.95, tw.dtype(SUMS.get(kind.name, "f32"))
+
+    def fits(known: Any, a: tw.DType, c: tw.DType) -> bool:
+        return a == kind and (not strict or (c == sums and known.precision is None))
+
+    rows = [row for row in WGMMA if fits(row, row.a, row.c)]
+    choice = draw.random() if background or draw.random() < 0.1 else draw.uniform(0.5, 1)
+    if choice < 0.5 and (rows or not strict):
+        row = draw.choice(rows if strict else WGMMA)
+        n = draw.choice((8, 16, 32, 64, 96, 128, 192, 256))
+        return tw.atoms.wgmma(row.a, n, row.b, row.c)
+    if choice < 0.8:
+        fitting = [atom for atom in MMA_SYNC if fits(atom, atom.a_dtype, atom.c_dtype)]
+        if fitting or not strict:
+            return draw.choice(fitting if strict else MMA_SYNC)
+    lanes = draw.choice((*(((4, 8), (8, 4)) * 6), (4, 4)))
+    return tw.atoms.fma(kind, lanes=lanes, each=draw.choice(((1, 1), (4, 4), (2, 8))))
+
+
+def spec_for(draw: random.Random, kind: tw.DType, rank: int, plain: bool) -> TensorSpec:
+    """A class of arrays; a plain one is row-major or column-major, and aligned."""
+    if plain:
+        units = [max(16 // kind.bytes, 1)] * rank
+        unit_dim, align = draw.choice((rank - 1, rank - 1, max(rank - 2, 0))), 16
+    else:
+        units = [draw.choice((1, 2, 4, 8, 16, 64)) for _ in range(rank)]
+        unit_dim = draw.choice((rank - 1, rank - 1, max(rank - 2, 0), None, 0))
+        align = max(draw.choice((1, 2, 4, 8, 16, 16)), kind.bytes)
+    strides = tuple(1 if dim == unit_dim else unit for dim, unit in enumerate(units))
+    extents = tuple(draw.choice((unit, 1, 16)) for unit in units) if not plain else tuple(units)
+    return TensorSpec(kind, rank, unit_dim, extents, strides, align, False, not plain and draw.random() < 0.1)
+
+
+def problem_for(draw: random.Random) -> Problem:
+    """A kernel, classes of its arrays, a machine."""
+    name = draw.choice(("product", "product", "layer", "batched"))
+    kind = tw.dtype(draw.choice(("f16", "f16", "bf16", "f8e4m3", "i8", "f64", "f32")))
+    out = tw.dtype(draw.choice((SUMS.get(kind.name, "f32"), SUMS.get(kind.name, kind.name))))
+    specs = []
+    for parameter in PROGRAMS[name].parameters:
+        dtype = kind if parameter.name in "AB" else out
+        specs.append((parameter.name, spec_for(draw, dtype, len(parameter.dims), draw.random() < 0.85)))
+    return Problem(
+        name, tuple(specs), draw.choice(("sm_90a", "sm_90a", "sm_90a", "sm_80", "x86-64-v3", "numpy"))
+    )
+
+
+def schedule_for(draw: random.Random, problem: Problem) -> tw.Schedule:
+    """A schedule, mostly legal."""
+    kind = problem.arrays["A"].dtype
+    atom = atom_for(draw, kind, problem.arch in ("sm_90a", "numpy"))
+    bulk = problem.arch == "sm_90a" and draw.random() < (0.6 if atom.asynchronous else 0.1)
+    roles = draw.choice(("cooperative", "ping-pong")) if bulk else "none"
+    groups = draw.choice((2, 2, 1, 3)) if bulk else 1
+    known = ("direct", "registers", "cp_async", "cp_async", "fragments")
+    staging = "tma" if bulk else draw.choice(known[: 4 if atom.asynchronous and draw.random() < 0.95 else 5])
+    warps = (1, 1) if atom.asynchronous else draw.choice(((1, 1), (2, 2), (2, 4), (4, 2), (4, 1), (8, 8)))
+    m, n, k = atom.shape
+    shared_by = groups if roles == "cooperative" else 1
+    depth = draw.choice(
+        (max(128 // kind.bytes, k), max(128 // kind.bytes, k), 2 * 128 // kind.bytes, k, 3 * k)
+    )
+    rows = m * warps[0] * shared_by * draw.choice((1, 1, 1, 2, 2, 4))
+    columns = n * warps[1] * draw.choice((1, 1, 1, 2) if atom.asynchronous else (1, 2, 4, 8))
+    tile = [rows, columns, depth]
+    if draw.random() < 0.05:
+        tile[draw.randrange(3)] += draw.choice((1, 8, -8))
+    made = tw.Schedule(
+        atom,
+        tuple(max(extent, 1) for extent in tile),  # type: ignore[arg-type]
+        warps=warps,
+        stages=1 if staging in ("direct", "registers") else draw.choice((2, 3, 4, 4, 8)),
+        staging=staging,
+        roles=roles,
+        groups=groups,
+        blocks=draw.choice((1, 132)) if roles == "ping-pong" or draw.random() < 0.5 else 0,
+        group_m=draw.choice((1, 8)),
+        promote=draw.choice((0, 0, 0, 1, 4)),
+        epilogue="staged" if bulk and draw.random() < 0.6 else "direct",
+        buffers=draw.choice((1, 2, 3)),
+        registers=draw.choice((0, 232, 232, 240, 160, 152)),
+    )
+    return replace(made, **odd(draw)) if draw.random() < 0.05 else made
+
+
+def odd(draw: random.Random) -> dict[str, Any]:
+    """A change that makes most schedules illegal."""
+    return draw.choice(
+        (
+            {"stages": 1},
+            {"groups": 2},
+            {"roles": "cooperative"},
+            {"group_m": 0, "blocks": 4},
+            {"staging": "tma"},
+        )
+    )
+
+
+def main() -> int:
+    """Compare many schedules, and say how many agree."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--count", type=int, default=1000)
+    parser.add_argument("--seed", type=int, default=0, help="of the first")
+    asked = parser.parse_args()
+    verdicts: Counter[str] = Counter()
+    differ = 0
+    for seed in range(asked.seed, asked.seed + asked.count):
+        found = compared(random.Random(seed))
+        verdicts[found.verdict] += 1
+        if found.difference:
+            differ += 1
+            print(f"seed {seed}: {found.difference}")
+    print(f"{asked.count} schedules from seed {asked.seed}: {dict(verdicts)}, {differ} differences")
+    return min(differ, 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
