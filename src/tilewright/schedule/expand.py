@@ -8,7 +8,7 @@ from typing import Any
 
 from tilewright.dataflow.nodes import Flow, Number
 from tilewright.lang.fragments import Fragment
-from tilewright.lang.program import Parameter, Program
+from tilewright.lang.program import EXPLICIT, Parameter, Program
 from tilewright.schedule.bulk import Bulk
 from tilewright.schedule.epilogue.paths import EPILOGUES
 from tilewright.schedule.form import Factor, Form, extent_of, form_of
@@ -52,6 +52,7 @@ class Expanded(Program):
         self.parameters: tuple[Parameter, ...] = program.parameters
         self.constants = ()
         self.defaults = {}
+        self.sync = EXPLICIT
         self.flow, self.schedule = flow, schedule
 
 
