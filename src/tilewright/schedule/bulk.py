@@ -7,7 +7,8 @@ from contextlib import contextmanager
 
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import tma_load
-from tilewright.lang.control import let
+from tilewright.lang.clusters import cluster_barrier
+from tilewright.lang.control import let, unroll
 from tilewright.lang.roles import role
 from tilewright.lang.scalars import Index, minimum
 from tilewright.lang.tensors import Tensor
@@ -18,7 +19,7 @@ from tilewright.schedule.pipeline import Step, Verb
 from tilewright.schedule.plans import Accumulation, Sums
 from tilewright.schedule.rings import Source
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.stages import SwizzledStages
+from tilewright.schedule.stages import Share, SwizzledStages
 
 COPYING_WARPS = 4
 """Warps of the group whose first one copies: registers are given away by whole warpgroups."""
@@ -39,14 +40,42 @@ class Bulk:
         self.a = SwizzledStages(a.sample, a.rows, schedule.block_k, self.stages, shared_by, f"s{a.name}")
         self.b = SwizzledStages(b.sample, b.rows, schedule.block_k, self.stages, 0, f"s{b.name}")
 
-    def synchronise(self) -> None:
-        """Make the barriers."""
+    def synchronise(self, rank: tuple[Index, Index]) -> None:
+        """Make the barriers.
+
+        Args:
+            rank: this block's place in its cluster.
+        """
+        self.rank, (across, beside) = rank, self.schedule.cluster
         warps = self.schedule.mma.threads // current().lanes
-        arrivals = warps * (1 if self.pingpong else self.schedule.groups)
+        arrivals = warps * (1 if self.pingpong else self.schedule.groups) * (across + beside - 1)
+        # Blocks along N take the same rows of A, blocks along M the same rows of B.
+        self.shares = Share(beside, rank[1], 1), Share(across, rank[0], 0)
         full = mbarrier(self.stages, arrivals=1)
         empty = mbarrier(self.stages, arrivals=arrivals)
         self.full, self.empty, self.turn = full, empty, self._turns(warps)
-        tw.barrier()
+        tw.barrier() if self.alone else cluster_barrier()
+
+    @property
+    def alone(self) -> bool:
+        """Whether a block shares nothing with others."""
+        return self.schedule.cluster == (1, 1)
+
+    def part(self) -> None:
+        """No block ends while another one may still arrive at its barriers."""
+        if not self.alone:
+            cluster_barrier()
+
+    def release(self, stage: Index) -> None:
+        """Let every block that fills a stage fill it again."""
+        if self.alone:
+            arrive(self.empty[stage], each="warp")
+            return
+        (across, beside), (row, column) = self.schedule.cluster, self.rank
+        for i in unroll(across):
+            arrive(self.empty[stage], each="warp", block=((row + i) % across, column))
+        for j in unroll(beside - 1):
+            arrive(self.empty[stage], each="warp", block=(row, (column + 1 + j) % beside))
 
     def _turns(self, warps: int) -> Barriers | None:
         """For each group that plays ping-pong a barrier that says that it has multiplied."""
@@ -55,8 +84,13 @@ class Bulk:
         return mbarrier(self.schedule.groups, arrivals=warps)
 
     def agents(self) -> list[Producer | Consumer]:
-        """Those who copy, and those who multiply."""
-        return [Producer(self), Consumer(self)]
+        """Those who copy, and those who multiply; where no registers are given away, one warp copies alone.
+
+        Whole warpgroups multiply, so that it comes behind them.
+        """
+        if self.schedule.registers:
+            return [Producer(self), Consumer(self)]
+        return [Consumer(self), Producer(self)]
 
     def number(self, work: Work, step: Step) -> Index:
         """The running number of a step, by which it finds its stage and that stage's phase."""
@@ -79,9 +113,12 @@ class Producer:
 
     @contextmanager
     def role(self) -> Iterator[Index]:
-        """One of four warps, which give most of their registers away."""
-        registers = COPYING_REGISTERS if self.ring.schedule.registers else None
-        with role(warps=COPYING_WARPS, registers=registers), role(warps=1):
+        """One warp; one of four, which give most of their registers away."""
+        if not self.ring.schedule.registers:
+            with role(warps=1):
+                yield 0
+            return
+        with role(warps=COPYING_WARPS, registers=COPYING_REGISTERS), role(warps=1):
             yield 0
 
     def begin(self, work: Work) -> None:
@@ -102,10 +139,10 @@ class Producer:
             stage = let(number % ring.stages)
             wait(ring.empty[stage], 1 - number // ring.stages % 2)
             arrive(ring.full[stage], expect_bytes=ring.a.bytes + ring.b.bytes)
-            for source, held in zip(ring.sources, (ring.a, ring.b), strict=True):
-                pairs = held.pairs(source.matrix(work.batch), source.row(work), step.index, stage)
-                for tile, target in pairs:
-                    tma_load(tile, target, ring.full[stage])
+            for source, held, share in zip(ring.sources, (ring.a, ring.b), ring.shares, strict=True):
+                matrix, row = source.matrix(work.batch), source.row(work)
+                for tile, target in held.pairs(matrix, row, step.index, stage, share):
+                    tma_load(tile, target, ring.full[stage], multicast=share.multicast)
 
         return [Verb("load", 0, load)]
 
@@ -162,7 +199,7 @@ class Consumer:
             return ring.a.operand(stage, work.group), ring.b.operand(stage, 0)
 
         def release(step: Step) -> None:
-            arrive(ring.empty[ring.number(work, step) % ring.stages], each="warp")
+            ring.release(ring.number(work, step) % ring.stages)
 
         return [
             Verb("acquire", 0, acquire),

@@ -12,7 +12,7 @@ from tilewright.lang.program import EXPLICIT, Parameter, Program
 from tilewright.schedule.bulk import Bulk
 from tilewright.schedule.epilogue.paths import EPILOGUES
 from tilewright.schedule.form import Factor, Form, extent_of, form_of
-from tilewright.schedule.partition import DataParallel, Persistent, Problem
+from tilewright.schedule.partition import DataParallel, Order, Persistent, Problem
 from tilewright.schedule.pipeline import main_loop
 from tilewright.schedule.provenance import each_made_by, expanding, made_by
 from tilewright.schedule.replay import replay
@@ -66,9 +66,12 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
         epilogue = EPILOGUES[schedule.epilogue](form, schedule, arguments)
     if isinstance(ring, Bulk):
         with made_by("stages"):
-            ring.synchronise()
+            ring.synchronise(partition.rank)
     for agent in ring.agents():
         _run(agent, partition, epilogue, form)
+    if isinstance(ring, Bulk):
+        with made_by("cluster"):
+            ring.part()
 
 
 def _run(agent: Any, partition: DataParallel | Persistent, epilogue: Any, form: Form) -> None:
@@ -95,9 +98,11 @@ def _partition(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> Dat
     extents = {span: extent_of(form, arguments, span) for span in (*form.batch, form.m, form.n, form.a.depth)}
     batch = tuple(extents[span] for span in form.batch)
     problem = Problem(batch, extents[form.m], extents[form.n], extents[form.a.depth], schedule.tile)
+    order = Order(schedule.group_n, "n") if schedule.group_n else Order(schedule.group_m or 1, "m")
     if schedule.blocks:
-        return Persistent(problem, schedule.group_m, schedule.blocks)
-    return DataParallel(problem, schedule.group_m)
+        return Persistent(problem, order, schedule.cluster, schedule.blocks)
+    ordered = schedule.group_m or schedule.group_n or schedule.cluster != (1, 1)
+    return DataParallel(problem, order if ordered else None, schedule.cluster)
 
 
 def _sources(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> tuple[Source, Source]:

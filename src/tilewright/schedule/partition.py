@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from tilewright.lang.control import let
 from tilewright.lang.control import range as traced_range
-from tilewright.lang.launch import batch_index, block_index
-from tilewright.lang.scalars import Index, ceil_div, minimum
+from tilewright.lang.launch import batch_index, block_index, cluster_index, derived
+from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,28 @@ class Problem:
         return count
 
 
+@dataclass(frozen=True)
+class Order:
+    """The order of tiles: bands of them follow each other, so that neighbours share operands.
+
+    Args:
+        group: tiles across a band.
+        along: what a band cuts into pieces: ``"m"`` or ``"n"``.
+    """
+
+    group: int
+    along: str = "m"
+
+    def place(self, index: Index, tiles_m: Index, tiles_n: Index) -> tuple[Index, Index]:
+        """Number -> (m, n)."""
+        if self.along == "m":
+            return banded(index, tiles_m, tiles_n, self.group)
+        n, m = banded(index, tiles_n, tiles_m, self.group)
+        return m, n
+
+
 def banded(index: Index, tiles_m: Index, tiles_n: Index, group: int) -> tuple[Index, Index]:
-    """Number -> (m, n): bands of ``group`` rows of tiles, column by column: neighbours share operands."""
+    """Number -> (m, n): bands of ``group`` rows of tiles, column by column."""
     band = let(index // (group * tiles_n) * group)
     rows = let(minimum(tiles_m - band, group))
     m = let(band + index % (group * tiles_n) % rows)
@@ -74,25 +94,57 @@ def banded(index: Index, tiles_m: Index, tiles_n: Index, group: int) -> tuple[In
     return m, n
 
 
-class DataParallel:
-    """A block for each tile; blocks that run together lie in bands."""
+class Partition:
+    """What partitions have in common.
 
-    def __init__(self, problem: Problem, group: int) -> None:
-        self.problem, self.group = problem, group
-        self.tiles_m, self.tiles_n = problem.tiles
-        if group:
-            self.index = block_index(self.tiles_m * self.tiles_n)
-        else:
-            self.place = block_index((self.tiles_m, self.tiles_n))
-        self.batch = _batch(problem.batch)
+    Args:
+        problem: what is computed.
+        order: of tiles; of a block for each tile it may be the grid's own, None.
+        cluster: blocks along M and along N that run together and take neighbouring tiles.
+    """
+
+    def __init__(self, problem: Problem, order: Order | None, cluster: tuple[int, int]) -> None:
+        self.problem, self.order, self.cluster = problem, order, cluster
         self.steps = problem.steps
+        self.rank: tuple[Index, Index] = (0, 0)
+        tiles = problem.tiles
+        # Those of a cluster count as one.
+        self.tiles_m: Index = tiles[0] if cluster == (1, 1) else ceil_div(tiles[0], cluster[0])
+        self.tiles_n: Index = tiles[1] if cluster == (1, 1) else ceil_div(tiles[1], cluster[1])
+
+    def _declare(self, count: Index) -> Index:
+        """The number of this block's cluster among ``count``."""
+        if self.cluster == (1, 1):
+            block: Index = block_index(count)
+            return block
+        across, beside = self.cluster
+        place = block_index((count * across, beside))
+        self.rank = cluster_index(self.cluster)
+        return let(place[0] // across)
+
+    def _tile(self, index: Index) -> tuple[Index, Index]:
+        """The tile of a block, by the number of its cluster's."""
+        assert self.order is not None, "numbers have an order"
+        m, n = self.order.place(index, self.tiles_m, self.tiles_n)
+        if self.cluster == (1, 1):
+            return m, n
+        return m * self.cluster[0] + self.rank[0], n * self.cluster[1] + self.rank[1]
+
+
+class DataParallel(Partition):
+    """A block for each tile."""
+
+    def __init__(self, problem: Problem, order: Order | None, cluster: tuple[int, int]) -> None:
+        super().__init__(problem, order, cluster)
+        if order is None:
+            self.place: tuple[Index, Index] = block_index((self.tiles_m, self.tiles_n))
+        else:
+            self.place = self._tile(self._declare(self.tiles_m * self.tiles_n))
+        self.batch = _batch(problem.batch)
 
     def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
         """The block's tile."""
-        if self.group:
-            m, n = banded(self.index, self.tiles_m, self.tiles_n, self.group)
-        else:
-            m, n = self.place
+        m, n = self.place
         yield Work(self.batch, m, n, 0, self.steps, 0, group)
 
 
@@ -115,24 +167,27 @@ def _split(index: Index, extents: Sequence[Index]) -> tuple[Index, ...]:
     return (index, *found)
 
 
-class Persistent:
-    """As many blocks as run together; each computes one tile after the other.
+class Persistent(Partition):
+    """As many blocks as finish together; each computes one tile after the other.
 
     Args:
         problem: what is computed.
-        group: rows of tiles of a band.
-        blocks: how many.
+        order: of tiles.
+        cluster: blocks along M and along N that run together.
+        most: how many there are at most.
     """
 
-    def __init__(self, problem: Problem, group: int, blocks: int) -> None:
-        self.problem, self.group, self.blocks = problem, group, blocks
-        self.block = block_index(blocks)
-        self.tiles_m, self.tiles_n = problem.tiles
-        self.steps = problem.steps
+    def __init__(self, problem: Problem, order: Order, cluster: tuple[int, int], most: int) -> None:
+        super().__init__(problem, order, cluster)
         self.total = self.tiles_m * self.tiles_n
         for extent in problem.batch:
             self.total = self.total * extent
-        self.turns = ceil_div(self.total - self.block, blocks)
+        most = max(most // (cluster[0] * cluster[1]), 1)
+        rounds = maximum(ceil_div(self.total, most), 1)
+        blocks = derived(maximum(minimum(ceil_div(self.total, rounds), most), 1))
+        self.blocks: Index = blocks
+        self.block = self._declare(self.blocks)
+        self.turns = ceil_div(self.total - self.block, self.blocks)
 
     def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
         """The block's tiles; of groups that take turns each one's own, every ``each``-th."""
@@ -148,5 +203,5 @@ class Persistent:
             index = let(index)
             batch = _split(let(index // (self.tiles_m * self.tiles_n)), self.problem.batch)
             index = index % (self.tiles_m * self.tiles_n)
-        m, n = banded(index, self.tiles_m, self.tiles_n, self.group)
+        m, n = self._tile(index)
         return Work(batch, m, n, turn * self.steps, self.steps, item, group)

@@ -19,7 +19,7 @@ from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
 from tilewright.schedule.plans import Accumulation, Sums
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.stages import PlainStages, SwizzledStages
+from tilewright.schedule.stages import PlainStages, Share, SwizzledStages
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class Whole:
         return [
             pair
             for source, ring in zip(self.sources, self.rings, strict=True)
-            for pair in ring.pairs(source.matrix(work.batch), source.row(work), step.index, stage)
+            for pair in ring.pairs(source.matrix(work.batch), source.row(work), step.index, stage, Share())
         ]
 
     def _operands(self, step: Step) -> tuple[Tensor, Tensor]:

@@ -75,8 +75,11 @@ class Schedule:
         roles: one of ``"none"``, ``"cooperative"``, ``"ping-pong"``.
         groups: groups of warps that multiply; cooperative ones share a tile along its rows, groups that play
             ping-pong take a tile each.
-        blocks: of a persistent grid, whose blocks compute one tile after the other; 0: a block for each tile.
+        blocks: of a persistent grid at most, whose blocks compute one tile after the other, and of which as
+            many are launched as finish together; 0: a block for each tile.
+        cluster: blocks along M, which share B, and along N, which share A, by copies to all of them.
         group_m: rows of tiles that follow each other column by column; 0: the grid's own order.
+        group_n: columns of tiles that follow each other row by row, instead.
         promote: tiles along K after which sums are added to others that keep all bits; 0: never.
         epilogue: one of ``"direct"``, ``"staged"``.
         buffers: of each group, through which a staged epilogue writes.
@@ -105,14 +108,16 @@ class Schedule:
     roles: Roles = "none"
     groups: Count = 1
     blocks: Natural = 0
+    cluster: tuple[int, int] = (1, 1)
     group_m: Natural = 0
+    group_n: Natural = 0
     promote: Natural = 0
     epilogue: EpiloguePath = "direct"
     buffers: Count = 2
     registers: Natural = 232
 
     def __post_init__(self) -> None:
-        for name in ("tile", "warps"):
+        for name in ("tile", "warps", "cluster"):
             object.__setattr__(self, name, tuple(int(extent) for extent in getattr(self, name)))
         for field in fields(self):
             if is_whole(value := getattr(self, field.name)):

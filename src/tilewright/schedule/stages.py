@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from tilewright.lang import operations as tw
 from tilewright.lang.control import unroll
 from tilewright.lang.scalars import Index
@@ -10,6 +12,30 @@ from tilewright.views.view import View
 
 ROW_BYTES = 128
 """A row of shared memory under the swizzle that bulk copies and asynchronous multiplies take."""
+
+
+MOST_ROWS = 256
+"""Of a box that a bulk copy walks."""
+
+
+@dataclass(frozen=True)
+class Share:
+    """Which part of a tile a block copies, where all blocks along one axis of a cluster need it.
+
+    Args:
+        parts: how many blocks copy a part each, for all of them.
+        part: which of the parts.
+        axis: of the cluster, along which they lie.
+    """
+
+    parts: int = 1
+    part: Index = 0
+    axis: int = 0
+
+    @property
+    def multicast(self) -> int | tuple[()]:
+        """Along which axis of the cluster a copy goes to all blocks."""
+        return self.axis if self.parts > 1 else ()
 
 
 class PlainStages:
@@ -32,8 +58,10 @@ class PlainStages:
         """The tile of a step."""
         return self.shared[0] if self.stages == 1 else self.shared[index % self.stages]
 
-    def pairs(self, source: Tensor, row: Index, step: Index, stage: Index) -> list[tuple[Tensor, Tensor]]:
-        """What is copied to where for one step."""
+    def pairs(
+        self, source: Tensor, row: Index, step: Index, stage: Index, share: Share
+    ) -> list[tuple[Tensor, Tensor]]:
+        """What is copied to where for one step; blocks share nothing."""
         return [(source.tile(self.shape, (row, step)), self.shared[stage])]
 
 
@@ -74,7 +102,9 @@ class SwizzledStages:
             return held.permute(0, 2, 1).merge(0)
         return held if self.panels == 1 else held.permute(1, 0, 2).merge(1)
 
-    def pairs(self, source: Tensor, row: Index, step: Index, stage: Index) -> list[tuple[Tensor, Tensor]]:
+    def pairs(
+        self, source: Tensor, row: Index, step: Index, stage: Index, share: Share
+    ) -> list[tuple[Tensor, Tensor]]:
         """The boxes that are copied to where for one step.
 
         Args:
@@ -82,20 +112,40 @@ class SwizzledStages:
             row: which tile along the rows, of all groups together.
             step: which tile along K.
             stage: where it goes.
+            share: the part of them that this block copies for its cluster.
         """
-        groups, held = max(self.groups, 1), self.shared[stage]
-        if not self.along_rows and self.panels == 1:
-            whole = held.merge(0) if self.groups else held
-            return [(source.tile((groups * self.rows, self.depth), (row, step)), whole)]
+        held = self.shared[stage]
+        if self.along_rows:
+            return self._along_rows(source, row, step, held, share)
+        rows = max(self.groups, 1) * self.rows // share.parts
+        size = next(n for n in range(min(rows, MOST_ROWS), 0, -1) if rows % n == 0)
         found = []
-        for group in unroll(groups):
-            own = held[group] if self.groups else held
-            first = row * groups + group if self.groups else row
-            for panel in unroll(self.panels):
-                if self.along_rows:
-                    at = (step, first * self.panels + panel)
-                    found.append((source.permute(1, 0).tile((self.depth, self.width), at), own[panel]))
-                else:
-                    at = (first, step * self.panels + panel)
-                    found.append((source.tile((self.rows, self.width), at), own[panel]))
+        for panel in unroll(self.panels):
+            place = self._panel(held, panel)
+            for box in unroll(rows // size):
+                number = share.part * (rows // size) + box
+                first = row * (share.parts * rows // size) + number
+                whole = rows == size and share.parts == 1
+                target = place if whole else place.tile((size, self.width), (number, 0))
+                found.append((source.tile((size, self.width), (first, step * self.panels + panel)), target))
+        return found
+
+    def _panel(self, held: Tensor, panel: int) -> Tensor:
+        """All rows of one panel of a stage."""
+        if self.panels == 1:
+            return held.merge(0) if self.groups else held
+        return held.permute(1, 0, 2, 3)[panel].merge(0) if self.groups else held[panel]
+
+    def _along_rows(
+        self, source: Tensor, row: Index, step: Index, held: Tensor, share: Share
+    ) -> list[tuple[Tensor, Tensor]]:
+        """Boxes of an array that is contiguous along the rows."""
+        groups = max(self.groups, 1)
+        count = groups * self.panels // share.parts
+        panels = held.merge(0) if self.groups else held
+        found = []
+        for index in unroll(count):
+            panel = share.part * count + index
+            at = (step, row * groups * self.panels + panel)
+            found.append((source.permute(1, 0).tile((self.depth, self.width), at), panels[panel]))
         return found
