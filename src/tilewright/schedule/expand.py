@@ -51,6 +51,7 @@ class Expanded(Program):
         self.__doc__ = program.__doc__
         self.parameters: tuple[Parameter, ...] = program.parameters
         self.constants = ()
+        self.sync = EXPLICIT
         self.defaults = {}
         self.sync = EXPLICIT
         self.flow, self.schedule = flow, schedule
