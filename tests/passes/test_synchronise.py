@@ -219,6 +219,21 @@ def test_global_memory_is_ordered_too_and_tiles_of_other_turns_are_apart() -> No
     assert unnoticed(made, [(arrays, {})]) == []
 
 
+def padded(X, Y):
+    """What is written in the first turn lies before the tensor, in the second turn within."""
+    held = tw.shared((64,), tw.f32)
+    behind = held.pad((64,), (0,))
+    for k in tw.range(2):
+        tw.copy(X.tile((64,), (k,)), behind.tile((64,), (k,)), threads=64)
+        tw.copy(behind.tile((64,), (k,)), Y.tile((64,), (k,)), threads=32)
+
+
+def test_an_edge_that_depends_on_the_turn_hides_nothing() -> None:
+    made = automatic(padded, *SPECIMENS)
+    assert "barrier" in placed(made)
+    assert not races(made, {name: np.ones(128, np.float32) for name in "XY"})
+
+
 def drained(X, Y, *, stages):
     """The last turns stand behind the loop, where nothing is copied any more."""
     held = tw.shared((stages, 64), tw.f32)

@@ -124,7 +124,7 @@ class Overlaps:
         for place in side.places:
             total = total * (1 << 20) + np.asarray(evaluate(place, mapping), np.int64)
         wanted = np.ones(shape, bool)
-        if symbols(side.valid) <= mapping.keys():
+        if symbols(side.valid) <= {*side.coords}:  # of others one value, or one period, is tried
             wanted &= np.asarray(evaluate(side.valid, mapping), bool)
         if side.access.writes:
             wanted &= _first_copies(spread, len(table))[:, None]
