@@ -11,6 +11,7 @@ from tilewright.errors import DTypeError
 from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.layout.limits import STAGES
 from tilewright.runtime.environment import settings
+from tilewright.schedule.choose_cpu import DEPTH, tile_for
 from tilewright.targets.atoms import MMA_F64, TENSOR_CORE, fma
 from tilewright.targets.target import part, target_named
 
@@ -93,41 +94,8 @@ def cuda_config(dtype: DType, shape: tuple[int, int, int], math: str) -> Config:
     return Config.of(atom, (64, 64, depth), (2, 2), stages=4)
 
 
-CPU_ROWS, CPU_COLUMNS, CPU_DEPTH = (24, 48, 96, 192, 288), (32, 64, 128, 256, 384), 256
-"""Tiles that the micro-kernels of all vector widths divide, and whose operands fit the second-level cache."""
-
-PACKING = 16
-"""Time to pack one element of a tile's operands, in multiply-adds of the micro-kernel; from measurements."""
-
-
 def cpu_config(dtype: DType, shape: tuple[int, int, int], math: str) -> Config:
     """The tile that is estimated to take least time on the threads that there are."""
     atom = _atom(dtype, math) if math == "tf32" else None
-    chosen = atom or fma(dtype)
-    m, n, k = shape
-    side_m, side_n, _ = chosen.shape
-    wide = CPU_COLUMNS[0] if n > CPU_COLUMNS[0] else side_n  # whole rows of the widest micro-tile
-    rows, columns = (
-        [extent for extent in extents if extent % side == 0]  # of whole atoms
-        for extents, side in ((CPU_ROWS, side_m), (CPU_COLUMNS, side_n))
-    )
-    tiles = {(_fit(tm, m, side_m), _fit(tn, n, wide)) for tm in rows for tn in columns}
-    best = min(sorted(tiles, reverse=True), key=lambda tile: cpu_time(tile, m, n, settings().threads))
-    steps = max(-(-k // CPU_DEPTH), 1)
-    return Config.of(chosen, (*best, _fit(CPU_DEPTH, -(-k // steps), 8)), (1, 1))
-
-
-def cpu_time(tile: tuple[int, int], m: int, n: int, threads: int) -> float:
-    """Estimated time of one step along K: turns of all threads times the work of a tile.
-
-    Example:
-        >>> cpu_time((192, 256), 512, 512, 2) > cpu_time((288, 256), 512, 512, 2)
-        True
-    """
-    turns = -(-(-(-m // tile[0]) * -(-n // tile[1])) // threads)
-    return turns * (tile[0] * tile[1] + PACKING * (tile[0] + tile[1]))
-
-
-def _fit(tile: int, extent: int, unit: int) -> int:
-    """The tile, or the extent rounded up to a multiple of ``unit`` if that is smaller."""
-    return min(tile, max(-(-extent // unit) * unit, unit))
+    tile = tile_for(shape, settings().threads)
+    return Config.of(atom or fma(dtype), (*tile, DEPTH), (1, 1))

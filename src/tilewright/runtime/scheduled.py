@@ -83,7 +83,8 @@ class Scheduled:
         """
         if self._is_explicit:
             return Explicit(self._program, specs, self._constants)
-        key = tuple(specs.items())
+        classes = {name: coarse(spec, arch) for name, spec in specs.items()}
+        key = tuple(classes.items())
         known = self._flows.get(key)
         if known is None:
             made = self._program.run(specs, self._constants, arch)
@@ -96,7 +97,6 @@ class Scheduled:
         flow, form = known
         count = processors or _processors(arch)
         schedule = self._schedule or choose(Question(form, specs, extents_of(form, shapes), arch, count))
-        classes = {name: coarse(spec) for name, spec in specs.items()}
         return Explicit(self._expanded(flow, schedule, classes), classes, {}, schedule)
 
     def _expanded(self, flow: Flow, schedule: Schedule, specs: Mapping[str, TensorSpec]) -> Expanded:

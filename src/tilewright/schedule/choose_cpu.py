@@ -1,36 +1,95 @@
-"""Schedules for processors: the tile that is estimated to take least time on the threads that there are."""
+"""Schedules for processors: of a few tiles the one that is estimated to take least time."""
 
 from __future__ import annotations
+
+import heapq
 
 from tilewright.schedule.choose import Question
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import fma
 
-ROWS, COLUMNS, DEPTH = (24, 48, 96, 192, 288), (32, 64, 128, 256, 384), 256
-"""Tiles that the micro-kernels of all vector widths divide, and whose operands fit the second-level cache."""
+ROWS, COLUMNS, DEPTH = (48, 96, 192, 384, 768), (32, 128, 256, 512, 1024, 2048), 256
+"""All tiles that there are: the micro-tiles of all vector widths divide them.
 
-PACKING = 16
-"""Time to pack one element of a tile's operands, in multiply-adds of the micro-kernel; from measurements."""
+A panel of B fits the first-level cache, the rows of A the second-level cache.  A block that reaches past an
+edge packs and multiplies only what lies before it, so that few tiles are enough for all shapes.
+"""
+
+TOLERANCE = 1.01
+"""How much longer a tile may be estimated to take than the best one, to be chosen for its size."""
+
+PACK_ROW, PACK_COLUMN, WAKE = 28, 14, 300_000
+"""In multiply-adds of the micro-kernel: packing an element of A, one of B; having a second thread begin."""
+
+WHOLE_ROWS, WHOLE_COLUMNS = 6, 16
+"""Of how many rows and columns a part of a tile is multiplied at once."""
+
+FEW_BLOCKS = 64
+"""Up to how many blocks for each thread it is looked at which thread takes which."""
 
 
 def choose(question: Question) -> Schedule:
     """The tile that is estimated to take least time."""
     atom = tensor_core(question) if question.form.precision == "tf32" else None
-    atom = atom or fma(question.dtype)
-    m, n, _ = question.shape
-    side_m, side_n, _ = atom.shape
-    tiles = [(tm, tn) for tm in ROWS for tn in COLUMNS if tm % side_m == 0 and tn % side_n == 0]
-    tile = min(sorted(tiles, reverse=True), key=lambda tile: tile_time(tile, m, n, question.processors))
-    return Schedule(atom, (*tile, DEPTH))
+    tile = tile_for(question.shape, question.processors)
+    return Schedule(atom or fma(question.dtype), (*tile, DEPTH))
 
 
-def tile_time(tile: tuple[int, int], m: int, n: int, threads: int) -> float:
-    """Estimated time of one step along K: turns of all threads times the work of a tile.
+def tile_for(shape: tuple[int, int, int], threads: int) -> tuple[int, int]:
+    """Rows and columns of a good tile for a problem.
+
+    Of tiles that are about as fast it is the largest: so more shapes share a kernel.
+
+    Args:
+        shape: extents (M, N, K).
+        threads: how many threads draw blocks.
 
     Example:
-        >>> tile_time((192, 256), 512, 512, 2) > tile_time((288, 256), 512, 512, 2)
+        >>> tile_for((2048, 2048, 2048), 2), tile_for((64, 64, 65536), 2)
+        ((768, 1024), (768, 32))
+    """
+    times = {
+        (rows, columns): tile_time((rows, columns), shape, threads) for rows in ROWS for columns in COLUMNS
+    }
+    enough = min(times.values()) * TOLERANCE
+    return max((tile for tile, time in times.items() if time <= enough), key=lambda tile: tile[0] * tile[1])
+
+
+def tile_time(tile: tuple[int, int], shape: tuple[int, int, int], threads: int) -> float:
+    """Estimated time of a product, in multiply-adds of the micro-kernel.
+
+    Args:
+        tile: rows and columns of a block's tile.
+        shape: extents (M, N, K).
+        threads: how many threads draw blocks.
+
+    Example:
+        >>> tile_time((768, 256), (512, 512, 512), 2) < tile_time((768, 512), (512, 512, 512), 2)
         True
     """
-    turns = -(-(-(-m // tile[0]) * -(-n // tile[1])) // threads)
-    return turns * (tile[0] * tile[1] + PACKING * (tile[0] + tile[1]))
+    m, n, k = shape
+    rows, columns = _parts(m, tile[0], WHOLE_ROWS), _parts(n, tile[1], WHOLE_COLUMNS)
+    blocks = len(rows) * len(columns)
+    if blocks == 0:
+        return 0
+    busy = min(threads, blocks)
+    if blocks > FEW_BLOCKS * threads:  # so many that all threads end at about the same time
+        total = sum(_block(row, column) for row in rows for column in columns)
+        return (total / busy + _block(rows[0], columns[0]) / 2) * k + WAKE
+    until = [0.0] * busy
+    for column in columns:
+        for row in rows:
+            heapq.heapreplace(until, until[0] + _block(row, column))
+    return max(until) * k + (WAKE if busy > 1 else 0)
+
+
+def _block(rows: int, columns: int) -> int:
+    """Multiplying one column of A by one row of B, and packing those."""
+    return rows * columns + PACK_ROW * rows + PACK_COLUMN * columns
+
+
+def _parts(extent: int, tile: int, unit: int) -> list[int]:
+    """The extents of the tiles along one dimension, the last as far as it is multiplied."""
+    whole, rest = divmod(extent, tile)
+    return [tile] * whole + ([-(-rest // unit) * unit] if rest else [])

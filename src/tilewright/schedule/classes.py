@@ -4,26 +4,34 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from tilewright.arch import Arch
 from tilewright.lang.specs import TensorSpec
 
 WIDTHS = (16, 4)
 """Widths of access in bytes that are told apart; what is narrower is moved element by element."""
 
 
-def coarse(spec: TensorSpec) -> TensorSpec:
+def coarse(spec: TensorSpec, arch: Arch) -> TensorSpec:
     """The class with what no access makes use of left out.
 
-    Of an extent, a stride and the start it counts whether accesses of 16 or of 4 bytes divide them.
+    Of an extent, a stride and the start it counts whether accesses of 16 or of 4 bytes divide them; where a
+    thread has vectors of its own, whose accesses may begin anywhere, nothing of them counts.
 
     Example:
+        >>> from tilewright.arch import REFERENCE
         >>> from tilewright.dtypes import f16
-        >>> coarse(TensorSpec(f16, 2, 1, (256, 34), (24, 1), 16, False))
+        >>> from tilewright.targets.target import CPU
+        >>> spec = TensorSpec(f16, 2, 1, (256, 34), (24, 1), 16, False)
+        >>> coarse(spec, REFERENCE)
         f16[8i, 2i] strides [8i, 1] align 16
+        >>> coarse(spec, CPU.architecture("x86-64-v3"))
+        f16[1i, 1i] strides [1i, 1] align 2
     """
     per_byte = spec.dtype.bytes
+    widths = () if arch.vector_registers else WIDTHS
 
     def width(count: int) -> int:
-        return max((w // per_byte for w in WIDTHS if count * per_byte % w == 0 and w >= per_byte), default=1)
+        return max((w // per_byte for w in widths if count * per_byte % w == 0 and w >= per_byte), default=1)
 
     return replace(
         spec,
@@ -31,5 +39,5 @@ def coarse(spec: TensorSpec) -> TensorSpec:
         stride_divisors=tuple(
             1 if dim == spec.unit_dim else width(divisor) for dim, divisor in enumerate(spec.stride_divisors)
         ),
-        align=max((w for w in WIDTHS if spec.align % w == 0), default=per_byte),
+        align=max((w for w in widths if spec.align % w == 0), default=min(spec.align, per_byte)),
     )

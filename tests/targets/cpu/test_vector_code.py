@@ -92,7 +92,9 @@ def test_each_multiply_is_micro_kernels(
     multiplies = sum(isinstance(op, Mma) for op in listing.kernel.walk())
     block = listing.text[listing.text.index("// One block.") :]
     assert multiplies
-    assert len(re.findall(r"\bmultiply_\w+\(", block)) == multiplies
+    loops = re.split(r"\bIndex m_panel(?:_\d+)? = 0;", block)[1:]
+    assert len(loops) == multiplies
+    assert all(re.search(r"\bmultiply_\w+<\d+,\d+>\(", loop) for loop in loops)
     _, assembly = vectorised(toolchain, listing.text, tmp_path)
     shapes = {op.mma.atom.shape for op in listing.kernel.walk() if isinstance(op, Mma)}
     for rows, columns, _ in shapes:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from tilewright.ir.ops import Copy, Redistribute
-from tilewright.symbolic.expr import add, all_of, minimum, mul
+from tilewright.symbolic.expr import add, all_of, less, minimum, mul
 from tilewright.symbolic.nodes import TRUE, And, Cond, Element, Int, Sym
 from tilewright.symbolic.rebuilding import elements, split_elements, symbols, with_elements
 from tilewright.targets.cpu.atomics import reduction
@@ -32,6 +32,7 @@ from tilewright.targets.statements import (
     named,
 )
 from tilewright.views.transforms import Slice
+from tilewright.views.view import View, coordinates
 
 LEAST_LANES = 4
 ZERO = Code("0")
@@ -41,6 +42,29 @@ def emit_copy(emitter: CpuEmitter, op: Copy) -> None:
     """``target = source`` where both exist, ``other`` where only the target does; or reductions of these."""
     source, target = emitter.side(op.source), emitter.side(op.target)
     emitter.comment(op, f"{op.target} = {op.source}")
+    _copy(emitter, op, source, _narrowed(target, emitter.read.get(op, {})))
+
+
+def emit_panel(emitter: CpuEmitter, op: Copy, panel: Sym, rows: int) -> None:
+    """One panel of a copy that packs panels of so many rows; all go to where the first one lies."""
+    source, target = emitter.side(op.source), emitter.side(op.target)
+    depth = op.target.tensor.shape[1]
+    row, k = coordinates((rows, depth))
+    part = source.view.map((rows, depth), (add(mul(panel, rows), row), k))
+    whole = replace(target, view=View.strided((rows, depth), (1, rows)))
+    bounds = {dim: bound for dim, bound in emitter.read.get(op, {}).items() if dim == 1}
+    emitter.comment(op, f"a panel of {op.target} = {op.source}")
+    _copy(emitter, op, replace(source, view=part), _narrowed(whole, bounds))
+
+
+def _narrowed(side: Side, bounds: Mapping[int, Int]) -> Side:
+    """One side of a copy without what lies past some bounds."""
+    view = side.view
+    valid = all_of(view.valid, *(less(view.coords[dim], bound) for dim, bound in bounds.items()))
+    return replace(side, view=replace(view, valid=valid)) if bounds else side
+
+
+def _copy(emitter: CpuEmitter, op: Copy, source: Side, target: Side) -> None:
     outside = Code("0")
     if op.other != 0:
         text = literal(emitter, op.other, op.source.dtype)
@@ -156,8 +180,10 @@ class _Copying:
             return
         loops = nest(self.shape, (self.target.view,), (self.taken.rest,), self.emitter.local, 0)
         body = self._put(loops.offsets[0], self.outside, loops.conditions[0])
+        # What is filled and copied too is filled first: of one ragged dimension only the end is filled.
+        starts = both if len(both) == len(ends) == 1 else {}
         with self.emitter.branch(joined(" || ", ends)):
-            self._loops(loops, taken, body, self.target.is_scratch)
+            self._loops(loops, taken, body, self.target.is_scratch, starts=starts)
 
     def _put(self, offset: Int, value: Code, asked: Cond) -> Statement:
         """The statement that gives an element of the target a value, where something holds."""
@@ -222,6 +248,7 @@ class _Copying:
         body: Statement,
         independent: bool,
         declared: Mapping[int, Sequence[Declare]] = MappingProxyType({}),
+        starts: Mapping[int, _Limit] = MappingProxyType({}),
     ) -> None:
         self.emitter.add(*declared.get(0, ()))
         if not loops.axes:
@@ -230,7 +257,7 @@ class _Copying:
         *outer, inner = loops.axes
         with ExitStack() as stack:
             for number, axis in enumerate(outer):
-                stack.enter_context(self._turns(axis, limits))
+                stack.enter_context(self._turns(axis, limits, starts=starts))
                 self.emitter.add(*declared.get(number + 1, ()))
             run = self._run(inner, limits)
             if run is None or not outer:
@@ -250,14 +277,24 @@ class _Copying:
         with self.emitter.turns(axis.sym.name, count, independent=independent):
             self.emitter.add(body)
 
-    def _turns(self, axis: Axis, limits: Mapping[int, _Limit], step: int = 1) -> AbstractContextManager[None]:
-        """A loop that ends at the axis' extent and at the coordinate's limit."""
+    def _turns(
+        self,
+        axis: Axis,
+        limits: Mapping[int, _Limit],
+        step: int = 1,
+        starts: Mapping[int, _Limit] = MappingProxyType({}),
+    ) -> AbstractContextManager[None]:
+        """A loop up to the axis' extent and the coordinate's limit, from 0 or near another limit."""
         name, limit = named(axis.sym.name), limits.get(axis.dim)
         ends = [code("{} < {}", name, axis.extent)]
         if limit is not None:
             position = self.emitter.spell(add(axis.start, mul(axis.sym, axis.scale)))
             ends = [*(ends if axis.outer else []), code("{} < {}", position, limit.name)]
-        return self.emitter.loop("Index", name, 0, joined(" && ", ends), step)
+        start = Code("0")
+        if axis.dim in starts and not axis.outer:
+            first = starts[axis.dim].name
+            start = first if axis.scale == 1 else code("{} / {}", first, axis.scale)
+        return self.emitter.loop("Index", name, start, joined(" && ", ends), step)
 
     def _run(
         self, axis: Axis, limits: Mapping[int, _Limit], start: Int = 0, most: int | None = None

@@ -7,9 +7,10 @@ from contextlib import ExitStack, contextmanager
 
 from tilewright.ir.fragment_ops import Coordinates
 from tilewright.ir.types import Value
+from tilewright.symbolic.expr import ceil_div
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import CpuEmitter
-from tilewright.targets.cpu.fuse import Pointwise
+from tilewright.targets.cpu.fuse import Pointwise, made_by
 from tilewright.targets.statements import Code, code, joined
 from tilewright.threads.distribution import Distribution
 from tilewright.threads.registers import Digit, broadcast
@@ -35,7 +36,8 @@ class Loops:
             if isinstance(one, Coordinates):
                 along = [mode.step if mode.dim == one.dim else 0 for mode in spread.values]
                 self.steps.setdefault(one.dim, along)
-        self.counts = [mode.extent for mode in spread.values]
+        self.counts: list[Code | int] = [mode.extent for mode in spread.values]
+        self._limits = self._limited([value for one in op.ops if (value := made_by(one)).is_fragment])
         self._merge()
         self.names = [emitter.local("e" if not depth else f"e{depth}") for depth in range(len(self.counts))]
         self._held: dict[Value, Code] = {}
@@ -53,19 +55,42 @@ class Loops:
             return _weights(self.spread)
         return [digit.weight for digit in digits]
 
+    def _limited(self, made: Sequence[Value]) -> dict[int, Code]:
+        """How often the loops of each dimension's largest steps turn for what reaches memory."""
+        found: dict[int, Code] = {}
+        for dim in range(self.spread.rank):
+            bounds = {self.emitter.reach.get((value, dim)) for value in made}
+            modes = [(mode.step, at) for at, mode in enumerate(self.spread.values) if mode.dim == dim]
+            if len(bounds) == 1 and (bound := bounds.pop()) is not None and modes:
+                step, at = max(modes)
+                needed = self.emitter.spell(ceil_div(bound, step))
+                found[at] = self.emitter.within(needed, self.spread.values[at].extent)
+        return found
+
     def _merge(self) -> None:
-        """Join loops that continue each other on every side."""
+        """Join loops that continue each other on every side; none continues one that may end early."""
         kept: list[int] = []
         counts: list[int] = []
-        for at, count in enumerate(self.counts):
+        limits: dict[int, Code] = {}
+        for at, mode in enumerate(self.spread.values):
+            count, limit = mode.extent, self._limits.get(at)
             if count == 1:
                 continue
-            if kept and all(steps[at] == steps[kept[-1]] * counts[-1] for steps in self.steps.values()):
+            last = len(kept) - 1
+            if (
+                kept
+                and last not in limits
+                and all(steps[at] == steps[kept[-1]] * counts[-1] for steps in self.steps.values())
+            ):
+                if limit is not None:
+                    limits[last] = code("{} * {}", counts[-1], limit)
                 counts[-1] *= count
             else:
+                if limit is not None:
+                    limits[len(kept)] = limit
                 kept.append(at)
                 counts.append(count)
-        self.counts = counts
+        self.counts = [limits.get(at, count) for at, count in enumerate(counts)]
         self.steps = {side: [steps[at] for at in kept] for side, steps in self.steps.items()}
 
     @contextmanager

@@ -10,8 +10,9 @@ from tilewright.ir.types import Value
 from tilewright.targets.cpu.conversions import STORAGE, TYPEDEFS
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
 from tilewright.targets.cpu.fuse import fuse
-from tilewright.targets.cpu.live import needed
+from tilewright.targets.cpu.live import needed, reach, read_of_copies
 from tilewright.targets.cpu.lowering import lower
+from tilewright.targets.cpu.multiply import gather
 from tilewright.targets.cpu.prelude import MACROS, SNIPPETS, prelude
 from tilewright.targets.cpu.signals import waits
 from tilewright.targets.cpu.spelling import CPU_RULES
@@ -35,8 +36,9 @@ def emit(kernel: Kernel, arch: Arch | str) -> Listing:
     """
     chosen = CPU.architecture(arch)
     lowered, notes = lower(kernel, chosen)
-    fused = replace(lowered, body=fuse(lowered.body))
-    emitter = CpuEmitter(fused, CPU_RULES, chosen, needed(lowered))
+    fused = replace(lowered, body=fuse(gather(lowered)))
+    extents = needed(lowered)
+    emitter = CpuEmitter(fused, CPU_RULES, chosen, extents, read_of_copies(lowered, extents), reach(lowered))
     entry = emitter.identifier(kernel.name)
     arguments, block = emitter.names.unique(f"{entry}_arguments"), emitter.names.unique(f"{entry}_block")
     _start(emitter)

@@ -20,6 +20,7 @@ from tilewright.targets.cpu.conversions import STORAGE, convert
 from tilewright.targets.cpu.fuse import Pointwise, made_by
 from tilewright.targets.cpu.linear import fragment_view
 from tilewright.targets.cpu.live import Extents
+from tilewright.targets.cpu.multiply import Multiply, panel_elems
 from tilewright.targets.cpu.prelude import INTEGERS, OWN_NAMES
 from tilewright.targets.listing import Access
 from tilewright.targets.rules import RuleTable
@@ -66,9 +67,19 @@ class CpuEmitter(Emitter):
         rules: the CPU target's rules.
         arch: the architecture.
         extents: how much of each multiply has to be computed.
+        read: of copies that feed one multiply, the bounds past which it reads nothing, by dimension.
+        reach: of fragments, the bounds past which nothing reaches memory, by dimension.
     """
 
-    def __init__(self, kernel: Kernel, rules: RuleTable, arch: Arch, extents: Mapping[Op, Extents]) -> None:
+    def __init__(
+        self,
+        kernel: Kernel,
+        rules: RuleTable,
+        arch: Arch,
+        extents: Mapping[Op, Extents],
+        read: Mapping[Op, Mapping[int, Int]],
+        reach: Mapping[tuple[Value, int], Int],
+    ) -> None:
         super().__init__(kernel, rules, DIALECT)
         for op in kernel.walk():
             for one in op.ops if isinstance(op, Pointwise) else ():
@@ -77,6 +88,8 @@ class CpuEmitter(Emitter):
                         self._spelled[value.name] = self.identifier(value.name)
         self.arch = arch
         self.extents = extents
+        self.read = read
+        self.reach = reach
         self.accesses: dict[tuple[Op, Location | None], Access] = {}
         self.calls: dict[str, None] = {}
         self.functions: dict[str, str] = {}
@@ -142,9 +155,14 @@ class CpuEmitter(Emitter):
 def arrays(kernel: Kernel) -> Iterator[tuple[Value, int]]:
     """The shared tensors and fragments that need memory, each with its elements, in program order."""
     elems: dict[Value, int] = {}
+    panels = {
+        op.mma.b.buffer: panel_elems(op)
+        for op in kernel.walk()
+        if isinstance(op, Multiply) and op.packing is not None
+    }
     for op in kernel.walk():
         if isinstance(op, Shared):
-            elems[op.result] = op.elems
+            elems[op.result] = panels.get(op.result, op.elems)
             continue
         named: list[Value] = []
         if isinstance(op, Pointwise):

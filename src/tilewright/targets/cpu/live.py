@@ -1,7 +1,8 @@
 """How much of each multiply is needed: rows and columns that reach memory, products that are not 0.
 
 At a ragged edge a tile reaches past its tensor.  Rows and columns of an accumulator that no copy writes need
-not be computed, and products of two elements that were both read past the edge of K are 0.
+not be computed, and products of two elements that were both read past the edge of K are 0.  What a multiply
+does not need of its operands need not be copied, nor be filled with zeros.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from tilewright.ir.fragment_ops import Reduce
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Block, Copy, Mma, Op, Redistribute
 from tilewright.ir.types import TensorType, Value
+from tilewright.symbolic.expr import ceil_div, mul
 from tilewright.symbolic.nodes import TRUE, Int
 from tilewright.symbolic.rebuilding import symbols
 from tilewright.targets.cpu.loops import edges
@@ -30,7 +32,7 @@ class Extents:
 
 def needed(kernel: Kernel) -> Mapping[Op, Extents]:
     """How much of each multiply is needed, by the operation (compared by identity of its operands)."""
-    limits = _accumulator_limits(kernel)
+    limits = reach(kernel)
     writers: defaultdict[Value, list[Op]] = defaultdict(list)
     for op in kernel.walk():
         for value in op.written:
@@ -39,6 +41,40 @@ def needed(kernel: Kernel) -> Mapping[Op, Extents]:
         op: Extents(limits.get((op.c, 0)), limits.get((op.c, 1)), _depth(op, writers, before))
         for op, before in _multiplies(kernel.body, ())
     }
+
+
+def read_of_copies(kernel: Kernel, extents: Mapping[Op, Extents]) -> Mapping[Op, Mapping[int, Int]]:
+    """For copies that only feed one multiply: the bounds past which nothing of what they write is read.
+
+    Rows and columns are rounded up to whole micro-tiles.
+
+    Args:
+        kernel: the lowered kernel.
+        extents: what `needed` found.
+
+    Returns:
+        For each such copy, the bounds by dimension.
+    """
+    users: defaultdict[Value, list[Op]] = defaultdict(list)
+    for op in kernel.walk():
+        for value in op.read:
+            users[value.buffer].append(op)
+    found: dict[Op, Mapping[int, Int]] = {}
+    for op in kernel.walk():
+        if isinstance(op, Copy) and op.reduction is None and op.target.is_tensor:
+            using = users[op.target.buffer]
+            if len(using) == 1 and isinstance(mma := using[0], Mma):
+                found[op] = _read(op.target, mma, extents[mma])
+    return found
+
+
+def _read(target: Value, mma: Mma, extents: Extents) -> dict[int, Int]:
+    rows, columns, _ = mma.mma.atom.shape
+    for operand, across, unit in ((mma.a, extents.rows, rows), (mma.b, extents.columns, columns)):
+        if operand is target:
+            bounds = {} if across is None else {0: mul(ceil_div(across, unit), unit)}
+            return bounds if extents.depth is None else {**bounds, 1: extents.depth}
+    return {}
 
 
 def _multiplies(block: Block, before: Sequence[Op]) -> Iterator[tuple[Mma, tuple[Op, ...]]]:
@@ -55,13 +91,18 @@ def _multiplies(block: Block, before: Sequence[Op]) -> Iterator[tuple[Mma, tuple
 # ---------------------------------------------------------------- rows and columns
 
 
-def _accumulator_limits(kernel: Kernel) -> dict[tuple[Value, int], Int]:
+def reach(kernel: Kernel) -> dict[tuple[Value, int], Int]:
     """For fragments and dimensions: the bound past which no coordinate ever reaches memory."""
     known = {p.sym for p in kernel.sizes} | {a.sym for a in kernel.grid} | {a.sym for a in kernel.cluster}
     found: dict[tuple[Value, int], Int] = {}
     for family in _families(kernel):
         reaching = [limits for op in kernel.walk() if (limits := _reached(op, family)) is not None]
         for dim in (0, 1):
+            extents = {
+                value.fragment.shape[dim] for value in family if value.fragment.distribution.rank > dim
+            }
+            if len(extents - {1}) > 1:
+                continue  # numbers and the bytes that they share: equal coordinates are not the same place
             bounds = {limits.get(dim) for limits in reaching}
             bound = bounds.pop() if len(bounds) == 1 else None
             if bound is not None and symbols(bound) <= known:

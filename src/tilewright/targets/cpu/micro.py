@@ -1,50 +1,149 @@
-"""The micro-kernels, and the rule of matrix multiplies, which is a loop over them."""
+"""The micro-kernels, and the rule of matrix multiplies, which is loops over them."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, replace
 
 from tilewright.dtypes import DType
 from tilewright.ir.ops import Mma
 from tilewright.ir.types import Value
-from tilewright.symbolic.expr import add, mul
+from tilewright.symbolic.expr import add, mul, negate
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import substitute
+from tilewright.targets.cpu.ahead import Ahead
 from tilewright.targets.cpu.conversions import STORAGE
+from tilewright.targets.cpu.copies import emit_panel
 from tilewright.targets.cpu.emitter import SELF, CpuEmitter
 from tilewright.targets.cpu.linear import Panels, panels
-from tilewright.targets.statements import Code, call, code
+from tilewright.targets.cpu.multiply import Multiply
+from tilewright.targets.statements import Code, code, joined
 
 
 def emit_mma(emitter: CpuEmitter, op: Mma) -> None:
-    """For every micro-tile of the accumulator that is needed: one call of the micro-kernel."""
-    rows, columns, _ = op.mma.atom.shape
-    compute = op.mma.atom.c_dtype.computed
-    a, b = (panels(v.tensor.view, unit) for v, unit in ((op.a, rows), (op.b, columns)))
+    """A multiply that nothing was gathered with."""
+    emit_multiply(emitter, Multiply(op, location=op.location))
+
+
+def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
+    """For every micro-tile of the accumulator that is needed: one call of a micro-kernel."""
+    mma, extents = op.mma, emitter.extents[op.mma]
+    rows, columns, _ = mma.mma.atom.shape
+    tile_m, tile_n = mma.c.fragment.shape
+    depth = mma.a.tensor.shape[1]
+    assert isinstance(depth, int)
+    emitter.comment(op, f"{mma.c} += {mma.a} * {mma.b}")
+    with emitter.indented():
+        m = _panels(emitter, "m", extents.rows, tile_m, rows)
+        n = _panels(emitter, "n", extents.columns, tile_n, columns)
+        deep = emitter.local("depth")
+        emitter.constant("Index", deep, _within(emitter, extents.depth, depth))
+        calling = _calling(emitter, op, deep, m, n)
+        with emitter.turns(n.at.name, n.count):
+            ahead = None
+            if op.packing is not None:
+                with emitter.indented():
+                    emit_panel(emitter, op.packing, n.at, columns)
+                ahead = Ahead.of(emitter, op.packing, n.at, columns)
+            if ahead is not None:
+                ahead.begin(m.count, n.count)
+            with emitter.turns(m.at.name, m.count):
+                if ahead is not None:
+                    ahead.turn(m.at)
+                _choose(emitter, calling, (m, n))
+
+
+# ---------------------------------------------------------------- what is needed
+
+
+@dataclass(frozen=True)
+class _Extent:
+    """Rows or columns of an accumulator, in panels.
+
+    Args:
+        at: the panel that a loop has come to.
+        unit: how many a panel has.
+        needed: how many are needed; None for all.
+        count: how many panels those are.
+    """
+
+    at: Sym
+    unit: int
+    needed: Code | None
+    count: Code
+
+
+def _panels(emitter: CpuEmitter, side: str, needed: Int | None, extent: int, unit: int) -> _Extent:
+    at = Sym(emitter.local(f"{side}_panel"), 0, extent // unit - 1)
+    if needed is None:
+        return _Extent(at, unit, None, Code(str(extent // unit)))
+    most, count = emitter.local(f"{side}_needed"), emitter.local(f"{side}_panels")
+    emitter.constant("Index", most, _within(emitter, needed, extent))
+    emitter.constant("Index", count, code("({} + {}) / {}", most, unit - 1, unit))
+    return _Extent(at, unit, most, count)
+
+
+def _within(emitter: CpuEmitter, needed: Int | None, extent: int) -> Code:
+    if needed is None:
+        return Code(str(extent))
+    return emitter.within(emitter.spell(needed), extent)
+
+
+# ---------------------------------------------------------------- calls
+
+
+@dataclass(frozen=True)
+class _Calling:
+    """The call of a micro-kernel for any part of a micro-tile: the sizes of parts, and the call for one."""
+
+    sizes: tuple[tuple[int, ...], tuple[int, ...]]
+    kernels: Sequence[Sequence[Code]]
+    arguments: tuple[Code, ...]
+
+
+def _calling(emitter: CpuEmitter, op: Multiply, depth: Code, m: _Extent, n: _Extent) -> _Calling:
+    mma = op.mma
+    rows, columns, _ = mma.mma.atom.shape
+    a, b = (panels(v.tensor.view, unit) for v, unit in ((mma.a, rows), (mma.b, columns)))
     assert a is not None
     assert b is not None
     assert b.row_stride == 1
-    extents = emitter.extents[op]
-    tile_m, tile_n = op.c.fragment.shape
-    depth = op.a.tensor.shape[1]
-    assert isinstance(depth, int)
-    micro = _micro_kernel(emitter, op, compute, a, b)
-    emitter.comment(op, f"{op.c} += {op.a} * {op.b}")
-    with emitter.indented():
-        names = [emitter.local(wanted) for wanted in ("m_panels", "n_panels", "depth", "m_panel", "n_panel")]
-        counts = (
-            _count(emitter, extents.rows, tile_m, rows),
-            _count(emitter, extents.columns, tile_n, columns),
-            _count(emitter, extents.depth, depth, 1),
-        )
-        for name, count in zip(names, counts, strict=False):
-            emitter.constant("Index", name, count)
-        m_panels, n_panels, deep, at_m, at_n = names
-        m, n = Sym(at_m, 0, tile_m // rows - 1), Sym(at_n, 0, tile_n // columns - 1)
-        view = emitter.fragment_view(op.c.fragment)
-        at_c = substitute(view.offset, {view.coords[0]: mul(m, rows), view.coords[1]: mul(n, columns)})
-        at_a, at_b = _at(emitter, op.a, a, m), _at(emitter, op.b, b, n)
-        into = code("{} + {}", emitter.name(op.c), emitter.spell(at_c))
-        with emitter.turns(at_n, n_panels), emitter.turns(at_m, m_panels):
-            emitter.do(call(micro, at_a, at_b, into, deep))
+    if op.packing is not None:
+        b = replace(b, base=0, panel_stride=0)
+    view = emitter.fragment_view(mma.c.fragment)
+    at_c = substitute(view.offset, {view.coords[0]: mul(m.at, rows), view.coords[1]: mul(n.at, columns)})
+    into = code("{} + {}", emitter.name(mma.c), emitter.spell(at_c))
+    adds = emitter.spell_cond(negate(op.begins))
+    lanes = _lanes(emitter, op.mma)
+    vectors = columns // lanes
+    heights = (rows,) if m.needed is None or rows == 1 else ((rows + 1) // 2, rows)
+    widths = (columns,) if n.needed is None or vectors == 1 else ((vectors + 1) // 2 * lanes, columns)
+    kernels = [[_micro_kernel(emitter, mma, (high, wide), a, b) for wide in widths] for high in heights]
+    arguments = (_at(emitter, mma.a, a, m.at), _at(emitter, mma.b, b, n.at), into, depth, adds)
+    return _Calling((heights, widths), kernels, arguments)
+
+
+def _choose(emitter: CpuEmitter, calling: _Calling, extents: tuple[_Extent, _Extent]) -> None:
+    """Call the smallest micro-kernel that does what is needed of this micro-tile."""
+    rows, columns = calling.sizes
+    for high, found in _smallest(emitter, rows, extents[0]):
+        with found:
+            for wide, chosen in _smallest(emitter, columns, extents[1]):
+                with chosen:
+                    emitter.do(code("{}({})", calling.kernels[high][wide], joined(", ", calling.arguments)))
+
+
+def _smallest(
+    emitter: CpuEmitter, sizes: Sequence[int], extent: _Extent
+) -> Iterator[tuple[int, AbstractContextManager[None]]]:
+    """The number of each size, with the branch in which it is the smallest that is enough."""
+    if len(sizes) == 1 or extent.needed is None:
+        yield 0, nullcontext()
+        return
+    left = code("{} - {}", extent.needed, emitter.spell(mul(extent.at, extent.unit), True))
+    yield 0, emitter.branch(code("{} <= {}", left, sizes[0]))
+    yield 1, emitter.otherwise()
 
 
 def _at(emitter: CpuEmitter, operand: Value, found: Panels, panel: Sym) -> Code:
@@ -52,69 +151,78 @@ def _at(emitter: CpuEmitter, operand: Value, found: Panels, panel: Sym) -> Code:
     return code("{} + {}", emitter.name(operand.buffer), emitter.spell(start))
 
 
-def _count(emitter: CpuEmitter, needed: Int | None, extent: int, unit: int) -> Code:
-    """How many panels of ``unit`` there are in what is needed of an extent."""
-    if needed is None:
-        return Code(str(extent // unit))
-    most = emitter.within(emitter.spell(needed), extent)
-    return most if unit == 1 else code("({} + {}) / {}", most, unit - 1, unit)
+# ---------------------------------------------------------------- micro-kernels
 
 
-def _micro_kernel(emitter: CpuEmitter, op: Mma, compute: DType, a: Panels, b: Panels) -> Code:
-    rows, columns, _ = op.mma.atom.shape
-    precision, acc = op.mma.atom.precision, op.mma.atom.c_dtype
-    narrowed = "keep" if op.mma.atom.rounding == "nearest" else "cut"
-    name = f"multiply_{rows}x{columns}_{compute}"
-    if precision is not None:
-        name += f"_{'keeping' if narrowed == 'keep' else 'cut_to'}_{precision}_bits"
-    lanes = emitter.arch.vector_bytes // compute.bytes
-    while columns % lanes:
+def _lanes(emitter: CpuEmitter, op: Mma) -> int:
+    """Elements of one vector."""
+    lanes = emitter.arch.vector_bytes // op.mma.atom.c_dtype.computed.bytes
+    while op.mma.atom.shape[1] % lanes:
         lanes //= 2
-    name = emitter.function(name, _source(emitter, rows, columns, lanes, compute, a, b, precision, narrowed))
+    return lanes
+
+
+def _micro_kernel(emitter: CpuEmitter, op: Mma, size: tuple[int, int], a: Panels, b: Panels) -> Code:
+    """The micro-kernel for the first rows and columns of a micro-tile."""
+    pitch, lanes = op.mma.atom.shape[1], _lanes(emitter, op)
+    acc = op.mma.atom.c_dtype
+    compute = acc.computed
+    rows, vectors = size[0], size[1] // lanes
+    precision, rounding = op.mma.atom.precision, op.mma.atom.rounding
+    name = f"multiply_{compute}"
+    if precision is not None:
+        name += f"_{'keeping' if rounding == 'nearest' else 'cut_to'}_{precision}_bits"
+    function = emitter.function(name, _source(emitter, op, pitch, lanes, (a, b)))
+    micro = code("{}<{},{}>", function, rows, vectors)
     if acc == compute:
-        return name
-    return emitter.function(f"{name}_into_{acc}", _converting(emitter, name, rows * columns, compute, acc))
+        return micro
+    name = f"multiply_{rows}x{size[1]}_into_{acc}"
+    return emitter.function(name, _converting(emitter, micro, rows * pitch, compute, acc))
 
 
-def _source(
-    emitter: CpuEmitter,
-    rows: int,
-    columns: int,
-    lanes: int,
-    compute: DType,
-    a: Panels,
-    b: Panels,
-    precision: int | None,
-    narrowed: str,
-) -> str:
-    """Accumulators in registers over the whole depth; the rows of A are broadcast from memory."""
-    real, size, vectors = STORAGE[compute.name], compute.bytes, columns // lanes
+def _source(emitter: CpuEmitter, op: Mma, pitch: int, lanes: int, operands: tuple[Panels, Panels]) -> str:
+    """Sums in registers over the whole depth; the rows of A are broadcast from memory."""
+    a, b = operands
+    atom = op.mma.atom
+    compute, precision = atom.c_dtype.computed, atom.precision
+    real, size = STORAGE[compute.name], compute.bytes
     kind = f" __attribute__((vector_size({lanes * size}), aligned({size})))" if lanes > 1 else ""
     at_a = f"{_index('i', a.row_stride)} + {_index('k', a.k_stride)}"
     at_b = f"{_index('k', b.k_stride)} + {_index('j', lanes)}"
-    at_c = f"{_index('i', columns)} + {_index('j', lanes)}"
+    at_c = f"{_index('i', pitch)} + {_index('j', lanes)}"
     left, right, bits = f"a[{at_a}]", f"*(const vector*)(b + {at_b})", ""
     if precision is not None:
+        narrowed = "keep" if atom.rounding == "nearest" else "cut"
         emitter.call(narrowed)
         bits = f"\n  typedef int bits{kind};"
         left = f"{narrowed}<int, float>({left}, {23 - precision})"
         right = f"{narrowed}<bits, vector>({right}, {23 - precision})"
-    each_row = f"UNROLL for (Index i = 0; i < {rows}; ++i)"
-    each_vector = f"UNROLL for (Index j = 0; j < {vectors}; ++j)"
+    each_row, each_vector = (
+        f"UNROLL for (Index {index} = 0; {index} < {count}; ++{index})"
+        for index, count in (("i", "ROWS"), ("j", "VECTORS"))
+    )
     return f"""\
-// c[{rows}][{columns}] += a[{rows}][depth] * b[depth][{columns}], where a[i][k] lies at {at_a}
-CONTRACTED static void {SELF}(const {real}* a, const {real}* b, {real}* c, Index depth) {{
+// c[i][j] = (adds ? c[i][j] : 0) + sum of a[i][k] * b[k][j] over k, for i < ROWS and j < {lanes} * VECTORS
+template <int ROWS, int VECTORS>
+CONTRACTED static void {SELF}(const {real}* a, const {real}* b, {real}* c, Index depth, bool adds) {{
   CONTRACT
   typedef {real} vector{kind};{bits}
-  vector sum[{rows}][{vectors}], right[{vectors}];
+  vector sum[ROWS][VECTORS], right[VECTORS];
   {each_row}
-    {each_vector} sum[i][j] = *(const vector*)(c + {at_c});
+    {each_vector} {{
+      sum[i][j] = vector{{}};
+      __builtin_prefetch(c + {at_c});
+    }}
   for (Index k = 0; k < depth; ++k) {{
     {each_vector} right[j] = {right};
     {each_row} {{
       const {real} left = {left};
       {each_vector} sum[i][j] += left * right[j];
     }}
+  }}
+  if (adds) {{
+    {each_row}
+      {each_vector} sum[i][j] += *(const vector*)(c + {at_c});
   }}
   {each_row}
     {each_vector} *(vector*)(c + {at_c}) = sum[i][j];
@@ -130,9 +238,9 @@ def _converting(emitter: CpuEmitter, inner: str, elems: int, compute: DType, acc
     real, stored = STORAGE[compute.name], STORAGE[acc.name]
     widened, rounded = emitter.convert("c[e]", acc, compute), emitter.convert("wide[e]", compute, acc)
     return f"""\
-static void {SELF}(const {real}* a, const {real}* b, {stored}* c, Index depth) {{
+static void {SELF}(const {real}* a, const {real}* b, {stored}* c, Index depth, bool adds) {{
   {real} wide[{elems}];
-  for (Index e = 0; e < {elems}; ++e) wide[e] = {widened};
-  {inner}(a, b, wide, depth);
+  for (Index e = 0; e < {elems}; ++e) wide[e] = adds ? {widened} : 0;
+  {inner}(a, b, wide, depth, adds);
   for (Index e = 0; e < {elems}; ++e) c[e] = {rounded};
 }}"""

@@ -22,7 +22,8 @@ from tilewright.targets.cfamily import C_RULES
 from tilewright.targets.cpu.copies import emit_copy, emit_redistribute
 from tilewright.targets.cpu.emitter import CpuEmitter
 from tilewright.targets.cpu.fuse import Pointwise
-from tilewright.targets.cpu.micro import emit_mma
+from tilewright.targets.cpu.micro import emit_mma, emit_multiply
+from tilewright.targets.cpu.multiply import Multiply
 from tilewright.targets.cpu.packed import emit_pack, emit_unpack
 from tilewright.targets.cpu.pointwise import emit_pointwise, emit_scalar
 from tilewright.targets.cpu.reductions import emit_reduce
@@ -36,6 +37,7 @@ for _engine in ("direct", "matrix", "async"):  # one thread makes each of them a
     CPU_RULES.rule(Copy, variant=_engine)(emit_copy)
 CPU_RULES.rule(Redistribute)(emit_redistribute)
 CPU_RULES.rule(Mma)(emit_mma)
+CPU_RULES.rule(Multiply)(emit_multiply)
 CPU_RULES.rule(Pointwise)(emit_pointwise)
 CPU_RULES.rule(Elementwise)(emit_scalar)
 CPU_RULES.rule(Reduce)(emit_reduce)

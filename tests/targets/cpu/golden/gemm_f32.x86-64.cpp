@@ -18,6 +18,8 @@
 
 typedef long long Index;
 
+static inline Index min_int(Index a, Index b) { return a < b ? a : b; }
+
 static inline Index within(Index x, Index most) { return x < 0 ? 0 : x < most ? x : most; }
 
 struct gemm_arguments {
@@ -31,6 +33,32 @@ struct gemm_arguments {
   int B_stride0;
   int C_stride0;
 };
+
+// c[i][j] = (adds ? c[i][j] : 0) + sum of a[i][k] * b[k][j] over k, for i < ROWS and j < 4 * VECTORS
+template <int ROWS, int VECTORS>
+CONTRACTED static void multiply_f32(const float* a, const float* b, float* c, Index depth, bool adds) {
+  CONTRACT
+  typedef float vector __attribute__((vector_size(16), aligned(4)));
+  vector sum[ROWS][VECTORS], right[VECTORS];
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    UNROLL for (Index j = 0; j < VECTORS; ++j) {
+      sum[i][j] = vector{};
+      __builtin_prefetch(c + i * 8 + j * 4);
+    }
+  for (Index k = 0; k < depth; ++k) {
+    UNROLL for (Index j = 0; j < VECTORS; ++j) right[j] = *(const vector*)(b + k * 8 + j * 4);
+    UNROLL for (Index i = 0; i < ROWS; ++i) {
+      const float left = a[i * 32 + k];
+      UNROLL for (Index j = 0; j < VECTORS; ++j) sum[i][j] += left * right[j];
+    }
+  }
+  if (adds) {
+    UNROLL for (Index i = 0; i < ROWS; ++i)
+      UNROLL for (Index j = 0; j < VECTORS; ++j) sum[i][j] += *(const vector*)(c + i * 8 + j * 4);
+  }
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    UNROLL for (Index j = 0; j < VECTORS; ++j) *(vector*)(c + i * 8 + j * 4) = sum[i][j];
+}
 
 // target[j * target_step + i] = source[i * source_step + j] for i < rows, j < columns
 static void transpose_f32(float* target, Index target_step, const float* source, Index source_step,
@@ -59,24 +87,6 @@ static void transpose_f32(float* target, Index target_step, const float* source,
   UNROLL for (Index j = 0; j < 4; ++j) *(vector*)(target + j * target_step) = row[j];
 }
 
-// c[6][8] += a[6][depth] * b[depth][8], where a[i][k] lies at i * 32 + k
-CONTRACTED static void multiply_6x8_f32(const float* a, const float* b, float* c, Index depth) {
-  CONTRACT
-  typedef float vector __attribute__((vector_size(16), aligned(4)));
-  vector sum[6][2], right[2];
-  UNROLL for (Index i = 0; i < 6; ++i)
-    UNROLL for (Index j = 0; j < 2; ++j) sum[i][j] = *(const vector*)(c + i * 8 + j * 4);
-  for (Index k = 0; k < depth; ++k) {
-    UNROLL for (Index j = 0; j < 2; ++j) right[j] = *(const vector*)(b + k * 8 + j * 4);
-    UNROLL for (Index i = 0; i < 6; ++i) {
-      const float left = a[i * 32 + k];
-      UNROLL for (Index j = 0; j < 2; ++j) sum[i][j] += left * right[j];
-    }
-  }
-  UNROLL for (Index i = 0; i < 6; ++i)
-    UNROLL for (Index j = 0; j < 2; ++j) *(vector*)(c + i * 8 + j * 4) = sum[i][j];
-}
-
 // One block.
 static void gemm_block(const gemm_arguments& given, long long block, char* scratch) {
   const float* const A = given.A;
@@ -92,27 +102,38 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
   const Index n = block / ((M + 44) / 48);
   float* const sA = (float*)(scratch + 0);
   float* const sB = (float*)(scratch + 6720);
-  float* const acc = (float*)(scratch + 15488);
-  // test_text.py:42: acc = 0
-  INDEPENDENT
-  for (Index e = 0; e < 3072; ++e) {
-    const float acc_e = 0.0f;
-    acc[e] = acc_e;
+  float* const acc = (float*)(scratch + 7744);
+  if ((K + 28) / 32 < 1) {
+    // test_text.py:42: acc = 0
+    for (Index e1 = 0; e1 < within(-8*n + (N / 8), 8); ++e1) {
+      INDEPENDENT
+      for (Index e = 0; e < 48 * within(-8*m + ((M + 4) / 6), 8); ++e) {
+        const float acc_e = 0.0f;
+        acc[e1 * 384 + e] = acc_e;
+      }
+    }
   }
   const Index k_end = (K + 28) / 32;
   for (Index k = 0; k < k_end; ++k) {
     // test_text.py:44: sA = A.tile((48, 32), (m, k))
     {
-      const Index inside0 = within(-48*m + M, 48);
-      const Index inside1 = within(-32*k + K, 32);
-      if (inside0 < 48 || inside1 < 32) {
-        for (Index i0 = 0; i0 < 48; ++i0) {
-          INDEPENDENT
-          for (Index i1 = 0; i1 < 32; ++i1) sA[32*i0 + i1] = 0;
+      const Index limit0 = within(-48*m + 6*((M + 4) / 6), 48);
+      const Index limit1 = within(-32*k + K, 32);
+      const Index inside0 = within(min_int(-48*m + 6*((M + 4) / 6), -48*m + M), 48);
+      if (inside0 < limit0) {
+        for (Index i0 = inside0; i0 < limit0; ++i0) {
+          if (limit1 == 32) {
+            INDEPENDENT
+            for (Index i1 = 0; i1 < 32; ++i1) sA[32*i0 + i1] = 0;
+          }
+          else {
+            INDEPENDENT
+            for (Index i1 = 0; i1 < limit1; ++i1) sA[32*i0 + i1] = 0;
+          }
         }
       }
       for (Index i0 = 0; i0 < inside0; ++i0) {
-        if (inside1 == 32) {
+        if (limit1 == 32) {
           INDEPENDENT
           for (Index i1 = 0; i1 < 32; ++i1) {
             sA[32*i0 + i1] = A[48*A_stride0*m + 32*k + A_stride0*i0 + i1];
@@ -120,43 +141,69 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
         }
         else {
           INDEPENDENT
-          for (Index i1 = 0; i1 < inside1; ++i1) {
+          for (Index i1 = 0; i1 < limit1; ++i1) {
             sA[32*i0 + i1] = A[48*A_stride0*m + 32*k + A_stride0*i0 + i1];
-          }
-        }
-      }
-    }
-    // test_text.py:45: sB = B.tile((64, 32), (n, k))
-    {
-      const Index inside0 = within(-64*n + N, 64);
-      const Index inside1 = within(-32*k + K, 32);
-      if (inside0 < 64 || inside1 < 32) {
-        for (Index i0 = 0; i0 < 8; ++i0) {
-          for (Index i1 = 0; i1 < 32; ++i1) {
-            INDEPENDENT
-            for (Index i0_1 = 0; i0_1 < 8; ++i0_1) sB[256*i0 + 8*i1 + i0_1] = 0;
-          }
-        }
-      }
-      for (Index i0 = 0; 8*i0 < inside0; ++i0) {
-        for (Index i0_1 = 0; i0_1 < 8 && 8*i0 + i0_1 < inside0; i0_1 += 4) {
-          for (Index i1 = 0; i1 < inside1; i1 += 4) {
-            transpose_f32(sB + 256*i0 + 8*i1 + i0_1, 8, B + 64*B_stride0*n + 32*k + 8*B_stride0*i0
-                + B_stride0*i0_1 + i1, B_stride0, within(inside0 - (8*i0 + i0_1), 4),
-                within(inside1 - i1, 4));
           }
         }
       }
     }
     // test_text.py:49: acc += sA * sB
     {
-      const Index m_panels = (within(-48*m + M, 48) + 5) / 6;
-      const Index n_panels = (within(-64*n + N, 64) + 7) / 8;
+      const Index m_needed = within(-48*m + M, 48);
+      const Index m_panels = (m_needed + 5) / 6;
+      const Index n_needed = within(-64*n + N, 64);
+      const Index n_panels = (n_needed + 7) / 8;
       const Index depth = within(-32*k + K, 32);
       for (Index n_panel = 0; n_panel < n_panels; ++n_panel) {
+        {
+          // test_text.py:45: a panel of sB = B.tile((64, 32), (n, k))
+          {
+            const Index limit1 = within(-32*k + K, 32);
+            const Index inside0 = within(-64*n - 8*n_panel + N, 8);
+            if (inside0 < 8) {
+              for (Index i1 = 0; i1 < limit1; ++i1) {
+                INDEPENDENT
+                for (Index i0 = 0; i0 < 8; ++i0) sB[8*i1 + i0] = 0;
+              }
+            }
+            for (Index i0 = 0; i0 < inside0; i0 += 4) {
+              for (Index i1 = 0; i1 < limit1; i1 += 4) {
+                transpose_f32(sB + 8*i1 + i0, 8, B + 64*B_stride0*n + 32*k + 8*B_stride0*n_panel
+                    + B_stride0*i0 + i1, B_stride0, within(inside0 - i0, 4),
+                    within(limit1 - i1, 4));
+              }
+            }
+          }
+        }
+        const Index ahead = n_panel + 1 < n_panels ? 8 : 0;
+        const Index share = (ahead + m_panels - 1) / m_panels;
         for (Index m_panel = 0; m_panel < m_panels; ++m_panel) {
-          multiply_6x8_f32(sA + 192*m_panel, sB + 256*n_panel, acc + 384*n_panel + 48*m_panel,
-              depth);
+          for (Index row = m_panel * share; row < within((m_panel + 1) * share, ahead); ++row) {
+            __builtin_prefetch(B + 64*B_stride0*n + 32*k + 8*B_stride0*n_panel + 8*B_stride0
+                + B_stride0*row);
+            __builtin_prefetch(B + 64*B_stride0*n + 32*k + 8*B_stride0*n_panel + 8*B_stride0
+                + B_stride0*row + 16);
+          }
+          if (m_needed - (6*m_panel) <= 3) {
+            if (n_needed - (8*n_panel) <= 4) {
+              multiply_f32<3,1>(sA + 192*m_panel, sB + 0, acc + 384*n_panel + 48*m_panel, depth,
+                  !(k == 0));
+            }
+            else {
+              multiply_f32<3,2>(sA + 192*m_panel, sB + 0, acc + 384*n_panel + 48*m_panel, depth,
+                  !(k == 0));
+            }
+          }
+          else {
+            if (n_needed - (8*n_panel) <= 4) {
+              multiply_f32<6,1>(sA + 192*m_panel, sB + 0, acc + 384*n_panel + 48*m_panel, depth,
+                  !(k == 0));
+            }
+            else {
+              multiply_f32<6,2>(sA + 192*m_panel, sB + 0, acc + 384*n_panel + 48*m_panel, depth,
+                  !(k == 0));
+            }
+          }
         }
       }
     }
