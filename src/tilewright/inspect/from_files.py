@@ -107,7 +107,7 @@ def _described(path: Path, name: str, kernel: Kernel | Bound) -> str:
 
 def _dims(program: Program) -> list[str]:
     """The names of all dimensions, each once."""
-    return list(dict.fromkeys(dim for parameter in program.parameters for dim in parameter.dims))
+    return list(dict.fromkeys(dim for parameter in program.parameters for dim in parameter.named))
 
 
 def _declared(parameter: Parameter) -> str:

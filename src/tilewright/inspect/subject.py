@@ -232,7 +232,7 @@ class Subject:
         return np.empty(self._shape(name, extents), self.dtypes[name].numpy, order=order)
 
     def _shape(self, name: str, extents: Mapping[str, int]) -> tuple[int, ...]:
-        dims = next(p.dims for p in self.bound.program.parameters if p.name == name)
+        dims = next(p.named for p in self.bound.program.parameters if p.name == name)
         return tuple(extents[dim] for dim in dims)
 
     def specs(self) -> list[TensorSpec | None]:

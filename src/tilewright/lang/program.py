@@ -50,6 +50,8 @@ SYNC = (EXPLICIT, AUTO)
 """Who places barriers and waits: the author, or `tilewright.passes.synchronise`."""
 
 LEAST, LARGEST = -(2**31), 2**31 - 1
+BATCH = "..."
+"""Any number of leading dimensions."""
 LEAST_STRIDE = -(2**63)
 
 
@@ -60,7 +62,8 @@ class Parameter:
     Args:
         name: its name.
         kind: ``"tensor"``, ``"scalar"`` or ``"index"``.
-        dims: names of a tensor's dimensions; empty if the author gave none.
+        dims: names of a tensor's dimensions; empty if the author gave none.  `BATCH` among them stands for
+            any number of dimensions, which have the same extents in all tensors that declare it.
         dtype: dtype of a scalar.
     """
 
@@ -68,6 +71,11 @@ class Parameter:
     kind: str
     dims: tuple[str, ...] = ()
     dtype: DType = i32
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """Those of its dimensions that have a name."""
+        return tuple(dim for dim in self.dims if dim != BATCH)
 
 
 class Program:
@@ -250,9 +258,20 @@ class Program:
             return tracer.flow.finish(self.name, ordered)
         return _finish(self, tracer, params, sizes)
 
+    def _check_batches(self, specs: Mapping[str, TensorSpec]) -> None:
+        """All tensors that declare any number of leading dimensions have equally many."""
+        counts = {p.name: specs[p.name].rank - len(p.named) for p in self.parameters if BATCH in p.dims}
+        if len(set(counts.values())) > 1:
+            found = ", ".join(f"{name} has {count}" for name, count in counts.items())
+            raise LaunchError(
+                f"kernel {self.name}: {found} of the dimensions {BATCH}; nearest legal choice: equally "
+                "many, with a stride of 0 where an array is repeated, e.g. numpy.broadcast_to"
+            )
+
     def _divisors(self, specs: Mapping[str, TensorSpec]) -> dict[str, int]:
         """What divides each dimension; tensors that share a dimension's name agree on its extent."""
         found: dict[str, int] = {}
+        self._check_batches(specs)
         for parameter in self.parameters:
             if parameter.kind != "tensor":
                 continue
@@ -270,8 +289,14 @@ def _parameter(program: str, name: str, declared: Any) -> Parameter:
         )
     if isinstance(declared, str):
         dims = tuple(declared.split())
-        if unnamed := [dim for dim in dims if not dim.isidentifier()]:
-            names = " ".join(dim if dim.isidentifier() else f"D{number}" for number, dim in enumerate(dims))
+        if dims.count(BATCH) > 1:
+            raise SignatureError(
+                f"kernel {program}: {name}={declared!r} has {BATCH} twice; nearest legal choice: once"
+            )
+        if unnamed := [dim for dim in dims if not dim.isidentifier() and dim != BATCH]:
+            names = " ".join(
+                dim if dim.isidentifier() or dim == BATCH else f"D{number}" for number, dim in enumerate(dims)
+            )
             raise SignatureError(
                 f"kernel {program}: dimension {unnamed[0]!r} of {name} is no name; its extent follows from "
                 f"the arrays; nearest legal choice: {name}={names!r}"
@@ -297,6 +322,16 @@ def dim_names(parameter: Parameter, rank: int, program: str) -> tuple[str, ...]:
     Raises:
         LaunchError: the declaration has another rank.
     """
+    if BATCH in parameter.dims:
+        before = parameter.dims.index(BATCH)
+        count = rank - len(parameter.named)
+        if count < 0:
+            raise LaunchError(
+                f"kernel {program}: {parameter.name} has rank {rank}, but is declared as "
+                f"({', '.join(parameter.dims)}) of rank {len(parameter.named)} at least"
+            )
+        batch = (f"batch{dim}" for dim in range(count))
+        return (*parameter.dims[:before], *batch, *parameter.dims[before + 1 :])
     if parameter.dims and len(parameter.dims) != rank:
         raise LaunchError(
             f"kernel {program}: {parameter.name} has rank {rank}, but is declared as "

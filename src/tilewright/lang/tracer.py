@@ -13,7 +13,7 @@ from tilewright.dtypes import DType
 from tilewright.errors import LocatedError, Location, TilewrightError, TraceError, Violation
 from tilewright.ir.builder import Builder
 from tilewright.ir.kernel import ClusterAxis, GridAxis, Guard, Param, SizeParam, Workspace
-from tilewright.ir.ops import Block, Op
+from tilewright.ir.ops import Block, Elementwise, Op, Reshape
 from tilewright.ir.types import Value
 from tilewright.lang.block_threads import UNSAID_WARPS, threads_of
 from tilewright.lang.source import author_frame, here, is_authors
@@ -137,7 +137,7 @@ class Tracer:
 
     def explicit(self) -> str | None:
         """The first thing that was recorded of how something is done; None if there is none yet."""
-        ops = (op for op in self.builder.recorded() if op.name not in ("reshape", "elementwise"))
+        ops = (op for op in self.builder.recorded() if not isinstance(op, Reshape | Elementwise))
         made = [(bool(self.grid), "tw.block_index"), (bool(self.workspaces), "tw.workspace")]
         made += [(bool(self.cluster_shape), "tw.hopper.cluster_index"), (bool(self.derived), "tw.derived")]
         return next((what for there, what in made if there), next((f"tw.{op.name}" for op in ops), None))

@@ -9,7 +9,7 @@ from typing import Any
 from tilewright.errors import LaunchError, LegalityError, TilewrightError, shown
 from tilewright.ir.kernel import Kernel
 from tilewright.kinds import is_integer, is_sequence
-from tilewright.lang.program import Program
+from tilewright.lang.program import Program, dim_names
 from tilewright.runtime.arrays import ArrayInfo, described
 from tilewright.runtime.specimens import Specimen, like
 from tilewright.targets.reference.coverage import extents
@@ -121,7 +121,7 @@ def _arguments(
             made.append(argument)
             continue
         info = infos[parameter.name]
-        names = parameter.dims or [f"{parameter.name}_{dim}" for dim in range(len(info.shape))]
+        names = dim_names(parameter, len(info.shape), program.name)
         shape = [sizes.get(name, default or extent) for name, extent in zip(names, info.shape, strict=True)]
         strides = [0] * len(shape)
         packed = 1

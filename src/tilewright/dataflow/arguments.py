@@ -1,0 +1,102 @@
+"""The arguments of a flow that is evaluated: its sizes, its numbers, and views of its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from tilewright.dataflow.nodes import Flow, Integer, Operand
+from tilewright.errors import LaunchError
+from tilewright.functions.conversions import Array
+from tilewright.symbolic.nodes import Int, Sym
+from tilewright.symbolic.rebuilding import evaluate as value_of
+from tilewright.symbolic.rebuilding import symbols
+from tilewright.views.view import View
+
+
+class Arguments:
+    """What a flow is evaluated with.
+
+    Args:
+        flow: the flow.
+        arrays: by parameter.
+        numbers: numbers and integers, by parameter.
+
+    Raises:
+        LaunchError: an array of another rank, or extents that differ.
+    """
+
+    def __init__(self, flow: Flow, arrays: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
+        self.flow = flow
+        self.arrays = {name: np.asarray(array) for name, array in arrays.items()}
+        self.numbers = numbers
+        self.sizes: dict[Sym, int] = {}
+        self.parameters = {one.name: one for one in flow.parameters if isinstance(one, Operand)}
+        for one in flow.parameters:
+            if isinstance(one, Integer) and isinstance(one.value, Sym):
+                self.sizes[one.value] = int(self.number(one.value.name))
+        for name, operand in self.parameters.items():
+            if name in self.arrays:
+                self._learn(operand, self.arrays[name].shape)
+
+    def _learn(self, operand: Operand, shape: tuple[int, ...]) -> None:
+        """Sizes from the extents of an array."""
+        if len(shape) != len(operand.shape):
+            raise LaunchError(
+                f"{operand.name} has rank {len(shape)}, and is declared of rank {len(operand.shape)}"
+            )
+        for extent, given in zip(operand.shape, shape, strict=True):
+            if isinstance(extent, Sym) and self.sizes.setdefault(extent, given) != given:
+                raise LaunchError(
+                    f"{operand.name} has {extent} = {given}, another array {self.sizes[extent]}"
+                )
+
+    def number(self, name: str) -> float:
+        """A number that is passed."""
+        if name not in self.numbers:
+            raise LaunchError(f"kernel {self.flow.name}: the number {name} is missing")
+        return self.numbers[name]
+
+    def integer(self, value: Int) -> int:
+        """An integer of the sizes."""
+        if missing := symbols(value) - self.sizes.keys():
+            names = ", ".join(sorted(sym.name for sym in missing))
+            raise LaunchError(f"kernel {self.flow.name}: no array tells {names}; pass the arrays that do")
+        return int(value_of(value, self.sizes))
+
+    def shape(self, operand: Operand) -> tuple[int, ...]:
+        """The extents of an operand."""
+        return tuple(map(self.integer, operand.shape))
+
+    def parameter(self, name: str) -> Array:
+        """The elements of an array."""
+        if name not in self.arrays:
+            raise LaunchError(f"kernel {self.flow.name}: the array {name} is missing")
+        return self.arrays[name].astype(self.parameters[name].dtype.numbers, copy=False)
+
+    def elements(self, operand: Operand) -> Array:
+        """The elements of an array or of a view of it, in which those outside of the array are 0."""
+        given = self.parameter(operand.name)
+        if not operand.transforms:
+            return given
+        offset, valid = self.places(operand)
+        flat = given.reshape(-1)
+        taken = flat[np.where(valid, offset, 0)] if flat.size else np.zeros(offset.shape, flat.dtype)
+        return np.where(valid, taken, np.zeros((), flat.dtype))
+
+    def places(self, operand: Operand) -> tuple[Array, Array]:
+        """Where the elements of a view lie in the array, counted row by row, and which of them exist."""
+        extents = self.parameters[operand.name].shape
+        strides: list[Int] = [1]
+        for extent in extents[:0:-1]:
+            strides.insert(0, strides[0] * self.integer(extent))
+        view = View.strided(extents, strides)
+        for transform in operand.transforms:
+            view = transform.apply(view)
+        shape = tuple(map(self.integer, view.shape))
+        index = np.indices(shape)
+        known: dict[Any, Any] = {**self.sizes, **dict(zip(view.coords, index, strict=True))}
+        offset, valid = (value_of(what, known) for what in (view.offset, view.valid))
+        return np.broadcast_to(offset, shape), np.broadcast_to(valid, shape)

@@ -1,0 +1,210 @@
+"""What a flow means: its stores, computed with NumPy in wider numbers; the oracle of every schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.dataflow import wide
+from tilewright.dataflow.arguments import Arguments
+from tilewright.dataflow.nodes import (
+    BATCH,
+    Axis,
+    Cell,
+    Flow,
+    Fold,
+    Folded,
+    Integer,
+    Literal,
+    Map,
+    Node,
+    Number,
+    Part,
+    Rearrange,
+    Reduce,
+    Span,
+    Store,
+    Sum,
+)
+from tilewright.functions.conversions import Array
+from tilewright.functions.table import CONVERSION
+
+
+def evaluate(
+    flow: Flow,
+    arrays: Mapping[str, Any],
+    numbers: Mapping[str, float] | None = None,
+    *,
+    rounded: bool = True,
+    run: int | None = None,
+) -> dict[str, Array]:
+    """The stored arrays by name, computed in wider numbers than the kernel's and rounded once at the store.
+
+    Floats up to f32 are computed in f64, f64 in ``numpy.longdouble``: products of the first are exact, and
+    their sum is rounded in f64.  Values of types narrower than f32, and conversions to integers, are rounded
+    where the flow says so; integers wrap.
+
+    Args:
+        flow: what a loop over tiles recorded.
+        arrays: by parameter; those that are only stored may be left out if the others tell their extents.
+        numbers: the numbers and integers that are passed, by parameter.
+        rounded: whether results are rounded to the dtypes of the arrays that they are stored to.
+        run: how many elements a step of a fold has; default: all.
+
+    Raises:
+        LaunchError: an array of another rank, extents that differ, or an array or number that is missing.
+    """
+    return _Evaluation(Arguments(flow, arrays, numbers or {}), run).results(rounded)
+
+
+class _Evaluation:
+    """Values are arrays of one dimension for each batch, of extent 1 where they do not vary, then their axes.
+
+    Args:
+        given: the arguments.
+        run: how many elements a step of a fold has.
+    """
+
+    def __init__(self, given: Arguments, run: int | None) -> None:
+        self.given = given
+        self.run = run
+        self.batches = tuple(span for span in given.flow.tiles if span.kind == BATCH)
+        self.runs: dict[Span, tuple[int, int]] = {}  # of the folds that are being stepped through
+        self.cells: dict[int, Array] = {}  # what they carry
+
+    def results(self, rounded: bool) -> dict[str, Array]:
+        known: dict[int, Array] = {}
+        stores = self.given.flow.stores
+        return {store.operand.name: self.stored(store, known, rounded) for store in stores}
+
+    # ---------------------------------------------------------------- values
+
+    def value(self, node: Node, known: dict[int, Array]) -> Array:
+        """A value; those that it is computed from are added to what is known."""
+        left = [node]
+        while left:
+            missing = [one for one in _before(left[-1]) if id(one) not in known]
+            if missing:
+                left += missing
+                continue
+            one = left.pop()
+            if id(one) not in known:
+                known[id(one)] = self.computed(one, [known[id(before)] for before in _before(one)])
+        return known[id(node)]
+
+    def computed(self, node: Node, given: Sequence[Array]) -> Array:
+        ones = (1,) * (len(self.batches) + len(node.axes))
+        match node:
+            case Literal():
+                return wide.literal(node.value, node.dtype).reshape(ones)
+            case Number():
+                return wide.literal(self.given.number(node.name), node.dtype).reshape(ones)
+            case Integer():
+                return wide.literal(self.given.integer(node.value), node.dtype).reshape(ones)
+            case Part():
+                return self.part(node)
+            case Rearrange(argument=argument):
+                return self.rearranged(given[0], argument.axes, node.axes)
+            case Map(function=function) if function in CONVERSION:
+                return wide.converted(function, given[0], node.given[0].dtype, node.dtype)
+            case Map():
+                return wide.applied(node.function, self.aligned(node.given, given), node.dtype)
+            case Sum():
+                return self.product(node, *given)
+            case Reduce():
+                place = len(self.batches) + node.axis
+                return wide.reduced(node.combine, self.whole(node.argument, given[0]), place, node.dtype)
+            case Folded():
+                return self.folded(node.fold, given)[node.index]
+        raise AssertionError(f"no value: {type(node).__name__}")
+
+    def aligned(self, nodes: Sequence[Node], values: Sequence[Array]) -> list[Array]:
+        """Values of equally many axes."""
+        rank = max(len(node.axes) for node in nodes)
+        return [self.lifted(value, node, rank) for node, value in zip(nodes, values, strict=True)]
+
+    def lifted(self, value: Array, node: Node, rank: int) -> Array:
+        """A value with as many axes, the new ones behind the batches."""
+        count = len(self.batches)
+        ones = (1,) * (rank - len(node.axes))
+        return value.reshape(*value.shape[:count], *ones, *value.shape[count:])
+
+    def length(self, axis: Axis) -> int:
+        """The extent of an axis; within a fold that of a run."""
+        if axis is None:
+            return 1
+        start, stop = self.runs.get(axis, (0, self.given.integer(axis.extent)))
+        return stop - start
+
+    def whole(self, node: Node, value: Array) -> Array:
+        """A value, broadcast to the extents of its axes."""
+        return np.broadcast_to(value, (*value.shape[: len(self.batches)], *map(self.length, node.axes)))
+
+    def part(self, node: Part) -> Array:
+        array = self.given.elements(node.operand)
+        for dim, span in enumerate(node.at):
+            if span in self.runs:
+                array = np.take(array, range(*self.runs[span]), axis=dim)
+        order = [node.at.index(span) for span in (*self.batches, *node.axes) if span in node.at]
+        array = wide.widened(array.transpose(order), node.dtype)
+        return np.expand_dims(
+            array, tuple(place for place, span in enumerate(self.batches) if span not in node.at)
+        )
+
+    def rearranged(self, value: Array, before: Sequence[Axis], after: Sequence[Axis]) -> Array:
+        count = len(self.batches)
+        value = value.squeeze(tuple(count + place for place, axis in enumerate(before) if axis is None))
+        spans = [axis for axis in before if axis is not None]
+        order = [count + spans.index(axis) for axis in after if axis is not None]
+        value = value.transpose(*range(count), *order)
+        return np.expand_dims(value, tuple(count + place for place, axis in enumerate(after) if axis is None))
+
+    def product(self, node: Sum, a: Array, b: Array) -> Array:
+        a, b = self.whole(node.a, a), self.whole(node.b, b)
+        rows, columns = len(node.a.axes) > 1, len(node.b.axes) > 1
+        made = wide.product(a if rows else a[..., None, :], b if columns else b[..., None], node.dtype)
+        made = made if columns else made[..., 0]
+        return made if rows else made[..., 0, :] if columns else made[..., 0]
+
+    def folded(self, fold: Fold, starts: Sequence[Array]) -> list[Array]:
+        """What the cells hold after the last step."""
+        extent = self.given.integer(fold.span.extent)
+        length = self.run or max(extent, 1)
+        pairs = zip(fold.cells, starts, strict=True)
+        now = [self.lifted(value, cell.start, len(cell.axes)) for cell, value in pairs]
+        outer = self.cells
+        for start in range(0, extent, length):
+            self.runs[fold.span] = (start, min(start + length, extent))
+            self.cells = outer | {id(cell): value for cell, value in zip(fold.cells, now, strict=True)}
+            known = dict(self.cells)
+            now = [self.value(step, known) for step in fold.steps]
+        self.cells = outer
+        self.runs.pop(fold.span, None)
+        return now
+
+    # ---------------------------------------------------------------- stores
+
+    def stored(self, store: Store, known: dict[int, Array], rounded: bool) -> Array:
+        """The array after a store."""
+        operand = store.operand
+        own = [span for span in store.at if span not in self.batches]
+        value = self.lifted(self.value(store.value, known), store.value, len(own))
+        value = np.broadcast_to(value, [self.length(span) for span in (*self.batches, *own)])
+        value = value.transpose([[*self.batches, *own].index(span) for span in store.at])
+        made = wide.stored(value, store.value.dtype, operand.dtype) if rounded else value
+        if not operand.transforms:
+            return made
+        given = self.given.parameter(operand.name)
+        result = given.astype(made.dtype).reshape(-1)
+        offset, valid = self.given.places(operand)
+        result[offset[valid]] = made[valid]
+        return result.reshape(given.shape)
+
+
+def _before(node: Node) -> tuple[Node, ...]:
+    """What must be known before a value can be computed; a fold computes its own steps."""
+    if isinstance(node, Folded):
+        return tuple(cell.start for cell in node.fold.cells)
+    return () if isinstance(node, Cell) else node.arguments

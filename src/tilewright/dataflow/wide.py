@@ -1,0 +1,127 @@
+"""Numbers that are computed in wider types than a kernel's: what the evaluator of flows does with arrays.
+
+A value of f32 or a narrower float is held in f64, one of f64 in ``numpy.longdouble``, complex ones likewise;
+integers are held in their own type, in which they wrap.  What has a type narrower than f32 holds a number of
+that type; f32 and f64 are not rounded before they are stored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from tilewright.dtypes import DType, f32, limits
+from tilewright.functions.conversions import Array, clamped_in, narrowed, number, saturation, widen
+from tilewright.functions.conversions import rounded as rounded_to
+from tilewright.functions.table import COMPARISON, FUNCTIONS
+
+_IDENTITIES: dict[str, Callable[[DType], float]] = {
+    "sum": lambda kind: 0,
+    "max": lambda kind: -np.inf if kind.is_float else limits(kind)[0],
+    "min": lambda kind: np.inf if kind.is_float else limits(kind)[1],
+}
+_REDUCTIONS: dict[str, np.ufunc] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
+
+
+def held(kind: DType) -> np.dtype[Any]:
+    """The NumPy dtype in which values of a dtype are held.
+
+    Example:
+        >>> from tilewright.dtypes import c64, f16, i8
+        >>> held(f16), held(c64), held(i8)
+        (dtype('float64'), dtype('complex128'), dtype('int8'))
+    """
+    if not kind.is_float:
+        return kind.computed.numpy
+    wide = kind.component.bits > 32
+    if kind.components > 1:
+        return np.dtype(np.clongdouble if wide else np.complex128)
+    return np.dtype(np.longdouble if wide else np.float64)
+
+
+def is_narrow(kind: DType) -> bool:
+    """Whether values of a dtype are rounded to it wherever they are made: floats narrower than f32."""
+    return kind.is_float and kind.component.bits < 32
+
+
+def widened(values: Array, kind: DType) -> Array:
+    """Elements of an array, held wide; exact."""
+    return widen(values, kind).astype(held(kind))
+
+
+def settled(wide: Array, kind: DType) -> Array:
+    """Computed numbers as values of a dtype."""
+    if kind.kind == "bool":
+        return np.asarray(wide, np.bool_)
+    if is_narrow(kind):
+        return widened(rounded_to(wide, kind), kind)
+    return np.asarray(wide, held(kind))
+
+
+def stored(wide: Array, kind: DType, target: DType) -> Array:
+    """Values of a dtype as elements of an array, rounded once."""
+    return narrowed(np.asarray(converted("convert", wide, kind, target)), target)
+
+
+def literal(value: float, kind: DType) -> Array:
+    """A plain number, rounded to the dtype in which what stands beside it computes."""
+    if kind.kind == "bool":
+        return np.asarray(bool(value))
+    return widened(number(value, kind.computed), kind.computed).astype(held(kind))
+
+
+def converted(function: str, wide: Array, source: DType, target: DType) -> Array:
+    """``convert``, ``saturate`` or ``bitcast``; where it jumps, of what is rounded to the source first."""
+    if function == "bitcast":
+        return widened(narrowed(wide, source).view(target.numpy), target)
+    jumps = source.is_float and not target.is_float
+    if jumps and source.component.bits <= 64:
+        wide = widened(narrowed(wide, source), source)
+    if function == "saturate":
+        kind = clamped_in(f32 if is_narrow(source) else source, target)
+        if (ends := saturation(kind, target)) is not None:
+            low, high = (wide.dtype.type(end) for end in ends)
+            wide = np.where(wide > high, high, np.where(wide < low, low, wide))
+    if source == target:
+        return wide
+    narrows = target.component.bits < source.component.bits
+    if jumps or (target.is_float and (is_narrow(target) or (narrows and source.is_float))):
+        return widened(rounded_to(wide, target), target)
+    return np.asarray(rounded_to(wide, target) if not target.is_float else wide, held(target))
+
+
+def applied(function: str, values: Sequence[Array], made: DType) -> Array:
+    """An elementwise function, computed wide."""
+    with np.errstate(all="ignore"):
+        if function == "select":
+            return settled(np.where(values[0], values[1], values[2]), made)
+        if function == "fma":
+            return settled(values[0] * values[1] + values[2], made)
+        meaning = FUNCTIONS[function].meaning
+        assert meaning is not None, function
+        found = np.asarray(meaning(*np.broadcast_arrays(*values)))
+        return found if function in COMPARISON else settled(found, made)
+
+
+def product(a: Array, b: Array, made: DType) -> Array:
+    """``a @ b`` over the last axes, exact products in one wide sum.
+
+    Args:
+        a: (..., M, K), of any type.
+        b: (..., K, N).
+        made: the dtype of the sum.
+    """
+    with np.errstate(all="ignore"):
+        kind: Any = held(made) if made.is_float else np.dtype(np.int64)
+        total: Array = np.matmul(a.astype(kind), b.astype(kind))
+        return settled(total.astype(made.computed.numpy) if not made.is_float else total, made)
+
+
+def reduced(combine: str, values: Array, axis: int, kind: DType) -> Array:
+    """``"sum"``, ``"max"`` or ``"min"`` over an axis; over one of extent 0 what changes nothing."""
+    with np.errstate(all="ignore"):
+        first = values.dtype.type(_IDENTITIES[combine](kind))
+        found = _REDUCTIONS[combine].reduce(values, axis=axis, initial=first, dtype=values.dtype)
+        return settled(np.asarray(found), kind)

@@ -1,0 +1,352 @@
+"""What flows mean, against NumPy code that knows nothing of flows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.dataflow.evaluate import evaluate
+from tilewright.dataflow.nodes import Folded, Sum
+from tilewright.dataflow.parser import parse_flow
+from tilewright.dataflow.printer import print_flow
+
+from .flows import recorded, spec
+
+RANDOM = np.random.default_rng(11)
+DIMS = {"A": "M K", "B": "N K", "C": "M N"}
+
+
+def normal(*shape: int, dtype: Any = np.float32) -> np.ndarray[Any, Any]:
+    return np.asarray(RANDOM.standard_normal(shape)).astype(dtype)
+
+
+def close(found: Any, wanted: Any, bound: Any) -> None:
+    """Element by element, in f64."""
+    found, wanted = np.asarray(found, np.float64), np.asarray(wanted, np.float64)
+    assert found.shape == wanted.shape
+    assert np.all(np.abs(found - wanted) <= bound), np.max(np.abs(found - wanted) - bound)
+
+
+# ---------------------------------------------------------------- products
+
+
+def product(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc
+
+
+@pytest.mark.parametrize("dtype", [tw.f32, tw.f16, tw.bf16, tw.f8e4m3, tw.f8e5m2])
+@pytest.mark.parametrize(("m", "n", "k"), [(5, 7, 11), (1, 1, 1), (3, 4, 0), (0, 4, 3)])
+def test_products_of_floats(dtype: tw.DType, m: int, n: int, k: int) -> None:
+    a, b = (normal(*shape).astype(dtype.numpy) for shape in ((m, k), (n, k)))
+    flow = recorded(product, DIMS, A=spec(dtype), B=spec(dtype), C=spec(tw.f32))
+    [c] = evaluate(flow, {"A": a, "B": b, "C": np.empty((m, n), np.float32)}).values()
+    exact = np.einsum("mk,nk->mn", a.astype(np.float64), b.astype(np.float64))
+    assert c.dtype == np.float32
+    size = np.einsum("mk,nk->mn", np.abs(a.astype(np.float64)), np.abs(b.astype(np.float64)))
+    close(c, exact, 2**-24 * np.abs(exact) + 2 * k * 2**-53 * size + 2**-149)
+
+
+def test_products_of_f64_are_wider() -> None:
+    a, b = normal(4, 50, dtype=np.float64), normal(3, 50, dtype=np.float64)
+    flow = recorded(product, DIMS, A=spec(tw.f64), B=spec(tw.f64), C=spec(tw.f64))
+    [c] = evaluate(flow, {"A": a, "B": b, "C": np.empty((4, 3))}, rounded=False).values()
+    assert c.dtype == np.longdouble
+    exact = [[sum(int(x * 2**60) * int(y * 2**60) for x, y in zip(r, s, strict=True)) for s in b] for r in a]
+    wanted = np.array([[np.longdouble(v >> 60) / np.longdouble(2) ** 60 for v in row] for row in exact])
+    assert np.all(np.abs(c - wanted) < 1e-16)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "low", "high"), [(tw.i8, -128, 128), (tw.u8, 0, 256), (tw.i32, -(2**31), 2**31)]
+)
+def test_products_of_integers_wrap(dtype: tw.DType, low: int, high: int) -> None:
+    a, b = (RANDOM.integers(low, high, shape).astype(dtype.numpy) for shape in ((4, 300), (5, 300)))
+    flow = recorded(product, DIMS, A=spec(dtype), B=spec(dtype), C=spec(tw.i32))
+    [c] = evaluate(flow, {"A": a, "B": b, "C": np.empty((4, 5), np.int32)}).values()
+    wanted = [[sum(int(x) * int(y) for x, y in zip(r, s, strict=True)) for s in b] for r in a]
+    assert c.tolist() == [[(v + 2**31) % 2**32 - 2**31 for v in row] for row in wanted]
+
+
+def test_complex_products() -> None:
+    a, b = (normal(*s, dtype=np.complex64) + 1j * normal(*s) for s in ((4, 9), (5, 9)))
+    flow = recorded(product, DIMS, A=spec(tw.c64), B=spec(tw.c64), C=spec(tw.c64))
+    [c] = evaluate(flow, {"A": a, "B": b, "C": np.empty((4, 5), np.complex64)}, rounded=False).values()
+    assert np.allclose(c, a.astype(np.complex128) @ b.astype(np.complex128).T, rtol=1e-14, atol=1e-14)
+
+
+# ---------------------------------------------------------------- epilogues
+
+
+def gemm(A, B, C, alpha, beta):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros(tw.f32)
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n]
+        C[m, n] = alpha * acc + beta * C[m, n]
+
+
+def test_in_place_with_numbers() -> None:
+    a, b, c = normal(5, 8), normal(8, 6), normal(5, 6)
+    dims = {"A": "M K", "B": "K N", "C": "M N", "alpha": tw.f32, "beta": tw.f32}
+    flow = recorded(gemm, dims, A=spec(tw.f32), B=spec(tw.f32), C=spec(tw.f32))
+    before = c.copy()
+    [found] = evaluate(flow, {"A": a, "B": b, "C": c}, {"alpha": 0.5, "beta": -2.0}, rounded=False).values()
+    close(found, 0.5 * (a.astype(np.float64) @ b) - 2.0 * c.astype(np.float64), 1e-14)
+    assert np.array_equal(c, before)
+
+
+def several(A, B, bias, scale, C, D, r, top, mask):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros(tw.f32)
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        y = acc * scale[m, None] + bias[n]
+        C[m, n] = tw.where(mask[m, n] != 0, tw.gelu(y), -1.0)
+        D[m, n] = (y * 16).to(tw.i8, saturate=True)
+        r[m] = y.sum(axis=1)
+        top[n] = tw.maximum(y, 0.0).max(axis=0)
+
+
+def test_several_stores_broadcasts_and_reductions() -> None:
+    m, n, k = 6, 5, 9
+    a, b, bias, scale = (normal(*s, dtype=np.float16) for s in ((m, k), (n, k), (n,), (m,)))
+    mask = RANDOM.integers(0, 2, (m, n)).astype(np.int32)
+    dims = {
+        "A": "M K",
+        "B": "N K",
+        "bias": "N",
+        "scale": "M",
+        "C": "M N",
+        "D": "M N",
+        "r": "M",
+        "top": "N",
+        "mask": "M N",
+    }
+    flow = recorded(several, dims, D=spec(tw.i8), mask=spec(tw.i32), r=spec(tw.f32, 1), top=spec(tw.f32, 1))
+    given = {"A": a, "B": b, "bias": bias, "scale": scale, "mask": mask}
+    found = evaluate(flow, given, rounded=False)
+    a, b, bias, scale = (x.astype(np.float64) for x in (a, b, bias, scale))
+    y = (a @ b.T) * scale[:, None] + bias
+    gelu = 0.5 * y * (1 + np.vectorize(lambda x: __import__("math").erf(x / 2**0.5))(y))
+    close(found["C"], np.where(mask != 0, gelu, -1.0), 1e-6)
+    assert np.abs(found["D"] - np.clip(np.trunc(y * 16), -128, 127)).max() <= 1
+    close(found["r"], y.sum(1), 1e-12)
+    close(found["top"], np.maximum(y, 0).max(0), 1e-12)
+    rounded = evaluate(flow, given)
+    assert [rounded[name].dtype for name in "CD"] == [np.float16, np.int8]
+
+
+def test_narrow_tiles_are_rounded_as_fragments_are() -> None:
+    def halves(X, Y, Z):
+        for m, n in tw.tiles(Z):
+            Z[m, n] = X[m, n] * Y[m, n] + X[m, n]
+
+    x, y = normal(20, 20, dtype=np.float16), normal(20, 20, dtype=np.float16)
+    flow = recorded(halves, {"X": "M N", "Y": "M N", "Z": "M N"})
+    [z] = evaluate(flow, {"X": x, "Y": y}).values()
+
+    @tw.kernel(X="M N", Y="M N", Z="M N")
+    def explicit(X, Y, Z):
+        x, y = (tw.load(one.tile((32, 32), (0, 0)).partition((8, 4))) for one in (X, Y))
+        tw.copy(x * y + x, Z.tile((32, 32), (0, 0)))
+
+    wanted = np.empty_like(z)
+    assert explicit(x, y, wanted, target="reference").target == "reference"
+    assert np.array_equal(z, wanted)
+
+
+# ---------------------------------------------------------------- batches, vectors, views
+
+
+def batched(A, B, C):
+    for *batch, m, n in tw.tiles(C):
+        acc = tw.zeros(tw.f32)
+        for k in tw.steps(A.shape[-1]):
+            acc += A[*batch, m, k] @ B[*batch, n, k].T
+        C[*batch, m, n] = acc
+
+
+@pytest.mark.parametrize("batch", [(), (3,), (2, 3)])
+def test_any_number_of_batches(batch: tuple[int, ...]) -> None:
+    rank = 2 + len(batch)
+    specs = {name: spec(tw.f32, rank) for name in "ABC"}
+    flow = recorded(batched, {"A": "... M K", "B": "... N K", "C": "... M N"}, **specs)
+    a, b = normal(*batch, 4, 6), normal(*batch, 5, 6)
+    [c] = evaluate(flow, {"A": a, "B": b}, rounded=False).values()
+    close(c, np.einsum("...mk,...nk->...mn", a.astype(np.float64), b.astype(np.float64)), 1e-13)
+
+
+def shared_weights(A, B, bias, C):
+    for b, m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[2]):
+            acc += A[m, b, k] @ B[k, n]
+        C[b, m, n] = acc + bias[b, n]
+
+
+def test_batches_at_any_place_and_broadcast() -> None:
+    a, b, bias = normal(4, 3, 6), normal(6, 5), normal(3, 5)
+    dims = {"A": "M B K", "B": "K N", "bias": "B N", "C": "B M N"}
+    specs = {name: spec(tw.f32, len(dim.split())) for name, dim in dims.items()}
+    flow = recorded(shared_weights, dims, **specs)
+    [c] = evaluate(flow, {"A": a, "B": b, "bias": bias}, rounded=False).values()
+    close(c, np.einsum("mbk,kn->bmn", a.astype(float), b.astype(float)) + bias[:, None], 1e-13)
+
+
+def matvec(A, x, y):
+    for m in tw.tiles(y):
+        acc = tw.zeros()
+        for k in tw.steps(x.shape[0]):
+            acc += A[m, k] @ x[k]
+        y[m] = acc / x.shape[0]
+
+
+def test_vectors_and_integers_as_numbers() -> None:
+    a, x = normal(7, 9), normal(9)
+    specs = {"A": spec(tw.f32), "x": spec(tw.f32, 1), "y": spec(tw.f32, 1)}
+    flow = recorded(matvec, {"A": "M K", "x": "K", "y": "M"}, **specs)
+    [y] = evaluate(flow, {"A": a, "x": x}, rounded=False).values()
+    close(y, a.astype(float) @ x.astype(float) / 9, 1e-14)
+
+
+def views(A, B, C):
+    head = A.permute(1, 0)[1:, :]
+    for m, n in tw.tiles(C[:, 2:]):
+        acc = tw.zeros()
+        for k in tw.steps(head.shape[1]):
+            acc += head[m, k] @ B[2, k, n]
+        C[:, 2:][m, n] = acc
+
+
+def test_views_of_arrays() -> None:
+    a, b, c = normal(6, 5), normal(4, 6, 3), normal(4, 5)
+    specs = {"A": spec(tw.f32), "B": spec(tw.f32, 3), "C": spec(tw.f32)}
+    with pytest.raises(tw.TraceError, match="m runs over P"):
+        recorded(views, {"A": "K M", "B": "R K N", "C": "P N"}, **specs)
+
+    def fitting(A, B, C):
+        head = A.permute(1, 0)[1:, :]
+        tail = C[:, 2:]
+        for m, n in tw.tiles((head.shape[0], B.shape[2])):
+            acc = tw.zeros()
+            for k in tw.steps(head.shape[1]):
+                acc += head[m, k] @ B[2, k, n]
+            D = tail[0 : head.shape[0], 0 : B.shape[2]]
+            D[m, n] = acc
+
+    flow = recorded(fitting, {"A": "K M", "B": "R K N", "C": "P Q"}, **specs)
+    assert parse_flow(print_flow(flow)) == flow
+    [found] = evaluate(flow, {"A": a, "B": b, "C": c}).values()
+    wanted = c.copy()
+    wanted[0:4, 2:5] = a.T[1:] @ b[2]
+    close(found, wanted, 1e-5)
+
+
+# ---------------------------------------------------------------- accumulation
+
+
+def complex_by_parts(Ar, Ai, Br, Bi, Cr, Ci):
+    for m, n in tw.tiles(Cr):
+        real, imaginary = tw.zeros(tw.f32), tw.zeros(tw.f32)
+        for k in tw.steps(Ar.shape[1]):
+            real += Ar[m, k] @ Br[k, n] - Ai[m, k] @ Bi[k, n]
+            imaginary += Ar[m, k] @ Bi[k, n]
+            imaginary += Ai[m, k] @ Br[k, n]
+        Cr[m, n] = real
+        Ci[m, n] = imaginary
+
+
+def test_several_sums_of_several_products() -> None:
+    parts = {name: normal(*((4, 6) if name[0] == "A" else (6, 5))) for name in ("Ar", "Ai", "Br", "Bi")}
+    dims = {"Ar": "M K", "Ai": "M K", "Br": "K N", "Bi": "K N", "Cr": "M N", "Ci": "M N"}
+    flow = recorded(complex_by_parts, dims, **{name: spec(tw.f32) for name in dims})
+    assert len(flow.sums) == 4
+    found = evaluate(flow, parts, rounded=False)
+    a, b = (parts[f"{x}r"].astype(float) + 1j * parts[f"{x}i"].astype(float) for x in "AB")
+    close(found["Cr"], (a @ b).real, 1e-13)
+    close(found["Ci"], (a @ b).imag, 1e-13)
+
+
+def scaled_operands(A, B, s, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros(tw.f32)
+        for k in tw.steps(A.shape[1]):
+            acc -= (s[k] * A[m, k].to(tw.f32)) @ B[n, k].to(tw.f32).T
+        acc *= 2
+        acc += 1
+        C[m, n] = acc
+
+
+def test_operand_views() -> None:
+    a, b, s = RANDOM.integers(-9, 9, (4, 8)).astype(np.int8), normal(5, 8, dtype=np.float16), normal(8)
+    specs = {"A": spec(tw.i8), "B": spec(tw.f16), "s": spec(tw.f32, 1), "C": spec(tw.f32)}
+    flow = recorded(scaled_operands, {"A": "M K", "B": "N K", "s": "K", "C": "M N"}, **specs)
+    [found] = evaluate(flow, {"A": a, "B": b, "s": s}, rounded=False).values()
+    close(found, 1 - 2 * (a * s.astype(float)) @ b.astype(float).T, 1e-12)
+
+
+def attention(Q, K, V, O, scale):
+    for m, e in tw.tiles(O):
+        top = tw.full(-float("inf"), tw.f32, (m,))
+        total = tw.zeros(tw.f32, (m,))
+        out = tw.zeros(tw.f32, (m, e))
+        for n in tw.steps(K.shape[0]):
+            s = tw.zeros(tw.f32)
+            for d in tw.steps(Q.shape[1]):
+                s += Q[m, d] @ K[n, d].T
+            s *= scale
+            new = tw.maximum(top, s.max(axis=1))
+            p = tw.exp(s - new[:, None])
+            keep = tw.exp(top - new)
+            total.assign(total * keep + p.sum(axis=1))
+            out.assign(out * keep[:, None] + p @ V[n, e].to(tw.f32))
+            top.assign(new)
+        O[m, e] = out / total[:, None]
+
+
+@pytest.mark.parametrize("run", [None, 1, 4, 5])
+def test_a_fold_of_any_step(run: int | None) -> None:
+    q, k, v = normal(5, 8), normal(9, 8), normal(9, 6)
+    dims = {"Q": "M D", "K": "N D", "V": "N E", "O": "M E", "scale": tw.f32}
+    flow = recorded(attention, dims, **{name: spec(tw.f32) for name in "QKVO"})
+    assert len([node for node in flow.walk() if isinstance(node, Folded)]) == 2
+    assert len([node for node in flow.walk() if isinstance(node, Sum)]) == 2
+    assert parse_flow(print_flow(flow)) == flow
+    [o] = evaluate(flow, {"Q": q, "K": k, "V": v}, {"scale": 0.25}, rounded=False, run=run).values()
+    s = 0.25 * q.astype(float) @ k.astype(float).T
+    p = np.exp(s - s.max(1, keepdims=True))
+    close(o, p / p.sum(1, keepdims=True) @ v, 1e-14)
+
+
+# ---------------------------------------------------------------- arguments
+
+
+def test_arguments_that_do_not_fit() -> None:
+    flow = recorded(product, DIMS, C=spec(tw.f32))
+    a, b = normal(4, 8), normal(5, 9)
+    with pytest.raises(tw.LaunchError, match="B has K = 9, another array 8"):
+        evaluate(flow, {"A": a, "B": b})
+    with pytest.raises(tw.LaunchError, match="A has rank 1"):
+        evaluate(flow, {"A": a[0], "B": b})
+    with pytest.raises(tw.LaunchError, match="the array B is missing"):
+        evaluate(flow, {"A": a})
+
+
+def test_ml_dtypes_are_rounded_once() -> None:
+    def narrow(X, Y):
+        for m in tw.tiles(Y):
+            Y[m] = X[m] * 1.0
+
+    flow = recorded(narrow, {"X": "M", "Y": "M"}, X=spec(tw.f32, 1), Y=spec(tw.bf16, 1))
+    x = np.float32([1 + 2**-8 + 2**-20, 1 + 2**-8, 3e38])
+    [y] = evaluate(flow, {"X": x}).values()
+    assert y.dtype == ml_dtypes.bfloat16
+    assert y.astype(float).tolist() == [1 + 2**-7, 1.0, float(np.float32(3e38).astype(ml_dtypes.bfloat16))]
