@@ -36,6 +36,7 @@ complex numbers, but does not compute with them.
 
 SECTIONS = {
     "Kernels and arrays": ("runtime", "packing", "lang.specs", "ops", "targets.reference.report"),
+    "Dataflow kernels": ("lang.dataflow", "schedule"),
     "The grid, and integers of the kernel": (
         "lang.launch",
         "lang.control",
@@ -58,7 +59,7 @@ SECTIONS = {
     ),
     "Tensors, copies and products": ("lang",),
     "Layouts, views and maps": ("layout", "views", "threads", "ir.mma", "module"),
-    "What a kernel looks like inside": ("ir",),
+    "What a kernel looks like inside": ("ir", "dataflow"),
     "Errors and warnings": ("errors",),
 }
 """Each section, and the files or folders of its names, the first that fits; dtypes have their own."""

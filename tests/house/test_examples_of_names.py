@@ -38,6 +38,7 @@ MADE_BY_OTHERS = {
     "Scalar",
     "Specimen",
     "Tensor",
+    "Tile",
 }
 """Classes whose constructors no user calls: functions make them."""
 
@@ -71,7 +72,7 @@ def methods(kind: type) -> Iterator[str]:
 
 
 NAMES = [space + name for space, module in SPACES.items() for name in called_by_users(module)]
-METHODS = [f"{kind.__name__}.{name}" for kind in (tw.Tensor, tw.Fragment) for name in methods(kind)]
+METHODS = [f"{kind.__name__}.{name}" for kind in (tw.Tensor, tw.Fragment, tw.Tile) for name in methods(kind)]
 
 
 @pytest.mark.parametrize("name", [*NAMES, *METHODS])

@@ -55,6 +55,20 @@ def evaluate(
 
     Raises:
         LaunchError: an array of another rank, extents that differ, or an array or number that is missing.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(A="M K", B="N K", C="M N", alpha=tw.f32)
+        ... def product(A, B, C, alpha):
+        ...     for m, n in tw.tiles(C):
+        ...         acc = tw.zeros()
+        ...         for k in tw.steps(A.shape[1]):
+        ...             acc += A[m, k] @ B[n, k].T
+        ...         C[m, n] = alpha * acc
+        >>> a, b, c = np.ones((2, 3), np.float16), np.ones((4, 3), np.float16), np.empty((2, 4), np.float16)
+        >>> tw.ir.evaluate(product.flow(a, b, c, 0.5), {"A": a, "B": b}, {"alpha": 0.5})["C"].tolist()
+        [[1.5, 1.5, 1.5, 1.5], [1.5, 1.5, 1.5, 1.5]]
     """
     return _Evaluation(Arguments(flow, arrays, numbers or {}), run).results(rounded)
 

@@ -250,6 +250,19 @@ class Flow:
         parameters: arrays and numbers, in the author's order.
         tiles: the spans that its results are cut along, batches first.
         stores: in the author's order.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(A="M K", B="N K", C="M N")
+        ... def product(A, B, C):
+        ...     for m, n in tw.tiles(C):
+        ...         acc = tw.zeros()
+        ...         for k in tw.steps(A.shape[1]):
+        ...             acc += A[m, k] @ B[n, k].T
+        ...         C[m, n] = acc
+        >>> flow = product.flow(*[tw.like("f16", (64, 64))] * 3)
+        >>> isinstance(flow, tw.ir.Flow), [one.span.name for one in flow.sums]
+        (True, ['k'])
     """
 
     name: str

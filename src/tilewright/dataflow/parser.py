@@ -43,6 +43,16 @@ def parse_flow(text: str) -> Flow:
 
     Raises:
         ParseError: the text is no printed flow of this version.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N", Y="M N")
+        ... def double(X, Y):
+        ...     for m, n in tw.tiles(Y):
+        ...         Y[m, n] = 2 * X[m, n]
+        >>> flow = double.flow(tw.like("f32", (64, 48)), tw.like("f32", (64, 48)))
+        >>> tw.ir.parse_flow(tw.ir.print_flow(flow)) == flow
+        True
     """
     return _Parser().flow(statements(text, HEAD))
 

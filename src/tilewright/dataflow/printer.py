@@ -37,11 +37,31 @@ CONVERSIONS = ("convert", "saturate", "bitcast")
 
 
 def print_flow(flow: Flow, *, locations: bool = False) -> str:
-    """The flow as text, which `parse_flow` reads back.
+    r"""The flow as text, which `parse_flow` reads back.
 
     Args:
         flow: what a loop over tiles recorded.
         locations: whether each value is followed by the author's line.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(A="M K", B="N K", C="M N")
+        ... def product(A, B, C):
+        ...     for m, n in tw.tiles(C):
+        ...         acc = tw.zeros()
+        ...         for k in tw.steps(A.shape[1]):
+        ...             acc += A[m, k] @ B[n, k].T
+        ...         C[m, n] = acc
+        >>> text = tw.ir.print_flow(product.flow(*[tw.like("f16", (64, 64))] * 3))
+        >>> print("\n".join(text.splitlines()[8:]))
+        m = tile(M)
+        n = tile(N)
+        k = steps(K)
+        A_mk: f16[m, k] = A[m, k]
+        B_nk: f16[n, k] = B[n, k]
+        B_nk_T: f16[k, n] = rearrange(B_nk)
+        acc: f32[m, n] = sum(k, A_mk, B_nk_T)
+        C[m, n] = acc
     """
     return "\n".join([HEAD, *_Printer(flow, locations).lines()]) + "\n"
 

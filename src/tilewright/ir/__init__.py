@@ -1,4 +1,6 @@
-r"""The intermediate representation: kernels as typed operations, which print, read back and are verified.
+r"""What kernels look like inside: explicit ones as typed operations, dataflow kernels as graphs of values.
+
+Both print and read back; operations are verified, and a graph is evaluated with NumPy.
 
 >>> import tilewright as tw
 >>> kernel = tw.ir.parse_kernel("# tilewright ir 1\nkernel('nothing', threads=32, lanes=32)\nbarrier()\n")
@@ -12,6 +14,10 @@ from typing import TYPE_CHECKING, Any
 from tilewright.namespaces import namespace, submodule
 
 if TYPE_CHECKING:
+    from tilewright.dataflow.evaluate import evaluate
+    from tilewright.dataflow.nodes import Flow
+    from tilewright.dataflow.parser import parse_flow
+    from tilewright.dataflow.printer import print_flow
     from tilewright.ir.kernel import Kernel
     from tilewright.ir.op import Block, Op
     from tilewright.ir.parser import parse_kernel
@@ -30,6 +36,7 @@ if TYPE_CHECKING:
 __all__ = [
     "BarrierType",
     "Block",
+    "Flow",
     "FragmentType",
     "Kernel",
     "Memory",
@@ -38,21 +45,28 @@ __all__ = [
     "TensorType",
     "Value",
     "VariableType",
+    "evaluate",
+    "parse_flow",
     "parse_kernel",
+    "print_flow",
     "print_kernel",
     "violations",
 ]
 
 _FILES = {
-    "kernel": ("Kernel",),
-    "op": ("Block", "Op"),
-    "parser": ("parse_kernel",),
-    "printer": ("print_kernel",),
-    "types": (
+    "dataflow.evaluate": ("evaluate",),
+    "dataflow.nodes": ("Flow",),
+    "dataflow.parser": ("parse_flow",),
+    "dataflow.printer": ("print_flow",),
+    "ir.kernel": ("Kernel",),
+    "ir.op": ("Block", "Op"),
+    "ir.parser": ("parse_kernel",),
+    "ir.printer": ("print_kernel",),
+    "ir.types": (
         *("BarrierType", "FragmentType", "Memory", "ScalarType", "TensorType"),
         *("Value", "VariableType"),
     ),
-    "verify": ("violations",),
+    "ir.verify": ("violations",),
 }
 
 
@@ -61,7 +75,7 @@ def _found(name: str) -> Any:
     file = next((file for file, names in _FILES.items() if name in names), None)
     if file is None:
         return submodule(__name__, __path__, name)
-    return getattr(import_module(f"{__name__}.{file}"), name)
+    return getattr(import_module(f"tilewright.{file}"), name)
 
 
 __getattr__, __dir__ = namespace(__name__, __all__, _found)

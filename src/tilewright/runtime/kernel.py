@@ -13,6 +13,7 @@ from typing import Any
 
 from tilewright.arch import Arch
 from tilewright.calls import is_hashable, launches
+from tilewright.dataflow.nodes import Flow
 from tilewright.errors import LaunchError, shown
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.lang.program import Program
@@ -118,6 +119,11 @@ class Kernel(KernelChecks):
         """The traced kernel; see `Bound.trace`.  ``named`` are arguments and constants, by name."""
         bound, given = self._split(named)
         return bound.trace(*arguments, target=target, arch=arch, **given)
+
+    def flow(self, *arguments: Any, **named: Any) -> Flow:
+        """What a dataflow kernel computes; see `Bound.flow`.  ``named`` are arguments and constants."""
+        bound, given = self._split(named)
+        return bound.flow(*arguments, **given)
 
     def compile(
         self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
@@ -300,6 +306,36 @@ class Bound(BoundChecks):
         specs = specs_of(self.program, given)
         self._builds.keep_up()
         return self._builds.trace(specs, arch_named(target, arch), shapes_of(self.program, given))
+
+    def flow(self, *arguments: Any, **named: Any) -> Flow:
+        """What a dataflow kernel computes, whatever its schedule, for arguments as `compile` takes them.
+
+        Args:
+            arguments: as for `compile`.
+            named: likewise.
+
+        Raises:
+            LaunchError: the arguments do not fit the kernel, or it is explicit: it says how.
+
+        Example:
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N", Y="M N")
+            ... def double(X, Y):
+            ...     for m, n in tw.tiles(Y):
+            ...         Y[m, n] = 2 * X[m, n]
+            >>> flow = double.flow(tw.like("f32", (64, 48)), tw.like("f32", (64, 48)))
+            >>> [span.name for span in flow.tiles], flow.stores[0].value.function
+            (['m', 'n'], 'mul')
+        """
+        made = self.program.run(
+            specs_of(self.program, in_order(self.program, arguments, named)), self.constants
+        )
+        if not isinstance(made, Flow):
+            raise LaunchError(
+                f"kernel {self.program.name} is explicit: it says how, and not in tiles what is computed; "
+                "nearest legal choice: trace"
+            )
+        return made
 
     def compile(
         self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any

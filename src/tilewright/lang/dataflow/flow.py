@@ -15,7 +15,7 @@ from tilewright.lang.dataflow.axes import product_axes
 from tilewright.lang.dataflow.promotion import sum_dtype
 from tilewright.lang.dataflow.recorder import Recorder
 from tilewright.lang.dataflow.spans import SpanLoop
-from tilewright.lang.dataflow.tiles import Accumulator, Tile, no_tile
+from tilewright.lang.dataflow.tiles import Accumulator, Tile, called, no_tile
 from tilewright.lang.source import here
 from tilewright.lang.tracer import located
 from tilewright.symbolic.nodes import Sym
@@ -51,7 +51,7 @@ class FlowRecorder(Recorder):
         """Two axes exchanged."""
         node = tile.node
         if len(node.axes) != 2:
-            raise TraceError(f"{tile.called} has {len(node.axes)} axes; .T exchanges two", here())
+            raise TraceError(f"{called(tile)} has {len(node.axes)} axes; .T exchanges two", here())
         return self.tile(self.make(Rearrange, node.dtype, node.axes[::-1], node), tile)
 
     def rearranged(self, tile: Tile, index: tuple[Any, ...]) -> Tile:
@@ -65,7 +65,7 @@ class FlowRecorder(Recorder):
         rank = len(node.axes)
         if not -rank <= axis < rank:
             raise TraceError(
-                f".{combine}(axis={axis!r}) of {tile.called}, whose axes are "
+                f".{combine}(axis={axis!r}) of {called(tile)}, whose axes are "
                 f"{', '.join(map(str, range(rank)))}",
                 here(),
             )

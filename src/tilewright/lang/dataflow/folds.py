@@ -10,7 +10,7 @@ from tilewright.dataflow.nodes import Cell, Fold, Folded, Literal, Map, Node, Sp
 from tilewright.errors import Location, TraceError
 from tilewright.lang.dataflow.recorder import Recorder
 from tilewright.lang.dataflow.spans import SpanLoop
-from tilewright.lang.dataflow.tiles import Accumulator, Tile, no_tile, spelled
+from tilewright.lang.dataflow.tiles import Accumulator, Tile, called, no_tile, spelled
 from tilewright.lang.source import here
 
 
@@ -38,7 +38,7 @@ def carry(flow: Recorder, acc: Accumulator) -> None:
     for loop in flow.loops:
         if loop in acc.outer or any(one.acc is acc for one in loop.carried):
             continue
-        start = acc.held
+        start = acc._node
         cell = Cell(start.dtype, start.axes, acc.variable, start, variable=acc.variable, location=here())
         loop.carried.append(Carried(acc, cell))
         acc.hold(cell, [loop])
@@ -55,15 +55,15 @@ def accumulate(flow: Recorder, acc: Accumulator, other: Any, sign: str) -> Accum
     span = flow.loops[-1].span
     if [loop for loop in flow.loops if loop not in acc.outer] != flow.loops[-1:]:
         raise TraceError(
-            f"{acc.called} {sign}= ... in two loops over steps: each step of the outer one would add the "
-            f"whole sum of the inner one; nearest legal choice: {acc.called} = tw.zeros() inside of the "
+            f"{called(acc)} {sign}= ... in two loops over steps: each step of the outer one would add the "
+            f"whole sum of the inner one; nearest legal choice: {called(acc)} = tw.zeros() inside of the "
             "outer loop",
             here(),
         )
     terms = [*_terms(other.node, span, sign == "-")]
     if not terms:
         raise TraceError(
-            f"{acc.called} {sign}= {other.called}: a step adds products along {span.name}, and its meaning "
+            f"{called(acc)} {sign}= {called(other)}: a step adds products along {span.name}, and its meaning "
             "may not depend on how long a step is; nearest legal choice: acc += a @ b of operands, or "
             "acc.assign(...) for a fold",
             here(),
@@ -131,7 +131,7 @@ def change(flow: Recorder, acc: Accumulator, how: str, value: Tile) -> Accumulat
 def close(flow: Recorder, loop: Steps) -> None:
     """Give each accumulator the value that it has after the loop."""
     for one in loop.carried:
-        one.step = one.acc.held
+        one.step = one.acc._node
     folded = _folded(loop)
     for one in loop.carried:
         if one not in folded:

@@ -10,7 +10,7 @@ from tilewright.ir.ops import Reshape
 from tilewright.ir.types import Memory
 from tilewright.lang.dataflow.recorder import Recorder
 from tilewright.lang.dataflow.spans import SpanIndex
-from tilewright.lang.dataflow.tiles import Tile, spelled
+from tilewright.lang.dataflow.tiles import Tile, called, spelled
 from tilewright.lang.fragments import number
 from tilewright.lang.scalars import Scalar
 from tilewright.lang.source import here
@@ -177,7 +177,7 @@ def new_axes(tile: Tile, node: Node, index: tuple[Any, ...]) -> tuple[Axis, ...]
             made.append(left.pop(0))
         else:
             raise TraceError(
-                f"{tile.called} is indexed with {shown(one)}: a tile is taken whole; nearest legal choice: "
+                f"{called(tile)} is indexed with {shown(one)}: a tile is taken whole; nearest legal choice: "
                 ": for each axis and None for a new one, e.g. x[:, None]",
                 here(),
             )

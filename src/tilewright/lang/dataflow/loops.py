@@ -38,6 +38,21 @@ def tiles(of: Tensor | Index | Sequence[Index], *, batch: int | None = None) -> 
 
     Raises:
         TraceError: no ``for`` statement, a second loop over tiles, or explicit operations before it.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(A="M K", B="N K", bias="N", C="M N")
+        ... def linear(A, B, bias, C):
+        ...     for m, n in tw.tiles(C):
+        ...         acc = tw.zeros(tw.f32)
+        ...         for k in tw.steps(A.shape[1]):
+        ...             acc += A[m, k] @ B[n, k].T
+        ...         C[m, n] = tw.relu(acc + bias[n])
+        >>> a, b, bias = np.ones((2, 8), np.float32), np.ones((3, 8), np.float32), np.float32([0, 1, -9])
+        >>> c = np.empty((2, 3), np.float32)
+        >>> linear(a, b, bias, c, target="reference").target, c.tolist()
+        ('reference', [[8.0, 9.0, 0.0], [8.0, 9.0, 0.0]])
     """
     tracer = current()
     given = of.shape if isinstance(of, Tensor) else as_tuple(of)
@@ -68,6 +83,23 @@ def steps(extent: Index) -> Any:
 
     Raises:
         TraceError: no ``for`` statement inside of a loop over `tiles`.
+
+    Example:
+        A difference of two products, with one sum:
+
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(A="M K", B="K N", D="M K", E="K N", C="M N")
+        ... def difference(A, B, D, E, C):
+        ...     for m, n in tw.tiles(C):
+        ...         acc = tw.zeros()
+        ...         for k in tw.steps(A.shape[1]):
+        ...             acc += A[m, k] @ B[k, n] - D[m, k] @ E[k, n]
+        ...         C[m, n] = acc
+        >>> a, b, c = np.ones((2, 8)), np.ones((8, 2)), np.empty((2, 2))
+        >>> flow = difference.flow(a, b, a, b, c)
+        >>> tw.ir.evaluate(flow, {"A": a, "B": 3 * b, "D": a, "E": b})["C"].tolist()
+        [[16.0, 16.0], [16.0, 16.0]]
     """
     _flow("tw.steps")
     extent_ = unwrap(extent)
@@ -82,6 +114,22 @@ def zeros(dtype: DType | str | None = None, along: Any = ()) -> Accumulator:
         dtype: in which it sums; default: f32 for products of narrower floats, i32 for those of integers, f64
             for f64.
         along: the spans of its axes; only a fold that reads it before its first step needs them.
+
+    Example:
+        A matrix by a vector:
+
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(A="M K", x="K", y="M")
+        ... def by_vector(A, x, y):
+        ...     for m in tw.tiles(y):
+        ...         acc = tw.zeros(tw.f64)
+        ...         for k in tw.steps(x.shape[0]):
+        ...             acc += A[m, k] @ x[k]
+        ...         y[m] = acc
+        >>> a, x, y = np.ones((2, 8)), np.arange(8.0), np.empty(2)
+        >>> tw.ir.evaluate(by_vector.flow(a, x, y), {"A": a, "x": x})["y"].tolist()
+        [28.0, 28.0]
     """
     return _accumulator(0, dtype, along)
 
@@ -94,6 +142,22 @@ def full(value: float, dtype: DType | str | None = None, along: Any = ()) -> Acc
         value: the number.
         dtype: its dtype.
         along: the spans of its axes.
+
+    Example:
+        The largest product of each row, whatever the length of a step:
+
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(A="M K", x="K", y="M")
+        ... def largest(A, x, y):
+        ...     for m in tw.tiles(y):
+        ...         top = tw.full(-float("inf"), tw.f64, (m,))
+        ...         for k in tw.steps(x.shape[0]):
+        ...             top.assign(tw.maximum(top, (A[m, k] * x[k]).max(axis=1)))
+        ...         y[m] = top
+        >>> a, x, y = np.ones((2, 8)), np.arange(8.0), np.empty(2)
+        >>> tw.ir.evaluate(largest.flow(a, x, y), {"A": a, "x": x}, run=3)["y"].tolist()
+        [7.0, 7.0]
     """
     return _accumulator(number(value), dtype, along)
 

@@ -53,7 +53,11 @@ class Recording(Protocol):
 class Tile(_Arithmetic):
     """A value of a dataflow kernel: it has an axis for each span that it varies along.
 
-    Made by ``A[m, k]``; arithmetic gives new tiles.
+    Made by ``A[m, k]``; arithmetic gives new tiles.  A function that takes one says so:
+
+    >>> import tilewright as tw
+    >>> def shifted(x: tw.Tile) -> tw.Tile:
+    ...     return tw.relu(x - 1)
     """
 
     def __init__(self, flow: Recording, node: Node, needs: Iterable[SpanLoop] = ()) -> None:
@@ -64,20 +68,25 @@ class Tile(_Arithmetic):
 
     @property
     def node(self) -> Node:
-        """What is recorded of it.
+        """What is recorded of it, in the graph that `tilewright.ir.Flow` is.
 
         Raises:
             TraceError: it belongs to a loop that has ended.
+
+        Example:
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N", Y="M N")
+            ... def look(X, Y):
+            ...     for m, n in tw.tiles(Y):
+            ...         print((2 * X[m, n]).node.function)
+            ...         Y[m, n] = X[m, n]
+            >>> _ = look.flow(tw.like("f16", (3, 4)), tw.like("f16", (3, 4)))
+            mul
         """
         for loop in self.needs:
             if not loop.is_open:
-                raise ended(self.called, loop)
+                raise ended(called(self), loop)
         return self._node
-
-    @property
-    def called(self) -> str:
-        """What messages call it."""
-        return self._node.variable or f"a tile along {spelled(self._node)}"
 
     @staticmethod
     def _record(function: str, *operands: object, dtype: DType | None = None) -> Any:
@@ -85,17 +94,52 @@ class Tile(_Arithmetic):
 
     @property
     def dtype(self) -> DType:
-        """Its dtype."""
+        """Its dtype.
+
+        Example:
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N", Y="M N")
+            ... def look(X, Y):
+            ...     for m, n in tw.tiles(Y):
+            ...         x = X[m, n]
+            ...         print(x.dtype, (x > 0).dtype, x.to(tw.f32).dtype)
+            ...         Y[m, n] = x
+            >>> _ = look.flow(tw.like("f16", (3, 4)), tw.like("f16", (3, 4)))
+            f16 boolean f32
+        """
         return self.node.dtype
 
     @property
     def shape(self) -> tuple[Any, ...]:
-        """The extents of the dimensions that its axes run along; 1 for a new axis."""
+        """The extents of the dimensions that its axes run along; 1 for a new axis.
+
+        Example:
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N", Y="M N")
+            ... def look(X, Y):
+            ...     for m, n in tw.tiles(Y):
+            ...         print(X[m, n].shape, X[m, n].sum(axis=1)[:, None].shape)
+            ...         Y[m, n] = X[m, n]
+            >>> _ = look.flow(tw.like("f16", (3, 4)), tw.like("f16", (3, 4)))
+            (M, N) (M, 1)
+        """
         return tuple(1 if axis is None else wrap(axis.extent) for axis in self.node.axes)
 
     @property
     def T(self) -> Tile:  # noqa: N802 NumPy's name
-        """Its two axes exchanged."""
+        """Its two axes exchanged.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="N M", Y="M N")
+            ... def transpose(X, Y):
+            ...     for m, n in tw.tiles(Y):
+            ...         Y[m, n] = X[n, m].T
+            >>> x, y = np.arange(6).reshape(3, 2), np.empty((2, 3), int)
+            >>> tw.ir.evaluate(transpose.flow(x, y), {"X": x})["Y"].tolist()
+            [[0, 2, 4], [1, 3, 5]]
+        """
         return self.flow.transposed(self)
 
     def __matmul__(self, other: object) -> Tile:
@@ -108,27 +152,72 @@ class Tile(_Arithmetic):
         return self.flow.rearranged(self, as_tuple(index))
 
     def sum(self, axis: int) -> Tile:
-        """The sum over a whole axis, which is left out of the result."""
+        """The sum over a whole axis, which is left out of the result.
+
+        Args:
+            axis: which one; a negative one counts from the last.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N", r="M")
+            ... def of_rows(X, r):
+            ...     for m, n in tw.tiles(X):
+            ...         r[m] = X[m, n].sum(axis=1)
+            >>> x, r = np.arange(6.0).reshape(2, 3), np.empty(2)
+            >>> tw.ir.evaluate(of_rows.flow(x, r), {"X": x})["r"].tolist()
+            [3.0, 12.0]
+        """
         return self.flow.reduced(self, "sum", axis)
 
     def max(self, axis: int) -> Tile:
-        """The greatest along a whole axis, which is left out of the result; NaN where there is one."""
+        """The greatest along a whole axis, which is left out of the result; NaN where there is one.
+
+        Args:
+            axis: which one; a negative one counts from the last.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N", r="M")
+            ... def of_rows(X, r):
+            ...     for m, n in tw.tiles(X):
+            ...         r[m] = X[m, n].max(axis=1)
+            >>> x, r = np.arange(6.0).reshape(2, 3), np.empty(2)
+            >>> tw.ir.evaluate(of_rows.flow(x, r), {"X": x})["r"].tolist()
+            [2.0, 5.0]
+        """
         return self.flow.reduced(self, "max", axis)
 
     def min(self, axis: int) -> Tile:
-        """The least along a whole axis, which is left out of the result; NaN where there is one."""
+        """The least along a whole axis, which is left out of the result; NaN where there is one.
+
+        Args:
+            axis: which one; a negative one counts from the last.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N", r="M")
+            ... def of_rows(X, r):
+            ...     for m, n in tw.tiles(X):
+            ...         r[m] = X[m, n].min(axis=1)
+            >>> x, r = np.arange(6.0).reshape(2, 3), np.empty(2)
+            >>> tw.ir.evaluate(of_rows.flow(x, r), {"X": x})["r"].tolist()
+            [0.0, 3.0]
+        """
         return self.flow.reduced(self, "min", axis)
 
     def __bool__(self) -> NoReturn:
         raise TraceError(
-            f"{self.called} has many values, Python cannot decide on its truth; use "
+            f"{called(self)} has many values, Python cannot decide on its truth; use "
             "`tw.where(mask, x, y)` to choose element by element, `tw.maximum` and `tw.minimum`, and &, | "
             "and ~ in place of and, or and not",
             here(),
         )
 
     def __iter__(self) -> NoReturn:
-        raise TraceError(f"{self.called} cannot be iterated over: it is computed as a whole", here())
+        raise TraceError(f"{called(self)} cannot be iterated over: it is computed as a whole", here())
 
     def __repr__(self) -> str:
         return f"{self._node.variable or 'tile'}: {self._node.dtype}{spelled(self._node)}"
@@ -149,16 +238,6 @@ class Accumulator(Tile):
         self.settle(f32)
         self.flow.carry(self)
         return super().node
-
-    @property
-    def held(self) -> Node:
-        """The same, whatever loops are open."""
-        return self._node
-
-    @property
-    def called(self) -> str:
-        """What messages call it."""
-        return self.variable
 
     def settle(self, kind: DType) -> None:
         """Take a dtype, if none was chosen."""
@@ -191,10 +270,31 @@ class Accumulator(Tile):
 
         Args:
             value: a tile, or a number.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(A="M K", x="K", y="M")
+            ... def largest(A, x, y):
+            ...     for m in tw.tiles(y):
+            ...         top = tw.full(0, tw.f64, (m,))
+            ...         for k in tw.steps(x.shape[0]):
+            ...             top.assign(tw.maximum(top, (A[m, k] * x[k]).max(axis=1)))
+            ...         y[m] = top
+            >>> a, x, y = np.ones((2, 8)), np.arange(8.0), np.empty(2)
+            >>> tw.ir.evaluate(largest.flow(a, x, y), {"A": a, "x": x})["y"].tolist()
+            [7.0, 7.0]
         """
         if not isinstance(value, Tile):
             value = self.flow.constant(value, self)
         return self.flow.change(self, "assign", value)
+
+
+def called(tile: Tile) -> str:
+    """What messages call a tile."""
+    node = tile._node
+    name = tile.variable if isinstance(tile, Accumulator) else node.variable
+    return name or f"a tile along {spelled(node)}"
 
 
 def spelled(node: Node) -> str:
