@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from tilewright.lang import operations as tw
@@ -33,6 +33,8 @@ class Bulk:
 
     def __init__(self, schedule: Schedule, sources: tuple[Source, Source]) -> None:
         self.schedule, self.sources = schedule, sources
+        self.beside: list[Callable[[], None]] = []
+        """What is recorded of the other warps of the group whose first one copies."""
         self.stages = schedule.stages
         self.pingpong = schedule.roles == "ping-pong"
         a, b = sources
@@ -113,6 +115,7 @@ class Producer:
 
     @contextmanager
     def role(self) -> Iterator[Index]:
+<<<<<<< HEAD
         """One warp; one of four, which give most of their registers away."""
         if not self.ring.schedule.registers:
             with role(warps=1):
@@ -120,6 +123,15 @@ class Producer:
             return
         with role(warps=COPYING_WARPS, registers=COPYING_REGISTERS), role(warps=1):
             yield 0
+=======
+        """One of four warps, which give most of their registers away."""
+        registers = COPYING_REGISTERS if self.ring.schedule.registers else None
+        with role(warps=COPYING_WARPS, registers=registers):
+            with role(warps=1):
+                yield 0
+            for work in self.ring.beside:
+                work()
+>>>>>>> 08422e6 (feat(schedule): overlapped epilogues: warps of their own store, and bring residuals into the buffers)
 
     def begin(self, work: Work) -> None:
         """Before the steps of a tile: nothing."""

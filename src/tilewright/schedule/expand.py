@@ -10,6 +10,7 @@ from tilewright.dataflow.nodes import Flow, Number
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.program import EXPLICIT, Parameter, Program
 from tilewright.schedule.bulk import Bulk
+from tilewright.schedule.epilogue.direct import Helper
 from tilewright.schedule.epilogue.paths import EPILOGUES
 from tilewright.schedule.form import Factor, Form, extent_of, form_of
 from tilewright.schedule.partition import DataParallel, Order, Persistent, Problem
@@ -68,6 +69,7 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     if isinstance(ring, Bulk):
         with made_by("stages"):
             ring.synchronise(partition.rank)
+        ring.beside = [partial(_serve, helper, partition, form) for helper in epilogue.helpers()]
     for agent in ring.agents():
         _run(agent, partition, epilogue, form)
     if isinstance(ring, Bulk):
@@ -93,6 +95,14 @@ def _run(agent: Any, partition: DataParallel | Persistent, epilogue: Any, form: 
         if agent.accumulation is not None:
             with made_by("epilogue", store):
                 epilogue.drain()
+
+
+def _serve(helper: Helper, partition: DataParallel | Persistent, form: Form) -> None:
+    """What warps do that take part in the epilogue alone."""
+    store = form.stores[0]
+    with made_by("epilogue", store), helper.role() as group:
+        for work in each_made_by("blocks", partition.items(helper.each, group), store):
+            helper.serve(work)
 
 
 def _partition(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> DataParallel | Persistent:

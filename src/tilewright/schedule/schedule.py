@@ -29,10 +29,12 @@ ROLES = ("none", "cooperative", "ping-pong")
 ``"ping-pong"``: one warp copies, and each group multiplies a tile of its own while another stores.
 """
 
-EPILOGUES = ("direct", "staged")
+EPILOGUES = ("direct", "staged", "overlapped")
 """How a tile of the result comes to global memory.
 
-``"direct"``: from registers.  ``"staged"``: slice by slice through shared memory, by bulk copies.
+``"direct"``: from registers.  ``"staged"``: through shared memory, where warps have roles slice by slice and
+by bulk copies.  ``"overlapped"``: likewise, and warps of their own store under the multiplications of the
+next tile, and bring what is added to the sums.
 """
 
 
@@ -81,8 +83,8 @@ class Schedule:
         group_m: rows of tiles that follow each other column by column; 0: the grid's own order.
         group_n: columns of tiles that follow each other row by row, instead.
         promote: tiles along K after which sums are added to others that keep all bits; 0: never.
-        epilogue: one of ``"direct"``, ``"staged"``.
-        buffers: of each group, through which a staged epilogue writes.
+        epilogue: one of ``"direct"``, ``"staged"``, ``"overlapped"``.
+        buffers: of each group, through which a staged or overlapped epilogue writes.
         registers: of each thread that multiplies, where another role copies; 0: as the compiler finds.
 
     Raises:

@@ -50,7 +50,7 @@ class Side:
 
 
 class Panels:
-    """Buffers in rows of 128 bytes under the swizzle, which bulk copies take.
+    """Buffers in rows of 128 bytes under the swizzle, which bulk copies take, and threads without conflicts.
 
     Args:
         side: the array.
@@ -61,6 +61,7 @@ class Panels:
 
     def __init__(self, side: Side, shape: tuple[int, int], groups: int, buffers: int) -> None:
         self.side, self.shape = side, shape
+        self.by_bulk = not why_no_bulk(side, shape, stored=True)
         self.panel, self.count = panel_of(side, shape)
         rows, columns = self.panel
         held = (columns, rows) if side.along_rows else (rows, columns)
@@ -80,19 +81,32 @@ class Panels:
             return held.permute(1, 0) if self.side.along_rows else held
         return held.permute(0, 2, 1).merge(0) if self.side.along_rows else held.permute(1, 0, 2).merge(1)
 
-    def pairs(self, group: Index, buffer: Index, place: Place) -> list[tuple[Tensor, Tensor]]:
-        """The panels of a buffer, each with the part of the array that it holds."""
+    def pairs(
+        self, group: Index, buffer: Index, place: Place, side: Side | None = None
+    ) -> list[tuple[Tensor, Tensor]]:
+        """The panels of a buffer, each with the part of the array that it holds.
+
+        Args:
+            group: whose buffer.
+            buffer: which.
+            place: the block.
+            side: another array of the same dtype and order; default: the buffers' own.
+        """
         held, (m, n) = self.held[group, buffer], place.at
+        side = side or self.side
         if self.count == 1:
-            return [(held, _as_held(self.side, place))]
+            return [(held, as_held(side, place))]
         found = []
         for i in unroll(self.count):
-            at = (m * self.count + i, n) if self.side.along_rows else (m, n * self.count + i)
-            found.append((held[i], _as_held(self.side, Place(place.work, self.panel, at))))
+            at = (m * self.count + i, n) if side.along_rows else (m, n * self.count + i)
+            found.append((held[i], as_held(side, Place(place.work, self.panel, at))))
         return found
 
     def send(self, group: Index, buffer: Index, place: Place, threads: int) -> None:
-        """Store a buffer: bulk copies that go on in the background."""
+        """Store a buffer: by bulk copies that go on in the background, or by threads in whole rows."""
+        if not self.by_bulk:
+            tw.copy(self.tile(group, buffer), self.side.block(place), threads=threads)
+            return
         for held, target in self.pairs(group, buffer, place):
             tma_store(held, target)
 
@@ -106,6 +120,8 @@ class Rows:
         groups: of warps, each with buffers of its own.
         buffers: of each group.
     """
+
+    by_bulk = False
 
     def __init__(self, side: Side, shape: tuple[int, int], groups: int, buffers: int) -> None:
         self.side, self.shape = side, shape
@@ -139,21 +155,26 @@ def panel_of(side: Side, shape: tuple[int, int]) -> tuple[tuple[int, int], int]:
     width = ROW_BYTES // side.operand.dtype.bytes
     rows, columns = shape
     if side.along_rows:
-        return (min(width, rows), columns), max(rows // width, 1)
-    return (rows, min(width, columns)), max(columns // width, 1)
+        return (width, columns), rows // width
+    return (rows, width), columns // width
+
+
+def in_panels(side: Side, shape: tuple[int, int]) -> bool:
+    """Whether a block is a whole number of parts in rows of 128 bytes."""
+    length = shape[0] if side.along_rows else shape[1]
+    return length * side.operand.dtype.bytes % ROW_BYTES == 0
 
 
 def why_no_bulk(side: Side, shape: tuple[int, int], *, stored: bool) -> tuple[str, ...]:
     """Why bulk copies do not move blocks of an array; nothing if they do."""
-    panel, count = panel_of(side, shape)
-    covered = (panel[0] * count, panel[1]) if side.along_rows else (panel[0], panel[1] * count)
-    if covered != shape:
+    if not in_panels(side, shape):
         return (f"blocks of {shape} are no whole number of rows of {ROW_BYTES} bytes",)
+    panel, _ = panel_of(side, shape)
     with aside():
-        return against_bulk(_as_held(side, side.sample(panel)), side.operand.dtype, stored=stored)
+        return against_bulk(as_held(side, side.sample(panel)), side.operand.dtype, stored=stored)
 
 
-def _as_held(side: Side, place: Place) -> Tensor:
+def as_held(side: Side, place: Place) -> Tensor:
     """A part of the array with the dimension last that is contiguous."""
     block = side.block(place)
     return block.permute(1, 0) if side.along_rows else block

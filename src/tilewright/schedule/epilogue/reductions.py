@@ -7,16 +7,17 @@ import math
 from tilewright.dataflow.nodes import Reduce, Span
 from tilewright.dtypes import DType, limits
 from tilewright.errors import Location, TraceError
+from tilewright.ir.kernel import Guard
 from tilewright.lang import operations as tw
 from tilewright.lang.fragments import Fragment, elementwise
-from tilewright.lang.launch import require
-from tilewright.lang.scalars import Index, unwrap
+from tilewright.lang.scalars import Index, unwrap, unwrap_condition
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates, reduce_max, reduce_min, reduce_sum
 from tilewright.lang.tracer import current
 from tilewright.schedule.form import Form
 from tilewright.schedule.partition import Work
 from tilewright.schedule.schedule import Schedule
+from tilewright.symbolic.nodes import Constant
 from tilewright.threads.distribution import Distribution
 from tilewright.threads.registers import reduction, thread_digits
 
@@ -87,7 +88,9 @@ class Reductions:
             if extent > length:
                 raise TraceError(message.format(extent), node.location)
             return
-        require(extent <= length, message.format(unwrap(extent)))
+        known = unwrap_condition(extent <= length)
+        if known != Constant(True):
+            current().guards.append(Guard(known, message, (unwrap(extent),)))
 
     def _inside(self, combine: str, tile: Fragment, dim: int) -> Fragment:
         """The tile, with what changes no result in the place of elements past the edge."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import bulk_commit, bulk_wait, fence_async
 from tilewright.lang.control import unroll
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.roles import role_barrier
 from tilewright.lang.scalars import Index
-from tilewright.schedule.epilogue.buffers import Panels, Rows, Side, why_no_bulk
-from tilewright.schedule.epilogue.direct import Direct
+from tilewright.schedule.epilogue.buffers import Panels, Rows, Side, in_panels
+from tilewright.schedule.epilogue.direct import Direct, in_parts
 from tilewright.schedule.epilogue.values import Arguments, Place, Values
 from tilewright.schedule.form import Form
 from tilewright.schedule.partition import Work
@@ -33,20 +35,25 @@ class Staged(Direct):
         self.sides = [Side(self.views, store.operand, store.at) for store in self.blocks]
         self.columns = self._slice(columns)
         self.count = columns // self.columns
-        self.buffers = min(schedule.buffers, self.count)
+        self.buffers = self.buffers_for(self.count)
         groups = schedule.groups if self.roles else 1
         self.held = [self._buffers(side, (rows, self.columns), groups) for side in self.sides]
-        self.bulk = any(isinstance(held, Panels) for held in self.held)
+        self.bulk = any(held.by_bulk for held in self.held)
+
+    def buffers_for(self, count: int) -> int:
+        """How many buffers each group has for its slices."""
+        return min(self.schedule.buffers, count)
 
     def _slice(self, columns: int) -> int:
         """Columns of a slice: rows of 128 bytes, of the narrowest elements that bulk copies store."""
         if not self.roles:
             return columns
         widths = sorted({ROW_BYTES // side.operand.dtype.bytes for side in self.sides}, reverse=True)
-        return next((width for width in widths if columns % width == 0), columns)
+        spread = self.schedule.mma.c()
+        return next((width for width in widths if in_parts(spread, width)), columns)
 
     def _buffers(self, side: Side, shape: tuple[int, int], groups: int) -> Panels | Rows:
-        kind = Panels if self.roles and not why_no_bulk(side, shape, stored=True) else Rows
+        kind = Panels if self.roles and in_panels(side, shape) else Rows
         return kind(side, shape, groups, self.buffers)
 
     def store(self, work: Work, sums: Fragment) -> None:
@@ -84,11 +91,17 @@ class Staged(Direct):
         if self.bulk:
             bulk_wait(0)
 
-    def part(self, tile: Values, j: int) -> Values:
+    def part(
+        self, tile: Values, j: int, brought: Mapping[int, Callable[[], Fragment]] | None = None
+    ) -> Values:
         """The values of a slice."""
-        (row, column), (rows, _) = tile.place.at, tile.place.shape
-        place = Place(tile.place.work, (rows, self.columns), (row, column * self.count + j))
-        return tile.part(place, slice(j * self.columns, (j + 1) * self.columns))
+        columns = slice(j * self.columns, (j + 1) * self.columns)
+        return tile.part(self.slice_at(tile.place, j), columns, brought)
+
+    def slice_at(self, whole: Place, j: int) -> Place:
+        """Where a slice of a tile is."""
+        (row, column), (rows, _) = whole.at, whole.shape
+        return Place(whole.work, (rows, self.columns), (row, column * self.count + j))
 
     def _pending(self, j: int) -> int:
         """How many slices may still be read from their buffers when slice ``j`` is written to its own."""
