@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import tma_load
@@ -115,23 +115,14 @@ class Producer:
 
     @contextmanager
     def role(self) -> Iterator[Index]:
-<<<<<<< HEAD
         """One warp; one of four, which give most of their registers away."""
-        if not self.ring.schedule.registers:
-            with role(warps=1):
-                yield 0
-            return
-        with role(warps=COPYING_WARPS, registers=COPYING_REGISTERS), role(warps=1):
-            yield 0
-=======
-        """One of four warps, which give most of their registers away."""
-        registers = COPYING_REGISTERS if self.ring.schedule.registers else None
-        with role(warps=COPYING_WARPS, registers=registers):
+        budget = self.ring.schedule.registers
+        outer = role(warps=COPYING_WARPS, registers=COPYING_REGISTERS) if budget else nullcontext()
+        with outer:
             with role(warps=1):
                 yield 0
             for work in self.ring.beside:
                 work()
->>>>>>> 08422e6 (feat(schedule): overlapped epilogues: warps of their own store, and bring residuals into the buffers)
 
     def begin(self, work: Work) -> None:
         """Before the steps of a tile: nothing."""

@@ -57,10 +57,11 @@ class Overlapped(Staged):
         self.handed_over = bool(self.held) and all_panels(self.held)
         if not self.handed_over:
             return  # what bulk copies do not store, the group's threads do
-        self.slots = schedule.groups * self.buffers
         self.brought = [self._brought(store) for store in self.blocks]
-        self.free = mbarrier(self.slots, arrivals=1)
-        self.written = mbarrier(self.slots, arrivals=schedule.mma.threads // current().lanes)
+        slots = schedule.groups * self.buffers
+        free = mbarrier(slots, arrivals=1)
+        written = mbarrier(slots, arrivals=schedule.mma.threads // current().lanes)
+        self.free, self.written = free, written
 
     def buffers_for(self, count: int) -> int:
         """A number that divides that of the slices, so that each slice has its buffer."""
