@@ -1,13 +1,13 @@
-"""Schedules for NVIDIA GPUs, by rules.
+"""Schedules for NVIDIA GPUs, by rules and a model of their time.
 
-With Hopper's operations: the tile with which the multiprocessors finish first, and as many blocks as
-finish together.  Elsewhere, and for operands that Hopper's multiply does not take: ``mma.sync`` or
-multiply-adds, with copies in the background.
+With Hopper's operations: of a few forms the one that is estimated to finish first.  Elsewhere, and for operands
+that Hopper's multiply does not take: ``mma.sync`` or multiply-adds, with copies in the background.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import prod
 
 from tilewright.schedule.choose import Question
 from tilewright.schedule.choose_reference import tensor_core
@@ -15,16 +15,89 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
 from tilewright.targets.atoms import fma, wgmma
 
-RINGS = {192: (4, 3), 256: (4, 2), 128: (6, 2), 64: (8, 1)}
-"""Columns of a tile -> stages of the ring, buffers of each group's epilogue: what shared memory holds."""
-
-PROMOTED = (128, 64)
-"""Columns with which two accumulators fit into the registers."""
-
 FP8 = ("f8e4m3", "f8e5m2")
-GROUPS, ROWS = 2, 64
+PROMOTED_EVERY = 512
+"""Elements along K after which sums of 8-bit floats, which keep 13 bits, are added to others in f32."""
+
 BAND = 8
 """Rows of tiles that follow each other."""
+
+COLUMN_US = 0.00277
+"""A column of 64 rows times 128 bytes of K, on one multiprocessor; for all types, whose rates go by bytes."""
+
+ROW_US, CUT_ROW_US = 0.95e-5, 2.4e-5
+"""128 bytes of a row from the second-level cache, shared by all multiprocessors; if they lie in two lines."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A form of the Hopper kernel, and what was measured of it on an H200.
+
+    Args:
+        rows: of one group's tile.
+        columns: of a tile.
+        groups: that multiply.
+        stages: of the ring, in units of 128 bytes of K.
+        buffers: of each group's epilogue, of 128 bytes a row.
+        roles: how the groups share the work.
+        persistent: whether a block takes tile after tile.
+        cluster: blocks that share operands.
+        fixed_us: what a launch takes besides its steps.
+        tile_us: what a tile takes besides its steps.
+        latency_us: of a step of a block that has a multiprocessor to itself.
+        busy_us: of a step where several blocks share one.
+    """
+
+    rows: int
+    columns: int
+    groups: int
+    stages: int
+    buffers: int
+    roles: str = "cooperative"
+    persistent: bool = True
+    cluster: tuple[int, int] = (1, 1)
+    fixed_us: float = 5.0
+    tile_us: float = 1.0
+    latency_us: float = 0.0
+    busy_us: float = 0.0
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of what is computed at once."""
+        return (self.rows * (1 if self.roles == "ping-pong" else self.groups), self.columns)
+
+    def time_us(self, question: Question, row_us: tuple[float, float]) -> float:
+        """Estimated time of a problem.
+
+        Args:
+            question: the problem.
+            row_us: of 128 bytes of a row of A, and of B.
+        """
+        m, n, k = question.shape
+        (rows, columns), (across, beside) = self.tile, self.cluster
+        tiles = -(-m // (rows * across)) * across * -(-n // (columns * beside)) * beside
+        tiles *= prod(question.extents[:-3])
+        processors = question.processors // (across * beside) * across * beside
+        rounds = max(-(-tiles // processors), 1)
+        steps = -(-k * question.dtype.bytes // ROW_BYTES)
+        asked = rows / beside * row_us[0] + columns / across * row_us[1]
+        multiply = rows / 64 * columns * COLUMN_US / 2
+        step = max(multiply, min(tiles, processors) * asked, self.latency_us / rounds, self.busy_us)
+        return self.fixed_us + rounds * (steps * step + self.tile_us)
+
+
+SHAPES = (
+    Shape(64, 256, 2, 4, 2),
+    Shape(64, 256, 2, 4, 2, cluster=(2, 1), tile_us=1.2),
+    Shape(128, 192, 2, 4, 2, "ping-pong", tile_us=0.3),
+    Shape(64, 192, 2, 4, 3),
+    Shape(64, 128, 2, 6, 2),
+    Shape(64, 128, 2, 4, 2, persistent=False, fixed_us=4.4, busy_us=0.42),
+    Shape(64, 64, 2, 4, 1, persistent=False, fixed_us=4.2, tile_us=0.2, latency_us=0.285, busy_us=0.28),
+    Shape(64, 128, 1, 4, 1, persistent=False, fixed_us=4.2, tile_us=0.2, latency_us=0.285, busy_us=0.25),
+    Shape(64, 64, 1, 4, 1, persistent=False, fixed_us=4.2, tile_us=0.1, latency_us=0.235, busy_us=0.21),
+)
+"""Few, so that few kernels are compiled; the first of equals is taken."""
 
 
 def choose(question: Question) -> Schedule:
@@ -37,7 +110,7 @@ def choose(question: Question) -> Schedule:
 def _takes_wgmma(question: Question) -> bool:
     """Whether Hopper's multiply takes the operands as they lie in memory."""
     dtype, form = question.dtype, question.form
-    if form.b.dtype != dtype or "" in question.majors:
+    if form.b.dtype != dtype or "" in question.majors or not (form.a.is_plain and form.b.is_plain):
         return False
     if dtype.name in ("f16", "bf16"):
         return True
@@ -46,35 +119,42 @@ def _takes_wgmma(question: Question) -> bool:
 
 
 def _hopper(question: Question) -> Schedule:
-    """Persistent blocks of one group that copies and two that multiply.
+    """One group that copies, and groups that multiply."""
+    a, b = (_row_us(question, factor.name) for factor in (question.form.a, question.form.b))
+    promoted = question.dtype.name in FP8
+    known = [shape for shape in SHAPES if not promoted or shape.rows * shape.columns <= 64 * 192]
+    best = min(known, key=lambda shape: shape.time_us(question, (a, b)))
+    return hopper_schedule(question, best)
 
-    A step takes 4 cycles per column, or 2.2 for each row of A and B that the second-level cache must deliver:
-    of all dtypes, for the tensor cores take as many bytes of each.
-    """
-    m, n, _ = question.shape
-    dtype, processors = question.dtype, question.processors
-    promote = 4 if dtype.name in FP8 else 0
-    known = PROMOTED if promote else tuple(RINGS)
-    batches = 1
-    for extent in question.extents[:-3]:
-        batches *= extent
-    tiles = {columns: batches * -(-m // (GROUPS * ROWS)) * -(-n // columns) for columns in known}
-    turns = {columns: max(-(-count // processors), 1) for columns, count in tiles.items()}
-    best = min(known, key=lambda columns: turns[columns] * max(4 * columns, 2.2 * (GROUPS * ROWS + columns)))
-    stages, buffers = RINGS[best]
-    return Schedule(
-        wgmma(dtype, best),
-        (GROUPS * ROWS, best, ROW_BYTES // dtype.bytes),
-        stages=stages,
+
+def _row_us(question: Question, name: str) -> float:
+    """What 128 bytes of an operand take: rows that begin off a line lie in two."""
+    spec = question.specs[name]
+    steps = [step for dim, step in enumerate(spec.stride_divisors) if dim != spec.unit_dim]
+    # Divisors of strides are known up to 16 elements only; extents up to 256.
+    unit = spec.extent_divisors[spec.unit_dim or 0] * spec.dtype.bytes
+    whole = all(step * spec.dtype.bytes % ROW_BYTES == 0 for step in steps) or unit % ROW_BYTES == 0
+    return ROW_US if whole else CUT_ROW_US
+
+
+def hopper_schedule(question: Question, shape: Shape) -> Schedule:
+    """The schedule of a form."""
+    dtype, rows, columns = question.dtype, shape.tile[0], shape.columns
+    made = Schedule(
+        wgmma(dtype, columns),
+        (rows, columns, ROW_BYTES // dtype.bytes),
+        stages=shape.stages,
         staging="tma",
-        roles="cooperative",
-        groups=GROUPS,
-        blocks=max(-(-tiles[best] // turns[best]), 1),
+        roles=shape.roles,
+        groups=shape.groups,
+        blocks=question.processors if shape.persistent else 0,
+        cluster=shape.cluster,
         group_m=BAND,
-        promote=promote,
         epilogue="staged",
-        buffers=buffers,
+        buffers=shape.buffers,
+        registers=232 if shape.persistent else 0,
     )
+    return replace(made, promote=PROMOTED_EVERY * dtype.bytes // ROW_BYTES) if dtype.name in FP8 else made
 
 
 def _ampere(question: Question) -> Schedule:
