@@ -1,7 +1,7 @@
 """Schedules for NVIDIA GPUs, by rules and a model of their time.
 
-With Hopper's operations: of a few forms the one that is estimated to finish first.  Elsewhere, and for operands
-that Hopper's multiply does not take: ``mma.sync`` or multiply-adds, with copies in the background.
+With Hopper's operations: of a few forms the one that is estimated to finish first.  Elsewhere, and for
+operands that Hopper's multiply does not take: ``mma.sync`` or multiply-adds, with copies in the background.
 """
 
 from __future__ import annotations
