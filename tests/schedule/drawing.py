@@ -26,8 +26,9 @@ from tilewright.lang.specs import TensorSpec
 from tilewright.passes.pipeline import run_passes
 from tilewright.schedule.expand import Expanded
 from tilewright.schedule.form import Form, form_of
-from tilewright.schedule.legality import OF_MEANING, reasons
+from tilewright.schedule.legality import reasons
 from tilewright.schedule.resources import Case
+from tilewright.schedule.rules import OF_MEANING
 from tilewright.targets import cpu, cuda
 from tilewright.targets.atoms import MMA_SYNC, WGMMA
 from tilewright.targets.target import TARGETS
@@ -49,6 +50,16 @@ def layer(A, B, bias, C):
         C[m, n] = acc * 2 + bias[n]
 
 
+def normed(A, B, C, largest):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        top = acc.max(1)
+        largest[m] = top
+        C[m, n] = acc - top[:, None]
+
+
 def batched(A, B, C):
     for b, m, n in tw.tiles(C):
         acc = tw.zeros()
@@ -60,6 +71,7 @@ def batched(A, B, C):
 PROGRAMS = {
     "product": Program(product, {"A": "M K", "B": "N K", "C": "M N"}),
     "layer": Program(layer, {"A": "M K", "B": "N K", "bias": "N", "C": "M N"}),
+    "normed": Program(normed, {"A": "M K", "B": "N K", "C": "M N", "largest": "M"}),
     "batched": Program(batched, {"A": "L M K", "B": "L K N", "C": "L M N"}),
 }
 ARCHES = {
@@ -214,7 +226,7 @@ def spec_for(draw: random.Random, kind: tw.DType, rank: int, plain: bool) -> Ten
 
 def problem_for(draw: random.Random) -> Problem:
     """A kernel, classes of its arrays, a machine."""
-    name = draw.choice(("product", "product", "layer", "batched"))
+    name = draw.choice(("product", "product", "layer", "normed", "batched"))
     kind = tw.dtype(draw.choice(("f16", "f16", "bf16", "f8e4m3", "i8", "f64", "f32")))
     out = tw.dtype(draw.choice((SUMS.get(kind.name, "f32"), SUMS.get(kind.name, kind.name))))
     specs = []
@@ -257,7 +269,7 @@ def schedule_for(draw: random.Random, problem: Problem) -> tw.Schedule:
         blocks=draw.choice((1, 132)) if roles == "ping-pong" or draw.random() < 0.5 else 0,
         group_m=draw.choice((1, 8)),
         promote=draw.choice((0, 0, 0, 1, 4)),
-        epilogue="staged" if bulk and draw.random() < 0.6 else "direct",
+        epilogue="staged" if draw.random() < (0.7 if bulk else 0.3) else "direct",
         buffers=draw.choice((1, 2, 3)),
         registers=draw.choice((0, 232, 232, 240, 160, 152)),
     )

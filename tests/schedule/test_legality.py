@@ -41,7 +41,6 @@ def test_every_form_is_legal_on_hopper(form: str) -> None:
         (replace(SYNC, stages=2), "stages"),
         (replace(BULK, roles="ping-pong", groups=1), "groups"),
         (replace(BULK, roles="ping-pong", blocks=0), "blocks"),
-        (replace(BULK, atom=tw.atoms.wgmma("f16", 96), tile=(128, 96, 64)), "epilogue"),
         (replace(WGMMA, atom=tw.atoms.wgmma("f16", 256), tile=(128, 256, 64)), "tile"),
         (replace(SYNC, atom=tw.atoms.MMA_F16_F16), "atom"),
     ],

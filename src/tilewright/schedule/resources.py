@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 
 from tilewright.arch import Arch
 from tilewright.dtypes import DType
@@ -16,13 +17,11 @@ from tilewright.ir.kernel import BARRIER_BYTES
 from tilewright.ir.mma import TiledMma
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.bulk import COPYING_WARPS
+from tilewright.schedule.epilogue_resources import BARRIERS, PARTIAL, RESULT, RING, Buffer, Leaving
 from tilewright.schedule.form import Factor, Form
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
 from tilewright.targets.target import TARGETS, Target
-
-PLAIN_ALIGN, SWIZZLED_ALIGN = 128, 8 * ROW_BYTES
-"""Where tensors in shared memory begin: rows of 128 bytes under the swizzle repeat after 8."""
 
 
 @dataclass(frozen=True)
@@ -167,26 +166,63 @@ class Case:
             kinds.append(atom.a_dtype if is_a else atom.b_dtype)
         return sum(2 * -(-values * kind.bytes // 4) for kind in kinds)
 
-    def shared(self) -> Iterator[tuple[str, int, int]]:
-        """Name, bytes and alignment of everything in shared memory, in order."""
-        schedule, depth = self.schedule, self.tile[2]
+    @property
+    def leaving(self) -> Leaving:
+        """How its results leave."""
+        lanes = self.schedule.atom.lanes if not self.schedule.atom.asynchronous else self.arch.lanes
+        return Leaving(self.schedule, self.form, self.specs, self.mma, lanes)
+
+    @cached_property
+    def shared(self) -> tuple[Buffer, ...]:
+        """Everything in shared memory, in order."""
+        return (*self._ring(), *self.leaving.buffers(), *self._barriers())
+
+    def _ring(self) -> Iterator[Buffer]:
         for side in self.sides:
-            align = SWIZZLED_ALIGN if self.is_swizzled else PLAIN_ALIGN
-            yield f"s{side.factor.name}", schedule.stages * side.stage_bytes(depth), align
-        if schedule.epilogue == "staged":
-            store = self.form.stores[0]
-            buffers = schedule.groups * schedule.buffers
-            yield f"s{store.operand.name}", buffers * self.mma.tile[0] * ROW_BYTES, SWIZZLED_ALIGN
+            size = self.schedule.stages * side.stage_bytes(self.tile[2])
+            yield Buffer(f"s{side.factor.name}", RING, size, self.is_swizzled)
+
+    def _barriers(self) -> Iterator[Buffer]:
         if self.is_bulk:
-            yield "full", schedule.stages * BARRIER_BYTES, BARRIER_BYTES
-            yield "empty", schedule.stages * BARRIER_BYTES, BARRIER_BYTES
-            if schedule.roles == "ping-pong":
-                yield "turn", schedule.groups * BARRIER_BYTES, BARRIER_BYTES
+            yield Buffer("full", BARRIERS, self.schedule.stages * BARRIER_BYTES)
+            yield Buffer("empty", BARRIERS, self.schedule.stages * BARRIER_BYTES)
+            if self.schedule.roles == "ping-pong":
+                yield Buffer("turn", BARRIERS, self.schedule.groups * BARRIER_BYTES)
 
     @property
     def shared_bytes(self) -> int:
         """Bytes of shared memory of a block."""
         total = 0
-        for _, count, align in self.shared():
-            total = -(-total // align) * align + count
-        return total
+        for buffer in self.shared:
+            total = _up(total, buffer.align) + buffer.bytes
+        apart = any(self._are_apart(*pair) for pair in combinations(self.shared, 2))
+        return min(total, self._overlaid()) if apart else total
+
+    def _overlaid(self) -> int:
+        """Bytes where buffers lie in the same memory: the largest first, each as low as others leave room."""
+        placed: list[tuple[int, int, Buffer]] = []
+        for buffer in sorted(self.shared, key=lambda one: -one.bytes):
+            at = 0
+            for low, high, other in sorted(placed, key=lambda one: one[:2]):
+                if self._are_apart(buffer, other):
+                    continue
+                if at + buffer.bytes <= low:
+                    break
+                at = max(at, _up(high, buffer.align))
+            placed.append((at, at + buffer.bytes, buffer))
+        return max(high for _, high, _ in placed)
+
+    def _are_apart(self, one: Buffer, other: Buffer) -> bool:
+        """Whether two buffers may lie in the same memory.
+
+        So may results and what was used before them, where a barrier of the whole block stands between, no
+        engine beside the threads has used what was there, and the block computes one tile alone.
+        """
+        schedule, kinds = self.schedule, {one.kind, other.kind}
+        if schedule.roles != "none" or schedule.blocks or not self.target.lowering:
+            return False
+        return kinds == {RESULT, PARTIAL} or (kinds == {RESULT, RING} and not schedule.atom.asynchronous)
+
+
+def _up(count: int, unit: int) -> int:
+    return -(-count // unit) * unit

@@ -1,0 +1,146 @@
+"""What epilogues take of shared memory, in closed form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from tilewright.arch import BULK
+from tilewright.dataflow.nodes import Reduce, Store
+from tilewright.dtypes import DType
+from tilewright.ir.kernel import BARRIER_BYTES
+from tilewright.ir.mma import TiledMma
+from tilewright.lang.specs import TensorSpec
+from tilewright.schedule.bulk_arrays import against_store
+from tilewright.schedule.form import Form
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.stages import ROW_BYTES
+from tilewright.threads.registers import reduction, thread_digits
+
+ACCESS_BYTES, LANES_OF_A_ROW = 16, 4
+"""The widest access of a thread; lanes that hold neighbours of one row of an accumulator, two each."""
+
+RING, PARTIAL, RESULT, BARRIERS = "ring", "partial", "result", "barriers"
+"""What shared memory holds: tiles of operands, parts of reductions, slices of results, barriers."""
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A tensor in shared memory.
+
+    Args:
+        name: what it is called.
+        kind: `RING`, `PARTIAL`, `RESULT` or `BARRIERS`.
+        bytes: how large it is.
+        is_bulk: whether bulk copies take it.
+    """
+
+    name: str
+    kind: str
+    bytes: int
+    is_bulk: bool = False
+
+    @property
+    def align(self) -> int:
+        """What its address is a multiple of: rows of 128 bytes under the swizzle repeat after 8."""
+        return BARRIER_BYTES if self.kind == BARRIERS else 8 * ROW_BYTES if self.is_bulk else 128
+
+
+@dataclass(frozen=True)
+class Leaving:
+    """How the results of a schedule leave.
+
+    Args:
+        schedule: the schedule.
+        form: what is computed.
+        specs: the classes of the arrays.
+        mma: of one group.
+        lanes: threads of a warp.
+    """
+
+    schedule: Schedule
+    form: Form
+    specs: Mapping[str, TensorSpec]
+    mma: TiledMma
+    lanes: int
+
+    @property
+    def has_roles(self) -> bool:
+        """Whether groups of warps store their own tiles."""
+        return self.schedule.roles != "none"
+
+    @property
+    def groups(self) -> int:
+        """Groups of warps, each with memory of its own."""
+        return self.schedule.groups if self.has_roles else 1
+
+    @property
+    def blocks(self) -> list[Store]:
+        """The results that vary along rows and columns; others are stored from registers."""
+        return [store for store in self.form.stores if {self.form.m, self.form.n} <= {*store.at}]
+
+    @property
+    def columns(self) -> int:
+        """Of the slices in which a staged epilogue goes through a tile."""
+        columns = self.mma.tile[1]
+        if not self.has_roles:
+            return columns
+        widths = sorted({ROW_BYTES // store.operand.dtype.bytes for store in self.blocks}, reverse=True)
+        return next((width for width in widths if columns % width == 0), columns)
+
+    def buffers(self) -> Iterator[Buffer]:
+        """Everything in shared memory, in order."""
+        yield from self._scratch()
+        if self.schedule.epilogue != "staged":
+            return
+        count = min(self.schedule.buffers, self.mma.tile[1] // self.columns)
+        shape = (self.mma.tile[0], self.columns)
+        for store in self.blocks:
+            is_bulk, size = self.has_roles and not any(self.against_bulk(store)), store.operand.dtype.bytes
+            spare, rows = (0, 0) if is_bulk else self._spare(store, shape)
+            elements = self.groups * count * (math.prod(shape) + spare * rows) - spare
+            yield Buffer(f"s{store.operand.name}", RESULT, elements * size, is_bulk)
+
+    def _along_rows(self, store: Store) -> bool:
+        unit = self.specs[store.operand.name].unit_dim
+        return unit is not None and store.at[unit] == self.form.m
+
+    def _spare(self, store: Store, shape: tuple[int, int]) -> tuple[int, int]:
+        """Elements behind each row of a buffer, so that accesses meet in no bank; and how many rows."""
+        along_rows, size = self._along_rows(store), store.operand.dtype.bytes
+        spare = max(ACCESS_BYTES, 0 if along_rows else LANES_OF_A_ROW * 2 * size) // size
+        return spare, shape[along_rows]
+
+    def against_bulk(self, store: Store) -> Iterator[str]:
+        """Why bulk copies do not store a result slice by slice."""
+        spec, (rows, columns) = self.specs[store.operand.name], (self.mma.tile[0], self.columns)
+        name, width = store.operand.name, ROW_BYTES // spec.dtype.bytes
+        yield from against_store(name, spec)
+        if spec.unit_dim is not None and store.at[spec.unit_dim] not in (self.form.m, self.form.n):
+            yield f"{name} is contiguous along {store.at[spec.unit_dim].name}"
+        inner, outer = (rows, columns) if self._along_rows(store) else (columns, rows)
+        if inner % width:
+            yield f"slices of {inner} {spec.dtype} are no whole number of rows of {ROW_BYTES} bytes"
+        if outer > BULK.extent:
+            yield f"slices of {outer} rows; bulk copies store at most {BULK.extent}"
+
+    def _scratch(self) -> Iterator[Buffer]:
+        """What reductions of several warps pass through shared memory, once for each shape and dtype."""
+        spread, known = self.mma.c(), set[tuple[tuple[int, ...], DType]]()
+        for node in self.form.flow.walk():
+            if not isinstance(node, Reduce):
+                continue
+            axes = node.argument.axes
+            dim = 0 if axes[node.axis] == self.form.m else 1
+            spans = (self.form.m, self.form.n)
+            shape = tuple(e if span in axes else 1 for span, e in zip(spans, spread.shape, strict=True))
+            held = spread if shape == spread.shape else spread.projected(shape)
+            if reduction(held, dim).span <= self.lanes:
+                continue
+            count = math.prod(extent for extent, _ in thread_digits(held, dim, self.lanes))
+            kept = tuple(count if d == dim else extent for d, extent in enumerate(held.shape))
+            kind = node.dtype.computed if node.dtype.is_float else node.dtype
+            if (kept, kind) not in known:
+                known.add((kept, kind))
+                yield Buffer("partial", PARTIAL, self.groups * math.prod(kept) * kind.bytes)
