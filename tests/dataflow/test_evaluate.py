@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -80,6 +81,18 @@ def test_complex_products() -> None:
     flow = recorded(product, DIMS, A=spec(tw.c64), B=spec(tw.c64), C=spec(tw.c64))
     [c] = evaluate(flow, {"A": a, "B": b, "C": np.empty((4, 5), np.complex64)}, rounded=False).values()
     assert np.allclose(c, a.astype(np.complex128) @ b.astype(np.complex128).T, rtol=1e-14, atol=1e-14)
+
+
+def test_tf32_products() -> None:
+    flow = recorded(product, DIMS, A=spec(tw.f32), B=spec(tw.f32), C=spec(tw.f32))
+    [store] = flow.stores
+    assert isinstance(store.value, Sum)
+    quick = replace(flow, stores=(replace(store, value=replace(store.value, precision="tf32")),))
+    assert quick != flow
+    assert parse_flow(print_flow(quick)) == quick
+    a, b = np.float32([[1 + 2**-11, 1 + 2**-12]]), np.float32([[1, 1], [2, 0]])
+    [c] = evaluate(quick, {"A": a, "B": b}, rounded=False).values()
+    assert c.tolist() == [[2 + 2**-10, 2 + 2**-9]]
 
 
 # ---------------------------------------------------------------- epilogues

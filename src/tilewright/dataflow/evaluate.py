@@ -11,6 +11,7 @@ from tilewright.dataflow import wide
 from tilewright.dataflow.arguments import Arguments
 from tilewright.dataflow.nodes import (
     BATCH,
+    TF32,
     Axis,
     Cell,
     Flow,
@@ -177,6 +178,8 @@ class _Evaluation:
 
     def product(self, node: Sum, a: Array, b: Array) -> Array:
         a, b = self.whole(node.a, a), self.whole(node.b, b)
+        if node.precision == TF32:
+            a, b = (wide.as_tf32(one, of.dtype) for one, of in ((a, node.a), (b, node.b)))
         rows, columns = len(node.a.axes) > 1, len(node.b.axes) > 1
         made = wide.product(a if rows else a[..., None, :], b if columns else b[..., None], node.dtype)
         made = made if columns else made[..., 0]

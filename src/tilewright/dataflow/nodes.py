@@ -19,6 +19,10 @@ BATCH, TILE, STEPS = "batch", "tile", "steps"
 """What a span is: an index of its own for each block, cut into tiles, or stepped along and summed."""
 
 
+EXACT, TF32 = "exact", "tf32"
+"""How exact the products of a sum are."""
+
+
 @dataclass(frozen=True)
 class Span:
     """A run of unknown length of one dimension.
@@ -170,7 +174,7 @@ class Sum(Node):
     span: Span
     a: Node
     b: Node
-    precision: str = "exact"
+    precision: str = EXACT
 
     @property
     def arguments(self) -> tuple[Node, ...]:

@@ -152,7 +152,8 @@ class _Parser(Reader):
                 )
             case "sum":
                 a, b = (self.node(one, dtype) for one in args[1:])
-                return Sum(dtype, axes, self.value(args[0]), a, b, variable=name)
+                named = {str(word.arg): self.value(word.value) for word in node.keywords}
+                return Sum(dtype, axes, self.value(args[0]), a, b, **named, variable=name)
             case "cell":
                 called, start = self.value(args[0]), self.node(args[1], dtype)
                 return Cell(dtype, axes, called, start, variable=name)

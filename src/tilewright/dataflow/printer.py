@@ -7,6 +7,8 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from tilewright.dataflow.nodes import (
+    EXACT,
+    Axis,
     Cell,
     Flow,
     Fold,
@@ -154,8 +156,8 @@ class _Printer:
                 case Integer():
                     written.append(node.value)
                 case Part():
-                    written += [span.extent for span in node.at]
                     written += node.operand.shape
+            written += [span.extent for span in _spans(node)]
         named = (sym for value in written for sym in sorted(symbols(value), key=lambda sym: sym.name))
         return list(dict.fromkeys(named))
 
@@ -176,9 +178,9 @@ class _Printer:
 
     def values(self, value: Node, seen: set[int]) -> Iterator[str]:
         for node in walk(value, seen):
+            for span in _spans(node):
+                yield from self.span(span)
             if isinstance(node, Part):
-                for span in node.at:
-                    yield from self.span(span)
                 yield from self.operand(node.operand)
             if isinstance(node, Folded):
                 yield from self.fold(node.fold)
@@ -219,7 +221,8 @@ class _Printer:
                 )
             case Sum():
                 a, b = self.argument(node.a, node.dtype), self.argument(node.b, node.dtype)
-                return f"sum({node.span.name}, {a}, {b})"
+                precision = "" if node.precision == EXACT else f", precision={node.precision!r}"
+                return f"sum({node.span.name}, {a}, {b}{precision})"
             case Cell():
                 return f"cell({node.name!r}, {self.argument(node.start, node.dtype)})"
             case Folded():
@@ -273,6 +276,19 @@ class _Printer:
             if one.default is MISSING or value != one.default
         ]
         return f"{type(record).__name__}({', '.join(shown)})"
+
+
+def _spans(node: Node) -> list[Span]:
+    """The spans that the line of a value names."""
+    found: list[Axis] = [*node.axes]
+    match node:
+        case Part():
+            found += node.at
+        case Sum():
+            found.append(node.span)
+        case Folded():
+            found.append(node.fold.span)
+    return [span for span in found if span is not None]
 
 
 def beside_literals(function: str, given: Sequence[object], made: DType) -> DType:

@@ -13,7 +13,15 @@ from typing import Any
 import numpy as np
 
 from tilewright.dtypes import DType, f32, limits
-from tilewright.functions.conversions import Array, clamped_in, narrowed, number, saturation, widen
+from tilewright.functions.conversions import (
+    Array,
+    clamped_in,
+    keep_fraction,
+    narrowed,
+    number,
+    saturation,
+    widen,
+)
 from tilewright.functions.conversions import rounded as rounded_to
 from tilewright.functions.table import COMPARISON, FUNCTIONS
 
@@ -117,6 +125,11 @@ def product(a: Array, b: Array, made: DType) -> Array:
         kind: Any = held(made) if made.is_float else np.dtype(np.int64)
         total: Array = np.matmul(a.astype(kind), b.astype(kind))
         return settled(total.astype(made.computed.numpy) if not made.is_float else total, made)
+
+
+def as_tf32(values: Array, kind: DType) -> Array:
+    """Numbers of f32 with 10 fraction bits, to nearest, ties away from zero; others as they are."""
+    return keep_fraction(values, 10).astype(values.dtype) if kind == f32 else values
 
 
 def reduced(combine: str, values: Array, axis: int, kind: DType) -> Array:

@@ -23,22 +23,26 @@ def spelled(shape: tuple[Int, ...]) -> str:
     return f"({', '.join(map(str, shape))}{',' * (len(shape) == 1)})"
 
 
-def verify_literals(op: Op, dtype: DType, values: tuple[object, ...]) -> Iterator[Violation]:
-    """Plain numbers must be values of the dtype that they stand beside."""
-    if dtype.kind not in ("int", "uint"):
-        return
+def literal_obstacle(dtype: DType, value: object) -> tuple[str, str] | None:
+    """Why a plain number is no value of the dtype beside it, and the nearest that is; None if it is one."""
+    if dtype.kind not in ("int", "uint") or not isinstance(value, int | float):
+        return None
     low = -(2 ** (dtype.bits - 1)) if dtype.kind == "int" else 0
     high = low + 2**dtype.bits - 1
+    if isinstance(value, float) and not value.is_integer():
+        near = min(max(round(value), low), high) if math.isfinite(value) else "an integer"
+        return f"{value} is no {dtype}", f"{near}, or .to(tw.f32) first"
+    if not low <= value <= high:
+        text = f"{value} is not within {low} to {high}, the range of {dtype}"
+        return text, str(low if value < low else high)
+    return None
+
+
+def verify_literals(op: Op, dtype: DType, values: tuple[object, ...]) -> Iterator[Violation]:
+    """Plain numbers must be values of the dtype that they stand beside."""
     for value in values:
-        if isinstance(value, float) and not value.is_integer():
-            near = min(max(round(value), low), high) if math.isfinite(value) else "an integer"
-            nearest = f"{near}, or .to(tw.f32) first"
-            yield op.violation("dtype", f"{value} is no {dtype}", nearest)
-        elif isinstance(value, int | float) and not low <= value <= high:
-            nearest = str(low if value < low else high)
-            yield op.violation(
-                "dtype", f"{value} is not within {low} to {high}, the range of {dtype}", nearest
-            )
+        if (found := literal_obstacle(dtype, value)) is not None:
+            yield op.violation("dtype", *found)
 
 
 def verify_fragment(op: Fragment) -> Iterator[Violation]:

@@ -126,11 +126,10 @@ class _Loop:
 
     def left(self) -> TraceError:
         """The error of a loop whose body was left by break, return or an exception."""
-        return left_early(self.what, self.code, self.location)
+        return _left(self.what, self.code, self.location)
 
 
-def left_early(what: str, code: CodeType, location: Location) -> TraceError:
-    """The error of a loop, branch or role that is left by break, return or an exception."""
+def _left(what: str, code: CodeType, location: Location) -> TraceError:
     how, place = leaving(code, location) or ("break, return or an exception", location)
     why = {
         "loop": "the one iteration that is traced would be the last; put what is conditional under "
@@ -222,7 +221,7 @@ class Region(AbstractContextManager[Any]):
 
     def left(self) -> TraceError:
         """The error of a region whose body leaves it."""
-        return left_early(self.what, self.code, self.location)
+        return _left(self.what, self.code, self.location)
 
 
 @inline(stop=UNROLLED)
@@ -268,6 +267,7 @@ def let(value: Index) -> Index:
         True
     """
     tracer, known = current(), unwrap(value)
+    tracer.place("tw.let")
     if isinstance(known, int):
         return known
     _require_32_bits(known)

@@ -71,6 +71,7 @@ def batch_index(extent: Index) -> Scalar:
 
 def _grid(extents: Any, defaults: tuple[str, ...], kind: str) -> Any:
     tracer = current()
+    tracer.place(f"tw.{kind}_index")
     given = as_tuple(extents)
     if len(tracer.grid) + len(given) > 3:
         raise TraceError(f"a grid of {len(tracer.grid) + len(given)} axes; at most 3 are possible", here())
@@ -123,6 +124,7 @@ def cluster_index(shape: int | Sequence[int]) -> Any:
         ('reference', [0.0, 1.0, 0.0, 1.0])
     """
     tracer = current()
+    tracer.place("tw.hopper.cluster_index")
     given = static("the cluster's shape", shape)
     if tracer.cluster_shape:
         raise TraceError("the cluster is declared already", here())
@@ -169,6 +171,7 @@ def launcher_memory(
 ) -> Tensor:
     """Global memory of the launcher's, named after the author's variable; see `Workspace`."""
     tracer = current()
+    tracer.place("tw.workspace")
     extents = tuple(_at_launch("an extent of a workspace", extent) for extent in as_tuple(shape))
     count: Int = 1
     for extent in extents:
@@ -196,6 +199,7 @@ def derived(value: Index) -> Index:
         True
     """
     tracer = current()
+    tracer.place("tw.derived")
     known = _at_launch("a derived integer", value)
     if isinstance(known, int):
         return known
@@ -234,6 +238,7 @@ def require(condition: Condition | bool, message: str) -> None:
         tilewright.errors.LaunchError: kernel double: N must be a multiple of 64
     """
     tracer = current()
+    tracer.place("tw.require")
     known = unwrap_condition(condition)
     _check_known("a requirement", known, symbols(known))
     if known != Constant(True):

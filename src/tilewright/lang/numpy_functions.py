@@ -62,6 +62,18 @@ _INSTEAD = {
 }
 
 
+_OF_TILES = {
+    **{name: f"x.{name}(axis)" for name in ("sum", "max", "min")},
+    **{f"a{name}": f"x.{name}(axis)" for name in ("max", "min")},
+    "mean": "x.sum(axis) / x.shape[axis]",
+    **dict.fromkeys(("matmul", "dot", "einsum"), "acc += a @ b in a loop over tw.steps"),
+    **dict.fromkeys(("zeros_like", "full_like", "ones_like"), "tw.zeros(dtype)"),
+    "transpose": "x.T",
+    "copyto": "C[m, n] = x",
+}
+"""The same, where it is another one in a dataflow kernel."""
+
+
 def operator_of(ufunc: str) -> Callable[..., Any] | None:
     """The operator that a universal function stands for, if it is one."""
     return _OPERATORS.get(ufunc)
@@ -72,6 +84,8 @@ def no_numpy_function(name: str, given: object) -> TraceError:
     nearest = _INSTEAD.get(name)
     if nearest is None and name in _OPERATORS:
         nearest = "the operator, between fragments or a fragment and a number"
+    if type(given).__name__ in ("Tile", "Accumulator"):
+        nearest = _OF_TILES.get(name, nearest)
     if nearest is not None and type(given).__name__ == "Tensor":
         nearest = f"x = tw.load(...) of a tile of it, then {nearest}"
     advice = (

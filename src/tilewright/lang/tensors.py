@@ -10,7 +10,7 @@ from tilewright.errors import TraceError
 from tilewright.ir.ops import Gather, Partition, Reshape
 from tilewright.ir.types import Memory, Value
 from tilewright.lang.constants import constant, kept
-from tilewright.lang.dataflow.spans import SpanIndex, is_span
+from tilewright.lang.dataflow.spans import SpanIndex
 from tilewright.lang.dataflow.tiles import Tile
 from tilewright.lang.fragments import Fragment, Number, Operand, elementwise
 from tilewright.lang.numpy_functions import no_numpy_function
@@ -184,7 +184,7 @@ class Tensor(Rearranged):
     def __getitem__(self, index: Any) -> Tensor: ...
     def __getitem__(self, index: Any) -> Any:
         parts = list(as_tuple(index))
-        if (flow := current().flow) is not None and any(map(is_span, parts)):
+        if (flow := current().flow) is not None and _has_spans(parts):
             return flow.part(self, tuple(parts))
         if Ellipsis in [part for part in parts if part is Ellipsis]:
             where = next(at for at, part in enumerate(parts) if part is Ellipsis)
@@ -210,7 +210,9 @@ class Tensor(Rearranged):
         return (self if is_whole else self[tuple(parts)]).rows(index, kept)
 
     def __setitem__(self, index: Any, value: Any) -> None:
-        if (flow := current().flow) is not None and any(map(is_span, as_tuple(index))):
+        if (flow := current().flow) is not None and any(
+            isinstance(part, SpanIndex | Tile) for part in as_tuple(index)
+        ):
             flow.store(self, as_tuple(index), value)
             return
         raise TraceError("elements are not assigned one by one; use `tw.copy(source, target)`", here())
@@ -223,6 +225,8 @@ class Tensor(Rearranged):
         )
 
     def _no_arithmetic(self, *_: object) -> NoReturn:
+        if (flow := current().flow) is not None:
+            raise flow.takes_no(self)
         raise TraceError(
             f"{self.value.name} lies in {self.memory.value} memory, arithmetic is done in registers: bring "
             "it there with `tw.load(...)`, or multiply tiles with `tw.mma`",
@@ -353,6 +357,11 @@ class Tensor(Rearranged):
 
     def __repr__(self) -> str:
         return f"{self.value.name}: {self.value.type!r}"
+
+
+def _has_spans(index: Sequence[Any]) -> bool:
+    """Whether an index is one of a dataflow kernel."""
+    return any(isinstance(part, SpanIndex | Tile) for part in index)
 
 
 def _extents(shape: Sequence[int | None]) -> tuple[int | None, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, Protocol, TypeVar
+from typing import Any, NoReturn, Protocol, TypeVar
 
 from tilewright.arch import REFERENCE, Arch
 from tilewright.dataflow.nodes import Flow
@@ -39,6 +39,12 @@ class Recording(Protocol):
 
     def admit(self, op: type[Op]) -> None:
         """Refuse operations that say how."""
+
+    def refuse(self, what: str) -> NoReturn:
+        """Refuse what says how."""
+
+    def takes_no(self, tensor: Any) -> Exception:
+        """What to raise where arithmetic is done with a tensor that is not indexed."""
 
     def enter(self, construct: Construct) -> None:
         """Refuse loops and branches that are none over spans."""
@@ -140,7 +146,13 @@ class Tracer:
         ops = (op for op in self.builder.recorded() if not isinstance(op, Reshape | Elementwise))
         made = [(bool(self.grid), "tw.block_index"), (bool(self.workspaces), "tw.workspace")]
         made += [(bool(self.cluster_shape), "tw.hopper.cluster_index"), (bool(self.derived), "tw.derived")]
+        made += [(bool(self.guards), "tw.require")]
         return next((what for there, what in made if there), next((f"tw.{op.name}" for op in ops), None))
+
+    def place(self, what: str) -> None:
+        """Refuse a call of this name in a kernel that says what is computed and not how."""
+        if self.flow is not None:
+            self.flow.refuse(what)
 
     def multiplies_by(self, lanes: int) -> None:
         """Note the threads of the warps that an atom is executed by."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from tilewright.dataflow.nodes import Flow, Integer, Number, Operand, Rearrange, Reduce, Sum
 from tilewright.dtypes import i64
@@ -65,8 +65,8 @@ class FlowRecorder(Recorder):
         rank = len(node.axes)
         if not -rank <= axis < rank:
             raise TraceError(
-                f".{combine}(axis={axis!r}) of {called(tile)}, whose axes are "
-                f"{', '.join(map(str, range(rank)))}",
+                f".{combine}(axis={axis!r}) of {called(tile)}, which has {rank} axes; nearest legal choice: "
+                f"axis={min(max(axis, -rank), rank - 1)}",
                 here(),
             )
         place = axis % rank
@@ -88,6 +88,14 @@ class FlowRecorder(Recorder):
         return folds.change(self, acc, how, value)
 
     # ---------------------------------------------------------------- the kernel
+
+    def refuse(self, what: str) -> NoReturn:
+        """Refuse what says how."""
+        raise mixed(what)
+
+    def takes_no(self, tensor: Any) -> Exception:
+        """What to raise where arithmetic is done with a tensor that is not indexed."""
+        return no_tile(tensor)
 
     def enter(self, construct: object) -> None:
         """Refuse loops, branches and roles of explicit kernels.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from tilewright.dataflow.nodes import BATCH, STEPS, Axis, Node, Operand, Part, Rearrange, Span, Store
+from tilewright.dataflow.nodes import BATCH, STEPS, Axis, Node, Operand, Part, Rearrange, Span, Store, walk
 from tilewright.errors import TraceError, shown
 from tilewright.ir.ops import Reshape
 from tilewright.ir.types import Memory
@@ -154,6 +154,29 @@ def _check_store(
             "others, or None where it is broadcast",
             here(),
         )
+
+
+def check_in_place(flow: Recorder) -> None:
+    """Elements of an array that is stored are read where they are stored, and nowhere else.
+
+    Raises:
+        TraceError: another block may have stored them by then.
+    """
+    stores = {store.operand.name: store for store in flow.stores}
+    seen: set[int] = set()
+    for node in (node for store in flow.stores for node in walk(store.value, seen)):
+        if not isinstance(node, Part) or node.operand.name not in stores:
+            continue
+        store = stores[node.operand.name]
+        if (node.operand, node.at) != (store.operand, store.at):
+            at, read = (
+                f"{store.operand.name}[{', '.join(s.name for s in one)}]" for one in (store.at, node.at)
+            )
+            raise TraceError(
+                f"{read} is read and {at} is stored: which of its elements are stored by then depends on "
+                f"the order of the tiles; nearest legal choice: {at} is read, or another array is stored",
+                node.location,
+            )
 
 
 def _fits(axes: tuple[Axis, ...], wanted: tuple[Axis, ...]) -> bool:

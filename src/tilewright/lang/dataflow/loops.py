@@ -8,15 +8,15 @@ from typing import Any
 from tilewright.dataflow.nodes import BATCH, STEPS, TILE, Literal, Span
 from tilewright.dtypes import DType, f32
 from tilewright.errors import Location, TraceError
-from tilewright.lang.control import left_early
 from tilewright.lang.dataflow.flow import FlowRecorder, mixed
 from tilewright.lang.dataflow.folds import Steps, close
+from tilewright.lang.dataflow.indexing import check_in_place
 from tilewright.lang.dataflow.spans import SpanIndex, SpanLoop
 from tilewright.lang.dataflow.tiles import Accumulator
 from tilewright.lang.fragments import element_type, number
 from tilewright.lang.scalars import Index, as_tuple, unwrap
 from tilewright.lang.source import author_frame, here, instruction_at, is_statement_loop, loop_targets
-from tilewright.lang.syntax import code_here, result_names
+from tilewright.lang.syntax import code_here, leaving, result_names
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current
 from tilewright.lang.verbs import verb
@@ -223,6 +223,8 @@ class _Recorded(SpanLoop):
         frame = author_frame()
         if not is_statement_loop(frame):
             raise self.misused()
+        if leaving(self.code, self.location) is not None:
+            raise self.left()
         self.is_open = True
         self.watch = Watch(self.what, self.location)
         given = self.begin(loop_targets(frame))
@@ -246,7 +248,12 @@ class _Recorded(SpanLoop):
 
     def left(self) -> TraceError:
         """The error of a loop whose body was left by break, return or an exception."""
-        return left_early(self.what, self.code, self.location)
+        how, place = leaving(self.code, self.location) or ("an exception", self.location)
+        return TraceError(
+            f"the loop over {self.text} is left by {how}: its body stands for all tiles and steps alike, "
+            "and is recorded once; nearest legal choice: tw.where, element by element, or an explicit kernel",
+            place,
+        )
 
 
 class _TilesLoop(_Recorded):
@@ -281,6 +288,8 @@ class _TilesLoop(_Recorded):
                 f"{self.text} stores nothing; nearest legal choice: C[m, n] = ... at the end of its body",
                 self.location,
             )
+        if isinstance(flow, FlowRecorder):
+            check_in_place(flow)
 
 
 class _StepsLoop(_Recorded, Steps):

@@ -22,8 +22,12 @@ def promoted(function: str, kinds: Sequence[DType]) -> DType:
         >>> promoted("add", [f32, f16]), promoted("add", [f16, bf16]), promoted("mul", [i8, f16])
         (f32, f32, f16)
     """
+    floats = [kind.bits for kind in kinds if kind.is_float]
+    mixed = len(floats) not in (0, len(kinds))  # whose floats no integer makes wider
     for name in (*_INTEGERS, *_FLOATS):
         candidate = ALL[name]
+        if mixed and candidate.bits > max(floats):
+            continue
         if all(_holds(candidate, kind) for kind in kinds):
             return candidate
     named = " and ".join(dict.fromkeys(map(str, kinds)))

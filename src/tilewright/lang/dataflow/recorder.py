@@ -12,6 +12,7 @@ from tilewright.dtypes import DType, i64
 from tilewright.errors import TraceError
 from tilewright.functions.table import CONVERSION
 from tilewright.ir.elementwise import result_dtype
+from tilewright.ir.elementwise_legality import literal_obstacle
 from tilewright.ir.ops import Elementwise
 from tilewright.ir.types import Value
 from tilewright.lang.dataflow.axes import broadcast
@@ -128,6 +129,8 @@ class Recorder(Recording):
         return self.tile(self.make(Map, made, axes, function, given), *operands)
 
     def _literal(self, value: Any, beside: DType) -> Node:
+        if (obstacle := literal_obstacle(beside, value)) is not None:
+            raise TraceError("; nearest legal choice: ".join(obstacle), here())
         made: Node = (
             self.make(Integer, beside, (), value) if isinstance(value, Expr) else self.literal(value, beside)
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 from tilewright.dataflow.nodes import Span
 from tilewright.errors import Location, TraceError
@@ -74,8 +74,3 @@ def ended(what: str, home: SpanLoop) -> TraceError:
         "legal choice: use it inside, or carry its sum out in an accumulator of tw.zeros",
         here(),
     )
-
-
-def is_span(part: Any) -> bool:
-    """Whether an index is a span."""
-    return isinstance(part, SpanIndex)

@@ -11,7 +11,7 @@ from tilewright.dtypes import DType, f32
 from tilewright.errors import TraceError, shown
 from tilewright.lang.dataflow.spans import SpanLoop, ended
 from tilewright.lang.fragments import _Arithmetic, elementwise
-from tilewright.lang.scalars import as_tuple, wrap
+from tilewright.lang.scalars import InMemory, as_tuple, wrap
 from tilewright.lang.source import here
 from tilewright.lang.tracer import open_region
 from tilewright.lang.verbs import verb
@@ -304,6 +304,11 @@ def spelled(node: Node) -> str:
 
 def no_tile(value: object) -> TraceError:
     """What to raise where a tile is needed."""
-    kind = type(value).__name__
-    hint = "; nearest legal choice: index it with spans, e.g. A[m, k]" if kind == "Tensor" else ""
-    return TraceError(f"{shown(value)} of type {kind} is no tile{hint}", here())
+    if isinstance(value, InMemory):
+        name = str(value).partition(":")[0]
+        return TraceError(
+            f"{name} is an array, and arithmetic is done with tiles; nearest legal choice: {name} indexed "
+            f"with spans of tw.tiles and tw.steps, e.g. {name}[m, k]",
+            here(),
+        )
+    return TraceError(f"{shown(value)} of type {type(value).__name__} is no tile", here())
