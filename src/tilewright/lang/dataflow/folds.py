@@ -140,12 +140,13 @@ def close(flow: Recorder, loop: Steps) -> None:
         fold = Fold(loop.span, tuple(one.cell for one in folded), tuple(one.step for one in folded))
         for index, one in enumerate(folded):
             _check_axes(one)
-            _end(one, loop, flow.make(Folded, one.step.dtype, one.step.axes, fold, index))
+            name = one.acc.variable
+            made = Folded(one.step.dtype, one.step.axes, fold, index, variable=name, location=loop.location)
+            _end(one, loop, made)
 
 
 def _end(one: Carried, loop: Steps, value: Node) -> None:
-    named = value if value.variable else replace(value, variable=one.acc.variable)
-    one.acc.hold(named, (), [loop])
+    one.acc.hold(value, (), [loop])
 
 
 def _folded(loop: Steps) -> list[Carried]:
@@ -183,14 +184,15 @@ def _increments(one: Carried, span: Span) -> list[Sum] | None:
 
 
 def _total(flow: Recorder, one: Carried, span: Span) -> Node:
+    """The value before the loop, and all products."""
     node = one.cell.start
     for term in _increments(one, span) or ():
         if isinstance(node, Literal) and node.value == 0:
             node = term
         else:
-            made = flow.mapped("add", (flow.tile(node), flow.tile(term)))
-            node = made.node
-    return node
+            node = flow.mapped("add", (flow.tile(node), flow.tile(term))).node
+    is_new = node is not one.cell.start and (isinstance(node, Map) or node.variable is None)
+    return replace(node, variable=one.acc.variable) if is_new else node
 
 
 def _reached(node: Node) -> Iterator[Node]:

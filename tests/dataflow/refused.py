@@ -1,0 +1,369 @@
+"""Kernels that a loop over tiles cannot say; `test_refusals.py` has what their authors are told."""
+
+# ruff: noqa: F841
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import tilewright as tw
+
+DIMS = {"A": "M K", "B": "N K", "bias": "N", "index": "M", "C": "M N", "alpha": tw.f32}
+CASES: list[Callable[..., Any]] = []
+
+
+def case(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A kernel that is refused."""
+    CASES.append(function)
+    return function
+
+
+def product(A, B, m, n):
+    acc = tw.zeros()
+    for k in tw.steps(A.shape[1]):
+        acc += A[m, k] @ B[n, k].T
+    return acc
+
+
+# ---------------------------------------------------------------- Python decides
+
+
+@case
+def branch_on_values(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        acc = product(A, B, m, n)
+        if acc > 0:
+            C[m, n] = acc
+
+
+@case
+def branch_on_a_span(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        if m == 0:
+            C[m, n] = product(A, B, m, n)
+
+
+@case
+def left_by_break(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = product(A, B, m, n)
+        break
+
+
+@case
+def steps_left_by_break(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+            break
+        C[m, n] = acc
+
+
+@case
+def comprehension(A, B, bias, index, C, alpha):
+    tiles = [(m, n) for m, n in tw.tiles(C)]
+
+
+@case
+def rebound_accumulator(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc = acc + A[m, k] @ B[n, k].T
+        C[m, n] = acc
+
+
+@case
+def numpy_function(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = np.sum(product(A, B, m, n), axis=1)
+
+
+# ---------------------------------------------------------------- indices
+
+
+@case
+def shifted(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = A[m + 1, n]
+
+
+@case
+def sliced(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, 0:16] @ B[n, k].T
+        C[m, n] = acc
+
+
+@case
+def gathered(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = bias[index[m]]
+
+
+@case
+def gathered_rows(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[index, k] @ B[n, k].T
+        C[m, n] = acc
+
+
+@case
+def wrong_extent(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[0]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc
+
+
+@case
+def too_few_indices(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = A[m]
+
+
+@case
+def one_span_twice(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles((A.shape[0], A.shape[0])):
+        square = A[:, 0 : A.shape[0]]
+        square[m, n] = square[m, m]
+
+
+@case
+def array_without_index(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = product(A, B, m, n) + bias
+
+
+@case
+def array_times_array(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = A @ B
+
+
+# ---------------------------------------------------------------- axes and dtypes
+
+
+@case
+def broadcast_of_rows(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        acc = product(A, B, m, n)
+        scale = index[m].to(tw.f32)
+        C[m, n] = acc * scale
+
+
+@case
+def product_without_transposition(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k]
+        C[m, n] = acc
+
+
+@case
+def product_along_tiles(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = C[m, n] @ C[m, n].T
+
+
+@case
+def dtypes_without_a_common_one(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = product(A, B, m, n) * index[m, None]
+
+
+@case
+def fraction_of_integers(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = (index[m, None] * 0.5).to(tw.f32)
+
+
+@case
+def no_such_axis(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = product(A, B, m, n).max(axis=2)
+
+
+@case
+def integer_accumulator_of_floats(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros(tw.i32)
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc
+
+
+# ---------------------------------------------------------------- explicit operations
+
+
+@case
+def copy_inside(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        held = tw.shared((64, 64), A.dtype)
+        C[m, n] = product(A, B, m, n)
+
+
+@case
+def block_index_inside(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        block = tw.block_index(4)
+        C[m, n] = product(A, B, m, n)
+
+
+@case
+def range_inside(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.range(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc
+
+
+@case
+def explicit_before(A, B, bias, index, C, alpha):
+    tw.copy(bias.tile((64,), (0,)), bias.tile((64,), (1,)), threads=64)
+    for m, n in tw.tiles(C):
+        C[m, n] = product(A, B, m, n)
+
+
+@case
+def explicit_after(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = product(A, B, m, n)
+    tw.barrier()
+
+
+# ---------------------------------------------------------------- loops and accumulators
+
+
+@case
+def steps_alone(A, B, bias, index, C, alpha):
+    for _ in tw.steps(A.shape[1]):
+        pass
+
+
+@case
+def second_loop_over_tiles(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = product(A, B, m, n)
+    for m, k in tw.tiles(A):
+        A[m, k] = 0
+
+
+@case
+def span_after_its_loop(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc
+
+
+@case
+def product_after_its_loop(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            last = A[m, k] @ B[n, k].T
+            acc += last
+        C[m, n] = acc + last
+
+
+@case
+def no_product_in_a_step(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += tw.maximum(A[m, k] @ B[n, k].T, 0)
+        C[m, n] = acc
+
+
+@case
+def scaled_in_a_step(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+            acc *= 2
+        C[m, n] = acc
+
+
+@case
+def nothing_accumulated(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        for k in tw.steps(A.shape[1]):
+            x = A[m, k] @ B[n, k].T
+        C[m, n] = 0
+
+
+@case
+def accumulated_in_two_loops(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for _ in tw.steps(A.shape[1]):
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc
+
+
+# ---------------------------------------------------------------- stores
+
+
+@case
+def nothing_stored(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        acc = product(A, B, m, n)
+
+
+@case
+def stored_in_a_step(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+            C[m, n] = acc
+
+
+@case
+def stored_twice(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = product(A, B, m, n)
+        C[m, n] = 0
+
+
+@case
+def read_after_it_is_stored(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = product(A, B, m, n)
+        bias[n] = C[m, n].sum(axis=0)
+
+
+@case
+def stored_along_fewer_axes(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        bias[n] = product(A, B, m, n)
+
+
+@case
+def stored_where_others_read(A, B, bias, index, C, alpha):
+    square = A[:, 0 : A.shape[0]]
+    for m, n in tw.tiles((A.shape[0], A.shape[0])):
+        square[m, n] = square[n, m].T
+
+
+@case
+def requirement_inside(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        tw.require(A.shape[1] % 8 == 0, "K must be a multiple of 8")
+        C[m, n] = product(A, B, m, n)
