@@ -267,9 +267,10 @@ def schedule_for(draw: random.Random, problem: Problem) -> tw.Schedule:
         roles=roles,
         groups=groups,
         blocks=draw.choice((1, 132)) if roles == "ping-pong" or draw.random() < 0.5 else 0,
-        group_m=draw.choice((1, 8)),
+        **draw.choice(({"group_m": 8}, {"group_m": 1}, {"group_n": 4}, {})),
+        cluster=draw.choice(((2, 1), (1, 2), (2, 2), (4, 4))) if bulk and draw.random() < 0.3 else (1, 1),
         promote=draw.choice((0, 0, 0, 1, 4)),
-        epilogue="staged" if draw.random() < (0.7 if bulk else 0.3) else "direct",
+        epilogue=draw.choice(("direct", "staged", "overlapped") if bulk else ("direct", "direct", "staged")),
         buffers=draw.choice((1, 2, 3)),
         registers=draw.choice((0, 232, 232, 240, 160, 152)),
     )
@@ -283,7 +284,7 @@ def odd(draw: random.Random) -> dict[str, Any]:
             {"stages": 1},
             {"groups": 2},
             {"roles": "cooperative"},
-            {"group_m": 0, "blocks": 4},
+            {"group_m": 2, "group_n": 2},
             {"staging": "tma"},
         )
     )

@@ -40,6 +40,10 @@ def test_every_form_is_legal_on_hopper(form: str) -> None:
         (replace(SYNC, roles="cooperative"), "roles"),
         (replace(SYNC, stages=2), "stages"),
         (replace(BULK, roles="ping-pong", groups=1), "groups"),
+        (replace(BULK, group_n=2), "group_n"),
+        (replace(SYNC, cluster=(2, 1)), "cluster"),
+        (replace(BULK, cluster=(1, 3)), "cluster"),
+        (replace(SYNC, epilogue="overlapped"), "epilogue"),
         (replace(BULK, roles="ping-pong", blocks=0), "blocks"),
         (replace(WGMMA, atom=tw.atoms.wgmma("f16", 256), tile=(128, 256, 64)), "tile"),
         (replace(SYNC, atom=tw.atoms.MMA_F16_F16), "atom"),
@@ -54,11 +58,11 @@ def test_what_a_kernel_would_get_silently_wrong_is_refused(schedule: tw.Schedule
 def test_a_refused_schedule_raises_with_every_reason() -> None:
     given = specs()
     with pytest.raises(tw.ScheduleError) as refused:
-        check(replace(BULK, stages=1, group_m=0), form_of(flow_of(given)), given, AMPERE)
+        check(replace(BULK, stages=1, cluster=(2, 1)), form_of(flow_of(given)), given, AMPERE)
     assert isinstance(refused.value, tw.LegalityError)
     assert {violation.rule for violation in refused.value.violations} >= {
         "stages",
-        "group_m",
+        "cluster",
         "atom",
         "staging",
     }

@@ -12,7 +12,9 @@ from tilewright.dtypes import DType
 from tilewright.ir.kernel import BARRIER_BYTES
 from tilewright.ir.mma import TiledMma
 from tilewright.lang.specs import TensorSpec
+from tilewright.layout.counts import divisor_at_most
 from tilewright.schedule.bulk_arrays import against_store
+from tilewright.schedule.epilogue.direct import in_parts
 from tilewright.schedule.form import Form
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
@@ -33,18 +35,18 @@ class Buffer:
         name: what it is called.
         kind: `RING`, `PARTIAL`, `RESULT` or `BARRIERS`.
         bytes: how large it is.
-        is_bulk: whether bulk copies take it.
+        is_swizzled: whether it lies in rows of 128 bytes under the swizzle.
     """
 
     name: str
     kind: str
     bytes: int
-    is_bulk: bool = False
+    is_swizzled: bool = False
 
     @property
     def align(self) -> int:
         """What its address is a multiple of: rows of 128 bytes under the swizzle repeat after 8."""
-        return BARRIER_BYTES if self.kind == BARRIERS else 8 * ROW_BYTES if self.is_bulk else 128
+        return BARRIER_BYTES if self.kind == BARRIERS else 8 * ROW_BYTES if self.is_swizzled else 128
 
 
 @dataclass(frozen=True)
@@ -87,20 +89,38 @@ class Leaving:
         if not self.has_roles:
             return columns
         widths = sorted({ROW_BYTES // store.operand.dtype.bytes for store in self.blocks}, reverse=True)
-        return next((width for width in widths if columns % width == 0), columns)
+        spread = self.mma.c()
+        return next((width for width in widths if in_parts(spread, width)), columns)
+
+    @property
+    def count(self) -> int:
+        """Buffers of each group for each result."""
+        slices, asked = self.mma.tile[1] // self.columns, self.schedule.buffers
+        return (
+            divisor_at_most(slices, asked) if self.schedule.epilogue == "overlapped" else min(asked, slices)
+        )
+
+    @property
+    def is_handed_over(self) -> bool:
+        """Whether warps of their own store, by bulk copies, what others have computed."""
+        overlapped = self.schedule.epilogue == "overlapped" and self.has_roles and bool(self.blocks)
+        return overlapped and not any(reason for store in self.blocks for reason in self.against_bulk(store))
 
     def buffers(self) -> Iterator[Buffer]:
         """Everything in shared memory, in order."""
         yield from self._scratch()
-        if self.schedule.epilogue != "staged":
+        if self.schedule.epilogue == "direct":
             return
-        count = min(self.schedule.buffers, self.mma.tile[1] // self.columns)
         shape = (self.mma.tile[0], self.columns)
         for store in self.blocks:
-            is_bulk, size = self.has_roles and not any(self.against_bulk(store)), store.operand.dtype.bytes
-            spare, rows = (0, 0) if is_bulk else self._spare(store, shape)
-            elements = self.groups * count * (math.prod(shape) + spare * rows) - spare
-            yield Buffer(f"s{store.operand.name}", RESULT, elements * size, is_bulk)
+            size = store.operand.dtype.bytes
+            swizzled = self.has_roles and shape[not self._along_rows(store)] * size % ROW_BYTES == 0
+            spare, rows = (0, 0) if swizzled else self._spare(store, shape)
+            elements = self.groups * self.count * (math.prod(shape) + spare * rows) - spare
+            yield Buffer(f"s{store.operand.name}", RESULT, elements * size, swizzled)
+        if self.is_handed_over:
+            for name in ("free", "written"):
+                yield Buffer(name, BARRIERS, self.groups * self.count * BARRIER_BYTES)
 
     def _along_rows(self, store: Store) -> bool:
         unit = self.specs[store.operand.name].unit_dim

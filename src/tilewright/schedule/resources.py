@@ -20,7 +20,7 @@ from tilewright.schedule.bulk import COPYING_WARPS
 from tilewright.schedule.epilogue_resources import BARRIERS, PARTIAL, RESULT, RING, Buffer, Leaving
 from tilewright.schedule.form import Factor, Form
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.stages import ROW_BYTES
+from tilewright.schedule.stages import MOST_ROWS, ROW_BYTES
 from tilewright.targets.target import TARGETS, Target
 
 
@@ -136,7 +136,28 @@ class Case:
         """Threads of a block."""
         if not self.is_bulk:
             return self.mma.threads
-        return COPYING_WARPS * self.arch.lanes + self.schedule.groups * self.mma.threads
+        return self.copying + self.schedule.groups * self.mma.threads
+
+    @property
+    def copying(self) -> int:
+        """Threads of the roles that copy, or store what others have computed."""
+        if self.schedule.registers:
+            return COPYING_WARPS * self.arch.lanes
+        return (1 + self.storing_warps) * self.arch.lanes
+
+    @property
+    def storing_warps(self) -> int:
+        """Warps that store what others have computed."""
+        return self.schedule.groups if self.leaving.is_handed_over else 0
+
+    def box_rows(self, side: Side) -> int:
+        """Rows of the boxes by which an operand comes that is contiguous along K."""
+        rows = max(side.sharing, 1) * side.rows // self.parts(side)
+        return next((n for n in range(min(rows, MOST_ROWS), 0, -1) if rows % n == 0), 0)
+
+    def parts(self, side: Side) -> int:
+        """How many blocks of a cluster copy a part each of an operand, for all of them."""
+        return self.schedule.cluster[1 if side.label == "A" else 0]
 
     @property
     def accumulators(self) -> int:

@@ -15,9 +15,12 @@ from tilewright.arch import BULK, REFERENCE
 from tilewright.dataflow.nodes import Node, Reduce, Store
 from tilewright.schedule.bulk import COPYING_REGISTERS, COPYING_WARPS
 from tilewright.schedule.bulk_arrays import against_array
-from tilewright.schedule.resources import Case, Side
+from tilewright.schedule.resources import Case
 from tilewright.targets.atoms import TENSOR_CORE, is_listed, spelled
 from tilewright.targets.simt.registers import share
+
+REPEATED_ROWS = 8
+"""Rows of 128 bytes after which the swizzle repeats."""
 
 Reasons = Iterator[tuple[str, str, str, Node | Store]]
 """What is wrong: the field, in a sentence with the value and the limit, the nearest legal choice, of what."""
@@ -168,9 +171,46 @@ def _roles(case: Case) -> Reasons:
     if roles == "ping-pong" and not schedule.blocks:
         text = "a block for each tile; groups that play ping-pong take one tile after the other"
         yield "blocks", text, "blocks=132, or as many as the machine has multiprocessors", product
-    if schedule.blocks and not schedule.group_m:
-        text = f"{schedule.blocks} persistent blocks with group_m=0; their tiles are numbered in bands"
-        yield "group_m", text, "group_m=1", product
+    if schedule.group_m and schedule.group_n:
+        text = f"bands of {schedule.group_m} rows and of {schedule.group_n} columns of tiles at once"
+        yield "group_n", text, "group_n=0, or group_m=0", product
+    if roles == "none" and schedule.epilogue == "overlapped":
+        text = 'warps of their own store under multiplications, and roles="none" has none'
+        yield "epilogue", text, 'epilogue="staged"', case.form.stores[0]
+
+
+def _shared_by_clusters(case: Case) -> Reasons:
+    """Blocks of a cluster copy equal parts of the operands that they share."""
+    schedule = case.schedule
+    if schedule.cluster == (1, 1):
+        return
+    if not case.is_bulk:
+        text = f"{schedule.cluster} blocks of a cluster share operands by bulk copies alone"
+        yield "cluster", text, "cluster=(1, 1)", case.form.sum
+        return
+    for side in case.sides:
+        parts, rows = case.parts(side), max(side.sharing, 1) * side.rows
+        unit = side.width if side.along_rows else 1
+        if rows % (parts * unit):
+            text = f"{parts} blocks share {rows} rows of {side.factor.name}, which come in units of {unit}"
+            yield "cluster", text, "cluster=(1, 1)", side.factor.part
+
+
+def _clusters(case: Case) -> Reasons:
+    """The machine runs as many blocks together."""
+    blocks, most = math.prod(case.schedule.cluster), case.arch.cluster
+    if case.target.warps and blocks > most:
+        has = f"at most {most}" if most > 1 else "no clusters"
+        text = f"clusters of {blocks} blocks; {case.arch.name} has {has}"
+        yield "cluster", text, "cluster=(1, 1)" if most == 1 else "cluster=(2, 1)", case.form.sum
+
+
+def _storing_warps(case: Case) -> Reasons:
+    """Warps that store find room beside the one that copies, in the role that gives its registers away."""
+    if not case.is_bulk or not case.schedule.registers or 1 + case.storing_warps <= COPYING_WARPS:
+        return
+    text = f"a warp that copies and {case.storing_warps} that store; their role has {COPYING_WARPS}"
+    yield "groups", text, f"groups={COPYING_WARPS - 1}, or registers=0", case.form.stores[0]
 
 
 def _features(case: Case) -> Reasons:
@@ -233,7 +273,7 @@ def _role_registers(case: Case) -> Reasons:
 def _register_file(case: Case) -> Reasons:
     """All roles together take no more than all threads begin with."""
     arch, schedule = case.arch, case.schedule
-    unit, copying = arch.register_unit, COPYING_WARPS * arch.lanes
+    unit, copying = arch.register_unit, case.copying
     start = min(-(-arch.thread_registers // unit) * unit, share(arch, case.threads))
     multiplying = case.threads - copying
     if COPYING_REGISTERS * copying + schedule.registers * multiplying <= start * case.threads:
@@ -286,35 +326,13 @@ def _bulk_operands(case: Case) -> Reasons:
         part = side.factor.part
         for text, change in against_array(side.factor.name, side.spec):
             yield "staging", text, 'staging="cp_async"' + (f", or {change}" if change else ""), part
-        span, extent = _box(case, side)
-        if extent > BULK.extent:
-            text = (
-                f"a box of {extent} elements of {side.factor.name} along {span}; bulk copies take at most "
-                f"{BULK.extent}"
-            )
-            yield "tile", text, f"{BULK.extent} along {span}", part
-
-
-def _box(case: Case, side: Side) -> tuple[str, int]:
-    """How far a box of an operand reaches along the dimension across its rows of 128 bytes."""
-    depth = case.tile[2]
-    if side.along_rows:
-        return side.factor.depth.name, depth
-    one_panel = depth // side.width <= 1
-    return side.factor.row.name, side.rows * (max(side.sharing, 1) if one_panel else 1)
-
-
-def _slices(case: Case) -> Reasons:
-    """A staged epilogue of groups goes through a tile by slices, of which every warp has a part."""
-    schedule, leaving = case.schedule, case.leaving
-    columns = leaving.columns if leaving.blocks else case.mma.tile[1]
-    if schedule.epilogue != "staged" or columns == case.mma.tile[1] or schedule.warps[1] == 1:
-        return
-    text = (
-        f"{schedule.warps[1]} warps side by side; a slice of {columns} columns is that of some of them alone"
-    )
-    nearest = f'warps={(math.prod(schedule.warps), 1)}, or epilogue="direct"'
-    yield "epilogue", text, nearest, leaving.blocks[0]
+        if side.along_rows and case.tile[2] > BULK.extent:
+            text = f"boxes of {case.tile[2]} elements of {side.factor.name} along {side.factor.depth.name}"
+            near = f"tile={(*case.tile[:2], BULK.extent)}"
+            yield "tile", f"{text}; bulk copies take at most {BULK.extent}", near, part
+        elif not side.along_rows and (rows := case.box_rows(side)) % REPEATED_ROWS:
+            text = f"boxes of {rows} rows of {side.factor.name}; under the swizzle they are multiples of 8"
+            yield "tile", text, "an extent of the tile that is a multiple of 64", part
 
 
 def _reductions(case: Case) -> Reasons:
@@ -340,7 +358,8 @@ OF_KERNELS: tuple[Callable[[Case], Reasons], ...] = (
     _role_registers,
     _fragments,
     _bulk_operands,
-    _slices,
+    _clusters,
+    _storing_warps,
     _reductions,
 )
 """What an expanded kernel would break."""
@@ -349,6 +368,7 @@ OF_MEANING: tuple[Callable[[Case], Reasons], ...] = (
     _exactness,
     _stages,
     _roles,
+    _shared_by_clusters,
     _sums_beside,
 )
 """What an expanded kernel would get wrong though it breaks no rule."""
