@@ -89,7 +89,7 @@ def _run(agent: Any, partition: DataParallel | Persistent, epilogue: Any, form: 
             agent.end(work)
             if agent.accumulation is not None:
                 with made_by("promote"):
-                    total = agent.accumulation.end(sums)
+                    total = agent.accumulation.end(sums, work.steps)
                 with made_by("epilogue", store):
                     epilogue.store(work, total)
         if agent.accumulation is not None:

@@ -10,6 +10,7 @@ from tilewright.ir.mma import TiledMma
 from tilewright.lang import operations as tw
 from tilewright.lang.async_mma import mma_async, mma_commit, mma_fence, mma_wait
 from tilewright.lang.control import when
+from tilewright.lang.scalars import Index
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.schedule.pipeline import Step, Verb
@@ -45,9 +46,14 @@ class Accumulation:
     behind: int
     promote: int
 
+    @property
+    def refreshes(self) -> bool:
+        """Whether the first product after a promotion overwrites the sums, which need no zeros then."""
+        return bool(self.promote) and self.mma.atom.asynchronous
+
     def begin(self) -> Sums:
-        """Clear the sums."""
-        acc = tw.accumulator(self.mma)
+        """Clear the sums; those that are promoted begin afresh with a product where the atom can do so."""
+        acc = tw.accumulator(self.mma, fill=None if self.refreshes else 0)
         total = tw.accumulator(self.mma) if self.promote else acc
         return Sums(acc, total)
 
@@ -63,7 +69,7 @@ class Accumulation:
                 text = f"{self.mma.atom} takes operand B from shared memory"
                 raise TraceError(f'{text}; nearest legal choice: staging="cp_async"', here())
             mma_fence()
-            mma_async(a, b, sums.acc)
+            mma_async(a, b, sums.acc, fresh=self.refreshes and step.index % self.promote == 0)
             mma_commit()
 
         found = [Verb("multiply", 0, multiply)]
@@ -79,12 +85,14 @@ class Accumulation:
                 if self.behind:
                     mma_wait(0)
                 sums.total.assign(sums.total + sums.acc)
-                tw.fill(sums.acc, 0)
+                if not self.refreshes:
+                    tw.fill(sums.acc, 0)
 
         return [Verb("promote", 0, promote)] if self.promote else []
 
-    def end(self, sums: Sums) -> Fragment:
+    def end(self, sums: Sums, steps: Index) -> Fragment:
         """The sums, when all steps are done."""
         if self.promote > 1:
-            sums.total.assign(sums.total + sums.acc)
+            with when(steps % self.promote != 0):
+                sums.total.assign(sums.total + sums.acc)
         return sums.total
