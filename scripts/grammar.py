@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from tilewright.dataflow.printer import VERSION as FLOW_VERSION
 from tilewright.dtypes import ALL
 from tilewright.functions.table import FUNCTIONS
 from tilewright.ir import types
@@ -74,6 +75,43 @@ The outermost statements are not indented. An attribute that has its default is 
 """
 
 
+FLOWS = f"""\
+## Dataflow kernels
+
+What a loop over `tw.tiles` records is a graph, which `tw.ir.print_flow(flow)` prints, one line for each
+value, and `tw.ir.parse_flow(text)` reads back as an equal one. A value's line says its dtype and its axes: a
+span, or 1 for an axis that is broadcast. A plain number among the arguments of a function has the dtype of
+the others.
+
+```text
+flow        = "# tilewright flow {FLOW_VERSION}"
+              "flow(" name ")"
+              (size | array | number | integer)* span* line*
+size        = name "= size(low=" n ", high=" n ", divisor=" n ")"
+array       = name "= array(" dtype "," shape ")"
+number      = name "= number(" dtype ")"
+integer     = name "= integer(low=" n ", high=" n ", divisor=" n ")"
+span        = name "=" ("batch" | "tile" | "steps") "(" int ")"
+view        = name "= view(" array "," shape ("," transform)* ")"
+
+line        = span | view | fold
+            | name ":" dtype ["[" axis ("," axis)* "]"] "=" value
+            | array "[" span ("," span)* "] =" argument            a store
+axis        = span | "1"
+value       = array "[" span ("," span)* "]"                       elements along some spans
+            | function "(" argument ("," argument)* ")"            element by element, of the table below
+            | "rearrange(" argument ")"                            axes in another order, or new ones
+            | "sum(" span "," argument "," argument ["," "precision=" kind] ")"     of products along a span
+            | "reduce(" ("'sum'" | "'max'" | "'min'") "," argument ", axis=" n ")"
+            | "cell(" name "," argument ")"                        what a fold carries, and its start
+            | "folded(" fold "," n ")"                             a cell after the last step
+            | "literal(" number ")" | "integer(" int ")"
+fold        = name "= fold(" span ("," "(" cell "," argument ")")* ")"     cells, and their next values
+argument    = name | number
+```
+"""
+
+
 def page() -> str:
     """The whole page."""
     parts = [
@@ -82,6 +120,7 @@ def page() -> str:
         _section("Transforms of views", _transforms()),
         _section("Operations", _operations()),
         _section("What orders accesses", _orders()),
+        FLOWS,
         _section("Elementwise functions", _functions()),
     ]
     return "\n".join(parts)
