@@ -14,8 +14,9 @@ WIDTHS = (16, 4)
 def coarse(spec: TensorSpec, arch: Arch) -> TensorSpec:
     """The class with what no access makes use of left out.
 
-    Of an extent, a stride and the start it counts whether accesses of 16 or of 4 bytes divide them; where a
-    thread has vectors of its own, whose accesses may begin anywhere, nothing of them counts.
+    Of a stride, the start, and the extent of the dimension that is contiguous it counts whether accesses of 16
+    or of 4 bytes divide them; where a thread has vectors of its own, whose accesses may begin anywhere,
+    nothing of them counts.
 
     Example:
         >>> from tilewright.arch import REFERENCE
@@ -23,7 +24,7 @@ def coarse(spec: TensorSpec, arch: Arch) -> TensorSpec:
         >>> from tilewright.targets.target import CPU
         >>> spec = TensorSpec(f16, 2, 1, (256, 34), (24, 1), 16, False)
         >>> coarse(spec, REFERENCE)
-        f16[8i, 2i] strides [8i, 1] align 16
+        f16[1i, 2i] strides [8i, 1] align 16
         >>> coarse(spec, CPU.architecture("x86-64-v3"))
         f16[1i, 1i] strides [1i, 1] align 2
     """
@@ -35,7 +36,9 @@ def coarse(spec: TensorSpec, arch: Arch) -> TensorSpec:
 
     return replace(
         spec,
-        extent_divisors=tuple(width(divisor) for divisor in spec.extent_divisors),
+        extent_divisors=tuple(
+            width(divisor) if dim == spec.unit_dim else 1 for dim, divisor in enumerate(spec.extent_divisors)
+        ),
         stride_divisors=tuple(
             1 if dim == spec.unit_dim else width(divisor) for dim, divisor in enumerate(spec.stride_divisors)
         ),

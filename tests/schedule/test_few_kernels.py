@@ -1,0 +1,43 @@
+"""How many kernels random shapes need: the class of arrays tells apart only what brings speed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import tilewright as tw
+from tilewright.runtime.scheduled import Scheduled
+from tilewright.runtime.specialise import spec_of
+from tilewright.targets.target import TARGETS
+
+SHAPES, LARGEST = 1000, 4096
+RESULT = {"f8e4m3": "bf16", "i8": "i32"}
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def gemm(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc
+
+
+@pytest.mark.parametrize(
+    ("target", "arch", "processors", "most"), [("cuda", "sm_90a", 132, 99), ("cpu", "x86-64-v3", 2, 39)]
+)
+@pytest.mark.parametrize("dtype", ["f32", "f16", "f8e4m3", "i8"])
+def test_random_shapes(dtype: str, target: str, arch: str, processors: int, most: int) -> None:
+    rng = random.Random(dtype)
+    scheduled = Scheduled(gemm.program, {}, None)
+    seen = set()
+    for _ in range(SHAPES):
+        m, n, k = (rng.randint(1, LARGEST) for _ in range(3))
+        arrays = {"A": tw.like(dtype, m, k), "B": tw.like(dtype, n, k)}
+        arrays["C"] = tw.like(RESULT.get(dtype, dtype), m, n)
+        specs = {name: spec_of(array.info) for name, array in arrays.items()}
+        shapes = {name: array.shape for name, array in arrays.items()}
+        made = scheduled.explicit(specs, TARGETS[target].architecture(arch), shapes, processors)
+        seen.add((made.schedule, *made.specs.items()))
+    assert 2 <= len(seen) <= most
