@@ -14,8 +14,8 @@ WIDTHS = (16, 4)
 def coarse(spec: TensorSpec, arch: Arch) -> TensorSpec:
     """The class with what no access makes use of left out.
 
-    Of a stride, the start, and the extent of the dimension that is contiguous it counts whether accesses of 16
-    or of 4 bytes divide them; where a thread has vectors of its own, whose accesses may begin anywhere,
+    Of a stride, the start, and the extent of the dimension that is contiguous it counts whether accesses of
+    16 or of 4 bytes divide them; where a thread has vectors of its own, whose accesses may begin anywhere,
     nothing of them counts.
 
     Example:
