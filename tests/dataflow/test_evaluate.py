@@ -176,6 +176,22 @@ def test_narrow_tiles_are_rounded_as_fragments_are() -> None:
     assert np.array_equal(z, wanted)
 
 
+def leaky(C, alpha, count):
+    slope = alpha * 2 + count
+    for m, n in tw.tiles(C):
+        x = C[m, n]
+        C[m, n] += tw.where(x > 0, x, slope * x) * count
+
+
+def test_numbers_that_are_passed_are_computed_with() -> None:
+    flow = recorded(leaky, {"C": "M N", "alpha": tw.f32, "count": int}, C=spec(tw.f32))
+    assert parse_flow(print_flow(flow)) == flow
+    c = normal(4, 5)
+    [found] = evaluate(flow, {"C": c}, {"alpha": 0.25, "count": 3}, rounded=False).values()
+    x = c.astype(float)
+    close(found, x + 3 * np.where(x > 0, x, 3.5 * x), 1e-14)
+
+
 # ---------------------------------------------------------------- batches, vectors, views
 
 

@@ -144,7 +144,7 @@ class _Evaluation:
         """A value with as many axes, the new ones behind the batches."""
         count = len(self.batches)
         ones = (1,) * (rank - len(node.axes))
-        return value.reshape(*value.shape[:count], *ones, *value.shape[count:])
+        return value.reshape((*value.shape[:count], *ones, *value.shape[count:]))
 
     def length(self, axis: Axis) -> int:
         """The extent of an axis; within a fold that of a run."""
