@@ -166,7 +166,11 @@ class Compared:
 def compared(draw: random.Random) -> Compared:
     """Draw a problem and a schedule, and compare."""
     problem = problem_for(draw)
-    schedule = schedule_for(draw, problem)
+    return compare(problem, schedule_for(draw, problem))
+
+
+def compare(problem: Problem, schedule: tw.Schedule) -> Compared:
+    """Compare what the formulas say of a schedule with its expanded kernel."""
     case = problem.case(schedule)
     if by_meaning(case):
         return Compared("refused")

@@ -8,6 +8,7 @@ from tilewright.schedule.choose import Question
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import fma
+from tilewright.targets.target import part
 
 ROWS, COLUMNS, DEPTH = (48, 96, 192, 384, 768), (32, 128, 256, 512, 1024, 2048), 256
 """All tiles that there are: the micro-tiles of all vector widths divide them.
@@ -15,6 +16,9 @@ ROWS, COLUMNS, DEPTH = (48, 96, 192, 384, 768), (32, 128, 256, 512, 1024, 2048),
 A panel of B fits the first-level cache, the rows of A the second-level cache.  A block that reaches past an
 edge packs and multiplies only what lies before it, so that few tiles are enough for all shapes.
 """
+
+MICRO_TILE = "tilewright.targets.cpu.arch:micro_tile"
+"""What finds the micro-tile of an architecture; loaded when a schedule is chosen for a processor."""
 
 TOLERANCE = 1.01
 """How much longer a tile may be estimated to take than the best one, to be chosen for its size."""
@@ -31,9 +35,14 @@ FEW_BLOCKS = 64
 
 def choose(question: Question) -> Schedule:
     """The tile that is estimated to take least time."""
+    rows, columns = tile_for(question.shape, question.processors)
     atom = tensor_core(question) if question.form.precision == "tf32" else None
-    tile = tile_for(question.shape, question.processors)
-    return Schedule(atom or fma(question.dtype), (*tile, DEPTH))
+    if atom is not None:
+        return Schedule(atom, (rows, columns, DEPTH))
+    sums = fma(question.dtype).c_dtype
+    micro = part(MICRO_TILE)(question.arch, rows, columns, sums.computed.bytes)
+    atom = fma(question.dtype, lanes=(1, 1), each=(micro.rows, micro.columns))
+    return Schedule(atom, (rows, columns, DEPTH), staging="panels")
 
 
 def tile_for(shape: tuple[int, int, int], threads: int) -> tuple[int, int]:

@@ -17,11 +17,12 @@ from tilewright.schedule.partition import DataParallel, Order, Persistent, Probl
 from tilewright.schedule.pipeline import main_loop
 from tilewright.schedule.provenance import each_made_by, expanding, made_by
 from tilewright.schedule.replay import replay
-from tilewright.schedule.rings import CpAsync, Direct, Fragments, Registers, Source
+from tilewright.schedule.rings import CpAsync, Direct, Fragments, Panels, Registers, Source
 from tilewright.schedule.schedule import Schedule
 
 RINGS: dict[str, Callable[..., Any]] = {
     "direct": Direct,
+    "panels": Panels,
     "registers": Registers,
     "cp_async": CpAsync,
     "fragments": Fragments,

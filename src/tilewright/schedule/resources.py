@@ -20,7 +20,7 @@ from tilewright.schedule.bulk import COPYING_WARPS
 from tilewright.schedule.epilogue_resources import BARRIERS, PARTIAL, RESULT, RING, Buffer, Leaving
 from tilewright.schedule.form import Factor, Form
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.stages import MOST_ROWS, ROW_BYTES
+from tilewright.schedule.stages import MOST_ROWS, ROW_BYTES, packed_elems, panel_rows
 from tilewright.targets.target import TARGETS, Target
 
 
@@ -201,6 +201,9 @@ class Case:
     def _ring(self) -> Iterator[Buffer]:
         for side in self.sides:
             size = self.schedule.stages * side.stage_bytes(self.tile[2])
+            if self.schedule.staging == "panels":
+                unit = panel_rows(self.schedule.atom, side.label == "A", side.along_rows)
+                size = packed_elems(side.rows, self.tile[2], unit, side.dtype) * side.dtype.bytes
             yield Buffer(f"s{side.factor.name}", RING, size, self.is_swizzled)
 
     def _barriers(self) -> Iterator[Buffer]:

@@ -19,7 +19,7 @@ from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
 from tilewright.schedule.plans import Accumulation, Sums
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.stages import PlainStages, Share, SwizzledStages
+from tilewright.schedule.stages import PackedTile, PlainStages, Share, SwizzledStages, panel_rows
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Whole:
 
     behind = 0
 
-    def _ring(self, source: Source) -> PlainStages | SwizzledStages:
+    def _ring(self, source: Source) -> PackedTile | PlainStages | SwizzledStages:
         schedule, name = self.schedule, f"s{source.name}"
         if self.asynchronous:
             return SwizzledStages(source.sample, source.rows, schedule.block_k, schedule.stages, 0, name)
@@ -138,6 +138,32 @@ class Direct(Whole):
             Verb("load", 0, load),
             *self.accumulation.verbs(sums, self._operands),
             Verb("release", 0, lambda step: tw.barrier()),
+            *self.accumulation.promoting(sums),
+        ]
+
+
+class Panels(Whole):
+    """One thread packs the tiles in the order in which it multiplies them; it waits for nobody."""
+
+    def _ring(self, source: Source) -> PackedTile:
+        schedule = self.schedule
+        unit = panel_rows(schedule.atom, source.along == "m", source.sample.unit_dim == 0)
+        return PackedTile(source.sample, source.rows, schedule.block_k, unit, f"s{source.name}")
+
+    def verbs(self, work: Work, sums: Sums) -> list[Verb]:
+        """Pack A, pack B, multiply."""
+
+        def load(step: Step) -> None:
+            for source, target in self._pairs(work, step):
+                tw.copy(source, target, threads=1)
+
+        def operands(step: Step) -> tuple[Tensor, Tensor]:
+            a, b = (ring.shared for ring in self.rings)
+            return a, b
+
+        return [
+            Verb("load", 0, load),
+            *self.accumulation.verbs(sums, operands),
             *self.accumulation.promoting(sums),
         ]
 

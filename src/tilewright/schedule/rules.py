@@ -96,6 +96,16 @@ def _executed(case: Case) -> Reasons:
         yield "atom", text, _fitting(case), product
 
 
+def _alone(case: Case) -> Reasons:
+    """What is packed for one thread is multiplied by one thread."""
+    atom, schedule = case.schedule.atom, case.schedule
+    threads = case.mma.threads
+    if schedule.staging == "panels" and threads > 1:
+        text = f"{threads} threads; what lies in panels is packed and multiplied by one"
+        one = f'tw.atoms.fma("{atom.a_dtype}", acc="{atom.c_dtype}", lanes=(1, 1), each=(6, 16))'
+        yield "staging", text, f'staging="direct", or atom={one} and warps=(1, 1)', case.form.sum
+
+
 def _asynchronous(case: Case) -> Reasons:
     """What an asynchronous atom asks of its operands in shared memory."""
     atom, schedule = case.schedule.atom, case.schedule
@@ -146,7 +156,7 @@ def _rows_of_128_bytes(case: Case) -> Reasons:
 def _stages(case: Case) -> Reasons:
     """A ring holds what it needs, and a staging without a ring one tile."""
     stages, staging = case.schedule.stages, case.schedule.staging
-    if staging in ("direct", "registers") and stages > 1:
+    if staging in ("direct", "panels", "registers") and stages > 1:
         text = f'{stages} stages; with staging="{staging}" shared memory holds one tile'
         yield "stages", text, "stages=1", case.form.sum
     elif staging in ("cp_async", "fragments", "tma") and stages < 2:
@@ -366,6 +376,7 @@ OF_KERNELS: tuple[Callable[[Case], Reasons], ...] = (
 
 OF_MEANING: tuple[Callable[[Case], Reasons], ...] = (
     _exactness,
+    _alone,
     _stages,
     _roles,
     _shared_by_clusters,

@@ -13,11 +13,12 @@ from tilewright.kinds import Count, is_integer, is_whole, legal
 from tilewright.layout.limits import STAGES, WARPS
 from tilewright.targets.atoms import spelled
 
-STAGINGS = ("direct", "registers", "cp_async", "fragments", "tma")
+STAGINGS = ("direct", "panels", "registers", "cp_async", "fragments", "tma")
 """How tiles of A and B come to where they are multiplied.
 
-``"direct"``: copied into shared memory, then multiplied.  ``"registers"``: the next tile waits in registers
-while this one is multiplied.  ``"cp_async"``: a ring of tiles in shared memory is filled in the background.
+``"direct"``: copied into shared memory, then multiplied.  ``"panels"``: packed in the order in which a
+single thread multiplies them.  ``"registers"``: the next tile waits in registers while this one is
+multiplied.  ``"cp_async"``: a ring of tiles in shared memory is filled in the background.
 ``"fragments"``: as before, and from there into registers one part ahead of the multiplication.  ``"tma"``: a
 warp of its own fills the ring by bulk copies; see ``roles``.
 """
@@ -73,7 +74,8 @@ class Schedule:
         warps: how many times the atom's threads (a warp, or of ``wgmma`` a warpgroup) lie side by side along
             the rows and columns of one group's tile.
         stages: tiles of A and B that shared memory holds.
-        staging: one of ``"direct"``, ``"registers"``, ``"cp_async"``, ``"fragments"``, ``"tma"``.
+        staging: one of ``"direct"``, ``"panels"``, ``"registers"``, ``"cp_async"``, ``"fragments"``,
+            ``"tma"``.
         roles: one of ``"none"``, ``"cooperative"``, ``"ping-pong"``.
         groups: groups of warps that multiply; cooperative ones share a tile along its rows, groups that play
             ping-pong take a tile each.

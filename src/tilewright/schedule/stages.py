@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tilewright.dtypes import DType
+from tilewright.ir.mma import MmaAtom
 from tilewright.lang import operations as tw
 from tilewright.lang.control import unroll
 from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Tensor
+from tilewright.layout.layout import Layout
 from tilewright.views.view import View
+
+LINE_BYTES = 64
+"""A line of a processor's caches."""
 
 ROW_BYTES = 128
 """A row of shared memory under the swizzle that bulk copies and asynchronous multiplies take."""
@@ -63,6 +69,64 @@ class PlainStages:
     ) -> list[tuple[Tensor, Tensor]]:
         """What is copied to where for one step; blocks share nothing."""
         return [(source.tile(self.shape, (row, step)), self.shared[stage])]
+
+
+class PackedTile:
+    """One tile, packed in the order in which one thread multiplies it.
+
+    Args:
+        source: (rows, K) in global memory.
+        rows: of the tile.
+        depth: of the tile.
+        unit: as `packed` takes it.
+    """
+
+    def __init__(self, source: Tensor, rows: int, depth: int, unit: int, name: str) -> None:
+        self.shape = (rows, depth)
+        layout = packed(rows, depth, unit, source.dtype)
+        self.shared = tw.shared(self.shape, source.dtype, layout=layout, name=name)
+
+    def pairs(
+        self, source: Tensor, row: Index, step: Index, stage: Index, share: Share
+    ) -> list[tuple[Tensor, Tensor]]:
+        """What is copied to where for one step."""
+        return [(source.tile(self.shape, (row, step)), self.shared)]
+
+
+def packed(rows: int, depth: int, unit: int, dtype: DType) -> Layout:
+    """Where (row, k) of a tile lies for a thread that multiplies one micro-tile after the other.
+
+    Args:
+        rows: of the tile.
+        depth: of the tile.
+        unit: rows of a panel, in which k is slowest; 0: rows of contiguous k, a cache line further apart than
+            they are long, so that the rows of a micro-tile do not meet in the same few sets of the cache.
+        dtype: of its elements.
+
+    Example:
+        >>> from tilewright.dtypes import f32
+        >>> packed(96, 4, 32, f32), packed(6, 128, 0, f32)
+        (((32, 3), 4):((1, 128), 32), (6, 128):(144, 1))
+    """
+    if unit:
+        return Layout(((unit, rows // unit), depth), ((1, unit * depth), unit))
+    return Layout((rows, depth), (depth + LINE_BYTES // dtype.bytes, 1))
+
+
+def packed_elems(rows: int, depth: int, unit: int, dtype: DType) -> int:
+    """Elements of memory that a packed tile takes; arguments as `packed` takes them."""
+    elems = packed(rows, depth, unit, dtype).cosize
+    assert isinstance(elems, int)
+    return elems
+
+
+def panel_rows(atom: MmaAtom, is_a: bool, along_rows: bool) -> int:
+    """Rows of a panel that a thread multiplies by an atom; 0: it reads rows of contiguous k.
+
+    A's elements are broadcast, so that only an operand which is contiguous along M gains from panels.
+    """
+    m, n, _ = atom.shape
+    return (m if along_rows else 0) if is_a else n
 
 
 class SwizzledStages:

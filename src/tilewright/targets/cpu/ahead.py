@@ -82,7 +82,8 @@ class Ahead:
         with self.emitter.loop("Index", row, code("{} * {}", index, self.share), code("{} < {}", row, last)):
             place = code("{} + {}", self.source, self.emitter.spell(self.start))
             if self.run <= UNROLLED * self.step:
-                for line in range(0, self.run, self.step):
+                # A row that begins inside of a line ends in one more.
+                for line in (*range(0, self.run, self.step), self.run - 1):
                     self.emitter.do(
                         call("__builtin_prefetch", place if not line else code("{} + {}", place, line))
                     )

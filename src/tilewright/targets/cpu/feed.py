@@ -150,7 +150,8 @@ def _operand_layout(op: Shared, mma: Mma, is_a: bool, using: tuple[Op, ...]) -> 
         target = panel_view(shape, rows if is_a else columns)
     # From the order that multiplies want back to the tensor's own coordinates.
     old = dict(zip(target.coords, (axis.value for axis in ordered), strict=True))
-    return View(op.view.shape, expand(substitute(target.offset, old)), target.elems)
+    offset = expand(substitute(target.offset, old))
+    return op.view if offset == op.view.offset else View(op.view.shape, offset, target.elems)
 
 
 def _pitch(depth: int, dtype: DType) -> int:

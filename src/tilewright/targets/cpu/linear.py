@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields
 from typing import Any
 
+from tilewright.ir.types import TensorType, Value
 from tilewright.symbolic.expr import add, expand, mul
 from tilewright.symbolic.nodes import TRUE, Cond, Expr, FloorDiv, Int, Mod, Sym
 from tilewright.symbolic.rebuilding import evaluate, slope, substitute, symbols
@@ -77,6 +78,18 @@ def _chain(points: set[int], extent: int) -> list[int]:
         if 1 < point < extent and extent % point == 0 and (not kept or point % kept[-1] == 0):
             kept.append(point)
     return kept
+
+
+def same_place(left: Value, right: Value) -> bool:
+    """Whether two tensors are the same elements of the same memory, as one value or as equal views."""
+    if left is right:
+        return True
+    both = (left.type, right.type)
+    return (
+        left.buffer is right.buffer
+        and all(isinstance(kind, TensorType) for kind in both)
+        and (left.tensor.view == right.tensor.view)
+    )
 
 
 @dataclass(frozen=True)

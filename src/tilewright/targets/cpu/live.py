@@ -18,6 +18,7 @@ from tilewright.ir.types import TensorType, Value
 from tilewright.symbolic.expr import ceil_div, mul
 from tilewright.symbolic.nodes import TRUE, Int
 from tilewright.symbolic.rebuilding import symbols
+from tilewright.targets.cpu.linear import same_place
 from tilewright.targets.cpu.loops import edges
 
 
@@ -71,7 +72,7 @@ def read_of_copies(kernel: Kernel, extents: Mapping[Op, Extents]) -> Mapping[Op,
 def _read(target: Value, mma: Mma, extents: Extents) -> dict[int, Int]:
     rows, columns, _ = mma.mma.atom.shape
     for operand, across, unit in ((mma.a, extents.rows, rows), (mma.b, extents.columns, columns)):
-        if operand is target:
+        if same_place(operand, target):
             bounds = {} if across is None else {0: mul(ceil_div(across, unit), unit)}
             return bounds if extents.depth is None else {**bounds, 1: extents.depth}
     return {}
@@ -154,7 +155,7 @@ def _zero_past(operand: Value, writers: Sequence[Op], before: Sequence[Op]) -> I
     if (
         not isinstance(copy, Copy)
         or copy.other != 0
-        or copy.target is not operand
+        or not same_place(copy.target, operand)
         or operand.tensor.view.valid != TRUE
     ):
         return None

@@ -16,7 +16,7 @@ from tilewright.ir.ops import Block, Copy, Fill, For, Fragment, If, Mma, Op, Res
 from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.symbolic.expr import equal, less_equal, prove
 from tilewright.symbolic.nodes import FALSE, TRUE, Cond
-from tilewright.targets.cpu.linear import panels
+from tilewright.targets.cpu.linear import panels, same_place
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,7 @@ def _multiply(op: Mma, before: list[Op], once: frozenset[Value]) -> Multiply:
             continue
         if not isinstance(copy, Copy) or not _is_local(copy.target):
             break
-        if copy.target is op.b:
+        if same_place(copy.target, op.b):
             later = before[at + 1 :]
             if _packs(copy, op, once) and all(copy.source.buffer not in _buffers(o) for o in later):
                 del before[at]

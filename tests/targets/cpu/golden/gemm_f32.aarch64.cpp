@@ -183,6 +183,8 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
                 + B_stride0*row);
             __builtin_prefetch(B + 64*B_stride0*n + 32*k + 8*B_stride0*n_panel + 8*B_stride0
                 + B_stride0*row + 16);
+            __builtin_prefetch(B + 64*B_stride0*n + 32*k + 8*B_stride0*n_panel + 8*B_stride0
+                + B_stride0*row + 31);
           }
           if (m_needed - (12*m_panel) <= 6) {
             if (n_needed - (8*n_panel) <= 4) {

@@ -195,6 +195,8 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
                 + B_stride0*row);
             __builtin_prefetch(B + 64*B_stride0*n + 32*B_stride0*n_panel + 32*B_stride0 + 32*k
                 + B_stride0*row + 16);
+            __builtin_prefetch(B + 64*B_stride0*n + 32*B_stride0*n_panel + 32*B_stride0 + 32*k
+                + B_stride0*row + 31);
           }
           if (m_needed - (12*m_panel) <= 6) {
             if (n_needed - (32*n_panel) <= 16) {

@@ -207,6 +207,8 @@ static void gemm_block(const gemm_arguments& given, long long block, char* scrat
           for (Index row = m_panel * share; row < within((m_panel + 1) * share, ahead); ++row) {
             __builtin_prefetch(B + 24*B_stride0*n + 24*B_stride0*n_panel + 24*B_stride0 + 8*k
                 + B_stride0*row);
+            __builtin_prefetch(B + 24*B_stride0*n + 24*B_stride0*n_panel + 24*B_stride0 + 8*k
+                + B_stride0*row + 7);
           }
           if (m_needed - (4*m_panel) <= 2) {
             if (n_needed - (24*n_panel) <= 16) {

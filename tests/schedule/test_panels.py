@@ -1,0 +1,122 @@
+"""Tiles packed into panels by the one thread that multiplies them."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.arch import REFERENCE
+from tilewright.checking.compare import Accumulation, compare_gemm
+from tilewright.schedule.choose_cpu import COLUMNS, ROWS, tile_for
+from tilewright.schedule.form import form_of
+from tilewright.schedule.legality import reasons
+
+from .drawing import compare, problem_for
+from .forms import flow_of, specs
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def gemm(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros(tw.f32)
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc
+
+
+def panels(dtype: str = "f32") -> tw.Schedule:
+    return tw.Schedule(tw.atoms.fma(dtype, lanes=(1, 1), each=(6, 16)), (24, 32, 16), staging="panels")
+
+
+def operands(shape: tuple[int, int, int], layout: str, dtype: Any) -> tuple[Any, Any, Any]:
+    """A (M, K), B (N, K), stored along K (n for A, t for B) or across; C inside of a larger array of NaN."""
+    m, n, k = shape
+    rng = np.random.default_rng(m + 7 * n + k)
+    a, b = (rng.standard_normal((rows, k)).astype(dtype) for rows in (m, n))
+    if layout[0] == "t":
+        a = np.asfortranarray(a)
+    if layout[1] == "n":
+        b = np.asfortranarray(b)
+    return a, b, np.full((m + 2, n + 3), np.nan, np.float32)[1 : 1 + m, 1 : 1 + n]
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+@pytest.mark.parametrize("shape", [(48, 64, 32), (29, 33, 45), (1, 70, 17), (31, 1, 16), (25, 40, 0)])
+@pytest.mark.parametrize("dtype", ["f32", "f16", "f8e4m3"])
+def test_products(target: str, layout: str, shape: tuple[int, int, int], dtype: str) -> None:
+    schedule = panels(dtype)
+    a, b, c = operands(shape, layout, tw.dtype(dtype).numpy)
+    made = gemm.bind(schedule=schedule)(a, b, c, target=target)
+    assert (made.target, made.kernel.threads) == (target, 1)
+    compare_gemm(a, b.T, c, Accumulation.of(schedule.atom)).raise_if_wrong()
+    assert np.isnan(c.base).sum() == c.base.size - c.size
+
+
+@pytest.mark.parametrize("layout", ["nn", "nt", "tn", "tt"])
+def test_the_processor_changes_nothing_of_what_was_packed(layout: str) -> None:
+    """Where panels are as high and wide as the machine's own micro-tiles, no pass lays them out anew."""
+    a, b, _ = operands((200, 200, 200), layout, np.float32)
+    schedule = tw.Schedule(tw.atoms.fma("f32", lanes=(1, 1), each=(6, 16)), (192, 256, 256), staging="panels")
+    made = gemm.bind(schedule=schedule).compile(
+        a, b, np.empty((200, 200), np.float32), target="cpu", arch="x86-64-v3"
+    )
+    assert made.notes == ("accumulators of 192x256 lie in micro-tiles of 6x16",)
+
+
+def test_several_threads_are_refused() -> None:
+    given = specs()
+    schedule = tw.Schedule(tw.atoms.MMA_F16, (32, 64, 32), warps=(2, 1), staging="panels", stages=2)
+    found = reasons(schedule, form_of(flow_of(given)), given, REFERENCE)
+    said = {violation.rule: violation.message for violation in found}
+    assert "64 threads" in said["staging"]
+    assert "shared memory holds one tile" in said["stages"]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_formulas_say_what_expanded_kernels_say(seed: int) -> None:
+    draw = random.Random(seed)
+    problem = replace(problem_for(draw), arch=draw.choice(("numpy", "x86-64-v3")))
+    side_m, side_n = draw.choice(((6, 16), (12, 32), (1, 4)))
+    schedule = tw.Schedule(
+        tw.atoms.fma(problem.arrays["A"].dtype, lanes=(1, 1), each=(side_m, side_n)),
+        (side_m * draw.randint(1, 4), side_n * draw.randint(1, 4), draw.choice((1, 16, 24))),
+        stages=draw.choice((1, 1, 1, 2)),
+        staging="panels",
+        blocks=draw.choice((0, 3)),
+        group_m=draw.choice((1, 8)),
+        promote=draw.choice((0, 0, 4)),
+    )
+    found = compare(problem, schedule)
+    assert not found.difference
+    assert found.verdict == ("legal" if schedule.stages == 1 else "refused")
+
+
+# ---------------------------------------------------------------- choosing
+
+
+def shapes(count: int) -> list[tuple[int, int, int]]:
+    drawn = random.Random(0)
+    return [(drawn.randint(1, 4096), drawn.randint(1, 4096), drawn.randint(1, 4096)) for _ in range(count)]
+
+
+@pytest.mark.parametrize("threads", [1, 2, 16])
+def test_few_tiles_serve_all_shapes(threads: int) -> None:
+    used = {tile_for(shape, threads) for shape in shapes(1000)}
+    assert len(used) < 40
+    assert used <= {(rows, columns) for rows in ROWS for columns in COLUMNS}
+
+
+def test_one_class_serves_all_divisors() -> None:
+    """Shapes that one tile serves share an executable, whatever divides their extents."""
+    bound = gemm.bind(schedule=panels())
+    made = {
+        id(bound.compile(tw.like("f32", m, k), tw.like("f32", n, k), tw.like("f32", m, n), target="cpu"))
+        for m, n, k in [(64, 64, 64), (63, 60, 1024), (4095, 4096, 33)]
+    }
+    assert len(made) == 1
