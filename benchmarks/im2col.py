@@ -20,8 +20,9 @@ from gemm_cpu import speed
 from reporting import ROOT, arguments, effort, keep, table
 
 import tilewright as tw
+from tilewright.testing import device_put
 from tilewright.tune.measure import measure
-from tilewright.tune.trial import OURS, place
+from tilewright.tune.trial import OURS
 
 EXAMPLE = runpy.run_path(str(ROOT / "examples" / "05_im2col.py"))
 COPY, TORCH, NUMPY, NUMPY_COPY = "our copy", "torch copy_", "NumPy windows", "NumPy copy"
@@ -59,7 +60,7 @@ def problem(shape: tuple[int, ...], asked: Any) -> dict[str, Any]:
     image = np.random.default_rng(0).standard_normal(shape, np.float32)
     windows = EXAMPLE["windows"](image, bound.constants["taps"])
     expected = EXAMPLE["matrix_of"](windows)
-    x, y = place(image, target), place(np.full(expected.shape, np.nan, np.float32), target)
+    x, y = device_put(image, target), device_put(np.full(expected.shape, np.nan, np.float32), target)
     executable = bound(x, y, target=target)
     assert executable.target == target, executable.target
     np.testing.assert_array_equal(y.host() if target == "cuda" else y, expected)
@@ -67,7 +68,7 @@ def problem(shape: tuple[int, ...], asked: Any) -> dict[str, Any]:
     moved = image.nbytes + expected.nbytes
     calls: dict[str, Callable[[], object]] = {OURS: functools.partial(bound, x, y, target=target)}
     half = np.random.default_rng(1).standard_normal(-(-moved // 8 // 4) * 4, np.float32)
-    source, blank = place(half, target), place(np.full_like(half, np.nan), target)
+    source, blank = device_put(half, target), device_put(np.full_like(half, np.nan), target)
     assert COPYING(source, blank, target=target).target == target
     np.testing.assert_array_equal(blank.host() if target == "cuda" else blank, half)
     calls[COPY] = functools.partial(COPYING, source, blank, target=target)

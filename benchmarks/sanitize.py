@@ -26,12 +26,12 @@ import tilewright as tw
 from tilewright.checking.sample import operands
 from tilewright.ir.kernel import Kernel
 from tilewright.ops.config import Config
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.device_array import DeviceArray, device_put
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
 from tilewright.targets.atoms import MMA_F16
-from tilewright.tune.trial import Trial, gemm_trial, place
+from tilewright.tune.trial import Trial, gemm_trial
 
 TESTS = Path(__file__).parents[1] / "tests"
 ARCH = "sm_90a"
@@ -155,7 +155,7 @@ def launched(
     name: str, bound: Bound, target: str, arrays: tuple[Any, ...], right: Callable[..., Any]
 ) -> Case:
     def run() -> bool:
-        placed = [place(array, target) for array in arrays]
+        placed = [device_put(array, target) for array in arrays]
         bound(*placed, target=target)
         return bool(right(*(array.host() if isinstance(array, DeviceArray) else array for array in placed)))
 

@@ -13,8 +13,7 @@ import time
 
 import numpy as np
 
-from tilewright.checking.compare import compare_gemm
-from tilewright.ops.gemm import matmul
+import tilewright as tw
 
 
 def main():
@@ -24,9 +23,9 @@ def main():
     c = np.empty((n, n), np.float32)
     for call in ("first", "second"):
         begin = time.perf_counter()
-        matmul(a, b, c)
+        tw.matmul(a, b, c)
         print(f"{call} call: {1e3 * (time.perf_counter() - begin):.2f} ms")
-    print(compare_gemm(a, b, c))
+    print(tw.testing.compare_gemm(a, b, c))
 
 
 if __name__ == "__main__":

@@ -16,8 +16,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import tilewright as tw
-from tilewright.inspect.draw import draw_distribution, draw_layout, offset_table
-from tilewright.views.transforms import PadTo, Permute, Unmerge
+from tilewright.layouts import PadTo, Permute, Unmerge
 
 
 def nested(scale):
@@ -72,8 +71,8 @@ def draw(layouts, directory):
     suffixes = ("svg", "png") if find_spec("matplotlib") is not None else ("svg",)
     for suffix in suffixes:
         for make, layout in zip(LAYOUTS, layouts, strict=True):
-            draw_layout(layout).save(directory / f"{make.__name__}.{suffix}")
-        draw_distribution(threads).save(directory / f"threads.{suffix}")
+            tw.draw.draw_layout(layout).save(directory / f"{make.__name__}.{suffix}")
+        tw.draw.draw_distribution(threads).save(directory / f"threads.{suffix}")
     print(f"pictures: {directory}")
 
 
@@ -93,7 +92,7 @@ def main():
         found = wrong_entries(layout, formula)
         wrong += len(found)
         print(f"{make.__name__}: {layout}")
-        print(f"{make.__doc__}\n\n{offset_table(layout)}\n")
+        print(f"{make.__doc__}\n\n{tw.draw.offset_table(layout)}\n")
         print(f"differs from the formula at {found}\n" if found else "as the formula says\n")
     if arguments.output is not None:
         draw([make(scale)[0] for make in LAYOUTS], arguments.output)

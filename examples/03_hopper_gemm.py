@@ -15,10 +15,7 @@ import argparse
 import sys
 
 import tilewright as tw
-from tilewright.checking.sample import operands
-from tilewright.runtime.cuda import device_count
-from tilewright.tune.measure import QUICK
-from tilewright.tune.trial import OURS, Trial
+from tilewright.testing import Trial, operands
 
 WARPS = 4  # of a warpgroup
 GROUPS = 2  # warpgroups that multiply
@@ -163,14 +160,14 @@ def attempt(dtype, shape, period=None):
     comparison = trial.verify()
     comparison.raise_if_wrong()
     print(f"{trial.name} on {executable.arch}: {comparison}")
-    print(trial.perf(trial.time(QUICK)[OURS].us.median))
+    print(trial.perf())
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--small", action="store_true", help="small matrices")
     asked = parser.parse_args()
-    if not device_count():
+    if not tw.device_count():
         spec = tw.TensorSpec(tw.bf16, 2, 1, (256, 256), (16, 1), 16, False)
         compiled = bind(tw.bf16).compile(spec, spec, spec, target="cuda", arch="sm_90a")
         print(f"no GPU here; compiled for {compiled.arch}: {dict(compiled.resources)}")

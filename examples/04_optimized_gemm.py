@@ -4,20 +4,13 @@
 
 One buffer in shared memory, laid out as (K0, M, K1) with one K1 to spare between the K0, so that ldmatrix
 meets in no bank; C leaves through shared memory, in accesses of 16 bytes.  First fp16 with a tile of
-256 x 128 x 32 and 256 threads (3840 x 4096 x 4096 on a GPU), compared with the basic GEMM of 02 as well, then
-129 x 129 x 67, which no tile divides, in f32, f16 and int8.
+256 x 128 x 32 and 256 threads (3840 x 4096 x 4096 on a GPU), then 129 x 129 x 67, which no tile divides,
+in f32, f16 and int8.  The products are those of the basic GEMM in 02, in the same order: the same bits.
 """
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
-
-import numpy as np
-
 import tilewright as tw
-
-BASIC = runpy.run_path(str(Path(__file__).with_name("02_basic_gemm.py")))
 
 
 def pieces(tensor, k1):
@@ -69,32 +62,29 @@ def optimized_gemm(A, B, C, *, tile, threads, mma, vector, k1):
 LARGE = optimized_gemm.bind(
     tile=(256, 128, 32),
     threads=tw.Layout((4, 64, 1), (1, 4, 1)),
-    mma=tw.TiledMma(tw.atoms.MMA_F16, warps=(4, 2), repeats=(4, 8)),
+    mma=tw.TiledMma(tw.atoms.MMA_F16, tile=(256, 128), warps=(4, 2)),
     vector=8,
     k1=8,
 )
+SHAPES = {"cuda": (3840, 4096, 4096), "cpu": (1280, 1024, 1024), "reference": (256, 128, 96)}
+SMALL = {"cuda": (512, 384, 320), "cpu": (512, 384, 320), "reference": (256, 128, 64)}
+
+PADDED = (129, 129, 67)
+ATOMS = {tw.f32: tw.atoms.fma(tw.f32), tw.f16: tw.atoms.MMA_F16, tw.i8: tw.atoms.MMA_I8}
 
 
-def padded(dtype, mma):
+def padded(atom):
     """The kernel for rows of any length and start: each access to global memory is one element."""
-    k1 = 16 // dtype.bytes
+    mma = tw.TiledMma(atom, tile=(64, 64), warps=(2, 2))
+    k1 = 16 // atom.a_dtype.bytes
     return optimized_gemm.bind(tile=(64, 64, 32), threads=128, mma=mma, vector=1, k1=k1)
 
 
-def compare_with_basic(trial, shape, target):
-    """Both kernels add up the same products in the same order, so their results are the same bits."""
-    basic = BASIC["Trial"](BASIC["LARGE"], trial.operands, target, trial.atom, "the basic GEMM")
-    basic.run()
-    np.testing.assert_array_equal(trial.result(), basic.result())
-    print(f"{shape}: the same bits as the basic GEMM")
-
-
 def main():
-    asked = BASIC["arguments"](__doc__)
-    trial = BASIC["attempt"](LARGE, tw.f16, asked.shape, asked.target, *asked.how)
-    compare_with_basic(trial, "x".join(map(str, asked.shape)), asked.target)
-    for dtype, mma in BASIC["ATOMS"].items():
-        BASIC["attempt"](padded(dtype, mma), dtype, BASIC["PADDED"], asked.target, *asked.how)
+    asked = tw.testing.parse_args(__doc__, SHAPES, SMALL, "M N K")
+    print(tw.testing.run_gemm(LARGE, tw.f16, asked.shape, asked.target, **asked.how))
+    for dtype, atom in ATOMS.items():
+        print(tw.testing.run_gemm(padded(atom), dtype, PADDED, asked.target, **asked.how))
 
 
 if __name__ == "__main__":

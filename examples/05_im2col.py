@@ -10,20 +10,16 @@ no tile divides.
 
 from __future__ import annotations
 
-import argparse
-
 import numpy as np
 
 import tilewright as tw
-from tilewright.runtime.cuda import device_count
-from tilewright.runtime.device_array import DeviceArray
-from tilewright.tune.measure import QUICK, measure
+from tilewright.testing import device_get, device_put, do_bench
 
 SPATIAL = (1, 2, 3)  # of an image (N, D, H, W, G, C)
 
 
 @tw.kernel(X="N D H W G C", Y="G P T")
-def im2col(X, Y, *, taps, tile, threads, vector, stride=1, dilation=1, padding=0):
+def im2col(X, Y, *, taps, tile, threads=None, vector=None, stride=1, dilation=1, padding=0):
     """Y (groups, positions, taps x channels); each position of the filter in each image is a row."""
     rows, columns = tile
     matrix = X.im2col(SPATIAL, taps, stride=stride, dilation=dilation, padding=padding, group=4)
@@ -36,15 +32,13 @@ def im2col(X, Y, *, taps, tile, threads, vector, stride=1, dilation=1, padding=0
     tw.copy(matrix[group].tile(tile, (i, j)), Y[group].tile(tile, (i, j)), threads=threads, vector=vector)
 
 
-LARGE = im2col.bind(taps=(3, 3, 3), tile=(32, 64), threads=128, vector=4)
-SHAPE = (32, 9, 9, 7, 4, 64)
-SMALL = (2, 5, 4, 6, 2, 8)
+LARGE = im2col.bind(taps=(3, 3, 3), tile=(32, 64))
+SHAPE, SMALL = (32, 9, 9, 7, 4, 64), (2, 5, 4, 6, 2, 8)
+SHAPES = {"cuda": SHAPE, "cpu": SHAPE, "reference": SMALL}
 
 RAGGED = im2col.bind(
     taps=(3, 2, 3),
     tile=(32, 64),
-    threads=128,
-    vector=1,
     stride=(2, 1, 2),
     dilation=(1, 2, 1),
     padding=((1, 0), 1, (2, 1)),
@@ -76,25 +70,20 @@ def attempt(bound, shape, target):
     image = np.random.default_rng(0).standard_normal(shape, np.float32)
     expected = matrix_of(windows(image, **geometry))
     blank = np.full(expected.shape, np.nan, np.float32)  # an element that is not written is found
-    x, y = (DeviceArray.of(a) for a in (image, blank)) if target == "cuda" else (image, blank)
+    x, y = device_put(image, target), device_put(blank, target)
     executable = bound(x, y, target=target)
     assert executable.target == target, f"{executable.target} ran instead of {target}"
-    np.testing.assert_array_equal(y.host() if target == "cuda" else y, expected)
+    np.testing.assert_array_equal(device_get(y), expected)
     name = f"im2col<{target}, f32, {'x'.join(map(str, shape))}>"
     print(f"{name} on {executable.arch}: all {expected.size} elements of {expected.shape} are right")
     if target != "reference":  # which looks for hazards, thread by thread; nobody needs its time
-        us = measure({name: lambda: bound(x, y, target=target)}, target, effort=QUICK)[name].us.median
-        print(f"Perf: {us / 1e3:.4g} ms, {(image.nbytes + expected.nbytes) / us / 1e3:.4g} GB/s, {name}")
+        ms = do_bench(lambda: bound(x, y, target=target), target)
+        print(f"Perf: {ms:.4g} ms, {(image.nbytes + expected.nbytes) / ms / 1e6:.4g} GB/s, {name}")
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--small", action="store_true", help="a small image")
-    default = "cuda" if device_count() else "cpu"
-    targets = ("cuda", "cpu", "reference")
-    parser.add_argument("--target", choices=targets, default=default, help=f"default here: {default}")
-    asked = parser.parse_args()
-    attempt(LARGE, SMALL if asked.small or asked.target == "reference" else SHAPE, asked.target)
+    asked = tw.testing.parse_args(__doc__, SHAPES, dict.fromkeys(SHAPES, SMALL))
+    attempt(LARGE, asked.shape, asked.target)
     attempt(RAGGED, RAGGED_SHAPE, asked.target)
 
 

@@ -9,12 +9,7 @@ that nothing is shared and there is no barrier. Ragged M, N and K read as zeros 
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
-
 import tilewright as tw
-
-BASIC = runpy.run_path(str(Path(__file__).with_name("02_basic_gemm.py")))
 
 
 @tw.kernel(A="M K", B="N K", C="M N")
@@ -35,16 +30,19 @@ def warp_tiles_gemm(A, B, C, *, tile, mma):
 
 # Each warp multiplies 4 x 4 instructions of 16 x 8 x 16: a part of 64 x 32 of the tile of 128 x 64.
 BOUND = {
-    dtype: warp_tiles_gemm.bind(tile=(128, 64, 32), mma=tw.TiledMma(atom, warps=(2, 2), repeats=(4, 4)))
+    dtype: warp_tiles_gemm.bind(tile=(128, 64, 32), mma=tw.TiledMma(atom, tile=(128, 64), warps=(2, 2)))
     for dtype, atom in ((tw.f16, tw.atoms.MMA_F16), (tw.bf16, tw.atoms.MMA_BF16))
 }
+SHAPES = {"cuda": (3840, 4096, 4096), "cpu": (1280, 1024, 1024), "reference": (256, 128, 96)}
+SMALL = {"cuda": (512, 384, 320), "cpu": (512, 384, 320), "reference": (256, 128, 64)}
+RAGGED = (129, 129, 67)
 
 
 def main():
-    asked = BASIC["arguments"](__doc__)
+    asked = tw.testing.parse_args(__doc__, SHAPES, SMALL, "M N K")
     for dtype, bound in BOUND.items():
-        BASIC["attempt"](bound, dtype, asked.shape, asked.target, *asked.how)
-        BASIC["attempt"](bound, dtype, BASIC["PADDED"], asked.target, *asked.how)
+        for shape in (asked.shape, RAGGED):
+            print(tw.testing.run_gemm(bound, dtype, shape, asked.target, **asked.how))
 
 
 if __name__ == "__main__":

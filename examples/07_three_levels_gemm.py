@@ -12,12 +12,7 @@ Ragged M, N and K are zeros past the edge: no level needs a case for the last ti
 
 from __future__ import annotations
 
-import runpy
-from pathlib import Path
-
 import tilewright as tw
-
-BASIC = runpy.run_path(str(Path(__file__).with_name("02_basic_gemm.py")))
 
 
 class Operand:
@@ -130,20 +125,22 @@ def prefetched(A, B, C, *, tile, mma, stages):
 
 def bind(level, dtype=tw.f16, *, tile=(128, 128, 32), warps=(2, 2), stages=4):
     """A level with a tile of ``tile``; each of 2 x 2 warps multiplies 64 x 64 of it."""
-    atom = tw.atoms.TENSOR_CORE[dtype.name]
-    repeats = (tile[0] // (warps[0] * atom.shape[0]), tile[1] // (warps[1] * atom.shape[1]))
+    mma = tw.TiledMma(tw.atoms.TENSOR_CORE[dtype.name], warps, tile=tile[:2])
     more = {"stages": stages} if level is prefetched else {}
-    return level.bind(tile=tile, mma=tw.TiledMma(atom, warps, repeats), **more)
+    return level.bind(tile=tile, mma=mma, **more)
 
 
 LEVELS = (serial, buffered, prefetched)
+SHAPES = {"cuda": (3840, 4096, 4096), "cpu": (1280, 1024, 1024), "reference": (256, 128, 96)}
+SMALL = {"cuda": (512, 384, 320), "cpu": (512, 384, 320), "reference": (256, 128, 64)}
+RAGGED = (129, 129, 67)
 
 
 def main():
-    asked = BASIC["arguments"](__doc__)
+    asked = tw.testing.parse_args(__doc__, SHAPES, SMALL, "M N K")
     for level in LEVELS:
-        BASIC["attempt"](bind(level), tw.f16, asked.shape, asked.target, *asked.how)
-        BASIC["attempt"](bind(level, tw.bf16), tw.bf16, BASIC["PADDED"], asked.target, *asked.how)
+        for dtype, shape in ((tw.f16, asked.shape), (tw.bf16, RAGGED)):
+            print(tw.testing.run_gemm(bind(level, dtype), dtype, shape, asked.target, **asked.how))
 
 
 if __name__ == "__main__":

@@ -12,16 +12,9 @@ Causal: query i sees the keys up to i + shift, a sum of 32 bits.  A query that s
 
 from __future__ import annotations
 
-import argparse
 import math
-import time
-
-import ml_dtypes
-import numpy as np
 
 import tilewright as tw
-from tilewright.runtime.cuda import device_count
-from tilewright.runtime.device_array import DeviceArray
 
 
 @tw.kernel(Q="B H M D", K="B H N D", V="B H N D", O="B H M D", scale=tw.f32, shift=int)
@@ -98,60 +91,16 @@ def bound(dtype, depth, *, causal):
     return attention.bind(causal=causal, tile=tile, atom=ATOMS[str(tw.dtype(dtype))], warps=warps)
 
 
-def softmax_attention(q, k, v, scale, shift=None):
-    """The same in float64; ``shift`` None means that every query sees every key."""
-    q, k, v = (x.astype(np.float64) for x in (q, k, v))
-    scores = scale * q @ k.swapaxes(-1, -2)
-    if shift is not None:
-        i, j = np.indices(scores.shape[-2:])
-        scores = np.where(j <= i + shift, scores, -np.inf)
-    largest = scores.max(axis=-1, keepdims=True, initial=-np.inf)
-    weights = np.exp(scores - np.where(np.isinf(largest), 0, largest))
-    return weights @ v / np.maximum(weights.sum(axis=-1, keepdims=True), np.finfo(float).tiny)
-
-
 SHAPES = {"cuda": (4, 16, 4096, 4096), "cpu": (1, 4, 1024, 1024), "reference": (1, 2, 150, 200)}
 SMALL = {"cuda": (2, 4, 500, 700), "cpu": (1, 2, 300, 500), "reference": (1, 1, 130, 150)}
 
 
-def attempt(target, shape, depth, dtype, *, causal, bound=bound):
-    """Run one case on random data, verify every element of one head, and print the time of a call."""
-    batch, heads, queries, keys = shape
-    rng = np.random.default_rng(0)
-    q, k, v = (
-        rng.standard_normal((batch, heads, length, depth)).astype(dtype) for length in (queries, keys, keys)
-    )
-    o, scale, shift = np.full_like(q, np.nan), 1 / math.sqrt(depth), keys - queries
-    arrays = [DeviceArray.of(x) if target == "cuda" else x for x in (q, k, v, o)]
-    kernel = bound(dtype, depth, causal=causal)
-    ran = kernel(*arrays, scale, shift, target=target).target
-    assert ran == target, f"{ran} ran instead of {target}"
-    start = time.perf_counter()
-    kernel(*arrays, scale, shift, target=target)
-    found = arrays[3].host() if target == "cuda" else o
-    seconds = time.perf_counter() - start
-    # One head is enough to see that all are right: they differ in their data alone.
-    at = (batch - 1, heads - 1)
-    expected = softmax_attention(q[at], k[at], v[at], scale, shift if causal else None)
-    error = np.abs(found[at].astype(np.float64) - expected).max()
-    most = 4 * float(ml_dtypes.finfo(dtype).eps) * np.abs(expected).max()
-    assert error <= most, f"{error} is more than {most}"
-    flops = 4 * batch * heads * queries * keys * depth * (0.5 if causal else 1)
-    speed = flops / seconds / 1e9
-    name = f"{'causal ' * causal}{np.dtype(dtype).name} {batch}x{heads}x{queries}x{keys}x{depth}"
-    print(f"attention<{target}, {name}>: correct, largest error {error:.1e}; {speed:.0f} Gflop/s")
-
-
 def main():
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--small", action="store_true", help="short sequences")
-    default = "cuda" if device_count() else "cpu"
-    parser.add_argument("--target", choices=SHAPES, default=default, help=f"default here: {default}")
-    asked = parser.parse_args()
-    shape = (SMALL if asked.small else SHAPES)[asked.target]
-    for depth, dtype in ((64, np.float16), (128, ml_dtypes.bfloat16)):
+    asked = tw.testing.parse_args(__doc__, SHAPES, SMALL)
+    for depth, dtype in ((64, tw.f16), (128, tw.bf16)):
         for causal in (False, True):
-            attempt(asked.target, shape, depth, dtype, causal=causal)
+            kernel, shape = bound(dtype, depth, causal=causal), (*asked.shape, depth)
+            print(tw.testing.run_attention(kernel, dtype, shape, asked.target, causal=causal))
 
 
 if __name__ == "__main__":

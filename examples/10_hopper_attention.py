@@ -14,18 +14,9 @@ from __future__ import annotations
 
 import argparse
 import math
-import runpy
 import sys
-from pathlib import Path
-
-import ml_dtypes
-import numpy as np
 
 import tilewright as tw
-from tilewright.runtime.cuda import device_count
-
-SIMPLE = runpy.run_path(str(Path(__file__).with_name("09_attention.py")))
-"""The same without roles: its data, its reference and its bound."""
 
 WARPS, ROWS, WIDTH = 4, 64, 64
 
@@ -157,20 +148,24 @@ def bound(dtype, depth, *, causal, **chosen):
     return hopper_attention.bind(causal=causal, depth=depth, atom=tw.atoms.wgmma, **choice)
 
 
+SHAPE, SMALL = (4, 16, 4096, 4096), (2, 4, 500, 700)
+"""Batches, heads, queries, keys."""
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--small", action="store_true", help="short sequences")
     asked = parser.parse_args()
-    if not device_count():
+    if not tw.device_count():
         spec = tw.TensorSpec(tw.bf16, 4, 3, (8, 8, 8, 8), (8, 8, 8, 1), 16, False)
         kernel = bound(tw.bf16, 128, causal=False)
         compiled = kernel.compile(*[spec] * 4, 1.0, 0, target="cuda", arch="sm_90a")
         print(f"no GPU here; compiled for {compiled.arch}: {dict(compiled.resources)}")
         return
-    for depth, dtype in ((64, np.float16), (128, ml_dtypes.bfloat16)):
+    for depth, dtype in ((64, tw.f16), (128, tw.bf16)):
         for causal in (False, True):
-            shape = SIMPLE["SMALL" if asked.small else "SHAPES"]["cuda"]
-            SIMPLE["attempt"]("cuda", shape, depth, dtype, causal=causal, bound=bound)
+            kernel, shape = bound(dtype, depth, causal=causal), (*(SMALL if asked.small else SHAPE), depth)
+            print(tw.testing.run_attention(kernel, dtype, shape, "cuda", causal=causal))
 
 
 if __name__ == "__main__":

@@ -35,6 +35,7 @@ complex numbers, but does not compute with them.
 """
 
 SECTIONS = {
+    "Trying kernels": ("checking", "tune", "runtime.device_array"),
     "Kernels and arrays": ("runtime", "packing", "lang.specs", "ops", "targets.reference.report"),
     "Dataflow kernels": ("lang.dataflow", "schedule"),
     "The grid, and integers of the kernel": (
@@ -64,7 +65,7 @@ SECTIONS = {
 }
 """Each section, and the files or folders of its names, the first that fits; dtypes have their own."""
 
-NAMESPACES = ("hopper", "layouts", "ir")
+NAMESPACES = ("hopper", "layouts", "ir", "testing")
 
 NAMES = [
     *(name for name in tw.__all__ if name not in NAMESPACES),

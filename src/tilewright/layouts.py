@@ -1,4 +1,4 @@
-"""The algebra of layouts, in the verbs of CuTe: divide, compose, invert and multiply them.
+"""The algebra of layouts, in the verbs of CuTe, and the transforms of views, which `apply` to a `View`.
 
 >>> import tilewright as tw
 >>> print(tw.layouts.logical_divide(tw.Layout((8, 8), (8, 1)), (2, 4)))
@@ -20,8 +20,16 @@ from tilewright.layout.algebra import (
     zipped_divide,
 )
 from tilewright.namespaces import namespace
+from tilewright.views.transforms import Broadcast, Embed, Merge, Pad, PadTo, Permute, Unmerge
 
 __all__ = [
+    "Broadcast",
+    "Embed",
+    "Merge",
+    "Pad",
+    "PadTo",
+    "Permute",
+    "Unmerge",
     "blocked_product",
     "coalesce",
     "complement",

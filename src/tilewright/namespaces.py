@@ -19,6 +19,7 @@ SPELLED = {
     "tilewright.hopper": "tw.hopper",
     "tilewright.layouts": "tw.layouts",
     "tilewright.ir": "tw.ir",
+    "tilewright.testing": "tw.testing",
     "tilewright.targets.atoms": "tw.atoms",
     "tilewright.inspect.draw": "tw.draw",
 }

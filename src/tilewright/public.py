@@ -110,6 +110,7 @@ from tilewright.views.view import View
 
 if TYPE_CHECKING:
     from tilewright.inspect import draw
+    from tilewright.runtime.cuda import device_count
     from tilewright.targets.reference.report import Report
 
 __all__ = [
@@ -176,6 +177,7 @@ __all__ = [
     "copy_async",
     "counter",
     "derived",
+    "device_count",
     "draw",
     "dtype",
     "f4e2m1",
@@ -237,7 +239,11 @@ __all__ = [
 __all__ += exact_functions.__all__ + functions.__all__
 
 
-_LATE = {"draw": "tilewright.inspect.draw", "Report": "tilewright.targets.reference.report"}
+_LATE = {
+    "device_count": "tilewright.runtime.cuda",
+    "draw": "tilewright.inspect.draw",
+    "Report": "tilewright.targets.reference.report",
+}
 """What few programs need, and would take a tenth of the time of all imports or load a target: it comes when
 it is asked for."""
 

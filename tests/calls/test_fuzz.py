@@ -22,7 +22,7 @@ import tilewright as tw
 CALLS = 1250
 """For each of four seeds: together about fifteen seconds."""
 
-SPACES = ("hopper", "ir", "layouts")
+SPACES = ("hopper", "ir", "layouts", "testing")
 
 NAMES = {*tw.__all__, *(f"{space}.{name}" for space in SPACES for name in getattr(tw, space).__all__)}
 
@@ -36,6 +36,10 @@ NOT_CALLED = {
         *(f"ir.{name}" for name in tw.ir.__all__ if name[0].isupper()),
         "ir.violations",
     },
+    "kernels run, which take long": {
+        f"testing.{name}" for name in ("Trial", "do_bench", "run_attention", "run_gemm")
+    },
+    "asks the command line": {"testing.parse_args"},
 }
 
 

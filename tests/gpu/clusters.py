@@ -11,7 +11,8 @@ import numpy as np
 import tilewright as tw
 from tilewright.checking.sample import operands
 from tilewright.runtime import cuda
-from tilewright.tune.trial import Trial, place
+from tilewright.testing import device_put
+from tilewright.tune.trial import Trial
 
 TESTS = Path(__file__).parents[1]
 GEMM = runpy.run_path(str(TESTS / "hazards" / "clusters.py"))["cluster_gemm"]
@@ -55,7 +56,7 @@ class Exchange:
 
     def right(self) -> bool:
         """Run it once; whether every element is right."""
-        given, made = (place(array, self.target) for array in (self.x, np.full_like(self.x, np.nan)))
+        given, made = (device_put(array, self.target) for array in (self.x, np.full_like(self.x, np.nan)))
         assert MAILBOX(given, made, target=self.target).target == self.target
         if self.target == "cuda":
             cuda.synchronize()

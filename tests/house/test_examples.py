@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import ast
+import runpy
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
+import numpy as np
 import pytest
+
+import tilewright as tw
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples").glob("*.py"))
 
@@ -28,7 +34,43 @@ def test_the_wrappers_gemm_on(target: str, name: str, tmp_path: Path) -> None:
         for case in (f"f16, {LARGE[target]}", "f32, 129x129x67", "f16, 129x129x67", "i8, 129x129x67")
     ]
     assert sum(line.startswith("Perf: ") for line in lines) == 4
-    assert any("the same bits as the basic GEMM" in line for line in lines) == name.startswith("04")
+
+
+@pytest.mark.parametrize("target", LARGE)
+def test_the_optimised_gemm_adds_up_as_the_basic_one_does(target: str) -> None:
+    """Their results are the same bits."""
+    shape = tuple(map(int, LARGE[target].split("x")))
+    made = tw.testing.operands("random", tw.f16, shape, layout="nt")
+    results = []
+    for path in EXAMPLES:
+        if path.stem in ("02_basic_gemm", "04_optimized_gemm"):
+            bound = runpy.run_path(str(path))["LARGE"]
+            trial = tw.testing.Trial(bound, made, target, tw.atoms.MMA_F16, path.stem)
+            assert trial.run()[0].target == target
+            results.append(trial.result())
+    basic, optimized = results
+    assert (basic == optimized).all()
+    assert np.isfinite(basic).all()
+
+
+LIBRARY = {"tilewright", *(f"tilewright.{space}" for space in ("hopper", "ir", "layouts", "testing"))}
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_an_example_imports_what_its_reader_can(example: Path) -> None:
+    """The library's public names, NumPy, and what comes with Python; no other example."""
+    tree = ast.parse(example.read_text())
+    imported = {name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names}
+    taken = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    assert all(node.level == 0 for node in taken)
+    modules = imported | {str(node.module) for node in taken}
+    foreign = {name for name in modules if name.partition(".")[0] not in sys.stdlib_module_names}
+    assert foreign <= {*LIBRARY, "numpy"}
+    assert not modules & {"runpy", "importlib"}
+    for node in taken:
+        if str(node.module).startswith("tilewright"):
+            public = import_module(str(node.module)).__all__
+            assert {name.name for name in node.names} <= {*public}
 
 
 @pytest.mark.parametrize("target", LARGE)

@@ -19,6 +19,7 @@ SPACES = {
     "hopper.": tw.hopper,
     "layouts.": tw.layouts,
     "ir.": tw.ir,
+    "testing.": tw.testing,
     "atoms.": tw.atoms,
     "draw.": tw.draw,
 }

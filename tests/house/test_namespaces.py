@@ -11,7 +11,9 @@ import pytest
 
 import tilewright as tw
 
-SPACES = {space.__name__: space for space in (tw, tw.hopper, tw.layouts, tw.ir, tw.atoms, tw.draw)}
+SPACES = {
+    space.__name__: space for space in (tw, tw.hopper, tw.layouts, tw.ir, tw.testing, tw.atoms, tw.draw)
+}
 
 
 @pytest.mark.parametrize("space", SPACES.values(), ids=SPACES)
@@ -40,6 +42,8 @@ def test_a_star_import_brings_the_same() -> None:
         (tw, "tma_load", "; it is tw.hopper.tma_load"),
         (tw, "parse_kernel", "; it is tw.ir.parse_kernel"),
         (tw, "composition", "; it is tw.layouts.composition"),
+        (tw, "do_bench", "; it is tw.testing.do_bench"),
+        (tw.testing, "allclose", ""),
         (tw, "MMA_F16", "; it is tw.atoms.MMA_F16"),
         (tw, "draw_layout", "; it is tw.draw.draw_layout"),
         (tw.hopper, "shared", "; it is tw.shared"),
@@ -63,7 +67,7 @@ def test_the_error_is_at_the_users_line() -> None:
     assert [entry.path.name for entry in failure.traceback] == ["test_namespaces.py"]
 
 
-@pytest.mark.parametrize("space", ["hopper", "layouts", "draw"])
+@pytest.mark.parametrize("space", ["hopper", "layouts", "testing", "draw"])
 def test_a_namespace_costs_nothing_before_it_is_used(space: str) -> None:
     code = "import sys, tilewright as tw; tw.copy; print(sorted(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -31,6 +31,7 @@ from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
 from tilewright.targets.reference import run
+from tilewright.testing import softmax_attention
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 ATTENTION: dict[str, Any] = runpy.run_path(str(EXAMPLES / "09_attention.py"))
@@ -79,7 +80,7 @@ class Case:
         return given[3].host() if target == "cuda" else self.o
 
     def expected(self) -> np.ndarray:
-        made: np.ndarray = ATTENTION["softmax_attention"](self.q, self.k, self.v, self.scale, self.shift)
+        made: np.ndarray = softmax_attention(self.q, self.k, self.v, self.scale, self.shift)
         return made
 
     def room(self) -> np.ndarray:
@@ -89,7 +90,7 @@ class Case:
         magnitude = (q @ k.swapaxes(-1, -2)).max(axis=-1, keepdims=True, initial=0)
         of_scores = abs(self.scale) * (depth + 1) * 2 * U * magnitude
         of_weights = of_scores + 4 * U + 3 * U * 40 + self.element.unit_roundoff + 2 * keys * U
-        averages = ATTENTION["softmax_attention"](self.q, self.k, v, self.scale, self.shift)
+        averages = softmax_attention(self.q, self.k, v, self.scale, self.shift)
         tiny = float(ml_dtypes.finfo(self.element.numpy).smallest_subnormal)
         return 2 * of_weights * averages + self.element.unit_roundoff * np.abs(self.expected()) + tiny
 

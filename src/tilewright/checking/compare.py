@@ -29,17 +29,17 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 
+from tilewright.calls import launches
+from tilewright.checking.arrays import Array
 from tilewright.dtypes import DType, dtype, f32, f64, i32
-from tilewright.errors import DTypeError, WrongResultError
+from tilewright.errors import DTypeError, LaunchError, WrongResultError
 from tilewright.functions.conversions import convert, keep_fraction
 from tilewright.ir.mma import MmaAtom
-
-Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
 
 SPREAD = 4.0
 """How many ``u * sqrt(steps) * P`` an element may be off; one standard deviation is at most 0.58 of them."""
@@ -47,9 +47,7 @@ SPREAD = 4.0
 OUTLIER = 8.0
 """How many deviations a projection must lie off the others; of 10^5 normal deviates none exceeds 5."""
 
-_CHUNKS = 64
-_PANEL = 1 << 22
-_SAMPLE = 512
+_CHUNKS, _PANEL, _SAMPLE = 64, 1 << 22, 512
 
 
 @dataclass(frozen=True)
@@ -138,20 +136,19 @@ class Comparison:
         return f"correct: worst {where}{blind}"
 
 
+@launches
 def compare_gemm(a: Array, b: Array, c: Array, how: Accumulation | None = None) -> Comparison:
     """Whether ``c = a @ b``.
 
-    For large matrices compare some rows: ``compare_gemm(a[rows], b, c[rows])``.
-
     Args:
-        a: (M, K).
+        a: (M, K); for large matrices compare some rows: ``compare_gemm(a[rows], b, c[rows])``.
         b: (K, N), of a's dtype or another.
         c: (M, N), what a kernel computed.
         how: how the kernel adds up; default: one multiply-add at a time.
 
     Raises:
         DTypeError: complex arrays.
-        ValueError: the shapes do not fit.
+        LaunchError: the shapes do not fit.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -160,9 +157,9 @@ def compare_gemm(a: Array, b: Array, c: Array, how: Accumulation | None = None) 
         (True, False)
     """
     if a.ndim != 2 or b.ndim != 2 or c.shape != (a.shape[0], b.shape[1]) or a.shape[1] != b.shape[0]:
-        raise ValueError(f"shapes {a.shape} @ {b.shape} -> {c.shape} do not fit")
+        raise LaunchError(f"compare_gemm: a {a.shape} @ b {b.shape} and c {c.shape} do not fit")
     if dtype(a.dtype).components != 1 or dtype(c.dtype).components != 1:
-        raise DTypeError("complex products: compare the real and imaginary parts")
+        raise DTypeError("compare_gemm: complex a, b or c: compare the real and imaginary parts")
     how = how or Accumulation.default(dtype(a.dtype))
     if c.size == 0:
         return Comparison(True, (0, 0), 0.0, 0.0, 0.0, 0.0, "", 1.0)

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.calls import launches
 from tilewright.dtypes import DType
+from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, ToolchainError
 
 Array = npt.NDArray[Any]
@@ -46,6 +48,7 @@ class Operands:
         return replace(self, a=laid_out(self.a, layout[0]), b=laid_out(self.b, layout[1]))
 
 
+@launches
 def operands(
     init: str,
     dtype: DType,
@@ -78,6 +81,7 @@ def operands(
         >>> made.a.shape, made.b.shape, made.b.dtype
         ((2, 4), (4, 3), dtype('float16'))
     """
+    dtype = dtype_named(dtype)
     if init == "elevation":
         if shape is not None:
             raise LaunchError("the elevations have their own shape; leave M N K out, or choose another init")

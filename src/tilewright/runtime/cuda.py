@@ -116,7 +116,12 @@ class Device:
 
 
 def device_count() -> int:
-    """Number of GPUs; 0 without a driver."""
+    """Number of GPUs that target ``"cuda"`` reaches; 0 without a driver.
+
+    Example:
+        >>> device_count() >= 0
+        True
+    """
     try:
         return int(call("cuDeviceGetCount"))
     except (ToolchainError, LaunchError):

@@ -7,8 +7,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from tilewright.calls import launches
 from tilewright.dtypes import DType, dtype
 from tilewright.runtime.memory import Memory
+from tilewright.targets.target import part, target_named
 
 Array = npt.NDArray[Any]
 
@@ -60,3 +62,31 @@ class DeviceArray:
         dense = np.empty([self.shape[dim] for dim in by_stride], self.dtype)
         self.memory.read(dense.ctypes.data, dense.nbytes)
         return dense.transpose(np.argsort(by_stride))
+
+
+@launches
+def device_put(array: Any, target: str) -> Any:
+    """The array where a target reaches it: a copy in the memory of its GPU, or the array itself.
+
+    Raises:
+        ToolchainError: no such device can be reached.
+
+    Example:
+        >>> x = np.arange(3)
+        >>> device_put(x, "reference") is x
+        True
+    """
+    placed = target_named(target).place
+    return part(placed)(np.asarray(array)) if placed else array
+
+
+@launches
+def device_get(array: Any) -> Any:
+    """What `device_put` has placed, in host memory; waits for the kernels that write to it.
+
+    Example:
+        >>> x = device_put(np.arange(3), "reference")
+        >>> device_get(x).tolist()
+        [0, 1, 2]
+    """
+    return array.host() if isinstance(array, DeviceArray) else array

@@ -8,7 +8,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from tilewright.calls import launches
 from tilewright.tune.clocks import Clock, clock_for
 from tilewright.tune.statistics import Measurement, Timing
 
@@ -60,6 +62,24 @@ def measure(
     """
     with clock_for(target, stream) as clock:
         return _rounds(callables, clock, effort or Effort())
+
+
+@launches
+def do_bench(call: Callable[..., Any], target: str) -> float:
+    """Milliseconds of one call: the median of some calls after a warm-up, for a person who waits.
+
+    Args:
+        call: what is timed, called without arguments.
+        target: ``"cuda"`` for device time with a cold second-level cache, anything else for host time.
+
+    Raises:
+        ToolchainError: no CUDA driver, or no device.
+
+    Example:
+        >>> do_bench(lambda: sum(range(100)), "cpu") > 0
+        True
+    """
+    return measure({"call": call}, target, effort=QUICK)["call"].us.median / 1e3
 
 
 def measure_calls(

@@ -17,11 +17,11 @@ from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.ir.mma import MmaAtom
 from tilewright.ops.config import Config, default_config
 from tilewright.ops.gemm import gemm, output_dtype
-from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.device_array import device_get, device_put
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.kernel import Bound
-from tilewright.targets.target import TARGETS, part, target_named
-from tilewright.tune.measure import Effort, measure
+from tilewright.targets.target import TARGETS, part
+from tilewright.tune.measure import Effort, do_bench, measure
 from tilewright.tune.rivals import rivals
 from tilewright.tune.statistics import Measurement
 
@@ -49,9 +49,19 @@ class Trial:
         period: products after which the kernel adds its sums to others in f32; None: never.
 
     Example:
-        >>> from tilewright.dtypes import f32
-        >>> from tilewright.checking.sample import operands
-        >>> trial = gemm_trial(operands("random", f32, (40, 50, 60)), "reference")
+        >>> import tilewright as tw
+        >>> mma = tw.TiledMma(tw.atoms.fma(tw.f32), tile=(32, 32))
+        >>> @tw.kernel(A="M K", B="N K", C="M N")
+        ... def small_gemm(A, B, C):
+        ...     m, n = tw.block_index(tw.ceil_div(C.shape, (32, 32)))
+        ...     acc = tw.accumulator(mma)
+        ...     for k in tw.range(tw.ceil_div(A.shape[1], 8)):
+        ...         a = tw.load(A.tile((32, 8), (m, k)), tw.operand_a(mma, 8))
+        ...         b = tw.load(B.tile((32, 8), (n, k)), tw.operand_b(mma, 8))
+        ...         tw.mma(a, b, acc)
+        ...     tw.copy(acc, C.tile((32, 32), (m, n)))
+        >>> made = tw.testing.operands("random", tw.f32, (40, 50, 60), layout="nt")
+        >>> trial = tw.testing.Trial(small_gemm.bind(), made, "reference", mma.atom, "40x50x60")
         >>> trial.run()[0].target, trial.verify().ok
         ('reference', True)
     """
@@ -77,7 +87,7 @@ class Trial:
         m, n, _ = operands.shape
         blank = np.full(m * n * self.out_dtype.bytes, _UNWRITTEN, np.uint8)
         self._a, self._b, self._c = (
-            place(array, target)
+            device_put(array, target)
             for array in (operands.a, operands.b, blank.view(self.out_dtype.numpy).reshape(m, n))
         )
         self._b_t = self._b.T
@@ -117,7 +127,7 @@ class Trial:
 
     def result(self) -> Array:
         """C, in host memory."""
-        return self._c.host() if isinstance(self._c, DeviceArray) else self._c
+        return np.asarray(device_get(self._c))
 
     def verify(self) -> Comparison:
         """Compare every element of C with a reference of higher precision."""
@@ -144,8 +154,10 @@ class Trial:
         m, n, k = self.operands.shape
         return (m * k + k * n) * self.dtype.bytes + m * n * self.out_dtype.bytes
 
-    def perf(self, microseconds: float) -> str:
-        """``Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`` for the time of one call."""
+    def perf(self, microseconds: float | None = None) -> str:
+        """``Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`` for the time of one call; default: measured now."""
+        if microseconds is None:
+            microseconds = 1e3 * do_bench(self.launch, self.target)
         tflops, gbytes = self.flops / microseconds / 1e6, self.bytes / microseconds / 1e3
         return f"Perf: {microseconds / 1e3:.4g} ms, {tflops:.4g} TFlops, {gbytes:.4g} GB/s, {self.name}"
 
@@ -169,9 +181,3 @@ def gemm_trial(operands: Operands, target: str, math: str = "exact", config: Con
     return Trial(
         bound, operands, target, chosen.mma.atom, f"{tile}, {chosen.mma.atom}, stages {chosen.stages}"
     )
-
-
-def place(array: Array, target: str) -> Any:
-    """The array where a target can reach it: a copy on the GPU, or the array itself."""
-    placed = target_named(target).place
-    return part(placed)(array) if placed else array

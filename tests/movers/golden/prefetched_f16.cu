@@ -58,21 +58,21 @@ extern "C" __global__ void __launch_bounds__(128) prefetched(
   const int m = blockIdx.x;  // of (M + 127) / 128
   const int n = blockIdx.y;  // of (N + 120) / 128
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  // 07_three_levels_gemm.py:38: sA: f16 4x128x32
+  // 07_three_levels_gemm.py:33: sA: f16 4x128x32
   half_t* const sA = (half_t*)shared_memory;
-  // 07_three_levels_gemm.py:38: sB: f16 4x128x32
+  // 07_three_levels_gemm.py:33: sB: f16 4x128x32
   half_t* const sB = (half_t*)(shared_memory + 32768);
-  // 07_three_levels_gemm.py:62: acc: f32 128x128, 128 per thread
+  // 07_three_levels_gemm.py:57: acc: f32 128x128, 128 per thread
   float acc[128] = {};
-  // 07_three_levels_gemm.py:105: rA: f16 128x16, 32 per thread
+  // 07_three_levels_gemm.py:100: rA: f16 128x16, 32 per thread
   __align__(4) half_t rA[32];
-  // 07_three_levels_gemm.py:105: rA_1: f16 128x16, 32 per thread
+  // 07_three_levels_gemm.py:100: rA_1: f16 128x16, 32 per thread
   __align__(4) half_t rA_1[32];
-  // 07_three_levels_gemm.py:106: rB: f16 128x16, 32 per thread
+  // 07_three_levels_gemm.py:101: rB: f16 128x16, 32 per thread
   __align__(4) half_t rB[32];
-  // 07_three_levels_gemm.py:106: rB_1: f16 128x16, 32 per thread
+  // 07_three_levels_gemm.py:101: rB_1: f16 128x16, 32 per thread
   __align__(4) half_t rB_1[32];
-  // 07_three_levels_gemm.py:48: A.tile((128, 32), (m, 0)) -> sA[0], 16 bytes at a time, in the background
+  // 07_three_levels_gemm.py:43: A.tile((128, 32), (m, 0)) -> sA[0], 16 bytes at a time, in the background
   {
     const int row = 32*(tid / 32) + ((tid / 4) % 8);
     const int col = 8*(tid % 4);
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(128) prefetched(
       copy_async<16>(to + 256*i, from + 8*A_stride0*i, inside && 128*m + 8*i + row < M);
     }
   }
-  // 07_three_levels_gemm.py:48: B.tile((128, 32), (n, 0)) -> sB[0], 16 bytes at a time, in the background
+  // 07_three_levels_gemm.py:43: B.tile((128, 32), (n, 0)) -> sB[0], 16 bytes at a time, in the background
   {
     const int row = 32*(tid / 32) + ((tid / 4) % 8);
     const int col = 8*(tid % 4);
@@ -96,9 +96,9 @@ extern "C" __global__ void __launch_bounds__(128) prefetched(
       copy_async<16>(to + 256*i, from + 8*B_stride0*i, inside && 128*n + 8*i + row < N);
     }
   }
-  // 07_three_levels_gemm.py:110: close the group of copies
+  // 07_three_levels_gemm.py:105: close the group of copies
   async_commit();
-  // 07_three_levels_gemm.py:48: A.tile((128, 32), (m, 1)) -> sA[1], 16 bytes at a time, in the background
+  // 07_three_levels_gemm.py:43: A.tile((128, 32), (m, 1)) -> sA[1], 16 bytes at a time, in the background
   {
     const int row = 32*(tid / 32) + ((tid / 4) % 8);
     const int col = 8*(tid % 4);
@@ -110,7 +110,7 @@ extern "C" __global__ void __launch_bounds__(128) prefetched(
       copy_async<16>(to + 256*i, from + 8*A_stride0*i, inside && 128*m + 8*i + row < M);
     }
   }
-  // 07_three_levels_gemm.py:48: B.tile((128, 32), (n, 1)) -> sB[1], 16 bytes at a time, in the background
+  // 07_three_levels_gemm.py:43: B.tile((128, 32), (n, 1)) -> sB[1], 16 bytes at a time, in the background
   {
     const int row = 32*(tid / 32) + ((tid / 4) % 8);
     const int col = 8*(tid % 4);
@@ -122,9 +122,9 @@ extern "C" __global__ void __launch_bounds__(128) prefetched(
       copy_async<16>(to + 256*i, from + 8*B_stride0*i, inside && 128*n + 8*i + row < N);
     }
   }
-  // 07_three_levels_gemm.py:110: close the group of copies
+  // 07_three_levels_gemm.py:105: close the group of copies
   async_commit();
-  // 07_three_levels_gemm.py:48: A.tile((128, 32), (m, 2)) -> sA[2], 16 bytes at a time, in the background
+  // 07_three_levels_gemm.py:43: A.tile((128, 32), (m, 2)) -> sA[2], 16 bytes at a time, in the background
   {
     const int row = 32*(tid / 32) + ((tid / 4) % 8);
     const int col = 8*(tid % 4);
@@ -136,7 +136,7 @@ extern "C" __global__ void __launch_bounds__(128) prefetched(
       copy_async<16>(to + 256*i, from + 8*A_stride0*i, inside && 128*m + 8*i + row < M);
     }
   }
-  // 07_three_levels_gemm.py:48: B.tile((128, 32), (n, 2)) -> sB[2], 16 bytes at a time, in the background
+  // 07_three_levels_gemm.py:43: B.tile((128, 32), (n, 2)) -> sB[2], 16 bytes at a time, in the background
   {
     const int row = 32*(tid / 32) + ((tid / 4) % 8);
     const int col = 8*(tid % 4);
@@ -148,13 +148,13 @@ extern "C" __global__ void __launch_bounds__(128) prefetched(
       copy_async<16>(to + 256*i, from + 8*B_stride0*i, inside && 128*n + 8*i + row < N);
     }
   }
-  // 07_three_levels_gemm.py:110: close the group of copies
+  // 07_three_levels_gemm.py:105: close the group of copies
   async_commit();
-  // 07_three_levels_gemm.py:111: wait until at most 2 groups are unfinished
+  // 07_three_levels_gemm.py:106: wait until at most 2 groups are unfinished
   async_wait<2>();
-  // 07_three_levels_gemm.py:112: barrier
+  // 07_three_levels_gemm.py:107: barrier
   __syncthreads();
-  // 07_three_levels_gemm.py:113: sA[0].tile((128, 16), (0, 0)) -> rA, 4 matrices at a time
+  // 07_three_levels_gemm.py:108: sA[0].tile((128, 16), (0, 0)) -> rA, 4 matrices at a time
   {
     const int row = 64*((tid / 32) % 2) + (tid % 16);
     const int col = 8*((tid / 16) % 2);
@@ -162,7 +162,7 @@ extern "C" __global__ void __launch_bounds__(128) prefetched(
     #pragma unroll
     for (int i = 0; i < 4; ++i) ldmatrix_x4(&rA[8*i], from + 512*i);
   }
-  // 07_three_levels_gemm.py:114: sB[0].tile((128, 16), (0, 0)) -> rB, 4 matrices at a time
+  // 07_three_levels_gemm.py:109: sB[0].tile((128, 16), (0, 0)) -> rB, 4 matrices at a time
   {
     const int row = 64*(tid / 64) + 8*((tid / 16) % 2) + (tid % 8);
     const int col = 8*((tid / 8) % 2);
@@ -172,7 +172,7 @@ extern "C" __global__ void __launch_bounds__(128) prefetched(
   }
   const int k_end = (K + 24) / 32;
   for (int k = 0; k < k_end; ++k) {
-    // 07_three_levels_gemm.py:121: sA[k % 4].tile((128, 16), (0, 1)) -> rA_1, 4 matrices at a time
+    // 07_three_levels_gemm.py:116: sA[k % 4].tile((128, 16), (0, 1)) -> rA_1, 4 matrices at a time
     {
       const int row = 64*((tid / 32) % 2) + (tid % 16);
       const int col = 8*((tid / 16) % 2);
@@ -180,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(128) prefetched(
       #pragma unroll
       for (int i = 0; i < 4; ++i) ldmatrix_x4(&rA_1[8*i], from + 512*i);
     }
-    // 07_three_levels_gemm.py:122: sB[k % 4].tile((128, 16), (0, 1)) -> rB_1, 4 matrices at a time
+    // 07_three_levels_gemm.py:117: sB[k % 4].tile((128, 16), (0, 1)) -> rB_1, 4 matrices at a time
     {
       const int row = 64*(tid / 64) + 8*((tid / 16) % 2) + (tid % 8);
       const int col = 8*((tid / 8) % 2);
@@ -188,7 +188,7 @@ extern "C" __global__ void __launch_bounds__(128) prefetched(
       #pragma unroll
       for (int i = 0; i < 4; ++i) ldmatrix_x4(&rB_1[8*i], from + 512*i);
     }
-    // 07_three_levels_gemm.py:48: A.tile((128, 32), (m, k + 3)) -> sA[(k + 3) % 4], 16 bytes at a time, in the background
+    // 07_three_levels_gemm.py:43: A.tile((128, 32), (m, k + 3)) -> sA[(k + 3) % 4], 16 bytes at a time, in the background
     {
       const int row = 32*(tid / 32) + ((tid / 4) % 8);
       const int col = 8*(tid % 4);
@@ -200,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(128) prefetched(
         copy_async<16>(to + 256*i, from + 8*A_stride0*i, inside && 128*m + 8*i + row < M);
       }
     }
-    // 07_three_levels_gemm.py:48: B.tile((128, 32), (n, k + 3)) -> sB[(k + 3) % 4], 16 bytes at a time, in the background
+    // 07_three_levels_gemm.py:43: B.tile((128, 32), (n, k + 3)) -> sB[(k + 3) % 4], 16 bytes at a time, in the background
     {
       const int row = 32*(tid / 32) + ((tid / 4) % 8);
       const int col = 8*(tid % 4);
@@ -212,19 +212,19 @@ extern "C" __global__ void __launch_bounds__(128) prefetched(
         copy_async<16>(to + 256*i, from + 8*B_stride0*i, inside && 128*n + 8*i + row < N);
       }
     }
-    // 07_three_levels_gemm.py:126: close the group of copies
+    // 07_three_levels_gemm.py:121: close the group of copies
     async_commit();
-    // 07_three_levels_gemm.py:127: acc += rA * rB, by mma.m16n8k16.f32.f16
+    // 07_three_levels_gemm.py:122: acc += rA * rB, by mma.m16n8k16.f32.f16
     #pragma unroll
     for (int j = 0; j < 8; ++j) {
       #pragma unroll
       for (int i = 0; i < 4; ++i) mma_m16n8k16_f16(&acc[16*j + 4*i], &rA[8*i], &rB[4*j]);
     }
-    // 07_three_levels_gemm.py:118: wait until at most 2 groups are unfinished
+    // 07_three_levels_gemm.py:113: wait until at most 2 groups are unfinished
     async_wait<2>();
-    // 07_three_levels_gemm.py:119: barrier
+    // 07_three_levels_gemm.py:114: barrier
     __syncthreads();
-    // 07_three_levels_gemm.py:121: sA[(k + 1) % 4].tile((128, 16), (0, 0)) -> rA, 4 matrices at a time
+    // 07_three_levels_gemm.py:116: sA[(k + 1) % 4].tile((128, 16), (0, 0)) -> rA, 4 matrices at a time
     {
       const int row = 64*((tid / 32) % 2) + (tid % 16);
       const int col = 8*((tid / 16) % 2);
@@ -232,7 +232,7 @@ extern "C" __global__ void __launch_bounds__(128) prefetched(
       #pragma unroll
       for (int i = 0; i < 4; ++i) ldmatrix_x4(&rA[8*i], from + 512*i);
     }
-    // 07_three_levels_gemm.py:122: sB[(k + 1) % 4].tile((128, 16), (0, 0)) -> rB, 4 matrices at a time
+    // 07_three_levels_gemm.py:117: sB[(k + 1) % 4].tile((128, 16), (0, 0)) -> rB, 4 matrices at a time
     {
       const int row = 64*(tid / 64) + 8*((tid / 16) % 2) + (tid % 8);
       const int col = 8*((tid / 8) % 2);
@@ -240,14 +240,14 @@ extern "C" __global__ void __launch_bounds__(128) prefetched(
       #pragma unroll
       for (int i = 0; i < 4; ++i) ldmatrix_x4(&rB[8*i], from + 512*i);
     }
-    // 07_three_levels_gemm.py:127: acc += rA_1 * rB_1, by mma.m16n8k16.f32.f16
+    // 07_three_levels_gemm.py:122: acc += rA_1 * rB_1, by mma.m16n8k16.f32.f16
     #pragma unroll
     for (int j = 0; j < 8; ++j) {
       #pragma unroll
       for (int i = 0; i < 4; ++i) mma_m16n8k16_f16(&acc[16*j + 4*i], &rA_1[8*i], &rB_1[4*j]);
     }
   }
-  // 07_three_levels_gemm.py:128: acc -> C.tile((128, 128), (m, n)), 4 bytes at a time
+  // 07_three_levels_gemm.py:123: acc -> C.tile((128, 128), (m, n)), 4 bytes at a time
   {
     const int row = 64*((tid / 32) % 2) + ((tid / 4) % 8);
     const int col = 64*(tid / 64) + 2*(tid % 4);

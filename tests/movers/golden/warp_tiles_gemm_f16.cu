@@ -29,13 +29,13 @@ extern "C" __global__ void __launch_bounds__(128) warp_tiles_gemm(
   const int tid = threadIdx.x;
   const int m = blockIdx.x;  // of (M + 127) / 128
   const int n = blockIdx.y;  // of (N + 56) / 64
-  // 06_warp_tiles_gemm.py:28: acc: f32 128x64, 64 per thread
+  // 06_warp_tiles_gemm.py:23: acc: f32 128x64, 64 per thread
   float acc[64] = {};
   const int k_end = (K + 24) / 32;
   for (int k = 0; k < k_end; ++k) {
-    // 06_warp_tiles_gemm.py:30: rA: f16 128x32, 64 per thread
+    // 06_warp_tiles_gemm.py:25: rA: f16 128x32, 64 per thread
     __align__(4) half_t rA[64];
-    // 06_warp_tiles_gemm.py:30: A.tile((128, 32), (m, k)) -> rA, 4 bytes at a time
+    // 06_warp_tiles_gemm.py:25: A.tile((128, 32), (m, k)) -> rA, 4 bytes at a time
     {
       const int row = 64*((tid / 32) % 2) + ((tid / 4) % 8);
       const int col = 2*(tid % 4);
@@ -56,9 +56,9 @@ extern "C" __global__ void __launch_bounds__(128) warp_tiles_gemm(
         }
       }
     }
-    // 06_warp_tiles_gemm.py:31: rB: f16 64x32, 32 per thread
+    // 06_warp_tiles_gemm.py:26: rB: f16 64x32, 32 per thread
     __align__(4) half_t rB[32];
-    // 06_warp_tiles_gemm.py:31: B.tile((64, 32), (n, k)) -> rB, 4 bytes at a time
+    // 06_warp_tiles_gemm.py:26: B.tile((64, 32), (n, k)) -> rB, 4 bytes at a time
     {
       const int row = 32*(tid / 64) + ((tid / 4) % 8);
       const int col = 2*(tid % 4);
@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(128) warp_tiles_gemm(
         }
       }
     }
-    // 06_warp_tiles_gemm.py:32: acc += rA * rB, by mma.m16n8k16.f32.f16
+    // 06_warp_tiles_gemm.py:27: acc += rA * rB, by mma.m16n8k16.f32.f16
     #pragma unroll
     for (int step = 0; step < 2; ++step) {
       #pragma unroll
@@ -88,7 +88,7 @@ extern "C" __global__ void __launch_bounds__(128) warp_tiles_gemm(
       }
     }
   }
-  // 06_warp_tiles_gemm.py:33: acc -> C.tile((128, 64), (m, n)), 4 bytes at a time
+  // 06_warp_tiles_gemm.py:28: acc -> C.tile((128, 64), (m, n)), 4 bytes at a time
   {
     const int row = 64*((tid / 32) % 2) + ((tid / 4) % 8);
     const int col = 32*(tid / 64) + 2*(tid % 4);

@@ -123,7 +123,7 @@ def _attention(extent: int, depth: int) -> Case:
     out = blank(q.shape, np.float16)
     kernel = _ATTENTION["bound"]("f16", depth, causal=True).trace(q, k, v, out, 0.5, 3)
     arguments = {"Q": q, "K": k, "V": v, "O": out, "scale": np.float32(0.5), "shift": 3}
-    softmax = _ATTENTION["softmax_attention"]
+    softmax = tw.testing.softmax_attention
     expected, size = (softmax(q, k, values, 0.5, 3) for values in (v, np.abs(v)))
     # Weights are rounded to f16; scores are sums in f32, and their error is that of the exponent.
     scores = 2.0**-24 * (depth + 2) * 0.5 * depth

@@ -48,10 +48,10 @@ def test_the_optimized_gemm_keeps_its_prefetch_in_registers(arch: str, extents: 
     assert binary.resources["registers"] <= 255
 
 
-@pytest.mark.parametrize("dtype", OPTIMIZED["BASIC"]["ATOMS"], ids=str)
+@pytest.mark.parametrize("dtype", OPTIMIZED["ATOMS"], ids=str)
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
 def test_the_padded_optimized_gemm_compiles(dtype: tw.DType, arch: str) -> None:
-    bound = OPTIMIZED["padded"](dtype, OPTIMIZED["BASIC"]["ATOMS"][dtype])
+    bound = OPTIMIZED["padded"](OPTIMIZED["ATOMS"][dtype])
     kernel = bound.trace(*matrices(dtype, 1, 1, tw.i32 if dtype is tw.i8 else dtype))
     assert [*verify.violations(kernel), *cuda.violations(kernel, arch)] == []
     text = cuda.emit(kernel, arch).text

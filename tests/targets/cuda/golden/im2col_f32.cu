@@ -24,7 +24,7 @@ extern "C" __global__ void __launch_bounds__(128) im2col(
   const int j = blockIdx.x;  // of T / 64
   const int i = blockIdx.y;  // of P / 32
   const int group = blockIdx.z;  // of G
-  // 05_im2col.py:36: matrix_5[group].tile((32, 64), (i, j)) -> Y[group].tile((32, 64), (i, j)), 16 bytes at a time
+  // 05_im2col.py:32: matrix_5[group].tile((32, 64), (i, j)) -> Y[group].tile((32, 64), (i, j)), 16 bytes at a time
   {
     const int row = tid / 16;
     const int col = 4*(tid % 16);

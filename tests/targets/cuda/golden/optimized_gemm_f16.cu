@@ -45,17 +45,17 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
   const int m = blockIdx.x;  // of M / 256
   const int n = blockIdx.y;  // of N / 128
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  // 04_optimized_gemm.py:31: sA: f16 4x256x8
+  // 04_optimized_gemm.py:24: sA: f16 4x256x8
   half_t* const sA = (half_t*)shared_memory;
-  // 04_optimized_gemm.py:31: sB: f16 4x128x8
+  // 04_optimized_gemm.py:24: sB: f16 4x128x8
   half_t* const sB = (half_t*)(shared_memory + 16512);
-  // 04_optimized_gemm.py:45: sC: f16 256x128
+  // 04_optimized_gemm.py:38: sC: f16 256x128
   half_t* const sC = (half_t*)(shared_memory + 24832);
-  // 04_optimized_gemm.py:46: acc: f32 256x128, 128 per thread
+  // 04_optimized_gemm.py:39: acc: f32 256x128, 128 per thread
   float acc[128] = {};
-  // 04_optimized_gemm.py:48: rA: f16 4x256x8, 32 per thread
+  // 04_optimized_gemm.py:41: rA: f16 4x256x8, 32 per thread
   __align__(16) half_t rA[32];
-  // 04_optimized_gemm.py:48: A_part -> rA, 16 bytes at a time
+  // 04_optimized_gemm.py:41: A_part -> rA, 16 bytes at a time
   {
     const int x0 = tid % 4;
     const int x1 = 4*(tid / 4);
@@ -64,9 +64,9 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
     #pragma unroll
     for (int i = 0; i < 4; ++i) *(uint4*)&rA[8*i] = load_if<uint4>(inside, from + A_stride0*i);
   }
-  // 04_optimized_gemm.py:49: rB: f16 4x128x8, 16 per thread
+  // 04_optimized_gemm.py:42: rB: f16 4x128x8, 16 per thread
   __align__(16) half_t rB[16];
-  // 04_optimized_gemm.py:49: B_part -> rB, 16 bytes at a time
+  // 04_optimized_gemm.py:42: B_part -> rB, 16 bytes at a time
   {
     const int x0 = tid % 4;
     const int x1 = 2*(tid / 4);
@@ -75,7 +75,7 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
     #pragma unroll
     for (int i = 0; i < 2; ++i) *(uint4*)&rB[8*i] = load_if<uint4>(inside, from + B_stride0*i);
   }
-  // 04_optimized_gemm.py:50: rA -> sA, 16 bytes at a time
+  // 04_optimized_gemm.py:43: rA -> sA, 16 bytes at a time
   {
     const int x0 = tid % 4;
     const int x1 = 4*(tid / 4);
@@ -83,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
     #pragma unroll
     for (int i = 0; i < 4; ++i) *(uint4*)(to + 8*i) = *(const uint4*)&rA[8*i];
   }
-  // 04_optimized_gemm.py:51: rB -> sB, 16 bytes at a time
+  // 04_optimized_gemm.py:44: rB -> sB, 16 bytes at a time
   {
     const int x0 = tid % 4;
     const int x1 = 2*(tid / 4);
@@ -91,11 +91,11 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
     #pragma unroll
     for (int i = 0; i < 2; ++i) *(uint4*)(to + 8*i) = *(const uint4*)&rB[8*i];
   }
-  // 04_optimized_gemm.py:52: barrier
+  // 04_optimized_gemm.py:45: barrier
   __syncthreads();
   const int k_end = K / 32;
   for (int k = 1; k < k_end; ++k) {
-    // 04_optimized_gemm.py:54: A_permuted_1 -> rA, 16 bytes at a time
+    // 04_optimized_gemm.py:47: A_permuted_1 -> rA, 16 bytes at a time
     {
       const int x0 = tid % 4;
       const int x1 = 4*(tid / 4);
@@ -103,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
       #pragma unroll
       for (int i = 0; i < 4; ++i) *(uint4*)&rA[8*i] = *(const uint4*)(from + A_stride0*i);
     }
-    // 04_optimized_gemm.py:55: B_permuted_1 -> rB, 16 bytes at a time
+    // 04_optimized_gemm.py:48: B_permuted_1 -> rB, 16 bytes at a time
     {
       const int x0 = tid % 4;
       const int x1 = 2*(tid / 4);
@@ -113,9 +113,9 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
     }
     #pragma unroll
     for (int k_step = 0; k_step < 2; ++k_step) {
-      // 04_optimized_gemm.py:56: sA_frag: f16 256x16, 32 per thread
+      // 04_optimized_gemm.py:49: sA_frag: f16 256x16, 32 per thread
       __align__(4) half_t sA_frag[32];
-      // 04_optimized_gemm.py:56: sA_step -> sA_frag, 4 matrices at a time
+      // 04_optimized_gemm.py:49: sA_step -> sA_frag, 4 matrices at a time
       {
         const int row = 64*((tid / 32) % 4) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -123,9 +123,9 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
         #pragma unroll
         for (int i = 0; i < 4; ++i) ldmatrix_x4(&sA_frag[8*i], from + 128*i);
       }
-      // 04_optimized_gemm.py:56: sB_frag: f16 128x16, 32 per thread
+      // 04_optimized_gemm.py:49: sB_frag: f16 128x16, 32 per thread
       __align__(4) half_t sB_frag[32];
-      // 04_optimized_gemm.py:56: sB_step -> sB_frag, 4 matrices at a time
+      // 04_optimized_gemm.py:49: sB_step -> sB_frag, 4 matrices at a time
       {
         const int row = 64*(tid / 128) + 8*((tid / 16) % 2) + (tid % 8);
         const int col = 8*((tid / 8) % 2);
@@ -133,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
         #pragma unroll
         for (int i = 0; i < 4; ++i) ldmatrix_x4(&sB_frag[8*i], from + 128*i);
       }
-      // 04_optimized_gemm.py:56: acc += sA_frag * sB_frag, by mma.m16n8k16.f32.f16
+      // 04_optimized_gemm.py:49: acc += sA_frag * sB_frag, by mma.m16n8k16.f32.f16
       #pragma unroll
       for (int j = 0; j < 8; ++j) {
         #pragma unroll
@@ -142,9 +142,9 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
         }
       }
     }
-    // 04_optimized_gemm.py:57: barrier
+    // 04_optimized_gemm.py:50: barrier
     __syncthreads();
-    // 04_optimized_gemm.py:58: rA -> sA, 16 bytes at a time
+    // 04_optimized_gemm.py:51: rA -> sA, 16 bytes at a time
     {
       const int x0 = tid % 4;
       const int x1 = 4*(tid / 4);
@@ -152,7 +152,7 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
       #pragma unroll
       for (int i = 0; i < 4; ++i) *(uint4*)(to + 8*i) = *(const uint4*)&rA[8*i];
     }
-    // 04_optimized_gemm.py:59: rB -> sB, 16 bytes at a time
+    // 04_optimized_gemm.py:52: rB -> sB, 16 bytes at a time
     {
       const int x0 = tid % 4;
       const int x1 = 2*(tid / 4);
@@ -160,14 +160,14 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
       #pragma unroll
       for (int i = 0; i < 2; ++i) *(uint4*)(to + 8*i) = *(const uint4*)&rB[8*i];
     }
-    // 04_optimized_gemm.py:60: barrier
+    // 04_optimized_gemm.py:53: barrier
     __syncthreads();
   }
   #pragma unroll
   for (int k_step_1 = 0; k_step_1 < 2; ++k_step_1) {
-    // 04_optimized_gemm.py:61: sA_frag_1: f16 256x16, 32 per thread
+    // 04_optimized_gemm.py:54: sA_frag_1: f16 256x16, 32 per thread
     __align__(4) half_t sA_frag_1[32];
-    // 04_optimized_gemm.py:61: sA_step_1 -> sA_frag_1, 4 matrices at a time
+    // 04_optimized_gemm.py:54: sA_step_1 -> sA_frag_1, 4 matrices at a time
     {
       const int row = 64*((tid / 32) % 4) + (tid % 16);
       const int col = 8*((tid / 16) % 2);
@@ -175,9 +175,9 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
       #pragma unroll
       for (int i = 0; i < 4; ++i) ldmatrix_x4(&sA_frag_1[8*i], from + 128*i);
     }
-    // 04_optimized_gemm.py:61: sB_frag_1: f16 128x16, 32 per thread
+    // 04_optimized_gemm.py:54: sB_frag_1: f16 128x16, 32 per thread
     __align__(4) half_t sB_frag_1[32];
-    // 04_optimized_gemm.py:61: sB_step_1 -> sB_frag_1, 4 matrices at a time
+    // 04_optimized_gemm.py:54: sB_step_1 -> sB_frag_1, 4 matrices at a time
     {
       const int row = 64*(tid / 128) + 8*((tid / 16) % 2) + (tid % 8);
       const int col = 8*((tid / 8) % 2);
@@ -185,7 +185,7 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
       #pragma unroll
       for (int i = 0; i < 4; ++i) ldmatrix_x4(&sB_frag_1[8*i], from + 128*i);
     }
-    // 04_optimized_gemm.py:61: acc += sA_frag_1 * sB_frag_1, by mma.m16n8k16.f32.f16
+    // 04_optimized_gemm.py:54: acc += sA_frag_1 * sB_frag_1, by mma.m16n8k16.f32.f16
     #pragma unroll
     for (int j = 0; j < 8; ++j) {
       #pragma unroll
@@ -194,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
       }
     }
   }
-  // 04_optimized_gemm.py:63: acc -> sC, 4 matrices at a time
+  // 04_optimized_gemm.py:56: acc -> sC, 4 matrices at a time
   {
     const int row = 64*((tid / 32) % 4) + (tid % 32);
     const int col = 64*(tid / 128);
@@ -210,9 +210,9 @@ extern "C" __global__ void __launch_bounds__(256) optimized_gemm(
       }
     }
   }
-  // 04_optimized_gemm.py:64: barrier
+  // 04_optimized_gemm.py:57: barrier
   __syncthreads();
-  // 04_optimized_gemm.py:65: sC -> C.tile((256, 128), (m, n)), 16 bytes at a time
+  // 04_optimized_gemm.py:58: sC -> C.tile((256, 128), (m, n)), 16 bytes at a time
   {
     const int row = tid / 16;
     const int col = 8*(tid % 16);

@@ -28,15 +28,15 @@ extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_si
   const int m = __builtin_amdgcn_workgroup_id_x();  // of M / 64
   const int n = __builtin_amdgcn_workgroup_id_y();  // of N / 64
   __attribute__((shared, aligned(128))) unsigned char shared_memory[8192];
-  // 02_basic_gemm.py:24: sA: f16 64x32
+  // 02_basic_gemm.py:18: sA: f16 64x32
   half_t* const sA = (half_t*)shared_memory;
-  // 02_basic_gemm.py:25: sB: f16 64x32
+  // 02_basic_gemm.py:19: sB: f16 64x32
   half_t* const sB = (half_t*)(shared_memory + 4096);
-  // 02_basic_gemm.py:26: acc: f32 64x64, 16 per thread
+  // 02_basic_gemm.py:20: acc: f32 64x64, 16 per thread
   float acc[16] = {};
   const int k_end = K / 32;
   for (int k = 0; k < k_end; ++k) {
-    // 02_basic_gemm.py:28: A.tile((64, 32), (m, k)) -> sA, 16 bytes at a time
+    // 02_basic_gemm.py:22: A.tile((64, 32), (m, k)) -> sA, 16 bytes at a time
     {
       const int row = tid / 4;
       const int col = 8*(tid % 4);
@@ -45,7 +45,7 @@ extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_si
       const word_16 moved = *(const word_16*)(from);
       *(word_16*)(to) = moved;
     }
-    // 02_basic_gemm.py:29: B.tile((64, 32), (n, k)) -> sB, 16 bytes at a time
+    // 02_basic_gemm.py:23: B.tile((64, 32), (n, k)) -> sB, 16 bytes at a time
     {
       const int row = tid / 4;
       const int col = 8*(tid % 4);
@@ -54,37 +54,37 @@ extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_si
       const word_16 moved = *(const word_16*)(from);
       *(word_16*)(to) = moved;
     }
-    // 02_basic_gemm.py:30: barrier
+    // 02_basic_gemm.py:24: barrier
     block_barrier_of_shared();
     #pragma unroll
     for (int k_step = 0; k_step < 8; ++k_step) {
-      // 02_basic_gemm.py:31: sA_frag: f16 64x4, 16 per thread
+      // 02_basic_gemm.py:25: sA_frag: f16 64x4, 16 per thread
       __attribute__((aligned(8))) half_t sA_frag[16];
-      // 02_basic_gemm.py:31: sA_step -> sA_frag, 8 bytes at a time
+      // 02_basic_gemm.py:25: sA_step -> sA_frag, 8 bytes at a time
       {
         const int row = 4*((tid / 8) % 16);
         const half_t* from = sA + 32*row + 4*k_step;
         #pragma unroll
         for (int i = 0; i < 4; ++i) *(word_8*)&sA_frag[4*i] = *(const word_8*)(from + 32*i);
       }
-      // 02_basic_gemm.py:31: sA_frag_1 = sA_frag[0:64, 0:4]
+      // 02_basic_gemm.py:25: sA_frag_1 = sA_frag[0:64, 0:4]
       __attribute__((aligned(4))) half_t sA_frag_1[16];
       #pragma unroll
       for (int i = 0; i < 16; ++i) sA_frag_1[i] = sA_frag[4*(i % 4) + (i / 4)];
-      // 02_basic_gemm.py:31: sB_frag: f16 64x4, 16 per thread
+      // 02_basic_gemm.py:25: sB_frag: f16 64x4, 16 per thread
       __attribute__((aligned(8))) half_t sB_frag[16];
-      // 02_basic_gemm.py:31: sB_step -> sB_frag, 8 bytes at a time
+      // 02_basic_gemm.py:25: sB_step -> sB_frag, 8 bytes at a time
       {
         const int row = 32*(tid / 128) + 4*(tid % 8);
         const half_t* from = sB + 32*row + 4*k_step;
         #pragma unroll
         for (int i = 0; i < 4; ++i) *(word_8*)&sB_frag[4*i] = *(const word_8*)(from + 32*i);
       }
-      // 02_basic_gemm.py:31: sB_frag_1 = sB_frag[0:64, 0:4]
+      // 02_basic_gemm.py:25: sB_frag_1 = sB_frag[0:64, 0:4]
       __attribute__((aligned(4))) half_t sB_frag_1[16];
       #pragma unroll
       for (int i = 0; i < 16; ++i) sB_frag_1[i] = sB_frag[4*(i % 4) + (i / 4)];
-      // 02_basic_gemm.py:31: acc += sA_frag_1 * sB_frag_1
+      // 02_basic_gemm.py:25: acc += sA_frag_1 * sB_frag_1
       #pragma unroll
       for (int step = 0; step < 4; ++step) {
         #pragma unroll
@@ -98,10 +98,10 @@ extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_si
         }
       }
     }
-    // 02_basic_gemm.py:32: barrier
+    // 02_basic_gemm.py:26: barrier
     block_barrier_of_shared();
   }
-  // 02_basic_gemm.py:33: acc -> C.tile((64, 64), (m, n)), 8 bytes at a time
+  // 02_basic_gemm.py:27: acc -> C.tile((64, 64), (m, n)), 8 bytes at a time
   {
     const int row = 4*((tid / 8) % 16);
     const int col = 32*(tid / 128) + 4*(tid % 8);

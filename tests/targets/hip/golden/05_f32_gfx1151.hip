@@ -26,7 +26,7 @@ extern "C" __attribute__((global)) void __attribute__((amdgpu_flat_work_group_si
   const int j = __builtin_amdgcn_workgroup_id_x();  // of T / 64
   const int i = __builtin_amdgcn_workgroup_id_y();  // of (P + 31) / 32
   const int group = __builtin_amdgcn_workgroup_id_z();  // of G
-  // 05_im2col.py:36: matrix_5[group].tile((32, 64), (i, j)) -> Y[group].tile((32, 64), (i, j)), 16 bytes at a time
+  // 05_im2col.py:32: matrix_5[group].tile((32, 64), (i, j)) -> Y[group].tile((32, 64), (i, j)), 16 bytes at a time
   {
     const int row = tid / 16;
     const int col = 4*(tid % 16);

@@ -1,0 +1,31 @@
+"""What programs that try kernels need: matrices, the comparison with a product, times, arrays on a device.
+
+>>> import tilewright as tw
+>>> made = tw.testing.operands("random", tw.f32, (40, 50, 60))
+>>> bool(tw.testing.compare_gemm(made.a, made.b, made.a @ made.b).ok)
+True
+"""
+
+from tilewright.checking.attention import softmax_attention
+from tilewright.checking.compare import compare_gemm
+from tilewright.checking.sample import operands
+from tilewright.namespaces import namespace
+from tilewright.runtime.device_array import device_get, device_put
+from tilewright.tune.measure import do_bench
+from tilewright.tune.programs import parse_args, run_attention, run_gemm
+from tilewright.tune.trial import Trial
+
+__all__ = [
+    "Trial",
+    "compare_gemm",
+    "device_get",
+    "device_put",
+    "do_bench",
+    "operands",
+    "parse_args",
+    "run_attention",
+    "run_gemm",
+    "softmax_attention",
+]
+
+__getattr__, __dir__ = namespace(__name__, __all__)
