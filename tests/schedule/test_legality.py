@@ -5,9 +5,11 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.lang.program import Program
 from tilewright.schedule.form import form_of
 from tilewright.schedule.legality import check, reasons
 
@@ -47,12 +49,47 @@ def test_every_form_is_legal_on_hopper(form: str) -> None:
         (replace(BULK, roles="ping-pong", blocks=0), "blocks"),
         (replace(WGMMA, atom=tw.atoms.wgmma("f16", 256), tile=(128, 256, 64)), "tile"),
         (replace(SYNC, atom=tw.atoms.MMA_F16_F16), "atom"),
+        (replace(SYNC, tile=(64, 64, 48), stages=3, staging="fragments"), "tile"),
     ],
 )
 def test_what_a_kernel_would_get_silently_wrong_is_refused(schedule: tw.Schedule, field: str) -> None:
     given = specs()
     found = reasons(schedule, form_of(flow_of(given)), given, HOPPER)
     assert field in {violation.rule for violation in found}
+
+
+def decoded(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].to(A.dtype).T
+        C[m, n] = acc
+
+
+@pytest.mark.parametrize(("stages", "depth", "legal"), [(2, 32, False), (2, 64, True), (3, 32, True)])
+def test_what_is_decoded_must_be_there_two_parts_ahead(stages: int, depth: int, legal: bool) -> None:
+    given = specs()
+    del given["bias"]
+    given["B"] = replace(given["B"], dtype=tw.i8)
+    flow = flow_of(given, Program(decoded, {"A": "M K", "B": "N K", "C": "M N"}))
+    schedule = replace(FORMS["fragments"], stages=stages, tile=(64, 64, depth))
+    found = reasons(schedule, form_of(flow), given, HOPPER)
+    assert {violation.rule for violation in found} == (set() if legal else {"stages"})
+
+
+def test_a_launch_refuses_an_illegal_schedule() -> None:
+    @tw.kernel(A="M K", B="N K", C="M N")
+    def gemm(A, B, C):
+        for m, n in tw.tiles(C):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ B[n, k].T
+            C[m, n] = acc
+
+    a, b, c = (np.zeros((40, 40), np.float16) for _ in range(3))
+    schedule = replace(SYNC, stages=1, staging="cp_async")
+    with pytest.raises(tw.ScheduleError, match="stages=2"):
+        gemm.bind(schedule=schedule)(a, b, c, target="reference")
 
 
 def test_a_refused_schedule_raises_with_every_reason() -> None:

@@ -71,10 +71,10 @@ def evaluate(
         >>> tw.ir.evaluate(product.flow(a, b, c, 0.5), {"A": a, "B": b}, {"alpha": 0.5})["C"].tolist()
         [[1.5, 1.5, 1.5, 1.5], [1.5, 1.5, 1.5, 1.5]]
     """
-    return _Evaluation(Arguments(flow, arrays, numbers or {}), run).results(rounded)
+    return Evaluation(Arguments(flow, arrays, numbers or {}), run).results(rounded)
 
 
-class _Evaluation:
+class Evaluation:
     """Values are arrays of one dimension for each batch, of extent 1 where they do not vary, then their axes.
 
     Args:
@@ -90,6 +90,7 @@ class _Evaluation:
         self.cells: dict[int, Array] = {}  # what they carry
 
     def results(self, rounded: bool) -> dict[str, Array]:
+        """Every stored array by name."""
         known: dict[int, Array] = {}
         stores = self.given.flow.stores
         return {store.operand.name: self.stored(store, known, rounded) for store in stores}
@@ -110,6 +111,7 @@ class _Evaluation:
         return known[id(node)]
 
     def computed(self, node: Node, given: Sequence[Array]) -> Array:
+        """A value, of those that it is computed from."""
         ones = (1,) * (len(self.batches) + len(node.axes))
         match node:
             case Literal():
@@ -158,6 +160,7 @@ class _Evaluation:
         return np.broadcast_to(value, (*value.shape[: len(self.batches)], *map(self.length, node.axes)))
 
     def part(self, node: Part) -> Array:
+        """The elements of an array along the spans of a value."""
         array = self.given.elements(node.operand)
         for dim, span in enumerate(node.at):
             if span in self.runs:
@@ -169,6 +172,7 @@ class _Evaluation:
         )
 
     def rearranged(self, value: Array, before: Sequence[Axis], after: Sequence[Axis]) -> Array:
+        """A value with its axes in another order, or with new ones."""
         count = len(self.batches)
         value = value.squeeze(tuple(count + place for place, axis in enumerate(before) if axis is None))
         spans = [axis for axis in before if axis is not None]
@@ -177,6 +181,7 @@ class _Evaluation:
         return np.expand_dims(value, tuple(count + place for place, axis in enumerate(after) if axis is None))
 
     def product(self, node: Sum, a: Array, b: Array) -> Array:
+        """A sum of products, of batches of vectors or matrices."""
         a, b = self.whole(node.a, a), self.whole(node.b, b)
         if node.precision == TF32:
             a, b = (wide.as_tf32(one, of.dtype) for one, of in ((a, node.a), (b, node.b)))

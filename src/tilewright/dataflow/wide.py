@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tilewright.dtypes import DType, f32, limits
@@ -52,6 +53,19 @@ def held(kind: DType) -> np.dtype[Any]:
 def is_narrow(kind: DType) -> bool:
     """Whether values of a dtype are rounded to it wherever they are made: floats narrower than f32."""
     return kind.is_float and kind.component.bits < 32
+
+
+def smallest(kind: DType) -> float:
+    """The smallest positive number of a float dtype; 0 of integers.
+
+    Example:
+        >>> from tilewright.dtypes import f16, i8
+        >>> smallest(f16) == 2.0**-24, smallest(i8)
+        (True, 0.0)
+    """
+    if not kind.is_float:
+        return 0.0
+    return float(ml_dtypes.finfo(kind.component.numpy).smallest_subnormal)  # type: ignore[no-untyped-call]
 
 
 def widened(values: Array, kind: DType) -> Array:

@@ -17,6 +17,7 @@ from tilewright.schedule.choose import Question, choose, extents_of
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.expand import Expanded
 from tilewright.schedule.form import Form, form_of
+from tilewright.schedule.legality import check
 from tilewright.schedule.schedule import Schedule
 
 MOST_FLOWS = 256
@@ -80,6 +81,7 @@ class Scheduled:
 
         Raises:
             LaunchError: a schedule for a program that is explicit by itself.
+            ScheduleError: a schedule that is not legal for the class and the architecture.
         """
         if self._is_explicit:
             return Explicit(self._program, specs, self._constants)
@@ -97,12 +99,15 @@ class Scheduled:
         flow, form = known
         count = processors or _processors(arch)
         schedule = self._schedule or choose(Question(form, specs, extents_of(form, shapes), arch, count))
-        return Explicit(self._expanded(flow, schedule, classes), classes, {}, schedule)
+        return Explicit(self._expanded(flow, form, schedule, classes, arch), classes, {}, schedule)
 
-    def _expanded(self, flow: Flow, schedule: Schedule, specs: Mapping[str, TensorSpec]) -> Expanded:
-        key = (schedule, *specs.items())
+    def _expanded(
+        self, flow: Flow, form: Form, schedule: Schedule, specs: Mapping[str, TensorSpec], arch: Arch
+    ) -> Expanded:
+        key = (schedule, arch.name, *specs.items())
         found = self._programs.get(key)
         if found is None:
+            check(schedule, form, specs, arch)
             found = Expanded(self._program, flow, schedule)
             self._programs.keep(key, found)
         return found

@@ -34,7 +34,7 @@ def check_sizes(
 ) -> SizesReport:
     """One report of a kernel at many sizes; see `tilewright.runtime.kernel.Bound.check_sizes`."""
     infos = _infos(program, given)
-    kernel = trace(*_arguments(program, given, infos, {}, ODD))
+    kernel = _traced(trace, program, given, infos)
     known = {p.name: int(a) for p, a in zip(program.parameters, given, strict=True) if p.kind == "index"}
     known |= _extents(kernel, infos)
     asked = _asked(program.name, kernel, sizes)
@@ -60,6 +60,18 @@ def check_sizes(
     if not reports and broken is not None:
         raise broken
     return SizesReport(program.name, tuple(reports.items()), tuple(refused.items()), tuple(left_out))
+
+
+def _traced(
+    trace: Callable[..., Kernel], program: Program, given: Sequence[Any], infos: Mapping[str, ArrayInfo]
+) -> Kernel:
+    """The kernel for the least divisible extents that it takes."""
+    for grain in GRAINS[:-1]:
+        try:
+            return trace(*_arguments(program, given, infos, {}, ODD * grain))
+        except LegalityError:
+            continue
+    return trace(*_arguments(program, given, infos, {}, ODD * GRAINS[-1]))
 
 
 def _infos(program: Program, given: Sequence[Any]) -> dict[str, ArrayInfo]:

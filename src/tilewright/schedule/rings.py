@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from tilewright.lang import operations as tw
@@ -210,11 +211,16 @@ class CpAsync(Whole):
         """How many tiles are loaded ahead: what all have read is filled again."""
         return self.schedule.stages - 1 - self.accumulation.behind
 
+    @property
+    def pending(self) -> int:
+        """How many tiles may be on their way when the next one must be there."""
+        return self.distance - 1
+
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
         """A ring of stages, filled in groups."""
 
         def ready(step: Step) -> None:
-            tw.async_wait(self.distance - 1)
+            tw.async_wait(self.pending)
             self._meet()
 
         def load(step: Step) -> None:
@@ -262,28 +268,46 @@ class Fragments(CpAsync):
             )
         ]
 
-    def verbs(self, work: Work, sums: Sums) -> list[Verb]:
-        """The next part is loaded, and the one before it decoded, while this one is multiplied."""
+    @property
+    def ahead(self) -> int:
+        """How many parts before its multiplication a tile must be there."""
+        return 2 if self.decodes else 1
 
-        def fetch(step: Step) -> None:
-            for ring, part, held in zip(self._operands(step), self.maps, self.held, strict=True):
+    @property
+    def pending(self) -> int:
+        """Tiles that may be on their way; one less where a tile must be there a whole tile ahead."""
+        return super().pending - self.ahead // self.parts
+
+    def verbs(self, work: Work, sums: Sums) -> list[Verb]:
+        """The next part is loaded, and the one before it decoded, while this one is multiplied.
+
+        What is decoded is loaded one part earlier than what is multiplied as it is, for its set of registers
+        is free again when it is decoded, and not when it is multiplied.
+        """
+        ready, load, *_ = super().verbs(work, sums)
+        multiplying = self.accumulation.verbs(sums, self._held_operands)
+        filling = [
+            Verb("ready", self.ahead, ready.do, self.parts, outside=True),
+            Verb("fetch", self.ahead, partial(self._fetch, self.decodes), outside=True),
+            Verb("load", self.distance * self.parts, load.do, self.parts, outside=True),
+        ]
+        if self.decodes:
+            # Its last part is read before all meet, after which its place in the ring is filled again.
+            plain = Verb("fetch", 1, partial(self._fetch, False), outside=True)
+            filling = [plain, filling[0], Verb("decode", 1, self._decode, outside=True), *filling[1:]]
+        return [*filling, *multiplying, *self.accumulation.promoting(sums)]
+
+    def _fetch(self, decoded: bool, step: Step) -> None:
+        """Load one part of the operands that are decoded, or of those that are not."""
+        every = zip(self.sources, self._operands(step), self.maps, self.held, strict=True)
+        for source, ring, part, held in every:
+            if (source.decode is not None) == decoded:
                 tw.copy(ring.tiles(part.shape)[0, step.part], held[step.part % 2])
 
-        def decode(step: Step) -> None:
-            for source, held, decoded in zip(self.sources, self.held, self.decoded, strict=True):
-                if source.decode is not None:
-                    decoded[step.part % 2].assign(source.decode(held[step.part % 2]))
+    def _decode(self, step: Step) -> None:
+        for source, held, decoded in zip(self.sources, self.held, self.decoded, strict=True):
+            if source.decode is not None:
+                decoded[step.part % 2].assign(source.decode(held[step.part % 2]))
 
-        def operands(step: Step) -> tuple[Fragment, Fragment]:
-            return self.decoded[0][step.part % 2], self.decoded[1][step.part % 2]
-
-        ready, load, *_ = super().verbs(work, sums)
-        ahead = 2 if self.decodes else 1
-        return [
-            Verb("ready", ahead, ready.do, self.parts, outside=True),
-            *([Verb("decode", 1, decode, outside=True)] if self.decodes else []),
-            Verb("fetch", ahead, fetch, outside=True),
-            Verb("load", self.distance * self.parts, load.do, self.parts, outside=True),
-            *self.accumulation.verbs(sums, operands),
-            *self.accumulation.promoting(sums),
-        ]
+    def _held_operands(self, step: Step) -> tuple[Fragment, Fragment]:
+        return self.decoded[0][step.part % 2], self.decoded[1][step.part % 2]

@@ -164,6 +164,21 @@ def _stages(case: Case) -> Reasons:
         yield "stages", text, "stages=2", case.form.sum
 
 
+def _parts(case: Case) -> Reasons:
+    """Two sets of registers take turns at the parts of a tile, which therefore are even in number."""
+    if case.schedule.staging != "fragments":
+        return
+    (m, n, k), depth = case.tile, case.schedule.atom.shape[2]
+    parts = k // depth
+    if parts % 2:
+        text = f"a depth of {k} is {parts} of {depth}, for which two sets of registers take turns"
+        yield "tile", text, f"tile={(m, n, k + depth)}", case.form.sum
+    decodes = not all(side.factor.is_plain for side in case.sides)
+    if decodes and parts == 2 and case.schedule.stages == 2:
+        text = f"2 stages of {parts} parts; what is decoded is loaded two parts before it is multiplied"
+        yield "stages", text, f"stages=3, or tile={(m, n, 2 * k)}", case.form.sum
+
+
 def _roles(case: Case) -> Reasons:
     """Who copies by bulk copies has a role of its own; groups play ping-pong over several tiles."""
     schedule, product = case.schedule, case.form.sum
@@ -378,6 +393,7 @@ OF_MEANING: tuple[Callable[[Case], Reasons], ...] = (
     _exactness,
     _alone,
     _stages,
+    _parts,
     _roles,
     _shared_by_clusters,
     _sums_beside,

@@ -1,0 +1,280 @@
+"""Is this what a flow computes?  A bound for each element, carried through the graph.
+
+Every value has a centre, which `dataflow.evaluate` computes, and a radius: how far off a correct kernel may
+be.  That of a product is the bound of `checking.compare`.  That of a function is how far its value moves
+where its arguments are as far off as they may be, between the ends and in the middle, plus the function's own
+error and rounding; where a comparison may fall either way, a choice may give either value.  Rounding does not
+decrease, so that what is stored lies between the rounded ends.  Where nothing is rounded (integers, choices,
+conversions of exact values) the radius is 0, and the stored elements are equal to the bit.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tilewright.checking.compare import Accumulation, gemm_bound
+from tilewright.dataflow import wide
+from tilewright.dataflow.arguments import Arguments
+from tilewright.dataflow.evaluate import Evaluation
+from tilewright.dataflow.nodes import Flow, Map, Node, Rearrange, Reduce, Store, Sum
+from tilewright.dtypes import DType, f64
+from tilewright.errors import WrongResultError
+from tilewright.functions.conversions import Array, keep_fraction
+from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
+
+EXACT = ("neg", "abs", "max", "min", "floor", "ceil", "round", "trunc", "select")
+"""Functions whose values need no rounding."""
+
+
+@dataclass(frozen=True)
+class StoredComparison:
+    """The outcome of a comparison.
+
+    Args:
+        wrong: how many elements are not what a correct kernel may store.
+        size: of how many.
+        name: of the array with the worst element.
+        index: its place.
+        value: what stands there.
+        low: the least that a correct kernel may store there.
+        high: the largest.
+    """
+
+    wrong: int
+    size: int
+    name: str = ""
+    index: tuple[int, ...] = ()
+    value: float = 0.0
+    low: float = 0.0
+    high: float = 0.0
+
+    @property
+    def ok(self) -> bool:
+        """Whether every element is right."""
+        return not self.wrong
+
+    def raise_if_wrong(self) -> None:
+        """Raise if an element is not what the flow computes.
+
+        Raises:
+            WrongResultError: it is not; the message names the worst element.
+        """
+        if not self.ok:
+            raise WrongResultError(str(self))
+
+    def __str__(self) -> str:
+        if self.ok:
+            return f"correct: {self.size} elements"
+        where = f"{self.name}[{', '.join(map(str, self.index))}]"
+        limits = f"{self.low:.9g} to {self.high:.9g}" if self.low != self.high else f"{self.low:.9g}"
+        return f"wrong: {self.wrong} of {self.size} elements; {where} is {self.value:.9g}, expected {limits}"
+
+
+def compare_flow(
+    flow: Flow,
+    stored: Mapping[str, Array],
+    arrays: Mapping[str, Array],
+    numbers: Mapping[str, float] | None = None,
+    how: Accumulation | None = None,
+) -> StoredComparison:
+    """Whether a kernel stored what its flow computes.
+
+    Args:
+        flow: what the kernel computes.
+        stored: the arrays that it stored, by parameter.
+        arrays: those that it was given, by parameter, as they were before; those that are only stored may be
+            left out if the others tell their extents.
+        numbers: the numbers and integers that were passed, by parameter.
+        how: how the kernel adds up products; default: one multiply-add at a time.
+
+    Raises:
+        LaunchError: arrays or numbers do not fit the flow.
+
+    Example:
+        >>> import tilewright as tw
+        >>> @tw.kernel(A="M K", B="N K", bias="N", C="M N")
+        ... def linear(A, B, bias, C):
+        ...     for m, n in tw.tiles(C):
+        ...         acc = tw.zeros()
+        ...         for k in tw.steps(A.shape[1]):
+        ...             acc += A[m, k] @ B[n, k].T
+        ...         C[m, n] = tw.tanh(acc + bias[n])
+        >>> rng = np.random.default_rng(0)
+        >>> a, b, bias = (rng.standard_normal(shape, np.float32) for shape in ((8, 40), (6, 40), 6))
+        >>> c, given = np.tanh(a @ b.T + bias), {"A": a, "B": b, "bias": bias}
+        >>> flow = linear.flow(a, b, bias, c)
+        >>> compare_flow(flow, {"C": c}, given).ok, compare_flow(flow, {"C": c * 1.0001}, given).ok
+        (True, False)
+    """
+    evaluation = _Bounded(Arguments(flow, {**stored, **arrays}, numbers or {}), how)
+    known: dict[int, Array] = {}
+    found = [_worst(evaluation, store, known, stored[store.operand.name]) for store in flow.stores]
+    worst = max(found, key=lambda one: one.wrong)
+    return replace(worst, wrong=sum(one.wrong for one in found), size=sum(one.size for one in found))
+
+
+def _worst(evaluation: _Bounded, store: Store, known: dict[int, Array], given: Array) -> StoredComparison:
+    """The comparison of one store."""
+    target, kind, name = store.operand.dtype, store.value.dtype, store.operand.name
+    plain = replace(store, operand=replace(store.operand, transforms=()))
+    centre = evaluation.stored(plain, known, rounded=False)
+    radius = evaluation.stored(plain, {id(store.value): evaluation.radius[id(store.value)]}, rounded=False)
+    if store.operand.transforms:
+        offset, valid = evaluation.given.places(store.operand)
+        given = given.reshape(-1)[np.where(valid, offset, 0)]
+    else:
+        valid = np.ones(given.shape, np.bool_)
+    if not given.size:
+        return StoredComparison(0, 0, name)
+    with np.errstate(all="ignore"):
+        ends = [centre] if kind.kind == "bool" or not radius.any() else [centre - radius, centre + radius]
+        low, high = (_number(wide.stored(end, kind, target), target) for end in (ends[0], ends[-1]))
+        value = _number(given, target)
+        right = ((low <= value) & (value <= high)) | (np.isnan(value) & np.isnan(low + high))
+        right |= ~valid
+        off = np.where(right, 0, np.nan_to_num(np.maximum(low - value, value - high), nan=np.inf) + 1)
+    index = tuple(int(i) for i in np.unravel_index(int(np.argmax(off)), off.shape))
+    return StoredComparison(
+        int((~right).sum()),
+        int(valid.sum()),
+        name,
+        index,
+        float(value[index]),
+        float(low[index]),
+        float(high[index]),
+    )
+
+
+def _number(values: Array, kind: DType) -> Array:
+    """Elements as numbers that compare."""
+    return wide.widened(values, kind).astype(np.longdouble if kind.bits > 32 else np.float64)
+
+
+class _Bounded(Evaluation):
+    """An evaluation that knows how far off a correct kernel may be.
+
+    Args:
+        given: the arguments.
+        how: how products are added up; None: one multiply-add at a time.
+    """
+
+    def __init__(self, given: Arguments, how: Accumulation | None) -> None:
+        super().__init__(given, None)
+        self.how = how
+        self.radius: dict[int, Array] = {}
+
+    def computed(self, node: Node, given: Sequence[Array]) -> Array:
+        """The centre of a value; its radius is kept beside it."""
+        if isinstance(node, Sum):
+            given = [
+                self._as_multiplied(values, one) for values, one in zip(given, node.arguments, strict=True)
+            ]
+        centre = super().computed(node, given)
+        radii = [self.radius[id(one)] for one in node.arguments]
+        with np.errstate(all="ignore"):
+            self.radius[id(node)] = self._radius(node, given, radii, centre)
+        return centre
+
+    def _as_multiplied(self, values: Array, node: Node) -> Array:
+        """An operand with as many fraction bits as the atom multiplies."""
+        if self.how is None or self.how.precision is None or node.dtype == f64:
+            return values
+        return keep_fraction(values.astype(np.float32), self.how.precision, self.how.rounding).astype(
+            values.dtype
+        )
+
+    def _radius(self, node: Node, given: Sequence[Array], radii: Sequence[Array], centre: Array) -> Array:
+        match node:
+            case Rearrange(argument=argument):
+                return self.rearranged(radii[0], argument.axes, node.axes)
+            case Map(function=function) if function in CONVERSION:
+                source = node.given[0].dtype
+                ends = [
+                    wide.converted(function, end, source, node.dtype) for end in _ends(given[0], radii[0])
+                ]
+                return _farthest(ends, centre)
+            case Map(function="select"):
+                return self._choice(node, given, radii)
+            case Map():
+                return self._function(node, given, radii, centre)
+            case Sum():
+                return self._product(node, given, radii, centre)
+            case Reduce(combine="sum"):
+                values, radius = (self.whole(node.argument, one) for one in (given[0], radii[0]))
+                axis = len(self.batches) + node.axis
+                rounding = values.shape[axis] * node.dtype.unit_roundoff
+                return np.asarray((radius + rounding * np.abs(values)).sum(axis=axis))
+            case Reduce():
+                radius = self.whole(node.argument, radii[0])
+                return np.asarray(radius.max(axis=len(self.batches) + node.axis, initial=0))
+        return np.zeros(centre.shape)
+
+    def _choice(self, node: Map, given: Sequence[Array], radii: Sequence[Array]) -> Array:
+        condition, one, other = self.aligned(node.given, given)
+        unsure, far, farther = self.aligned(node.given, radii)
+        either = np.abs(np.asarray(one - other, np.longdouble)) + np.maximum(far, farther)
+        return np.where(unsure > 0, either, np.where(condition, far, farther)).astype(np.float64)
+
+    def _function(self, node: Map, given: Sequence[Array], radii: Sequence[Array], centre: Array) -> Array:
+        given, radii = self.aligned(node.given, given), self.aligned(node.given, radii)
+        if not any(radius.any() for radius in radii) and _keeps_bits(node):
+            return np.zeros(centre.shape)
+        if node.given[0].dtype.kind == "bool":
+            return np.broadcast_to(np.max(np.broadcast_arrays(*radii), axis=0), centre.shape)
+        row = FUNCTIONS[node.function]
+        assert row.meaning is not None, node.function
+        exact = np.asarray(row.meaning(*np.broadcast_arrays(*given)))
+        corners = itertools.product(
+            *(_ends(value, radius) for value, radius in zip(given, radii, strict=True))
+        )
+        moved = _farthest([row.meaning(*np.broadcast_arrays(*corner)) for corner in corners], exact)
+        if node.function in COMPARISON or node.function in EXACT:
+            return moved
+        own = 2 * (row.ulp + 1) * node.dtype.unit_roundoff
+        return np.asarray(moved + own * (np.abs(centre) + moved) + wide.smallest(node.dtype), np.float64)
+
+    def _product(self, node: Sum, given: Sequence[Array], radii: Sequence[Array], centre: Array) -> Array:
+        if not node.dtype.is_float:
+            return np.zeros(centre.shape)
+        how = self.how or Accumulation.default(node.dtype)
+        batches = centre.shape[: len(self.batches)]
+        sides = []
+        for one, value, radius, before in zip((node.a, node.b), given, radii, (True, False), strict=True):
+            pair = [self.whole(one, np.asarray(each, np.float64)) for each in (value, radius)]
+            if len(one.axes) < 2:
+                pair = [each[..., None, :] if before else each[..., None] for each in pair]
+            sides.append([np.broadcast_to(each, (*batches, *each.shape[len(batches) :])) for each in pair])
+        made = np.zeros((*batches, sides[0][0].shape[-2], sides[1][0].shape[-1]))
+        for index in np.ndindex(batches):
+            (a, far_a), (b, far_b) = ([each[index] for each in side] for side in sides)
+            bound = gemm_bound(a, b, how, f64)[2]
+            made[index] = bound + far_a @ (np.abs(b) + far_b) + np.abs(a) @ far_b
+        return made.reshape(centre.shape)
+
+
+def _keeps_bits(node: Map) -> bool:
+    """Whether a function of exact values has the same bits everywhere, and the bits of the evaluator."""
+    if not node.dtype.is_float or node.function in EXACT or node.function in COMPARISON:
+        return True
+    return wide.is_narrow(node.dtype) and FUNCTIONS[node.function].ulp == 0
+
+
+def _ends(value: Array, radius: Array) -> list[Array]:
+    """What a value may be: the least, the largest, and what is most likely."""
+    if not radius.any():
+        return [value]
+    return [value, np.asarray(value - radius, value.dtype), np.asarray(value + radius, value.dtype)]
+
+
+def _farthest(values: Sequence[Array], centre: Array) -> Array:
+    """How far off the centre any of some arrays is; infinitely where one is no number."""
+    made = np.zeros(centre.shape)
+    for value in values:
+        same = (value == centre) | ((value != value) & (centre != centre))
+        off = np.abs(np.subtract(value, centre, dtype=np.longdouble))
+        made = np.maximum(made, np.where(same, 0, np.nan_to_num(off, nan=np.inf)).astype(np.float64))
+    return made

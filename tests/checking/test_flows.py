@@ -1,0 +1,114 @@
+"""What a flow computes is accepted, computed in any order; what is off by little more is not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.checking.compare import Accumulation
+from tilewright.checking.flows import compare_flow
+
+
+@tw.kernel(A="M K", B="N K", bias="N", R="M N", C="M N", D="M", alpha=tw.f32)
+def layer(A, B, bias, R, C, D, alpha):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        y = tw.tanh(alpha * acc + bias[n])
+        C[m, n] = tw.where(y < 0.25, y, R[m, n])
+        D[m] = acc.sum(axis=1)
+
+
+@tw.kernel(A="M K", B="N K", C="M N", D="M N")
+def integers(A, B, C, D):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc
+        D[m, n] = acc.to(D.dtype, saturate=True)
+
+
+def problem(out: Any, seed: int = 0) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Arguments, and what a kernel of f32 would store, one product after the other."""
+    rng = np.random.default_rng(seed)
+    shapes = {"A": (33, 70), "B": (21, 70), "bias": (21,), "R": (33, 21)}
+    given = {name: rng.standard_normal(shape).astype(np.float32) for name, shape in shapes.items()}
+    acc = np.zeros((33, 21), np.float32)
+    for k in range(70):
+        acc += given["A"][:, k, None] * given["B"][:, k]
+    y = np.tanh(np.float32(0.3) * acc + given["bias"])
+    stored = {"C": np.where(y < 0.25, y, given["R"]).astype(out), "D": acc[:, ::-1].sum(axis=1)}
+    return given, stored
+
+
+@pytest.mark.parametrize("out", [np.float32, np.float16])
+@pytest.mark.parametrize("seed", range(20))
+def test_what_a_kernel_of_f32_computes_is_right(out: Any, seed: int) -> None:
+    given, stored = problem(out, seed)
+    flow = layer.flow(*given.values(), *stored.values(), 0.3)
+    found = compare_flow(flow, stored, given, {"alpha": 0.3})
+    assert found.ok, found
+    assert found.size == 33 * 22
+
+
+@pytest.mark.parametrize("name", ["C", "D"])
+@pytest.mark.parametrize("seed", range(10))
+def test_one_element_that_is_off_is_found(name: str, seed: int) -> None:
+    given, stored = problem(np.float32, seed)
+    flow = layer.flow(*given.values(), *stored.values(), 0.3)
+    rng = np.random.default_rng(seed)
+    at = tuple(rng.integers(0, extent) for extent in stored[name].shape)
+    stored[name][at] += np.float32(4e-3)
+    found = compare_flow(flow, stored, given, {"alpha": 0.3})
+    assert (found.wrong, found.name, found.index) == (1, name, at)
+    with pytest.raises(tw.WrongResultError, match="1 of 726 elements"):
+        found.raise_if_wrong()
+
+
+def test_a_lost_product_is_found() -> None:
+    given, stored = problem(np.float32)
+    flow = layer.flow(*given.values(), *stored.values(), 0.3)
+    given["A"][:, 3] = 0
+    assert compare_flow(flow, stored, given, {"alpha": 0.3}).wrong > 100
+
+
+def test_what_nobody_wrote_is_found() -> None:
+    given, stored = problem(np.float32)
+    stored["C"][5, 7] = np.nan
+    flow = layer.flow(*given.values(), *stored.values(), 0.3)
+    assert compare_flow(flow, stored, given, {"alpha": 0.3}).index == (5, 7)
+
+
+def test_integers_are_equal_to_the_bit() -> None:
+    rng = np.random.default_rng(1)
+    a, b = (rng.integers(-128, 128, (rows, 90)).astype(np.int8) for rows in (9, 11))
+    exact = a.astype(np.int64) @ b.T.astype(np.int64)
+    stored = {"C": exact.astype(np.int32), "D": np.clip(exact, -128, 127).astype(np.int8)}
+    flow = integers.flow(a, b, *stored.values())
+    assert compare_flow(flow, stored, {"A": a, "B": b}).ok
+    stored["C"][2, 3] += 1
+    assert compare_flow(flow, stored, {"A": a, "B": b}).wrong == 1
+
+
+def test_operands_are_rounded_as_the_atom_rounds_them() -> None:
+    @tw.kernel(A="M K", B="N K", C="M N")
+    def product(A, B, C):
+        for m, n in tw.tiles(C):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ B[n, k].T
+            C[m, n] = acc
+
+    rng = np.random.default_rng(2)
+    a, b = (rng.standard_normal((rows, 64)).astype(np.float32) for rows in (8, 8))
+    kept = [(x.view(np.uint32) + 0x1000 & 0xFFFFE000).view(np.float32) for x in (a, b)]
+    c = kept[0] @ kept[1].T
+    flow = product.flow(a, b, c)
+    how = Accumulation.of(tw.atoms.MMA_TF32)
+    assert compare_flow(flow, {"C": c}, {"A": a, "B": b}, how=how).ok
+    assert not compare_flow(flow, {"C": c}, {"A": a, "B": b}).ok

@@ -1,0 +1,229 @@
+"""Dataflow kernels and small schedules of every form, for what executes many of them on the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+import tilewright as tw
+from tilewright.checking.compare import Accumulation
+from tilewright.checking.flows import StoredComparison, compare_flow
+from tilewright.dtypes import dtype
+from tilewright.runtime.kernel import Bound, Kernel
+from tilewright.schedule.schedule import Schedule
+
+Array = np.ndarray[Any, Any]
+STORED = ("C", "D", "total")
+"""Arrays that kernels store and do not read."""
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def product(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc
+
+
+@tw.kernel(A="M K", B="N K", bias="N", R="M N", C="M N")
+def residual(A, B, bias, R, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = tw.maximum(acc + bias[n], 0) + R[m, n]
+
+
+@tw.kernel(A="M K", B="N K", s="M", C="M N", D="M N")
+def two_results(A, B, s, C, D):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        D[m, n] = acc
+        C[m, n] = acc * s[m][:, None]
+
+
+@tw.kernel(A="M K", B="N K", C="M N", total="M")
+def row_sums(A, B, C, total):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        total[m] = acc.sum(axis=1)
+        C[m, n] = acc
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def decoded(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].to(A.dtype).T
+        C[m, n] = acc
+
+
+@tw.kernel(A="L M K", B="L N K", C="L M N")
+def batched(A, B, C):
+    for b, m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[2]):
+            acc += A[b, m, k] @ B[b, n, k].T
+        C[b, m, n] = acc
+
+
+SYNC = Schedule(tw.atoms.MMA_F16, (32, 32, 16), warps=(2, 1))
+CP_ASYNC = replace(SYNC, stages=3, staging="cp_async")
+FRAGMENTS = replace(SYNC, tile=(32, 32, 32), stages=3, staging="fragments")
+WGMMA = Schedule(tw.atoms.wgmma("f16", 64), (64, 64, 64))
+COOPERATIVE = replace(
+    WGMMA,
+    tile=(128, 64, 64),
+    stages=3,
+    staging="tma",
+    roles="cooperative",
+    groups=2,
+    blocks=1,
+    group_m=2,
+    epilogue="staged",
+)
+PING_PONG = replace(COOPERATIVE, tile=(64, 64, 64), roles="ping-pong")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel under a schedule, on arrays of some dtypes and layouts.
+
+    Args:
+        schedule: how it is computed.
+        kernel: what is computed.
+        layout: a letter each for A and B, in the words of products (M, K) @ (K, N): ``"n"`` row by row.
+        kinds: dtypes by name of the parameter; f16 for A and B, else f32.
+        tiles: along M and along N, all but the last one whole.
+        batches: of those kernels that have any.
+    """
+
+    schedule: Schedule
+    kernel: Kernel = product
+    layout: str = "nt"
+    kinds: tuple[tuple[str, str], ...] = ()
+    tiles: tuple[int, int] = (1, 2)
+    batches: int = 2
+
+    @property
+    def bound(self) -> Bound:
+        """The kernel under its schedule."""
+        return self.kernel.bind(schedule=self.schedule)
+
+    @property
+    def turns(self) -> int:
+        """Steps along K after which a ring has come round twice, and once more."""
+        return 2 * self.schedule.stages + 1
+
+    def shape(self, steps: int) -> tuple[int, int, int]:
+        """Extents of so many tiles and steps, each cut by an edge."""
+        m, n, k = self.schedule.tile
+        rows, columns = self.tiles
+        return rows * m - 27, columns * n - 19, max(steps * k - 8, 0)
+
+    def arrays(self, shape: tuple[int, int, int], seed: int = 0) -> dict[str, Array]:
+        """Random arrays by name; those that are stored alone hold NaN, or what is as wrong."""
+        rng = np.random.default_rng(seed)
+        m, n, k = shape
+        extents = {"L": self.batches, "M": m, "N": n, "K": k}
+        kinds = dict(self.kinds)
+        made = {}
+        for parameter in self.kernel.program.parameters:
+            name = parameter.name
+            kind = dtype(kinds.get(name, "f16" if name in "AB" else "f32"))
+            dims = [extents[dim] for dim in parameter.dims or ()]
+            column = {"A": self.layout[0] == "t", "B": self.layout[1] == "n"}.get(name, False)
+            made[name] = in_rows(dims, kind, column)
+            if kind.is_float:
+                made[name][...] = np.nan if name in STORED else rng.standard_normal(dims).astype(kind.numpy)
+            else:
+                made[name][...] = 99 if name in STORED else rng.integers(-4, 5, dims)
+        return made
+
+    def compare(self, arrays: Mapping[str, Array]) -> StoredComparison:
+        """Whether what was stored is right."""
+        stored = {name: array for name, array in arrays.items() if name in STORED}
+        given = {name: array for name, array in arrays.items() if name not in STORED}
+        period = self.schedule.promote * self.schedule.block_k or None
+        how = Accumulation.of(self.schedule.atom, period)
+        return compare_flow(self.kernel.flow(*arrays.values()), stored, given, how=how)
+
+
+def in_rows(shape: list[int], kind: tw.DType, column: bool = False) -> Array:
+    """An array whose rows, or columns, begin at multiples of 16 bytes, as bulk copies need."""
+    unit = max(16 // kind.bytes, 1)
+    order = [*shape[:-2], *reversed(shape[-2:])] if column else list(shape)
+    if len(order) < 2:
+        return np.empty(shape, kind.numpy)
+    whole = np.zeros((*order[:-1], max(-(-order[-1] // unit), 1) * unit), kind.numpy)
+    part = whole[..., : order[-1]]
+    return part.swapaxes(-1, -2) if column else part
+
+
+ONCE = replace(COOPERATIVE, blocks=0, registers=0)
+
+CASES = {
+    "direct": Case(SYNC),
+    "registers": Case(replace(SYNC, staging="registers")),
+    "cp_async": Case(CP_ASYNC),
+    "cp_async, two stages": Case(replace(CP_ASYNC, stages=2)),
+    "cp_async, promoted": Case(replace(CP_ASYNC, promote=2)),
+    "cp_async, persistent": Case(replace(CP_ASYNC, blocks=2, group_m=2), tiles=(3, 2)),
+    "cp_async, bands of columns": Case(replace(CP_ASYNC, group_n=2), tiles=(2, 2)),
+    "cp_async, batches": Case(CP_ASYNC, batched),
+    "cp_async, persistent batches": Case(replace(CP_ASYNC, blocks=1, group_m=1), batched),
+    "cp_async, staged": Case(replace(CP_ASYNC, epilogue="staged"), residual),
+    "cp_async, staged, persistent": Case(
+        replace(CP_ASYNC, epilogue="staged", blocks=1, group_m=1), residual, tiles=(1, 3)
+    ),
+    "cp_async, two results": Case(CP_ASYNC, two_results),
+    "cp_async, row sums": Case(CP_ASYNC, row_sums, tiles=(2, 1)),
+    "fragments": Case(FRAGMENTS),
+    "fragments, persistent": Case(replace(FRAGMENTS, blocks=1, group_m=1), tiles=(3, 1)),
+    "fragments, decoded": Case(FRAGMENTS, decoded, kinds=(("B", "i8"),)),
+    "fragments, decoded in two stages": Case(
+        replace(FRAGMENTS, stages=2, tile=(32, 32, 64), blocks=1, group_m=1),
+        decoded,
+        kinds=(("B", "i8"),),
+        tiles=(1, 3),
+    ),
+    "wgmma, direct": Case(WGMMA),
+    "wgmma, registers": Case(replace(WGMMA, staging="registers")),
+    "wgmma, cp_async": Case(replace(WGMMA, stages=3, staging="cp_async")),
+    "wgmma, cp_async, two stages": Case(replace(WGMMA, stages=2, staging="cp_async")),
+    "wgmma, cp_async, persistent": Case(
+        replace(WGMMA, stages=3, staging="cp_async", blocks=1, group_m=1), tiles=(1, 3)
+    ),
+    "cooperative": Case(replace(COOPERATIVE, blocks=2), tiles=(3, 2)),
+    "cooperative, direct": Case(replace(COOPERATIVE, epilogue="direct"), tiles=(1, 3)),
+    "cooperative, promoted": Case(replace(COOPERATIVE, promote=2), tiles=(1, 3)),
+    "cooperative, one buffer": Case(replace(COOPERATIVE, buffers=1), residual, tiles=(1, 3)),
+    "cooperative, once": Case(ONCE),
+    "cooperative, batches": Case(COOPERATIVE, batched, tiles=(1, 2)),
+    "cooperative, columns": Case(COOPERATIVE, layout="tn", tiles=(1, 3)),
+    "cooperative, two results": Case(COOPERATIVE, two_results, tiles=(1, 3)),
+    "cooperative, row sums": Case(COOPERATIVE, row_sums, tiles=(3, 1)),
+    "cooperative, overlapped": Case(replace(COOPERATIVE, epilogue="overlapped"), tiles=(1, 3)),
+    "cooperative, overlapped, residual": Case(
+        replace(COOPERATIVE, epilogue="overlapped", buffers=1), residual, tiles=(1, 3)
+    ),
+    "cooperative, 2 x 1": Case(replace(COOPERATIVE, cluster=(2, 1), blocks=2), tiles=(2, 3)),
+    "cooperative, 1 x 2": Case(replace(COOPERATIVE, cluster=(1, 2), blocks=2), tiles=(3, 2)),
+    "cooperative, 2 x 2": Case(replace(COOPERATIVE, cluster=(2, 2), blocks=4), tiles=(2, 6)),
+    "cooperative, 2 x 1, once": Case(replace(ONCE, cluster=(2, 1))),
+    "ping-pong": Case(PING_PONG, tiles=(2, 3)),
+    "ping-pong, promoted": Case(replace(PING_PONG, promote=1), tiles=(2, 3)),
+    "ping-pong, residual": Case(PING_PONG, residual, tiles=(2, 3)),
+    "ping-pong, overlapped": Case(replace(PING_PONG, epilogue="overlapped"), residual, tiles=(2, 3)),
+    "ping-pong, 2 x 1": Case(replace(PING_PONG, cluster=(2, 1), blocks=2), tiles=(4, 3)),
+}
+"""Every form, each with several tiles, three or more for each block that takes one after the other."""

@@ -1,0 +1,47 @@
+"""Every form of schedule under the hazard checker, in rings that come round twice, and in shorter ones."""
+
+from __future__ import annotations
+
+import pytest
+
+import tilewright as tw
+from tilewright.targets.reference.coverage import ShortLoop
+
+from .small import CASES
+
+SIZES = ("registers", "cp_async", "fragments", "wgmma, cp_async", "cooperative", "ping-pong")
+"""Forms that are tried at the sizes that the checker finds by itself."""
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_no_hazard_and_every_element_right(name: str) -> None:
+    case = CASES[name]
+    for steps in (case.turns, 1, 0):
+        arrays = case.arrays(case.shape(steps))
+        report = case.bound.check(*arrays.values())
+        assert report.is_clean, f"{case.shape(steps)}: {report}"
+        if steps == case.turns:
+            short = [loop for loop in report.coverage.short if not is_long(loop)]
+            assert not short, f"{case.shape(steps)}: {short}"
+        assert case.bound(*arrays.values(), target="reference").target == "reference"
+        case.compare(arrays).raise_if_wrong()
+
+
+def is_long(loop: ShortLoop) -> bool:
+    """Whether it goes over tiles of the result, of which three suffice: the ring comes round within each."""
+    return "by blocks=" in loop.place and loop.trips >= 3
+
+
+@pytest.mark.parametrize("name", SIZES)
+def test_no_hazard_at_sizes_that_show_most(name: str) -> None:
+    case = CASES[name]
+    depth = case.schedule.block_k
+    specimens = [tw.like(array.dtype, array.shape) for array in case.arrays(case.shape(1)).values()]
+    # A ring whose stages are counted over several tiles is found by nothing but its length.
+    sizes = {"K": (case.turns * depth, case.turns * depth - 8, 8, 0)}
+    report = case.bound.check_sizes(*specimens, sizes=sizes, seconds=20)
+    assert report.is_clean, report
+    tried = [dict(extents) for extents, _ in report.reports]
+    assert {extents["K"] for extents in tried} == {*sizes["K"]}
+    for name, tile in zip("MN", case.schedule.tile, strict=False):
+        assert any(extents[name] % tile for extents in tried)
