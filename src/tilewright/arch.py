@@ -140,6 +140,10 @@ class Arch:
     def __repr__(self) -> str:
         return f"<{self.vendor} {self.name}>"
 
+    def registers_of_each(self, threads: int) -> int:
+        """Registers that each thread of a block can have, where the block has a multiprocessor to itself."""
+        return self.registers // max(threads, 1) // self.register_unit * self.register_unit
+
 
 BULK = Bulk(unit_bytes=16, span_bytes=128, extent=256, rank=5)
 """Boxes as the reference copies them."""

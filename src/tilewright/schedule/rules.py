@@ -17,7 +17,6 @@ from tilewright.schedule.bulk import COPYING_REGISTERS, COPYING_WARPS
 from tilewright.schedule.bulk_arrays import against_array
 from tilewright.schedule.resources import Case
 from tilewright.targets.atoms import TENSOR_CORE, is_listed, spelled
-from tilewright.targets.simt.registers import share
 
 REPEATED_ROWS = 8
 """Rows of 128 bytes after which the swizzle repeats."""
@@ -299,7 +298,7 @@ def _register_file(case: Case) -> Reasons:
     """All roles together take no more than all threads begin with."""
     arch, schedule = case.arch, case.schedule
     unit, copying = arch.register_unit, case.copying
-    start = min(-(-arch.thread_registers // unit) * unit, share(arch, case.threads))
+    start = min(-(-arch.thread_registers // unit) * unit, arch.registers_of_each(case.threads))
     multiplying = case.threads - copying
     if COPYING_REGISTERS * copying + schedule.registers * multiplying <= start * case.threads:
         return
@@ -328,7 +327,7 @@ def _accumulators(case: Case) -> Reasons:
     arch, schedule = case.arch, case.schedule
     if not case.target.warps or not 0 < case.threads <= arch.threads:
         return
-    limit = min(arch.thread_registers, share(arch, case.threads))
+    limit = min(arch.thread_registers, arch.registers_of_each(case.threads))
     if case.is_bulk and schedule.registers:
         limit = schedule.registers
     taken = case.accumulators + case.held

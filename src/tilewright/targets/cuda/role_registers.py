@@ -15,13 +15,12 @@ from tilewright.arch import Arch
 from tilewright.errors import Violation
 from tilewright.ir.async_ops import Role
 from tilewright.ir.kernel import Kernel
-from tilewright.targets.simt.registers import share
 
 
 def too_many_in_roles(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
     """Roles whose registers exceed what a multiprocessor can launch the block with."""
     if 0 < kernel.threads <= arch.threads:
-        most = min(_allocated(arch.thread_registers, arch), share(arch, kernel.threads))
+        most = min(_allocated(arch.thread_registers, arch), arch.registers_of_each(kernel.threads))
         reason = f"{kernel.threads} threads of a multiprocessor's {arch.registers} start with at most {most}"
         yield from _check(kernel, arch, most, reason)
 

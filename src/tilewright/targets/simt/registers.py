@@ -19,7 +19,7 @@ def too_many_registers(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
     """
     if kernel.threads > arch.threads or any(isinstance(op, Role) for op in kernel.walk()):
         return
-    limit = min(arch.thread_registers, share(arch, kernel.threads))
+    limit = min(arch.thread_registers, arch.registers_of_each(kernel.threads))
     for op, alive in held_at_multiplies(kernel):
         taken = {value.name: registers_of(value) for value in alive}
         if sum(taken.values()) > limit:
@@ -31,11 +31,6 @@ def too_many_registers(kernel: Kernel, arch: Arch) -> Iterator[Violation]:
                 _nearest(op, sum(taken.values()), limit),
             )
             return
-
-
-def share(arch: Arch, threads: int) -> int:
-    """Registers that each thread of a block can have, where the block has a multiprocessor to itself."""
-    return arch.registers // max(threads, 1) // arch.register_unit * arch.register_unit
 
 
 def registers_of(fragment: Value) -> int:
