@@ -86,13 +86,21 @@ def _run(agent: Any, partition: DataParallel | Persistent, epilogue: Any, form: 
             with made_by("atom"):
                 sums = agent.begin(work)
             with made_by("tile"):
-                main_loop(agent.verbs(work, sums), work.steps, agent.parts, partial(agent.issued, work))
+                values = epilogue.slices(work) if agent.accumulation is not None else None
+
+                def issued(work: Any = work, values: Any = values) -> None:
+                    agent.issued(work)
+                    if values is not None:
+                        with made_by("epilogue", store):
+                            epilogue.prepare(values[1])
+
+                main_loop(agent.verbs(work, sums), work.steps, agent.parts, issued)
             agent.end(work)
-            if agent.accumulation is not None:
+            if values is not None:
                 with made_by("promote"):
                     total = agent.accumulation.end(sums, work.steps)
                 with made_by("epilogue", store):
-                    epilogue.store(work, total)
+                    epilogue.store(*values, total)
         if agent.accumulation is not None:
             with made_by("epilogue", store):
                 epilogue.drain()

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol
 
-from tilewright.dataflow.nodes import Store
+from tilewright.dataflow.nodes import Part, Store
 from tilewright.errors import LayoutError
 from tilewright.lang import operations as tw
 from tilewright.lang.control import unroll, when
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.scalars import Condition, Index
 from tilewright.schedule.epilogue.reductions import Reductions
-from tilewright.schedule.epilogue.values import Arguments, Place, Values, Views
+from tilewright.schedule.epilogue.values import Arguments, Place, Values, Views, above_sums
 from tilewright.schedule.form import Form, extent_of
 from tilewright.schedule.partition import Work
 from tilewright.schedule.schedule import Schedule
@@ -55,31 +55,55 @@ class Direct:
         self.lines = [store for store, is_whole in zip(form.stores, whole, strict=True) if not is_whole]
         """What is stored along rows or columns alone."""
 
-    def store(self, work: Work, sums: Fragment) -> None:
-        """Compute and store what becomes of the sums of a group's tile."""
-        tile = self.tile(work, sums)
-        self.store_lines(tile)
-        for part in self._parts(tile):
-            self.store_from(part, self.blocks)
+        self.columns = self._slice(schedule.mma.tile[1])
+        """Of a slice: what is computed at once."""
+        self.count = schedule.mma.tile[1] // self.columns
 
-    def _parts(self, tile: Values) -> Iterator[Values]:
-        """What is computed at once: a few columns, so that what is read for them fits into registers too."""
-        rows, columns = tile.place.shape
-        at_once = self._at_once(tile) if tile.loads(self.blocks) else columns
-        if at_once == columns:
-            yield tile
-            return
-        (row, column), count = tile.place.at, columns // at_once
-        for j in unroll(count):
-            place = Place(tile.place.work, (rows, at_once), (row, column * count + j))
-            yield tile.part(place, slice(j * at_once, (j + 1) * at_once))
-
-    def _at_once(self, tile: Values) -> int:
-        """The fewest columns, from some on, that are the same part of every thread's values."""
-        columns, width = tile.place.shape[1], AT_ONCE
-        while width < columns and not in_parts(tile.spread, width):
+    def _slice(self, columns: int) -> int:
+        """Few columns where arrays are read, so that they fit into registers beside the sums."""
+        if not any(isinstance(node, Part) for store in self.blocks for node in above_sums(store.value)):
+            return columns
+        width = AT_ONCE
+        while width < columns and not in_parts(self.schedule.mma.c(), width):
             width *= 2
         return min(width, columns)
+
+    def slices(self, work: Work) -> tuple[Values, list[Values]]:
+        """The values of a group's tile, and of each of its slices; nothing is computed yet."""
+        tile = Values(self.views, self.reductions, self.place(work), self.schedule.mma.c())
+        return tile, [self.part(tile, j) for j in range(self.count)]
+
+    def prepare(self, parts: Sequence[Values]) -> None:
+        """When the last product of a tile is under way: read what its first slice is computed from."""
+        parts[0].fetch(self.blocks)
+
+    def store(self, tile: Values, parts: Sequence[Values], sums: Fragment) -> None:
+        """Compute and store what becomes of the sums of a group's tile, slice by slice."""
+        tile.sums = sums
+        self.store_lines(tile)
+        self.begin(tile)
+        for j in unroll(self.count):
+            if j + 1 < self.count:
+                parts[j + 1].fetch(self.blocks)
+            self.store_slice(parts[j], j)
+
+    def begin(self, tile: Values) -> None:
+        """Before the slices of a tile: nothing."""
+
+    def store_slice(self, values: Values, j: int) -> None:
+        """Compute and store a slice."""
+        self.store_from(values, self.blocks)
+
+    def part(self, tile: Values, j: int) -> Values:
+        """The values of a slice."""
+        if self.count == 1:
+            return tile
+        return tile.part(self.slice_at(tile.place, j), slice(j * self.columns, (j + 1) * self.columns))
+
+    def slice_at(self, whole: Place, j: int) -> Place:
+        """Where a slice of a tile is."""
+        (row, column), (rows, _) = whole.at, whole.shape
+        return Place(whole.work, (rows, self.columns), (row, column * self.count + j))
 
     def drain(self) -> None:
         """Nothing is under way."""
@@ -87,10 +111,6 @@ class Direct:
     def helpers(self) -> list[Helper]:
         """Those who store what others have computed: nobody."""
         return []
-
-    def tile(self, work: Work, sums: Fragment) -> Values:
-        """The values of a group's tile."""
-        return Values(self.views, self.reductions, self.place(work), sums.distribution, sums)
 
     def place(self, work: Work) -> Place:
         """Where a group's tile is."""

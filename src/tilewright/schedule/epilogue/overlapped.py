@@ -12,7 +12,7 @@ adds where it then writes the sum.  That needs an array of the dtype and order o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import TypeGuard
@@ -22,7 +22,6 @@ from tilewright.errors import TraceError
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import bulk_commit, bulk_wait, fence_async, tma_load
 from tilewright.lang.control import unroll
-from tilewright.lang.fragments import Fragment
 from tilewright.lang.roles import role
 from tilewright.lang.scalars import Index
 from tilewright.lang.tracer import current
@@ -93,19 +92,26 @@ class Overlapped(Staged):
         """How many times the buffer of a slice was used before."""
         return work.item * (self.count // self.buffers) + j // self.buffers
 
-    def _slice_of(self, tile: Values, j: int) -> None:
+    def part(self, tile: Values, j: int) -> Values:
+        """The values of a slice; what was brought for it is read from its buffers."""
+        values = super().part(tile, j)
+        if self.handed_over:
+            for held, pair in zip(self.panels, self.brought, strict=True):
+                if pair is not None:
+                    part, side = pair
+                    where = held.tile(tile.place.work.group, j % self.buffers)
+                    values.brought[id(part)] = partial(
+                        tw.load, where, values.spread, name=f"r{side.operand.name}"
+                    )
+        return values
+
+    def store_slice(self, values: Values, j: int) -> None:
         """Compute one slice into its buffers, and hand them over."""
         if not self.handed_over:
-            super()._slice_of(tile, j)
+            super().store_slice(values, j)
             return
-        work, b = tile.place.work, j % self.buffers
+        work, b = values.place.work, j % self.buffers
         slot, use = self.slot(work.group, j), self.use(work, j)
-        brought: dict[int, Callable[[], Fragment]] = {}
-        values = self.part(tile, j, brought)
-        for held, pair in zip(self.panels, self.brought, strict=True):
-            if pair is not None:
-                where = held.tile(work.group, b)
-                brought[id(pair[0])] = partial(tw.load, where, values.spread, name=f"r{pair[1].operand.name}")
         if self.brings:
             wait(self.free[slot], use % 2)
             made = [values.stored(store) for store in self.blocks]

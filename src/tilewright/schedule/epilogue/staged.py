@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import bulk_commit, bulk_wait, fence_async
-from tilewright.lang.control import unroll
-from tilewright.lang.fragments import Fragment
 from tilewright.lang.roles import role_barrier
 from tilewright.lang.scalars import Index
 from tilewright.schedule.epilogue.buffers import Panels, Rows, Side, in_panels
 from tilewright.schedule.epilogue.direct import Direct, in_parts
-from tilewright.schedule.epilogue.values import Arguments, Place, Values
+from tilewright.schedule.epilogue.values import Arguments, Values
 from tilewright.schedule.form import Form
-from tilewright.schedule.partition import Work
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
 
@@ -30,14 +25,11 @@ class Staged(Direct):
 
     def __init__(self, form: Form, schedule: Schedule, arguments: Arguments) -> None:
         super().__init__(form, schedule, arguments)
-        rows, columns, _ = schedule.mma.tile
         self.roles = schedule.roles != "none"
         self.sides = [Side(self.views, store.operand, store.at) for store in self.blocks]
-        self.columns = self._slice(columns)
-        self.count = columns // self.columns
         self.buffers = self.buffers_for(self.count)
-        groups = schedule.groups if self.roles else 1
-        self.held = [self._buffers(side, (rows, self.columns), groups) for side in self.sides]
+        shape, groups = (schedule.mma.tile[0], self.columns), schedule.groups if self.roles else 1
+        self.held = [self._buffers(side, shape, groups) for side in self.sides]
         self.bulk = any(held.by_bulk for held in self.held)
 
     def buffers_for(self, count: int) -> int:
@@ -46,9 +38,9 @@ class Staged(Direct):
 
     def _slice(self, columns: int) -> int:
         """Columns of a slice: rows of 128 bytes, of the narrowest elements that bulk copies store."""
-        if not self.roles:
+        if self.schedule.roles == "none":
             return columns
-        widths = sorted({ROW_BYTES // side.operand.dtype.bytes for side in self.sides}, reverse=True)
+        widths = sorted({ROW_BYTES // store.operand.dtype.bytes for store in self.blocks}, reverse=True)
         spread = self.schedule.mma.c()
         return next((width for width in widths if in_parts(spread, width)), columns)
 
@@ -56,21 +48,19 @@ class Staged(Direct):
         kind = Panels if self.roles and in_panels(side, shape) else Rows
         return kind(side, shape, groups, self.buffers)
 
-    def store(self, work: Work, sums: Fragment) -> None:
-        """Slice by slice; a buffer is written again when its last store has read it."""
-        tile = self.tile(work, sums)
-        self.store_lines(tile)
+    def begin(self, tile: Values) -> None:
+        """The ring may lie in the same memory as the buffers: its copies have come to an end."""
+        if self.held and self.schedule.staging in ("cp_async", "fragments"):
+            tw.async_wait(0)
+
+    def store_slice(self, values: Values, j: int) -> None:
+        """Compute one slice into its buffers, and store them.
+
+        A buffer is written again when its last store has read it.
+        """
         if not self.held:
             return
-        if self.schedule.staging in ("cp_async", "fragments"):
-            tw.async_wait(0)  # the ring may lie in the same memory as the buffers
-        for j in unroll(self.count):
-            self._slice_of(tile, j)
-
-    def _slice_of(self, tile: Values, j: int) -> None:
-        """Compute one slice into its buffers, and store them."""
-        buffer, group = j % self.buffers, tile.place.work.group
-        values = self.part(tile, j)
+        buffer, group = j % self.buffers, values.place.work.group
         made = [values.stored(store) for store in self.blocks] if values.loads(self.blocks) else None
         if self.bulk:
             bulk_wait(self._pending(j))
@@ -90,18 +80,6 @@ class Staged(Direct):
         """Wait for the stores that are under way."""
         if self.bulk:
             bulk_wait(0)
-
-    def part(
-        self, tile: Values, j: int, brought: Mapping[int, Callable[[], Fragment]] | None = None
-    ) -> Values:
-        """The values of a slice."""
-        columns = slice(j * self.columns, (j + 1) * self.columns)
-        return tile.part(self.slice_at(tile.place, j), columns, brought)
-
-    def slice_at(self, whole: Place, j: int) -> Place:
-        """Where a slice of a tile is."""
-        (row, column), (rows, _) = whole.at, whole.shape
-        return Place(whole.work, (rows, self.columns), (row, column * self.count + j))
 
     def _pending(self, j: int) -> int:
         """How many slices may still be read from their buffers when slice ``j`` is written to its own."""

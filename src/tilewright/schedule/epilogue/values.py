@@ -129,7 +129,6 @@ class Values:
         spread: which threads hold which of its elements.
         sums: what was added up there; None: a part of that of the outer block.
         outer: the values of the block that this one is a part of, and the columns of it.
-        brought: for some parts of arrays, what reads them from where they were brought before.
     """
 
     def __init__(
@@ -140,20 +139,26 @@ class Values:
         spread: Distribution,
         sums: Fragment | None = None,
         outer: tuple[Values, slice] | None = None,
-        brought: Mapping[int, Callable[[], Fragment]] | None = None,
     ) -> None:
         self.views, self.reductions, self.place = views, reductions, place
         self.spread, self.sums = spread, sums
-        self.outer, self.brought = outer, brought or {}
+        self.outer = outer
+        self.brought: dict[int, Callable[[], Fragment]] = {}
+        """For some parts of arrays, what reads them from where they were brought before."""
         self._known: dict[int, Any] = {}
 
-    def part(
-        self, place: Place, columns: slice, brought: Mapping[int, Callable[[], Fragment]] | None = None
-    ) -> Values:
+    def part(self, place: Place, columns: slice) -> Values:
         """The values for some of the block's columns."""
         with located():
             spread = self.spread.slice((0, columns.start), place.shape)
-        return Values(self.views, self.reductions, place, spread, None, (self, columns), brought)
+        return Values(self.views, self.reductions, place, spread, None, (self, columns))
+
+    def fetch(self, stores: Sequence[Store]) -> None:
+        """Read the arrays that what is stored is computed from, but for what is brought elsewhere."""
+        for store in stores:
+            for node in above_sums(store.value):
+                if isinstance(node, Part) and id(node) not in self.brought:
+                    self.value(node)
 
     def value(self, node: Node) -> Any:
         """A value: a tile that has extent 1 along what it does not vary along, or a number."""
@@ -195,11 +200,14 @@ class Values:
         return (rows if form.m in along else 1, columns if form.n in along else 1)
 
     def _of_outer(self, node: Node) -> Any:
-        """A value that is known for more columns than these, or that must be: a reduction goes over all."""
+        """A value that is known for all columns of a tile, or that all of its slices share."""
         if self.outer is None:
             return None
         values, columns = self.outer
-        if not isinstance(node, Sum | Reduce) and id(node) not in values._known:
+        is_wider = isinstance(node, Sum | Reduce) or (
+            isinstance(node, Part) and self.views.form.n not in node.at
+        )
+        if not is_wider and id(node) not in values._known:
             return None
         made = values.value(node)
         return made[:, columns] if isinstance(made, Fragment) and made.shape[1] > 1 else made
