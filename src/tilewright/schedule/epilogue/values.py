@@ -172,19 +172,21 @@ class Values:
         """What a store writes, for every element that it writes."""
         made = self.value(store.value)
         shape = self._shape(self.views.along(store.at))
-        spread = self.map(shape)
-        if not isinstance(made, Fragment):
-            single = tw.fragment(spread, store.operand.dtype, name="filled")
-            tw.fill(single, made)
-            return single
-        if made.shape == shape:
-            return made
+        if isinstance(made, Fragment):
+            return self._wide(made, shape)
+        single = tw.fragment(self.map(shape), store.operand.dtype, name="filled")
+        tw.fill(single, made)
+        return single
+
+    def _wide(self, tile: Fragment, shape: tuple[int, int]) -> Fragment:
+        """A tile repeated along what it does not vary along."""
+        if tile.shape == shape:
+            return tile
         # A choice between a tile and itself repeats it along what the coordinates vary along.
-        everywhere = coordinates(spread, 0) >= 0
-        for dim in (0, 1):
-            if shape[dim] > 1 == made.shape[dim]:
-                everywhere = everywhere & (coordinates(spread, dim) >= 0)
-        wide: Fragment = elementwise("select", everywhere, made, made)
+        everywhere = coordinates(self.map(shape), 0) >= 0
+        if shape[1] > 1 == tile.shape[1]:
+            everywhere = everywhere & (coordinates(self.map(shape), 1) >= 0)
+        wide: Fragment = elementwise("select", everywhere, tile, tile)
         return wide
 
     def loads(self, stores: Sequence[Store]) -> bool:
@@ -248,6 +250,14 @@ class Values:
         return tw.load(tile, self.map((int(tile.shape[0]), int(tile.shape[1]))), name=f"r{node.operand.name}")
 
     def _map(self, function: str, node: Node, given: list[Any]) -> Any:
+        shapes = [value.shape for value in given if isinstance(value, Fragment)]
+        wanted = (
+            max((rows for rows, _ in shapes), default=1),
+            max((columns for _, columns in shapes), default=1),
+        )
+        if shapes and wanted not in shapes:  # rows alone meet columns alone
+            at = next(i for i, value in enumerate(given) if isinstance(value, Fragment))
+            given[at] = self._wide(given[at], (wanted[0], wanted[1]))
         return elementwise(function, *given, dtype=node.dtype if function in CONVERSION else None)
 
 
