@@ -25,6 +25,9 @@ VERBS: dict[str, Callable[[Any], Any]] = {
     "floor": tw.floor,
     "round": tw.round,
     "sigmoid": tw.sigmoid,
+    "silu": tw.silu,
+    "gelu": tw.gelu,
+    "gelu_tanh": lambda x: tw.gelu(x, approximate=True),
 }
 """What authors write, by the function's name in printed kernels."""
 
@@ -57,6 +60,16 @@ def points(dtype: DType, count: int = 1500) -> np.ndarray:
     return np.concatenate([made, np.nextafter(made, dtype.numpy.type(9))])
 
 
+def _sigmoid(x: Any) -> Any:
+    return 1 / (1 + np.exp(-x))
+
+
+def _gelu_tanh(x: Any) -> Any:
+    return x * _sigmoid(
+        2 * np.sqrt(2 / np.arccos(np.longdouble(-1))) * (x + np.longdouble("0.044715") * x**3)
+    )
+
+
 def _erf(x: Any) -> Any:
     """Its series of positive terms, in more bits than f64 has."""
     size = np.minimum(np.abs(x), 7)
@@ -74,7 +87,10 @@ EXACT: dict[str, Callable[[Any], Any]] = {
         for name in ("exp", "exp2", "log", "sqrt", "tanh", "log2", "sin", "cos", "floor")
     },
     "round": np.rint,
-    "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+    "sigmoid": _sigmoid,
+    "silu": lambda x: x * _sigmoid(x),
+    "gelu": lambda x: x * (1 + _erf(x * np.sqrt(np.longdouble(0.5)))) / 2,
+    "gelu_tanh": _gelu_tanh,
     "rsqrt": lambda x: 1 / np.sqrt(x),
     "erf": _erf,
 }
@@ -93,11 +109,17 @@ def check(dtype: DType, x: np.ndarray, made: np.ndarray) -> None:
         zero = (rounded == 0) & finite & (x == 0)
         np.testing.assert_array_equal(np.signbit(y[zero]), np.signbit(rounded[zero]), err_msg=name)
         tiny = np.finfo(y.dtype).tiny
-        if name == "exp2":  # which may give 0 there
+        if name in ("exp2", "sigmoid"):  # which may give 0 there
             finite &= np.abs(rounded) >= tiny
-        ulp = np.spacing(np.maximum(np.abs(rounded[finite]), tiny)).astype(np.longdouble)
+        row = FUNCTIONS[name]
+        if row.of_operand:
+            ulp = np.abs(x[finite]).astype(np.longdouble) * np.finfo(y.dtype).eps + np.spacing(
+                y.dtype.type(0)
+            )
+        else:
+            ulp = np.spacing(np.maximum(np.abs(rounded[finite]), tiny)).astype(np.longdouble)
         error = np.abs(y[finite].astype(np.longdouble) - exact[finite]) / ulp
-        bound = 5.0 if name == "sigmoid" else FUNCTIONS[name].ulp or 0.5
+        bound = row.ulp or 0.5
         assert error.max() <= bound, f"{name}: {error.max()} ulp at {x[finite][error.argmax()]!r}"
 
 

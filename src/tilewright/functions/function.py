@@ -64,6 +64,8 @@ class Function:
             has an operator, or none.
         ulp: the largest error on any target, in units in the last place of f32 or f64; 0 means that
             all targets give the same bits.
+        of_operand: whether the error is in units of the operand times the spacing of numbers at 1, not of
+            the result's last place.
         text: an algorithm in C++, ``<name>_f64``, for targets without a mathematics library; of f32 it
             computes in f64 and rounds once.
         needs: the functions that ``text`` calls.
@@ -79,6 +81,7 @@ class Function:
     meaning: Callable[..., Any] | None = None
     c: str = ""
     ulp: float = 0.0
+    of_operand: bool = False
     text: str = ""
     needs: tuple[str, ...] = ()
     non_negative: bool = False

@@ -25,6 +25,7 @@ OVERRIDES = {
     "double_to_half": "static half_t double_to_half(double x) { return to_half<half_t>(x); }",
     "float_to_bf16": "static bf16_t float_to_bf16(float x) { return to_bf16<bf16_t>(x); }",
     "fast_exp2": "static float fast_exp2(float x) { return exp2f(x); }",
+    "fast_reciprocal": "static float fast_reciprocal(float x) { return 1.0f / x; }",
     **{
         f"{name}_or_nan": f"template <class T> static T {name}_or_nan(T a, T b) "
         f"{{ return a {sign} b || a != a ? a : b; }}"

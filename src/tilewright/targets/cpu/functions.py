@@ -12,7 +12,7 @@ from fractions import Fraction
 
 from tilewright.dtypes import DType
 from tilewright.functions.table import FUNCTIONS
-from tilewright.targets.cpu import division, power
+from tilewright.targets.cpu import activations, division, power
 from tilewright.targets.cpu.conversions import STORAGE
 
 
@@ -188,7 +188,7 @@ def _table() -> dict[str, tuple[tuple[str, ...], str]]:
         narrow = f"static inline float {row.name}_f32(float x) {{ return (float){row.name}_f64((double)x); }}"
         found[f"{row.name}_f64"] = (row.needs, row.text)
         found[f"{row.name}_f32"] = ((f"{row.name}_f64",), narrow)
-    return {**found, **division.SNIPPETS, **power.SNIPPETS}
+    return {**found, **activations.SNIPPETS, **division.SNIPPETS, **power.SNIPPETS}
 
 
 SNIPPETS = _table()

@@ -52,6 +52,13 @@ DEVICE float fast_exp2(float x) {
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }""",
+    "fast_reciprocal": """
+DEVICE float fast_reciprocal(float x) {
+  // Within a unit in the last place; results below the least normal number become 0.
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}""",
     "max_or_nan": """
 template <class T>
 DEVICE T max_or_nan(T a, T b) {
@@ -197,7 +204,8 @@ DIALECT = SimtDialect(
     function="__device__ __forceinline__",
     atomics=atomics.ATOMICS,
     pieces=(
-        *(prelude.TYPES, prelude.DIVISION, _CONVERSIONS, prelude.CONVERSIONS, prelude.MOVES, _MOVES),
+        *(prelude.TYPES, prelude.DIVISION, _CONVERSIONS, prelude.CONVERSIONS),
+        *(prelude.ACTIVATIONS, prelude.MOVES, _MOVES),
         *(_MATRICES, _CLUSTER, wgmma.PIECES, atomics.PIECES, signals.PIECES),
     ),
     needs={**prelude.NEEDS, **wgmma.NEEDS, **atomics.NEEDS},

@@ -43,6 +43,7 @@ _CALLS = {
     ("mod", "f32"): "floor_remainder_float",
     ("mod", "f64"): "floor_remainder_double",
     ("exp2", "f32"): "fast_exp2",
+    **{(name, "f32"): f"fast_{name}" for name in ("sigmoid", "silu", "gelu", "gelu_tanh")},
 }
 """What is not called as C's mathematics library calls it."""
 
@@ -227,9 +228,6 @@ def _applied(function: str, operands: list[Code], kind: DType, spelled: str) -> 
         return code(f"{'!' if kind.kind == 'bool' else '~'}{{}}", *operands)
     if function == "abs" and kind.kind == "uint":
         return operands[0]
-    if function == "rsqrt":
-        one, root = ("1.0", "sqrt") if kind == f64 else ("1.0f", "sqrtf")
-        return code(f"{one} / {{}}", call(root, *operands))
     in_c = FUNCTIONS[function].c_name(kind) if kind.is_float and FUNCTIONS[function].c else function
     return call(_CALLS.get((function, kind.name), in_c), *operands)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from tilewright.dtypes import ALL
 from tilewright.targets.c_integers import INTEGER_TYPES
-from tilewright.targets.simt import division
+from tilewright.targets.simt import activations, division
 
 STORAGE: dict[str, str] = {
     "f64": "double",
@@ -125,12 +125,16 @@ DEVICE Word load_or(bool exists, const void* from, Word other) {
 DIVISION = division.PIECES
 """Quotients, rests and shifts as the reference has them."""
 
+ACTIVATIONS = activations.PIECES
+"""Activations, given ``fast_exp2`` and ``fast_reciprocal``."""
+
 REALS = (("float", "f"), ("double", ""))
 """Types with arithmetic, and how the names of the language's functions of them end."""
 
 NEEDS: dict[str, tuple[str, ...]] = {
     "half2_t": ("half_t",),
     "remainder": ("quotient",),
+    **activations.NEEDS,
     **{f"{name}_to_float": (f"{name}_t",) for name in ("half", "bf16")},
     **{f"{name}_to_float": (f"{name}_t", "half_t", "half_to_float") for name in ("e4m3", "e5m2")},
     **{f"float_to_{name}": (f"{name}_t",) for name in ("half", "bf16", "e4m3", "e5m2")},
