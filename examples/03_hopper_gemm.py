@@ -31,14 +31,21 @@ def tile_order(index, tiles_m, tiles_n, group):
     return m, n
 
 
+def finishing_together(tiles, most):
+    """How many blocks need as many turns as ``most`` would, and end at the same time."""
+    turns = tw.maximum(tw.ceil_div(tiles, most), 1)
+    return tw.derived(tw.maximum(tw.minimum(tw.ceil_div(tiles, turns), most), 1))
+
+
 @tw.kernel(A="M K", B="N K", C="M N")
 def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group, period=None):
     rows, tile_n, tile_k = mma.tile[0], mma.tile[1], ROW_BYTES // A.dtype.bytes
     tile_m, columns = GROUPS * rows, ROW_BYTES // C.dtype.bytes
-    block = tw.block_index(blocks)
     tiles_m, tiles_n = tw.ceil_div(C.shape, (tile_m, tile_n))
     steps = tw.ceil_div(A.shape[1], tile_k)
-    turns = tw.ceil_div(tiles_m * tiles_n - block, blocks)
+    grid = finishing_together(tiles_m * tiles_n, blocks)
+    block = tw.block_index(grid)
+    turns = tw.ceil_div(tiles_m * tiles_n - block, grid)
     store_by_tma = C.shape[1] * C.dtype.bytes % 16 == 0  # True, or a condition that nothing is known of
 
     sA = tw.shared((stages, GROUPS, rows, tile_k), A.dtype, swizzle=128)
@@ -50,7 +57,7 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group, period=None):
 
     with tw.role(warps=WARPS, registers=40), tw.role(warps=1):
         for turn in tw.range(turns):
-            m, n = tile_order(block + turn * blocks, tiles_m, tiles_n, group)
+            m, n = tile_order(block + turn * grid, tiles_m, tiles_n, group)
             for k in tw.range(steps):
                 step = tw.let(turn * steps + k)
                 stage = tw.let(step % stages)
@@ -61,15 +68,15 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group, period=None):
 
     with tw.role(warps=WARPS, groups=GROUPS, registers=232) as g:
         for turn in tw.range(turns):
-            m, n = tile_order(block + turn * blocks, tiles_m, tiles_n, group)
-            acc = tw.accumulator(mma)
+            m, n = tile_order(block + turn * grid, tiles_m, tiles_n, group)
+            acc = tw.accumulator(mma, fill=None if period else 0)
             total = tw.accumulator(mma) if period else acc
             for k in tw.range(steps, provenance="mainloop"):
                 step = tw.let(turn * steps + k)
                 stage = tw.let(step % stages)
                 tw.hopper.wait(full[stage], step // stages % 2)
                 tw.hopper.mma_fence()
-                tw.hopper.mma_async(sA[stage, g], sB[stage], acc)
+                tw.hopper.mma_async(sA[stage, g], sB[stage], acc, fresh=bool(period) and k % period == 0)
                 tw.hopper.mma_commit()
                 tw.hopper.mma_wait(1)  # the step before this one has left its stage
                 with tw.when(k > 0):
@@ -78,13 +85,13 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group, period=None):
                     with tw.when((k + 1) % period == 0):
                         tw.hopper.mma_wait(0)
                         total.assign(total + acc)
-                        tw.fill(acc, 0)
             tw.hopper.mma_wait(0)
             with tw.when(steps > 0):
                 tw.hopper.arrive(empty[(turn * steps + steps - 1) % stages], each="warp")
 
             if period and period > 1:
-                total.assign(total + acc)
+                with tw.when(steps % period != 0):
+                    total.assign(total + acc)
 
             for j in tw.unroll(tile_n // columns):
                 part = slice(j * columns, (j + 1) * columns)
@@ -109,33 +116,20 @@ STAGES = {192: (4, 3), 256: (4, 2), 128: (6, 2), 64: (8, 1)}
 OUT = {"f32": tw.f32, "f8e4m3": tw.bf16, "f8e5m2": tw.bf16, "i8": tw.i32, "u8": tw.i32}
 """The dtype of C that `attempt` asks for, where it is not that of A."""
 
-PROMOTED = (128, 64)
-"""Columns with which two accumulators fit into the registers."""
 
-
-def bind(dtype, shape=None, *, columns=None, stages=None, blocks=132, group=8, period=None):
+def bind(dtype, *, columns=256, stages=None, blocks=132, group=8, period=None):
     """The kernel with tiles of 128 x ``columns`` by 128 bytes; two warpgroups multiply 64 rows each.
 
-    With a shape, the rest is chosen: the columns with which the H200's 132 multiprocessors finish first, and
-    as many blocks as finish together.  A step takes 4 cycles per column, or 2.2 for each row of A and B that
-    the second-level cache must deliver: of all dtypes, for the tensor cores take as many bytes of each.
+    Which tile suits which problem the library's schedules know; here the caller says it.
 
     Args:
         dtype: of A and B.
-        shape: extents (M, N, K).
-        columns: of a tile.
-        stages: of the ring.
-        blocks: in flight.
+        columns: of a tile; two accumulators fit into the registers up to 192.
+        stages: of the ring; None: as many as shared memory holds.
+        blocks: in flight, at most.
         group: rows of tiles that follow each other.
         period: steps after which sums are added to others in f32, for 8-bit floats; None: never.
     """
-    known = (columns,) if columns else PROMOTED if period else tuple(STAGES)
-    columns = columns or (128 if period else 256)
-    if shape is not None:
-        tiles = {columns: tw.ceil_div(shape[0], 128) * tw.ceil_div(shape[1], columns) for columns in known}
-        turns = {columns: max(tw.ceil_div(count, 132), 1) for columns, count in tiles.items()}
-        columns = min(known, key=lambda columns: turns[columns] * max(4 * columns, 2.2 * (128 + columns)))
-        blocks = tw.ceil_div(tiles[columns], turns[columns])
     most, buffers = STAGES[columns]
     mma = tw.TiledMma(tw.atoms.wgmma(dtype, columns))
     fixed = {"mma": mma, "stages": stages or most, "buffers": buffers, "blocks": blocks, "group": group}
@@ -149,7 +143,7 @@ SMALL = ((512, 768, 320), (136, 264, 80))
 def attempt(dtype, shape, period=None):
     """Run the kernel, verify every element, and print the time of a call."""
     m, n, k = shape
-    bound = bind(dtype, shape, period=period)
+    bound = bind(dtype, columns=128 if period or m * n <= 2048 * 2048 else 256, period=period)
     atom, made = bound.constants["mma"].atom, operands("random", dtype, shape, layout="nt")
     about = f"{m}x{n}x{k}" + (f", promoted every {period} steps" if period else "")
     trial = Trial(

@@ -24,23 +24,20 @@ class Operand:
         tile: extents of a tile (rows, k).
         stages: tiles that shared memory holds.
         part: the slice of a tile that is multiplied at once, shared out to the warps.
-        lanes: threads of a warp.
     """
 
-    def __init__(self, source, at, tile, stages, part, lanes):
-        warps = part.size_threads // lanes
+    def __init__(self, source, at, tile, stages, part):
         self.tiles = source.tiles(tile)[at, :]
         self.shared = tw.shared((stages, *tile), source.dtype, name=f"s{source.value.name}")
-        self.movers = tw.by_warps(tile, tw.base_tile(tile, source.dtype, lanes=lanes), warps=(warps, 1))
         self.part, self.stages = part, stages
 
     def copy(self, k):
         """Tile ``k`` to its stage."""
-        tw.copy(self.tiles[k], self.shared[k % self.stages], threads=self.movers)
+        tw.copy(self.tiles[k], self.shared[k % self.stages])
 
     def start(self, k):
         """The same in the background."""
-        tw.copy_async(self.tiles[k], self.shared[k % self.stages], threads=self.movers)
+        tw.copy_async(self.tiles[k], self.shared[k % self.stages])
 
     def slice(self, k, s):
         """Slice ``s`` of tile ``k``, in shared memory."""
@@ -48,13 +45,13 @@ class Operand:
 
 
 def begin(A, B, C, tile, mma, stages):
-    """This block's tile of C, its operands, the accumulator, and how many tiles and slices of K there are."""
+    """This block's tile of C, its operands, and how many tiles and slices of K there are."""
     tile_m, tile_n, tile_k = tile
     m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
-    depth, lanes = mma.tile[2], mma.atom.lanes
-    a = Operand(A, m, (tile_m, tile_k), stages, tw.operand_a(mma, depth), lanes)
-    b = Operand(B, n, (tile_n, tile_k), stages, tw.operand_b(mma, depth), lanes)
-    return C.tile((tile_m, tile_n), (m, n)), a, b, tw.accumulator(mma), a.tiles.shape[0], tile_k // depth
+    depth = mma.tile[2]
+    a = Operand(A, m, (tile_m, tile_k), stages, tw.operand_a(mma, depth))
+    b = Operand(B, n, (tile_n, tile_k), stages, tw.operand_b(mma, depth))
+    return C.tile((tile_m, tile_n), (m, n)), a, b, a.tiles.shape[0], tile_k // depth
 
 
 def multiply(a, b, acc, k, slices):
@@ -67,7 +64,8 @@ def multiply(a, b, acc, k, slices):
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def serial(A, B, C, *, tile, mma):
-    out, a, b, acc, count, slices = begin(A, B, C, tile, mma, stages=1)
+    out, a, b, count, slices = begin(A, B, C, tile, mma, stages=1)
+    acc = tw.accumulator(mma)
     for k in tw.range(count, provenance="mainloop"):
         a.copy(k)
         b.copy(k)
@@ -79,7 +77,8 @@ def serial(A, B, C, *, tile, mma):
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def buffered(A, B, C, *, tile, mma):
-    out, a, b, acc, count, slices = begin(A, B, C, tile, mma, stages=2)
+    out, a, b, count, slices = begin(A, B, C, tile, mma, stages=2)
+    acc = tw.accumulator(mma)
     a.start(0)
     b.start(0)
     tw.async_commit()
@@ -95,10 +94,11 @@ def buffered(A, B, C, *, tile, mma):
 
 @tw.kernel(A="M K", B="N K", C="M N")
 def prefetched(A, B, C, *, tile, mma, stages):
-    out, a, b, acc, count, slices = begin(A, B, C, tile, mma, stages)
+    out, a, b, count, slices = begin(A, B, C, tile, mma, stages)
     assert slices % 2 == 0, "two sets of registers take turns: a tile has an even number of slices"
     rA = [tw.fragment(a.part, A.dtype, name="rA") for _ in range(2)]
     rB = [tw.fragment(b.part, B.dtype, name="rB") for _ in range(2)]
+    acc = tw.accumulator(mma)
     for k in tw.unroll(stages - 1):
         a.start(k)
         b.start(k)

@@ -94,15 +94,15 @@ class Bulk:
             return [Producer(self), Consumer(self)]
         return [Consumer(self), Producer(self)]
 
-    def number(self, work: Work, step: Step) -> Index:
+    def number(self, work: Work, at: Step) -> Index:
         """The running number of a step, by which it finds its stage and that stage's phase."""
-        if "number" in step.shared:
-            return step.shared["number"] + step.ahead  # type: ignore[no-any-return]
-        if step.ahead or not step.inside:
-            return work.first + step.index
-        number = let(work.first + step.index)
-        step.shared["number"] = number
-        return number
+        if "number" in at.shared:
+            return at.shared["number"] + at.ahead  # type: ignore[no-any-return]
+        if at.ahead or not at.inside:
+            return work.first + at.index
+        step = let(work.first + at.index)
+        at.shared["number"] = step
+        return step
 
 
 class Producer:

@@ -137,9 +137,10 @@ class DataParallel(Partition):
     def __init__(self, problem: Problem, order: Order | None, cluster: tuple[int, int]) -> None:
         super().__init__(problem, order, cluster)
         if order is None:
-            self.place: tuple[Index, Index] = block_index((self.tiles_m, self.tiles_n))
+            m, n = block_index((self.tiles_m, self.tiles_n))
         else:
-            self.place = self._tile(self._declare(self.tiles_m * self.tiles_n))
+            m, n = self._tile(self._declare(self.tiles_m * self.tiles_n))
+        self.place: tuple[Index, Index] = m, n
         self.batch = _batch(problem.batch)
 
     def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
