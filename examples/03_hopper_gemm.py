@@ -113,23 +113,27 @@ def hopper_gemm(A, B, C, *, mma, stages, buffers, blocks, group, period=None):
 STAGES = {192: (4, 3), 256: (4, 2), 128: (6, 2), 64: (8, 1)}
 """Columns of a tile -> stages of the ring, buffers of each warpgroup's epilogue: what shared memory holds."""
 
+PROMOTED = (128, 64)
+"""Columns with which two accumulators fit into the registers."""
+
 OUT = {"f32": tw.f32, "f8e4m3": tw.bf16, "f8e5m2": tw.bf16, "i8": tw.i32, "u8": tw.i32}
 """The dtype of C that `attempt` asks for, where it is not that of A."""
 
 
-def bind(dtype, *, columns=256, stages=None, blocks=132, group=8, period=None):
+def bind(dtype, *, columns=None, stages=None, blocks=132, group=8, period=None):
     """The kernel with tiles of 128 x ``columns`` by 128 bytes; two warpgroups multiply 64 rows each.
 
     Which tile suits which problem the library's schedules know; here the caller says it.
 
     Args:
         dtype: of A and B.
-        columns: of a tile; two accumulators fit into the registers up to 192.
+        columns: of a tile; None: 256, or 128 where sums are promoted.
         stages: of the ring; None: as many as shared memory holds.
         blocks: in flight, at most.
         group: rows of tiles that follow each other.
         period: steps after which sums are added to others in f32, for 8-bit floats; None: never.
     """
+    columns = columns or (PROMOTED[0] if period else 256)
     most, buffers = STAGES[columns]
     mma = tw.TiledMma(tw.atoms.wgmma(dtype, columns))
     fixed = {"mma": mma, "stages": stages or most, "buffers": buffers, "blocks": blocks, "group": group}
@@ -143,7 +147,7 @@ SMALL = ((512, 768, 320), (136, 264, 80))
 def attempt(dtype, shape, period=None):
     """Run the kernel, verify every element, and print the time of a call."""
     m, n, k = shape
-    bound = bind(dtype, columns=128 if period or m * n <= 2048 * 2048 else 256, period=period)
+    bound = bind(dtype, columns=128 if period or m * n < 2048 * 2048 else 256, period=period)
     atom, made = bound.constants["mma"].atom, operands("random", dtype, shape, layout="nt")
     about = f"{m}x{n}x{k}" + (f", promoted every {period} steps" if period else "")
     trial = Trial(
