@@ -75,7 +75,7 @@ def problem(
     for columns, period in VARIANTS[name]:
         label = f"columns {columns or 'chosen'}" + (f", promoted every {period}" if period else "")
         try:
-            bound = example("03_hopper_gemm.py")["bind"](element, shape, columns=columns, period=period)
+            bound = example("03_hopper_gemm.py")["bind"](element, columns=columns, period=period)
             out = torch.zeros((m, n), dtype=torch_dtype(OUT[name]), device="cuda")
             executable = bound(a, b, out)
             assert executable.target == "cuda", executable.target

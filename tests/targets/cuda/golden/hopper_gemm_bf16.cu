@@ -1,6 +1,11 @@
 struct bf16_t { unsigned short bits; };
 
 template <class A, class B>
+__device__ __forceinline__ auto floor_div(A a, B b) {
+  return a / b - (a % b != 0 && a < 0);
+}
+
+template <class A, class B>
 __device__ __forceinline__ decltype(A() + B()) min_int(A a, B b) {
   return a < b ? a : b;
 }
@@ -137,108 +142,108 @@ __device__ __forceinline__ void wgmma_m64n256k16_bf16(float* d, descriptor_t a, 
 }
 
 extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
-    int M, int K, int N, const __grid_constant__ tensor_map_t A_map,
+    int M, int K, int N, int grid, const __grid_constant__ tensor_map_t A_map,
     const __grid_constant__ tensor_map_t B_map, const __grid_constant__ tensor_map_t C_map) {
   const int tid = threadIdx.x;
-  const int block = blockIdx.x;  // of 132
+  const int block = blockIdx.x;  // of grid
   extern __shared__ __align__(1024) unsigned char shared_memory[];
-  // 03_hopper_gemm.py:47: sA: bf16 4x2x64x64
+  // 03_hopper_gemm.py:51: sA: bf16 4x2x64x64
   bf16_t* const sA = (bf16_t*)shared_memory;
-  // 03_hopper_gemm.py:48: sB: bf16 4x256x64
+  // 03_hopper_gemm.py:52: sB: bf16 4x256x64
   bf16_t* const sB = (bf16_t*)(shared_memory + 65536);
-  // 03_hopper_gemm.py:49: sC: bf16 2x2x64x64
+  // 03_hopper_gemm.py:53: sC: bf16 2x2x64x64
   bf16_t* const sC = (bf16_t*)(shared_memory + 196608);
-  // 03_hopper_gemm.py:50: full: 4 barriers of 1 arrivals
+  // 03_hopper_gemm.py:54: full: 4 barriers of 1 arrivals
   mbarrier_t* const full = (mbarrier_t*)(shared_memory + 229376);
   if (tid == 0) mbarrier_init(full, 4, 1);
-  // 03_hopper_gemm.py:51: empty: 4 barriers of 8 arrivals
+  // 03_hopper_gemm.py:55: empty: 4 barriers of 8 arrivals
   mbarrier_t* const empty = (mbarrier_t*)(shared_memory + 229408);
   if (tid == 0) mbarrier_init(empty, 4, 8);
-  // 03_hopper_gemm.py:52: barrier
+  // 03_hopper_gemm.py:56: barrier
   __syncthreads();
-  // 03_hopper_gemm.py:54: warps 0 to 3
+  // 03_hopper_gemm.py:58: warps 0 to 3
   if (tid < 128) {
     set_registers_down<40>();
-    // 03_hopper_gemm.py:54: warp 0
+    // 03_hopper_gemm.py:58: warp 0
     if (tid < 32) {
-      const int turn_end = ((M / 128)*(N / 256) - block + 131) / 132;
+      const int turn_end = floor_div(((M / 128)*(N / 256) - block - 1), grid) + 1;
       for (int turn = 0; turn < turn_end; ++turn) {
-        const int band = 8*((132*turn + block) / (8*(N / 256)));
+        const int band = 8*((grid*turn + block) / (8*(N / 256)));
         const int rows = min_int((M / 128) - band, 8);
-        const int m = (((132*turn + block) % (8*(N / 256))) % rows) + band;
-        const int n = ((132*turn + block) % (8*(N / 256))) / rows;
+        const int m = (((grid*turn + block) % (8*(N / 256))) % rows) + band;
+        const int n = ((grid*turn + block) % (8*(N / 256))) / rows;
         const int k_end = K / 64;
         for (int k = 0; k < k_end; ++k) {
           const int step = (K / 64)*turn + k;
           const int stage = step % 4;
-          // 03_hopper_gemm.py:60: wait for empty
+          // 03_hopper_gemm.py:64: wait for empty
           mbarrier_wait(empty + stage, -((step / 4) % 2) + 1);
-          // 03_hopper_gemm.py:61: full waits for 49152 bytes
+          // 03_hopper_gemm.py:65: full waits for 49152 bytes
           if (tid == 0) {
             mbarrier_arrive_expect(full + stage, 49152);
-            // 03_hopper_gemm.py:62: A.tile((128, 64), (m, k)) -> sA[stage].merge(0), by TMA
+            // 03_hopper_gemm.py:66: A.tile((128, 64), (m, k)) -> sA[stage].merge(0), by TMA
             tma_load_2d(&A_map, sA + 8192*stage, full + stage, 64*k, 128*m);
-            // 03_hopper_gemm.py:63: B.tile((256, 64), (n, k)) -> sB[stage], by TMA
+            // 03_hopper_gemm.py:67: B.tile((256, 64), (n, k)) -> sB[stage], by TMA
             tma_load_2d(&B_map, sB + 16384*stage, full + stage, 64*k, 256*n);
           }
         }
       }
     }
   }
-  // 03_hopper_gemm.py:65: warps 4 to 11, in 2 groups
+  // 03_hopper_gemm.py:69: warps 4 to 11, in 2 groups
   else {
     set_registers_up<232>();
     const int g = uniform((threadIdx.x - 128) / 128);
     const int tid = threadIdx.x - (128*g + 128);
-    const int turn_1_end = ((M / 128)*(N / 256) - block + 131) / 132;
+    const int turn_1_end = floor_div(((M / 128)*(N / 256) - block - 1), grid) + 1;
     for (int turn_1 = 0; turn_1 < turn_1_end; ++turn_1) {
-      const int band_1 = 8*((132*turn_1 + block) / (8*(N / 256)));
+      const int band_1 = 8*((grid*turn_1 + block) / (8*(N / 256)));
       const int rows_1 = min_int((M / 128) - band_1, 8);
-      const int m_1 = (((132*turn_1 + block) % (8*(N / 256))) % rows_1) + band_1;
-      const int n_1 = ((132*turn_1 + block) % (8*(N / 256))) / rows_1;
-      // 03_hopper_gemm.py:68: acc: f32 64x256, 128 per thread
+      const int m_1 = (((grid*turn_1 + block) % (8*(N / 256))) % rows_1) + band_1;
+      const int n_1 = ((grid*turn_1 + block) % (8*(N / 256))) / rows_1;
+      // 03_hopper_gemm.py:72: acc: f32 64x256, 128 per thread
       float acc[128] = {};
       const int k_1_end = K / 64;
       for (int k_1 = 0; k_1 < k_1_end; ++k_1) {
         const int step_1 = (K / 64)*turn_1 + k_1;
         const int stage_1 = step_1 % 4;
-        // 03_hopper_gemm.py:73: wait for full
+        // 03_hopper_gemm.py:77: wait for full
         mbarrier_wait(full + stage_1, (step_1 / 4) % 2);
-        // 03_hopper_gemm.py:74: registers are ready
+        // 03_hopper_gemm.py:78: registers are ready
         mma_fence();
-        // 03_hopper_gemm.py:75: acc += sA[stage_1, g] * sB[stage_1], by wgmma.m64n256k16.f32.bf16
+        // 03_hopper_gemm.py:79: acc += sA[stage_1, g] * sB[stage_1], by wgmma.m64n256k16.f32.bf16
         {
           const descriptor_t a = descriptor(sA + 8192*stage_1 + 4096*g);
           const descriptor_t b = descriptor(sB + 16384*stage_1);
           #pragma unroll
           for (int i = 0; i < 4; ++i) wgmma_m64n256k16_bf16(acc, a + 2*i, b + 2*i);
         }
-        // 03_hopper_gemm.py:76: close the group of MMAs
+        // 03_hopper_gemm.py:80: close the group of MMAs
         mma_commit();
-        // 03_hopper_gemm.py:77: wait until at most 1 groups of MMAs are unfinished
+        // 03_hopper_gemm.py:81: wait until at most 1 groups of MMAs are unfinished
         mma_wait<1>();
         if (0 < k_1) {
-          // 03_hopper_gemm.py:79: each warp arrives at empty
+          // 03_hopper_gemm.py:83: each warp arrives at empty
           __syncwarp();
           if (tid % 32 == 0) mbarrier_arrive(empty + (step_1 + 3) % 4);
         }
       }
-      // 03_hopper_gemm.py:85: wait until at most 0 groups of MMAs are unfinished
+      // 03_hopper_gemm.py:88: wait until at most 0 groups of MMAs are unfinished
       mma_wait<0>();
       if (0 < K / 64) {
-        // 03_hopper_gemm.py:87: each warp arrives at empty
+        // 03_hopper_gemm.py:90: each warp arrives at empty
         __syncwarp();
         if (tid % 32 == 0) mbarrier_arrive(empty + 3);
       }
-      // 03_hopper_gemm.py:99: wait until at most 1 groups of stores read shared memory
+      // 03_hopper_gemm.py:103: wait until at most 1 groups of stores read shared memory
       if (tid == 0) bulk_wait<1>();
-      // 03_hopper_gemm.py:100: barrier g + 1 of 128 threads
+      // 03_hopper_gemm.py:104: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
-      // 03_hopper_gemm.py:101: part = acc[0:64, 0:64]
+      // 03_hopper_gemm.py:105: part = acc[0:64, 0:64]
       float part[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part[i] = acc[i];
-      // 03_hopper_gemm.py:101: part -> buffer, 4 matrices at a time
+      // 03_hopper_gemm.py:105: part -> buffer, 4 matrices at a time
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -251,25 +256,25 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // 03_hopper_gemm.py:102: let TMA and the tensor cores see shared memory
+      // 03_hopper_gemm.py:106: let TMA and the tensor cores see shared memory
       fence_async();
-      // 03_hopper_gemm.py:103: barrier g + 1 of 128 threads
+      // 03_hopper_gemm.py:107: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
-      // 03_hopper_gemm.py:104: buffer -> target, by TMA
+      // 03_hopper_gemm.py:108: buffer -> target, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 8192*g, 256*n_1, 128*m_1 + 64*g);
-        // 03_hopper_gemm.py:105: close the group of stores
+        // 03_hopper_gemm.py:109: close the group of stores
         bulk_commit();
-        // 03_hopper_gemm.py:99: wait until at most 1 groups of stores read shared memory
+        // 03_hopper_gemm.py:103: wait until at most 1 groups of stores read shared memory
         bulk_wait<1>();
       }
-      // 03_hopper_gemm.py:100: barrier g + 1 of 128 threads
+      // 03_hopper_gemm.py:104: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
-      // 03_hopper_gemm.py:101: part_1 = acc[0:64, 64:128]
+      // 03_hopper_gemm.py:105: part_1 = acc[0:64, 64:128]
       float part_1[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_1[i] = acc[i + 32];
-      // 03_hopper_gemm.py:101: part_1 -> buffer_1, 4 matrices at a time
+      // 03_hopper_gemm.py:105: part_1 -> buffer_1, 4 matrices at a time
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -282,25 +287,25 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // 03_hopper_gemm.py:102: let TMA and the tensor cores see shared memory
+      // 03_hopper_gemm.py:106: let TMA and the tensor cores see shared memory
       fence_async();
-      // 03_hopper_gemm.py:103: barrier g + 1 of 128 threads
+      // 03_hopper_gemm.py:107: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
-      // 03_hopper_gemm.py:104: buffer_1 -> target_1, by TMA
+      // 03_hopper_gemm.py:108: buffer_1 -> target_1, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 8192*g + 4096, 256*n_1 + 64, 128*m_1 + 64*g);
-        // 03_hopper_gemm.py:105: close the group of stores
+        // 03_hopper_gemm.py:109: close the group of stores
         bulk_commit();
-        // 03_hopper_gemm.py:99: wait until at most 1 groups of stores read shared memory
+        // 03_hopper_gemm.py:103: wait until at most 1 groups of stores read shared memory
         bulk_wait<1>();
       }
-      // 03_hopper_gemm.py:100: barrier g + 1 of 128 threads
+      // 03_hopper_gemm.py:104: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
-      // 03_hopper_gemm.py:101: part_2 = acc[0:64, 128:192]
+      // 03_hopper_gemm.py:105: part_2 = acc[0:64, 128:192]
       float part_2[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_2[i] = acc[i + 64];
-      // 03_hopper_gemm.py:101: part_2 -> buffer_2, 4 matrices at a time
+      // 03_hopper_gemm.py:105: part_2 -> buffer_2, 4 matrices at a time
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -313,25 +318,25 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // 03_hopper_gemm.py:102: let TMA and the tensor cores see shared memory
+      // 03_hopper_gemm.py:106: let TMA and the tensor cores see shared memory
       fence_async();
-      // 03_hopper_gemm.py:103: barrier g + 1 of 128 threads
+      // 03_hopper_gemm.py:107: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
-      // 03_hopper_gemm.py:104: buffer_2 -> target_2, by TMA
+      // 03_hopper_gemm.py:108: buffer_2 -> target_2, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 8192*g, 256*n_1 + 128, 128*m_1 + 64*g);
-        // 03_hopper_gemm.py:105: close the group of stores
+        // 03_hopper_gemm.py:109: close the group of stores
         bulk_commit();
-        // 03_hopper_gemm.py:99: wait until at most 1 groups of stores read shared memory
+        // 03_hopper_gemm.py:103: wait until at most 1 groups of stores read shared memory
         bulk_wait<1>();
       }
-      // 03_hopper_gemm.py:100: barrier g + 1 of 128 threads
+      // 03_hopper_gemm.py:104: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
-      // 03_hopper_gemm.py:101: part_3 = acc[0:64, 192:256]
+      // 03_hopper_gemm.py:105: part_3 = acc[0:64, 192:256]
       float part_3[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_3[i] = acc[i + 96];
-      // 03_hopper_gemm.py:101: part_3 -> buffer_3, 4 matrices at a time
+      // 03_hopper_gemm.py:105: part_3 -> buffer_3, 4 matrices at a time
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -344,18 +349,18 @@ extern "C" __global__ void __launch_bounds__(384, 1) hopper_gemm(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // 03_hopper_gemm.py:102: let TMA and the tensor cores see shared memory
+      // 03_hopper_gemm.py:106: let TMA and the tensor cores see shared memory
       fence_async();
-      // 03_hopper_gemm.py:103: barrier g + 1 of 128 threads
+      // 03_hopper_gemm.py:107: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
-      // 03_hopper_gemm.py:104: buffer_3 -> target_3, by TMA
+      // 03_hopper_gemm.py:108: buffer_3 -> target_3, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 8192*g + 4096, 256*n_1 + 192, 128*m_1 + 64*g);
-        // 03_hopper_gemm.py:105: close the group of stores
+        // 03_hopper_gemm.py:109: close the group of stores
         bulk_commit();
       }
     }
-    // 03_hopper_gemm.py:106: wait until at most 0 groups of stores read shared memory
+    // 03_hopper_gemm.py:110: wait until at most 0 groups of stores read shared memory
     if (tid == 0) bulk_wait<0>();
   }
 }
