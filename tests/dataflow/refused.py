@@ -367,3 +367,19 @@ def requirement_inside(A, B, bias, index, C, alpha):
     for m, n in tw.tiles(C):
         tw.require(A.shape[1] % 8 == 0, "K must be a multiple of 8")
         C[m, n] = product(A, B, m, n)
+
+
+@case
+def tf32_of_narrower_floats(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros(precision="tf32")
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k].to(tw.f16) @ B[n, k].T
+        C[m, n] = acc
+
+
+@case
+def unknown_precision(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros(precision="tf23")
+        C[m, n] = acc

@@ -29,6 +29,15 @@ def batched(A, W, C):
         C[b, m, n] = acc
 
 
+@tw.kernel(A="M K", B="N K", C="M N")
+def coarse(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros(precision="tf32")
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc
+
+
 def within(shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
     """An array that is a slice of a larger one, both full of NaN."""
     larger = np.full([extent + 3 for extent in shape], np.nan, dtype)
@@ -82,3 +91,23 @@ def test_an_explicit_kernel_has_none() -> None:
         explicit(np.zeros(3, np.float32), schedule=schedule)
     with pytest.raises(tw.LaunchError, match="schedule=3 is none"):
         gemm.bind(schedule=3)
+
+
+def test_tf32_is_multiplied_by_tensor_cores_where_it_is_allowed() -> None:
+    a, b, c = (tw.like("f32", 4096, 4096) for _ in range(3))
+    [exact, quick] = (kernel.compile(a, b, c, target="cuda", arch="sm_90a") for kernel in (gemm, coarse))
+    assert quick.schedule is not None
+    assert quick.schedule.atom.precision == 10
+    assert exact.schedule is not None
+    assert exact.schedule.atom.precision is None
+    assert "precision='tf32'" in tw.ir.print_flow(coarse.flow(a, b, c))
+
+
+def test_an_executable_says_its_schedule() -> None:
+    schedule = tw.Schedule(tw.atoms.MMA_F16, (64, 64, 32), warps=(2, 2), stages=3, staging="cp_async")
+    arrays = tw.like("f16", 512, 256), tw.like("f16", 768, 256), tw.like("f16", 512, 768)
+    asked = gemm.bind(schedule=schedule).compile(*arrays, target="cuda", arch="sm_80")
+    assert asked.schedule == schedule
+    chosen = gemm.compile(*arrays, target="cuda", arch="sm_80").schedule
+    assert chosen is not None
+    assert gemm.bind(schedule=chosen).compile(*arrays, target="cuda", arch="sm_80").source

@@ -18,7 +18,7 @@ from tilewright.tune.measure import Effort, measure, measure_calls
 SHORT = Effort(seconds=0.0, warm_up_seconds=0.0, least=6)
 
 
-def test_callables_take_turns_and_the_first_one_changes() -> None:
+def test_callables_take_turns_in_random_order() -> None:
     order: list[str] = []
 
     def call(name: str) -> None:
@@ -31,7 +31,9 @@ def test_callables_take_turns_and_the_first_one_changes() -> None:
     turns = [
         "".join(order[at : at + 6 : 2]) for at in range(12, len(order), 6)
     ]  # after calibration and warm-up
-    assert turns == ["abc", "bca", "cab", "abc", "bca", "cab"]
+    assert len(turns) == 6
+    assert all(sorted(turn) == ["a", "b", "c"] for turn in turns)
+    assert len(set(turns)) > 2
     assert all(len(timing.samples_us) == 6 for timing in taken.timings)
     assert all(timing.us.median > 2000 for timing in taken.timings)
 

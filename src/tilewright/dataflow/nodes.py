@@ -20,6 +20,7 @@ BATCH, TILE, STEPS = "batch", "tile", "steps"
 
 
 EXACT, TF32 = "exact", "tf32"
+PRECISIONS = (EXACT, TF32)
 """How exact the products of a sum are."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from tilewright.arch import Arch
@@ -152,7 +153,7 @@ class Builds:
             if broken:
                 raise LegalityError(kernel.name, backend.name, broken)
             check(kernel)
-            found = _compile(backend, kernel, arch)
+            found = replace(_compile(backend, kernel, arch), schedule=made.schedule)
             self._executables.keep(key, found)
             loaded.enter(found)
         return found

@@ -18,6 +18,7 @@ from tilewright.lang.program import Parameter
 from tilewright.runtime.arguments import Number, Packing, packing
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import Binding
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets.listing import Listing
 
 
@@ -36,6 +37,7 @@ class Executable:
         resources: what the compiler reported, e.g. registers and spills per thread.
         handle: the backend's own loaded form.
         launches: what was prepared to launch it, as far as somebody still holds it.
+        schedule: how it computes what a dataflow kernel says; None of an explicit kernel.
     """
 
     target: str
@@ -48,6 +50,7 @@ class Executable:
     resources: Mapping[str, Any] = field(default_factory=dict)
     handle: Any = field(default=None, repr=False)
     launches: weakref.WeakSet[Prepared] = field(default_factory=weakref.WeakSet, repr=False)
+    schedule: Schedule | None = None
 
     @property
     def source(self) -> str:

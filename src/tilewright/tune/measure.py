@@ -5,6 +5,7 @@ Two numbers that were not taken in turns should not be compared: clocks, heat an
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -41,7 +42,10 @@ QUICK = Effort(seconds=0.5, warm_up_seconds=0.05, least=3)
 def measure(
     callables: Mapping[str, Work], target: str, *, effort: Effort | None = None, stream: int | None = None
 ) -> Measurement:
-    """Time per call of each callable: A, B, A, B, … with the order turned in every round.
+    """Time per call of each callable, in rounds of one sample each, every round in another random order.
+
+    A fixed order, also if it is turned, gives each callable the same predecessor in nearly every round, whose
+    heat and caches it inherits.  The orders are the same in every process.
 
     On the GPU a call is timed by events on the stream where it runs, with a cold second-level cache. On the
     CPU a sample is the mean of as many calls as fill a millisecond.
@@ -117,9 +121,11 @@ def _rounds(callables: Mapping[str, Work], clock: Clock, effort: Effort) -> Meas
         each, now = time.perf_counter() - now, time.perf_counter()
     rounds = min(max(int(effort.seconds / each), effort.least), effort.most)
     samples: dict[str, list[float]] = {name: [] for name in names}
-    for turn in range(rounds):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
+    shuffle = random.Random(0).shuffle
+    for _ in range(rounds):
+        order = names[:]
+        shuffle(order)
+        for name in order:
             samples[name].append(clock.sample(callables[name], calls[name]))
     timings = (Timing(name, tuple(1e6 * s for s in samples[name]), calls[name]) for name in names)
     return Measurement(clock.how, tuple(timings))

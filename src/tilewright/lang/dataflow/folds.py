@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from tilewright.dataflow.nodes import Cell, Fold, Folded, Literal, Map, Node, Span, Sum
+from tilewright.dataflow.nodes import TF32, Cell, Fold, Folded, Literal, Map, Node, Span, Sum
+from tilewright.dtypes import f32
 from tilewright.errors import Location, TraceError
 from tilewright.lang.dataflow.recorder import Recorder
 from tilewright.lang.dataflow.spans import SpanLoop
@@ -84,7 +85,13 @@ def _add(flow: Recorder, acc: Accumulator, term: Sum, negative: bool, source: Ti
             here(),
         )
     a = flow.make(Map, term.a.dtype, term.a.axes, "neg", (term.a,)) if negative else term.a
-    product = flow.make(Sum, kind, term.axes, term.span, a, term.b)
+    if acc.precision == TF32 and (term.a.dtype, term.b.dtype) != (f32, f32):
+        raise TraceError(
+            f"{called(acc)} has precision={TF32!r}, which is how f32 is multiplied, and the operands are "
+            f"{term.a.dtype} and {term.b.dtype}; nearest legal choice: tw.zeros() without precision",
+            here(),
+        )
+    product = flow.make(Sum, kind, term.axes, term.span, a, term.b, acc.precision)
     made = flow.mapped("add", (flow.tile(before), flow.tile(product)))
     acc.hold(made.node, source.needs)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tilewright.dataflow.nodes import BATCH, STEPS, TILE, Literal, Span
+from tilewright.dataflow.nodes import BATCH, EXACT, PRECISIONS, STEPS, TILE, Literal, Span
 from tilewright.dtypes import DType, f32
 from tilewright.errors import Location, TraceError
 from tilewright.lang.dataflow.flow import FlowRecorder, mixed
@@ -107,13 +107,14 @@ def steps(extent: Index) -> Any:
 
 
 @verb
-def zeros(dtype: DType | str | None = None, along: Any = ()) -> Accumulator:
+def zeros(dtype: DType | str | None = None, along: Any = (), *, precision: str = EXACT) -> Accumulator:
     """An accumulator of zeros, for ``acc += a @ b`` in a loop over `steps`.
 
     Args:
         dtype: in which it sums; default: f32 for products of narrower floats, i32 for those of integers, f64
             for f64.
         along: the spans of its axes; only a fold that reads it before its first step needs them.
+        precision: ``"exact"``, or ``"tf32"``: numbers of f32 may be multiplied with 10 fraction bits.
 
     Example:
         A matrix by a vector:
@@ -131,7 +132,7 @@ def zeros(dtype: DType | str | None = None, along: Any = ()) -> Accumulator:
         >>> tw.ir.evaluate(by_vector.flow(a, x, y), {"A": a, "x": x})["y"].tolist()
         [28.0, 28.0]
     """
-    return _accumulator(0, dtype, along)
+    return _accumulator(0, dtype, along, precision)
 
 
 @verb
@@ -162,8 +163,11 @@ def full(value: float, dtype: DType | str | None = None, along: Any = ()) -> Acc
     return _accumulator(number(value), dtype, along)
 
 
-def _accumulator(value: float, dtype: Any, along: Any) -> Accumulator:
+def _accumulator(value: float, dtype: Any, along: Any, precision: Any = EXACT) -> Accumulator:
     flow = _flow("an accumulator")
+    if precision not in PRECISIONS:
+        known = " or ".join(map(repr, PRECISIONS))
+        raise TraceError(f"precision={precision!r}; nearest legal choice: {known}", here())
     kind = None if dtype is None else element_type(dtype)
     names = result_names()[0]
     name = names[0] if len(names) == 1 else "acc"
@@ -174,7 +178,7 @@ def _accumulator(value: float, dtype: Any, along: Any) -> Accumulator:
         one.check()
         spans.append(one.span)
     start = Literal(f32 if kind is None else kind, tuple(spans), value, variable=name, location=here())
-    return Accumulator(flow, start, kind, flow.home)
+    return Accumulator(flow, start, kind, flow.home, precision)
 
 
 def _flow(what: str) -> FlowRecorder:

@@ -226,10 +226,13 @@ class Tile(_Arithmetic):
 class Accumulator(Tile):
     """What `zeros` makes: ``acc += a @ b`` adds to it, and a loop over `steps` carries it."""
 
-    def __init__(self, flow: Recording, start: Literal, dtype: DType | None, home: SpanLoop) -> None:
+    def __init__(
+        self, flow: Recording, start: Literal, dtype: DType | None, home: SpanLoop, precision: str
+    ) -> None:
         super().__init__(flow, start, [home])
         self.variable = start.variable or "acc"
         self.chosen = dtype
+        self.precision = precision
         self.outer = tuple(flow.loops)  # open when it was made: those do not carry it
 
     @property
