@@ -124,7 +124,7 @@ class Problem:
     def expand(self, schedule: tw.Schedule) -> Kernel:
         """The explicit kernel."""
         flow = self.form().flow
-        return Expanded(PROGRAMS[self.program], flow, schedule).trace(self.arrays, arch=self.machine)
+        return Expanded(PROGRAMS[self.program], flow, schedule).unchecked(self.arrays, arch=self.machine)
 
     def broken(self, schedule: tw.Schedule) -> tuple[list[str], Kernel | None]:
         """The rules that the expanded kernel breaks, or the error of the expansion; and the kernel."""

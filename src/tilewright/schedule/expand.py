@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from tilewright.arch import REFERENCE, Arch
 from tilewright.dataflow.nodes import Flow, Number
+from tilewright.ir.kernel import Kernel
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.program import EXPLICIT, Parameter, Program
+from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.bulk import Bulk
 from tilewright.schedule.epilogue.direct import Helper
 from tilewright.schedule.epilogue.paths import EPILOGUES
 from tilewright.schedule.form import Factor, Form, extent_of, form_of
+from tilewright.schedule.legality import check
 from tilewright.schedule.partition import DataParallel, Order, Persistent, Problem
 from tilewright.schedule.pipeline import main_loop
 from tilewright.schedule.provenance import each_made_by, expanding, made_by
 from tilewright.schedule.replay import replay
 from tilewright.schedule.rings import CpAsync, Direct, Fragments, Panels, Registers, Source
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.settle import settle
 
 RINGS: dict[str, Callable[..., Any]] = {
     "direct": Direct,
@@ -55,8 +61,33 @@ class Expanded(Program):
         self.constants = ()
         self.sync = EXPLICIT
         self.defaults = {}
-        self.sync = EXPLICIT
-        self.flow, self.schedule = flow, schedule
+        self.program, self.flow, self.form, self.schedule = program, flow, form, schedule
+
+    def trace(
+        self,
+        specs: Mapping[str, TensorSpec],
+        constants: Mapping[str, Any] | None = None,
+        arch: Arch = REFERENCE,
+    ) -> Kernel:
+        """Record the explicit kernel, with another engine where bulk copies cannot carry an array.
+
+        Raises:
+            ScheduleError: the schedule is not legal for these classes of arrays on this machine; lists every
+                reason.
+        """
+        settled, notes = settle(self.schedule, self.form, specs, arch)
+        check(settled, self.form, specs, arch)
+        kernel = Expanded(self.program, self.flow, settled).unchecked(specs, constants, arch)
+        return replace(kernel, notes=(*notes, *kernel.notes))
+
+    def unchecked(
+        self,
+        specs: Mapping[str, TensorSpec],
+        constants: Mapping[str, Any] | None = None,
+        arch: Arch = REFERENCE,
+    ) -> Kernel:
+        """Record the explicit kernel by this schedule, legal or not: what it breaks, its own rules say."""
+        return super().trace(specs, constants, arch)
 
 
 def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:

@@ -155,6 +155,10 @@ class Case:
         rows = max(side.sharing, 1) * side.rows // self.parts(side)
         return next((n for n in range(min(rows, MOST_ROWS), 0, -1) if rows % n == 0), 0)
 
+    def has_parts(self, side: Side) -> bool:
+        """Whether the blocks of a cluster share an operand in equal parts."""
+        return max(side.sharing, 1) * side.rows % self.parts(side) == 0
+
     def parts(self, side: Side) -> int:
         """How many blocks of a cluster copy a part each of an operand, for all of them."""
         return self.schedule.cluster[1 if side.label == "A" else 0]
@@ -173,7 +177,7 @@ class Case:
             return sum(
                 -(-values * side.dtype.bytes // 4) for values, side in zip(parts, self.sides, strict=True)
             )
-        if self.schedule.staging == "fragments":
+        if self.schedule.staging == "fragments" and not self.schedule.atom.asynchronous:
             return sum(self._of_part(side) for side in self.sides)
         return 0
 

@@ -16,7 +16,7 @@ from tilewright.dataflow.nodes import Node, Reduce, Store
 from tilewright.schedule.bulk import COPYING_REGISTERS, COPYING_WARPS
 from tilewright.schedule.bulk_arrays import against_array
 from tilewright.schedule.resources import Case
-from tilewright.targets.atoms import TENSOR_CORE, is_listed, spelled
+from tilewright.targets.atoms import TENSOR_CORE, fma, is_listed, spelled
 
 REPEATED_ROWS = 8
 """Rows of 128 bytes after which the swizzle repeats."""
@@ -65,18 +65,16 @@ def _exactness(case: Case) -> Reasons:
 
 def _fitting(case: Case) -> str:
     """An atom that multiplies what the kernel does."""
-    kind, product = case.form.a.view.dtype, case.form.sum
+    kind, product, arch = case.form.a.view.dtype, case.form.sum, case.arch
     listed = TENSOR_CORE.get(kind.name)
-    fits = (
+    if (
         listed is not None
         and (listed.b_dtype, listed.c_dtype) == (case.form.b.view.dtype, product.dtype)
-        and (listed.feature in case.arch.features or not case.target.warps)
-        and not (listed.precision is not None and case.form.precision == "exact")
-    )
-    named = (
-        spelled(listed) if fits and listed is not None else f'tw.atoms.fma("{kind}", acc="{product.dtype}")'
-    )
-    return f"atom={named}"
+        and (listed.feature in arch.features or not case.target.machine_code)
+        and (listed.precision is None or case.form.precision != "exact")
+    ):
+        return f"atom={spelled(listed)}"
+    return f"atom={spelled(fma(kind, product.dtype))}"
 
 
 def _executed(case: Case) -> Reasons:
@@ -135,17 +133,17 @@ def _rows_of_128_bytes(case: Case) -> Reasons:
         return
     for side in case.sides:
         m, n, k = case.tile
-        if side.along_rows and side.rows % side.width:
+        if side.along_rows and "mn" in case.schedule.atom.majors and side.rows % side.width:
             rows = -(-side.rows // side.width) * side.width * max(side.sharing, 1)
             text = (
                 f"{side.rows} rows of {side.factor.name}, which is contiguous along them, are no multiple of "
-                f"{side.width}, 128 bytes"
+                f"{side.width} {side.dtype}, 128 bytes"
             )
             near = (rows, n, k) if side.label == "A" else (m, rows, k)
             yield "tile", text, f"tile={near}", side.factor.part
         elif not side.along_rows and depth % side.width:
             near = (m, n, max(round(depth / side.width), 1) * side.width)
-            text = f"a depth of {depth} {side.dtype} is no multiple of {side.width}, 128 bytes"
+            text = f"a depth of {depth} {side.dtype} is no multiple of {side.width} {side.dtype}, 128 bytes"
             yield "tile", text, f"tile={near}", side.factor.part
 
 
@@ -216,7 +214,8 @@ def _shared_by_clusters(case: Case) -> Reasons:
         parts, rows = case.parts(side), max(side.sharing, 1) * side.rows
         unit = side.width if side.along_rows else 1
         if rows % (parts * unit):
-            text = f"{parts} blocks share {rows} rows of {side.factor.name}, which come in units of {unit}"
+            units = f", which come in units of {unit}" if unit > 1 else ""
+            text = f"{parts} blocks share {rows} rows of {side.factor.name}{units}: no equal parts"
             yield "cluster", text, "cluster=(1, 1)", side.factor.part
 
 
@@ -354,7 +353,8 @@ def _bulk_operands(case: Case) -> Reasons:
             text = f"boxes of {case.tile[2]} elements of {side.factor.name} along {side.factor.depth.name}"
             near = f"tile={(*case.tile[:2], BULK.extent)}"
             yield "tile", f"{text}; bulk copies take at most {BULK.extent}", near, part
-        elif not side.along_rows and (rows := case.box_rows(side)) % REPEATED_ROWS:
+        elif not side.along_rows and case.box_rows(side) % REPEATED_ROWS and case.has_parts(side):
+            rows = case.box_rows(side)
             text = f"boxes of {rows} rows of {side.factor.name}; under the swizzle they are multiples of 8"
             yield "tile", text, "an extent of the tile that is a multiple of 64", part
 
