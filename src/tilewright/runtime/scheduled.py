@@ -15,10 +15,12 @@ from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.recent import Recent
 from tilewright.schedule.choose import Question, choose, extents_of
 from tilewright.schedule.classes import coarse
-from tilewright.schedule.expand import Expanded
 from tilewright.schedule.form import Form, form_of
-from tilewright.schedule.legality import check
 from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import part
+
+EXPANDED = "tilewright.schedule.expand:Expanded"
+"""What expands dataflow kernels; it is loaded when the first of them is."""
 
 MOST_FLOWS = 256
 """Of how many classes of arrays the recorded flow is remembered."""
@@ -56,7 +58,7 @@ class Scheduled:
         self._program, self._constants, self._schedule = program, constants, schedule
         self._is_explicit = False
         self._flows: Recent[Any, tuple[Flow, Form]] = Recent(MOST_FLOWS)
-        self._programs: Recent[Any, Expanded] = Recent(MOST_FLOWS)
+        self._programs: Recent[Any, Program] = Recent(MOST_FLOWS)
 
     def forget(self) -> None:
         """Let go of everything that was recorded."""
@@ -99,16 +101,13 @@ class Scheduled:
         flow, form = known
         count = processors or _processors(arch)
         schedule = self._schedule or choose(Question(form, specs, extents_of(form, shapes), arch, count))
-        return Explicit(self._expanded(flow, form, schedule, classes, arch), classes, {}, schedule)
+        return Explicit(self._expanded(flow, schedule, classes), classes, {}, schedule)
 
-    def _expanded(
-        self, flow: Flow, form: Form, schedule: Schedule, specs: Mapping[str, TensorSpec], arch: Arch
-    ) -> Expanded:
-        key = (schedule, arch.name, *specs.items())
+    def _expanded(self, flow: Flow, schedule: Schedule, specs: Mapping[str, TensorSpec]) -> Program:
+        key = (schedule, *specs.items())
         found = self._programs.get(key)
         if found is None:
-            check(schedule, form, specs, arch)
-            found = Expanded(self._program, flow, schedule)
+            found = part(EXPANDED)(self._program, flow, schedule)
             self._programs.keep(key, found)
         return found
 
