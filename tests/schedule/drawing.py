@@ -250,8 +250,14 @@ def schedule_for(draw: random.Random, problem: Problem) -> tw.Schedule:
     roles = draw.choice(("cooperative", "ping-pong")) if bulk else "none"
     groups = draw.choice((2, 2, 1, 3)) if bulk else 1
     known = ("direct", "registers", "cp_async", "cp_async", "fragments")
+    if problem.arch in ("x86-64-v3", "numpy") and draw.random() < 0.3:
+        atom, known = tw.atoms.fma(kind, lanes=(1, 1), each=draw.choice(((1, 1), (6, 16)))), ("panels",) * 5
     staging = "tma" if bulk else draw.choice(known[: 4 if atom.asynchronous and draw.random() < 0.95 else 5])
-    warps = (1, 1) if atom.asynchronous else draw.choice(((1, 1), (2, 2), (2, 4), (4, 2), (4, 1), (8, 8)))
+    warps = (
+        (1, 1)
+        if atom.asynchronous or atom.lanes == 1
+        else draw.choice(((1, 1), (2, 2), (2, 4), (4, 2), (4, 1), (8, 8)))
+    )
     m, n, k = atom.shape
     shared_by = groups if roles == "cooperative" else 1
     depth = draw.choice(
@@ -266,7 +272,7 @@ def schedule_for(draw: random.Random, problem: Problem) -> tw.Schedule:
         atom,
         tuple(max(extent, 1) for extent in tile),  # type: ignore[arg-type]
         warps=warps,
-        stages=1 if staging in ("direct", "registers") else draw.choice((2, 3, 4, 4, 8)),
+        stages=1 if staging in ("direct", "panels", "registers") else draw.choice((2, 3, 4, 4, 8)),
         staging=staging,
         roles=roles,
         groups=groups,

@@ -40,6 +40,7 @@ def test_every_form_is_legal_on_hopper(form: str) -> None:
         (replace(BULK, roles="none"), "roles"),
         (replace(SYNC, groups=2), "groups"),
         (replace(SYNC, roles="cooperative"), "roles"),
+        (replace(SYNC, staging="panels"), "staging"),
         (replace(SYNC, stages=2), "stages"),
         (replace(BULK, roles="ping-pong", groups=1), "groups"),
         (replace(BULK, group_n=2), "group_n"),

@@ -360,14 +360,22 @@ def _bulk_operands(case: Case) -> Reasons:
 
 
 def _reductions(case: Case) -> Reasons:
-    """What is reduced along the rows lies in the tile of one group."""
+    """What is reduced lies in the tile of one group, which is more than one element long."""
     for node in case.form.flow.walk():
-        if isinstance(node, Reduce) and node.argument.axes[node.axis] == case.form.m and case.cooperating > 1:
-            text = (
-                f"{node.combine} along {case.form.m.name}: groups that share a tile along its rows hold no "
-                "column as a whole"
-            )
+        if not isinstance(node, Reduce):
+            continue
+        dim = 0 if node.argument.axes[node.axis] == case.form.m else 1
+        what = f"{node.combine} along {(case.form.m, case.form.n)[dim].name}"
+        if dim == 0 and case.cooperating > 1:
+            text = f"{what}: groups that share a tile along its rows hold no column as a whole"
             yield "roles", text, 'roles="ping-pong", or groups=1', node
+        if case.mma.tile[dim] == 1:
+            yield (
+                "tile",
+                f"{what}: a tile of {case.tile} has nothing to reduce",
+                "a tile that covers it",
+                node,
+            )
 
 
 OF_KERNELS: tuple[Callable[[Case], Reasons], ...] = (
