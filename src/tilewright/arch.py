@@ -145,11 +145,6 @@ class Arch:
         return self.registers // max(threads, 1) // self.register_unit * self.register_unit
 
 
-def share(arch: Arch, threads: int) -> int:
-    """Registers that each thread of a block can have, where the block has a multiprocessor to itself."""
-    return arch.registers // max(threads, 1) // arch.register_unit * arch.register_unit
-
-
 BULK = Bulk(unit_bytes=16, span_bytes=128, extent=256, rank=5)
 """Boxes as the reference copies them."""
 

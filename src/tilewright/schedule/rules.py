@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
-from tilewright.arch import BULK, REFERENCE, share
+from tilewright.arch import BULK, REFERENCE
 from tilewright.dataflow.nodes import Node, Reduce, Store
 from tilewright.schedule.bulk import COPYING_REGISTERS, COPYING_WARPS
 from tilewright.schedule.bulk_arrays import against_array
