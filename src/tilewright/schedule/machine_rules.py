@@ -1,0 +1,162 @@
+"""What schedules ask of a machine: its instructions and roles, threads, shared memory, registers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tilewright.arch import REFERENCE
+from tilewright.dataflow.nodes import Node, Store
+from tilewright.schedule.bulk import COPYING_REGISTERS, COPYING_WARPS
+from tilewright.schedule.resources import Case
+from tilewright.targets.atoms import TENSOR_CORE, fma, is_listed, spelled
+
+Reasons = Iterator[tuple[str, str, str, Node | Store]]
+"""What is wrong: the field, in a sentence with the value and the limit, the nearest legal choice, of what."""
+
+
+def fitting(case: Case) -> str:
+    """An atom that multiplies what the kernel does."""
+    kind, product, arch = case.form.a.view.dtype, case.form.sum, case.arch
+    listed = TENSOR_CORE.get(kind.name)
+    if (
+        listed is not None
+        and (listed.b_dtype, listed.c_dtype) == (case.form.b.view.dtype, product.dtype)
+        and (listed.feature in arch.features or not case.target.machine_code)
+        and (listed.precision is None or case.form.precision != "exact")
+    ):
+        return f"atom={spelled(listed)}"
+    return f"atom={spelled(fma(kind, product.dtype))}"
+
+
+def executed(case: Case) -> Reasons:
+    """The machine executes the atom."""
+    atom, arch, product = case.schedule.atom, case.arch, case.form.sum
+    if case.target.warps:
+        if not is_listed(atom) or (atom.feature and atom.feature not in arch.features):
+            yield "atom", f"{arch.name} does not execute {atom}", fitting(case), product
+        elif max(kind.components for kind in (atom.a_dtype, atom.b_dtype, atom.c_dtype)) > 1:
+            yield "atom", f"{arch.name} multiplies no complex numbers at once, as {atom} does", "", product
+        if not atom.asynchronous and atom.lanes != arch.lanes:
+            text = f"{atom} is executed by {atom.lanes} lanes, a warp of {arch.name} has {arch.lanes}"
+            yield "atom", text, f"an atom of {arch.lanes} lanes", product
+    elif case.target.machine_code and atom.asynchronous:
+        text = f"{arch.name} multiplies nothing in the background, as {atom} does"
+        yield "atom", text, fitting(case), product
+
+
+def clusters(case: Case) -> Reasons:
+    """The machine runs as many blocks together."""
+    blocks, most = math.prod(case.schedule.cluster), case.arch.cluster
+    if case.target.warps and blocks > most:
+        has = f"at most {most}" if most > 1 else "no clusters"
+        text = f"clusters of {blocks} blocks; {case.arch.name} has {has}"
+        yield "cluster", text, "cluster=(1, 1)" if most == 1 else "cluster=(2, 1)", case.form.sum
+
+
+def storing_warps(case: Case) -> Reasons:
+    """Warps that store find room beside the one that copies, in the role that gives its registers away."""
+    if not case.is_bulk or not case.schedule.registers or 1 + case.storing_warps <= COPYING_WARPS:
+        return
+    text = f"a warp that copies and {case.storing_warps} that store; their role has {COPYING_WARPS}"
+    yield "groups", text, f"groups={COPYING_WARPS - 1}, or registers=0", case.form.stores[0]
+
+
+def features(case: Case) -> Reasons:
+    """The machine has what roles and bulk copies are made of."""
+    schedule, arch, product = case.schedule, case.arch, case.form.sum
+    on_cpu = case.target.machine_code and not case.target.warps
+    if not on_cpu and arch.bulk is not None:
+        return
+    instead = "direct" if on_cpu else "cp_async"
+    if case.is_bulk:
+        yield "staging", f"{arch.name} has no bulk copies", f'staging="{instead}"', product
+    elif schedule.roles != "none":
+        yield "roles", f"{arch.name} has no roles of warps", 'roles="none"', product
+
+
+def threads(case: Case) -> Reasons:
+    """A block has no more threads than the machine's have."""
+    most, count = case.arch.threads, case.threads
+    if most and count > most:
+        text = f"{count} threads of a block; {case.arch.name} has at most {most}"
+        field = "groups" if case.schedule.groups > 1 else "warps"
+        yield field, text, f"fewer {field}: {most} threads", case.form.sum
+
+
+def shared_bytes(case: Case) -> Reasons:
+    """Shared memory holds the ring, the epilogue's buffers and the barriers."""
+    most, count, schedule = case.arch.shared_bytes, case.shared_bytes, case.schedule
+    if not most or count <= most:
+        return
+    parts = ", ".join(f"{buffer.name} {buffer.bytes}" for buffer in case.shared)
+    text = f"{count} bytes of shared memory ({parts}); {case.arch.name} has {most}"
+    for stages in range(schedule.stages - 1, 1, -1):
+        if Case(replace(schedule, stages=stages), case.form, case.specs, case.arch).shared_bytes <= most:
+            yield "stages", text, f"stages={stages}", case.form.sum
+            return
+    yield "tile", text, "a smaller tile", case.form.sum
+
+
+def role_registers(case: Case) -> Reasons:
+    """What roles set: whole warpgroups, in units, and no more than the block is launched with."""
+    registers, product = case.schedule.registers, case.form.sum
+    if not case.is_bulk or not registers:
+        return
+    unit, (least, most) = REFERENCE.register_unit, REFERENCE.role_registers
+    if registers % unit or not least <= registers <= most:
+        nearest = min(max(round(registers / unit) * unit, least), most)
+        text = f"{registers} registers; a multiple of {unit} from {least} to {most}"
+        yield "registers", text, f"registers={nearest}", product
+    warps = case.mma.threads // case.arch.lanes
+    if warps % REFERENCE.role_warps:
+        text = f"registers are set for whole warpgroups; a group has {warps} warps"
+        yield "registers", text, f"registers=0, or groups of {REFERENCE.role_warps} warps", product
+    if case.target.warps and 0 < case.threads <= case.arch.threads:
+        yield from _register_file(case)
+
+
+def _register_file(case: Case) -> Reasons:
+    """All roles together take no more than all threads begin with."""
+    arch, schedule = case.arch, case.schedule
+    unit, copying = arch.register_unit, case.copying
+    start = min(-(-arch.thread_registers // unit) * unit, arch.registers_of_each(case.threads))
+    multiplying = case.threads - copying
+    if COPYING_REGISTERS * copying + schedule.registers * multiplying <= start * case.threads:
+        return
+    fits = (start * case.threads - COPYING_REGISTERS * copying) // multiplying // unit * unit
+    text = (
+        f"{schedule.registers} registers of {multiplying} threads that multiply and {COPYING_REGISTERS} of "
+        f"{copying} that copy; {case.threads} threads of {arch.name} begin with {start} each"
+    )
+    nearest = f"registers={fits}" if fits >= arch.role_registers[0] else "fewer groups"
+    yield "registers", text, nearest, case.form.sum
+
+
+def fragments(case: Case) -> Reasons:
+    """A thread holds its sums, and the operands that are there with them."""
+    if not case.schedule.atom.asynchronous and not case.is_bulk:
+        yield from _accumulators(case)
+
+
+def sums_beside(case: Case) -> Reasons:
+    """The same of what is multiplied in the background, or by a role."""
+    if case.schedule.atom.asynchronous or case.is_bulk:
+        yield from _accumulators(case)
+
+
+def _accumulators(case: Case) -> Reasons:
+    arch, schedule = case.arch, case.schedule
+    if not case.target.warps or not 0 < case.threads <= arch.threads:
+        return
+    limit = min(arch.thread_registers, arch.registers_of_each(case.threads))
+    if case.is_bulk and schedule.registers:
+        limit = schedule.registers
+    taken = case.accumulators + case.held
+    if taken <= limit:
+        return
+    operands = f" and {case.held} of operands" if case.held else ""
+    promoted = ", half of them for promotion" if schedule.promote else ""
+    text = f"{case.accumulators} registers of a thread for sums{promoted}{operands}; it has {limit}"
+    yield "tile", text, "a smaller tile, or more warps", case.form.sum
