@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.arch import Arch
-from tilewright.dataflow.nodes import Span
+from tilewright.dataflow.nodes import Reduce, Span
 from tilewright.dtypes import DType
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.form import Factor, Form
@@ -47,6 +47,17 @@ class Question:
         return self.form.a.dtype
 
     @property
+    def covered(self) -> tuple[int, int]:
+        """Rows and columns that one tile must hold, because the result is reduced along them; 0 if not."""
+        m, n, _ = self.shape
+        least = [0, 0]
+        for node in self.form.flow.walk():
+            if isinstance(node, Reduce):
+                rows = node.argument.axes[node.axis] == self.form.m
+                least[0 if rows else 1] = m if rows else n
+        return least[0], least[1]
+
+    @property
     def majors(self) -> tuple[str, str]:
         """Along what A and B are contiguous: ``"k"``, ``"mn"``, or ``""`` along neither."""
         return self._major(self.form.a), self._major(self.form.b)
@@ -73,3 +84,12 @@ def extents_of(form: Form, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, 
     for name, at in (*places, *((store.operand.name, store.at) for store in form.stores)):
         known.update(zip(at, shapes.get(name, ()), strict=False))
     return tuple(known.get(span, UNKNOWN) for span in (*form.batch, form.m, form.n, form.a.depth))
+
+
+def widened(schedule: Schedule, question: Question) -> Schedule:
+    """The schedule with a tile that holds all that is reduced."""
+    m, n, k = schedule.tile
+    unit_m, unit_n, _ = schedule.atom.shape
+    units = (unit_m * schedule.warps[0], unit_n * schedule.warps[1])
+    rows, columns = (-(-least // unit) * unit for least, unit in zip(question.covered, units, strict=True))
+    return replace(schedule, tile=(max(m, rows), max(n, columns), k))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 
-from tilewright.schedule.choose import Question
+from tilewright.schedule.choose import Question, widened
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import fma
@@ -35,17 +35,17 @@ FEW_BLOCKS = 64
 
 def choose(question: Question) -> Schedule:
     """The tile that is estimated to take least time."""
-    rows, columns = tile_for(question.shape, question.processors)
+    rows, columns = tile_for(question.shape, question.processors, question.covered)
     atom = tensor_core(question) if question.form.precision == "tf32" else None
     if atom is not None:
-        return Schedule(atom, (rows, columns, DEPTH))
+        return widened(Schedule(atom, (rows, columns, DEPTH)), question)
     sums = fma(question.dtype).c_dtype
     micro = part(MICRO_TILE)(question.arch, rows, columns, sums.computed.bytes)
     atom = fma(question.dtype, lanes=(1, 1), each=(micro.rows, micro.columns))
     return Schedule(atom, (rows, columns, DEPTH), staging="panels")
 
 
-def tile_for(shape: tuple[int, int, int], threads: int) -> tuple[int, int]:
+def tile_for(shape: tuple[int, int, int], threads: int, least: tuple[int, int] = (0, 0)) -> tuple[int, int]:
     """Rows and columns of a good tile for a problem.
 
     Of tiles that are about as fast it is the largest: so more shapes share a kernel.
@@ -53,14 +53,15 @@ def tile_for(shape: tuple[int, int, int], threads: int) -> tuple[int, int]:
     Args:
         shape: extents (M, N, K).
         threads: how many threads draw blocks.
+        least: rows and columns that it holds, where there is such a tile.
 
     Example:
         >>> tile_for((2048, 2048, 2048), 2), tile_for((64, 64, 65536), 2)
         ((768, 1024), (768, 32))
     """
-    times = {
-        (rows, columns): tile_time((rows, columns), shape, threads) for rows in ROWS for columns in COLUMNS
-    }
+    tall = [rows for rows in ROWS if rows >= least[0]] or ROWS[-1:]
+    wide = [columns for columns in COLUMNS if columns >= least[1]] or COLUMNS[-1:]
+    times = {(rows, columns): tile_time((rows, columns), shape, threads) for rows in tall for columns in wide}
     enough = min(times.values()) * TOLERANCE
     return max((tile for tile, time in times.items() if time <= enough), key=lambda tile: tile[0] * tile[1])
 

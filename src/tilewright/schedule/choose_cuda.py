@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-from tilewright.schedule.choose import Question
+from tilewright.schedule.choose import Question, widened
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
@@ -18,6 +18,9 @@ from tilewright.targets.atoms import fma, wgmma
 FP8 = ("f8e4m3", "f8e5m2")
 PROMOTED_EVERY = 512
 """Elements along K after which sums of 8-bit floats, which keep 13 bits, are added to others in f32."""
+
+PROMOTED_ELEMENTS = 64 * 192
+"""Of a group's tile: more do not fit into the registers twice."""
 
 BAND = 8
 """Rows of tiles that follow each other."""
@@ -66,6 +69,15 @@ class Shape:
         """Rows and columns of what is computed at once."""
         return (self.rows * (1 if self.roles == "ping-pong" else self.groups), self.columns)
 
+    def fits(self, question: Question) -> bool:
+        """Whether it can compute what is asked: a second accumulator, or a reduction within a tile."""
+        rows, columns = question.covered
+        promoted = question.dtype.name in FP8
+        if promoted and self.rows * self.columns > PROMOTED_ELEMENTS:
+            return False
+        whole = self.roles == "ping-pong" or self.groups == 1
+        return columns <= self.columns and (rows == 0 or (whole and rows <= self.rows))
+
     def time_us(self, question: Question, row_us: tuple[float, float]) -> float:
         """Estimated time of a problem.
 
@@ -103,8 +115,11 @@ SHAPES = (
 def choose(question: Question) -> Schedule:
     """The schedule that is estimated to take least time."""
     if "sm_90a" in question.arch.features and _takes_wgmma(question):
-        return _hopper(question)
-    return _ampere(question)
+        shapes = [shape for shape in SHAPES if shape.fits(question)]
+        if shapes:
+            a, b = (_row_us(question, factor.name) for factor in (question.form.a, question.form.b))
+            return hopper_schedule(question, min(shapes, key=lambda shape: shape.time_us(question, (a, b))))
+    return widened(_ampere(question), question)
 
 
 def _takes_wgmma(question: Question) -> bool:
@@ -116,15 +131,6 @@ def _takes_wgmma(question: Question) -> bool:
         return True
     known = dtype.name in (*FP8, "i8", "u8") or (dtype.name == "f32" and form.precision == "tf32")
     return known and question.majors == ("k", "k")
-
-
-def _hopper(question: Question) -> Schedule:
-    """One group that copies, and groups that multiply."""
-    a, b = (_row_us(question, factor.name) for factor in (question.form.a, question.form.b))
-    promoted = question.dtype.name in FP8
-    known = [shape for shape in SHAPES if not promoted or shape.rows * shape.columns <= 64 * 192]
-    best = min(known, key=lambda shape: shape.time_us(question, (a, b)))
-    return hopper_schedule(question, best)
 
 
 def _row_us(question: Question, name: str) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tilewright.errors import DTypeError
 from tilewright.ir.mma import MmaAtom
-from tilewright.schedule.choose import Question
+from tilewright.schedule.choose import Question, widened
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import MMA_F64, TENSOR_CORE, fma
 
@@ -33,4 +33,5 @@ def choose(question: Question) -> Schedule:
     atom = tensor_core(question) or fma(question.dtype)
     m, n, k = atom.shape
     warps = (2, 2) if m > 1 else (1, 1)
-    return Schedule(atom, (max(32, m * warps[0]), max(32, n * warps[1]), max(32, k)), warps)
+    small = Schedule(atom, (max(32, m * warps[0]), max(32, n * warps[1]), max(32, k)), warps)
+    return widened(small, question)
