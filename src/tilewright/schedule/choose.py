@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.arch import Arch
-from tilewright.dataflow.nodes import Reduce, Span
+from tilewright.dataflow.nodes import Part, Reduce, Span
 from tilewright.dtypes import DType
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.form import Factor, Form
@@ -45,6 +45,12 @@ class Question:
     def dtype(self) -> DType:
         """Of operand A in memory."""
         return self.form.a.dtype
+
+    @property
+    def reads_result_sized(self) -> bool:
+        """Whether an array with an element for each one of the result is read besides the operands."""
+        inner = {self.form.m, self.form.n}
+        return any(isinstance(node, Part) and inner <= {*node.at} for node in self.form.flow.walk())
 
     @property
     def covered(self) -> tuple[int, int]:

@@ -146,6 +146,8 @@ def _row_us(question: Question, name: str) -> float:
 def hopper_schedule(question: Question, shape: Shape) -> Schedule:
     """The schedule of a form."""
     dtype, rows, columns = question.dtype, shape.tile[0], shape.columns
+    # With a residual to read, warps of their own that bring it and store are worth their registers.
+    apart = shape.persistent and shape.roles == "cooperative" and question.reads_result_sized
     made = Schedule(
         wgmma(dtype, columns),
         (rows, columns, ROW_BYTES // dtype.bytes),
@@ -156,7 +158,7 @@ def hopper_schedule(question: Question, shape: Shape) -> Schedule:
         blocks=question.processors if shape.persistent else 0,
         cluster=shape.cluster,
         group_m=BAND,
-        epilogue="staged",
+        epilogue="overlapped" if apart else "staged",
         buffers=shape.buffers,
         registers=232 if shape.persistent else 0,
     )
