@@ -1,0 +1,252 @@
+"""What is to be multiplied: NumPy's rules for shapes, and batches with as few dimensions as strides allow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from tilewright.errors import LaunchError
+from tilewright.runtime.frameworks import ArrayInfo
+
+MOST = 2**31 - 1
+"""The largest extent that dimensions are joined to."""
+
+RESULTS = ("out", "c", "residual")
+"""The arrays that have an element for each one of the result."""
+
+
+@dataclass(frozen=True)
+class Matrices:
+    """One operand as matrices: one for each index of the batches.
+
+    Args:
+        shape: extents: batches first, then rows and columns; of the bias, columns alone.
+        strides: of these dimensions, in elements; 0 repeats.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Problem:
+    """``out[..., m, n] = sum_k a[..., m, k] * b[..., k, n]``, with what is done to the sums.
+
+    Args:
+        batch: extents of the batches, of which there are as few as the strides allow.
+        m: rows of a and of the result.
+        n: columns of b and of the result.
+        k: columns of a, rows of b.
+        operands: every array as matrices of these extents, by name; each begins where the caller's begins.
+    """
+
+    batch: tuple[int, ...]
+    m: int
+    n: int
+    k: int
+    operands: Mapping[str, Matrices]
+
+
+def result_shape(a: Sequence[int], b: Sequence[int]) -> tuple[int, ...]:
+    """The shape of ``a @ b`` by NumPy's rules.
+
+    A vector on the left is one row, on the right one column, and that dimension is left out of the result.
+    Leading dimensions are batches, which are broadcast against each other.
+
+    Args:
+        a: extents of the array on the left.
+        b: of that on the right.
+
+    Raises:
+        LaunchError: an operand without dimensions, or shapes that do not fit; says which extents.
+
+    Example:
+        >>> result_shape((5, 1, 2, 3), (4, 3, 7)), result_shape((3,), (3, 7)), result_shape((3,), (3,))
+        ((5, 4, 2, 7), (7,), ())
+    """
+    a, b = tuple(a), tuple(b)
+    for name, shape in (("a", a), ("b", b)):
+        if not shape:
+            raise LaunchError(
+                f"matmul of shapes {a} and {b}: {name} is a number, which has no dimension to sum along; "
+                "nearest legal choice: a * b"
+            )
+    depth_b = b[-2] if len(b) > 1 else b[0]
+    if a[-1] != depth_b:
+        raise LaunchError(
+            f"matmul of shapes {a} and {b}: K is {a[-1]} in a and {depth_b} in b{_fitting(a, b)}"
+        )
+    return (*_broadcast(a, b), *a[-2:-1], *(b[-1:] if len(b) > 1 else ()))
+
+
+def _fitting(a: tuple[int, ...], b: tuple[int, ...]) -> str:
+    """Which transpose would fit."""
+    if len(b) == 2 and a[-1] == b[-1]:
+        return "; nearest: b.T"
+    if len(a) == 2 and a[0] == (b[-2] if len(b) > 1 else b[0]):
+        return "; nearest: a.T"
+    return ""
+
+
+def _broadcast(a: tuple[int, ...], b: tuple[int, ...]) -> tuple[int, ...]:
+    first, second = a[:-2], b[:-2]
+    rank = max(len(first), len(second))
+    pairs = zip((1,) * (rank - len(first)) + first, (1,) * (rank - len(second)) + second, strict=True)
+    made = []
+    for one, other in pairs:
+        if one != other and 1 not in (one, other):
+            raise LaunchError(
+                f"matmul of shapes {a} and {b}: batches of {first} and {second} are not broadcast to each "
+                f"other: {one} and {other} differ, and neither is 1"
+            )
+        made.append(other if one == 1 else one)
+    return tuple(made)
+
+
+def describe(arrays: Mapping[str, ArrayInfo]) -> Problem:
+    """The problem that arrays pose.
+
+    Args:
+        arrays: the arrays called ``a``, ``b``, ``out``, and, where they are given, ``c`` and ``residual``,
+            which are broadcast to the result, and ``bias``, one number for each column.
+
+    Raises:
+        LaunchError: shapes that do not fit.
+
+    Example:
+        >>> import numpy as np
+        >>> from tilewright.runtime.arrays import describe as info
+        >>> a, b, out = np.ones((5, 4, 2, 3)), np.ones((3, 7)), np.empty((5, 4, 2, 7))
+        >>> made = describe({"a": info(a), "b": info(b), "out": info(out)})
+        >>> made.batch, made.m, made.n, made.k
+        ((), 40, 7, 3)
+    """
+    a, b, out = arrays["a"], arrays["b"], arrays["out"]
+    shape = result_shape(a.shape, b.shape)
+    if out.shape != shape:
+        raise LaunchError(f"out has shape {out.shape}, a @ b has {shape}")
+    is_row, is_column = len(a.shape) == 1, len(b.shape) == 1
+    rank = max(len(a.shape), len(b.shape), 2) - 2
+    batch = shape[:rank]
+    k, m, n = a.shape[-1], 1 if is_row else a.shape[-2], 1 if is_column else b.shape[-1]
+    steps = {
+        "a": _expanded(_matrix(a, 0 if is_row else None), (*batch, m, k)),
+        "b": _expanded(_matrix(b, 1 if is_column else None), (*batch, k, n)),
+    }
+    for name in RESULTS:
+        if name in arrays:
+            steps[name] = _result_steps(name, arrays[name], shape, (*batch, m, n), is_row, is_column)
+    if "bias" in arrays and arrays["bias"].shape != (n,):
+        raise LaunchError(f"bias has shape {arrays['bias'].shape}; it is one number for each column: ({n},)")
+    bias = arrays["bias"].strides if "bias" in arrays else None
+    return _joined(batch, (m, n, k), steps, bias)
+
+
+def _matrix(info: ArrayInfo, missing: int | None) -> ArrayInfo:
+    """An operand with at least two dimensions; ``missing`` says which one a vector lacks."""
+    if missing is None:
+        return info
+    place = len(info.shape) - 1 + missing
+    shape, strides = ((*s[:place], new, *s[place:]) for s, new in ((info.shape, 1), (info.strides, 0)))
+    return replace(info, shape=shape, strides=strides)
+
+
+def _expanded(info: ArrayInfo, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides of an array that is broadcast to a shape."""
+    missing = len(shape) - len(info.shape)
+    known = zip(info.shape, info.strides, shape[missing:], strict=True)
+    return (*(0,) * missing, *(step if n == extent else 0 for n, step, extent in known))
+
+
+def _result_steps(
+    name: str,
+    info: ArrayInfo,
+    shape: tuple[int, ...],
+    whole: tuple[int, ...],
+    is_row: bool,
+    is_column: bool,
+) -> tuple[int, ...]:
+    """The strides of an array that is broadcast to the result, with the dimensions that vectors lack."""
+    aligned = zip(reversed(info.shape), reversed(shape), strict=False)
+    if len(info.shape) > len(shape) or any(n not in (1, extent) for n, extent in aligned):
+        raise LaunchError(f"{name} has shape {info.shape}, which is not broadcast to {shape}, that of a @ b")
+    steps = list(_expanded(info, shape))
+    if is_row:
+        steps.insert(len(whole) - 2, 0)
+    if is_column:
+        steps.append(0)
+    return tuple(steps)
+
+
+# ---------------------------------------------------------------- fewer dimensions
+
+
+@dataclass(frozen=True)
+class _Dim:
+    """A dimension: its extent, and its stride in each array."""
+
+    extent: int
+    steps: Mapping[str, int]
+
+    def within(self, inner: _Dim, names: Sequence[str]) -> _Dim | None:
+        """This dimension and a faster one as a single one; None if strides do not allow it."""
+        extent = self.extent * inner.extent
+        if extent > MOST:
+            return None
+        if inner.extent == 1:
+            return replace(self, steps={**self.steps, **{n: self.steps[n] for n in names}})
+        if any(self.steps[name] != inner.extent * inner.steps[name] for name in names):
+            return None
+        return replace(inner, extent=extent)
+
+
+def _joined(
+    batch: tuple[int, ...],
+    extents: tuple[int, int, int],
+    steps: Mapping[str, tuple[int, ...]],
+    bias: tuple[int, ...] | None,
+) -> Problem:
+    m, n, k = extents
+    rank = len(batch)
+    if 0 in batch:  # there is nothing to compute
+        m, batch = 0, (1,) * rank
+    dims = [_Dim(extent, {name: at[dim] for name, at in steps.items()}) for dim, extent in enumerate(batch)]
+    dims = sorted((d for d in dims if d.extent > 1), key=lambda d: -abs(d.steps["out"]))
+    rows = _Dim(m, {name: at[rank] for name, at in steps.items() if name != "b"})
+    columns = _Dim(n, {name: at[rank + 1] for name, at in steps.items() if name != "a"})
+    dims = _merged(dims, tuple(steps))
+    dims, rows = _absorbed(dims, rows, "b")
+    if bias is None:  # which is not repeated for each batch
+        dims, columns = _absorbed(dims, columns, "a")
+    depth = {"a": steps["a"][rank + 1], "b": steps["b"][rank]}
+    found = tuple(dim.extent for dim in dims)
+    made = {}
+    for name in steps:
+        down = (k, depth["b"]) if name == "b" else (rows.extent, rows.steps[name])
+        along = (k, depth["a"]) if name == "a" else (columns.extent, columns.steps[name])
+        lead = tuple(dim.steps[name] for dim in dims)
+        made[name] = Matrices((*found, down[0], along[0]), (*lead, down[1], along[1]))
+    if bias is not None:
+        made["bias"] = Matrices((n,), bias)
+    return Problem(found, rows.extent, columns.extent, k, made)
+
+
+def _merged(dims: Sequence[_Dim], names: Sequence[str]) -> list[_Dim]:
+    """Dimensions, slowest first, of which neighbours are joined where all arrays allow it."""
+    made: list[_Dim] = []
+    for dim in dims:
+        both = made[-1].within(dim, names) if made else None
+        made[-1:] = [both] if both is not None else [*made[-1:], dim]
+    return made
+
+
+def _absorbed(dims: Sequence[_Dim], inner: _Dim, without: str) -> tuple[list[_Dim], _Dim]:
+    """Batches that one operand repeats become rows (or columns) of the other and of the result."""
+    left = list(dims)
+    for dim in reversed(dims):
+        if dim.steps[without] == 0:
+            both = dim.within(inner, tuple(inner.steps))
+            if both is not None:
+                left.remove(dim)
+                inner = _Dim(both.extent, {name: both.steps[name] for name in inner.steps})
+    return left, inner
