@@ -1,4 +1,4 @@
-"""Host time per call of a bound kernel with PyTorch's CUDA tensors, in turns with `torch.mm(out=)`.
+"""Host time per call of a bound kernel and of `matmul` with PyTorch's CUDA tensors, in turns with PyTorch's.
 
     python benchmarks/launch_overhead.py [--quick] [--json results/launch_overhead.json]
 
@@ -16,7 +16,8 @@ from reporting import arguments, effort, keep, table
 
 from tilewright import dtypes
 from tilewright.ops.config import default_config
-from tilewright.ops.gemm import gemm, matmul
+from tilewright.ops.gemm import gemm
+from tilewright.ops.matmul import matmul
 from tilewright.runtime.device import PreparedCuda
 from tilewright.runtime.kernel import Bound
 from tilewright.tune.measure import measure_calls
@@ -25,6 +26,8 @@ RIVAL = "torch.mm(out=)"
 BOUND = "bound kernel"
 PREPARED = "prepared launch"
 MATMUL = "matmul(out=)"
+ALLOCATING = "matmul"
+ALLOCATING_RIVAL = "a @ b"
 DRIVER = "cuLaunchKernel"
 SHAPE = (64, 64, 64)
 
@@ -48,10 +51,14 @@ def main() -> None:
         PREPARED: bound.prepare(a, b_t, made[PREPARED]),
         MATMUL: functools.partial(matmul, a, b, made[MATMUL]),
         RIVAL: functools.partial(torch.mm, a, b, out=made[RIVAL]),
+        ALLOCATING: functools.partial(matmul, a, b),
+        ALLOCATING_RIVAL: functools.partial(torch.matmul, a, b),
         DRIVER: driver_call(Bound(bound.program, bound.constants), a, b_t, made[DRIVER]),
     }
-    for call in calls.values():
-        call()
+    for name, call in calls.items():
+        result = call()
+        if name in (ALLOCATING, ALLOCATING_RIVAL):
+            made[name] = result
     torch.cuda.synchronize()
     reference = a.double() @ b.double()
     for name, found in made.items():
@@ -63,7 +70,9 @@ def main() -> None:
         us, ratio = taken[name].us, taken.speed(RIVAL, name)  # our time over theirs
         lines.append((name, f"{us.median:.2f}", f"{taken[name].spread:.1%}", f"{ratio}"))
     print(table(("call", "us per call", "spread", f"time over {RIVAL} [95 %]"), lines))
-    times_over = {}
+    ratio = taken.speed(ALLOCATING_RIVAL, ALLOCATING)
+    print(f"{ALLOCATING}, result allocated: {ratio} of the time of {ALLOCATING_RIVAL}")
+    times_over = {ALLOCATING_RIVAL: {ALLOCATING: [ratio.median, ratio.low, ratio.high]}}
     for name in calls:
         ratio = taken.speed(RIVAL, name)
         times_over[name] = [ratio.median, ratio.low, ratio.high]

@@ -92,7 +92,7 @@ from tilewright.lang.tile_arithmetic import (
 from tilewright.layout.layout import Layout, column_major, row_major
 from tilewright.layout.shown import shows
 from tilewright.ops.config import Config
-from tilewright.ops.gemm import matmul
+from tilewright.ops.matmul import matmul
 from tilewright.packing import pack, unpack
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.executable import Executable

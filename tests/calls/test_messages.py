@@ -81,24 +81,29 @@ TOLD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         "unknown dtype 'flaot16'; nearest: float16",
     ),
     "a way to multiply misspelt": (
-        lambda: tw.matmul(A, A, math="tf23"),
+        lambda: tw.matmul(A, A, precision="tf23"),
         tw.LaunchError,
-        "math='tf23'; choose one of exact, tf32; did you mean 'tf32'?",
+        "precision='tf23'; choose one of exact, tf32; did you mean 'tf32'?",
     ),
-    "a configuration by name": (
-        lambda: tw.matmul(A, A, config="fast"),
+    "a schedule by name": (
+        lambda: tw.matmul(A, A, schedule="fast"),
         tw.LaunchError,
-        "matmul(config='fast'): config must be a Config or None",
+        "matmul(schedule='fast'): schedule must be a Schedule or None",
     ),
-    "a configuration by number": (
-        lambda: tw.matmul(A, A, config=3),
+    "an activation that is not known": (
+        lambda: tw.matmul(A, A, activation="gelu_erf"),
         tw.LaunchError,
-        "matmul(config=3): config",
+        "activation='gelu_erf'; choose one of relu, gelu, gelu_tanh",
     ),
-    "a product with what has no transpose": (
-        lambda: tw.matmul(A, OnlyDLPack(), target="reference"),
+    "a factor that is no number": (
+        lambda: tw.matmul(A, A, alpha="2"),
         tw.LaunchError,
-        "b of type OnlyDLPack has no .T, by which its dimensions are exchanged; nearest: numpy.from_dlp",
+        "matmul(alpha='2'): alpha must be a number",
+    ),
+    "a factor of nothing": (
+        lambda: tw.matmul(A, A, beta=1.0),
+        tw.LaunchError,
+        "matmul: beta=1.0 multiplies neither c nor out; nearest legal choice: c=",
     ),
     "something unhashable for a product": (
         lambda: tw.matmul(A, A, np.empty_like(A), target=["cpu"]),

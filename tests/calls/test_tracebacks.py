@@ -77,10 +77,10 @@ SCRIPTS = {
         import tilewright as tw
 
         a = np.zeros((4, 4), np.float32)
-        tw.matmul(a, a, config="fast")
+        tw.matmul(a, a, schedule="fast")
         """,
         ["<module>"],
-        "LaunchError: matmul(config='fast'): config must be a Config or None",
+        "LaunchError: matmul(schedule='fast'): schedule must be a Schedule or None",
     ),
     "a decorator": (
         """

@@ -28,7 +28,7 @@ PLACES: dict[str, tuple[tuple[str, ...], ...]] = {
         ("gemm", *SMALL, "{}", "{}"),
         ("gemm", *SMALL, "8x8x{}"),
         *(("gemm", *SMALL, "8", "8", "8", o, "{}") for o in ("--dtype", "--layout", "--init", "--data")),
-        *(("gemm", *SMALL, "8", "8", "8", o, "{}") for o in ("--math", "--seed", "-o")),
+        *(("gemm", *SMALL, "8", "8", "8", o, "{}") for o in ("--precision", "--seed", "-o")),
         ("gemm", "8", "8", "8", "--no-time", "--target", "{}"),
     ),
     "inspect": (

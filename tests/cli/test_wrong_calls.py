@@ -12,7 +12,8 @@ from typer.testing import CliRunner
 
 import tilewright as tw
 from tilewright.cli.verbs import app
-from tilewright.ops.gemm import gemm, matmul
+from tilewright.ops.gemm import gemm
+from tilewright.ops.matmul import matmul
 from tilewright.targets.atoms import fma
 
 Golden = Callable[[str, str], None]
@@ -34,7 +35,7 @@ COMMANDS = (
     "gemm 8 8 8 --dtype c64",
     "gemm 8 8 8 --layout rcr",
     "gemm 8 8 8 --target gpu",
-    "gemm 8 8 8 --math fast",
+    "gemm 8 8 8 --precision fast",
     "gemm 8 8 8 --init zeros",
     "gemm 8 8 8 --data elevation",
     "gemm --data altitude",
@@ -111,7 +112,7 @@ CALLS: dict[str, Callable[[], object]] = {
     ),
     "matmul(a, b, out (3, 3))": lambda: matmul(square(), square(), square(n=3)),
     "matmul(a, b, out read-only)": lambda: matmul(square(), square(), read_only(), target="reference"),
-    "matmul(a, b, math='fast')": lambda: matmul(square(), square(), math="fast"),
+    "matmul(a, b, precision='fast')": lambda: matmul(square(), square(), precision="fast"),
     "matmul(a, b, target='gpu')": lambda: matmul(square(), square(), target="gpu"),
     "matmul(a, b, target='cuda')": lambda: matmul(square(), square(), target="cuda"),
     "matmul(masked a, b)": lambda: matmul(np.ma.masked_array(square()), square()),

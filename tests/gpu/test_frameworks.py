@@ -14,7 +14,8 @@ from tests.canaries import Canaries
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.ops.config import default_config
-from tilewright.ops.gemm import gemm, matmul
+from tilewright.ops.gemm import gemm
+from tilewright.ops.matmul import matmul
 
 pytestmark = pytest.mark.gpu
 

@@ -82,7 +82,7 @@ def test_a_known_problem_is_one_lookup(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((70, 33), (33, 50)))
     out = np.empty((70, 50), np.float32)
     tw.matmul(a, b, out)
-    monkeypatch.setattr("tilewright.ops.gemm._checked", None)
+    monkeypatch.setattr("tilewright.ops.matmul.checked", None)
     for _ in range(2):
         x, y, found = a.copy(), b.copy(), np.full_like(out, np.nan)
         assert tw.matmul(x, y, out=found) is found
@@ -135,8 +135,8 @@ def test_a_known_problem_still_refuses_an_output_that_shares_memory() -> None:
 def test_what_a_call_refuses_is_refused_when_the_problem_is_known() -> None:
     a, out = np.ones((8, 8), np.float32), np.empty((8, 8), np.float32)
     tw.matmul(a, a, out)
-    with pytest.raises(tw.LaunchError, match="math='fast'"):
-        tw.matmul(a, a, out, math="fast")
+    with pytest.raises(tw.LaunchError, match="precision='fast'"):
+        tw.matmul(a, a, out, precision="fast")
     with pytest.raises(tw.LaunchError, match="cannot reach arrays in host memory"):
         tw.matmul(a, a, out, target="cuda")
     with pytest.raises(tw.LaunchError, match="stream= is for"):
@@ -148,7 +148,7 @@ def test_what_a_call_refuses_is_refused_when_the_problem_is_known() -> None:
 
 def test_plans_that_come_and_go_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tilewright.runtime.plans.KEPT", 3)
-    monkeypatch.setattr("tilewright.ops.gemm._PLANS", plans := Plans())
+    monkeypatch.setattr("tilewright.ops.matmul._PLANS", plans := Plans())
     for n in range(1, 8):
         a = np.ones((n, n), np.float32)
         assert (tw.matmul(a, a, np.empty_like(a)) == n).all()
@@ -156,7 +156,7 @@ def test_plans_that_come_and_go_are_forgotten(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_what_an_array_is_is_found_out_once_and_travels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From the call through the plan to the launch; only b has two, its own and its transpose's."""
+    """From the call through the plan to the launch."""
     seen: list[tuple[int, ...]] = []
 
     def counting(array: Any, name: str = "", stream: int = 0) -> ArrayInfo:
@@ -164,10 +164,10 @@ def test_what_an_array_is_is_found_out_once_and_travels(monkeypatch: pytest.Monk
         seen.append(found.shape)
         return found
 
-    monkeypatch.setattr("tilewright.ops.gemm.describe", counting)
+    monkeypatch.setattr("tilewright.ops.planning.described", counting)
     monkeypatch.setattr("tilewright.runtime.specialise.described", lambda *_: pytest.fail("described again"))
     a, b = np.ones((3, 5), np.float32), np.ones((5, 7), np.float32)
     out = np.full((3, 7), np.nan, np.float32)
     for _ in range(3):
         assert (tw.matmul(a, b, out, target="cpu") == 5).all()
-    assert seen == [(3, 5), (5, 7), (3, 7), (7, 5)]
+    assert seen == [(3, 5), (5, 7), (3, 7)]

@@ -45,7 +45,7 @@ class Matrix(OnGpu):
 def nothing_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(slow, "_SAID", set())
     monkeypatch.setattr(multiplying, "gemm", type(multiplying.gemm)(multiplying.gemm.program))
-    monkeypatch.setattr(multiplying, "_PLANS", Plans())
+    monkeypatch.setattr("tilewright.ops.matmul._PLANS", Plans())
 
 
 def product(dtype: tw.DType, n: int = 16, **chosen: Any) -> None:
@@ -77,11 +77,11 @@ def test_what_is_as_fast_as_it_can_be_or_has_no_tensor_cores_warns_of_nothing(na
 
 
 def test_tf32_warns_of_nothing(gpu: Driver) -> None:
-    product(tw.f32, math="tf32")
+    product(tw.f32, precision="tf32")
 
 
-def test_who_chooses_the_configuration_is_not_told(gpu: Driver) -> None:
-    product(tw.f8e4m3, config=default_config("cuda", tw.f8e4m3, (16, 16, 16)))
+def test_who_chooses_the_schedule_is_not_told(gpu: Driver) -> None:
+    product(tw.f8e4m3, schedule=tw.Schedule(tw.atoms.fma(tw.f8e4m3), (16, 16, 16)))
 
 
 @pytest.mark.parametrize("target", ["cpu", "reference"])

@@ -32,7 +32,7 @@ def gpus(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
     gpu.devices = 2
     monkeypatch.setattr("tilewright.runtime.cuda_interface._ordinal", lambda pointer: 1)
     monkeypatch.setattr(multiplying, "gemm", fresh(multiplying.gemm))
-    monkeypatch.setattr(multiplying, "_PLANS", Plans())
+    monkeypatch.setattr("tilewright.ops.matmul._PLANS", Plans())
     return gpu
 
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 
 import tilewright as tw
 from tilewright.dtypes import DType
-from tilewright.ops import gemm
 from tilewright.runtime import arrays
 from tilewright.runtime.arrays import ArrayInfo, overlap
 from tilewright.runtime.executable import Prepared
@@ -84,6 +83,6 @@ def test_arrays_that_are_too_intricate_to_tell_count_as_if_they_shared(
 def test_a_known_product_looks_again_where_arrays_lie() -> None:
     memory = np.ones(300, np.float32)
     a, b = memory[:64].reshape(8, 8), np.ones((8, 8), np.float32)
-    gemm.matmul(a, b, out=memory[64:128].reshape(8, 8))
+    tw.matmul(a, b, out=memory[64:128].reshape(8, 8))
     with pytest.raises(tw.LaunchError, match="out and a share memory"):
-        gemm.matmul(a, b, out=memory[48:112].reshape(8, 8))
+        tw.matmul(a, b, out=memory[48:112].reshape(8, 8))

@@ -187,7 +187,7 @@ def test_a_shape_that_is_launched_stays_however_many_others_its_kernel_meets(
 
 def test_a_plan_goes_with_its_executable(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plans = Plans()
-    monkeypatch.setattr("tilewright.ops.gemm._PLANS", plans)
+    monkeypatch.setattr("tilewright.ops.matmul._PLANS", plans)
     for size in range(1, 13):
         a = np.ones((size, size), np.float32)
         out = np.zeros_like(a)

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tilewright as tw
-from tilewright.ops import gemm
+from tilewright.ops import matmul
 from tilewright.runtime import shortcut_table, shortcuts, workers
 from tilewright.runtime.shortcuts import Shortcuts
 
@@ -25,7 +25,7 @@ Array = np.ndarray[Any, Any]
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every launch counts as short: how long one takes is not what these tests are about."""
     monkeypatch.setattr(workers, "INLINE_NS", 1e12)
-    gemm._SHORTCUTS.forget()
+    matmul._SHORTCUTS.forget()
 
 
 def matrices(m: int, n: int, k: int, seed: int = 0) -> tuple[Array, Array]:
@@ -35,7 +35,7 @@ def matrices(m: int, n: int, k: int, seed: int = 0) -> tuple[Array, Array]:
 
 def known(a: Array, b: Array, out: Array | None = None) -> Any:
     """What the shortcut answers; None if there is none."""
-    return gemm._SHORTCUTS.call(a, b) if out is None else gemm._SHORTCUTS.call(a, b, out)
+    return matmul._SHORTCUTS.call(a, b) if out is None else matmul._SHORTCUTS.call(a, b, out)
 
 
 def close(c: Array, a: Array, b: Array) -> bool:
@@ -117,12 +117,12 @@ def test_only_arrays_like_those_that_are_known() -> None:
         assert known(a, each) is None
         assert known(a, b, each if each is not None else 1.0) is None
     assert known(a, b, frozen) is None
-    assert gemm._SHORTCUTS.call(a) is None
-    assert gemm._SHORTCUTS.call(a, b, out, out) is None
-    assert gemm._SHORTCUTS.call() is None
+    assert matmul._SHORTCUTS.call(a) is None
+    assert matmul._SHORTCUTS.call(a, b, out, out) is None
+    assert matmul._SHORTCUTS.call() is None
     assert known(a, b, out) is out
     with pytest.raises(TypeError):
-        gemm._SHORTCUTS.call(a, b, out=out)
+        matmul._SHORTCUTS.call(a, b, out=out)
 
 
 def test_arrays_that_are_reshaped_in_place_are_others() -> None:
@@ -165,15 +165,15 @@ def test_launches_that_take_long_have_none(monkeypatch: pytest.MonkeyPatch) -> N
 def test_they_count_as_launches_and_are_forgotten_with_their_executable() -> None:
     a, b = matrices(11, 8, 8)
     tw.matmul(a, b)
-    [(prepared, *_)] = gemm._SHORTCUTS._table._known
+    [(prepared, *_)] = matmul._SHORTCUTS._table._known
     prepared.recent = False
     known(a, b)
     assert prepared.recent
     executable = prepared.executable
-    gemm._SHORTCUTS.forget(replace(executable))
+    matmul._SHORTCUTS.forget(replace(executable))
     assert known(a, b) is not None, "another one was forgotten"
-    gone = weakref.ref(gemm._SHORTCUTS._table)
-    gemm._SHORTCUTS.forget(executable)
+    gone = weakref.ref(matmul._SHORTCUTS._table)
+    matmul._SHORTCUTS.forget(executable)
     assert known(a, b) is None
     gc.collect()
     assert gone() is None
@@ -199,7 +199,7 @@ def test_where_there_can_be_none_all_takes_the_ordinary_way(
 ) -> None:
     monkeypatch.setattr(shortcut_table, name, value)
     mine = Shortcuts()
-    monkeypatch.setattr(gemm, "_SHORTCUTS", mine)
+    monkeypatch.setattr(matmul, "_SHORTCUTS", mine)
     a, b = matrices(8, 8, 8)
     for _ in range(2):
         assert close(tw.matmul(a, b), a, b)
@@ -215,11 +215,11 @@ def test_an_interpreter_without_a_lock_has_none(monkeypatch: pytest.MonkeyPatch)
 def test_memory_that_cannot_be_had_is_an_error_of_the_caller(monkeypatch: pytest.MonkeyPatch) -> None:
     a, b = matrices(8, 8, 8)
     tw.matmul(a, b)
-    table = gemm._SHORTCUTS._table
+    table = matmul._SHORTCUTS._table
 
     def no_memory(*_: object, **__: object) -> None:
         raise MemoryError("none left")
 
     table._head[2] = id(no_memory)
     with pytest.raises(MemoryError, match="none left"):
-        gemm._SHORTCUTS.call(a, b)
+        matmul._SHORTCUTS.call(a, b)

@@ -15,7 +15,7 @@ from tilewright.cli.console import choose, duration, reports, say, working
 from tilewright.cli.matrices import gather
 from tilewright.cli.npy import write
 from tilewright.dtypes import dtype
-from tilewright.ops.config import MATHS
+from tilewright.ops.config import PRECISIONS
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.outputs import check_output, is_standard_output
 from tilewright.targets.target import CPU, TARGETS
@@ -68,7 +68,7 @@ def gemm(
         typer.Option(help="Multiply measurements: elevation, profiles of a landscape with their transpose."),
     ] = None,
     time: Annotated[bool, typer.Option(help="Time it beside NumPy (cuda: PyTorch).")] = True,
-    math: Annotated[str, typer.Option(help="How f32 is multiplied: exact or tf32.")] = "exact",
+    precision: Annotated[str, typer.Option(help="How f32 is multiplied: exact or tf32.")] = "exact",
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
 ) -> None:
     """Multiply two matrices, verify every element, and time it.
@@ -79,7 +79,7 @@ def gemm(
     Exit status: 0 when the result is right, 1 when it is wrong, 2 when the request cannot be served.
     """
     choose("target", target, tuple(TARGETS))
-    choose("math", math, MATHS)
+    choose("precision", precision, PRECISIONS)
     if output is not None:
         check_output(output)
     with contextlib.ExitStack() as stack:
@@ -95,7 +95,7 @@ def gemm(
                 data=data,
                 seed=seed,
             )
-            trial = gemm_trial(made, target, math)
+            trial = gemm_trial(made, target, precision)
         _execute(trial, made, verify)
         if output is not None:
             write(output, trial.result())

@@ -50,7 +50,7 @@ def inspect(
     layout: Annotated[
         str, typer.Option(help="How A and B of gemm lie in memory, as in gemm --layout.")
     ] = "nn",
-    math: Annotated[str, typer.Option(help="How gemm multiplies f32: exact or tf32.")] = "exact",
+    precision: Annotated[str, typer.Option(help="How gemm multiplies f32: exact or tf32.")] = "exact",
     constant: Annotated[
         list[str] | None,
         typer.Option(
@@ -111,7 +111,7 @@ def inspect(
     ncu = require_gpu(arch) if measure else ""
     chosen, dtype = dtype is not None, dtype or DTYPE
     if kernel == "gemm":
-        subject = library_gemm(target, dtype, shape, layout, math)
+        subject = library_gemm(target, dtype, shape, layout, precision)
     else:
         subject = from_file(kernel, dtype, shape, constant or [])
     if launch:
@@ -130,7 +130,7 @@ def inspect(
             parts.append(counters(subject.on_reference(), lowered))
     if measure:
         given = [word for text in constant or () for word in ("--set", text)]
-        again = ("--dtype", dtype, "--shape", shape, "--layout", layout, "--math", math, *given)
+        again = ("--dtype", dtype, "--shape", shape, "--layout", layout, "--precision", precision, *given)
         parts.append(_measured(subject, ncu, [kernel, "--target", target, *again]))
     typer.echo("\n\n".join(part.rstrip() for part in parts if part))
 

@@ -247,7 +247,7 @@ class Subject:
         return like(self.dtypes[name], self._shape(name, self.extents), order=order).info
 
 
-def library_gemm(target: str, dtype_name: str, shape: str, layout: str, math: str) -> Subject:
+def library_gemm(target: str, dtype_name: str, shape: str, layout: str, precision: str) -> Subject:
     """The library's GEMM, configured as `matmul` would.
 
     Args:
@@ -255,7 +255,7 @@ def library_gemm(target: str, dtype_name: str, shape: str, layout: str, math: st
         dtype_name: element type of A and B.
         shape: extents, as `read_shape` takes them.
         layout: how A (M, K) and B (K, N) are stored: ``"n"`` or ``"t"`` for each.
-        math: ``"exact"`` or ``"tf32"``.
+        precision: ``"exact"`` or ``"tf32"``.
 
     Raises:
         LaunchError: a shape or layout that means nothing.
@@ -266,7 +266,7 @@ def library_gemm(target: str, dtype_name: str, shape: str, layout: str, math: st
     extents = read_shape(shape)
     require_extents(extents, ("M", "N", "K"))
     sizes = (extents["M"], extents["N"], extents["K"])
-    config = default_config(target, element, sizes, math)
+    config = default_config(target, element, sizes, precision)
     bound = gemm.bind(tile=config.tile, mma=config.mma, stages=config.stages)
     # The kernel takes B as (N, K), the transpose of what the user has.
     stored = [name for name, letter in zip("AB", layout, strict=True) if (letter == "t") == (name == "A")]

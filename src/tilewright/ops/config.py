@@ -43,8 +43,8 @@ class Config:
         return Config(tile, TiledMma(atom, warps, tile=tile[:2]), stages)
 
 
-MATHS = ("exact", "tf32")
-"""How f32 is multiplied: exactly, or rounded to tf32 on tensor cores."""
+PRECISIONS = ("exact", "tf32")
+"""How numbers of f32 are multiplied: as they are, or on tensor cores with 10 fraction bits."""
 
 
 SUPPORTED = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i8")
@@ -52,14 +52,16 @@ SUPPORTED = ("f64", "f32", "f16", "bf16", "f8e4m3", "f8e5m2", "i8")
 
 
 @launches
-def default_config(target: str, dtype: DType, shape: tuple[int, int, int], math: str = "exact") -> Config:
+def default_config(
+    target: str, dtype: DType, shape: tuple[int, int, int], precision: str = "exact"
+) -> Config:
     """The configuration that `matmul` uses.
 
     Args:
         target: ``"cuda"``, ``"cpu"`` or ``"reference"``.
         dtype: element type of A and B.
         shape: extents (M, N, K).
-        math: one of `MATHS`; applies to f32.
+        precision: one of `PRECISIONS`; applies to f32.
 
     Raises:
         DTypeError: the GEMM has no atom for the dtype.
@@ -67,25 +69,25 @@ def default_config(target: str, dtype: DType, shape: tuple[int, int, int], math:
     dtype = dtype_named(dtype)
     if dtype.name not in SUPPORTED:
         raise DTypeError(f"no GEMM for {dtype} yet; nearest: {', '.join(SUPPORTED)}")
-    chosen: Config = part(target_named(target).configuration)(dtype, shape, math)
+    chosen: Config = part(target_named(target).configuration)(dtype, shape, precision)
     return chosen
 
 
-def _atom(dtype: DType, math: str) -> MmaAtom | None:
+def _atom(dtype: DType, precision: str) -> MmaAtom | None:
     """The tensor-core atom for a dtype, if it keeps the accuracy that was asked for."""
-    return None if dtype.name == "f32" and math != "tf32" else TENSOR_CORE.get(dtype.name)
+    return None if dtype.name == "f32" and precision != "tf32" else TENSOR_CORE.get(dtype.name)
 
 
-def reference_config(dtype: DType, shape: tuple[int, int, int], math: str) -> Config:
+def reference_config(dtype: DType, shape: tuple[int, int, int], precision: str) -> Config:
     """A small tile: what is executed one operation after the other should be little."""
-    atom = _atom(dtype, math) or fma(dtype)
+    atom = _atom(dtype, precision) or fma(dtype)
     return Config.of(atom, (32, 32, 32), (2, 2) if atom.shape[0] == 16 else (1, 1))
 
 
-def cuda_config(dtype: DType, shape: tuple[int, int, int], math: str) -> Config:
+def cuda_config(dtype: DType, shape: tuple[int, int, int], precision: str) -> Config:
     """Tensor cores where there is an atom; a larger tile where its blocks still fill the GPU."""
     m, n, _ = shape
-    atom = MMA_F64 if dtype.name == "f64" else _atom(dtype, math)
+    atom = MMA_F64 if dtype.name == "f64" else _atom(dtype, precision)
     depth = 128 // dtype.bytes
     if atom is None:
         return Config.of(fma(dtype, each=(8, 8), paired=True), (128, 128, min(depth, 32)), (4, 2), stages=3)
@@ -94,8 +96,8 @@ def cuda_config(dtype: DType, shape: tuple[int, int, int], math: str) -> Config:
     return Config.of(atom, (64, 64, depth), (2, 2), stages=4)
 
 
-def cpu_config(dtype: DType, shape: tuple[int, int, int], math: str) -> Config:
+def cpu_config(dtype: DType, shape: tuple[int, int, int], precision: str) -> Config:
     """The tile that is estimated to take least time on the threads that there are."""
-    atom = _atom(dtype, math) if math == "tf32" else None
+    atom = _atom(dtype, precision) if precision == "tf32" else None
     tile = tile_for(shape, settings().threads)
     return Config.of(atom or fma(dtype), (*tile, DEPTH), (1, 1))

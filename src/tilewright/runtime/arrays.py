@@ -9,10 +9,11 @@ import numpy as np
 
 from tilewright.errors import LaunchError, shown
 from tilewright.lang.specs import TensorSpec
-from tilewright.runtime import cuda_interface, frameworks, packed_arrays, torch_tensors
+from tilewright.runtime import cuda_interface, frameworks, packed_arrays, strided, torch_tensors
 from tilewright.runtime.frameworks import ArrayInfo, Device, Family, base_of
 from tilewright.runtime.packed_arrays import Packed, in_bytes
 from tilewright.runtime.specimens import Specimen
+from tilewright.runtime.strided import Strided
 
 __all__ = [
     "LOCATORS",
@@ -242,6 +243,8 @@ def _classify(array: Any) -> Family:
     cls = type(array)
     if isinstance(array, Packed):
         return packed_arrays.family(lambda given, stream: describe(given, "", stream), _family)
+    if isinstance(array, Strided):
+        return strided.family(_family)
     if isinstance(array, TensorSpec):
         raise LaunchError(f"{array} is a class of arrays, without memory; nearest: an array, or compile")
     if isinstance(array, Specimen):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from tilewright.runtime.arrays import ArrayInfo, reach
 from tilewright.runtime.executable import Executable, Prepared
+from tilewright.runtime.fresh import Fresh
 from tilewright.runtime.loaded import last_launch, remembers
 from tilewright.runtime.recent import Recent
 
@@ -21,10 +22,12 @@ class Plan:
     Args:
         prepared: the launch.
         reaches: bytes from each array's address to its lowest element and to behind its highest, in order.
+        fresh: what makes the output, if it is not given.
     """
 
     prepared: Prepared
     reaches: tuple[tuple[int, int], ...]
+    fresh: Fresh | None = None
 
     @staticmethod
     def of(prepared: Prepared, arrays: Iterable[ArrayInfo]) -> Plan:

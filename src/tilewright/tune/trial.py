@@ -162,20 +162,22 @@ class Trial:
         return f"Perf: {microseconds / 1e3:.4g} ms, {tflops:.4g} TFlops, {gbytes:.4g} GB/s, {self.name}"
 
 
-def gemm_trial(operands: Operands, target: str, math: str = "exact", config: Config | None = None) -> Trial:
+def gemm_trial(
+    operands: Operands, target: str, precision: str = "exact", config: Config | None = None
+) -> Trial:
     """The library's GEMM on some matrices.
 
     Args:
         operands: A and B.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``.
-        math: ``"exact"``, or ``"tf32"`` to multiply f32 on tensor cores.
+        precision: ``"exact"``, or ``"tf32"`` to multiply f32 on tensor cores.
         config: tile, tiled MMA and stages; default: chosen for target, dtype and shape.
 
     Raises:
         DTypeError: the GEMM has no atom for the dtype.
         ToolchainError: the target cannot reach a device.
     """
-    chosen = config or default_config(target, dtype(operands.a.dtype), operands.shape, math)
+    chosen = config or default_config(target, dtype(operands.a.dtype), operands.shape, precision)
     bound = gemm.bind(tile=chosen.tile, mma=chosen.mma, stages=chosen.stages)
     tile = "x".join(str(extent) for extent in chosen.tile)
     return Trial(

@@ -5,8 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
-from tilewright.dataflow.nodes import Flow, Integer, Number, Operand, Rearrange, Reduce, Sum
-from tilewright.dtypes import i64
+from tilewright.dataflow.nodes import (
+    PRECISIONS,
+    Flow,
+    Integer,
+    Number,
+    Operand,
+    Rearrange,
+    Reduce,
+    Sum,
+)
+from tilewright.dtypes import f32, i64
 from tilewright.errors import TraceError
 from tilewright.ir.kernel import Param, ScalarParam, TensorParam
 from tilewright.ir.ops import Elementwise, Op, Reshape
@@ -36,7 +45,7 @@ class FlowRecorder(Recorder):
 
     # ---------------------------------------------------------------- tiles
 
-    def product(self, left: Any, right: Any) -> Tile:
+    def product(self, left: Any, right: Any, precision: str = "exact") -> Tile:
         """``left @ right``, a sum along a span of `steps`."""
         for value in (left, right):
             if not isinstance(value, Tile):
@@ -45,7 +54,13 @@ class FlowRecorder(Recorder):
         span, axes = product_axes(a, b)
         with located():
             kind = sum_dtype(a.dtype, b.dtype)
-        return self.tile(self.make(Sum, kind, axes, span, a, b), left, right)
+        if precision not in PRECISIONS or (precision != "exact" and kind != f32):
+            raise TraceError(
+                f"precision={precision!r} of a product that is summed in {kind}; nearest legal choice: "
+                f"{' or '.join(map(repr, PRECISIONS if kind == f32 else PRECISIONS[:1]))}",
+                here(),
+            )
+        return self.tile(self.make(Sum, kind, axes, span, a, b, precision), left, right)
 
     def transposed(self, tile: Tile) -> Tile:
         """Two axes exchanged."""

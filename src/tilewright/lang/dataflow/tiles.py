@@ -25,7 +25,7 @@ class Recording(Protocol):
     def transposed(self, tile: Tile) -> Tile:
         """Two axes exchanged."""
 
-    def product(self, left: Any, right: Any) -> Tile:
+    def product(self, left: Any, right: Any, precision: str = "exact") -> Tile:
         """``left @ right``."""
 
     def rearranged(self, tile: Tile, index: tuple[Any, ...]) -> Tile:
@@ -144,6 +144,18 @@ class Tile(_Arithmetic):
 
     def __matmul__(self, other: object) -> Tile:
         return self.flow.product(self, other)
+
+    def matmul(self, other: Tile, *, precision: str = "exact") -> Tile:
+        """``self @ other``, with a word about how exactly numbers are multiplied.
+
+        Args:
+            other: the tile on the right.
+            precision: ``"exact"``, or ``"tf32"``: numbers of f32 are multiplied with 10 fraction bits.
+
+        Raises:
+            TraceError: another word, or ``"tf32"`` of a product that is not summed in f32.
+        """
+        return self.flow.product(self, other, precision)
 
     def __rmatmul__(self, other: object) -> Tile:
         return self.flow.product(other, self)

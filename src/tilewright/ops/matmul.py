@@ -1,0 +1,155 @@
+"""`matmul`: describe what is multiplied, look up or plan a launch for it, launch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.dtypes import DType
+from tilewright.errors import LaunchError, TilewrightError
+from tilewright.ops.planning import asked, checked
+from tilewright.runtime.arrays import LOCATORS, locate_new
+from tilewright.runtime.plans import Plan, Plans
+from tilewright.runtime.shortcuts import Shortcuts
+from tilewright.schedule.schedule import Schedule
+from tilewright.tracebacks import trim
+
+_ONE = 1.0
+_PLANS = Plans()
+_SHORTCUTS = Shortcuts()
+
+
+def matmul(
+    a: Any,
+    b: Any,
+    out: Any = None,
+    *,
+    c: Any = None,
+    alpha: float = _ONE,
+    beta: float | None = None,
+    bias: Any = None,
+    activation: str | None = None,
+    residual: Any = None,
+    precision: str = "exact",
+    out_dtype: DType | str | None = None,
+    schedule: Schedule | None = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """``out = activation(alpha * (a @ b) + beta * c + bias) + residual``, by NumPy's rules for shapes.
+
+    Products are exact, sums are in f32 (f64 of f64, i32 of i8), and the result is rounded once.
+
+    Args:
+        a: array (..., M, K) of f64, f32, f16, bf16, f8e4m3, f8e5m2 or i8, or a vector (K,); of any strides.
+        b: array (..., K, N) of the same dtype, or a vector (K,). Leading dimensions are batches, which are
+            broadcast against those of ``a``; a vector's missing dimension is missing in the result too.
+        out: array to write, of the result's shape and any strides, but that its elements have memory of
+            their own; default: a new array of the framework of ``a``.
+        c: array that is broadcast to the result; it may be ``out``.
+        alpha: a number.
+        beta: a number; default: 1 if ``c`` is given. With 0, ``c`` is not read. Without ``c`` it is ``out``
+            that is multiplied and added to.
+        bias: array (N,), added to each row.
+        activation: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"sigmoid"`` or ``"tanh"``.
+        residual: array that is broadcast to the result and added last; it may be ``out``.
+        precision: ``"exact"``, or ``"tf32"`` to multiply f32 on tensor cores with 10 fraction bits.
+        out_dtype: dtype of a new result; default: i32 of integers, f16 of fp8, else that of ``a``.
+        schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
+        target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
+        stream: the CUDA stream; default: the framework's current stream.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        LaunchError: shapes or devices do not fit, ``out`` shares memory with what is read, or an argument is
+            none of those above.
+        DTypeError: an unsupported dtype or mixture.
+
+    Warns:
+        SlowWarning: once for each dtype that a GPU has tensor cores for and this multiplies without them:
+            f8e4m3 and f8e5m2 from sm_89 on, whose sums would keep 13 bits there.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> a = np.arange(6, dtype=np.float32).reshape(2, 3)
+        >>> tw.matmul(a, a.T, target="reference")
+        array([[ 5., 14.],
+               [14., 50.]], dtype=float32)
+        >>> tw.matmul(a, a.T, bias=np.float32([-20, 0]), activation="relu", target="reference")
+        array([[ 0., 14.],
+               [ 0., 50.]], dtype=float32)
+    """
+    try:
+        if (
+            c is None
+            and bias is None
+            and residual is None
+            and activation is None
+            and beta is None
+            and alpha is _ONE
+            and precision == "exact"
+            and out_dtype is None
+            and schedule is None
+        ):
+            if stream is None and target is None:
+                found = _SHORTCUTS.call(a, b) if out is None else _SHORTCUTS.call(a, b, out)
+                if found is not None:
+                    return found
+            return _plain(a, b, out, target, stream)
+        wanted = asked(alpha, beta, activation, precision, out_dtype, schedule, target)
+        return checked(a, b, out, c, bias, residual, wanted, stream).out
+    except TilewrightError as error:
+        trim(error)
+        raise
+
+
+def _plain(a: Any, b: Any, out: Any, target: str | None, stream: Any) -> Any:
+    """A product and nothing else: one that is known needs only the addresses."""
+    key: tuple[Any, ...]
+    is_fresh = out is None
+    try:
+        key_a, at_a = LOCATORS.get(type(a), locate_new)(a, 0)
+        key_b, at_b = LOCATORS.get(type(b), locate_new)(b, 0)
+        key = (key_a, key_b, type(a), target)
+        if is_fresh:
+            plan = _PLANS.find(key)
+            if plan is not None and plan.fresh is not None:
+                out = plan.fresh.make()
+                at = plan.fresh.address(out)
+                if at & 15 == 0:  # as its kernel was told
+                    return _launched(plan, (a, b, out), (at_a, at_b, at), target, stream, is_fresh)
+        else:
+            key_out, at = LOCATORS.get(type(out), locate_new)(out, 0)
+            key = (*key, key_out)
+            plan = _PLANS.find(key)
+            if plan is not None and plan.apart((at_a, at_b, at)):
+                return _launched(plan, (a, b, out), (at_a, at_b, at), target, stream, is_fresh)
+    except (LaunchError, TypeError):  # TypeError: something that has no hash
+        # Which says what is wrong with which.
+        return checked(a, b, out, None, None, None, asked(target=target), stream).out
+    made = checked(a, b, None if is_fresh else out, None, None, None, asked(target=target), stream)
+    if made.plan is not None:
+        _PLANS.keep(key, made.plan)
+        _remember(made.plan, (a, b, made.out), target, is_fresh)
+    return made.out
+
+
+def _launched(
+    plan: Plan,
+    arrays: tuple[Any, Any, Any],
+    at: tuple[int, int, int],
+    target: str | None,
+    stream: Any,
+    is_fresh: bool,
+) -> Any:
+    plan.prepared.launch(arrays, at, stream)
+    if plan.prepared.may_be_inlined:
+        _remember(plan, arrays, target, is_fresh)
+    return arrays[2]
+
+
+def _remember(plan: Plan, arrays: tuple[Any, Any, Any], target: str | None, is_fresh: bool) -> None:
+    if target is None:
+        _SHORTCUTS.keep(plan.prepared, arrays, (0, 1, 2), fresh=is_fresh)

@@ -1,0 +1,270 @@
+"""A product with everything looked at: its arguments, its shapes, its kernel, and where its arrays lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from tilewright import dtypes
+from tilewright.calls import launches
+from tilewright.dtypes import DType
+from tilewright.dtypes import dtype as dtype_named
+from tilewright.errors import DTypeError, LaunchError, close_to, shown
+from tilewright.ir.async_ops import MmaAsync
+from tilewright.ir.ops import Mma
+from tilewright.ops.config import PRECISIONS, SUPPORTED, default_config
+from tilewright.ops.gemm import bind, output_dtype
+from tilewright.ops.problem import Matrices, Problem, describe, result_shape
+from tilewright.ops.products import ACTIVATIONS, combined, plain
+from tilewright.ops.slow import warn_if_slow
+from tilewright.runtime.arrays import ArrayInfo, overlap, reach
+from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.backends import backend_for
+from tilewright.runtime.executable import Executable
+from tilewright.runtime.fresh import Fresh, fresh
+from tilewright.runtime.kernel import Bound
+from tilewright.runtime.plans import Plan
+from tilewright.runtime.strided import Strided
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import TARGETS
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What is asked for besides arrays; the arguments of `matmul` by their names."""
+
+    alpha: float = 1.0
+    beta: float | None = None
+    activation: str | None = None
+    precision: str = "exact"
+    out_dtype: DType | str | None = None
+    schedule: Schedule | None = None
+    target: str | None = None
+
+
+@launches.of("matmul")
+def asked(
+    alpha: float = 1.0,
+    beta: float | None = None,
+    activation: str | None = None,
+    precision: str = "exact",
+    out_dtype: DType | str | None = None,
+    schedule: Schedule | None = None,
+    target: str | None = None,
+) -> Wanted:
+    """What is asked for besides arrays.
+
+    Raises:
+        LaunchError: an argument of another kind.
+    """
+    return Wanted(alpha, beta, activation, precision, out_dtype, schedule, target)
+
+
+class Done(NamedTuple):
+    """A product that was launched.
+
+    Args:
+        out: the result.
+        plan: what launches it again on arrays like these; None if nothing can.
+    """
+
+    out: Any
+    plan: Plan | None
+
+
+@launches.of("matmul")
+def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: Wanted, stream: Any) -> Done:
+    """`matmul` with everything looked at.
+
+    Raises:
+        LaunchError: shapes, devices or arguments do not fit.
+        DTypeError: an unsupported dtype or mixture.
+    """
+    _check_words(wanted)
+    arrays = {"a": a, "b": b, "out": out, "c": c, "bias": bias, "residual": residual}
+    beta = _scale_of_c(arrays, wanted.beta)
+    infos = {
+        name: described(array, f"matmul, argument {name}")
+        for name, array in arrays.items()
+        if array is not None
+    }
+    kind = _dtypes(infos, wanted)
+    shape = result_shape(infos["a"].shape, infos["b"].shape)
+    backend = backend_for("matmul", list(infos.items()), wanted.target).name
+    made: Fresh | None = None
+    if out is None:
+        made = fresh(a, shape, kind)
+        arrays["out"] = made.make()
+        infos["out"] = described(arrays["out"])
+    problem = describe(infos)
+    _check_apart(infos)
+    product = _Product(arrays, infos, problem, wanted, beta)
+    plan, pointers = product.planned(backend)
+    if TARGETS[backend].warps and wanted.schedule is None:
+        _warn(plan.prepared.executable)
+    plan.prepared.launch(product.arguments, pointers, stream)
+    # The reference reads the arrays themselves, which are not seen as the caller has them.
+    is_known = TARGETS[backend].machine_code and not product.terms
+    reaches = tuple(reach(infos[name]) for name in ("a", "b", "out"))
+    return Done(arrays["out"], Plan(plan.prepared, reaches, made) if is_known else None)
+
+
+class _Product:
+    """The kernel of a product, and its arguments.
+
+    Args:
+        arrays: the caller's arrays by the names of `matmul`, those that are not given None.
+        infos: what those that are given are.
+        problem: what they pose.
+        wanted: the other arguments.
+        beta: what ``c`` is multiplied by.
+    """
+
+    def __init__(
+        self,
+        arrays: Mapping[str, Any],
+        infos: Mapping[str, ArrayInfo],
+        problem: Problem,
+        wanted: Wanted,
+        beta: float,
+    ) -> None:
+        self.wanted, self.problem = wanted, problem
+        self.dtype = infos["a"].dtype
+        given = {name: array for name, array in arrays.items() if array is not None}
+        self.seen = {name: _seen(given[name], infos[name], problem.operands[name]) for name in given}
+        terms = {"alpha"} if wanted.alpha != 1 else set()
+        terms |= {name for name in ("c", "bias", "residual") if name in given}
+        self.terms = frozenset(terms | ({"activation"} if wanted.activation is not None else set()))
+        self.number = dtypes.f64 if self.dtype == dtypes.f64 else dtypes.f32
+        self._beta = beta
+        self.arguments: tuple[Any, ...] = ()
+
+    def planned(self, target: str) -> tuple[Plan, list[int]]:
+        """The launch for these arrays, and their addresses in the kernel's order."""
+        bound, names = self._kernel(target)
+        self.arguments = tuple(self.seen[name] for name in names.values())
+        if self.terms:
+            self.arguments += (self.wanted.alpha, self._beta)
+        infos = {parameter: self.seen[name].info for parameter, name in names.items()}
+        return bound.planned(self.arguments, target, infos)
+
+    def _kernel(self, target: str) -> tuple[Bound, dict[str, str]]:
+        """The kernel, and which array each of its parameters is."""
+        problem, wanted, rank = self.problem, self.wanted, len(self.problem.batch)
+        if not self.terms:
+            # One product and nothing else is still computed by the explicit kernel.
+            if TARGETS[target].machine_code and not rank and wanted.schedule is None:
+                shape = (problem.m, problem.n, problem.k)
+                config = _config(target, self.dtype, shape, wanted.precision)
+                self.seen["b"] = _turned(self.seen["b"])
+                return bind(config), {"A": "a", "B": "b", "C": "out"}
+            kernel = plain(rank).bind(precision=wanted.precision, schedule=wanted.schedule)
+            return kernel, {"A": "a", "B": "b", "D": "out"}
+        # What is not there is not read; any array of the shape stands for it.
+        for name in ("c", "residual"):
+            self.seen.setdefault(name, self.seen["out"])
+        self.seen.setdefault("bias", _row(self.seen["out"]))
+        kernel = combined(rank, self.number).bind(
+            precision=wanted.precision,
+            terms=self.terms,
+            activation=wanted.activation,
+            schedule=wanted.schedule,
+        )
+        names = {"A": "a", "B": "b", "C": "c", "bias": "bias", "R": "residual", "D": "out"}
+        return kernel, names
+
+
+def _seen(array: Any, info: ArrayInfo, matrices: Matrices) -> Strided:
+    return Strided(array, replace(info, shape=matrices.shape, strides=matrices.strides))
+
+
+def _turned(given: Strided) -> Strided:
+    info = given.info
+    return Strided(given.array, replace(info, shape=info.shape[::-1], strides=info.strides[::-1]))
+
+
+def _row(given: Strided) -> Strided:
+    info = given.info
+    return Strided(given.array, replace(info, shape=info.shape[-1:], strides=info.strides[-1:]))
+
+
+_config = lru_cache(maxsize=4096)(default_config)
+
+
+def _check_words(wanted: Wanted) -> None:
+    for name, words in (("precision", PRECISIONS), ("activation", tuple(ACTIVATIONS))):
+        given = getattr(wanted, name)
+        if (name == "precision" or given is not None) and given not in words:
+            near = close_to(given, words) if isinstance(given, str) else ""
+            raise LaunchError(f"{name}={shown(given)}; choose one of {', '.join(words)}{near}")
+
+
+def _scale_of_c(arrays: dict[str, Any], beta: float | None) -> float:
+    """What ``c`` is multiplied by; without ``c`` it is ``out``, and with 0 there is none."""
+    if beta is None:
+        return 1.0
+    if beta == 0:
+        arrays["c"] = None
+    elif arrays["c"] is None:
+        if arrays["out"] is None:
+            raise LaunchError(f"matmul: beta={beta} multiplies neither c nor out; nearest legal choice: c=")
+        arrays["c"] = arrays["out"]
+    return beta
+
+
+def _dtypes(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> DType:
+    """The dtype of the result.
+
+    Raises:
+        DTypeError: a mixture, a dtype that has no product, or a result that would lose fractions.
+    """
+    a, b = infos["a"].dtype, infos["b"].dtype
+    if a != b:
+        raise DTypeError(f"matmul of {a} and {b}: convert one of them first")
+    if a.name not in SUPPORTED:
+        raise DTypeError(f"no GEMM for {a} yet; nearest: {', '.join(SUPPORTED)}")
+    asked = None if wanted.out_dtype is None else dtype_named(wanted.out_dtype)
+    made = output_dtype(a) if asked is None else asked
+    if "out" in infos:
+        given = infos["out"].dtype
+        if asked is not None and given != asked:
+            raise DTypeError(
+                f"out is {given}, and out_dtype={asked}; nearest legal choice: one of them alone"
+            )
+        made, natural = given, output_dtype(a)
+    else:
+        natural = output_dtype(a)
+    if made.components > 1 or (natural.is_float and not made.is_float):
+        what = "out" if "out" in infos else "out_dtype"
+        raise DTypeError(f"{what} is {made}, a @ b is {natural}: the fractions would be lost")
+    return made
+
+
+def _check_apart(infos: Mapping[str, ArrayInfo]) -> None:
+    """What is written must not be read in another place."""
+    out = infos["out"]
+    for name, info in infos.items():
+        if name == "out":
+            continue
+        is_out = (info.pointer, info.shape, info.strides, info.dtype) == (
+            out.pointer,
+            out.shape,
+            out.strides,
+            out.dtype,
+        )
+        if name in ("c", "residual") and is_out:
+            continue
+        if overlap(out, info):
+            raise LaunchError(
+                f"out and {name} share memory, or interleave in too intricate a way to tell: elements of "
+                f"{name} would be overwritten before they are read; nearest legal choice: another array"
+            )
+
+
+def _warn(executable: Executable) -> None:
+    for op in executable.kernel.walk():
+        if isinstance(op, Mma | MmaAsync):
+            warn_if_slow(op.mma.atom, executable.arch)
+            return

@@ -1,0 +1,93 @@
+"""The kernels of `matmul`: what is computed, in tiles; a schedule says how."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+from tilewright.dtypes import DType
+from tilewright.lang.dataflow.loops import steps, tiles, zeros
+from tilewright.lang.exact_functions import maximum
+from tilewright.lang.functions import erf, sigmoid, tanh
+from tilewright.runtime.decorator import kernel
+from tilewright.runtime.kernel import Kernel
+
+SQRT_HALF, SQRT_2_OVER_PI = 0.7071067811865476, 0.7978845608028654
+
+ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
+    "relu": lambda x: maximum(x, 0),
+    "gelu": lambda x: x * (0.5 + 0.5 * erf(x * SQRT_HALF)),
+    "gelu_tanh": lambda x: x * (0.5 + 0.5 * tanh(SQRT_2_OVER_PI * (x + 0.044715 * (x * x * x)))),
+    "silu": lambda x: x * sigmoid(x),
+    "sigmoid": sigmoid,
+    "tanh": tanh,
+}
+"""What may be done to each element at the end, by name."""
+
+
+@lru_cache(maxsize=64)
+def plain(rank: int) -> Kernel:
+    """``D[..., m, n] = sum_k A[..., m, k] * B[..., k, n]`` with so many dimensions of batches."""
+    lead = _lead(rank)
+
+    @kernel(A=f"{lead}M K", B=f"{lead}K N", D=f"{lead}M N")
+    def gemm(A: Any, B: Any, D: Any, *, precision: str) -> None:
+        for *batch, m, n in tiles(D):
+            acc = zeros()
+            for k in steps(A.shape[-1]):
+                acc += A[(*batch, m, k)].matmul(B[(*batch, k, n)], precision=precision)
+            D[(*batch, m, n)] = acc
+
+    return gemm
+
+
+@lru_cache(maxsize=64)
+def combined(rank: int, number: DType) -> Kernel:
+    """``D = activation(alpha * A @ B + beta * C + bias) + residual``, of which ``terms`` says what there is.
+
+    Args:
+        rank: how many dimensions of batches there are.
+        number: the dtype in which all of it is computed, and of alpha and beta.
+    """
+    lead = _lead(rank)
+    results = dict.fromkeys(("C", "R", "D"), f"{lead}M N")
+    declared: dict[str, Any] = {"A": f"{lead}M K", "B": f"{lead}K N", "bias": "N"}
+
+    @kernel(**declared, **results, alpha=number, beta=number)
+    def gemm_combined(
+        A: Any,
+        B: Any,
+        C: Any,
+        bias: Any,
+        R: Any,
+        D: Any,
+        alpha: Any,
+        beta: Any,
+        *,
+        precision: str,
+        terms: frozenset[str],
+        activation: str | None,
+    ) -> None:
+        for *batch, m, n in tiles(D):
+            acc = zeros()
+            for k in steps(A.shape[-1]):
+                acc += A[(*batch, m, k)].matmul(B[(*batch, k, n)], precision=precision)
+            value = acc.to(number)
+            if "alpha" in terms:
+                value = alpha * value
+            if "c" in terms:
+                value = value + beta * C[(*batch, m, n)].to(number)
+            if "bias" in terms:
+                value = value + bias[n].to(number)
+            if activation is not None:
+                value = ACTIVATIONS[activation](value)
+            if "residual" in terms:
+                value = value + R[(*batch, m, n)].to(number)
+            D[(*batch, m, n)] = value
+
+    return gemm_combined
+
+
+def _lead(rank: int) -> str:
+    return "".join(f"B{dim} " for dim in range(rank))
