@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.dataflow.nodes import Node, Store
+from tilewright.dataflow.nodes import Node, Part, Store
+from tilewright.ir.copies import Copy
 from tilewright.ir.printer import print_kernel
 from tilewright.runtime.kernel import Bound
 from tilewright.schedule.expand import Expanded
@@ -45,6 +46,17 @@ def arrays() -> list[np.ndarray]:
     rng = np.random.default_rng(0)
     shapes = ((130, 264), (72, 264), (72,), (130, 72))
     return [rng.standard_normal(shape).astype(np.float16) for shape in shapes]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_copies_of_operands_and_results_name_their_parts(form: str) -> None:
+    kernel = expanded(FORMS[form])
+    seen = {}
+    for op in kernel.walk():
+        if isinstance(op, Copy) and op.source.is_tensor and op.location and op.location.origin:
+            node = op.location.origin.node
+            seen[op.source.buffer.name] = node.operand.name if isinstance(node, Part) else node
+    assert {name: seen[name] for name in ("A", "B", "bias")} == {"A": "A", "B": "B", "bias": "bias"}
 
 
 def test_a_deadlock_names_the_authors_line_and_the_field() -> None:

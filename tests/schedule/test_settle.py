@@ -91,5 +91,7 @@ def test_odd_strides_and_starts_are_multiplied_right(form: str, pad: int, start:
     made = product.bind(schedule=FORMS[form])(a, b, c, target="reference")
     assert made.target == "reference"
     assert any("not by tma" in note for note in made.notes)
+    assert made.schedule is not None
+    assert made.schedule.staging in ("cp_async", "registers")
     compare_gemm(a, b.T, c, Accumulation.of(FORMS[form].atom)).raise_if_wrong()
     assert np.isnan(larger).sum() == larger.size - c.size

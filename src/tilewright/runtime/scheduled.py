@@ -58,7 +58,7 @@ class Scheduled:
         self._program, self._constants, self._schedule = program, constants, schedule
         self._is_explicit = False
         self._flows: Recent[Any, tuple[Flow, Form]] = Recent(MOST_FLOWS)
-        self._programs: Recent[Any, Program] = Recent(MOST_FLOWS)
+        self._programs: Recent[Any, Any] = Recent(MOST_FLOWS)
 
     def forget(self) -> None:
         """Let go of everything that was recorded."""
@@ -101,9 +101,12 @@ class Scheduled:
         flow, form = known
         count = processors or _processors(arch)
         schedule = self._schedule or choose(Question(form, specs, extents_of(form, shapes), arch, count))
-        return Explicit(self._expanded(flow, schedule, classes), classes, {}, schedule)
+        program = self._expanded(flow, schedule, classes)
+        settled, _ = program.settled(classes, arch)
+        return Explicit(program, classes, {}, settled)
 
-    def _expanded(self, flow: Flow, schedule: Schedule, specs: Mapping[str, TensorSpec]) -> Program:
+    def _expanded(self, flow: Flow, schedule: Schedule, specs: Mapping[str, TensorSpec]) -> Any:
+        """An `Expanded` program."""
         key = (schedule, *specs.items())
         found = self._programs.get(key)
         if found is None:

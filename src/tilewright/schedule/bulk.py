@@ -17,6 +17,7 @@ from tilewright.lang.transaction_barriers import Barriers, arrive, mbarrier, wai
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
 from tilewright.schedule.plans import Accumulation, Sums
+from tilewright.schedule.provenance import made_by
 from tilewright.schedule.rings import Source
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import Share, SwizzledStages
@@ -143,9 +144,10 @@ class Producer:
             wait(ring.empty[stage], 1 - number // ring.stages % 2)
             arrive(ring.full[stage], expect_bytes=ring.a.bytes + ring.b.bytes)
             for source, held, share in zip(ring.sources, (ring.a, ring.b), ring.shares, strict=True):
-                matrix, row = source.matrix(work.batch), source.row(work)
-                for tile, target in held.pairs(matrix, row, step.index, stage, share):
-                    tma_load(tile, target, ring.full[stage], multicast=share.multicast)
+                with made_by(node=source.part):
+                    matrix, row = source.matrix(work.batch), source.row(work)
+                    for tile, target in held.pairs(matrix, row, step.index, stage, share):
+                        tma_load(tile, target, ring.full[stage], multicast=share.multicast)
 
         return [Verb("load", 0, load)]
 

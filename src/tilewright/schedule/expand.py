@@ -75,10 +75,19 @@ class Expanded(Program):
             ScheduleError: the schedule is not legal for these classes of arrays on this machine; lists every
                 reason.
         """
-        settled, notes = settle(self.schedule, self.form, specs, arch)
-        check(settled, self.form, specs, arch)
+        settled, notes = self.settled(specs, arch)
         kernel = Expanded(self.program, self.flow, settled).unchecked(specs, constants, arch)
         return replace(kernel, notes=(*notes, *kernel.notes))
+
+    def settled(self, specs: Mapping[str, TensorSpec], arch: Arch) -> tuple[Schedule, tuple[str, ...]]:
+        """The schedule that it runs under, and what of it is another than was asked for.
+
+        Raises:
+            ScheduleError: it is not legal for these classes of arrays on this machine.
+        """
+        found, notes = settle(self.schedule, self.form, specs, arch)
+        check(found, self.form, specs, arch)
+        return found, notes
 
     def unchecked(
         self,
@@ -170,6 +179,7 @@ def _sources(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> tuple
                 along,
                 count,
                 _decode(factor, arguments),
+                factor.part,
             )
         )
     return made[0], made[1]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
+from tilewright.dataflow.nodes import Part
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import fence_async
 from tilewright.lang.scalars import Index
@@ -19,6 +20,7 @@ from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
 from tilewright.schedule.plans import Accumulation, Sums
+from tilewright.schedule.provenance import made_by
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import PackedTile, PlainStages, Share, SwizzledStages, panel_rows
 
@@ -34,6 +36,7 @@ class Source:
         along: ``"m"`` or ``"n"``, which place of a tile chooses its rows.
         rows: of the tile of one group.
         decode: what makes the operand of a fragment of its elements; None: they are multiplied as they are.
+        part: what the graph says of it.
     """
 
     name: str
@@ -42,6 +45,7 @@ class Source:
     along: str
     rows: int
     decode: Callable[[Fragment], Any] | None = None
+    part: Part | None = None
 
     def row(self, work: Work) -> Index:
         """Which of its tiles a tile of the result takes."""
@@ -101,13 +105,16 @@ class Whole:
     def end(self, work: Work) -> None:
         """Behind the steps."""
 
-    def _pairs(self, work: Work, step: Step) -> list[tuple[Tensor, Tensor]]:
+    def _pairs(self, work: Work, step: Step) -> list[tuple[Tensor, Tensor, Part | None]]:
+        """What is copied to where for one step, and what the graph says of it."""
         stage = step.index % self.schedule.stages if self.schedule.stages > 1 else 0
-        return [
-            pair
-            for source, ring in zip(self.sources, self.rings, strict=True)
-            for pair in ring.pairs(source.matrix(work.batch), source.row(work), step.index, stage, Share())
-        ]
+        found = []
+        for source, ring in zip(self.sources, self.rings, strict=True):
+            with made_by(node=source.part):
+                matrix, row = source.matrix(work.batch), source.row(work)
+                pairs = ring.pairs(matrix, row, step.index, stage, Share())
+            found += [(*pair, source.part) for pair in pairs]
+        return found
 
     def _operands(self, step: Step) -> tuple[Tensor, Tensor]:
         stage = step.index % self.schedule.stages if self.schedule.stages > 1 else 0
@@ -131,8 +138,9 @@ class Direct(Whole):
         """One stage: all wait before it is read, and before it is written again."""
 
         def load(step: Step) -> None:
-            for source, target in self._pairs(work, step):
-                tw.copy(source, target, threads=self.schedule.mma.threads)
+            for source, target, part in self._pairs(work, step):
+                with made_by(node=part):
+                    tw.copy(source, target, threads=self.schedule.mma.threads)
             self._meet()
 
         return [
@@ -155,8 +163,9 @@ class Panels(Whole):
         """Pack A, pack B, multiply."""
 
         def load(step: Step) -> None:
-            for source, target in self._pairs(work, step):
-                tw.copy(source, target, threads=1)
+            for source, target, part in self._pairs(work, step):
+                with made_by(node=part):
+                    tw.copy(source, target, threads=1)
 
         def operands(step: Step) -> tuple[Tensor, Tensor]:
             a, b = (ring.shared for ring in self.rings)
@@ -177,16 +186,19 @@ class Registers(Whole):
         held: list[Fragment] = []
 
         def fetch(step: Step) -> None:
-            parts = [source.partition(self.schedule.mma.threads) for source, _ in self._pairs(work, step)]
-            if not held:
-                held.extend(tw.load(part, name="prefetched") for part in parts)
-                return
-            for part, fragment in zip(parts, held, strict=True):
-                tw.copy(part, fragment)
+            first = not held
+            for at, (source, _, part) in enumerate(self._pairs(work, step)):
+                with made_by(node=part):
+                    own = source.partition(self.schedule.mma.threads)
+                    if first:
+                        held.append(tw.load(own, name="prefetched"))
+                    else:
+                        tw.copy(own, held[at])
 
         def put(step: Step) -> None:
-            for fragment, (_, target) in zip(held, self._pairs(work, step), strict=True):
-                tw.copy(fragment, target)
+            for fragment, (_, target, part) in zip(held, self._pairs(work, step), strict=True):
+                with made_by(node=part):
+                    tw.copy(fragment, target)
             self._meet()
 
         return [
@@ -224,8 +236,9 @@ class CpAsync(Whole):
             self._meet()
 
         def load(step: Step) -> None:
-            for source, target in self._pairs(work, step):
-                tw.copy_async(source, target, threads=self.schedule.mma.threads)
+            for source, target, part in self._pairs(work, step):
+                with made_by(node=part):
+                    tw.copy_async(source, target, threads=self.schedule.mma.threads)
             tw.async_commit()
 
         return [
