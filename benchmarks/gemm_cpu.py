@@ -19,11 +19,13 @@ from tilewright.tune.trial import OURS, Trial, gemm_trial
 
 AGAIN = f"{OURS} again"
 
-SQUARES = [(n, n, n) for n in (256, 512, 1024, 2048)]
-SKINNY = [(64, 64, 65536), (4096, 16, 4096), (1000, 1000, 1000)]
+TINY = [(n, n, n) for n in (16, 32, 64)]  # of which the call is a large part
+SQUARES = [(n, n, n) for n in (128, 256, 512, 1024, 2048)]
+OTHERS = [(4096, 4096, 4096), (64, 64, 65536), (4096, 16, 4096), (1000, 1003, 997)]
 CASES = [
     *(("f32", shape, layout) for shape in SQUARES for layout in ("nn", "nt")),
-    *(("f32", shape, "nn") for shape in SKINNY),
+    *(("f32", (1024, 1024, 1024), layout) for layout in ("tn", "tt")),
+    *(("f32", shape, "nn") for shape in (*TINY, *OTHERS)),
     *((name, (1024, 1024, 1024), "nn") for name in ("f64", "f16", "bf16", "f8e4m3", "i8")),
 ]
 QUICK = [("f32", (256, 256, 256), "nn"), ("f16", (130, 70, 90), "nt")]

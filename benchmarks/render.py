@@ -190,6 +190,15 @@ def im2col(rows: Sequence[dict[str, Any]]) -> str:
     return markdown(["image", "call", "us", "GB/s", "of the faster copy"], lines)
 
 
+def kernel_counts(rows: Sequence[dict[str, Any]]) -> str:
+    """How many kernels random shapes need."""
+    lines = [
+        [row["dtype"], row["shapes"], row["kernels"], max(row["shapes_of_each"]), f"{row['known_ms']:.1f}"]
+        for row in rows
+    ]
+    return markdown(["dtype", "shapes", "kernels", "shapes of the first", "known kernel, ms"], lines)
+
+
 def levels(rows: Sequence[dict[str, Any]]) -> str:
     """The levels of examples/06 and 07: each beside the one before, and beside the other library."""
     lines = [
@@ -262,6 +271,7 @@ TABLES = {
     "against": beside_before,
     "conflicts": conflicts,
     "im2col": im2col,
+    "kernel_counts": kernel_counts,
     "levels": levels,
     "hopper_mutants": hopper_mutants,
     "gemm_cpu": gemm,

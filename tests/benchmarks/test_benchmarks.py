@@ -37,6 +37,16 @@ def test_gemm_cpu_and_its_rendering(tmp_path: Path) -> None:
     assert "source 0123456789ab." in page
 
 
+def test_kernel_counts_and_their_rendering(tmp_path: Path) -> None:
+    kept = tmp_path / "counts.json"
+    assert "f32" in run("kernel_counts.py", "--quick", "--json", kept)
+    (row,) = json.loads(kept.read_text())["rows"]
+    assert sum(row["shapes_of_each"]) == row["shapes"] == 20
+    assert 1 <= row["kernels"] <= 12
+    run("render.py", kept, "--out", tmp_path / "page.md")
+    assert "| f32 | 20 |" in (tmp_path / "page.md").read_text()
+
+
 def test_what_kernels_take_in_two_trees(tmp_path: Path) -> None:
     """Beside itself a tree compiles to the same code."""
     kept, texts = tmp_path / "figures.json", tmp_path / "texts"

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import heapq
 
+from tilewright.dataflow.nodes import Reduce
 from tilewright.schedule.choose import Question, widened
 from tilewright.schedule.choose_reference import tensor_core
+from tilewright.schedule.partition import share
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.atoms import fma
 from tilewright.targets.target import part
 
-ROWS, COLUMNS, DEPTH = (48, 96, 192, 384, 768), (32, 128, 256, 512, 1024, 2048), 256
+ROWS, COLUMNS, DEPTH = (48, 96, 192, 288, 384, 768), (32, 128, 256, 384, 512, 1024, 2048), 256
 """All tiles that there are: the micro-tiles of all vector widths divide them.
 
 A panel of B fits the first-level cache, the rows of A the second-level cache.  A block that reaches past an
@@ -35,17 +37,20 @@ FEW_BLOCKS = 64
 
 def choose(question: Question) -> Schedule:
     """The tile that is estimated to take least time."""
-    rows, columns = tile_for(question.shape, question.processors, question.covered)
+    balanced = not any(isinstance(node, Reduce) for node in question.form.flow.walk())
+    rows, columns = tile_for(question.shape, question.processors, question.covered, balanced=balanced)
     atom = tensor_core(question) if question.form.precision == "tf32" else None
     if atom is not None:
-        return widened(Schedule(atom, (rows, columns, DEPTH)), question)
+        return widened(Schedule(atom, (rows, columns, DEPTH), balanced=balanced), question)
     sums = fma(question.dtype).c_dtype
     micro = part(MICRO_TILE)(question.arch, rows, columns, sums.computed.bytes)
     atom = fma(question.dtype, lanes=(1, 1), each=(micro.rows, micro.columns))
-    return Schedule(atom, (rows, columns, DEPTH), staging="panels")
+    return Schedule(atom, (rows, columns, DEPTH), staging="panels", balanced=balanced)
 
 
-def tile_for(shape: tuple[int, int, int], threads: int, least: tuple[int, int] = (0, 0)) -> tuple[int, int]:
+def tile_for(
+    shape: tuple[int, int, int], threads: int, least: tuple[int, int] = (0, 0), *, balanced: bool = False
+) -> tuple[int, int]:
     """Rows and columns of a good tile for a problem.
 
     Of tiles that are about as fast it is the largest: so more shapes share a kernel.
@@ -54,6 +59,7 @@ def tile_for(shape: tuple[int, int, int], threads: int, least: tuple[int, int] =
         shape: extents (M, N, K).
         threads: how many threads draw blocks.
         least: rows and columns that it holds, where there is such a tile.
+        balanced: whether rows and columns are dealt out in equal shares.
 
     Example:
         >>> tile_for((2048, 2048, 2048), 2), tile_for((64, 64, 65536), 2)
@@ -61,24 +67,30 @@ def tile_for(shape: tuple[int, int, int], threads: int, least: tuple[int, int] =
     """
     tall = [rows for rows in ROWS if rows >= least[0]] or ROWS[-1:]
     wide = [columns for columns in COLUMNS if columns >= least[1]] or COLUMNS[-1:]
-    times = {(rows, columns): tile_time((rows, columns), shape, threads) for rows in tall for columns in wide}
+    tiles = [(rows, columns) for rows in tall for columns in wide]
+    times = {tile: tile_time(tile, shape, threads, balanced=balanced) for tile in tiles}
     enough = min(times.values()) * TOLERANCE
     return max((tile for tile, time in times.items() if time <= enough), key=lambda tile: tile[0] * tile[1])
 
 
-def tile_time(tile: tuple[int, int], shape: tuple[int, int, int], threads: int) -> float:
+def tile_time(
+    tile: tuple[int, int], shape: tuple[int, int, int], threads: int, *, balanced: bool = False
+) -> float:
     """Estimated time of a product, in multiply-adds of the micro-kernel.
 
     Args:
         tile: rows and columns of a block's tile.
         shape: extents (M, N, K).
         threads: how many threads draw blocks.
+        balanced: whether rows and columns are dealt out in equal shares.
 
     Example:
         >>> tile_time((768, 256), (512, 512, 512), 2) < tile_time((768, 512), (512, 512, 512), 2)
         True
     """
     m, n, k = shape
+    if balanced:
+        tile = _share(m, tile[0], 2 * WHOLE_ROWS), _share(n, tile[1], 2 * WHOLE_COLUMNS)
     rows, columns = _parts(m, tile[0], WHOLE_ROWS), _parts(n, tile[1], WHOLE_COLUMNS)
     blocks = len(rows) * len(columns)
     if blocks == 0:
@@ -92,6 +104,12 @@ def tile_time(tile: tuple[int, int], shape: tuple[int, int, int], threads: int) 
         for row in rows:
             heapq.heapreplace(until, until[0] + _block(row, column))
     return max(until) * k + (WAKE if busy > 1 else 0)
+
+
+def _share(extent: int, tile: int, unit: int) -> int:
+    found = share(extent, tile, unit)
+    assert isinstance(found, int)
+    return found
 
 
 def _block(rows: int, columns: int) -> int:

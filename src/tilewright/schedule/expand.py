@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -12,13 +12,15 @@ from tilewright.dataflow.nodes import Flow, Number
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.program import EXPLICIT, Parameter, Program
+from tilewright.lang.scalars import Index
 from tilewright.lang.specs import TensorSpec
+from tilewright.lang.tensors import Tensor
 from tilewright.schedule.bulk import Bulk
 from tilewright.schedule.epilogue.direct import Helper
 from tilewright.schedule.epilogue.paths import EPILOGUES
 from tilewright.schedule.form import Factor, Form, extent_of, form_of
 from tilewright.schedule.legality import check
-from tilewright.schedule.partition import DataParallel, Order, Persistent, Problem
+from tilewright.schedule.partition import DataParallel, Order, Persistent, Problem, Shares
 from tilewright.schedule.pipeline import main_loop
 from tilewright.schedule.provenance import each_made_by, expanding, made_by
 from tilewright.schedule.replay import replay
@@ -104,9 +106,10 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     with made_by("blocks", form.stores[0]):
         partition = _partition(form, schedule, arguments)
     with made_by("stages"):
-        ring = RINGS[schedule.staging](schedule, _sources(form, schedule, arguments))
+        ring = RINGS[schedule.staging](schedule, _sources(form, schedule, arguments, partition))
     with made_by("epilogue", form.stores[0]):
         epilogue = EPILOGUES[schedule.epilogue](form, schedule, arguments)
+        epilogue.views.shares = partition if isinstance(partition, Shares) else None
     if isinstance(ring, Bulk):
         with made_by("stages"):
             ring.synchronise(partition.rank)
@@ -159,23 +162,34 @@ def _partition(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> Dat
     batch = tuple(extents[span] for span in form.batch)
     problem = Problem(batch, extents[form.m], extents[form.n], extents[form.a.depth], schedule.tile)
     order = Order(schedule.group_n, "n") if schedule.group_n else Order(schedule.group_m or 1, "m")
+    if schedule.balanced:
+        m, n, _ = schedule.atom.shape
+        return Shares(problem, (m * schedule.warps[0], n * schedule.warps[1]))
     if schedule.blocks:
         return Persistent(problem, order, schedule.cluster, schedule.blocks)
     ordered = schedule.group_m or schedule.group_n or schedule.cluster != (1, 1)
     return DataParallel(problem, order if ordered else None, schedule.cluster)
 
 
-def _sources(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> tuple[Source, Source]:
+def _sources(
+    form: Form, schedule: Schedule, arguments: dict[str, Any], partition: DataParallel | Persistent
+) -> tuple[Source, Source]:
     rows, columns, _ = schedule.mma.tile
     first = (0,) * len(form.batch)
     made = []
     for factor, along, count in ((form.a, "m", rows), (form.b, "n", columns)):
-        tensor = arguments[factor.name]
+
+        def matrix(batch: Sequence[Index], factor: Factor = factor, along: str = along) -> Tensor:
+            whole = factor.matrix(arguments[factor.name], form.batch, batch)
+            if not isinstance(partition, Shares):
+                return whole
+            return partition.of(whole, rows=0) if along == "m" else partition.of(whole, columns=0)
+
         made.append(
             Source(
                 factor.name,
-                lambda batch, factor=factor, tensor=tensor: factor.matrix(tensor, form.batch, batch),
-                factor.matrix(tensor, form.batch, first),
+                matrix,
+                factor.matrix(arguments[factor.name], form.batch, first),
                 along,
                 count,
                 _decode(factor, arguments),

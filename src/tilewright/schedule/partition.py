@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.lang.control import let
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.launch import batch_index, block_index, cluster_index, derived
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
+from tilewright.lang.tensors import Tensor
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Problem:
     m: Index
     n: Index
     k: Index
-    tile: tuple[int, int, int]
+    tile: tuple[Index, Index, int]
 
     @property
     def tiles(self) -> tuple[Index, Index]:
@@ -147,6 +148,53 @@ class DataParallel(Partition):
         """The block's tile."""
         m, n = self.place
         yield Work(self.batch, m, n, 0, self.steps, 0, group)
+
+
+class Shares(DataParallel):
+    """A block for each of equal shares of the rows and of the columns; none is larger than a tile.
+
+    What a block computes is the one tile of a problem of its own: `of` gives its part of each array.
+
+    Args:
+        problem: what is computed.
+        units: shares are multiples of so many rows and columns.
+    """
+
+    def __init__(self, problem: Problem, units: tuple[int, int]) -> None:
+        sides = zip((problem.m, problem.n), problem.tile[:2], units, strict=True)
+        rows, columns = shares = [derived(share(extent, tile, unit)) for extent, tile, unit in sides]
+        super().__init__(replace(problem, tile=(rows, columns, problem.tile[2])), None, (1, 1))
+        self.spans = []
+        for place, size, extent in zip(self.place, shares, (problem.m, problem.n), strict=True):
+            begin = place * size
+            self.spans.append(slice(begin, minimum(begin + size, extent)))
+
+    def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
+        """The block's share."""
+        yield Work(self.batch, 0, 0, 0, self.steps, 0, group)
+
+    def of(self, matrix: Tensor, rows: int | None = None, columns: int | None = None) -> Tensor:
+        """The block's part of an array.
+
+        Args:
+            matrix: the array, without batches.
+            rows: its dimension along the rows of the result.
+            columns: its dimension along the columns.
+        """
+        taken = {rows: self.spans[0], columns: self.spans[1]}
+        return matrix[tuple(taken.get(dim, slice(None)) for dim in range(len(matrix.shape)))]
+
+
+def share(extent: Index, tile: Index, unit: int) -> Index:
+    """The size of equal shares of an extent, in whole units, as few as are no larger than a tile.
+
+    Example:
+        >>> share(1000, 768, 12), share(100, 768, 12), share(0, 768, 12)
+        (504, 108, 12)
+    """
+    count = maximum(ceil_div(extent, tile), 1)
+    found: Index = maximum(ceil_div(ceil_div(extent, count), unit), 1) * unit
+    return found
 
 
 def _batch(extents: Sequence[Index]) -> tuple[Index, ...]:

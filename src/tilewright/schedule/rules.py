@@ -79,6 +79,22 @@ def _alone(case: Case) -> Reasons:
         yield "staging", text, f'staging="direct", or atom={one} and warps=(1, 1)', case.form.sum
 
 
+def _balanced(case: Case) -> Reasons:
+    """A share of the rows and columns is a problem of its own, for one block."""
+    schedule, product = case.schedule, case.form.sum
+    if not schedule.balanced:
+        return
+    if schedule.blocks or schedule.group_m or schedule.group_n or schedule.cluster != (1, 1):
+        text = "balanced=True; equal shares go to a block each, in the grid's own order"
+        yield "balanced", text, "balanced=False, or blocks, group_m, group_n and cluster left out", product
+    if case.is_bulk or schedule.epilogue != "direct":
+        text = "balanced=True; bulk copies move whole tiles"
+        yield "balanced", text, 'balanced=False, or staging="cp_async" and epilogue="direct"', product
+    if any(isinstance(node, Reduce) for node in case.form.flow.walk()):
+        text = "balanced=True; what is reduced is reduced over whole tiles"
+        yield "balanced", text, "balanced=False", product
+
+
 def _asynchronous(case: Case) -> Reasons:
     """What an asynchronous atom asks of its operands in shared memory."""
     atom, schedule = case.schedule.atom, case.schedule
@@ -256,6 +272,7 @@ OF_KERNELS: tuple[Callable[[Case], Reasons], ...] = (
 OF_MEANING: tuple[Callable[[Case], Reasons], ...] = (
     _exactness,
     _alone,
+    _balanced,
     _stages,
     _parts,
     _roles,

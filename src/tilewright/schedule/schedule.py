@@ -79,6 +79,8 @@ class Schedule:
         roles: one of ``"none"``, ``"cooperative"``, ``"ping-pong"``.
         groups: groups of warps that multiply; cooperative ones share a tile along its rows, groups that play
             ping-pong take a tile each.
+        balanced: whether the rows and the columns are dealt out in equal shares, a block each, as large as a
+            tile at most; else all tiles but the last have the extents of ``tile``.
         blocks: of a persistent grid at most, whose blocks compute one tile after the other, and of which as
             many are launched as finish together; 0: a block for each tile.
         cluster: blocks along M, which share B, and along N, which share A, by copies to all of them.
@@ -111,6 +113,7 @@ class Schedule:
     staging: Staging = "direct"
     roles: Roles = "none"
     groups: Count = 1
+    balanced: bool = False
     blocks: Natural = 0
     cluster: tuple[int, int] = (1, 1)
     group_m: Natural = 0

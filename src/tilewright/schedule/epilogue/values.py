@@ -35,7 +35,7 @@ from tilewright.lang.tile_arithmetic import coordinates
 from tilewright.lang.tracer import located
 from tilewright.schedule.epilogue.reductions import Reductions
 from tilewright.schedule.form import EXPLICIT, Form, matrix
-from tilewright.schedule.partition import Work
+from tilewright.schedule.partition import Shares, Work
 from tilewright.schedule.provenance import made_by
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import substitute
@@ -70,6 +70,8 @@ class Views:
 
     def __init__(self, form: Form, arguments: Arguments) -> None:
         self.form, self.arguments = form, arguments
+        self.shares: Shares | None = None
+        """Of what a block computes a problem of its own."""
 
     def array(self, operand: Operand) -> Tensor:
         """An array of the kernel, or the view of it that the flow names."""
@@ -89,6 +91,9 @@ class Views:
         if not wanted:
             return self._single(whole, at, work)
         whole = matrix(whole, at, wanted, form.batch, work.batch)
+        if self.shares is not None:
+            dims = [wanted.index(span) if span in wanted else None for span in (form.m, form.n)]
+            whole = self.shares.of(whole, *dims)
         extents = dict(zip((form.m, form.n), zip(place.shape, place.at, strict=True), strict=True))
         tile = whole.tile([extents[span][0] for span in wanted], [extents[span][1] for span in wanted])
         if len(wanted) == 2:

@@ -1,0 +1,156 @@
+"""Multiplies with what is gathered to them: B packed panel by panel, sums that begin without zeros."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.checking.compare import Accumulation, compare_gemm
+from tilewright.targets import cpu
+
+MMA = tw.TiledMma(tw.atoms.fma(tw.f32), repeats=(12, 8))
+TILE = (48, 64, 32)
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def plain(A, B, C):
+    """Copies and multiplies in turn."""
+    m, n = tw.block_index(tw.ceil_div(C.shape, TILE[:2]))
+    sA, sB = tw.shared((48, 32), A.dtype), tw.shared((64, 32), B.dtype)
+    acc = tw.accumulator(MMA)
+    for k in tw.range(tw.ceil_div(A.shape[1], 32)):
+        tw.copy(A.tile((48, 32), (m, k)), sA, threads=32)
+        tw.copy(B.tile((64, 32), (n, k)), sB, threads=32)
+        tw.barrier()
+        tw.mma(sA, sB, acc)
+        tw.barrier()
+    tw.copy(acc, C.tile(TILE[:2], (m, n)))
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def b_first(A, B, C):
+    """B is copied before A."""
+    m, n = tw.block_index(tw.ceil_div(C.shape, TILE[:2]))
+    sA, sB = tw.shared((48, 32), A.dtype), tw.shared((64, 32), B.dtype)
+    acc = tw.accumulator(MMA)
+    for k in tw.range(tw.ceil_div(A.shape[1], 32)):
+        tw.copy(B.tile((64, 32), (n, k)), sB, threads=32)
+        tw.copy(A.tile((48, 32), (m, k)), sA, threads=32)
+        tw.barrier()
+        tw.mma(sA, sB, acc)
+        tw.barrier()
+    tw.copy(acc, C.tile(TILE[:2], (m, n)))
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def twice(A, B, C):
+    """B is multiplied twice, which needs all of it."""
+    m, n = tw.block_index(tw.ceil_div(C.shape, TILE[:2]))
+    sA, sB = tw.shared((48, 32), A.dtype), tw.shared((64, 32), B.dtype)
+    acc = tw.accumulator(MMA)
+    for k in tw.range(tw.ceil_div(A.shape[1], 32)):
+        tw.copy(A.tile((48, 32), (m, k)), sA, threads=32)
+        tw.copy(B.tile((64, 32), (n, k)), sB, threads=32)
+        tw.barrier()
+        tw.mma(sA, sB, acc)
+        tw.mma(sA, sB, acc)
+        tw.barrier()
+    tw.copy(acc * 0.5, C.tile(TILE[:2], (m, n)))
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def read_between(A, B, C):
+    """The sums are stored after every step: what nobody multiplied yet is 0."""
+    m, n = tw.block_index(tw.ceil_div(C.shape, TILE[:2]))
+    sA, sB = tw.shared((48, 32), A.dtype), tw.shared((64, 32), B.dtype)
+    acc = tw.accumulator(MMA)
+    for k in tw.range(tw.ceil_div(A.shape[1], 32)):
+        tw.copy(acc, C.tile(TILE[:2], (m, n)))
+        tw.copy(A.tile((48, 32), (m, k)), sA, threads=32)
+        tw.copy(B.tile((64, 32), (n, k)), sB, threads=32)
+        tw.barrier()
+        tw.mma(sA, sB, acc)
+        tw.barrier()
+    tw.copy(acc, C.tile(TILE[:2], (m, n)))
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def ahead(A, B, C):
+    """A tile of B is multiplied a step after it was copied: two tiles lie side by side."""
+    m, n = tw.block_index(tw.ceil_div(C.shape, TILE[:2]))
+    sA, sB = tw.shared((48, 32), A.dtype), tw.shared((2, 64, 32), B.dtype)
+    acc = tw.accumulator(MMA)
+    count = tw.ceil_div(A.shape[1], 32)
+    tw.copy(B.tile((64, 32), (n, 0)), sB[0], threads=32)
+    for k in tw.range(count):
+        with tw.when(k + 1 < count):
+            tw.copy(B.tile((64, 32), (n, k + 1)), sB[(k + 1) % 2], threads=32)
+        tw.copy(A.tile((48, 32), (m, k)), sA, threads=32)
+        tw.barrier()
+        tw.mma(sA, sB[k % 2], acc)
+        tw.barrier()
+    tw.copy(acc, C.tile(TILE[:2], (m, n)))
+
+
+KERNELS = {kernel.name: kernel for kernel in (plain, b_first, twice, read_between, ahead)}
+SHAPES = [(48, 64, 32), (49, 65, 33), (1, 1, 1), (54, 80, 64), (7, 17, 100), (95, 127, 31), (60, 30, 0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    # The last copies its first tile of B whether there is one or not.
+    [(name, shape) for name in KERNELS for shape in SHAPES if name != "ahead" or shape[2]],
+)
+@pytest.mark.parametrize("columns", [False, True], ids=["rows", "columns"])
+def test_products(name: str, shape: tuple[int, int, int], columns: bool) -> None:
+    """Where nothing may reach it, C keeps its NaN; scratch memory is full of what other kernels left."""
+    m, n, k = shape
+    rng = np.random.default_rng(m + n + k)
+    a, b = (rng.standard_normal((rows, k)).astype(np.float32) for rows in (m, n))
+    if columns:
+        a, b = np.asfortranarray(a), np.asfortranarray(b)
+    whole = np.full((m + 2, n + 3), np.nan, np.float32)
+    nans = np.full((200, 200), np.nan, np.float32)
+    plain(nans, nans, nans.copy(), target="cpu")
+    c = whole[1 : 1 + m, 1 : 1 + n]
+    assert KERNELS[name](a, b, c, target="cpu").target == "cpu"
+    compare_gemm(a, b.T, c, Accumulation.of(MMA.atom)).raise_if_wrong()
+    assert np.isnan(whole).sum() == whole.size - c.size
+
+
+def text_of(name: str, arch: str = "x86-64-v3") -> str:
+    arrays = (tw.like("f32", 100, 100), tw.like("f32", 100, 100), tw.like("f32", 100, 100))
+    return cpu.emit(KERNELS[name].trace(*arrays), arch).text
+
+
+@pytest.mark.parametrize(("name", "elems"), [("plain", 16 * 32), ("b_first", 16 * 32), ("twice", 64 * 32)])
+def test_a_panel_of_b_takes_the_room_of_one(name: str, elems: int) -> None:
+    listing = cpu.emit(KERNELS[name].trace(*[tw.like("f32", 100, 100)] * 3), "x86-64-v3")
+    assert ("a panel of sB" in listing.text) == (elems == 16 * 32)
+    sums = 2 if name == "twice" else 1  # which stores a product of its sums, held beside them
+    others = 48 * 32 * 4 + sums * 48 * 64 * 4
+    # Large arrays are set apart by some lines of the cache.
+    assert 0 <= listing.shared_bytes - others - elems * 4 <= 48 * 64 + 3 * 9 * 64
+
+
+@pytest.mark.parametrize(
+    ("name", "zeros"),
+    [("plain", r"if \(\(K \+ \d+\) / 32 < 1\) \{"), ("read_between", r"\n  for \(Index e1")],
+)
+def test_zeros_are_written_only_where_they_are_read(name: str, zeros: str) -> None:
+    text = text_of(name)
+    before = text[: text.index("const Index k_end")]
+    assert re.search(zeros, before), before[-600:]
+    assert ("!(k == 0)" in text) == (name == "plain")
+
+
+def test_nothing_past_an_edge_is_filled_but_the_rest_of_a_micro_tile() -> None:
+    """Along K nothing is filled at all: products end where K does."""
+    text = text_of("plain")
+    fills = re.findall(r"sA\[[^]]*\] = 0;", text)
+    assert fills
+    assert re.search(r"for \(Index i0 = inside0; i0 < limit0; \+\+i0\)", text)
+    assert "inside1" not in text[: text.index("acc += sA")]
