@@ -60,7 +60,12 @@ class Direct:
         self.count = schedule.mma.tile[1] // self.columns
 
     def _slice(self, columns: int) -> int:
-        """Few columns where arrays are read, so that they fit into registers beside the sums."""
+        """Few columns where arrays are read, so that they fit into registers beside the sums.
+
+        One thread that holds the whole tile has it in memory, and computes it in one go.
+        """
+        if self.schedule.mma.threads == 1:
+            return columns
         if not any(isinstance(node, Part) for store in self.blocks for node in above_sums(store.value)):
             return columns
         width = AT_ONCE

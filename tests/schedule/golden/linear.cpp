@@ -1,0 +1,310 @@
+// linear for x86-64-v3
+// - accumulators of 768x2048 lie in micro-tiles of 6x16
+// - sA holds its elements as f32, exactly
+// - sB holds its elements as f32, exactly
+// - sA re-laid out: strides (272, 1)
+
+#if defined(__clang__)
+#define CONTRACTED
+#define CONTRACT _Pragma("clang fp contract(fast)")
+#define UNROLL _Pragma("clang loop unroll(full)")
+#define INDEPENDENT _Pragma("clang loop vectorize(assume_safety) unroll(disable)")
+#else
+#define CONTRACTED __attribute__((noinline, optimize("fp-contract=fast")))
+#define CONTRACT
+#define UNROLL _Pragma("GCC unroll 16")
+#define INDEPENDENT _Pragma("GCC ivdep")
+#endif
+
+typedef long long Index;
+
+typedef unsigned short bf16;
+
+static inline unsigned bits_of_f32(float x) { return __builtin_bit_cast(unsigned, x); }
+static inline float f32_of_bits(unsigned x) { return __builtin_bit_cast(float, x); }
+
+static inline float f32_of_bf16(bf16 x) { return f32_of_bits((unsigned)x << 16); }
+
+static inline bf16 bf16_of_f32(float x) {
+  const unsigned bits = bits_of_f32(x), rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+  return (bf16)((bits & 0x7fffffff) > 0x7f800000 ? (bits >> 16 & 0x8000) | 0x7fc0 : rounded);
+}
+
+static inline float exp2_f32(float x) {
+  x = x < -151.0f ? -151.0f : x > 129.0f ? 129.0f : x;
+  // x = n + r / ln 2; what adding 1.5 * 2**fraction leaves in the last bits is round(x).
+  const float shifted = x + 12582912.0f, n = shifted - 12582912.0f;
+  const float r = (x - n) * 0.6931471805599453f;
+  const float near = 1.0f + (r + r * r * (0.5f + r * (0.16666666666666666f + r * (0.041666666666666664f + r * (0.008333333333333333f + r * (0.001388888888888889f + r * (0.0001984126984126984f)))))));
+  // Two factors: 2**n alone may be no normal number.
+  const int whole = bits_of_f32(shifted) - bits_of_f32(12582912.0f);
+  const int half = whole >> 1, rest = whole - half;
+  return near * f32_of_bits((half + 127) << 23) *
+         f32_of_bits((rest + 127) << 23);
+}
+
+static inline float silu_f32(float x) {
+  const float z = x * x, t = x * (-1.4426950408889634f);
+  return x / (1 + exp2_f32(t));
+}
+
+static inline Index min_int(Index a, Index b) { return a < b ? a : b; }
+
+static inline Index within(Index x, Index most) { return x < 0 ? 0 : x < most ? x : most; }
+
+struct linear_arguments {
+  const bf16* A;
+  const bf16* B;
+  const bf16* bias;
+  bf16* C;
+  int M;
+  int A_stride0;
+  int K;
+  int N;
+  int B_stride0;
+  int C_stride0;
+};
+
+// c[i][j] = (adds ? c[i][j] : 0) + sum of a[i][k] * b[k][j] over k, for i < ROWS and j < 8 * VECTORS
+template <int ROWS, int VECTORS>
+CONTRACTED static void multiply_f32(const float* a, const float* b, float* c, Index depth, bool adds) {
+  CONTRACT
+  typedef float vector __attribute__((vector_size(32), aligned(4)));
+  vector sum[ROWS][VECTORS], right[VECTORS];
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    UNROLL for (Index j = 0; j < VECTORS; ++j) {
+      sum[i][j] = vector{};
+      __builtin_prefetch(c + i * 16 + j * 8);
+    }
+  for (Index k = 0; k < depth; ++k) {
+    UNROLL for (Index j = 0; j < VECTORS; ++j) right[j] = *(const vector*)(b + k * 16 + j * 8);
+    UNROLL for (Index i = 0; i < ROWS; ++i) {
+      const float left = a[i * 272 + k];
+      UNROLL for (Index j = 0; j < VECTORS; ++j) sum[i][j] += left * right[j];
+    }
+  }
+  if (adds) {
+    UNROLL for (Index i = 0; i < ROWS; ++i)
+      UNROLL for (Index j = 0; j < VECTORS; ++j) sum[i][j] += *(const vector*)(c + i * 16 + j * 8);
+  }
+  UNROLL for (Index i = 0; i < ROWS; ++i)
+    UNROLL for (Index j = 0; j < VECTORS; ++j) *(vector*)(c + i * 16 + j * 8) = sum[i][j];
+}
+
+// target[j * target_step + i] = source[i * source_step + j] for i < rows, j < columns
+static void transpose_f32_from_bf16(float* target, Index target_step, const bf16* source, Index source_step,
+    Index rows, Index columns) {
+  typedef float vector __attribute__((vector_size(32), aligned(4)));
+  if (rows < 8 || columns < 8) {
+    for (Index i = 0; i < rows; ++i)
+      for (Index j = 0; j < columns; ++j) target[j * target_step + i] = f32_of_bf16(source[i * source_step + j]);
+    return;
+  }
+  vector row[8];
+  float block[8][8];
+  for (Index i = 0; i < 8; ++i)
+    for (Index j = 0; j < 8; ++j) block[i][j] = f32_of_bf16(source[i * source_step + j]);
+  UNROLL for (Index i = 0; i < 8; ++i) row[i] = *(const vector*)block[i];
+  UNROLL for (Index i = 0; i < 8; ++i)
+    if (!(i & 1)) {
+      const vector low = row[i], high = row[i + 1];
+      row[i] = __builtin_shufflevector(low, high, 0, 8, 2, 10, 4, 12, 6, 14);
+      row[i + 1] = __builtin_shufflevector(low, high, 1, 9, 3, 11, 5, 13, 7, 15);
+    }
+  UNROLL for (Index i = 0; i < 8; ++i)
+    if (!(i & 2)) {
+      const vector low = row[i], high = row[i + 2];
+      row[i] = __builtin_shufflevector(low, high, 0, 1, 8, 9, 4, 5, 12, 13);
+      row[i + 2] = __builtin_shufflevector(low, high, 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+  UNROLL for (Index i = 0; i < 8; ++i)
+    if (!(i & 4)) {
+      const vector low = row[i], high = row[i + 4];
+      row[i] = __builtin_shufflevector(low, high, 0, 1, 2, 3, 8, 9, 10, 11);
+      row[i + 4] = __builtin_shufflevector(low, high, 4, 5, 6, 7, 12, 13, 14, 15);
+    }
+  UNROLL for (Index j = 0; j < 8; ++j) *(vector*)(target + j * target_step) = row[j];
+}
+
+// One block.
+static void linear_block(const linear_arguments& given, long long block, char* scratch) {
+  const bf16* const A = given.A;
+  const bf16* const B = given.B;
+  const bf16* const bias = given.bias;
+  bf16* const C = given.C;
+  const Index M = given.M;
+  const Index A_stride0 = given.A_stride0;
+  const Index K = given.K;
+  const Index N = given.N;
+  const Index B_stride0 = given.B_stride0;
+  const Index C_stride0 = given.C_stride0;
+  const Index m = block % ((M + 767) / 768);
+  const Index n = block / ((M + 767) / 768);
+  float* const sA = (float*)(scratch + 0);
+  float* const sB = (float*)(scratch + 885184);
+  float* const acc = (float*)(scratch + 902144);
+  bf16* const rbias = (bf16*)(scratch + 7194176);
+  float* const convert = (float*)(scratch + 7198848);
+  float* const silu = (float*)(scratch + 7207616);
+  if ((K + 255) / 256 < 1) {
+    // test_golden.py:25 atom: acc = 0
+    for (Index e1 = 0; e1 < within(-128*n + ((N + 15) / 16), 128); ++e1) {
+      INDEPENDENT
+      for (Index e = 0; e < 96 * within(-128*m + ((M + 5) / 6), 128); ++e) {
+        const float acc_e = 0.0f;
+        acc[e1 * 12288 + e] = acc_e;
+      }
+    }
+  }
+  const Index k_end = (K + 255) / 256;
+  for (Index k = 0; k < k_end; ++k) {
+    // test_golden.py:25 staging: sA = A.tile((768, 256), (m, k))
+    {
+      const Index limit0 = within(-768*m + 6*((M + 5) / 6), 768);
+      const Index limit1 = within(-256*k + K, 256);
+      const Index inside0 = within(min_int(-768*m + 6*((M + 5) / 6), -768*m + M), 768);
+      if (inside0 < limit0) {
+        for (Index i0 = inside0; i0 < limit0; ++i0) {
+          if (limit1 == 256) {
+            INDEPENDENT
+            for (Index i1 = 0; i1 < 256; ++i1) sA[272*i0 + i1] = 0;
+          }
+          else {
+            INDEPENDENT
+            for (Index i1 = 0; i1 < limit1; ++i1) sA[272*i0 + i1] = 0;
+          }
+        }
+      }
+      for (Index i0 = 0; i0 < inside0; ++i0) {
+        if (limit1 == 256) {
+          INDEPENDENT
+          for (Index i1 = 0; i1 < 256; ++i1) {
+            sA[272*i0 + i1] = f32_of_bf16(A[768*A_stride0*m + 256*k + A_stride0*i0 + i1]);
+          }
+        }
+        else {
+          INDEPENDENT
+          for (Index i1 = 0; i1 < limit1; ++i1) {
+            sA[272*i0 + i1] = f32_of_bf16(A[768*A_stride0*m + 256*k + A_stride0*i0 + i1]);
+          }
+        }
+      }
+    }
+    // test_golden.py:25 atom: acc += sA * sB
+    {
+      const Index m_needed = within(-768*m + M, 768);
+      const Index m_panels = (m_needed + 5) / 6;
+      const Index n_needed = within(-2048*n + N, 2048);
+      const Index n_panels = (n_needed + 15) / 16;
+      const Index depth = within(-256*k + K, 256);
+      for (Index n_panel = 0; n_panel < n_panels; ++n_panel) {
+        {
+          // test_golden.py:25 staging: a panel of sB = B.tile((2048, 256), (n, k))
+          {
+            const Index limit1 = within(-256*k + K, 256);
+            const Index inside0 = within(-2048*n - 16*n_panel + N, 16);
+            if (inside0 < 16) {
+              for (Index i1 = 0; i1 < limit1; ++i1) {
+                INDEPENDENT
+                for (Index i0 = 0; i0 < 16; ++i0) sB[16*i1 + i0] = 0;
+              }
+            }
+            for (Index i0 = 0; i0 < inside0; i0 += 8) {
+              for (Index i1 = 0; i1 < limit1; i1 += 8) {
+                transpose_f32_from_bf16(sB + 16*i1 + i0, 16, B + 2048*B_stride0*n + 256*k
+                    + 16*B_stride0*n_panel + B_stride0*i0 + i1, B_stride0, within(inside0 - i0, 8),
+                    within(limit1 - i1, 8));
+              }
+            }
+          }
+        }
+        const Index ahead = n_panel + 1 < n_panels ? 16 : 0;
+        const Index share = (ahead + m_panels - 1) / m_panels;
+        for (Index m_panel = 0; m_panel < m_panels; ++m_panel) {
+          for (Index row = m_panel * share; row < within((m_panel + 1) * share, ahead); ++row) {
+            for (Index line = 0; line < 256; line += 32) {
+              __builtin_prefetch(B + 2048*B_stride0*n + 256*k + 16*B_stride0*n_panel + 16*B_stride0
+                  + B_stride0*row + line);
+            }
+          }
+          if (m_needed - (6*m_panel) <= 3) {
+            if (n_needed - (16*n_panel) <= 8) {
+              multiply_f32<3,1>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel, depth,
+                  !(k == 0));
+            }
+            else {
+              multiply_f32<3,2>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel, depth,
+                  !(k == 0));
+            }
+          }
+          else {
+            if (n_needed - (16*n_panel) <= 8) {
+              multiply_f32<6,1>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel, depth,
+                  !(k == 0));
+            }
+            else {
+              multiply_f32<6,2>(sA + 1632*m_panel, sB + 0, acc + 12288*n_panel + 96*m_panel, depth,
+                  !(k == 0));
+            }
+          }
+        }
+      }
+    }
+  }
+  // test_golden.py:26 epilogue: rbias = tile_1
+  {
+    INDEPENDENT
+    for (Index i1 = 0; i1 < 2048; ++i1) rbias[i1] = 2048*n + i1 < N ? bias[2048*n + i1] : (bf16)0;
+  }
+  // test_golden.py:26 epilogue: convert = convert(rbias, f32)
+  INDEPENDENT
+  for (Index e = 0; e < within(-2048*n + N, 2048); ++e) {
+    const float convert_e = f32_of_bf16(rbias[e]);
+    convert[e] = convert_e;
+  }
+  // test_golden.py:26 epilogue: add = add(acc, convert)
+  // test_golden.py:26 epilogue: silu = silu(add)
+  for (Index e2 = 0; e2 < within(-128*n + ((N + 15) / 16), 128); ++e2) {
+    for (Index e1 = 0; e1 < 6 * within(-128*m + ((M + 5) / 6), 128); ++e1) {
+      INDEPENDENT
+      for (Index e = 0; e < 16; ++e) {
+        const float add_e = acc[e2 * 12288 + e1 * 16 + e] + convert[e2 * 16 + e];
+        const float silu_e = silu_f32(add_e);
+        silu[e2 * 12288 + e1 * 16 + e] = silu_e;
+      }
+    }
+  }
+  // test_golden.py:26 epilogue: tile_2 = silu
+  {
+    const Index limit0 = within(-768*m + M, 768);
+    const Index limit1 = within(-2048*n + N, 2048);
+    for (Index i0 = 0; i0 < limit0; ++i0) {
+      for (Index i1 = 0; 16*i1 < limit1; ++i1) {
+        const Index run = within(limit1 - (16*i1), 16);
+        if (run == 16) {
+          INDEPENDENT
+          for (Index i1_1 = 0; i1_1 < 16; ++i1_1) {
+            C[2048*n + 768*C_stride0*m + 16*i1 + C_stride0*i0 + i1_1] =
+                bf16_of_f32(silu[12288*i1 + 16*i0 + i1_1]);
+          }
+        }
+        else {
+          INDEPENDENT
+          for (Index i1_1 = 0; i1_1 < run; ++i1_1) {
+            C[2048*n + 768*C_stride0*m + 16*i1 + C_stride0*i0 + i1_1] =
+                bf16_of_f32(silu[12288*i1 + 16*i0 + i1_1]);
+          }
+        }
+      }
+    }
+  }
+}
+
+extern "C" __attribute__((visibility("default")))
+void linear(const void* arguments, long long* next_block, void* scratch, long long blocks) {
+  for (;;) {
+    const long long block = __atomic_fetch_add(next_block, 1, __ATOMIC_RELAXED);
+    if (block >= blocks) break;
+    linear_block(*(const linear_arguments*)arguments, block, (char*)scratch);
+  }
+}
