@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 from tilewright.dtypes import DType
 from tilewright.lang.dataflow.loops import steps, tiles, zeros
-from tilewright.lang.exact_functions import maximum
-from tilewright.lang.functions import erf, sigmoid, tanh
+from tilewright.lang.functions import gelu, relu, sigmoid, silu, tanh
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.kernel import Kernel
 
-SQRT_HALF, SQRT_2_OVER_PI = 0.7071067811865476, 0.7978845608028654
-
 ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
-    "relu": lambda x: maximum(x, 0),
-    "gelu": lambda x: x * (0.5 + 0.5 * erf(x * SQRT_HALF)),
-    "gelu_tanh": lambda x: x * (0.5 + 0.5 * tanh(SQRT_2_OVER_PI * (x + 0.044715 * (x * x * x)))),
-    "silu": lambda x: x * sigmoid(x),
+    "relu": relu,
+    "gelu": gelu,
+    "gelu_tanh": partial(gelu, approximate=True),
+    "silu": silu,
     "sigmoid": sigmoid,
     "tanh": tanh,
 }
