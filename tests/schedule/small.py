@@ -105,6 +105,7 @@ class Case:
         kinds: dtypes by name of the parameter; f16 for A and B, else f32.
         tiles: along M and along N, all but the last one whole.
         batches: of those kernels that have any.
+        edge: by how much the last tile along N is cut; bulk copies store rows of whole 16 bytes alone.
     """
 
     schedule: Schedule
@@ -113,6 +114,7 @@ class Case:
     kinds: tuple[tuple[str, str], ...] = ()
     tiles: tuple[int, int] = (1, 2)
     batches: int = 2
+    edge: int = 24
 
     @property
     def bound(self) -> Bound:
@@ -124,11 +126,17 @@ class Case:
         """Steps along K after which a ring has come round twice, and once more."""
         return 2 * self.schedule.stages + 1
 
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Steps along K that are tried: many, one, none; of a ring that begins anew with each tile, all ends."""
+        ends = self.schedule.stages if self.schedule.blocks and self.schedule.staging != "tma" else 1
+        return (*range(self.turns, self.turns + ends), 1, 0)
+
     def shape(self, steps: int) -> tuple[int, int, int]:
         """Extents of so many tiles and steps, each cut by an edge."""
         m, n, k = self.schedule.tile
         rows, columns = self.tiles
-        return rows * m - 27, columns * n - 19, max(steps * k - 8, 0)
+        return rows * m - 27, columns * n - self.edge, max(steps * k - 8, 0)
 
     def arrays(self, shape: tuple[int, int, int], seed: int = 0) -> dict[str, Array]:
         """Random arrays by name; those that are stored alone hold NaN, or what is as wrong."""
@@ -172,16 +180,16 @@ def in_rows(shape: list[int], kind: tw.DType, column: bool = False) -> Array:
 ONCE = replace(COOPERATIVE, blocks=0, registers=0)
 
 CASES = {
-    "direct": Case(SYNC),
+    "direct": Case(SYNC, edge=19),
     "registers": Case(replace(SYNC, staging="registers")),
-    "cp_async": Case(CP_ASYNC),
+    "cp_async": Case(CP_ASYNC, edge=19),
     "cp_async, two stages": Case(replace(CP_ASYNC, stages=2)),
     "cp_async, promoted": Case(replace(CP_ASYNC, promote=2)),
     "cp_async, persistent": Case(replace(CP_ASYNC, blocks=2, group_m=2), tiles=(3, 2)),
     "cp_async, bands of columns": Case(replace(CP_ASYNC, group_n=2), tiles=(2, 2)),
     "cp_async, batches": Case(CP_ASYNC, batched),
     "cp_async, persistent batches": Case(replace(CP_ASYNC, blocks=1, group_m=1), batched),
-    "cp_async, staged": Case(replace(CP_ASYNC, epilogue="staged"), residual),
+    "cp_async, staged": Case(replace(CP_ASYNC, epilogue="staged"), residual, edge=19),
     "cp_async, staged, persistent": Case(
         replace(CP_ASYNC, epilogue="staged", blocks=1, group_m=1), residual, tiles=(1, 3)
     ),
@@ -196,7 +204,7 @@ CASES = {
         kinds=(("B", "i8"),),
         tiles=(1, 3),
     ),
-    "wgmma, direct": Case(WGMMA),
+    "wgmma, direct": Case(WGMMA, edge=19),
     "wgmma, registers": Case(replace(WGMMA, staging="registers")),
     "wgmma, cp_async": Case(replace(WGMMA, stages=3, staging="cp_async")),
     "wgmma, cp_async, two stages": Case(replace(WGMMA, stages=2, staging="cp_async")),
@@ -210,6 +218,7 @@ CASES = {
     "cooperative, once": Case(ONCE),
     "cooperative, batches": Case(COOPERATIVE, batched, tiles=(1, 2)),
     "cooperative, columns": Case(COOPERATIVE, layout="tn", tiles=(1, 3)),
+    "cooperative, odd columns": Case(COOPERATIVE, residual, tiles=(1, 3), edge=19),
     "cooperative, two results": Case(COOPERATIVE, two_results, tiles=(1, 3)),
     "cooperative, row sums": Case(COOPERATIVE, row_sums, tiles=(3, 1)),
     "cooperative, overlapped": Case(replace(COOPERATIVE, epilogue="overlapped"), tiles=(1, 3)),

@@ -312,10 +312,10 @@ class Fragments(CpAsync):
 
     def _fetch(self, decoded: bool, step: Step) -> None:
         """Load one part of the operands that are decoded, or of those that are not."""
-        every = zip(self.sources, self._operands(step), self.maps, self.held, strict=True)
-        for source, ring, part, held in every:
+        for source, ring, part, held in zip(self.sources, self.rings, self.maps, self.held, strict=True):
             if (source.decode is not None) == decoded:
-                tw.copy(ring.tiles(part.shape)[0, step.part], held[step.part % 2])
+                stage = ring.shared[step.index % self.schedule.stages]
+                tw.copy(stage.tiles(part.shape)[0, step.part], held[step.part % 2])
 
     def _decode(self, step: Step) -> None:
         for source, held, decoded in zip(self.sources, self.held, self.decoded, strict=True):

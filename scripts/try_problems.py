@@ -1,0 +1,162 @@
+"""Random problems, each compared element by element with what its flow computes, between canaries.
+
+    python scripts/try_problems.py --first 0 --count 1000 --target cpu --record problems.jsonl
+
+A problem is a kernel, dtypes, layouts, strides, ragged extents, what is done with the sums, and a schedule,
+chosen or drawn: always the same for its number and the target.  Prints every problem that fails, and how many
+of each kind there were; fails if one fails.  The record gets one line: commit, target, numbers, counts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import multiprocessing
+import subprocess
+import sys
+import time
+import traceback
+from collections import Counter
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))
+
+from tests.problems.carried_out import carry_out  # noqa: E402
+from tests.problems.drawing import EACH, problem  # noqa: E402
+
+
+@dataclass
+class Tally:
+    """What came of some problems.
+
+    Args:
+        tried: how many were carried out.
+        refused: how many had a schedule that was refused, with every reason, and so did not run.
+        elements: how many were compared.
+        kinds: how many there were of each kind.
+        failures: each as a text.
+        slowest: the longest time of one of them, in seconds.
+    """
+
+    tried: int = 0
+    refused: int = 0
+    elements: int = 0
+    kinds: Counter[str] = field(default_factory=Counter)
+    failures: list[str] = field(default_factory=list)
+    slowest: float = 0.0
+
+    def add(self, other: Tally) -> None:
+        """Count what another one counted too."""
+        self.tried += other.tried
+        self.refused += other.refused
+        self.elements += other.elements
+        self.kinds += other.kinds
+        self.failures += other.failures
+        self.slowest = max(self.slowest, other.slowest)
+
+
+def attempt(target: str, numbers: range, deadline: float) -> Tally:
+    """Carry out problems that share a kernel, as many as there is time for."""
+    made = Tally()
+    for number in numbers:
+        if time.time() > deadline:
+            break
+        begin, one = time.monotonic(), problem(number, target)
+        try:
+            outcome = carry_out(one, target)
+        except Exception:  # noqa: BLE001 whatever it is, it is a failure of this problem
+            made.failures.append(f"{one}: {traceback.format_exc(limit=-6)}")
+            made.tried += 1
+            continue
+        made.tried += not outcome.refused or bool(outcome.wrong)
+        made.refused += bool(outcome.refused)
+        made.elements += outcome.elements
+        made.kinds += outcome.kinds(one)
+        made.slowest = max(made.slowest, time.monotonic() - begin)
+        if outcome.wrong:
+            made.failures.append(f"{one}: ran {outcome.schedule}: {outcome.wrong}")
+    return made
+
+
+def tried(target: str, first: int, count: int, jobs: int = 1, seconds: float = 1e9) -> Tally:
+    """Carry out the problems from ``first`` on, until so many ran or time is up.
+
+    Problems that share a kernel are carried out one after the other by one of ``jobs`` processes; where a
+    drawn schedule is refused, further problems take the place of those that do not run.
+    """
+    deadline, total = time.time() + seconds, Tally()
+    starts = iter(range(first // EACH * EACH, sys.maxsize, EACH))
+    if jobs == 1:
+        while total.tried < count and time.time() < deadline:
+            start = next(starts)
+            total.add(attempt(target, range(max(start, first), start + EACH), deadline))
+        return total
+    # A GPU's context does not survive a fork.
+    with multiprocessing.get_context("spawn").Pool(jobs) as pool:
+        waiting: list[Any] = []
+        while total.tried < count and time.time() < deadline:
+            while len(waiting) < 2 * jobs:
+                start = next(starts)
+                numbers = range(max(start, first), start + EACH)
+                waiting.append(pool.apply_async(attempt, (target, numbers, deadline)))
+            done = [one for one in waiting if one.ready()]
+            waiting = [one for one in waiting if one not in done]
+            for one in done:
+                total.add(one.get())
+            if not done:
+                time.sleep(0.01)
+        for one in waiting:  # those that are under way end soon: the deadline is theirs too
+            total.add(one.get())
+    return total
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--first", type=int, default=0, help="the number of the first problem")
+    parser.add_argument("--count", type=int, default=1000, help="how many are run")
+    parser.add_argument("--target", default="reference", choices=("reference", "cpu", "cuda"))
+    parser.add_argument("--seconds", type=float, default=1e9, help="after which no further one is begun")
+    parser.add_argument("--jobs", type=int, default=1, help="processes")
+    parser.add_argument("--record", type=Path, help="a file to append one line to")
+    parser.add_argument("--json", type=Path, help="a file to write the same to")
+    parser.add_argument("--commit", default="", help="of the source tree; default: as git says")
+    asked = parser.parse_args()
+    begin = time.monotonic()
+    found = tried(asked.target, asked.first, asked.count, asked.jobs, asked.seconds)
+    seconds = time.monotonic() - begin
+    for failure in found.failures:
+        print(failure, end="\n\n")
+    for kind, count in sorted(found.kinds.items()):
+        print(f"{count:6}  {kind}")
+    line = {
+        "commit": asked.commit or commit(),
+        "target": asked.target,
+        "first": asked.first,
+        "seconds": round(seconds),
+        **asdict(found),
+        "kinds": dict(sorted(found.kinds.items())),
+        "failures": len(found.failures),
+    }
+    print(
+        f"{line['commit']}: {found.tried} problems from {asked.first} on {asked.target}, {found.refused} more "
+        f"refused, {found.elements} elements, {seconds:.0f} s: {len(found.failures)} failures"
+    )
+    if asked.record is not None:
+        with asked.record.open("a") as file:
+            file.write(json.dumps(line) + "\n")
+    if asked.json is not None:
+        asked.json.write_text(json.dumps(line, indent=1) + "\n")
+    return bool(found.failures)
+
+
+def commit() -> str:
+    """The source tree's, as git says."""
+    command = ["git", "describe", "--always", "--dirty"]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,87 @@
+"""Mutants of expanded kernels: what they synchronise, done otherwise; and what shows that each is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from tests.hazards.mutate import Mutant, mutants, names
+
+from tilewright.errors import LegalityError
+from tilewright.ir import verify
+from tilewright.ir.kernel import Kernel
+from tilewright.ir.op import Op
+from tilewright.ir.ops import Reshape
+from tilewright.targets.reference import run
+
+from .small import Case
+
+CHANGES = (
+    *("removed", "other parity", "always parity 0", "next stage, around", "one stage fewer"),
+    *("one more pending", "one fewer pending", "arrivals +1", "arrivals -1", "bytes +16", "bytes -16"),
+    *("twice", "its own block", "the next block", "to one block", "of the block alone", "another number"),
+    *("slice 0 one around", "always", "never"),
+)
+"""What may go wrong with what synchronises: waits, arrivals, phases, slots, bytes, fences, groups, barriers."""
+
+VERBS = (
+    *("barrier", "async_commit", "async_wait", "copy_async", "role_barrier", "cluster_barrier", "fence_async"),
+    *("mbarrier", "wait", "arrive", "tma_load", "tma_store", "bulk_commit", "bulk_wait"),
+    *("mma_fence", "mma_async", "mma_commit", "mma_wait", "if", "view", "warp_barrier"),
+)
+"""The operations that are changed."""
+
+
+def labelled(kernel: Kernel) -> dict[str, str]:
+    """The names of the mutants that are tried, each with what it is called whatever stands before it."""
+    counts: dict[str, int] = {}
+    called: dict[str, str] = {}
+    for op in kernel.walk():
+        number = counts[op.verb] = counts.get(op.verb, -1) + 1
+        if not _has_one_slot(op):
+            called[f"{op.verb} {number}"] = _called(op)
+    found = {}
+    for name in names(kernel):
+        place, _, what = name.partition(": ")
+        if place in called and place.split()[0] in VERBS and what in CHANGES:
+            found[name] = f"{called[place]}: {what}"
+    return found
+
+
+def _has_one_slot(op: Op) -> bool:
+    """Whether the first dimension of what is sliced has one index, which is the next one around too."""
+    return isinstance(op, Reshape) and op.source.tensor.shape[0] == 1
+
+
+def _called(op: Op) -> str:
+    """The operation, what it works on, and the field of the schedule that it comes from."""
+    on = [value.buffer.name if getattr(value, "buffer", None) else value.name for value in op.operands]
+    origin = op.location and op.location.origin
+    field = origin.field if origin else "?"
+    return f"{op.verb}({', '.join(on)}) by {field}"
+
+
+def outcome(mutant: Mutant, case: Case) -> str:
+    """What shows that a mutant is wrong; ``"survived"`` if nothing does."""
+    if mutant.kernel is None:
+        return "refused when built"
+    if broken := verify.violations(mutant.kernel):
+        return f"legality: {broken[0].rule}"
+    for steps in case.counts:
+        arrays = case.arrays(case.shape(steps))
+        try:
+            report = run(mutant.kernel, arrays)
+        except LegalityError as refused:
+            return f"legality: {refused.violations[0].rule}"
+        if report.findings:
+            return ", ".join(dict.fromkeys(finding.kind.value for finding in report.findings))
+        if not case.compare(arrays).ok:
+            return "wrong result"
+    return "survived"
+
+
+def outcomes(case: Case) -> Iterator[tuple[str, str]]:
+    """Each mutant's label, and what shows that it is wrong."""
+    kernel = case.bound.trace(*case.arrays(case.shape(case.turns)).values())
+    labels = labelled(kernel)
+    for mutant in mutants(kernel, labels):
+        yield labels[mutant.name], outcome(mutant, case)

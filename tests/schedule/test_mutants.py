@@ -1,0 +1,110 @@
+"""Mutants of expanded kernels are found, or are equivalent for a happens-before edge that is named here.
+
+Each form of schedule is expanded, and each of its waits, arrivals, phases, slots, byte counts, fences, groups
+and barriers is left out or done otherwise: a ring that is filled again before it is drained, a wrong parity
+or slot, a buffer of the epilogue that is used too early, groups that multiply out of turn.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from .mutants import outcomes
+from .small import CASES, CP_ASYNC, Case, residual
+
+WAITS_FOR_ALL = "a wait that leaves fewer pending waits for all that the other waits for"
+EMPTY_GROUP = "mma_async -> mma_wait(1) -> the next stage: the one group that may be pending is empty"
+STORES_FOR_ALL = "tma_store -> bulk_wait(0) -> copy: waits for the store to the other buffer as well"
+OTHER_WAIT = "copy_async -> async_wait(0) -> barrier: another wait and barrier stand before the next use"
+LAST_WAIT = "tma_store -> bulk_wait(0): of the two behind the last slice either one suffices"
+OTHER_BUFFER = "each group of warps uses the other's buffers alone, with the barriers of its own"
+ONE_WARPGROUP = "mma_async -> mma_wait(0) -> copy_async: four warps begin each MMA, and wait for it, together"
+SAME_LANES = "load -> copy: each lane writes what it has read itself"
+
+STAGED = replace(CP_ASYNC, epilogue="staged", blocks=1, group_m=1, buffers=1)
+MUTATED = {
+    "registers": CASES["registers"],
+    "cp_async": CASES["cp_async, persistent"],
+    "cp_async, staged": Case(STAGED, residual, tiles=(1, 3)),
+    "fragments": CASES["fragments, persistent"],
+    "fragments, decoded": CASES["fragments, decoded"],
+    "wgmma, cp_async": CASES["wgmma, cp_async, persistent"],
+    **{
+        name: replace(CASES[name], schedule=replace(CASES[name].schedule, stages=2))
+        for name in (
+            *("cooperative", "cooperative, overlapped, residual"),
+            *("cooperative, 2 x 1", "ping-pong"),
+        )
+    },
+}
+
+COMMON = {
+    "async_wait() by stages: one fewer pending": WAITS_FOR_ALL,
+    "mma_wait() by atom: one fewer pending": WAITS_FOR_ALL,
+    "mma_commit() by atom: twice": EMPTY_GROUP,
+    "bulk_wait() by epilogue: one fewer pending": STORES_FOR_ALL,
+}
+EQUIVALENT = {
+    "cp_async, staged": {
+        "async_wait() by roles: removed": OTHER_WAIT,
+        "async_wait() by roles: one more pending": OTHER_WAIT,
+        "async_wait() by epilogue: removed": OTHER_WAIT,
+        "async_wait() by epilogue: one more pending": OTHER_WAIT,
+        "barrier() by roles: removed": OTHER_WAIT,
+        "barrier() by epilogue: removed": OTHER_WAIT,
+    },
+    "wgmma, cp_async": {"barrier() by roles: removed": ONE_WARPGROUP},
+    "cooperative, overlapped, residual": {
+        "view(sC) by epilogue: slice 0 one around": OTHER_BUFFER,
+        "bulk_wait() by epilogue: removed": LAST_WAIT,
+        "bulk_wait() by epilogue: one more pending": LAST_WAIT,
+        "warp_barrier() by epilogue: removed": SAME_LANES,
+    },
+}
+"""For each form what computes the same without a hazard, and the happens-before edge behind it."""
+
+FOUND = {
+    "registers": ("barrier() by staging: removed",),
+    "cp_async": (
+        "async_wait() by stages: removed",
+        "async_wait() by stages: one more pending",
+        "async_commit() by staging: removed",
+        "barrier() by stages: removed",
+    ),
+    "cooperative": (
+        "wait(full) by stages: removed",
+        "wait(full) by stages: other parity",
+        "wait(full) by stages: next stage, around",
+        "wait(empty) by staging: removed",
+        "wait(empty) by staging: other parity",
+        "arrive(empty) by stages: removed",
+        "arrive(full) by staging: bytes +16",
+        "arrive(full) by staging: bytes -16",
+        "mbarrier() by stages: arrivals +1",
+        "mbarrier() by stages: arrivals -1",
+        "fence_async() by epilogue: removed",
+        "role_barrier() by epilogue: removed",
+        "bulk_wait() by epilogue: removed",
+        "bulk_wait() by epilogue: one more pending",
+        "bulk_commit() by epilogue: removed",
+        "mma_wait() by atom: removed",
+    ),
+    "cooperative, 2 x 1": ("cluster_barrier() by stages: removed", "cluster_barrier() by cluster: removed"),
+    "ping-pong": ("wait(turn) by atom: removed", "arrive(turn) by roles: removed"),
+}
+"""Faults that every form of a kind can have: that they were tried, and shown."""
+
+
+@pytest.mark.parametrize("name", MUTATED)
+def test_every_mutant_is_found_or_equivalent_for_a_named_edge(name: str) -> None:
+    found = [*outcomes(MUTATED[name])]
+    tried = Counter(label for label, _ in found)
+    survived = {label for label, shown in found if shown == "survived"}
+    named = EQUIVALENT.get(name, {})
+    assert survived - COMMON.keys() == named.keys()
+    for label in FOUND.get(name, ()):
+        assert tried[label], f"{label} was not tried; tried: {sorted(tried)}"
+        assert label not in survived
