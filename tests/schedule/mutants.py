@@ -24,7 +24,15 @@ CHANGES = (
 """What may go wrong with what synchronises: waits, arrivals, phases, slots, bytes, fences, groups, barriers."""
 
 VERBS = (
-    *("barrier", "async_commit", "async_wait", "copy_async", "role_barrier", "cluster_barrier", "fence_async"),
+    *(
+        "barrier",
+        "async_commit",
+        "async_wait",
+        "copy_async",
+        "role_barrier",
+        "cluster_barrier",
+        "fence_async",
+    ),
     *("mbarrier", "wait", "arrive", "tma_load", "tma_store", "bulk_commit", "bulk_wait"),
     *("mma_fence", "mma_async", "mma_commit", "mma_wait", "if", "view", "warp_barrier"),
 )

@@ -93,7 +93,7 @@ FOUND = {
         "mma_wait() by atom: removed",
     ),
     "cooperative, 2 x 1": ("cluster_barrier() by stages: removed", "cluster_barrier() by cluster: removed"),
-    "ping-pong": ("wait(turn) by atom: removed", "arrive(turn) by roles: removed"),
+    "ping-pong": ("wait(mbarrier) by atom: removed", "arrive(mbarrier) by roles: removed"),
 }
 """Faults that every form of a kind can have: that they were tried, and shown."""
 
