@@ -141,8 +141,9 @@ def main() -> int:
         "failures": len(found.failures),
     }
     print(
-        f"{line['commit']}: {found.tried} problems from {asked.first} on {asked.target}, {found.refused} more "
-        f"refused, {found.elements} elements, {seconds:.0f} s: {len(found.failures)} failures"
+        f"{line['commit']}: {found.tried} problems from {asked.first}, on {asked.target}, "
+        f"{found.refused} more refused, {found.elements} elements, {seconds:.0f} s: "
+        f"{len(found.failures)} failures"
     )
     if asked.record is not None:
         with asked.record.open("a") as file:

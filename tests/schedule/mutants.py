@@ -21,7 +21,7 @@ CHANGES = (
     *("twice", "its own block", "the next block", "to one block", "of the block alone", "another number"),
     *("slice 0 one around", "always", "never"),
 )
-"""What may go wrong with what synchronises: waits, arrivals, phases, slots, bytes, fences, groups, barriers."""
+"""What may go wrong with what synchronises: waits, arrivals, phases, slots, bytes, fences, barriers."""
 
 VERBS = (
     *(

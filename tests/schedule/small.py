@@ -128,7 +128,7 @@ class Case:
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Steps along K that are tried: many, one, none; of a ring that begins anew with each tile, all ends."""
+        """Steps along K that are tried: many, one, none; all ends of a ring that each tile begins anew."""
         ends = self.schedule.stages if self.schedule.blocks and self.schedule.staging != "tma" else 1
         return (*range(self.turns, self.turns + ends), 1, 0)
 
