@@ -1,0 +1,108 @@
+"""Step 3 of 6: the same product in the explicit language, tile by tile.
+
+    python docs/tutorial/step3_explicit.py [--small]
+
+Share of cuBLAS on an H200 (bf16): not measured yet; examples/02_basic_gemm.py in f16 has 0.23.
+
+Everything that a schedule makes can be written by hand, and this is where to begin.  An explicit kernel
+says what one block of threads does:
+
+- `tw.block_index` says which block this is, and sets how many there are;
+- `A.tile(shape, at)` is the `at`-th tile of an array; what of it lies beyond the array reads as 0 and is
+  not written, so that no extent must divide anything;
+- `tw.shared` is memory of the block, `tw.copy` moves a tile between any two memories, shared out to the
+  threads so that neighbours take neighbouring bytes, as wide as the arrays allow;
+- `tw.accumulator(mma)` lies in registers, dealt out to the threads as the instruction wants it, and
+  `tw.mma(sA, sB, acc)` adds the product of two tiles;
+- `tw.barrier()` lets no thread pass before all have arrived.
+
+There are two barriers in a turn of the loop: one so that no thread multiplies a tile that is not there yet,
+one so that no thread overwrites a tile that others still multiply.  Leave one out, and `kernel.check` names
+the tensor, both accesses and the line where it belongs.
+
+Whoever does not want to think of them writes `sync="auto"`: barriers are then placed where the accesses of
+the operations need them, as few as serve.  The second kernel is the first one without its barriers, and
+this program asserts that as many are placed as were written.
+
+This kernel is slow because it does one thing at a time: while a tile is copied nothing is multiplied.
+Step 4 overlaps the two.
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+import tilewright as tw
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def basic_gemm(A, B, C, *, tile, mma):
+    tile_m, tile_n, tile_k = tile
+    m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
+    sA = tw.shared((tile_m, tile_k), A.dtype)
+    sB = tw.shared((tile_n, tile_k), B.dtype)
+    acc = tw.accumulator(mma)
+    for k in tw.range(tw.ceil_div(A.shape[1], tile_k)):
+        tw.copy(A.tile((tile_m, tile_k), (m, k)), sA)
+        tw.copy(B.tile((tile_n, tile_k), (n, k)), sB)
+        tw.barrier()
+        tw.mma(sA, sB, acc)
+        tw.barrier()
+    tw.copy(acc, C.tile((tile_m, tile_n), (m, n)))
+
+
+@tw.kernel(A="M K", B="N K", C="M N", sync="auto")
+def automatic_gemm(A, B, C, *, tile, mma):
+    tile_m, tile_n, tile_k = tile
+    m, n = tw.block_index(tw.ceil_div(C.shape, (tile_m, tile_n)))
+    sA = tw.shared((tile_m, tile_k), A.dtype)
+    sB = tw.shared((tile_n, tile_k), B.dtype)
+    acc = tw.accumulator(mma)
+    for k in tw.range(tw.ceil_div(A.shape[1], tile_k)):
+        tw.copy(A.tile((tile_m, tile_k), (m, k)), sA)
+        tw.copy(B.tile((tile_n, tile_k), (n, k)), sB)
+        tw.mma(sA, sB, acc)
+    tw.copy(acc, C.tile((tile_m, tile_n), (m, n)))
+
+
+def bind(kernel, tile, warps):
+    """A kernel with a tile that ``warps`` share."""
+    return kernel.bind(tile=tile, mma=tw.TiledMma(tw.atoms.MMA_BF16, tile=tile[:2], warps=warps))
+
+
+MEASURED = bind(basic_gemm, (256, 128, 32), (4, 2))
+
+
+def operations(bound):
+    """What a kernel does, in order: the names of its operations."""
+    arrays = [tw.like("bf16", (512, 512))] * 3
+    text = tw.ir.print_kernel(bound.trace(*arrays))
+    words = [line.strip().rpartition(" = ")[2].partition("(")[0] for line in text.splitlines()]
+    return [word for word in words if word in ("copy", "barrier", "mma") or word.startswith("for ")]
+
+
+def main():
+    by_hand, automatic = (bind(kernel, (64, 64, 32), (2, 2)) for kernel in (basic_gemm, automatic_gemm))
+    print("both do:", ", ".join(operations(by_hand)))
+    assert operations(by_hand).count("barrier") == operations(automatic).count("barrier") == 2
+
+    rng = np.random.default_rng(0)
+    a, b = (rng.integers(-4, 5, (rows, 100)).astype(tw.bf16.numpy) for rows in (70, 90))
+    for bound in (by_hand, automatic):
+        c = np.full((70, 90), np.nan, np.float32)
+        report = bound.check(a, b, c)
+        print(report)
+        assert report.is_clean
+
+    target = "cuda" if tw.device_count() else "cpu"
+    shape = (
+        (256, 384, 320) if "--small" in sys.argv else (4096, 4096, 4096) if target == "cuda" else (1024,) * 3
+    )
+    for bound in (MEASURED, bind(automatic_gemm, (256, 128, 32), (4, 2))):
+        print(tw.testing.run_gemm(bound, tw.bf16, shape, target))
+
+
+if __name__ == "__main__":
+    main()
