@@ -39,6 +39,7 @@ def test_every_form_is_legal_on_hopper(form: str) -> None:
         (replace(BULK, stages=1), "stages"),
         (replace(BULK, roles="none"), "roles"),
         (replace(SYNC, groups=2), "groups"),
+        (replace(FORMS["fragments"], tile=(64, 64, 40)), "tile"),
         (replace(SYNC, roles="cooperative"), "roles"),
         (replace(SYNC, staging="panels"), "staging"),
         (replace(SYNC, stages=2), "stages"),

@@ -45,6 +45,12 @@ def _whole_atoms(case: Case) -> Reasons:
     yield "tile", text, f"tile={case.tile}", case.form.sum
 
 
+def _whole_parts(case: Case) -> Reasons:
+    """The same of tiles that are multiplied part by part, which would leave out what is no whole part."""
+    if case.schedule.staging == "fragments" and case.schedule.tile[2] % case.units[2]:
+        yield from _whole_atoms(case)
+
+
 def _operands(case: Case) -> Reasons:
     """The atom multiplies what the kernel multiplies."""
     atom, product = case.schedule.atom, case.form.sum
@@ -275,6 +281,7 @@ OF_MEANING: tuple[Callable[[Case], Reasons], ...] = (
     _balanced,
     _stages,
     _parts,
+    _whole_parts,
     _roles,
     _shared_by_clusters,
     sums_beside,
