@@ -110,7 +110,7 @@ def made(name: str, shape: tuple[int, ...]) -> Made:
         case "02" | "04":
             return gemm(example(number)["LARGE"], shape, half, half)
         case "03":
-            return gemm(example("03")["bind"](tw.bf16, shape), shape, brain, brain)
+            return gemm(example("03")["bind"](tw.bf16, columns=256), shape, brain, brain)
         case "06":
             return gemm(example("06")["BOUND"][tw.f16], shape, half, half)
         case "07":

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import against
+import dense_table
 
 from tilewright.runtime.outputs import output
 
@@ -266,7 +267,14 @@ def hopper_dtypes(rows: Sequence[dict[str, Any]]) -> str:
     return markdown(head, lines)
 
 
+def dense(rows: Sequence[dict[str, Any]]) -> str:
+    """Eight-line kernels beside cuBLAS, with what is asked for."""
+    return markdown(dense_table.HEAD, [*dense_table.lines(rows)])
+
+
 TABLES = {
+    "dense": dense,
+    "schedules": dense,
     "hopper_dtypes": hopper_dtypes,
     "against": beside_before,
     "conflicts": conflicts,

@@ -224,7 +224,7 @@ def has_gpu() -> bool:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("script", ["gemm_cuda.py", "im2col.py", "attention.py", "launch_overhead.py"])
+@pytest.mark.parametrize("script", ["dense.py", "im2col.py", "attention.py", "launch_overhead.py"])
 def test_benchmarks_of_the_gpu(script: str, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
     run(script, "--quick", "--json", kept)

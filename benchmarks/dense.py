@@ -1,0 +1,204 @@
+"""Dense GEMMs beside PyTorch on a GPU: eight lines each, under the schedules that are chosen for them.
+
+    python benchmarks/dense.py [--rows half,small …] [--seconds 170] [--build] [--json FILE]
+
+Kernels are compiled first, in parallel processes. Every kernel is compared with f64 element by element, then
+timed beside PyTorch's call: device time, cold second-level cache, in random order, normal numbers. A kernel
+that hangs or breaks its context costs only its own row. With ``--build`` nothing is launched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import dense_table
+from cold_compile import CompileTask
+from dense_problems import GROUPS, OURS, PROBLEMS, Problem
+from isolated import DeviceLostError, Progress, Record, parser, run
+
+from tilewright.errors import TilewrightError
+from tilewright.runtime.nvrtc import FATAL
+from tilewright.tune.measure import Effort, measure, measure_calls
+
+FIGURES = ("registers", "spill_store_bytes", "shared_bytes")
+
+
+def build(problem: Problem, name: str) -> dict[str, Any]:
+    """Compile the kernel of a problem under one of its schedules."""
+    begin = time.perf_counter()
+    found: dict[str, Any] = {"group": problem.group, "problem": str(problem), "kernel": name}
+    try:
+        made = problem.bind(name).compile(*problem.specimens, target="cuda", arch="sm_90a")
+        found |= {"schedule": repr(made.schedule)}
+        found |= {figure: made.resources.get(figure) for figure in FIGURES}
+    except TilewrightError as error:
+        found["failed"] = str(error).strip()[:300]
+        found["warned"] = [code for code in FATAL if code in str(error)]
+    return found | {"seconds": round(time.perf_counter() - begin, 2)}
+
+
+def build_all(problems: Iterable[Problem], processes: int) -> list[dict[str, Any]]:
+    """Compile in parallel; what is compiled lies in the cache that all processes share."""
+    wanted = [(problem, name) for problem in problems for name in problem.schedules]
+    with ProcessPoolExecutor(processes) as pool:
+        made = list(pool.map(build, *zip(*wanted, strict=True), chunksize=1))
+    for found in made:
+        if "failed" in found or found["spill_store_bytes"]:
+            print(found, flush=True)
+    print(f"{len(made)} kernels built", flush=True)
+    return made
+
+
+@dataclass(frozen=True)
+class DenseTask:
+    """A problem, all of its kernels and PyTorch's calls.
+
+    Args:
+        problem: which.
+    """
+
+    problem: Problem
+
+    @property
+    def group(self) -> str:
+        return self.problem.group
+
+    def __str__(self) -> str:
+        return str(self.problem)
+
+    def measure(self, seconds: float, progress: Progress) -> dict[str, Any]:
+        """Verify every kernel, and time those that are right; see `isolated.Task`."""
+        import on_gpu  # which imports PyTorch
+        import torch
+
+        problem, seconds = self.problem, seconds * self.problem.seconds
+        arrays = on_gpu.OnGpu(problem)
+        kernels = {name: problem.bind(name) for name in problem.schedules}
+        if problem.by_hand:
+            kernels[on_gpu.BY_HAND] = on_gpu.hand_written(problem)
+        row: dict[str, Any] = {
+            "distribution": problem.distribution,
+            "checks": {},
+            "schedules": {},
+            "wrong": {},
+        }
+        calls: dict[str, Callable[[], object]] = {}
+        for name, bound in kernels.items():
+            progress.begin(name, 60)
+            try:
+                row["checks"][name], made = arrays.check(bound)
+                row["schedules"][name] = repr(made.schedule)
+                calls[name] = bound.prepare(*arrays.operands, arrays.out)
+            except (TilewrightError, AssertionError, RuntimeError) as error:
+                row["wrong"][name] = str(error).strip()[:300]
+                print(f"WRONG {problem} {name}: {row['wrong'][name]}", flush=True)
+                try:
+                    torch.cuda.synchronize()
+                except RuntimeError as lost:
+                    raise DeviceLostError(str(lost)) from error
+        ours = [*calls]
+        if OURS in calls:
+            calls[on_gpu.AGAIN] = calls[OURS]
+        calls.update(rivals := arrays.rivals())
+        progress.begin("timing", 30 + 3 * seconds)
+        mark = progress.clocks.mark()
+        effort = Effort(seconds=seconds, warm_up_seconds=0.2 * seconds, least=5)
+        taken = measure(calls, "cuda", effort=effort)
+        row["clock"] = progress.clocks.since(mark)
+        m, n, k = problem.shape
+        row["tflops"] = {t.name: round(2 * m * n * k / t.us.median / 1e6, 1) for t in taken.timings}
+        row["speed"] = {
+            name: {rival: _interval(taken.speed(name, rival)) for rival in (*rivals, *ours) if rival != name}
+            for name in ours
+        }
+        row["judged"] = [on_gpu.BY_HAND] if problem.by_hand else [*rivals]
+        if OURS in calls:
+            row["again"] = _interval(taken.speed(on_gpu.AGAIN, OURS))
+        return row | {"rounds": len(taken.timings[0].samples_us), **taken.record()}
+
+
+class CallTask:
+    """`tw.matmul(a, b)` of small matrices beside `a @ b`: what the host does for a call."""
+
+    group = "call"
+
+    def __str__(self) -> str:
+        return "tw.matmul(a, b), f16 nn 64³"
+
+    def measure(self, seconds: float, progress: Progress) -> dict[str, Any]:
+        """Host time per call; see `isolated.Task`."""
+        import torch
+        from on_gpu import AGAIN, RIVAL
+
+        import tilewright as tw
+
+        a, b = (torch.randn((64, 64), dtype=torch.float16, device="cuda") for _ in range(2))
+        made = tw.matmul(a, b)
+        off = float(torch.linalg.norm(made.double() - a.double() @ b.double()))
+        assert off <= 1e-3 * float(torch.linalg.norm(made.double())), f"off by {off:.3g} in norm"
+        ours = functools.partial(tw.matmul, a, b)
+        calls = {OURS: ours, AGAIN: ours, RIVAL: functools.partial(torch.matmul, a, b)}
+        progress.begin("timing", 60)
+        taken = measure_calls(calls, "cuda", effort=Effort(seconds=seconds))
+        speed = {OURS: {RIVAL: _interval(taken.speed(OURS, RIVAL))}}
+        row = {"checks": {OURS: {"off": off}}, "schedules": {}, "speed": speed, "judged": [RIVAL]}
+        return row | {"again": _interval(taken.speed(AGAIN, OURS)), **taken.record()}
+
+
+def _interval(found: Any) -> list[float]:
+    return [round(value, 4) for value in (found.median, found.low, found.high)]
+
+
+def chosen(asked: argparse.Namespace) -> tuple[list[Problem], list[str]]:
+    """The problems of the groups that are asked for, and all these groups."""
+    groups = [*GROUPS] if asked.rows == "all" else asked.rows.split(",")
+    unknown = [group for group in groups if group not in GROUPS]
+    if unknown:
+        sys.exit(f"unknown rows: {', '.join(unknown)}; choose from {', '.join(GROUPS)}")
+    problems = [problem for problem in PROBLEMS if problem.group in groups]
+    if asked.quick:  # the first of each group
+        problems = list({problem.group: problem for problem in reversed(problems)}.values())[::-1]
+        problems = [replace(problem, seconds=0.1) for problem in problems]
+    return problems, groups
+
+
+def main() -> None:
+    begun = time.time()
+    made = parser(__doc__)
+    made.add_argument("--rows", default="all", help=f"some of {', '.join(GROUPS)}")
+    asked = made.parse_args()
+    problems, groups = chosen(asked)
+    tasks: list[Any] = [DenseTask(problem) for problem in problems]
+    tasks += [task for task in (CallTask(), CompileTask()) if task.group in groups]
+    record = Record(asked.json or Path(tempfile.mkdtemp()) / "dense.json", "dense")
+    if asked.until is not None:
+        run(tasks, asked, begun, record)
+        return
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ.setdefault("TILEWRIGHT_CACHE_DIR", cache)
+        if problems:
+            record.found["builds"] = build_all(problems, asked.processes)
+        record.keep()
+        broken = [found for found in record.found["builds"] if "failed" in found]
+        print(f"built after {time.time() - begun:.0f} s", flush=True)
+        if asked.build:
+            sys.exit(f"{len(broken)} kernels do not compile" if broken else 0)
+        run(tasks, asked, begun, record)
+    rows = record.found["rows"]
+    print(dense_table.text(rows))
+    bad = [row for row in rows if "failed" in row or row.get("wrong")]
+    sys.exit(f"{len(bad)} rows failed" if bad else 0)
+
+
+if __name__ == "__main__":
+    main()

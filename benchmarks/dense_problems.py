@@ -1,0 +1,187 @@
+"""The problems of the dense benchmark, and the kernels, eight lines each, that are measured on them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import tilewright as tw
+from tilewright.runtime.kernel import Bound
+
+OURS = "tilewright"
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def product(A, B, C):
+    """C = A Bᵀ."""
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def tf32_product(A, B, C):
+    """C = A Bᵀ of f32, multiplied with 10 fraction bits."""
+    for m, n in tw.tiles(C):
+        acc = tw.zeros(precision="tf32")
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc
+
+
+@tw.kernel(A="M K", B="N K", bias="N", C="M N")
+def bias_gelu(A, B, bias, C):
+    """C = gelu(A Bᵀ + bias), by the hyperbolic tangent, as cuBLAS has it."""
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = tw.gelu(acc + bias[n], approximate=True)
+
+
+@tw.kernel(A="M K", B="N K", R="M N", C="M N")
+def residual(A, B, R, C):
+    """C = A Bᵀ + R."""
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc + R[m, n]
+
+
+KERNELS = {kernel.name: kernel for kernel in (product, tf32_product, bias_gelu, residual)}
+OUT = {"f8e4m3": "bf16", "i8": "i32"}
+"""The dtype of C where it is not that of A and B."""
+
+
+@dataclass(frozen=True)
+class Group:
+    """Rows of the table that are judged together.
+
+    Args:
+        about: what they are.
+        floor: how many times as fast as the other library we are at least, in the geometric mean.
+        goal: what would be good.
+        none_below: no row is slower than that.
+    """
+
+    about: str
+    floor: float
+    goal: float
+    none_below: float | None = None
+
+
+GROUPS = {
+    "half": Group("f16 and bf16, both along K", 1.0, 1.1, 0.97),
+    "layouts": Group("bf16, other layouts", 0.97, 1.08),
+    "small": Group("bf16, small and flat", 0.97, 1.2, 0.9),
+    "ragged": Group("bf16, ragged", 0.87, 1.1),
+    "tf32": Group("f32 as tf32", 0.95, 1.1),
+    "fp8": Group("f8e4m3, scaled as a whole, to bf16", 0.95, 1.1),
+    "int8": Group("i8 to i32", 1.2, 1.7),
+    "f32": Group("f32, exact", 0.8, 1.0),
+    "gelu": Group("bf16, + bias, GELU", 1.0, 1.1),
+    "residual": Group("bf16, + residual", 1.05, 1.15),
+    "by hand": Group("beside examples/03 under the same schedule", 0.99, 1.0),
+    "call": Group("host time of a call, result allocated", 1.0, 1.43),
+    "compile": Group("seconds to compile, no cache", 0.6, 0.3),
+}
+"""By name; of ``compile`` floor and goal are seconds."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One row of the table.
+
+    Args:
+        group: to which it belongs.
+        shape: M, N and K.
+        dtype: of A and B.
+        layout: of A and B, each ``n`` or ``t``, as BLAS calls it of row-major arrays.
+        kernel: a name of `KERNELS`.
+        schedules: by name; None: the one that is chosen.
+        by_hand: whether the hand-written kernel of examples/03 is measured too.
+        seconds: for which it is timed.
+    """
+
+    group: str
+    shape: tuple[int, int, int]
+    dtype: str = "bf16"
+    layout: str = "nt"
+    kernel: str = "product"
+    schedules: Mapping[str, tw.Schedule | None] = field(default_factory=lambda: {OURS: None})
+    by_hand: bool = False
+    seconds: float = 1.0
+
+    def __str__(self) -> str:
+        m, n, k = self.shape
+        what = "" if self.kernel in ("product", "tf32_product") else f" {self.kernel}"
+        kind = "tf32" if self.kernel == "tf32_product" else self.dtype
+        return f"{kind} {self.layout} " + (f"{m}³" if m == n == k else f"{m}×{n}×{k}") + what
+
+    @property
+    def out(self) -> str:
+        """The dtype of C."""
+        return OUT.get(self.dtype, self.dtype)
+
+    @property
+    def arrays(self) -> list[tuple[str, tuple[int, ...], str]]:
+        """Dtype, shape and order (``"C"`` or ``"F"``) of each array, as the kernel takes them."""
+        m, n, k = self.shape
+        a = (self.dtype, (m, k), "C" if self.layout[0] == "n" else "F")
+        b = (self.dtype, (n, k), "C" if self.layout[1] == "t" else "F")
+        extra = {"bias_gelu": [(self.out, (n,), "C")], "residual": [(self.out, (m, n), "C")]}
+        return [a, b, *extra.get(self.kernel, []), (self.out, (m, n), "C")]
+
+    @property
+    def specimens(self) -> list[Any]:
+        """What stands for the arrays."""
+        return [tw.like(element, *shape, order=order) for element, shape, order in self.arrays]
+
+    @property
+    def distribution(self) -> str:
+        """Of the numbers in A and B."""
+        return "integers from -100 to 100, uniform" if self.dtype == "i8" else "standard normal"
+
+    def bind(self, name: str) -> Bound:
+        """The kernel under one of its schedules."""
+        bound: Bound = KERNELS[self.kernel].bind(schedule=self.schedules[name])
+        return bound
+
+
+def hopper(dtype: str, columns: int, **fields: Any) -> tw.Schedule:
+    """Two groups that share a tile of 128 rows; the schedule of examples/03."""
+    made = {"staging": "tma", "roles": "cooperative", "groups": 2, "blocks": 132, "group_m": 8}
+    made |= {"stages": 4, "epilogue": "staged"} | fields
+    depth = 128 // tw.dtype(dtype).bytes
+    return tw.Schedule(tw.atoms.wgmma(dtype, columns), (128, columns, depth), **made)
+
+
+CUBES = {n: (n, n, n) for n in (512, 1024, 2048, 4096, 8192, 16384)}
+LAYERS = tuple((8192, n, k) for n, k in ((4096, 4096), (14336, 4096), (4096, 14336), (8192, 28672)))
+FLAT = tuple((m, n, 4096) for m in (256, 1024) for n in (4096, 14336))
+FP8 = {OURS: None, "not promoted": hopper("f8e4m3", 256)}
+MAIN = (CUBES[4096], CUBES[8192])
+
+PROBLEMS = (
+    *(Problem("half", shape) for shape in (*MAIN, *LAYERS, CUBES[16384])),
+    *(Problem("half", shape, "f16") for shape in (*MAIN, *LAYERS, CUBES[16384])),
+    *(Problem("small", shape, seconds=0.5) for shape in (CUBES[512], CUBES[1024], CUBES[2048], *FLAT)),
+    *(Problem("ragged", shape) for shape in ((4104, 4088, 4072), (1000, 1000, 1000))),
+    *(Problem("gelu", shape, kernel="bias_gelu") for shape in MAIN),
+    *(Problem("residual", shape, kernel="residual") for shape in MAIN),
+    *(
+        Problem("layouts", shape, layout=layout)
+        for layout in ("nn", "tn", "tt")
+        for shape in (*MAIN, LAYERS[1])
+    ),
+    *(Problem("fp8", shape, "f8e4m3", schedules=FP8) for shape in MAIN),
+    *(Problem("tf32", shape, "f32", kernel="tf32_product") for shape in MAIN),
+    *(Problem("int8", shape, "i8") for shape in MAIN),
+    *(Problem("f32", shape, "f32") for shape in (CUBES[2048], CUBES[4096])),
+    *(Problem("by hand", shape, schedules={OURS: hopper("bf16", 256)}, by_hand=True) for shape in MAIN),
+)
+"""In the order in which they are measured."""

@@ -1,0 +1,77 @@
+"""The dense benchmark's rows as a table: speed beside PyTorch, what is asked for at least, and the goal."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from dense_problems import GROUPS, OURS
+from reporting import table
+
+HEAD = (
+    *("problem", "kernel", "TFlops", "beside", "TFlops", "speed [95 %]", "at least", "goal", "again"),
+    *("MHz", "W", "ran"),
+)
+"""``again``: how many times as fast the same kernel was under another name, which is noise."""
+
+
+def lines(rows: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
+    """A line for each of our kernels beside each call of the other library; geometric means of groups."""
+    for group, about in GROUPS.items():
+        found = [row for row in rows if row["group"] == group]
+        for row in found:
+            yield from _row(row)
+        judged = [row for row in found if set(row.get("judged", ())[:1]) & set(row["speed"].get(OURS, ()))]
+        speeds = [row["speed"][OURS][row["judged"][0]][0] for row in judged]
+        if len(speeds) > 1:
+            mean = math.exp(sum(map(math.log, speeds)) / len(speeds))
+            said = {"problem": about.about, "kernel": "geometric mean", "speed [95 %]": f"{mean:.3f}"}
+            said |= {
+                "at least": f"{about.floor:g}",
+                "goal": f"{about.goal:g}",
+                "ran": f"least {min(speeds):.3f}",
+            }
+            yield _line(said)
+
+
+def _line(said: dict[str, str]) -> list[str]:
+    """The cells of a line; both columns of TFlops from one pair."""
+    first, second = (said.get("TFlops", "") or "|").split("|")
+    cells = [said.get(name, "") for name in HEAD]
+    cells[2], cells[4] = first, second
+    return cells
+
+
+def _row(row: dict[str, Any]) -> Iterator[list[str]]:
+    about = GROUPS[row["group"]]
+    asked = {"at least": f"{about.none_below or about.floor:g}", "goal": f"{about.goal:g}"}
+    said = {"problem": row["problem"]}
+    if "failed" in row:
+        yield _line(said | {"kernel": "failed", "ran": row["failed"].partition("\n")[0]})
+    for step, (middle, low, high) in row.get("seconds", {}).items():
+        took = {"kernel": step, "speed [95 %]": f"{middle:.3f} s [{low:.3f}, {high:.3f}]"}
+        yield _line(said | took | (asked if step == "first" else {}))
+    for name, why in row.get("wrong", {}).items():
+        yield _line(said | {"kernel": f"{name}: wrong", "ran": why.partition("\n")[0]})
+    for name, speeds in row.get("speed", {}).items():
+        ran = {"kernel": name, "ran": row["schedules"].get(name, "")}
+        for rival, (middle, low, high) in speeds.items():
+            beside = {"beside": rival, "speed [95 %]": f"{middle:.3f} [{low:.3f}, {high:.3f}]"}
+            if "tflops" in row:
+                beside["TFlops"] = "|".join(f"{row['tflops'][one]:.4g}" for one in (name, rival))
+            judged = name == OURS and rival in row["judged"]
+            yield _line(said | ran | beside | (asked | _measured(row) if judged else {}))
+
+
+def _measured(row: dict[str, Any]) -> dict[str, str]:
+    """Noise, clock and power."""
+    found = {"again": f"{row['again'][0]:.3f}"}
+    clock = row.get("clock", {})
+    names = {"mhz": "MHz", "watts": "W"}
+    return found | {name: f"{clock[key]:.0f}" for key, name in names.items() if key in clock}
+
+
+def text(rows: Sequence[dict[str, Any]]) -> str:
+    """The table for a terminal."""
+    return table(HEAD, lines(rows))

@@ -1,0 +1,160 @@
+"""Tasks that are measured one after the other by a process of their own.
+
+What is found is written after every task. A task that hangs or breaks the device ends the process, and costs
+only itself: another process goes on after it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+from clocks import Readings, watched
+from reporting import arguments
+
+from tilewright.runtime.environment import usable_processors
+from tilewright.tune.machine import machine
+
+MOST_PROCESSES = 8
+LOST = 3
+"""The status of a process that has lost its device."""
+
+
+class DeviceLostError(RuntimeError):
+    """A kernel broke the context: nothing can be launched in this process any more."""
+
+
+class Progress:
+    """What a task says of itself, and the clocks meanwhile.
+
+    Args:
+        record: of the run.
+        at: the number of the task.
+    """
+
+    def __init__(self, record: Record, at: int) -> None:
+        self.record, self.at = record, at
+        self.clocks = Readings(record.clocks)
+
+    def begin(self, what: str, seconds: float) -> None:
+        """Say what is done now; the process ends if nothing else has begun after so many seconds."""
+        self.record.doing.write_text(json.dumps([self.at, what]))
+        faulthandler.dump_traceback_later(seconds, exit=True)
+
+
+class Task(Protocol):
+    """Something that is measured as one row."""
+
+    @property
+    def group(self) -> str:
+        """To which it belongs."""
+
+    def measure(self, seconds: float, progress: Progress) -> dict[str, Any]:
+        """The row.
+
+        Args:
+            seconds: of the task's own time, as a factor.
+            progress: is told what begins.
+
+        Raises:
+            DeviceLostError: nothing can be launched any more.
+        """
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """The arguments of a benchmark whose tasks are isolated."""
+    made = arguments(description)
+    made.add_argument("--seconds", type=float, default=170, help="after which no task is begun")
+    made.add_argument("--each", type=float, default=1.0, help="how long a task is timed, as a factor")
+    made.add_argument("--build", action="store_true", help="only compile; needs no GPU")
+    made.add_argument("--processes", type=int, default=usable_processors(), help="that compile")
+    made.add_argument("--until", type=float, help=argparse.SUPPRESS)
+    return made
+
+
+class Record:
+    """What a run has found, in a file that both processes write in turns.
+
+    Args:
+        path: the file.
+        name: of the benchmark.
+    """
+
+    def __init__(self, path: Path, name: str) -> None:
+        self.path, self.doing, self.clocks = path, path.with_suffix(".doing"), path.with_suffix(".clocks")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.found: dict[str, Any] = {"benchmark": name, "machine": None, "builds": [], "rows": []}
+
+    def read(self) -> Record:
+        self.found = json.loads(self.path.read_text())
+        return self
+
+    def keep(self) -> None:
+        part = self.path.with_suffix(".part")
+        part.write_text(json.dumps(self.found, indent=1, default=str) + "\n")
+        part.replace(self.path)
+
+    def add(self, at: int, task: Task, row: dict[str, Any]) -> None:
+        """A row, of the task with this number."""
+        self.found["rows"].append({"at": at, "group": task.group, "problem": str(task)} | row)
+        self.keep()
+
+
+def run(tasks: Sequence[Task], asked: argparse.Namespace, begun: float, record: Record) -> None:
+    """Measure all tasks for which there is time.
+
+    Args:
+        tasks: in the order in which they are measured.
+        asked: the arguments, of `parser`.
+        begun: when the program was started.
+        record: where it is kept; the process that measures goes on with what stands there.
+    """
+    if asked.until is not None:
+        _go_through(tasks, record.read(), asked.until, asked.each)
+        return
+    record.found["machine"] = machine("cuda", asked.commit).record()
+    until = str(begun + asked.seconds)
+    command = [sys.executable, *sys.argv, "--json", str(record.path), "--until", until]
+    with watched(record.clocks):
+        for _ in range(MOST_PROCESSES):
+            record.keep()
+            record.doing.unlink(missing_ok=True)
+            status = subprocess.run(command, check=False).returncode
+            record.read()
+            if status == 0 or not record.doing.exists():
+                break
+            at, what = json.loads(record.doing.read_text())
+            print(f"BROKEN, with status {status}: {tasks[at]}, {what}", flush=True)
+            record.add(at, tasks[at], {"failed": f"the process ended with status {status} at: {what}"})
+    for path in (record.doing, record.clocks):
+        path.unlink(missing_ok=True)
+
+
+def _go_through(tasks: Sequence[Task], record: Record, until: float, factor: float) -> None:
+    """Measure the tasks that have no row yet; ends the process if the device is lost."""
+    done = {row["at"] for row in record.found["rows"]}
+    for at, task in enumerate(tasks):
+        if at in done:
+            continue
+        if time.time() > until:
+            print(f"no time for {len(tasks) - at} tasks, from {task} on", flush=True)
+            break
+        begin, progress = time.time(), Progress(record, at)
+        progress.begin("its arrays", 90)
+        try:
+            row = task.measure(factor, progress)
+        except DeviceLostError:
+            os._exit(LOST)
+        except Exception as error:  # noqa: BLE001 the others are still to be measured
+            row = {"failed": repr(error)[:500]}
+            print(f"FAILED {task}: {row['failed']}", flush=True)
+        record.add(at, task, row | {"wall_s": round(time.time() - begin, 1)})
+    faulthandler.cancel_dump_traceback_later()

@@ -1,0 +1,144 @@
+"""A problem on the GPU: its arrays, each kernel compared with f64 element by element, PyTorch's calls."""
+
+from __future__ import annotations
+
+import functools
+import runpy
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from dense_problems import OURS, Problem
+
+import tilewright as tw
+from tilewright.runtime.kernel import Bound
+
+RIVAL = "cuBLAS"
+"""What each of our kernels is timed beside: PyTorch's call."""
+
+BY_HAND = "examples/03"
+AGAIN = f"{OURS} again"
+
+NORMS = {"bf16": 3e-3, "f16": 1e-3, "f32": 1e-5, "tf32": 2e-3, "f8e4m3": 3e-3, "i8": 0.0}
+NOT_PROMOTED = 3e-2
+ROUNDING = {"bf16": 2.0**-8, "f16": 2.0**-11, "f32": 2.0**-23, "i32": 0.0}
+SLOPE = 1.13
+"""GELU's, at most."""
+
+TORCH = {
+    "f16": torch.float16,
+    "bf16": torch.bfloat16,
+    "f32": torch.float32,
+    "i8": torch.int8,
+    "i32": torch.int32,
+    "f8e4m3": torch.float8_e4m3fn,
+}
+
+
+def hand_written(problem: Problem) -> Bound:
+    """The kernel of examples/03 with tiles of 128 x 256."""
+    path = Path(__file__).parents[1] / "examples" / "03_hopper_gemm.py"
+    bound: Bound = runpy.run_path(str(path))["bind"](tw.dtype(problem.dtype), columns=256)
+    return bound
+
+
+def bounds(problem: Problem, atom: Any, depth: int | None) -> tuple[float, float]:
+    """How far an element may be off: of itself, and of the sum of its products' sizes.
+
+    Args:
+        problem: which.
+        atom: that multiplies, and adds its products with as many bits as `sum_bits` says.
+        depth: products after which sums are added to others in f32; None: never.
+    """
+    k = problem.shape[2]
+    if not atom.c_dtype.is_float:
+        return 0.0, 0.0
+    each = 2.0**-23 if atom.sum_bits is None else 2.0 ** (2 - atom.sum_bits)
+    summed = -(-(depth or k) // atom.shape[2]) * each + (k / depth * 2.0**-23 if depth else 0.0)
+    operands = 2.0**-9 if atom.precision == 10 else 0.0
+    return ROUNDING[problem.out] + 2.0**-20, SLOPE * (summed + operands) + 2.0**-20
+
+
+class OnGpu:
+    """One problem's arrays and results.
+
+    Args:
+        problem: which.
+    """
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        torch.manual_seed(sum(problem.shape))
+        *operands, (out, shape, _) = problem.arrays
+        self.operands = [self._filled(*array) for array in operands]
+        self.out = torch.empty(shape, dtype=TORCH[out], device="cuda")
+        self.a, b, *self.extra = self.operands
+        self.b = b.T  # K x N, as PyTorch's calls take it
+        wide = [self._wide(self.a), self._wide(self.b)]
+        self.exact = self._finished(wide[0] @ wide[1])
+        self.sizes = wide[0].float().abs_() @ wide[1].float().abs_()
+
+    def _filled(self, element: str, shape: tuple[int, ...], order: str) -> Any:
+        stored = shape if order == "C" else shape[::-1]
+        if element == "i8":
+            made = torch.randint(-100, 101, stored, dtype=torch.int8, device="cuda")
+        else:
+            made = torch.randn(stored, device="cuda").to(TORCH[element])
+        return made if order == "C" else made.T
+
+    def _wide(self, x: Any) -> Any:
+        return x.float().double()
+
+    def _finished(self, sums: Any) -> Any:
+        if self.problem.kernel == "bias_gelu":
+            return torch.nn.functional.gelu(sums + self._wide(self.extra[0]), approximate="tanh")
+        return sums + self._wide(self.extra[0]) if self.problem.kernel == "residual" else sums
+
+    def check(self, bound: Bound) -> tuple[dict[str, float], Any]:
+        """Run a kernel and compare all that it wrote: how far it is off, and the executable.
+
+        Raises:
+            AssertionError: it is wrong.
+        """
+        self.out.fill_(float("nan") if self.out.is_floating_point() else 77)
+        made = bound(*self.operands, self.out)
+        assert made.target == "cuda", f"{made.target} ran"
+        torch.cuda.synchronize()
+        schedule = made.schedule
+        atom = bound.constants["mma"].atom if schedule is None else schedule.atom
+        depth = schedule.promote * schedule.tile[2] if schedule is not None and schedule.promote else None
+        off = (self.out.double() - self.exact).abs_()
+        norm = float(torch.linalg.norm(off) / torch.linalg.norm(self.exact))
+        dtype = "tf32" if atom.precision == 10 else self.problem.dtype
+        limit = NOT_PROMOTED if dtype == "f8e4m3" and depth is None else NORMS[dtype]
+        assert norm <= limit, f"off by {norm:.3g} in norm, more than {limit:.3g}"
+        rounding, summing = bounds(self.problem, atom, depth)
+        off -= rounding * self.exact.abs()
+        off /= summing * self.sizes + 1e-30
+        worst = float(off.max())
+        assert worst <= 1, f"an element is off by {worst:.3g} of its bound"
+        return {"norm": norm, "error_of_bound": worst, "compared": off.numel()}, made
+
+    def rivals(self) -> dict[str, Callable[[], object]]:
+        """What a user of PyTorch would call; the first one is what we are measured by."""
+        problem, a, b = self.problem, self.a, self.b
+        torch.set_float32_matmul_precision("high" if problem.kernel == "tf32_product" else "highest")
+        if problem.dtype == "i8":
+            return {RIVAL: functools.partial(torch._int_mm, a, b)}
+        if problem.dtype == "f8e4m3":
+            one = torch.ones((), device="cuda")
+            scaled = functools.partial(torch._scaled_mm, a, b, one, one, out_dtype=torch.bfloat16)
+            exact, fast = (functools.partial(scaled, use_fast_accum=fast) for fast in (False, True))
+            return {RIVAL: exact, f"{RIVAL}, fast": fast}
+        if problem.kernel == "bias_gelu":
+            fused = torch.ops.aten._addmm_activation
+            return {RIVAL: functools.partial(fused, self.extra[0], a, b, use_gelu=True)}
+        if problem.kernel == "residual":
+            (r,) = self.extra
+            inside = r.clone()
+            return {
+                RIVAL: functools.partial(torch.addmm, r, a, b),
+                f"{RIVAL}, in place": functools.partial(inside.addmm_, a, b),
+            }
+        return {RIVAL: functools.partial(torch.mm, a, b, out=torch.empty_like(self.out))}
