@@ -22,7 +22,9 @@ def lines(rows: Sequence[dict[str, Any]]) -> Iterator[list[str]]:
         found = [row for row in rows if row["group"] == group]
         for row in found:
             yield from _row(row)
-        judged = [row for row in found if set(row.get("judged", ())[:1]) & set(row["speed"].get(OURS, ()))]
+        judged = [
+            row for row in found if set(row.get("judged", ())[:1]) & set(row.get("speed", {}).get(OURS, ()))
+        ]
         speeds = [row["speed"][OURS][row["judged"][0]][0] for row in judged]
         if len(speeds) > 1:
             mean = math.exp(sum(map(math.log, speeds)) / len(speeds))
