@@ -229,6 +229,7 @@ def parts(quick: bool) -> list[Part]:
         _benchmark("dense", 240, *hurry),
         _benchmark("im2col", 60, *hurry),
         _benchmark("levels", 150, *hurry),
+        _benchmark("tutorial", 60, *hurry),
         _benchmark("attention", 150, *hurry),
         _benchmark("hopper_mutants", 240),
         replace(_benchmark("against", 300, "--before", BEFORE, *hurry), asked=True),

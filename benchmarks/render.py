@@ -219,6 +219,20 @@ def levels(rows: Sequence[dict[str, Any]]) -> str:
     return markdown(["level", "TFlops", "over the one before", f"over {rival}", "registers"], lines)
 
 
+def tutorial(rows: Sequence[dict[str, Any]]) -> str:
+    """The kernels of the tutorial's steps beside the other library."""
+    lines = [
+        [
+            f"{'×'.join(map(str, row['shape']))} {row['step']}",
+            f"{row['us']:.4g}",
+            f"{row['tflops']:.4g}",
+            interval(row["speed"]),
+        ]
+        for row in rows
+    ]
+    return markdown(["step", "us", "TFlops", f"over {rows[0]['rival']}"], lines)
+
+
 def conflicts(rows: Sequence[dict[str, Any]]) -> str:
     """Wavefronts of shared memory by kind, bank conflicts, and what the hardware counts as such."""
     kinds = ("loads", "ldmatrix", "stores", "stmatrix", "cp.async")
@@ -281,6 +295,7 @@ TABLES = {
     "im2col": im2col,
     "kernel_counts": kernel_counts,
     "levels": levels,
+    "tutorial": tutorial,
     "hopper_mutants": hopper_mutants,
     "gemm_cpu": gemm,
     "gemm_cuda": gemm,

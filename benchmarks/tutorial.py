@@ -1,6 +1,6 @@
-"""The kernels of the tutorial beside cuBLAS, all in turns, on one GPU.
+"""The kernels of the tutorial beside cuBLAS, in turns, on one GPU; or beside NumPy, those that a CPU runs.
 
-    python benchmarks/tutorial.py [--quick] [--json results/h200_tutorial.json]
+    python benchmarks/tutorial.py [--target cuda|cpu] [--quick] [--json results/h200_tutorial.json]
 
 Each step names the kernel that it is about, `MEASURED`: C = A Bᵀ in bf16.  Every result is verified before it
 is timed.  `python scripts/measured.py` writes what was kept into the steps.
@@ -17,43 +17,50 @@ from reporting import ROOT, arguments, effort, keep, table
 from tilewright import dtypes
 from tilewright.checking.sample import operands
 from tilewright.ir.mma import MmaAtom
+from tilewright.runtime.cuda import device_count
 from tilewright.runtime.kernel import Bound
 from tilewright.targets.atoms import MMA_BF16
 from tilewright.tune.measure import measure
 from tilewright.tune.trial import Trial
 
-SHAPES = [(4096, 4096, 4096), (8192, 8192, 8192)]
+SHAPES = {"cuda": [(4096, 4096, 4096), (8192, 8192, 8192)], "cpu": [(1024, 1024, 1024)]}
 QUICK = [(256, 384, 320)]
-HEAD = ("step", "us", "TFlops", "over cuBLAS")
+HEAD = ("step", "us", "TFlops", "speed")
 
 
-def steps() -> dict[str, Bound]:
-    """The kernel of each step."""
+def steps(target: str) -> dict[str, Bound]:
+    """The kernel of each step; for a CPU without those that multiply in the background."""
     files = sorted((ROOT / "docs" / "tutorial").glob("step*.py"))
-    return {path.stem: runpy.run_path(str(path))["MEASURED"] for path in files}
+    found = {path.stem: runpy.run_path(str(path))["MEASURED"] for path in files}
+    return {
+        step: bound for step, bound in found.items() if target == "cuda" or not atom_of(bound).asynchronous
+    }
 
 
 def main() -> None:
-    asked = arguments(__doc__).parse_args()
+    parser = arguments(__doc__)
+    parser.add_argument("--target", choices=SHAPES, default="cuda" if device_count() else "cpu")
+    asked = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    for shape in QUICK if asked.quick else SHAPES:
+    for shape in QUICK if asked.quick else SHAPES[asked.target]:
         rows.extend(problem(shape, asked))
         print(table(HEAD, map(line, rows)), flush=True)
-        keep(asked, "tutorial", "cuda", rows)
+        keep(asked, "tutorial", asked.target, rows)
 
 
 def problem(shape: tuple[int, int, int], asked: Any) -> list[dict[str, Any]]:
     """Verify and time all steps on one problem."""
     made = operands("random", dtypes.bf16, shape, layout="nt")
     trials = {
-        step: Trial(bound, made, "cuda", atom_of(bound), step, dtypes.bf16) for step, bound in steps().items()
+        step: Trial(bound, made, asked.target, atom_of(bound), step, dtypes.bf16)
+        for step, bound in steps(asked.target).items()
     }
     for trial in trials.values():
         trial.run()
         trial.verify().raise_if_wrong()
     calls: dict[str, Any] = {step: trial.launch for step, trial in trials.items()}
     rivals = next(iter(trials.values())).rivals()
-    taken = measure(calls | rivals, "cuda", effort=effort(asked))
+    taken = measure(calls | rivals, asked.target, effort=effort(asked))
     us = {timing.name: timing.us.median for timing in taken.timings}
     rival = next(iter(rivals))
     return [

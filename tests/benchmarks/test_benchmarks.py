@@ -87,6 +87,16 @@ def test_levels_and_their_rendering(tmp_path: Path) -> None:
     assert "| 130×72×56×136 two fused |" in page
 
 
+def test_the_tutorial_and_its_rendering(tmp_path: Path) -> None:
+    kept = tmp_path / "tutorial.json"
+    run("tutorial.py", "--quick", "--target", "cpu", "--json", kept)
+    rows = json.loads(kept.read_text())["rows"]
+    assert [row["step"][:5] for row in rows] == ["step1", "step2", "step3", "step4"]
+    assert all(row["shape"] == [256, 384, 320] and len(row["speed"]) == 3 for row in rows)
+    run("render.py", kept, "--out", tmp_path / "page.md")
+    assert "| 256×384×320 step2_schedule |" in (tmp_path / "page.md").read_text()
+
+
 def test_attention_on_the_cpu(tmp_path: Path) -> None:
     kept = tmp_path / "attention.json"
     run("attention.py", "--quick", "--target", "cpu", "--json", kept)
