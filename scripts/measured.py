@@ -14,7 +14,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results"
-OURS = "tilewright"
+OURS, RIVAL = "tilewright", "cuBLAS"
 
 HEADLINES = {
     "bf16 nt 4096³": "4096³",
@@ -45,11 +45,16 @@ def pages() -> Iterator[tuple[Path, str]]:
 
 
 def with_table(text: str, rows: list[dict[str, Any]]) -> str:
-    """A page whose table has the headlines of the dense benchmark, each beside its first rival."""
-    found = {row["problem"]: next(iter(row["speed"][OURS].values()))[0] for row in rows if row.get("speed")}
+    """A page whose table has the headlines of the dense benchmark, each beside the fastest of its rivals."""
+    found = {row["problem"]: slowest(row["speed"][OURS]) for row in rows if row.get("speed")}
     lines = [f"| {said} | {found[name]:.2f} |\n" for name, said in HEADLINES.items() if name in found]
     assert lines, "none of the problems that the README quotes was measured"
     return TABLE.sub(lambda match: match[1] + "".join(lines) + match[2], text)
+
+
+def slowest(speeds: dict[str, list[float]]) -> float:
+    """The least of the speeds over PyTorch's calls, which is that over the fastest of them."""
+    return min(speed[0] for rival, speed in speeds.items() if rival.startswith(RIVAL))
 
 
 def with_share(text: str, rows: list[dict[str, Any]]) -> str:
