@@ -95,6 +95,7 @@ KINDS: dict[str, Kind] = {
     ),
     "float": Kind("a number", "numbers", is_number),
     "str": Kind("a string", "strings", lambda value: isinstance(value, str)),
+    "Mapping": Kind("a dict", "dicts", lambda value: isinstance(value, Mapping)),
     "Callable": Kind("a function", "functions", callable),
 }
 """What is legal by the name of an annotation; rooms add their own with `legal`."""
@@ -156,6 +157,8 @@ def _read(node: ast.expr, scope: Mapping[str, Any]) -> Kind:
             return _sequence("a tuple", _read(inner, scope), lambda value: isinstance(value, tuple))
         case ast.Subscript(value=ast.Name(id="tuple"), slice=ast.Tuple(elts=parts)):
             return _tuple([_read(part, scope) for part in parts])
+        case ast.Subscript(value=ast.Name(id="Mapping")):
+            return KINDS["Mapping"]
         case ast.Subscript(value=ast.Name(id="Callable")):
             return KINDS["Callable"]
     raise AssertionError(f"no kind of argument is known for the annotation {ast.unparse(node)}")

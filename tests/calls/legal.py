@@ -104,6 +104,18 @@ bound(w, 2.0, target="reference")
 bound.prepare(w, 2.0, target="reference")(alpha=3.0)
 bound.check(w, 2.0, target="cuda", arch="sm_90a")
 prepared(alpha=3.0, stream=None)
+tw.Schedule(tw.atoms.MMA_F16, (128, 128, 32), warps=(2, 2), stages=3, staging="cp_async")
+tw.Schedule(wgmma, (128, 256, 64), stages=4, staging="tma", roles="cooperative", groups=2, cluster=(2, 1))
+tw.Schedule(wgmma, (128, 256, 64), stages=4, staging="tma", roles="ping-pong", epilogue="overlapped")
+tw.Schedule(wgmma, (128, 256, 64), blocks=132, group_m=8, group_n=0, promote=0, buffers=2, registers=232)
+schedule.mma
+linear.flow(w, w, w, 2.0)
+linear.bind(schedule=schedule).check(w, w, w, 2.0, target="cpu")
+linear(w, w, out, 2.0, target="reference")
+linear(w, w, out, 2.0, schedule=schedule, target="reference")
+tw.ir.print_flow(flow, locations=True)
+tw.ir.parse_flow(flowing)
+tw.ir.evaluate(flow, {"A": w, "B": w}, {"alpha": 2.0}, rounded=True, run=3)
 tw.draw.draw_layout(tw.Layout((4, 8)), title="T")
 tw.draw.offset_table(tw.Layout((4, 8)))
 tw.draw.draw_distribution(rows, title="T", lanes=32)
@@ -344,6 +356,10 @@ text
 traced
 scale
 bound
+linear
+flow
+flowing
+schedule
 tw.TensorSpec("f16", 2, 1, (256, 32), (16, 1), 16, False)
 tw.like("f32", 8, 8)
 liar

@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from random import Random
 from types import CodeType, FrameType
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+from tests.calls.flows import FLOWS, RECORDED
 from tests.calls.legal import INSIDE, OUTSIDE, TRACED, VALUES
 
 import tilewright as tw
@@ -38,6 +39,16 @@ MEMORY = 3 << 30
 
 VALUED = (ast.Constant, ast.Name, ast.GeneratorExp, ast.Attribute, ast.UnaryOp, ast.BinOp, ast.Tuple)
 """Parts of a call that have a value by themselves, which messages may show."""
+
+
+Place: TypeAlias = Literal["outside", "in a kernel", "a dataflow kernel"]
+
+PLACES: dict[Place, tuple[list[str], list[str]]] = {
+    "outside": (OUTSIDE, []),
+    "in a kernel": (INSIDE, TRACED),
+    "a dataflow kernel": (FLOWS, RECORDED),
+}
+"""For each place the right calls, and what is there besides `VALUES` to replace arguments."""
 
 
 class TooSlowError(BaseException):
@@ -75,6 +86,15 @@ def function(X, alpha=None):
     """A kernel that does nothing."""
 
 
+@tw.kernel(A="M K", B="N K", C="M N", alpha=tw.f32)
+def linear(A, B, C, alpha):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = alpha * acc
+
+
 def nest(depth: int) -> Any:
     made: Any = 4
     for _ in range(depth):
@@ -84,6 +104,7 @@ def nest(depth: int) -> Any:
 
 MMA = tw.TiledMma(tw.atoms.MMA_F16, (2, 2), (1, 2))
 ARRAYS = {name: np.arange(64, dtype=np.float32).reshape(8, 8) for name in ("a", "b")}
+SCHEDULE = tw.Schedule(tw.atoms.fma("f32"), (8, 8, 8))
 SPECS = (tw.TensorSpec("f32", 2, 1, (32, 32), (16, 1), 16, False), 2.0)
 NAMES: dict[str, Any] = {
     **ARRAYS,
@@ -110,9 +131,14 @@ NAMES: dict[str, Any] = {
     "scale": scale,
     "bound": scale.bind(tile=32),
     "prepared": scale.bind(tile=32).prepare(np.ones((8, 8), np.float32), 2.0, target="reference"),
+    "linear": linear,
+    "wgmma": tw.atoms.wgmma("bf16", 256),
+    "schedule": SCHEDULE,
+    "flow": linear.flow(*[tw.like("f32", 8, 8)] * 3, 2.0),
     "traced": scale.trace(*SPECS, tile=32),
 }
 NAMES["text"] = tw.ir.print_kernel(NAMES["traced"])
+NAMES["flowing"] = tw.ir.print_flow(NAMES["flow"])
 UNCHANGED = ("a", "b", "given", "table")
 for kept in ARRAYS.values():
     kept.setflags(write=False)
@@ -120,13 +146,13 @@ BEFORE = {name: copy.deepcopy(NAMES[name]) for name in UNCHANGED}
 
 
 class Call(NamedTuple):
-    """A call, as text, and whether it stands in a kernel."""
+    """A call, as text, and where it stands; a dataflow kernel is a call as a whole."""
 
     text: str
-    inside: bool
+    place: Place = "outside"
 
     def __str__(self) -> str:
-        return self.text + ("  # inside of a kernel" if self.inside else "")
+        return self.text + ("" if self.place == "outside" else f"  # {self.place}")
 
 
 class Failure(NamedTuple):
@@ -143,15 +169,15 @@ class Failure(NamedTuple):
 
 def drawn(rng: Random) -> Call:
     """A call in which one to three arguments are replaced, left out, or given twice."""
-    inside = rng.random() < 0.5
-    base = rng.choice(INSIDE if inside else OUTSIDE)
-    tree = ast.parse(base.replace("\\n", "\n"))
-    pool = VALUES + (TRACED * 3 if inside else [])
+    place = rng.choices(list(PLACES), (5, 5, 2))[0]
+    right, present = PLACES[place]
+    tree = ast.parse(rng.choice(right).replace("\\n", "\n"))
+    pool = VALUES + 3 * present
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         calls = [node for node in ast.walk(tree) if isinstance(node, ast.Call | ast.BinOp | ast.Subscript)]
         if calls:
             _damage(rng, rng.choice(calls), pool)
-    return Call(ast.unparse(ast.fix_missing_locations(tree)), inside)
+    return Call(ast.unparse(ast.fix_missing_locations(tree)), place)
 
 
 def _damage(rng: Random, node: ast.Call | ast.BinOp | ast.Subscript, pool: list[str]) -> None:
@@ -216,7 +242,7 @@ def failure_of(call: Call) -> Failure | None:
 
 def perform(call: Call) -> None:
     """Carries a call out."""
-    (_inside if call.inside else _outside)(call)
+    {"outside": _outside, "in a kernel": _inside, "a dataflow kernel": _recorded}[call.place](call)
 
 
 def _outside(call: Call) -> None:
@@ -257,6 +283,23 @@ def _inside(call: Call) -> None:
     kernel = around.program.trace({"X": SPECS[0]}, {"code": code})
     verify.violations(kernel)
     tw.ir.print_kernel(kernel)
+
+
+@tw.kernel(A="N N", B="N N", C="N N", u="N", v="N", alpha=tw.f32, n0=int)
+def recorded(A, B, C, u, v, alpha, n0, *, code):
+    names = {"A": A, "B": B, "C": C, "u": u, "v": v, "alpha": alpha, "n0": n0, "K": A.shape[1]}
+    exec(code, NAMES | names)
+
+
+VECTOR = tw.TensorSpec("f32", 1, 0, (32,), (1,), 16, False)
+SQUARE = dict.fromkeys("ABC", SPECS[0]) | dict.fromkeys("uv", VECTOR)
+
+
+def _recorded(call: Call) -> None:
+    code = compiled(call.text)
+    flow = recorded.program.run(SQUARE, {"code": code})
+    if isinstance(flow, tw.ir.Flow):
+        assert tw.ir.print_flow(tw.ir.parse_flow(tw.ir.print_flow(flow))) == tw.ir.print_flow(flow)
 
 
 @contextmanager

@@ -14,6 +14,7 @@ import hypothesis
 import pytest
 from hypothesis import strategies as st
 from tests.calls import performed
+from tests.calls.flows import FLOWS, RECORDED
 from tests.calls.legal import INSIDE, OUTSIDE, TRACED, VALUES
 from tests.calls.performed import Call, Failure, drawn, failure_of, perform
 
@@ -32,7 +33,8 @@ NOT_CALLED = {
     "modules": {"atoms", "draw", *SPACES},
     "made by others": {
         *("Bound", "Condition", "Executable", "Fragment", "Kernel", "MutableIndex", "Number"),
-        *("Packed", "PreparedLaunch", "Report", "Scalar", "Tensor", "hopper.BarrierStage", "hopper.Barriers"),
+        *("Packed", "PreparedLaunch", "Report", "Scalar", "Tensor", "Tile", "hopper.BarrierStage"),
+        "hopper.Barriers",
         *(f"ir.{name}" for name in tw.ir.__all__ if name[0].isupper()),
         "ir.violations",
     },
@@ -44,13 +46,13 @@ NOT_CALLED = {
 
 
 def text_of_all() -> str:
-    return "\n".join([*OUTSIDE, *INSIDE])
+    return "\n".join([*OUTSIDE, *INSIDE, *FLOWS])
 
 
 def test_everything_public_is_called() -> None:
     names = {
         ast.unparse(node).removeprefix("tw.")
-        for line in [*OUTSIDE, *INSIDE]
+        for line in [*OUTSIDE, *INSIDE, *FLOWS]
         for node in ast.walk(ast.parse(line.replace("\\n", "\n")))
         if isinstance(node, ast.Attribute)
     }
@@ -65,12 +67,17 @@ def test_everything_public_is_called() -> None:
 
 @pytest.mark.parametrize("line", OUTSIDE[:-3], ids=lambda line: line.split("(")[0])
 def test_what_is_damaged_is_right_outside_of_kernels(line: str) -> None:
-    assert succeeded(Call(line, inside=False))
+    assert succeeded(Call(line))
 
 
 @pytest.mark.parametrize("line", INSIDE, ids=lambda line: line.split("(")[0])
 def test_what_is_damaged_is_right_inside_of_a_kernel(line: str) -> None:
-    assert succeeded(Call(line.replace("\\n", "\n"), inside=True))
+    assert succeeded(Call(line.replace("\\n", "\n"), "in a kernel"))
+
+
+@pytest.mark.parametrize("line", FLOWS)
+def test_what_is_damaged_is_right_as_a_dataflow_kernel(line: str) -> None:
+    assert succeeded(Call(line, "a dataflow kernel"))
 
 
 def succeeded(call: Call) -> bool:
@@ -130,7 +137,7 @@ def test_what_is_wrong_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
         monkeypatch.setattr(tw.Distribution, method, made[method], raising=False)
     monkeypatch.setattr(performed, "SECONDS", 0.2)
     text, what = FAILING[name]
-    found = failure_of(Call(text, inside=False))
+    found = failure_of(Call(text))
     assert found is not None
     assert found.what.startswith(what)
 
@@ -138,4 +145,5 @@ def test_what_is_wrong_is_found(name: str, monkeypatch: pytest.MonkeyPatch) -> N
 def test_calls_are_the_same_for_a_seed_and_others_for_another() -> None:
     first, again, other = ([str(drawn(rng)) for _ in range(50)] for rng in map(Random, (7, 7, 8)))
     assert first == again != other
-    assert len({*VALUES, *TRACED}) == len(VALUES) + len(TRACED)
+    for present in (TRACED, RECORDED):
+        assert len({*VALUES, *present}) == len(VALUES) + len(present)

@@ -84,7 +84,7 @@ def test_a_huge_integer_is_refused_at_once(name: str) -> None:
 def test_a_huge_integer_is_refused_at_once_in_a_kernel(text: str) -> None:
     start = time.process_time()
     with pytest.raises(tw.TilewrightError) as caught:
-        perform(Call(text, inside=True))
+        perform(Call(text, "in a kernel"))
     assert time.process_time() - start < SECONDS
     assert INSIDE[text] in str(caught.value)
-    assert failure_of(Call(text, inside=True)) is None
+    assert failure_of(Call(text, "in a kernel")) is None

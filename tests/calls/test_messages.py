@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.ops.config import default_config
 
 A = np.ones((8, 8), np.float32)
 X = np.ones(32, np.float32)
@@ -148,9 +147,9 @@ TOLD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
         "missing 1 required positional argument",
     ),
     "a tile smaller than its warps": (
-        lambda: type(default_config("cpu", tw.f32, (8, 8, 8))).of(tw.atoms.MMA_F16, (16, 8, 16), (4, 1)),
-        tw.LaunchError,
-        "nearest legal choice: tile=(64, 8, 16)",
+        lambda: tw.TiledMma(tw.atoms.MMA_F16, (4, 1), tile=(16, 8)),
+        tw.LayoutError,
+        "nearest legal choice: tile=(64, 8)",
     ),
 }
 

@@ -63,7 +63,12 @@ def test_timelines_in_the_terminal() -> None:
     assert lines[0] == "Timeline of gemm, block (0, 0)"
     assert any(line.startswith("asynchronous copies |") for line in lines)
     file = f"{EXAMPLES / '02_basic_gemm.py'}:basic_gemm"
-    constants = ("tile=(64,64,32)", "threads=(32,4)", "vector=1", "mma=ATOMS[tw.f16]")
+    constants = (
+        "tile=(64,64,32)",
+        "threads=(32,4)",
+        "vector=1",
+        "mma=tw.TiledMma(ATOMS[tw.f16], warps=(2, 2), tile=(64, 64))",
+    )
     given = [part for text in constants for part in ("--set", text)]
     lines = good("timeline", file, "--shape", "128x64x64", *given, "--block", "1,0").splitlines()
     assert lines[0] == "Timeline of basic_gemm, block (1, 0)"

@@ -166,16 +166,27 @@ def test_a_kernel_of_a_file_with_its_constants() -> None:
     assert "i32" in output
 
 
+EIGHT_AT_A_TIME = (
+    "tile=(64, 64, 32)",
+    "mma=tw.TiledMma(tw.atoms.MMA_F16, (2, 2), tile=(64, 64))",
+    "vector=8",
+)
+EIGHTS = [word for constant in EIGHT_AT_A_TIME for word in ("--set", constant)]
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         ((f"{EXAMPLE}:nothing",), "it has basic_gemm, LARGE"),
-        ((f"{EXAMPLE}:basic_gemm",), "missing constant tile, threads, mma, vector"),
+        (
+            (f"{EXAMPLE}:basic_gemm",),
+            "missing constant tile, mma; its constants are tile, mma, threads, vector",
+        ),
         ((f"{EXAMPLE}:LARGE", "--set", "tile=(1,1,1)"), "bound already"),
         ((f"{EXAMPLE}:basic_gemm", "--set", "tile"), "NAME=EXPRESSION"),
         ((f"{EXAMPLE}:basic_gemm", "--set", "tile=1/0"), "ZeroDivisionError"),
         ((f"{EXAMPLE}:LARGE", "--dtype", "A=f16"), "no dtype for B, C"),
-        ((f"{EXAMPLE}:LARGE", "--dtype", "f16", "--shape", "129x129x67"), "vector"),
+        ((f"{EXAMPLE}:basic_gemm", *EIGHTS, "--dtype", "f16", "--shape", "129x129x67"), "vector 8 on A.tile"),
         (("--shape", "0x8x8"), "must be positive"),
         (("--target", "gpu"), "nearest: cuda"),
         (("--target", "cuda", "--arch", "sm_20"), "sm_20"),

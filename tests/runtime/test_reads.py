@@ -180,9 +180,9 @@ def test_a_helper_that_is_defined_anew_is_noticed() -> None:
 
 def test_nothing_is_compiled_anew_while_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     traced = []
-    real = type(reads_a_list.program).trace
+    real = type(reads_a_list.program).run
     monkeypatch.setattr(
-        type(reads_a_list.program), "trace", lambda self, *a: traced.append(self.name) or real(self, *a)
+        type(reads_a_list.program), "run", lambda self, *a: traced.append(self.name) or real(self, *a)
     )
     bound = tw.kernel(X="N")(reads_a_list.program.function).bind()
     for size in (64, 65, 66, 67, 65, 64, 128):

@@ -56,14 +56,16 @@ class Arguments:
     def number(self, name: str) -> float:
         """A number that is passed."""
         if name not in self.numbers:
-            raise LaunchError(f"kernel {self.flow.name}: the number {name} is missing")
+            raise LaunchError(f"evaluate of kernel {self.flow.name}: the number {name} is missing in numbers")
         return self.numbers[name]
 
     def integer(self, value: Int) -> int:
         """An integer of the sizes."""
         if missing := symbols(value) - self.sizes.keys():
             names = ", ".join(sorted(sym.name for sym in missing))
-            raise LaunchError(f"kernel {self.flow.name}: no array tells {names}; pass the arrays that do")
+            raise LaunchError(
+                f"evaluate of kernel {self.flow.name}: no array tells {names}; pass the arrays that do"
+            )
         return int(value_of(value, self.sizes))
 
     def shape(self, operand: Operand) -> tuple[int, ...]:
@@ -73,7 +75,7 @@ class Arguments:
     def parameter(self, name: str) -> Array:
         """The elements of an array."""
         if name not in self.arrays:
-            raise LaunchError(f"kernel {self.flow.name}: the array {name} is missing")
+            raise LaunchError(f"evaluate of kernel {self.flow.name}: the array {name} is missing in arrays")
         return self.arrays[name].astype(self.parameters[name].dtype.numbers, copy=False)
 
     def elements(self, operand: Operand) -> Array:

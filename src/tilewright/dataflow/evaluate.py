@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from tilewright.calls import launches
 from tilewright.dataflow import wide
 from tilewright.dataflow.arguments import Arguments
 from tilewright.dataflow.nodes import (
@@ -33,6 +34,7 @@ from tilewright.functions.conversions import Array
 from tilewright.functions.table import CONVERSION
 
 
+@launches
 def evaluate(
     flow: Flow,
     arrays: Mapping[str, Any],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from typing import Any
 
+from tilewright.calls import Calls
 from tilewright.dataflow.nodes import (
     BATCH,
     STEPS,
@@ -35,6 +36,7 @@ from tilewright.symbolic.nodes import Sym
 from tilewright.views.reading import Reader, statements
 
 
+@Calls(ParseError)
 def parse_flow(text: str) -> Flow:
     """The flow that `tilewright.dataflow.printer.print_flow` printed as ``text``.
 

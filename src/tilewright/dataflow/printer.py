@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
+from tilewright.calls import layouts
 from tilewright.dataflow.nodes import (
     EXACT,
     Axis,
@@ -38,6 +39,7 @@ CONVERSIONS = ("convert", "saturate", "bitcast")
 """Functions whose result has the dtype that its line says, whatever their argument's is."""
 
 
+@layouts
 def print_flow(flow: Flow, *, locations: bool = False) -> str:
     r"""The flow as text, which `parse_flow` reads back.
 

@@ -58,94 +58,94 @@ extern "C" __global__ void __launch_bounds__(128) prefetched(
   const int m = blockIdx.x;  // of (M + 127) / 128
   const int n = blockIdx.y;  // of (N + 120) / 128
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  // 07_three_levels_gemm.py:33: sA: f16 4x128x32
+  // 07_three_levels_gemm.py:31: sA: f16 4x128x32
   half_t* const sA = (half_t*)shared_memory;
-  // 07_three_levels_gemm.py:33: sB: f16 4x128x32
+  // 07_three_levels_gemm.py:31: sB: f16 4x128x32
   half_t* const sB = (half_t*)(shared_memory + 32768);
-  // 07_three_levels_gemm.py:57: acc: f32 128x128, 128 per thread
-  float acc[128] = {};
-  // 07_three_levels_gemm.py:100: rA: f16 128x16, 32 per thread
+  // 07_three_levels_gemm.py:99: rA: f16 128x16, 32 per thread
   __align__(4) half_t rA[32];
-  // 07_three_levels_gemm.py:100: rA_1: f16 128x16, 32 per thread
+  // 07_three_levels_gemm.py:99: rA_1: f16 128x16, 32 per thread
   __align__(4) half_t rA_1[32];
-  // 07_three_levels_gemm.py:101: rB: f16 128x16, 32 per thread
+  // 07_three_levels_gemm.py:100: rB: f16 128x16, 32 per thread
   __align__(4) half_t rB[32];
-  // 07_three_levels_gemm.py:101: rB_1: f16 128x16, 32 per thread
+  // 07_three_levels_gemm.py:100: rB_1: f16 128x16, 32 per thread
   __align__(4) half_t rB_1[32];
-  // 07_three_levels_gemm.py:43: A.tile((128, 32), (m, 0)) -> sA[0], 16 bytes at a time, in the background
+  // 07_three_levels_gemm.py:101: acc: f32 128x128, 128 per thread
+  float acc[128] = {};
+  // 07_three_levels_gemm.py:40: A.tile((128, 32), (m, 0)) -> sA[0], 16 bytes at a time, in the background
   {
-    const int row = 32*(tid / 32) + ((tid / 4) % 8);
+    const int row = tid / 4;
     const int col = 8*(tid % 4);
     const half_t* from = A + (128*m + row)*A_stride0 + col;
     const bool inside = col < K;
     half_t* to = sA + 32*row + ((8*((row / 2) % 4)) ^ col);
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      copy_async<16>(to + 256*i, from + 8*A_stride0*i, inside && 128*m + 8*i + row < M);
+      copy_async<16>(to + 1024*i, from + 32*A_stride0*i, inside && 128*m + 32*i + row < M);
     }
   }
-  // 07_three_levels_gemm.py:43: B.tile((128, 32), (n, 0)) -> sB[0], 16 bytes at a time, in the background
+  // 07_three_levels_gemm.py:40: B.tile((128, 32), (n, 0)) -> sB[0], 16 bytes at a time, in the background
   {
-    const int row = 32*(tid / 32) + ((tid / 4) % 8);
+    const int row = tid / 4;
     const int col = 8*(tid % 4);
     const half_t* from = B + (128*n + row)*B_stride0 + col;
     const bool inside = col < K;
     half_t* to = sB + 32*row + ((8*((row / 2) % 4)) ^ col);
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      copy_async<16>(to + 256*i, from + 8*B_stride0*i, inside && 128*n + 8*i + row < N);
+      copy_async<16>(to + 1024*i, from + 32*B_stride0*i, inside && 128*n + 32*i + row < N);
     }
   }
   // 07_three_levels_gemm.py:105: close the group of copies
   async_commit();
-  // 07_three_levels_gemm.py:43: A.tile((128, 32), (m, 1)) -> sA[1], 16 bytes at a time, in the background
+  // 07_three_levels_gemm.py:40: A.tile((128, 32), (m, 1)) -> sA[1], 16 bytes at a time, in the background
   {
-    const int row = 32*(tid / 32) + ((tid / 4) % 8);
+    const int row = tid / 4;
     const int col = 8*(tid % 4);
     const half_t* from = A + (128*m + row)*A_stride0 + col + 32;
     const bool inside = col + 32 < K;
     half_t* to = sA + 32*row + ((8*((row / 2) % 4)) ^ col) + 4096;
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      copy_async<16>(to + 256*i, from + 8*A_stride0*i, inside && 128*m + 8*i + row < M);
+      copy_async<16>(to + 1024*i, from + 32*A_stride0*i, inside && 128*m + 32*i + row < M);
     }
   }
-  // 07_three_levels_gemm.py:43: B.tile((128, 32), (n, 1)) -> sB[1], 16 bytes at a time, in the background
+  // 07_three_levels_gemm.py:40: B.tile((128, 32), (n, 1)) -> sB[1], 16 bytes at a time, in the background
   {
-    const int row = 32*(tid / 32) + ((tid / 4) % 8);
+    const int row = tid / 4;
     const int col = 8*(tid % 4);
     const half_t* from = B + (128*n + row)*B_stride0 + col + 32;
     const bool inside = col + 32 < K;
     half_t* to = sB + 32*row + ((8*((row / 2) % 4)) ^ col) + 4096;
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      copy_async<16>(to + 256*i, from + 8*B_stride0*i, inside && 128*n + 8*i + row < N);
+      copy_async<16>(to + 1024*i, from + 32*B_stride0*i, inside && 128*n + 32*i + row < N);
     }
   }
   // 07_three_levels_gemm.py:105: close the group of copies
   async_commit();
-  // 07_three_levels_gemm.py:43: A.tile((128, 32), (m, 2)) -> sA[2], 16 bytes at a time, in the background
+  // 07_three_levels_gemm.py:40: A.tile((128, 32), (m, 2)) -> sA[2], 16 bytes at a time, in the background
   {
-    const int row = 32*(tid / 32) + ((tid / 4) % 8);
+    const int row = tid / 4;
     const int col = 8*(tid % 4);
     const half_t* from = A + (128*m + row)*A_stride0 + col + 64;
     const bool inside = col + 64 < K;
     half_t* to = sA + 32*row + ((8*((row / 2) % 4)) ^ col) + 8192;
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      copy_async<16>(to + 256*i, from + 8*A_stride0*i, inside && 128*m + 8*i + row < M);
+      copy_async<16>(to + 1024*i, from + 32*A_stride0*i, inside && 128*m + 32*i + row < M);
     }
   }
-  // 07_three_levels_gemm.py:43: B.tile((128, 32), (n, 2)) -> sB[2], 16 bytes at a time, in the background
+  // 07_three_levels_gemm.py:40: B.tile((128, 32), (n, 2)) -> sB[2], 16 bytes at a time, in the background
   {
-    const int row = 32*(tid / 32) + ((tid / 4) % 8);
+    const int row = tid / 4;
     const int col = 8*(tid % 4);
     const half_t* from = B + (128*n + row)*B_stride0 + col + 64;
     const bool inside = col + 64 < K;
     half_t* to = sB + 32*row + ((8*((row / 2) % 4)) ^ col) + 8192;
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      copy_async<16>(to + 256*i, from + 8*B_stride0*i, inside && 128*n + 8*i + row < N);
+      copy_async<16>(to + 1024*i, from + 32*B_stride0*i, inside && 128*n + 32*i + row < N);
     }
   }
   // 07_three_levels_gemm.py:105: close the group of copies
@@ -188,28 +188,28 @@ extern "C" __global__ void __launch_bounds__(128) prefetched(
       #pragma unroll
       for (int i = 0; i < 4; ++i) ldmatrix_x4(&rB_1[8*i], from + 512*i);
     }
-    // 07_three_levels_gemm.py:43: A.tile((128, 32), (m, k + 3)) -> sA[(k + 3) % 4], 16 bytes at a time, in the background
+    // 07_three_levels_gemm.py:40: A.tile((128, 32), (m, k + 3)) -> sA[(k + 3) % 4], 16 bytes at a time, in the background
     {
-      const int row = 32*(tid / 32) + ((tid / 4) % 8);
+      const int row = tid / 4;
       const int col = 8*(tid % 4);
       const half_t* from = A + 32*k + (128*m + row)*A_stride0 + col + 96;
       const bool inside = 32*k + col + 96 < K;
       half_t* to = sA + 4096*((k + 3) % 4) + 32*row + ((8*((row / 2) % 4)) ^ col);
       #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        copy_async<16>(to + 256*i, from + 8*A_stride0*i, inside && 128*m + 8*i + row < M);
+        copy_async<16>(to + 1024*i, from + 32*A_stride0*i, inside && 128*m + 32*i + row < M);
       }
     }
-    // 07_three_levels_gemm.py:43: B.tile((128, 32), (n, k + 3)) -> sB[(k + 3) % 4], 16 bytes at a time, in the background
+    // 07_three_levels_gemm.py:40: B.tile((128, 32), (n, k + 3)) -> sB[(k + 3) % 4], 16 bytes at a time, in the background
     {
-      const int row = 32*(tid / 32) + ((tid / 4) % 8);
+      const int row = tid / 4;
       const int col = 8*(tid % 4);
       const half_t* from = B + 32*k + (128*n + row)*B_stride0 + col + 96;
       const bool inside = 32*k + col + 96 < K;
       half_t* to = sB + 4096*((k + 3) % 4) + 32*row + ((8*((row / 2) % 4)) ^ col);
       #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        copy_async<16>(to + 256*i, from + 8*B_stride0*i, inside && 128*n + 8*i + row < N);
+        copy_async<16>(to + 1024*i, from + 32*B_stride0*i, inside && 128*n + 32*i + row < N);
       }
     }
     // 07_three_levels_gemm.py:121: close the group of copies

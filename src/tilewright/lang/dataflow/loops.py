@@ -7,7 +7,7 @@ from typing import Any
 
 from tilewright.dataflow.nodes import BATCH, EXACT, PRECISIONS, STEPS, TILE, Literal, Span
 from tilewright.dtypes import DType, f32
-from tilewright.errors import Location, TraceError
+from tilewright.errors import Location, TraceError, shown
 from tilewright.lang.dataflow.flow import FlowRecorder, mixed
 from tilewright.lang.dataflow.folds import Steps, close
 from tilewright.lang.dataflow.indexing import check_in_place
@@ -174,7 +174,7 @@ def _accumulator(value: float, dtype: Any, along: Any, precision: Any = EXACT) -
     spans = []
     for one in as_tuple(along):
         if not isinstance(one, SpanIndex):
-            raise TraceError(f"along={one!r}; nearest legal choice: spans, e.g. (m, n)", here())
+            raise TraceError(f"along={shown(one)}; nearest legal choice: spans, e.g. (m, n)", here())
         one.check()
         spans.append(one.span)
     start = Literal(f32 if kind is None else kind, tuple(spans), value, variable=name, location=here())

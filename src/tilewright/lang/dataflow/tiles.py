@@ -163,6 +163,7 @@ class Tile(_Arithmetic):
     def __getitem__(self, index: Any) -> Tile:
         return self.flow.rearranged(self, as_tuple(index))
 
+    @verb
     def sum(self, axis: int) -> Tile:
         """The sum over a whole axis, which is left out of the result.
 
@@ -182,6 +183,7 @@ class Tile(_Arithmetic):
         """
         return self.flow.reduced(self, "sum", axis)
 
+    @verb
     def max(self, axis: int) -> Tile:
         """The greatest along a whole axis, which is left out of the result; NaN where there is one.
 
@@ -201,6 +203,7 @@ class Tile(_Arithmetic):
         """
         return self.flow.reduced(self, "max", axis)
 
+    @verb
     def min(self, axis: int) -> Tile:
         """The least along a whole axis, which is left out of the result; NaN where there is one.
 

@@ -1,0 +1,68 @@
+"""Dataflow kernels that are legal, as text, in which the fuzzer puts wrong values."""
+
+from __future__ import annotations
+
+FLOWS = """
+for m, n in tw.tiles(C): C[m, n] = A[m, n] + B[n, m].T
+
+for m, n in tw.tiles(C, batch=0): C[m, n] = 2 * A[m, n]
+
+for m, n in tw.tiles(C, batch=1): C[m, n] = A[m, n] * alpha
+
+for m, n in tw.tiles((K, K)): C[m, n] = A[m, n] - n0
+
+for m, n in tw.tiles(C): v[m] = A[m, n].min(axis=1)
+
+for m, n in tw.tiles(C): C[m, n] = A[m, n] * v[m][:, None] + v[n]
+
+for m, n in tw.tiles(C): C[m, n] = tw.where(A[m, n] < 1.0, tw.gelu(A[m, n]), tw.exp(v[n]))
+
+for m, n in tw.tiles(C): C[m, n] = tw.clamp(A[m, n], -1, 1).to("f16", saturate=True)
+
+for m, n in tw.tiles(C): C[m, n] = tw.fma(A[m, n], v[n], 1.0) / alpha
+
+for m, n in tw.tiles(C):
+    acc = tw.zeros(tw.f32)
+    for k in tw.steps(K): acc += A[m, k] @ B[n, k].T
+    C[m, n] = acc
+
+for m, n in tw.tiles(C):
+    acc = tw.zeros("f64")
+    for k in tw.steps(K): acc -= alpha * A[m, k] @ B[k, n]
+    C[m, n] = acc
+
+for m in tw.tiles(v):
+    top = tw.full(0, tw.f32, (m,))
+    for k in tw.steps(K): top.assign(tw.maximum(top, A[m, k].max(axis=1)))
+    v[m] = top
+
+for m in tw.tiles(v):
+    s = tw.zeros(tw.f32, along=(m,))
+    for k in tw.steps(K): s += A[m, k] @ u[k]
+    s *= 0.5
+    v[m] = s / n0
+""".strip().split("\n\n")
+"""Bodies of dataflow kernels."""
+
+RECORDED = """
+A
+B
+C
+u
+v
+alpha
+n0
+m
+n
+(m, n)
+K
+tw.tiles(C)
+tw.steps(K)
+tw.zeros()
+A[m, n]
+v[m]
+A[m, n] < 1
+A[m, n].sum(axis=0)
+A.shape
+""".strip().splitlines()
+"""What replaces an argument inside of one, besides values that are there everywhere."""
