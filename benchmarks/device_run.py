@@ -46,6 +46,13 @@ NEEDED = ("numpy", "ml_dtypes", "platformdirs", "filelock", "cuda.bindings", "ty
 FOR_TESTS = ("pytest", "pytest_timeout", "xdist", "hypothesis", "torch", "cupy", "jax")
 PROGRAMS = ("nvidia-smi", "compute-sanitizer", "ncu", "c++")
 
+PROBLEMS = (
+    *(PYTHON, str(ROOT / "scripts" / "try_problems.py"), "--target", "cuda", "--count", "2000"),
+    *("--seconds", "120", "--jobs", str(min(os.cpu_count() or 1, 16))),
+    *("--json", "{json}", "--commit", "{commit}"),
+)
+"""Random problems for two minutes; kernels are compiled by several processes at once."""
+
 PROBE = f"""
 import importlib, json, shutil, sys
 found = {{"python": sys.version.split()[0]}}
@@ -214,6 +221,7 @@ def parts(quick: bool) -> list[Part]:
             120,
             _clean,
         ),
+        Part("problems", PROBLEMS, 180, result=True),
         Part("racecheck", _sanitizer("racecheck"), 150, _clean),
         Part("initcheck", _sanitizer("initcheck"), 120, _clean),
         Part("synccheck", _sanitizer("synccheck"), 120, _clean),
@@ -222,6 +230,8 @@ def parts(quick: bool) -> list[Part]:
         Part("memcheck-clusters", _sanitizer("memcheck", "clusters"), 120, _clean),
         Part("memcheck-blocks", _sanitizer("memcheck", "blocks"), 120, _clean),
         Part("racecheck-blocks", _sanitizer("racecheck", "blocks"), 120, _clean),
+        Part("memcheck-schedules", _sanitizer("memcheck", "schedules"), 180, _clean),
+        Part("racecheck-schedules", _sanitizer("racecheck", "schedules"), 180, _clean),
         Part("racecheck-planted", _sanitizer("racecheck", "planted"), 60, _found),
         _benchmark("conflicts", 240, *hurry),
         _benchmark("launch_overhead", 60, *hurry),

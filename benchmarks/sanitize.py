@@ -4,6 +4,7 @@
     movers     the first random movers: every memory, width and layout
     clusters   the Hopper GEMM in every shape of cluster, and blocks that exchange data
     blocks     blocks that signal, reach each other's memory, gather, scatter and reduce
+    schedules  a dataflow kernel under every form of schedule
     planted    a GEMM without the barrier after the multiply, so that the tool has something to find
 
 Every result is compared. No framework is loaded: the tool sees our kernels and nothing else. ``--compile``
@@ -151,6 +152,27 @@ def blocks(target: str) -> Iterator[Case]:
     yield launched("scatter", scatter, target, (table[:37], index, y), lambda *got: (got[2] == want).all())
 
 
+def schedules(target: str) -> Iterator[Case]:
+    for form in runpy.run_path(str(TESTS / "gpu" / "schedules.py"))["forms"]():
+        # Two steps more than the ring has stages; of a tile and a part of the next one along M and N.
+        m, n, k = form.schedule.tile
+        shape = (m + 16, n + 16, (form.schedule.stages + 2) * k - 16)
+        before = form.arrays(shape, form.layouts[-1] if len(form.layouts) == 1 else "nt", 1)
+
+        def trace(form: Any = form, before: Any = before) -> Kernel:
+            made: Kernel = form.kernel.bind(schedule=form.schedule).trace(
+                *before.values(), target="cuda", arch=ARCH
+            )
+            return made
+
+        def run(form: Any = form, before: Any = before) -> bool:
+            found = form.compare(before, form.run(before, target)[1])
+            print(found, end="; ")
+            return bool(found.ok)
+
+        yield Case(f"schedule {form} {shape}", trace, run)
+
+
 def launched(
     name: str, bound: Bound, target: str, arrays: tuple[Any, ...], right: Callable[..., Any]
 ) -> Case:
@@ -177,6 +199,7 @@ KERNELS: dict[str, Callable[[str], Iterator[Case]]] = {
     "movers": movers,
     "clusters": clusters,
     "blocks": blocks,
+    "schedules": schedules,
     "planted": planted,
 }
 

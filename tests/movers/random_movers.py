@@ -185,10 +185,11 @@ class Array:
 
 def movers(count: int = COUNT) -> list[Mover]:
     """The first movers, always the same."""
-    return [_drawn(number) for number in range(count)]
+    return [drawn(number) for number in range(count)]
 
 
-def _drawn(number: int) -> Mover:
+def drawn(number: int) -> Mover:
+    """The mover of a number, always the same."""
     draw = random.Random(number)
     dtype, tile = draw.choice(DTYPES), draw.choice(TILES)
     easy = draw.random() < 0.4  # for wide accesses

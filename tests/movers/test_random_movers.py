@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import runpy
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.budget import SHARES
 
 import tilewright as tw
 from tilewright.errors import LegalityError
@@ -19,7 +22,7 @@ from tilewright.runtime.nvrtc import compile_text
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets import cuda, reference
 
-from .random_movers import Array, Mover, movers, widest_of
+from .random_movers import Array, Mover, drawn, movers, widest_of
 
 MOVERS = movers()
 
@@ -41,6 +44,16 @@ def test_on_the_reference(made: Mover) -> None:
 @pytest.mark.parametrize("made", MOVERS, ids=identity)
 def test_on_the_cpu(made: Mover) -> None:
     assert made.moves_every_bit("cpu")
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_other_movers_every_day(target: str, fuzz_seed: int) -> None:
+    end = time.monotonic() + SHARES["movers"] / 2
+    for number in itertools.count(fuzz_seed * 1_000):
+        if time.monotonic() > end:
+            return
+        made = drawn(number)
+        assert made.moves_every_bit(target), f"{made}; again: --fuzz-seed={fuzz_seed}"
 
 
 @pytest.mark.parametrize("made", sample(15, start=5), ids=identity)

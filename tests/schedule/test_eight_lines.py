@@ -111,3 +111,25 @@ def test_an_executable_says_its_schedule() -> None:
     chosen = gemm.compile(*arrays, target="cuda", arch="sm_80").schedule
     assert chosen is not None
     assert gemm.bind(schedule=chosen).compile(*arrays, target="cuda", arch="sm_80").source
+
+
+@tw.kernel(A="M K", B="N K", C="M N", top="M")
+def largest(A, B, C, top):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros(tw.f32)
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        top[m] = acc.max(axis=1)
+        C[m, n] = acc
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("n", [0, 1, 7])
+def test_what_is_stored_along_rows_is_stored_without_columns_too(target: str, n: int) -> None:
+    rng = np.random.default_rng(n)
+    a, b = (rng.integers(-3, 4, (rows, 12)).astype(np.float32) for rows in (70, n))
+    c, top = within((70, n), np.float32), within((70,), np.float32)
+    assert largest(a, b, c, top, target=target).target == target
+    assert np.array_equal(c, a @ b.T)
+    assert np.array_equal(top, (a @ b.T).max(axis=1, initial=-np.inf))
+    assert np.isnan(top.base).sum() == top.base.size - top.size

@@ -12,7 +12,7 @@ from tilewright.dataflow.nodes import Flow, Number
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.program import EXPLICIT, Parameter, Program
-from tilewright.lang.scalars import Index
+from tilewright.lang.scalars import Index, maximum
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
 from tilewright.schedule.bulk import Bulk
@@ -160,11 +160,16 @@ def _serve(helper: Helper, partition: DataParallel | Persistent, form: Form) -> 
 def _partition(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> DataParallel | Persistent:
     extents = {span: extent_of(form, arguments, span) for span in (*form.batch, form.m, form.n, form.a.depth)}
     batch = tuple(extents[span] for span in form.batch)
-    problem = Problem(batch, extents[form.m], extents[form.n], extents[form.a.depth], schedule.tile)
+    # What is stored along rows alone is stored where there are no columns too: as of one tile of none.
+    m, n = (
+        extents[span] if all(span in store.at for store in form.stores) else maximum(extents[span], 1)
+        for span in (form.m, form.n)
+    )
+    problem = Problem(batch, m, n, extents[form.a.depth], schedule.tile)
     order = Order(schedule.group_n, "n") if schedule.group_n else Order(schedule.group_m or 1, "m")
     if schedule.balanced:
-        m, n, _ = schedule.atom.shape
-        return Shares(problem, (m * schedule.warps[0], n * schedule.warps[1]))
+        rows, columns, _ = schedule.atom.shape
+        return Shares(problem, (rows * schedule.warps[0], columns * schedule.warps[1]))
     if schedule.blocks:
         return Persistent(problem, order, schedule.cluster, schedule.blocks)
     ordered = schedule.group_m or schedule.group_n or schedule.cluster != (1, 1)

@@ -1,0 +1,21 @@
+"""What the suite tries anew every day, and how long: two minutes on two processors, for all campaigns.
+
+The seed is the day's; ``--fuzz-seed`` tries the same again.  Scripts go on for as long as one likes:
+`scripts/fuzz_calls.py`, `scripts/try_schedules.py`, `scripts/try_problems.py`.
+"""
+
+from __future__ import annotations
+
+PROCESSORS, SECONDS = 2, 120
+
+SHARES = {
+    "calls": 60.0,
+    "interleavings": 20.0,
+    "movers": 40.0,
+    "problems on reference": 60.0,
+    "problems on cpu": 60.0,
+}
+"""Seconds of one processor.  Problems and movers stop when they have had them; of calls and interleavings so
+many are tried as take about as long."""
+
+assert sum(SHARES.values()) <= PROCESSORS * SECONDS

@@ -1,0 +1,202 @@
+"""Products under schedules of every form, with the dtypes and layouts that each takes, for a GPU."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+import tilewright as tw
+from tilewright.checking.compare import Accumulation
+from tilewright.checking.flows import StoredComparison, compare_flow
+from tilewright.checking.sample import laid_out, normal
+from tilewright.runtime import cuda
+from tilewright.runtime.device_array import DeviceArray
+from tilewright.schedule.schedule import Schedule
+
+Array = np.ndarray[Any, Any]
+ROW = 128
+"""Bytes of a row of shared memory under the swizzle."""
+
+
+@tw.kernel(A="M K", B="K N", C="M N")
+def product(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n]
+        C[m, n] = acc
+
+
+@tw.kernel(A="M K", B="K N", C="M N")
+def tf32_product(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros(precision="tf32")
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n]
+        C[m, n] = acc
+
+
+@tw.kernel(A="M K", B="K N", C="M N", bias="N", R="M N")
+def residual(A, B, C, bias, R):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n]
+        C[m, n] = tw.maximum(acc + bias[n], 0) + R[m, n]
+
+
+@tw.kernel(A="M K", B="K N", C="M N")
+def decoded(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n].to(A.dtype)
+        C[m, n] = acc
+
+
+@dataclass(frozen=True)
+class Form:
+    """A schedule, and what it is tried on.
+
+    Args:
+        name: of the form and the dtype.
+        schedule: the schedule.
+        kind: the dtype of A, and of B unless that is decoded.
+        out: that of C.
+        kernel: what is computed.
+        layouts: of A and B, a letter each: ``"n"`` row by row.
+    """
+
+    name: str
+    schedule: Schedule
+    kind: str
+    out: str
+    kernel: Any = product
+    layouts: tuple[str, ...] = ("nn", "nt", "tn", "tt")
+
+    def __str__(self) -> str:
+        return self.name
+
+    def arrays(self, shape: tuple[int, int, int], layout: str, seed: int) -> dict[str, Array]:
+        """Random arrays by name; C holds what is wrong."""
+        rng = np.random.default_rng(seed)
+        m, n, k = shape
+        shapes = {"A": (m, k), "B": (k, n), "C": (m, n), "bias": (n,), "R": (m, n)}
+        letters = dict(zip("AB", layout, strict=True))
+        made = {}
+        for parameter in self.kernel.program.parameters:
+            name = parameter.name
+            kind = tw.dtype("i8" if name == "B" and self.kernel is decoded else self.kind)
+            kind = kind if name in "AB" else tw.dtype(self.out)
+            made[name] = laid_out(normal(rng, shapes[name], kind), letters.get(name, "n"))
+        made["C"][...] = np.nan if made["C"].dtype.kind not in "iu" else 99
+        return made
+
+    def run(self, arrays: dict[str, Array], target: str = "cuda") -> tuple[Any, dict[str, Array]]:
+        """Launch on copies of the arrays; what ran, and the arrays afterwards."""
+        bound = self.kernel.bind(schedule=self.schedule)
+        if target != "cuda":
+            return bound(*arrays.values(), target=target), arrays
+        there = {name: DeviceArray.of(array) for name, array in arrays.items()}
+        ran = bound(*there.values())
+        cuda.synchronize()
+        return ran, {name: array.host() for name, array in there.items()}
+
+    def compare(self, before: dict[str, Array], after: dict[str, Array]) -> StoredComparison:
+        """Whether C is right."""
+        flow = self.kernel.flow(*before.values())
+        period = self.schedule.promote * self.schedule.block_k or None
+        given = {name: array for name, array in before.items() if name != "C"}
+        return compare_flow(flow, {"C": after["C"]}, given, how=Accumulation.of(self.schedule.atom, period))
+
+    def shapes(self, count: int, layout: str) -> Iterator[tuple[int, int, int]]:
+        """Ragged shapes: any, with rows of 16 bytes half of the time, 0 and 1 among them, long rings."""
+        draw = random.Random(f"{self.name} {layout}")
+        m, n, k = self.schedule.tile
+        # Without K nothing says along what B is contiguous.
+        least = 16 if len(self.layouts) == 1 else 0
+        fixed = ((m + 5, n + 13, (2 * self.schedule.stages + 1) * k - 16), (1, 16, k), (3 * m, 2 * n, least))
+        drawn = ((draw.randint(1, 900), draw.randint(1, 900), draw.randint(1, 700)) for _ in range(count))
+        for rows, columns, depth in (*fixed, *drawn):
+            wide = draw.random() < 0.5
+            bulk = self.schedule.staging == "tma"  # which takes rows of whole 16 bytes
+            along_m, along_n, along_k = bulk and layout[0] == "t", bulk and layout[1] == "n", bulk
+            yield _whole(rows, along_m), _whole(columns, along_n or wide), _whole(depth, along_k)
+
+
+def _whole(extent: int, asked: bool) -> int:
+    """The extent, or the next multiple of 16."""
+    return -(-extent // 16) * 16 if asked else extent
+
+
+def hopper(kind: str, columns: int = 64, **changes: Any) -> Schedule:
+    """Blocks of a group that copies and two that multiply."""
+    width = ROW // tw.dtype(kind).bytes
+    made = Schedule(
+        tw.atoms.wgmma(kind, columns),
+        (128, columns, width),
+        stages=3,
+        staging="tma",
+        roles="cooperative",
+        groups=2,
+        blocks=4,
+        group_m=2,
+        epilogue="staged",
+    )
+    return replace(made, **changes)
+
+
+def forms() -> Iterator[Form]:
+    """Every form, each with the dtypes that it takes."""
+    plain = Schedule(tw.atoms.MMA_F16, (64, 64, 32), (2, 2))
+    ring = replace(plain, stages=3, staging="cp_async")
+    yield Form("direct f16", plain, "f16", "f32")
+    yield Form("registers f16", replace(plain, staging="registers"), "f16", "f16")
+    yield Form("cp_async bf16", replace(ring, atom=tw.atoms.MMA_BF16), "bf16", "bf16")
+    yield Form("cp_async f64", replace(ring, atom=tw.atoms.MMA_F64, tile=(32, 32, 16)), "f64", "f64")
+    yield Form("cp_async i8", replace(ring, atom=tw.atoms.TENSOR_CORE["i8"], tile=(64, 64, 64)), "i8", "i32")
+    tf32 = replace(ring, atom=tw.atoms.MMA_TF32)
+    yield Form("cp_async tf32", tf32, "f32", "f32", tf32_product)
+    exact = Schedule(tw.atoms.fma("f32", each=(4, 4)), (64, 64, 16), (2, 2), stages=3, staging="cp_async")
+    yield Form("cp_async f32", exact, "f32", "f32")
+    yield Form("fragments f16", replace(ring, staging="fragments"), "f16", "f16")
+    yield Form("decoded f16", replace(ring, staging="fragments"), "f16", "f16", decoded)
+    yield Form("persistent f16", replace(ring, stages=4, blocks=3, group_m=2), "f16", "f32")
+    yield Form("staged without roles", replace(ring, epilogue="staged"), "f16", "f16", residual)
+    own = Schedule(tw.atoms.wgmma("f16", 64), (64, 64, 64))
+    yield Form("wgmma direct", own, "f16", "f32")
+    yield Form("wgmma registers", replace(own, staging="registers"), "f16", "f32")
+    yield Form("wgmma cp_async", replace(own, stages=3, staging="cp_async"), "f16", "f16")
+    for kind in ("f16", "bf16"):
+        yield Form(f"cooperative {kind}", hopper(kind), kind, kind)
+    yield Form("cooperative wide", hopper("bf16", 256, registers=232), "bf16", "bf16")
+    yield Form("cooperative residual", hopper("f16"), "f16", "f16", residual)
+    yield Form("cooperative direct", hopper("f16", epilogue="direct"), "f16", "f32")
+    yield Form("overlapped", hopper("f16", epilogue="overlapped"), "f16", "f16")
+    yield Form("overlapped residual", hopper("f16", epilogue="overlapped"), "f16", "f16", residual)
+    yield Form("once", hopper("f16", blocks=0, registers=0), "f16", "f16")
+    for cluster in ((2, 1), (1, 2), (2, 2)):
+        yield Form(f"cluster {cluster}", hopper("f16", 128, cluster=cluster, blocks=8), "f16", "f16")
+    game = {"roles": "ping-pong", "tile": (64, 64, 64)}
+    yield Form("ping-pong", hopper("f16", **game), "f16", "f16")
+    yield Form(
+        "ping-pong overlapped", hopper("bf16", **game, epilogue="overlapped"), "bf16", "bf16", residual
+    )
+    yield Form(
+        "ping-pong cluster",
+        hopper("f16", 128, roles="ping-pong", tile=(64, 128, 64), cluster=(2, 1), blocks=8),
+        "f16",
+        "f32",
+    )
+    for kind in ("f8e4m3", "f8e5m2"):
+        yield Form(f"promoted {kind}", hopper(kind, promote=2), kind, "bf16", layouts=("nt",))
+    yield Form("cooperative i8", hopper("i8"), "i8", "i32", layouts=("nt",))
+    yield Form("cooperative tf32", hopper("f32"), "f32", "f32", tf32_product, layouts=("nt",))
+
+
+FORMS = {form.name: form for form in forms()}
+"""By name."""
