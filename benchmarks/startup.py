@@ -40,13 +40,13 @@ def compile_text(*arguments, inner=nvrtc.compile_text):
     return binary
 nvrtc.compile_text = compile_text
 if kernel == "matmul":
-    subject = library_gemm(target, "f16" if target == "cuda" else "f32", "1024x1024x1024", "nt", "exact")
-    bound, specs, chosen = subject.bound, subject.specs(), {}
+    subject = library_gemm("f16" if target == "cuda" else "f32", "1024x1024x1024", "nt")
+    bound, specs, chosen = subject.bound, subject.specimens(), {}
 else:
     bound, chosen = runpy.run_path(kernel)["bind"](bf16), {"arch": "sm_90a"}
     specs = [tilewright.TensorSpec(bf16, 2, 1, (256, 256), (16, 1), 16, False)] * 3
 start = time.perf_counter()
-bound.trace(*specs)
+bound.trace(*specs, target=target, **chosen)
 traced = time.perf_counter()
 made = bound.compile(*specs, target=target, **chosen)
 compiled = time.perf_counter()

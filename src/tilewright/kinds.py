@@ -115,7 +115,6 @@ NEAREST = {
     "Fragment": "tw.load(tensor) brings a tensor to registers",
     "Tensor": "a parameter of the kernel, tw.shared, or tile, slice or view of one",
     "BarrierStage": "one stage of a tw.hopper.mbarrier: full[stage]",
-    "Config": "tw.Config.of(atom, tile, warps)",
 }
 
 

@@ -91,7 +91,6 @@ from tilewright.lang.tile_arithmetic import (
 )
 from tilewright.layout.layout import Layout, column_major, row_major
 from tilewright.layout.shown import shows
-from tilewright.ops.config import Config
 from tilewright.ops.matmul import matmul
 from tilewright.packing import pack, unpack
 from tilewright.runtime.decorator import kernel
@@ -117,7 +116,6 @@ __all__ = [
     "Bound",
     "CompileError",
     "Condition",
-    "Config",
     "DType",
     "DTypeError",
     "Distribution",

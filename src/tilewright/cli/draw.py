@@ -158,11 +158,11 @@ def timeline_(
     """Run a block on the reference, and draw what its warps and engines do over logical time."""
     _check(output)
     if kernel == "gemm":
-        subject = library_gemm(CUDA.name, dtype, shape, "nt", "exact")
+        subject = library_gemm(dtype, shape, "nt")
     else:
         subject = from_file(kernel, dtype, shape, constant or [])
     with working("running on the reference"):
-        made = subject.timeline(None if block is None else _indices("block", block))
+        made = subject.timeline(None if block is None else _indices("block", block), CUDA.name)
     _give(draw_timeline(made, first, steps), output)
 
 

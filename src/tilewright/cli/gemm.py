@@ -13,9 +13,10 @@ from tilewright.checking.compare import Comparison
 from tilewright.checking.sample import Array, Operands
 from tilewright.cli.console import choose, duration, reports, say, working
 from tilewright.cli.matrices import gather
+from tilewright.cli.notation import read_schedule
 from tilewright.cli.npy import write
+from tilewright.dataflow.nodes import PRECISIONS
 from tilewright.dtypes import dtype
-from tilewright.ops.config import PRECISIONS
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.outputs import check_output, is_standard_output
 from tilewright.targets.target import CPU, TARGETS
@@ -69,6 +70,14 @@ def gemm(
     ] = None,
     time: Annotated[bool, typer.Option(help="Time it beside NumPy (cuda: PyTorch).")] = True,
     precision: Annotated[str, typer.Option(help="How f32 is multiplied: exact or tf32.")] = "exact",
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EXPRESSION",
+            help="How it is computed, as Python: tw.Schedule(...). Default: as tw.matmul would.",
+            show_default=False,
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
 ) -> None:
     """Multiply two matrices, verify every element, and time it.
@@ -80,6 +89,7 @@ def gemm(
     """
     choose("target", target, tuple(TARGETS))
     choose("precision", precision, PRECISIONS)
+    chosen = read_schedule(schedule)
     if output is not None:
         check_output(output)
     with contextlib.ExitStack() as stack:
@@ -95,7 +105,7 @@ def gemm(
                 data=data,
                 seed=seed,
             )
-            trial = gemm_trial(made, target, precision)
+            trial = gemm_trial(made, target, precision, chosen)
         _execute(trial, made, verify)
         if output is not None:
             write(output, trial.result())
@@ -110,6 +120,7 @@ def _execute(trial: Trial, made: Operands, verify: bool) -> None:
     with working("tracing"):
         kernel = trial.trace()
     say("trace", f"{trial.name}: {sum(1 for _ in kernel.walk())} operations")
+    say("", f"schedule: {trial.schedule}")
     with working("compiling"):
         executable = trial.compile()
     say("legality", "no rule is broken")

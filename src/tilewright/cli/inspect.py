@@ -10,6 +10,8 @@ from typing import Annotated
 import typer
 
 from tilewright.cli.console import UsageError, choose, duration, reports, working
+from tilewright.cli.notation import read_schedule
+from tilewright.dataflow.nodes import PRECISIONS
 from tilewright.errors import LegalityError
 from tilewright.inspect.comparison import compare
 from tilewright.inspect.from_files import from_file, listed
@@ -60,7 +62,20 @@ def inspect(
             "May be repeated.",
         ),
     ] = None,
-    ir: Annotated[bool, typer.Option("--ir", help="The traced kernel.")] = False,
+    schedule: Annotated[
+        str | None,
+        typer.Option(
+            metavar="EXPRESSION",
+            help="How gemm is computed, as Python: tw.Schedule(...). Default: as tw.matmul would.",
+            show_default=False,
+        ),
+    ] = None,
+    flow: Annotated[
+        bool, typer.Option("--flow", help="What a kernel computes that says so in tiles, and its schedule.")
+    ] = False,
+    ir: Annotated[
+        bool, typer.Option("--ir", help="The traced kernel, made explicit by its schedule.")
+    ] = False,
     passes: Annotated[
         bool, typer.Option("--passes", help="The target's passes in their order, and what each chose.")
     ] = False,
@@ -95,7 +110,7 @@ def inspect(
     ] = False,
     launch: Annotated[bool, typer.Option("--launch", hidden=True)] = False,
 ) -> None:
-    """Show what becomes of a kernel; without options its resources and notes.
+    """Show what becomes of a kernel; without options its schedule, resources and notes.
 
     Compiles for GPUs that are not there; only --measure runs the kernel.
     """
@@ -111,25 +126,29 @@ def inspect(
     ncu = require_gpu(arch) if measure else ""
     chosen, dtype = dtype is not None, dtype or DTYPE
     if kernel == "gemm":
-        subject = library_gemm(target, dtype, shape, layout, precision)
+        choose("precision", precision, PRECISIONS)
+        subject = library_gemm(dtype, shape, layout, precision, read_schedule(schedule))
     else:
-        subject = from_file(kernel, dtype, shape, constant or [])
+        given = [*(constant or ()), *([] if schedule is None else [f"schedule={schedule}"])]
+        subject = from_file(kernel, dtype, shape, given)
     if launch:
         subject.launch()
         return
     if measure:
         subject.require_numbers()
-    if not (ir or passes or after or source or resource or notes or count or measure):
+    if not (flow or ir or passes or after or source or resource or notes or count or measure):
         resource = notes = True
     with _naming_a_dtype(subject, chosen):
-        parts = _stages(subject, target, arch, passes, after or ())
+        parts = _flow(subject, target, arch, flow, resource)
+        parts += _stages(subject, target, arch, passes, after or ())
         parts += _parts(subject, target, arch, ir, source, resource, notes)
     if count:
         with working("running on the reference"):
             lowered = subject.compile(target, arch) if TARGETS[target].warps else None
-            parts.append(counters(subject.on_reference(), lowered))
+            parts.append(counters(subject.on_reference(target, arch), lowered))
     if measure:
         given = [word for text in constant or () for word in ("--set", text)]
+        given += [] if schedule is None else ["--schedule", schedule]
         again = ("--dtype", dtype, "--shape", shape, "--layout", layout, "--precision", precision, *given)
         parts.append(_measured(subject, ncu, [kernel, "--target", target, *again]))
     typer.echo("\n\n".join(part.rstrip() for part in parts if part))
@@ -148,13 +167,22 @@ def _naming_a_dtype(subject: Subject, chosen: bool) -> Iterator[None]:
         ) from error
 
 
+def _flow(subject: Subject, target: str, arch: str | None, flow: bool, resource: bool) -> list[str]:
+    """What the kernel computes, and the schedule by which it does."""
+    parts = [subject.flow()] if flow else []
+    if flow or resource:
+        schedule = subject.schedule(target, arch)
+        parts += [] if schedule is None else [f"schedule: {schedule}"]
+    return parts
+
+
 def _parts(
     subject: Subject, target: str, arch: str | None, ir: bool, source: bool, resource: bool, notes: bool
 ) -> list[str]:
-    parts = [subject.trace()] if ir else []
+    parts = [subject.trace(target, arch)] if ir else []
     listing = subject.listing(target, arch) if source or notes else None  # which take no compiler
     if source:
-        parts.append(subject.trace() if listing is None else listing.text)
+        parts.append(subject.trace(target, arch) if listing is None else listing.text)
     if resource:
         with working(f"compiling for {target}"):
             made = subject.compile(target, arch)

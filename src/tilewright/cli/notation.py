@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from tilewright.errors import LayoutError, TilewrightError
+from tilewright.errors import LaunchError, LayoutError, TilewrightError
 from tilewright.inspect.typed import nearest, whole
 from tilewright.ir.mma import REGISTERS, MmaAtom, TiledMma
 from tilewright.layout.layout import Layout
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets import atoms
 from tilewright.threads.distribution import Distribution, Mode
 from tilewright.views.transforms import TRANSFORMS
@@ -53,6 +54,25 @@ def read_layout(text: str) -> Layout | View:
     for step in steps:
         view = View.of(made) if isinstance(made, Layout) else made
         made = _transform(step).apply(view)
+    return made
+
+
+def read_schedule(text: str | None) -> Schedule | None:
+    """A schedule, as its author writes it in Python; None of nothing.
+
+    Raises:
+        LaunchError: it is no schedule, or one that no kernel has.
+
+    Example:
+        >>> read_schedule("tw.Schedule(tw.atoms.MMA_F16, (64, 64, 32), warps=(2, 2))").tile
+        (64, 64, 32)
+    """
+    if text is None:
+        return None
+    made = _python(text)
+    if not isinstance(made, Schedule):
+        nearest = "tw.Schedule(tw.atoms.MMA_F16, (64, 64, 32), warps=(2, 2))"
+        raise LaunchError(f"--schedule {text!r} is no schedule; nearest legal choice: --schedule '{nearest}'")
     return made
 
 

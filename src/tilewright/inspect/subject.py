@@ -1,4 +1,4 @@
-"""What is to be inspected: the library's GEMM, or a kernel in a file, with the arrays it is made for."""
+"""What is to be inspected: the kernel of `matmul`, or one in a file, with the arrays it is made for."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tilewright.checking.sample import normal
+from tilewright.dataflow.printer import print_flow
 from tilewright.dtypes import DType, dtype
 from tilewright.errors import LaunchError, LegalityError, TilewrightError
 from tilewright.inspect.authors import in_kernel
@@ -22,8 +23,7 @@ from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.ir.printer import print_kernel
 from tilewright.ir.verify import violations
 from tilewright.lang.specs import TensorSpec
-from tilewright.ops.config import default_config
-from tilewright.ops.gemm import gemm, output_dtype
+from tilewright.ops.products import output_dtype, plain
 from tilewright.passes.pipeline import Stage, stages
 from tilewright.runtime import cuda
 from tilewright.runtime.arrays import ArrayInfo, describe
@@ -34,7 +34,8 @@ from tilewright.runtime.executable import Executable
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.reference import PreparedReference
 from tilewright.runtime.specialise import spec_of
-from tilewright.runtime.specimens import Order, like
+from tilewright.runtime.specimens import Order, Specimen, like
+from tilewright.schedule.schedule import Schedule
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets.listing import Listing
 from tilewright.targets.reference.asynchronous import REFERENCE
@@ -90,14 +91,28 @@ class Subject:
     numbers: Mapping[str, Any] = field(default_factory=dict)
 
     @_traces
-    def trace(self) -> str:
-        """The traced kernel as text."""
-        return print_kernel(self.bound.trace(*self.specs()))
+    def flow(self) -> str:
+        """What a dataflow kernel computes, as text.
+
+        Raises:
+            LaunchError: the kernel is explicit.
+        """
+        return print_flow(self.bound.flow(*self.specimens()))
+
+    @_traces
+    def schedule(self, target: str | None = None, arch: str | None = None) -> Schedule | None:
+        """The schedule by which a target computes a dataflow kernel; None of an explicit one."""
+        return self.bound.schedule_for(*self.specimens(), target=target, arch=arch)
+
+    @_traces
+    def trace(self, target: str | None = None, arch: str | None = None) -> str:
+        """The traced kernel as text; of a dataflow kernel the explicit one that its schedule for a target makes."""
+        return print_kernel(self.bound.trace(*self.specimens(), target=target, arch=arch))
 
     @_traces
     def compile(self, target: str, arch: str | None = None) -> Executable:
         """The kernel compiled for a target, which need not be able to run here."""
-        return self.bound.compile(*self.specs(), target=target, arch=arch)
+        return self.bound.compile(*self.specimens(), target=target, arch=arch)
 
     @_traces
     def listing(self, target: str, arch: str | None = None) -> Listing | None:
@@ -121,7 +136,7 @@ class Subject:
 
     def _legal(self, target: str, arch: str | None) -> IrKernel:
         """The traced kernel, which breaks no rule of a target."""
-        kernel = self.bound.trace(*self.specs(), target=target, arch=arch)
+        kernel = self.bound.trace(*self.specimens(), target=target, arch=arch)
         if broken := [*violations(kernel), *backend_named(target).violations(kernel, arch)]:
             raise LegalityError(kernel.name, target, broken)
         return kernel
@@ -138,9 +153,14 @@ class Subject:
         return None
 
     @_traces
-    def on_reference(self) -> Report:
-        """What the reference finds and counts on arrays of at most `FEW` along each dimension."""
-        prepared, arrays = self._few()
+    def on_reference(self, target: str | None = None, arch: str | None = None) -> Report:
+        """What the reference finds and counts on arrays of at most `FEW` along each dimension.
+
+        Args:
+            target: by whose schedule it executes a dataflow kernel; default: its own.
+            arch: the target's architecture.
+        """
+        prepared, arrays = self._few(target, arch)
         return prepared.run(self._arguments(arrays))
 
     def require_numbers(self) -> None:
@@ -179,17 +199,18 @@ class Subject:
         return executable
 
     @_traces
-    def timeline(self, block: tuple[int, ...] | None = None) -> Timeline:
+    def timeline(self, block: tuple[int, ...] | None = None, target: str | None = None) -> Timeline:
         """When each agent of a block does what, on arrays of at most `FEW` along each dimension.
 
         Args:
             block: its index in the grid, x first; default: the first.  All blocks of its cluster run.
+            target: by whose schedule a dataflow kernel is executed; default: that of the reference.
 
         Raises:
             LaunchError: there is no such block.
             HazardError: the checker found hazards in that block.
         """
-        prepared, arrays = self._few()
+        prepared, arrays = self._few(target)
         kernel = prepared.executable.kernel
         env = bind_sizes(kernel, arrays, prepared.binding.sizes)
         grid = [int(evaluate(axis.extent, env)) for axis in kernel.grid]
@@ -203,8 +224,10 @@ class Subject:
         report.raise_if_any()
         return timeline(kernel.name, recorder.executions, kernel.lanes)
 
-    def _few(self) -> tuple[PreparedReference, dict[str, Array]]:
-        """The kernel for the reference, and its arrays."""
+    def _few(
+        self, target: str | None, arch: str | None = None
+    ) -> tuple[PreparedReference, dict[str, Array]]:
+        """The kernel for the reference by the schedule of a target for the whole arrays, and small arrays."""
         self.require_numbers()
         few = {name: min(extent, FEW) for name, extent in self.extents.items()}
         rng = np.random.default_rng(0)
@@ -213,7 +236,10 @@ class Subject:
             array = self._array(name, few)
             array[...] = rng.integers(-4, 5, array.shape).astype(array.dtype)
             arrays[name] = array
-        kernel = self.bound.trace(*self._arguments(arrays))
+        bound = self.bound
+        if target is not None and (schedule := self.schedule(target, arch)) is not None:
+            bound = Bound(bound.program, bound.constants, schedule=schedule)
+        kernel = bound.trace(*self._arguments(arrays))
         infos = {name: describe(array, name) for name, array in arrays.items()}
         executable = backend_named(ON_HOST.name).compile(kernel, None)
         binding = bind(kernel, infos, self.numbers)
@@ -237,25 +263,42 @@ class Subject:
 
     def specs(self) -> list[TensorSpec | None]:
         """The class of each array, None for a number; no memory is taken."""
+        parameters = self.bound.program.parameters
         return [
-            spec_of(self._info(parameter.name), parameter.name) if parameter.kind == "tensor" else None
+            None if specimen is None else spec_of(specimen.info, parameter.name)
+            for specimen, parameter in zip(self.specimens(), parameters, strict=True)
+        ]
+
+    def specimens(self) -> list[Specimen | None]:
+        """What stands for each array, None for a number."""
+        return [
+            self._specimen(parameter.name) if parameter.kind == "tensor" else None
             for parameter in self.bound.program.parameters
         ]
 
-    def _info(self, name: str) -> ArrayInfo:
+    def _specimen(self, name: str) -> Specimen:
         order: Order = "F" if name in self.transposed else "C"
-        return like(self.dtypes[name], self._shape(name, self.extents), order=order).info
+        return like(self.dtypes[name], self._shape(name, self.extents), order=order)
+
+    def _info(self, name: str) -> ArrayInfo:
+        return self._specimen(name).info
 
 
-def library_gemm(target: str, dtype_name: str, shape: str, layout: str, precision: str) -> Subject:
-    """The library's GEMM, configured as `matmul` would.
+def library_gemm(
+    dtype_name: str,
+    shape: str,
+    layout: str = "nn",
+    precision: str = "exact",
+    schedule: Schedule | None = None,
+) -> Subject:
+    """The kernel of `matmul`, which takes A (M, K) and B (K, N).
 
     Args:
-        target: for which target.
         dtype_name: element type of A and B.
         shape: extents, as `read_shape` takes them.
-        layout: how A (M, K) and B (K, N) are stored: ``"n"`` or ``"t"`` for each.
+        layout: how A and B are stored: ``"n"`` or ``"t"`` for each.
         precision: ``"exact"`` or ``"tf32"``.
+        schedule: how it is computed; default: as `matmul` would.
 
     Raises:
         LaunchError: a shape or layout that means nothing.
@@ -265,14 +308,9 @@ def library_gemm(target: str, dtype_name: str, shape: str, layout: str, precisio
     element = dtype(dtype_name)
     extents = read_shape(shape)
     require_extents(extents, ("M", "N", "K"))
-    sizes = (extents["M"], extents["N"], extents["K"])
-    config = default_config(target, element, sizes, precision)
-    bound = gemm.bind(tile=config.tile, mma=config.mma, stages=config.stages)
-    # The kernel takes B as (N, K), the transpose of what the user has.
-    stored = [name for name, letter in zip("AB", layout, strict=True) if (letter == "t") == (name == "A")]
-    return Subject(
-        bound, {"A": element, "B": element, "C": output_dtype(element)}, extents, frozenset(stored)
-    )
+    bound = plain(0).bind(precision=precision, schedule=schedule)
+    stored = frozenset(name for name, letter in zip("AB", layout, strict=True) if letter == "t")
+    return Subject(bound, {"A": element, "B": element, "D": output_dtype(element)}, extents, stored)
 
 
 def read_shape(text: str) -> dict[str, int]:

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any, NamedTuple
 
 from tilewright import dtypes
 from tilewright.calls import launches
+from tilewright.dataflow.nodes import PRECISIONS
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
 from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.ops import Mma
-from tilewright.ops.config import PRECISIONS, SUPPORTED, default_config
-from tilewright.ops.gemm import bind, output_dtype
 from tilewright.ops.problem import Matrices, Problem, describe, result_shape
-from tilewright.ops.products import ACTIVATIONS, combined, plain
+from tilewright.ops.products import ACTIVATIONS, combined, output_dtype, plain
 from tilewright.ops.slow import warn_if_slow
 from tilewright.runtime.arrays import ArrayInfo, overlap, reach
 from tilewright.runtime.arrays import describe as described
@@ -27,6 +25,7 @@ from tilewright.runtime.fresh import Fresh, fresh
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.plans import Plan
 from tilewright.runtime.strided import Strided
+from tilewright.schedule.choose_reference import SUPPORTED
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import TARGETS
 
@@ -131,35 +130,28 @@ class _Product:
         beta: float,
     ) -> None:
         self.wanted, self.problem = wanted, problem
-        self.dtype = infos["a"].dtype
         given = {name: array for name, array in arrays.items() if array is not None}
         self.seen = {name: _seen(given[name], infos[name], problem.operands[name]) for name in given}
         terms = {"alpha"} if wanted.alpha != 1 else set()
         terms |= {name for name in ("c", "bias", "residual") if name in given}
         self.terms = frozenset(terms | ({"activation"} if wanted.activation is not None else set()))
-        self.number = dtypes.f64 if self.dtype == dtypes.f64 else dtypes.f32
+        self.number = dtypes.f64 if infos["a"].dtype == dtypes.f64 else dtypes.f32
         self._beta = beta
         self.arguments: tuple[Any, ...] = ()
 
     def planned(self, target: str) -> tuple[Plan, list[int]]:
         """The launch for these arrays, and their addresses in the kernel's order."""
-        bound, names = self._kernel(target)
+        bound, names = self._kernel()
         self.arguments = tuple(self.seen[name] for name in names.values())
         if self.terms:
             self.arguments += (self.wanted.alpha, self._beta)
         infos = {parameter: self.seen[name].info for parameter, name in names.items()}
         return bound.planned(self.arguments, target, infos)
 
-    def _kernel(self, target: str) -> tuple[Bound, dict[str, str]]:
+    def _kernel(self) -> tuple[Bound, dict[str, str]]:
         """The kernel, and which array each of its parameters is."""
-        problem, wanted, rank = self.problem, self.wanted, len(self.problem.batch)
+        wanted, rank = self.wanted, len(self.problem.batch)
         if not self.terms:
-            # One product and nothing else is still computed by the explicit kernel.
-            if TARGETS[target].machine_code and not rank and wanted.schedule is None:
-                shape = (problem.m, problem.n, problem.k)
-                config = _config(target, self.dtype, shape, wanted.precision)
-                self.seen["b"] = _turned(self.seen["b"])
-                return bind(config), {"A": "a", "B": "b", "C": "out"}
             kernel = plain(rank).bind(precision=wanted.precision, schedule=wanted.schedule)
             return kernel, {"A": "a", "B": "b", "D": "out"}
         # What is not there is not read; any array of the shape stands for it.
@@ -180,17 +172,9 @@ def _seen(array: Any, info: ArrayInfo, matrices: Matrices) -> Strided:
     return Strided(array, replace(info, shape=matrices.shape, strides=matrices.strides))
 
 
-def _turned(given: Strided) -> Strided:
-    info = given.info
-    return Strided(given.array, replace(info, shape=info.shape[::-1], strides=info.strides[::-1]))
-
-
 def _row(given: Strided) -> Strided:
     info = given.info
     return Strided(given.array, replace(info, shape=info.shape[-1:], strides=info.strides[-1:]))
-
-
-_config = lru_cache(maxsize=4096)(default_config)
 
 
 def _check_words(wanted: Wanted) -> None:

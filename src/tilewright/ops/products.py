@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
+from tilewright import dtypes
 from tilewright.dtypes import DType
 from tilewright.lang.dataflow.loops import steps, tiles, zeros
 from tilewright.lang.functions import gelu, relu, sigmoid, silu, tanh
@@ -21,6 +22,13 @@ ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
     "tanh": tanh,
 }
 """What may be done to each element at the end, by name."""
+
+
+def output_dtype(dtype: DType) -> DType:
+    """The dtype of ``a @ b`` for operands of ``dtype``: i32 for integers, f16 for fp8, else the same."""
+    if dtype.kind == "int":
+        return dtypes.i32
+    return dtypes.f16 if dtype.bits == 8 else dtype
 
 
 @lru_cache(maxsize=64)

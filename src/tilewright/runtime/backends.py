@@ -48,6 +48,14 @@ def arch_named(target: str | None, arch: str | None) -> Arch:
     return REFERENCE
 
 
+def processors_of(target: str | None, arch: Arch) -> int:
+    """How many processors this machine has, if it is of an architecture of the target; else 0: nobody knows."""
+    if target is None:
+        return 0
+    backend = backend_named(target)
+    return backend.processors() if arch.name == backend.arch_name() else 0
+
+
 def broken_rules(kernel: Kernel, target: str | None, arch: str | None) -> tuple[str, tuple[Violation, ...]]:
     """A target's name with its architecture, and its rules that a kernel breaks; nothing without a target."""
     if target is None:

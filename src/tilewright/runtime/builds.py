@@ -14,7 +14,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.runtime import loaded
-from tilewright.runtime.backends import arch_of
+from tilewright.runtime.backends import arch_of, processors_of
 from tilewright.runtime.executable import Backend, Executable
 from tilewright.runtime.reads import Reads
 from tilewright.runtime.recent import Recent
@@ -96,6 +96,16 @@ class Builds:
         """
         return self._traced(self._explicit(specs, arch, shapes or {}, processors), arch)
 
+    def schedule(
+        self,
+        specs: Mapping[str, TensorSpec],
+        arch: Arch,
+        shapes: Mapping[str, tuple[int, ...]],
+        processors: int,
+    ) -> Schedule | None:
+        """The schedule for a class of arrays, of the arguments of `trace`; None of an explicit program."""
+        return self._explicit(specs, arch, shapes, processors).schedule
+
     def _explicit(
         self,
         specs: Mapping[str, TensorSpec],
@@ -143,8 +153,7 @@ class Builds:
             shapes: extents of the arrays, for which a dataflow kernel's schedule is chosen.
         """
         traced_for = written_for or arch_of(backend, arch)
-        processors = backend.processors() if traced_for.name == backend.arch_name() else 0
-        made = self._explicit(specs, traced_for, shapes or {}, processors)
+        made = self._explicit(specs, traced_for, shapes or {}, processors_of(backend.name, traced_for))
         key = (backend.name, arch or backend.arch_name(), traced_for, made.schedule, *made.specs.items())
         found = self._executables.get(key)
         if found is None:

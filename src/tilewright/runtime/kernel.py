@@ -22,11 +22,13 @@ from tilewright.runtime.backends import (
     Executable,
     Prepared,
     arch_named,
+    processors_of,
 )
 from tilewright.runtime.binding import bind, check_output
 from tilewright.runtime.builds import Builds, Surroundings
 from tilewright.runtime.checks import BoundChecks, KernelChecks
 from tilewright.runtime.constants import exact as exactly
+from tilewright.runtime.flows import BoundFlow
 from tilewright.runtime.loaded import remembers
 from tilewright.runtime.plans import Plan, Plans
 from tilewright.runtime.prepared import PreparedLaunch
@@ -144,7 +146,7 @@ class Kernel(KernelChecks):
 
 
 @launches.methods("trace", "compile", "prepare")
-class Bound(BoundChecks):
+class Bound(BoundChecks, BoundFlow):
     """A kernel with its compile-time constants fixed; made by `Kernel.bind`."""
 
     def __init__(
@@ -303,39 +305,10 @@ class Bound(BoundChecks):
             LaunchError: the arguments do not fit the kernel, or no such target or architecture.
         """
         given = in_order(self.program, arguments, named)
-        specs = specs_of(self.program, given)
+        specs, machine = specs_of(self.program, given), arch_named(target, arch)
         self._builds.keep_up()
-        return self._builds.trace(specs, arch_named(target, arch), shapes_of(self.program, given))
-
-    def flow(self, *arguments: Any, **named: Any) -> Flow:
-        """What a dataflow kernel computes, whatever its schedule, for arguments as `compile` takes them.
-
-        Args:
-            arguments: as for `compile`.
-            named: likewise.
-
-        Raises:
-            LaunchError: the arguments do not fit the kernel, or it is explicit: it says how.
-
-        Example:
-            >>> import tilewright as tw
-            >>> @tw.kernel(X="M N", Y="M N")
-            ... def double(X, Y):
-            ...     for m, n in tw.tiles(Y):
-            ...         Y[m, n] = 2 * X[m, n]
-            >>> flow = double.flow(tw.like("f32", (64, 48)), tw.like("f32", (64, 48)))
-            >>> [span.name for span in flow.tiles], flow.stores[0].value.function
-            (['m', 'n'], 'mul')
-        """
-        made = self.program.run(
-            specs_of(self.program, in_order(self.program, arguments, named)), self.constants
-        )
-        if not isinstance(made, Flow):
-            raise LaunchError(
-                f"kernel {self.program.name} is explicit: it says how, and not in tiles what is computed; "
-                "nearest legal choice: trace"
-            )
-        return made
+        processors = processors_of(target, machine)
+        return self._builds.trace(specs, machine, shapes_of(self.program, given), processors)
 
     def compile(
         self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any

@@ -45,7 +45,6 @@ class Target:
         tools: what `tilewright doctor` says of its compiler and driver; empty: it needs none.
         clock: the context manager of a clock for its kernels.
         rivals: what a user would call instead.
-        configuration: what chooses a configuration for the library's GEMM.
         chooser: what chooses a schedule for a dataflow kernel.
         shape: extents (M, N, K) that show what it can.
     """
@@ -67,7 +66,6 @@ class Target:
     tools: str = ""
     clock: str
     rivals: str
-    configuration: str
     chooser: str
     shape: tuple[int, int, int]
 
@@ -110,7 +108,6 @@ REFERENCE = Target(
     machine_code=False,
     clock="tilewright.tune.clocks:host_clock",
     rivals="tilewright.tune.rivals:numpy_rivals",
-    configuration="tilewright.ops.config:reference_config",
     chooser="tilewright.schedule.choose_reference:choose",
     shape=(64, 64, 64),
 )
@@ -125,7 +122,6 @@ CPU = Target(
     tools="tilewright.cli.doctor:cpu_tools",
     clock="tilewright.tune.clocks:host_clock",
     rivals="tilewright.tune.rivals:numpy_rivals",
-    configuration="tilewright.ops.config:cpu_config",
     chooser="tilewright.schedule.choose_cpu:choose",
     shape=(1024, 1024, 1024),
 )
@@ -146,7 +142,6 @@ CUDA = Target(
     tools="tilewright.cli.doctor:cuda_tools",
     clock="tilewright.tune.clocks:device_clock",
     rivals="tilewright.tune.rivals:torch_rivals",
-    configuration="tilewright.ops.config:cuda_config",
     chooser="tilewright.schedule.choose_cuda:choose",
     shape=(4096, 4096, 4096),
 )

@@ -12,14 +12,14 @@ import numpy.typing as npt
 from tilewright.checking.compare import Accumulation, Comparison, compare_gemm
 from tilewright.checking.sample import Operands
 from tilewright.dtypes import DType, dtype
-from tilewright.errors import TilewrightError
+from tilewright.errors import LaunchError, TilewrightError
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.ir.mma import MmaAtom
-from tilewright.ops.config import Config, default_config
-from tilewright.ops.gemm import gemm, output_dtype
+from tilewright.ops.products import output_dtype, plain
 from tilewright.runtime.device_array import device_get, device_put
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.kernel import Bound
+from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import TARGETS, part
 from tilewright.tune.measure import Effort, do_bench, measure
 from tilewright.tune.rivals import rivals
@@ -34,19 +34,24 @@ _UNWRITTEN = 0xFF
 
 
 class Trial:
-    """A kernel ``C = A @ B.T`` with its constants fixed, and the matrices that it is tried on.
+    """A kernel that multiplies two matrices, with its constants fixed, and those that it is tried on.
 
     The output starts as bytes of ones, which are NaN in every float dtype: an element that the kernel does
     not write is found.
 
     Args:
-        bound: the kernel; takes A (M, K), B (N, K), C (M, N).
+        bound: the kernel; takes A (M, K), B (N, K), C (M, N), or B (K, N) if it names the dimensions so.
         operands: A (M, K) and B (K, N), in host memory.
         target: which target runs it.
-        atom: the MMA atom it multiplies with; says how it adds up.
+        atom: the MMA atom it multiplies with; says how it adds up.  Default: that of its schedule.
         about: what tells this kernel from others, for its name, e.g. ``"192x256x256, fma.f32.f32"``.
+            Default: what its schedule is.
         out: dtype of C; default: that of the library's GEMM.
-        period: products after which the kernel adds its sums to others in f32; None: never.
+        period: products after which the kernel adds its sums to others in f32; None: never, or as its
+            schedule promotes them.
+
+    Raises:
+        LaunchError: an explicit kernel, which has no schedule, without an atom.
 
     Example:
         >>> import tilewright as tw
@@ -71,30 +76,36 @@ class Trial:
         bound: Bound,
         operands: Operands,
         target: str,
-        atom: MmaAtom,
-        about: str,
+        atom: MmaAtom | None = None,
+        about: str = "",
         out: DType | None = None,
         period: int | None = None,
     ) -> None:
         self.bound = bound
         self.operands = operands
         self.target = target
-        self.atom = atom
-        self.period = period
         self.dtype = dtype(operands.a.dtype)
         self.out_dtype = out or output_dtype(self.dtype)
-        self.name = f"{bound.program.name}<{target}, {self.dtype}, {about}>"
         m, n, _ = operands.shape
         blank = np.full(m * n * self.out_dtype.bytes, _UNWRITTEN, np.uint8)
         self._a, self._b, self._c = (
             device_put(array, target)
             for array in (operands.a, operands.b, blank.view(self.out_dtype.numpy).reshape(m, n))
         )
-        self._b_t = self._b.T
+        self._arguments = self._a, self._b if _takes_b_by_rows(bound) else self._b.T, self._c
+        self.schedule = bound.schedule_for(*self._arguments, target=target) if atom is None else None
+        if self.schedule is not None:
+            period = self.schedule.promote * self.schedule.block_k or None
+            about = about or _said(self.schedule)
+            atom = self.schedule.atom
+        if atom is None:
+            raise LaunchError(f"kernel {bound.program.name} is explicit; nearest legal choice: atom=")
+        self.atom, self.period = atom, period
+        self.name = f"{bound.program.name}<{target}, {self.dtype}, {about}>"
 
     def trace(self) -> IrKernel:
         """Record the kernel for the class of these arrays."""
-        return self.bound.trace(self._a, self._b_t, self._c, target=self.target)
+        return self.bound.trace(*self._arguments, target=self.target)
 
     def compile(self) -> Executable:
         """Check the kernel, and compile it or find it in the cache.
@@ -104,11 +115,11 @@ class Trial:
             CompileError: a compiler refused the generated text.
             ToolchainError: there is no compiler.
         """
-        return self.bound.compile(self._a, self._b_t, self._c, target=self.target)
+        return self.bound.compile(*self._arguments, target=self.target)
 
     def launch(self) -> Executable:
         """Start the kernel; on a GPU it may still run when this returns."""
-        return self.bound(self._a, self._b_t, self._c, target=self.target)
+        return self.bound(*self._arguments, target=self.target)
 
     def run(self) -> tuple[Executable, float]:
         """Run the kernel to its end; gives back the executable and the seconds that the call took.
@@ -163,23 +174,31 @@ class Trial:
 
 
 def gemm_trial(
-    operands: Operands, target: str, precision: str = "exact", config: Config | None = None
+    operands: Operands, target: str, precision: str = "exact", schedule: Schedule | None = None
 ) -> Trial:
-    """The library's GEMM on some matrices.
+    """The kernel of `matmul` on some matrices.
 
     Args:
         operands: A and B.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``.
         precision: ``"exact"``, or ``"tf32"`` to multiply f32 on tensor cores.
-        config: tile, tiled MMA and stages; default: chosen for target, dtype and shape.
+        schedule: how it is computed; default: chosen for the matrices and the machine.
 
     Raises:
-        DTypeError: the GEMM has no atom for the dtype.
+        DTypeError: no product of such numbers.
+        ScheduleError: the schedule is not legal for the matrices and the machine.
         ToolchainError: the target cannot reach a device.
     """
-    chosen = config or default_config(target, dtype(operands.a.dtype), operands.shape, precision)
-    bound = gemm.bind(tile=chosen.tile, mma=chosen.mma, stages=chosen.stages)
-    tile = "x".join(str(extent) for extent in chosen.tile)
-    return Trial(
-        bound, operands, target, chosen.mma.atom, f"{tile}, {chosen.mma.atom}, stages {chosen.stages}"
-    )
+    return Trial(plain(0).bind(precision=precision, schedule=schedule), operands, target)
+
+
+def _takes_b_by_rows(bound: Bound) -> bool:
+    """Whether a kernel names the dimensions of its second array as (K, N)."""
+    a, b, *_ = (parameter.dims for parameter in bound.program.parameters)
+    return bool(a) and a[-1:] == b[:1]
+
+
+def _said(schedule: Schedule) -> str:
+    """A schedule in short."""
+    tile = "x".join(str(extent) for extent in schedule.tile)
+    return f"{tile}, {schedule.atom}, stages {schedule.stages}"

@@ -1,0 +1,91 @@
+"""What a bound kernel says of dataflow: what it computes, and the schedule that is chosen for it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from tilewright.dataflow.nodes import Flow
+from tilewright.errors import LaunchError
+from tilewright.lang.program import Program
+from tilewright.runtime.backends import arch_named, processors_of
+from tilewright.runtime.builds import Builds
+from tilewright.runtime.specialise import shapes_of, specs_of
+from tilewright.runtime.specimens import in_order
+from tilewright.schedule.schedule import Schedule
+
+
+class BoundFlow:
+    """What a bound kernel has of dataflow."""
+
+    program: Program
+    constants: Mapping[str, Any]
+    _builds: Builds
+
+    def flow(self, *arguments: Any, **named: Any) -> Flow:
+        """What a dataflow kernel computes, whatever its schedule, for arguments as `compile` takes them.
+
+        Args:
+            arguments: as for `compile`.
+            named: likewise.
+
+        Raises:
+            LaunchError: the arguments do not fit the kernel, or it is explicit: it says how.
+
+        Example:
+            >>> import tilewright as tw
+            >>> @tw.kernel(X="M N", Y="M N")
+            ... def double(X, Y):
+            ...     for m, n in tw.tiles(Y):
+            ...         Y[m, n] = 2 * X[m, n]
+            >>> flow = double.flow(tw.like("f32", (64, 48)), tw.like("f32", (64, 48)))
+            >>> [span.name for span in flow.tiles], flow.stores[0].value.function
+            (['m', 'n'], 'mul')
+        """
+        made = self.program.run(
+            specs_of(self.program, in_order(self.program, arguments, named)), self.constants
+        )
+        if not isinstance(made, Flow):
+            raise LaunchError(
+                f"kernel {self.program.name} is explicit: it says how, and not in tiles what is computed; "
+                "nearest legal choice: trace"
+            )
+        return made
+
+    def schedule_for(
+        self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
+    ) -> Schedule | None:
+        """The schedule that a dataflow kernel runs under, for arguments as `compile` takes them.
+
+        Args:
+            arguments: as for `compile`.
+            target: the target; default: the machine that the reference is.
+            arch: the target's architecture; default: that of this machine.
+            named: as for `compile`.
+
+        Returns:
+            The one that it is bound to, else the one that is chosen; with another engine where bulk copies
+            cannot carry an array.  None of an explicit kernel.
+
+        Raises:
+            LaunchError: the arguments do not fit the kernel, or no such target or architecture.
+            ScheduleError: a schedule that is not legal for them.
+
+        Example:
+            >>> import tilewright as tw
+            >>> @tw.kernel(A="M K", B="K N", C="M N")
+            ... def gemm(A, B, C):
+            ...     for m, n in tw.tiles(C):
+            ...         acc = tw.zeros()
+            ...         for k in tw.steps(A.shape[1]):
+            ...             acc += A[m, k] @ B[k, n]
+            ...         C[m, n] = acc
+            >>> arrays = [tw.like("bf16", (4096, 4096))] * 3
+            >>> gemm.bind().schedule_for(*arrays, target="cuda", arch="sm_90a").staging
+            'tma'
+        """
+        given = in_order(self.program, arguments, named)
+        specs, shapes = specs_of(self.program, given), shapes_of(self.program, given)
+        machine = arch_named(target, arch)
+        self._builds.keep_up()
+        return self._builds.schedule(specs, machine, shapes, processors_of(target, machine))
