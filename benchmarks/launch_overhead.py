@@ -14,9 +14,7 @@ from typing import Any
 import torch
 from reporting import arguments, effort, keep, table
 
-from tilewright import dtypes
-from tilewright.ops.config import default_config
-from tilewright.ops.gemm import gemm
+import tilewright as tw
 from tilewright.ops.matmul import matmul
 from tilewright.runtime.device import PreparedCuda
 from tilewright.runtime.kernel import Bound
@@ -32,6 +30,15 @@ DRIVER = "cuLaunchKernel"
 SHAPE = (64, 64, 64)
 
 
+@tw.kernel(A="M K", B="N K", C="M N")
+def gemm(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc
+
+
 def main() -> None:
     asked = arguments(__doc__).parse_args()
     m, n, k = SHAPE
@@ -43,8 +50,7 @@ def main() -> None:
         name: torch.empty((m, n), dtype=torch.float16, device="cuda")
         for name in (BOUND, PREPARED, MATMUL, DRIVER, RIVAL)
     }
-    config = default_config("cuda", dtypes.f16, SHAPE)
-    bound = gemm.bind(tile=config.tile, mma=config.mma, stages=config.stages)
+    bound = gemm.bind()
     calls: dict[str, Any] = {
         BOUND: functools.partial(bound, a, b_t, made[BOUND]),
         f"{BOUND} again": functools.partial(bound, a, b_t, made[BOUND]),

@@ -26,7 +26,6 @@ import numpy as np
 import tilewright as tw
 from tilewright.checking.sample import operands
 from tilewright.ir.kernel import Kernel
-from tilewright.ops.config import Config
 from tilewright.runtime.device_array import DeviceArray, device_put
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.nvrtc import compile_text
@@ -95,8 +94,9 @@ def gemms(target: str) -> Iterator[Case]:
                 made = operands("random", tw.dtype(name), shape, layout=layout)
                 yield tried(gemm_trial(made, target, math))
     for stages in (1, 2, 3):
-        config = Config.of(MMA_F16, (64, 64, 32), (2, 2), stages)
-        yield tried(gemm_trial(operands("random", tw.f16, (192, 160, 224)), target, config=config))
+        staging = "direct" if stages == 1 else "cp_async"
+        schedule = tw.Schedule(MMA_F16, (64, 64, 32), warps=(2, 2), stages=stages, staging=staging)
+        yield tried(gemm_trial(operands("random", tw.f16, (192, 160, 224)), target, schedule=schedule))
 
 
 def movers(target: str) -> Iterator[Case]:

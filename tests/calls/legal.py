@@ -88,13 +88,11 @@ tw.kernel(function)
 tw.kernel(X="M N", alpha=tw.f32)(function)
 tw.matmul(a, b, out, precision="exact", target="reference", schedule=None, stream=None)
 tw.matmul(a, b, target="reference")
-tw.Config((32, 32, 8), mma, 1)
-tw.Config.of(tw.atoms.MMA_F16, (64, 64, 32), (2, 2), 3)
+tw.Schedule(tw.atoms.MMA_F16, (64, 64, 32), (2, 2), 3, staging="cp_async")
 tw.testing.operands("integers", tw.f16, (4, 5, 6), seed=1, layout="nt")
 tw.testing.compare_gemm(w, w, w @ w)
 tw.testing.softmax_attention(w, w, w, 0.5, shift=1)
 tw.testing.device_get(tw.testing.device_put(w, "reference"))
-default_config("cuda", tw.f16, (512, 512, 512), "exact")
 scale.bind(tile=32)
 scale(w, 2.0, tile=32, target="reference")
 scale.check(w, 2.0, tile=32, lanes=32)
@@ -349,7 +347,7 @@ tw.atoms
 tw.atoms.MMA_F16
 tw.atoms.MMA_F16.a
 mma
-config
+schedule
 a
 b
 text

@@ -25,7 +25,6 @@ from tilewright.errors import TilewrightError, shown
 from tilewright.ir import verify
 from tilewright.kinds import is_sequence
 from tilewright.layout.tuples import canonical, format_tuple
-from tilewright.ops.config import Config, default_config
 from tilewright.symbolic.nodes import Sym
 from tilewright.tracebacks import is_ours
 from tilewright.views import transforms
@@ -111,7 +110,6 @@ NAMES: dict[str, Any] = {
     "tw": tw,
     "np": np,
     "transforms": transforms,
-    "default_config": default_config,
     "w": np.ones((8, 8), np.float32),
     "out": np.zeros((8, 8), np.float32),
     "given": [4, 8],
@@ -127,7 +125,6 @@ NAMES: dict[str, Any] = {
     "image": tw.View.strided((2, 9, 9, 8), (648, 72, 8, 1)),
     "symbolic": tw.Layout((Sym("n", 1, 64), 4)),
     "mma": MMA,
-    "config": Config.of(tw.atoms.fma("f32"), (8, 8, 8), (1, 1)),
     "scale": scale,
     "bound": scale.bind(tile=32),
     "prepared": scale.bind(tile=32).prepare(np.ones((8, 8), np.float32), 2.0, target="reference"),

@@ -9,7 +9,6 @@ import pytest
 from tests.calls.performed import Call, failure_of, perform
 
 import tilewright as tw
-from tilewright.ops.config import Config
 
 MMA = tw.TiledMma(tw.atoms.MMA_F16)
 IMAGE = tw.View.strided((2, 9, 9, 8), (648, 72, 8, 1))
@@ -31,7 +30,10 @@ OUTSIDE: dict[str, tuple[Callable[[], object], str]] = {
         lambda: tw.im2col(IMAGE, spatial=(1, 2), filter=(3, 3), groups=2**31),
         "nearest legal number: 8",
     ),
-    "stages": (lambda: Config((64, 64, 32), MMA, 10**6), "at most 256: each holds a tile of every operand"),
+    "stages": (
+        lambda: tw.Schedule(tw.atoms.MMA_F16, (64, 64, 32), stages=10**6),
+        "at most 256: each holds a tile of every operand",
+    ),
     "warps": (lambda: tw.TiledMma(tw.atoms.MMA_F16, (2**20, 1)), "at most 1024: a block of a GPU has 1024"),
     "repeats": (
         lambda: tw.TiledMma(tw.atoms.MMA_F16, (1, 1), (2**30, 1)),

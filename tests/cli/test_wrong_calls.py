@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.pipelined import gemm
 from typer.testing import CliRunner
 
 import tilewright as tw
 from tilewright.cli.verbs import app
-from tilewright.ops.gemm import gemm
 from tilewright.ops.matmul import matmul
 from tilewright.targets.atoms import fma
 

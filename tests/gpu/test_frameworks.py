@@ -13,8 +13,6 @@ from tests.canaries import Canaries
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
-from tilewright.ops.config import default_config
-from tilewright.ops.gemm import gemm
 from tilewright.ops.matmul import matmul
 
 pytestmark = pytest.mark.gpu
@@ -89,10 +87,18 @@ INSTALLED = [name for name, (package, *_) in MAKERS.items() if find_spec(package
 OWN_OUTPUT = "matmul makes its output by the framework"
 
 
-def config_of(dtype: tw.DType) -> dict[str, Any]:
-    """The constants of the library's GEMM for `SHAPE`."""
-    config = default_config("cuda", dtype, SHAPE)
-    return {"tile": config.tile, "mma": config.mma, "stages": config.stages}
+@tw.kernel(A="M K", B="N K", C="M N")
+def gemm(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc
+
+
+def atom_of(dtype: tw.DType) -> tw.MmaAtom:
+    """What `matmul` multiplies with, as far as it decides how sums are rounded."""
+    return tw.atoms.MMA_F16 if dtype == tw.f16 else tw.atoms.fma(dtype)
 
 
 def made(dtype: Any = np.float32) -> tuple[Any, Any, Any]:
@@ -114,8 +120,7 @@ def test_matmul_into_the_callers_array(framework: str, dtype: Any, canaries: Can
     device_out = make_out(canaries, out)
     returned = matmul(to_device(a), to_device(b), device_out)
     assert returned is device_out
-    atom = default_config("cuda", tw.dtype(dtype), SHAPE).mma.atom
-    assert compare_gemm(a, b, to_host(device_out), Accumulation.of(atom)).ok
+    assert compare_gemm(a, b, to_host(device_out), Accumulation.of(atom_of(tw.dtype(dtype)))).ok
 
 
 @pytest.mark.parametrize("framework", [name for name in INSTALLED if name != "dlpack"])
@@ -134,7 +139,7 @@ def test_jax_inputs(package: str, canaries: Canaries) -> None:
     a, b, out = made()
     ours = canaries.torch(out)
     left, right = numpy.asarray(a), numpy.asarray(b)
-    bound = gemm.bind(**config_of(tw.f32))
+    bound = gemm.bind()
     assert bound(left, right.T, ours).target == "cuda"
     assert compare_gemm(a, b, torch_host(ours)).ok
 
@@ -195,7 +200,7 @@ def test_a_tensor_that_requires_a_gradient(canaries: Canaries) -> None:
     device_b, device_out = torch_array(b), canaries.torch(out)
     weights = torch.nn.Parameter(torch_array(a))
     grown = torch_array(a)
-    again = gemm.bind(**config_of(tw.f32)).prepare(grown, device_b.T, device_out)
+    again = gemm.bind().prepare(grown, device_b.T, device_out)
     again()
     with pytest.raises(tw.LaunchError, match="requires a gradient"):
         matmul(weights, device_b)

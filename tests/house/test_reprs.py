@@ -54,10 +54,6 @@ def shown() -> list[Any]:
         (tw.like("f32", (3, 4)), "<like f32[3x4], strides (4, 1), align 16>"),
         (tw.atoms.MMA_F16, f"<atom {f16}: 16 x 8 x 16, f16 * f16 + f32, 32 lanes, sm_80>"),
         (tw.TiledMma(tw.atoms.MMA_F16, (2, 2), (2, 4)), tiled),
-        (
-            tw.Config.of(tw.atoms.MMA_F16, (64, 64, 32), (2, 2), 3),
-            f"Config(tile=(64, 64, 32), mma={tiled}, stages=3)",
-        ),
         (traced, f"<double: 6 operations, 32 threads, grid 1; X: global f32 {view}>"),
         (traced.tensors[0], f"<X: global f32 {view}>"),
         (double.check(ARRAY), "<kernel double: no findings>"),

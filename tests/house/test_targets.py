@@ -112,7 +112,7 @@ def test_a_name_of_a_target_stands_in_its_record_alone() -> None:
 @pytest.mark.parametrize("target", TARGETS.values(), ids=TARGETS)
 def test_every_part_of_a_record_is_there(target: Target) -> None:
     for place in (
-        *(target.backend, target.clock, target.rivals, target.configuration),
+        *(target.backend, target.clock, target.rivals, target.chooser),
         *filter(None, (target.place, target.wait, target.present, target.tools)),
     ):
         assert callable(part(place)), place

@@ -10,22 +10,28 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.checking.sample import operands
-from tilewright.ops.config import SUPPORTED, default_config
-from tilewright.ops.gemm import output_dtype
+from tilewright.ops.products import output_dtype, plain
 from tilewright.runtime import arrays
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.plans import Plans
+from tilewright.schedule.choose_reference import SUPPORTED
 
 TARGETS = ("reference", "cpu")
 SHAPES = [(1, 1, 1), (129, 129, 67), (1, 70, 33), (65, 1, 3), (33, 31, 0), (0, 5, 4), (5, 0, 4)]
+
+
+def accumulation(a: Any, b: Any, c: Any, target: str) -> Accumulation:
+    """How the kernel that is chosen adds up."""
+    schedule = plain(0).bind(precision="exact").schedule_for(a, b, c, target=target)
+    assert schedule is not None
+    return Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
 
 
 def check(a: Any, b: Any, target: str, out: Any = None) -> None:
     element = tw.dtype(a.dtype)
     c = tw.matmul(a, b, out, target=target)
     assert c.dtype == output_dtype(element).numpy
-    atom = default_config(target, element, (*c.shape, a.shape[1])).mma.atom
-    compare_gemm(a, b, c, Accumulation.of(atom)).raise_if_wrong()
+    compare_gemm(a, b, c, accumulation(a, b, c, target)).raise_if_wrong()
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -53,8 +59,9 @@ def test_strides(target: str) -> None:
 @pytest.mark.parametrize("target", ["reference", "cpu", "cuda"])
 @pytest.mark.parametrize("name", [name for name in tw.dtypes.ALL if name not in SUPPORTED])
 def test_dtypes_without_a_gemm(name: str, target: str) -> None:
+    x = tw.testing.device_put(np.zeros((8, 8), tw.dtype(name).numpy), "reference")
     with pytest.raises(tw.DTypeError, match=f"no GEMM for {name} yet; nearest: f64, f32"):
-        default_config(target, tw.dtype(name), (8, 8, 8))
+        tw.matmul(x, x, target=target)
 
 
 def test_an_output_that_shares_memory_with_an_operand() -> None:
@@ -116,8 +123,7 @@ def test_other_arrays_get_plans_of_their_own() -> None:
             for _ in range(2):
                 out[:] = np.nan
                 tw.matmul(x, y, out=out)
-                atom = default_config("cpu", tw.dtype(x.dtype), (*out.shape, x.shape[1])).mma.atom
-                compare_gemm(x, y, out, Accumulation.of(atom)).raise_if_wrong()
+                compare_gemm(x, y, out, accumulation(x, y, out, "cpu")).raise_if_wrong()
 
 
 def test_a_known_problem_still_refuses_an_output_that_shares_memory() -> None:

@@ -7,12 +7,20 @@ import pytest
 import tilewright as tw
 from tilewright.ir.copies import Copy
 from tilewright.ir.types import Memory
-from tilewright.ops.config import default_config
-from tilewright.ops.gemm import gemm
+from tilewright.ops.products import plain
 from tilewright.runtime.nvrtc import compile_text
 from tilewright.targets import cuda
 from tilewright.targets.atoms import fma
 from tilewright.targets.cuda.banks import passes_per_access
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def gemm(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc
 
 
 def matrix(dtype: tw.DType, unit: int) -> tw.TensorSpec:
@@ -24,9 +32,10 @@ def matrix(dtype: tw.DType, unit: int) -> tw.TensorSpec:
 @pytest.mark.parametrize("units", [(1, 1), (1, 0), (0, 1), (0, 0)])
 @pytest.mark.parametrize("paired", [False, True])
 def test_every_access_is_16_bytes_wide_and_meets_no_other(dtype, each, units, paired) -> None:
-    mma = tw.TiledMma(fma(dtype, each=(each, each), paired=paired), (4, 2))
-    bound = gemm.bind(tile=(*mma.tile[:2], 16), mma=mma, stages=3)
-    kernel = bound.trace(*(matrix(dtype, unit) for unit in units), matrix(dtype, 1))
+    atom = fma(dtype, each=(each, each), paired=paired)
+    m, n, _ = atom.shape
+    schedule = tw.Schedule(atom, (4 * m, 2 * n, 16), (4, 2), stages=3, staging="cp_async")
+    kernel = gemm.trace(*(matrix(dtype, unit) for unit in units), matrix(dtype, 1), schedule=schedule)
     lowered = cuda.emit(kernel, "sm_90a").kernel
     loads = [
         op
@@ -41,17 +50,15 @@ def test_every_access_is_16_bytes_wide_and_meets_no_other(dtype, each, units, pa
 
 
 def test_depths_that_16_bytes_do_not_divide_take_what_they_can() -> None:
-    mma = tw.TiledMma(fma("f32", each=(4, 4)), (2, 2))
-    bound = gemm.bind(tile=(*mma.tile[:2], 6), mma=mma, stages=1)
-    kernel = bound.trace(*(matrix(tw.f32, 1) for _ in range(3)))
+    schedule = tw.Schedule(fma("f32", each=(4, 4)), (32, 64, 6), (2, 2))
+    kernel = gemm.trace(*(matrix(tw.f32, 1) for _ in range(3)), schedule=schedule)
     text = cuda.emit(kernel, "sm_90a").text
     assert "sA_step -> sA_frag, 8 bytes at a time" in text
 
 
 def test_the_library_s_kernel_for_f32_spills_nothing() -> None:
-    config = default_config("cuda", tw.f32, (4096, 4096, 4096))
-    bound = gemm.bind(tile=config.tile, mma=config.mma, stages=config.stages)
-    listing = cuda.emit(bound.trace(*(matrix(tw.f32, 1) for _ in range(3))), "sm_90a")
+    arrays = [tw.like("f32", 4096, 4096)] * 3
+    listing = cuda.emit(plain(0).trace(*arrays, precision="exact", target="cuda", arch="sm_90a"), "sm_90a")
     assert "sA_step -> sA_frag, 16 bytes at a time" in listing.text
     resources = compile_text(listing.text, "sm_90a").resources
     assert resources["spill_store_bytes"] == resources["stack_bytes"] == 0

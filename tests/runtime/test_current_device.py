@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.errors import LaunchError
-from tilewright.ops import gemm as multiplying
+from tilewright.ops.products import plain
 from tilewright.runtime import cuda
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.memory import Memory
@@ -31,7 +31,7 @@ def gpus(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
     """Two devices; every array lies on the second one."""
     gpu.devices = 2
     monkeypatch.setattr("tilewright.runtime.cuda_interface._ordinal", lambda pointer: 1)
-    monkeypatch.setattr(multiplying, "gemm", fresh(multiplying.gemm))
+    monkeypatch.setattr("tilewright.ops.planning.plain", lambda rank: fresh(plain(rank)))
     monkeypatch.setattr("tilewright.ops.matmul._PLANS", Plans())
     return gpu
 

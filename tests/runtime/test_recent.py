@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import tilewright as tw
-from tilewright.ops.gemm import gemm
+from tilewright.ops.products import plain
 from tilewright.runtime import builds, host, loaded
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.libraries import Library, damage
@@ -47,7 +47,7 @@ def few(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A bound of 8 executables, and nothing remembered from tests before."""
     before = loaded._entered
     monkeypatch.setattr(loaded, "_entered", Recent(8, before._used, before._dropped))
-    for kernel in (double, gemm):
+    for kernel in (double, plain(0)):
         kernel._bound.forget()
         monkeypatch.setattr(kernel, "_last", ((), None))
     yield 8
@@ -188,14 +188,15 @@ def test_a_shape_that_is_launched_stays_however_many_others_its_kernel_meets(
 def test_a_plan_goes_with_its_executable(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     plans = Plans()
     monkeypatch.setattr("tilewright.ops.matmul._PLANS", plans)
-    for size in range(1, 13):
-        a = np.ones((size, size), np.float32)
+    kernels = itertools.product((np.float64, np.float32, np.float16), "CF", "CF")
+    for size, (dtype, *orders) in enumerate(kernels, 2):
+        a, b = (np.ones((size, size), dtype, order) for order in orders)
         out = np.zeros_like(a)
-        tw.matmul(a, a, out, target="cpu")
+        tw.matmul(a, b, out, target="cpu")
         assert (out == size).all()
     executables = {id(plan.prepared.executable) for plan in map(plans.find, plans._plans)}  # type: ignore[union-attr]
     assert 0 < len(executables) <= few
-    assert len(list(gemm._bound)) > 0
+    assert len(list(plain(0)._bound)) > 0
 
 
 def test_on_a_gpu_a_module_is_unloaded_with_the_last_that_holds_it(gpu: Driver) -> None:

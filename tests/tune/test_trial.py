@@ -10,7 +10,6 @@ import pytest
 
 import tilewright as tw
 from tilewright.checking.sample import operands
-from tilewright.ops.config import Config
 from tilewright.runtime.executable import Executable
 from tilewright.targets.atoms import fma
 from tilewright.tune.measure import Effort
@@ -82,12 +81,39 @@ def test_perf_counts_operations_and_bytes() -> None:
     assert re.search(r"\d+x\d+x\d+, fma\.\S+, stages \d>$", line)
 
 
-def test_a_configuration_of_ones_own() -> None:
-    config = Config.of(fma(tw.f32), (16, 16, 8), (1, 1))
-    trial = gemm_trial(operands("random", tw.f32, SHAPE), "reference", config=config)
+def test_a_schedule_of_ones_own() -> None:
+    schedule = tw.Schedule(fma(tw.f32), (16, 16, 8))
+    trial = gemm_trial(operands("random", tw.f32, SHAPE), "reference", schedule=schedule)
+    assert trial.schedule == schedule
     assert "16x16x8" in trial.name
     trial.run()
     assert trial.verify().ok
+
+
+def test_a_dataflow_kernel_is_tried_by_its_schedule() -> None:
+    """Which says with what it multiplies and how often its sums are promoted; B is (K, N), as it names it."""
+
+    @tw.kernel(A="M K", B="K N", C="M N")
+    def product(A, B, C):
+        for m, n in tw.tiles(C):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ B[k, n]
+            C[m, n] = acc
+
+    atom = tw.atoms.MMA_E4M3
+    bound = product.bind(schedule=tw.Schedule(atom, (32, 32, 32), promote=2))
+    trial = Trial(bound, operands("random", tw.f8e4m3, (40, 50, 160)), "reference")
+    assert (trial.atom, trial.period) == (atom, 64)
+    assert trial.name == "product<reference, f8e4m3, 32x32x32, mma.m16n8k32.f32.f8e4m3, stages 1>"
+    trial.run()
+    assert trial.verify().ok
+
+
+def test_an_explicit_kernel_needs_its_atom() -> None:
+    bound = partial_gemm.bind(tile=(32, 32, 8), mma=MMA, skipped="")
+    with pytest.raises(tw.LaunchError, match="kernel partial_gemm is explicit; nearest legal choice: atom="):
+        Trial(bound, operands("random", tw.f32, SHAPE), "reference")
 
 
 def test_it_is_timed_in_turns_with_numpy() -> None:

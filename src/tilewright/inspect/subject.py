@@ -106,7 +106,7 @@ class Subject:
 
     @_traces
     def trace(self, target: str | None = None, arch: str | None = None) -> str:
-        """The traced kernel as text; of a dataflow kernel the explicit one that its schedule for a target makes."""
+        """The traced kernel as text; of a dataflow kernel the explicit one, as scheduled for a target."""
         return print_kernel(self.bound.trace(*self.specimens(), target=target, arch=arch))
 
     @_traces
@@ -224,9 +224,7 @@ class Subject:
         report.raise_if_any()
         return timeline(kernel.name, recorder.executions, kernel.lanes)
 
-    def _few(
-        self, target: str | None, arch: str | None = None
-    ) -> tuple[PreparedReference, dict[str, Array]]:
+    def _few(self, target: str | None, arch: str | None = None) -> tuple[PreparedReference, dict[str, Array]]:
         """The kernel for the reference by the schedule of a target for the whole arrays, and small arrays."""
         self.require_numbers()
         few = {name: min(extent, FEW) for name, extent in self.extents.items()}

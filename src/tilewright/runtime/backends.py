@@ -49,7 +49,7 @@ def arch_named(target: str | None, arch: str | None) -> Arch:
 
 
 def processors_of(target: str | None, arch: Arch) -> int:
-    """How many processors this machine has, if it is of an architecture of the target; else 0: nobody knows."""
+    """How many processors this machine has, if it is of an architecture of the target; else 0."""
     if target is None:
         return 0
     backend = backend_named(target)

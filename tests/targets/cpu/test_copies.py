@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.pipelined import gemm
 
 import tilewright as tw
 from tilewright.dtypes import DType
-from tilewright.ops.mainloop import mainloop
 from tilewright.targets.listing import Listing
 
 Machine = Callable[..., Listing]
@@ -238,13 +238,6 @@ def test_clusters_and_workspaces(machine: Machine) -> None:
     assert np.array_equal(X + 1000 * first, Y)
 
 
-@tw.kernel(A="M K", B="N K", C="M N")
-def staged(A, B, C, *, tile, mma, stages):
-    m, n = tw.block_index(tw.ceil_div(C.shape, tile[:2]))
-    acc = mainloop(A, B, (m, n), tile=tile, mma=mma, stages=stages)
-    tw.copy(acc, C.tile(tile[:2], (m, n)))
-
-
 @pytest.mark.parametrize("stages", [1, 2, 4])
 @pytest.mark.parametrize("dtype", [tw.f32, tw.f16], ids=str)
 def test_pipelines(machine: Machine, dtype: DType, stages: int) -> None:
@@ -254,7 +247,7 @@ def test_pipelines(machine: Machine, dtype: DType, stages: int) -> None:
         A = np.random.default_rng(1).integers(-4, 5, (70, depth)).astype(dtype.numpy)
         B = np.random.default_rng(2).integers(-4, 5, (50, depth)).astype(dtype.numpy)
         C = blank((70, 50))
-        kernel = kernel or staged.trace(A, B, C, tile=(32, 64, 16), mma=mma, stages=stages)
+        kernel = kernel or gemm.trace(A, B, C, tile=(32, 64, 16), mma=mma, stages=stages)
         machine(kernel, {"A": A, "B": B, "C": C})
         assert np.array_equal(C, A.astype(np.float32) @ B.astype(np.float32).T)
 

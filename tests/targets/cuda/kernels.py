@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from tests.pipelined import main_loop
+
 import tilewright as tw
-from tilewright.ops.mainloop import mainloop
 
 
 @tw.kernel(A="M K", B="N K", C="M N")
@@ -27,7 +28,7 @@ def basic_gemm(A, B, C, *, tile, threads, mma, vector):
 @tw.kernel(A="M K", B="N K", C="M N")
 def pipelined_gemm(A, B, C, *, tile, mma, stages):
     m, n = tw.block_index(tw.ceil_div(C.shape, tile[:2]))
-    acc = mainloop(A, B, (m, n), tile=tile, mma=mma, stages=stages)
+    acc = main_loop(A, B, (m, n), tile=tile, mma=mma, stages=stages)
     tw.copy(acc, C.tile(tile[:2], (m, n)))
 
 

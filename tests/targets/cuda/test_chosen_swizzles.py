@@ -13,8 +13,7 @@ from tests.hazards import test_mutants as ladder
 import tilewright as tw
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Copy
-from tilewright.ops.config import default_config
-from tilewright.ops.gemm import gemm, output_dtype
+from tilewright.ops.products import output_dtype, plain
 from tilewright.passes.expand_mma import expand_mma
 from tilewright.passes.vectors import resolve_vectors
 from tilewright.symbolic.rebuilding import evaluate, symbols
@@ -65,12 +64,12 @@ def conflicts(kernel: Kernel) -> Iterator[tuple[str, list[int], float]]:
             yield name, found, asked.passes / asked.fewest
 
 
-def library(name: str, math: str = "exact", extent: int = 4096) -> Kernel:
-    element = tw.dtype(name)
-    config = default_config("cuda", element, (extent,) * 3, math)
-    out = output_dtype(element)
-    specs = [tw.TensorSpec(kind, 2, 1, (16, 16), (16, 1), 16, False) for kind in (element, element, out)]
-    return gemm.bind(tile=config.tile, mma=config.mma, stages=config.stages).trace(*specs)
+def library(name: str, precision: str = "exact", extent: int = 4096) -> Kernel:
+    """What is chosen where there is no `wgmma`, of operands that are contiguous along K."""
+    element, square = tw.dtype(name), (extent, extent)
+    result = tw.like(output_dtype(element), square)
+    arrays = tw.like(element, square), tw.like(element, square, order="F"), result
+    return plain(0).trace(*arrays, precision=precision, target="cuda", arch="sm_80")
 
 
 def of_ladder(name: str) -> Kernel:
