@@ -105,7 +105,7 @@ def test_a_dataflow_kernel_is_tried_by_its_schedule() -> None:
     bound = product.bind(schedule=tw.Schedule(atom, (32, 32, 32), promote=2))
     trial = Trial(bound, operands("random", tw.f8e4m3, (40, 50, 160)), "reference")
     assert (trial.atom, trial.period) == (atom, 64)
-    assert trial.name == "product<reference, f8e4m3, 32x32x32, mma.m16n8k32.f32.f8e4m3, stages 1>"
+    assert trial.name == "product<reference, f8e4m3, 32x32x32, mma.m16n8k32.f32.e4m3, stages 1>"
     trial.run()
     assert trial.verify().ok
 

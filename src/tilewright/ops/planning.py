@@ -135,7 +135,9 @@ class _Product:
         terms = {"alpha"} if wanted.alpha != 1 else set()
         terms |= {name for name in ("c", "bias", "residual") if name in given}
         self.terms = frozenset(terms | ({"activation"} if wanted.activation is not None else set()))
-        self.number = dtypes.f64 if infos["a"].dtype == dtypes.f64 else dtypes.f32
+        # In f64 integers of 32 bits, and arrays of f64, lose nothing before the result is rounded.
+        wide = {"int", "uint"} & {infos["a"].dtype.kind} or dtypes.f64 in (i.dtype for i in infos.values())
+        self.number = dtypes.f64 if wide else dtypes.f32
         self._beta = beta
         self.arguments: tuple[Any, ...] = ()
 
@@ -220,10 +222,24 @@ def _dtypes(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> DType:
         made, natural = given, output_dtype(a)
     else:
         natural = output_dtype(a)
+    if not natural.is_float and not made.is_float:
+        _check_integers(made, natural, wanted)
     if made.components > 1 or (natural.is_float and not made.is_float):
         what = "out" if "out" in infos else "out_dtype"
         raise DTypeError(f"{what} is {made}, a @ b is {natural}: the fractions would be lost")
     return made
+
+
+def _check_integers(made: DType, natural: DType, wanted: Wanted) -> None:
+    """Sums of integers must fit the result, and nothing may make fractions of them."""
+    if made.bits < natural.bits:
+        raise DTypeError(f"a @ b is {natural}, which does not fit {made}; nearest: out_dtype={natural}")
+    broken = [name for name in ("alpha", "beta") if not float(getattr(wanted, name) or 0).is_integer()]
+    broken += ["activation"] if wanted.activation not in (None, "relu") else []
+    if broken:
+        raise DTypeError(
+            f"{' and '.join(broken)} make fractions, which a result of {made} loses; nearest: out_dtype='f32'"
+        )
 
 
 def _check_apart(infos: Mapping[str, ArrayInfo]) -> None:

@@ -88,7 +88,7 @@ class Scheduled:
         if self._is_explicit:
             return Explicit(self._program, specs, self._constants)
         classes = {name: coarse(spec, arch) for name, spec in specs.items()}
-        key = tuple(classes.items())
+        key = (arch.name, *classes.items())
         known = self._flows.get(key)
         if known is None:
             made = self._program.run(specs, self._constants, arch)
@@ -96,6 +96,9 @@ class Scheduled:
                 self._refuse_schedule()
                 self._is_explicit = True
                 return Explicit(self._program, specs, self._constants, traced=made)
+            if classes != specs:  # what Python decided is right for all arrays of the wider class
+                made = self._program.run(classes, self._constants, arch)
+            assert isinstance(made, Flow), "what records a flow records one for every class"
             known = (made, form_of(made))
             self._flows.keep(key, known)
         flow, form = known

@@ -53,6 +53,12 @@ class Question:
         return any(isinstance(node, Part) and inner <= {*node.at} for node in self.form.flow.walk())
 
     @property
+    def stores_lines(self) -> bool:
+        """Whether something is stored along rows or columns alone."""
+        inner = {self.form.m, self.form.n}
+        return any(not inner <= {*store.at} for store in self.form.stores)
+
+    @property
     def covered(self) -> tuple[int, int]:
         """Rows and columns that one tile must hold, because the result is reduced along them; 0 if not."""
         m, n, _ = self.shape

@@ -37,7 +37,9 @@ FEW_BLOCKS = 64
 
 def choose(question: Question) -> Schedule:
     """The tile that is estimated to take least time."""
-    balanced = not any(isinstance(node, Reduce) for node in question.form.flow.walk())
+    balanced = not question.stores_lines and not any(
+        isinstance(node, Reduce) for node in question.form.flow.walk()
+    )
     rows, columns = tile_for(question.shape, question.processors, question.covered, balanced=balanced)
     atom = tensor_core(question) if question.form.precision == "tf32" else None
     if atom is not None:

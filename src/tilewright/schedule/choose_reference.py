@@ -30,7 +30,8 @@ def tensor_core(question: Question) -> MmaAtom | None:
 
 def choose(question: Question) -> Schedule:
     """A small tile."""
-    atom = tensor_core(question) or fma(question.dtype)
+    known = question.dtype.name in SUPPORTED
+    atom = (tensor_core(question) if known else None) or fma(question.dtype)
     m, n, k = atom.shape
     warps = (2, 2) if m > 1 else (1, 1)
     small = Schedule(atom, (max(32, m * warps[0]), max(32, n * warps[1]), max(32, k)), warps)

@@ -102,7 +102,23 @@ def form_of(flow: Flow) -> Form:
         )
     m, n = inner
     (product,) = sums
+    _refuse_views(flow, product)
     return Form(flow, product, _factor(product.a, m, product), _factor(product.b, n, product), batch, m, n)
+
+
+def _refuse_views(flow: Flow, product: Sum) -> None:
+    """Views of arrays are read above a product alone; operands and results are whole arrays."""
+    parts = [leaf for side in (product.a, product.b) for leaf in leaves(side) if isinstance(leaf, Part)]
+    for operand, where in (
+        *((part.operand, part.location or product.location) for part in parts),
+        *((store.operand, store.location) for store in flow.stores),
+    ):
+        if operand.transforms:
+            raise TraceError(
+                f"a view of {operand.name} is an operand of a product or stored to, and schedules know whole "
+                f"arrays there; nearest legal choice: pass the view as an array of its own, or {EXPLICIT}",
+                where,
+            )
 
 
 def _factor(node: Node, row: Span, product: Sum) -> Factor:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol
 
 from tilewright.dataflow.nodes import Part, Store
-from tilewright.errors import LayoutError
+from tilewright.errors import LayoutError, TraceError
 from tilewright.lang import operations as tw
 from tilewright.lang.control import unroll, when
 from tilewright.lang.fragments import Fragment
@@ -55,6 +55,12 @@ class Direct:
         self.lines = [store for store, is_whole in zip(form.stores, whole, strict=True) if not is_whole]
         """What is stored along rows or columns alone."""
 
+        if schedule.balanced and self.lines:
+            raise TraceError(
+                f"{self.lines[0].operand.name} is stored along one dimension, of which a balanced partition "
+                "does not know its first tile; nearest legal choice: balanced=False",
+                self.lines[0].location,
+            )
         self.columns = self._slice(schedule.mma.tile[1])
         """Of a slice: what is computed at once."""
         self.count = schedule.mma.tile[1] // self.columns
