@@ -28,7 +28,7 @@ for m, n in tw.tiles(C):
 
 for m, n in tw.tiles(C):
     acc = tw.zeros("f64")
-    for k in tw.steps(K): acc -= alpha * A[m, k] @ B[k, n]
+    for k in tw.steps(K): acc -= (alpha * A[m, k]).matmul(B[k, n], precision="exact")
     C[m, n] = acc
 
 for m in tw.tiles(v):

@@ -117,15 +117,15 @@ extern "C" __global__ void __launch_bounds__(128) attention(
   const int h = blockIdx.y;  // of H
   const int b = blockIdx.z;  // of B
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  // 09_attention.py:33: sQ: f16 128x64
+  // 09_attention.py:26: sQ: f16 128x64
   half_t* const sQ = (half_t*)shared_memory;
-  // 09_attention.py:34: sK: f16 2x64x64
+  // 09_attention.py:27: sK: f16 2x64x64
   half_t* const sK = (half_t*)(shared_memory + 16384);
-  // 09_attention.py:35: sV: f16 2x64x64
+  // 09_attention.py:28: sV: f16 2x64x64
   half_t* const sV = (half_t*)(shared_memory + 32768);
   const int m_1 = ((M + 112) / 128) - m - 1;
   const int count = (min_int(N, max_int(128*m_1 + shift + 128, 0)) + 63) / 64;
-  // 09_attention.py:46: K[b, h].tile((64, 64), (0, 0)) -> sK[0], 16 bytes at a time, in the background
+  // 09_attention.py:39: K[b, h].tile((64, 64), (0, 0)) -> sK[0], 16 bytes at a time, in the background
   {
     const int row = tid / 8;
     const int col = 8*(tid % 8);
@@ -137,7 +137,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       copy_async<16>(to + 1024*i, from + 16*K_stride2*i, inside && 16*i + row < N);
     }
   }
-  // 09_attention.py:46: V[b, h].tile((64, 64), (0, 0)) -> sV[0], 16 bytes at a time, in the background
+  // 09_attention.py:39: V[b, h].tile((64, 64), (0, 0)) -> sV[0], 16 bytes at a time, in the background
   {
     const int row = tid / 8;
     const int col = 8*(tid % 8);
@@ -149,11 +149,11 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       copy_async<16>(to + 1024*i, from + 16*V_stride2*i, inside && 16*i + row < N);
     }
   }
-  // 09_attention.py:50: close the group of copies
+  // 09_attention.py:43: close the group of copies
   async_commit();
-  // 09_attention.py:52: query: f16 128x64, 64 per thread
+  // 09_attention.py:45: query: f16 128x64, 64 per thread
   __align__(16) half_t query[64];
-  // 09_attention.py:52: Q[b, h].tile((128, 64), (m_1, 0)) -> query, 16 bytes at a time
+  // 09_attention.py:45: Q[b, h].tile((128, 64), (m_1, 0)) -> query, 16 bytes at a time
   {
     const int row = tid / 8;
     const int col = 8*(tid % 8);
@@ -165,17 +165,17 @@ extern "C" __global__ void __launch_bounds__(128) attention(
           load_if<uint4>(inside && 128*m_1 + 16*i + row < M, from + 16*Q_stride2*i);
     }
   }
-  // 09_attention.py:53: less = less(scale, 0)
+  // 09_attention.py:46: less = less(scale, 0)
   const bool less = scale < 0.0f;
-  // 09_attention.py:53: neg = neg(query)
+  // 09_attention.py:46: neg = neg(query)
   half_t neg[64];
   #pragma unroll
   for (int i = 0; i < 64; ++i) neg[i] = float_to_half(-half_to_float(query[i]));
-  // 09_attention.py:53: select = select(less, neg, query)
+  // 09_attention.py:46: select = select(less, neg, query)
   __align__(16) half_t select[64];
   #pragma unroll
   for (int i = 0; i < 64; ++i) select[i] = less ? neg[i] : query[i];
-  // 09_attention.py:53: select -> sQ, 16 bytes at a time
+  // 09_attention.py:46: select -> sQ, 16 bytes at a time
   {
     const int row = tid / 8;
     const int col = 8*(tid % 8);
@@ -183,27 +183,27 @@ extern "C" __global__ void __launch_bounds__(128) attention(
     #pragma unroll
     for (int i = 0; i < 8; ++i) *(uint4*)(to + 1024*i) = *(const uint4*)&select[8*i];
   }
-  // 09_attention.py:54: abs = abs(scale)
+  // 09_attention.py:47: abs = abs(scale)
   const float abs_1 = fabsf(scale);
-  // 09_attention.py:54: add = add(abs, 1e-30)
+  // 09_attention.py:47: add = add(abs, 1e-30)
   const float add = abs_1 + 1e-30f;
-  // 09_attention.py:54: exponent = mul(add, 1.4426950408889634)
+  // 09_attention.py:47: exponent = mul(add, 1.4426950408889634)
   const float exponent = add * 1.4426950408889634f;
-  // 09_attention.py:55: acc: f32 128x64, 64 per thread
+  // 09_attention.py:48: acc: f32 128x64, 64 per thread
   float acc[64] = {};
-  // 09_attention.py:56: largest: f32 128x1, 4 per thread
+  // 09_attention.py:49: largest: f32 128x1, 4 per thread
   float largest[4];
   #pragma unroll
   for (int i = 0; i < 4; ++i) largest[i] = -__int_as_float(0x7f800000);
-  // 09_attention.py:57: total: f32 128x1, 4 per thread
+  // 09_attention.py:50: total: f32 128x1, 4 per thread
   float total[4] = {};
   for (int j = 0; j < count; ++j) {
-    // 09_attention.py:59: wait until at most 0 groups are unfinished
+    // 09_attention.py:52: wait until at most 0 groups are unfinished
     async_wait<0>();
-    // 09_attention.py:60: barrier
+    // 09_attention.py:53: barrier
     __syncthreads();
     if (j + 1 < count) {
-      // 09_attention.py:46: K[b, h].tile((64, 64), (j + 1, 0)) -> sK[(j + 1) % 2], 16 bytes at a time, in the background
+      // 09_attention.py:39: K[b, h].tile((64, 64), (j + 1, 0)) -> sK[(j + 1) % 2], 16 bytes at a time, in the background
       {
         const int row = tid / 8;
         const int col = 8*(tid % 8);
@@ -215,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
           copy_async<16>(to + 1024*i, from + 16*K_stride2*i, inside && 64*j + 16*i + row + 64 < N);
         }
       }
-      // 09_attention.py:46: V[b, h].tile((64, 64), (j + 1, 0)) -> sV[(j + 1) % 2], 16 bytes at a time, in the background
+      // 09_attention.py:39: V[b, h].tile((64, 64), (j + 1, 0)) -> sV[(j + 1) % 2], 16 bytes at a time, in the background
       {
         const int row = tid / 8;
         const int col = 8*(tid % 8);
@@ -228,15 +228,15 @@ extern "C" __global__ void __launch_bounds__(128) attention(
         }
       }
     }
-    // 09_attention.py:64: close the group of copies
+    // 09_attention.py:57: close the group of copies
     async_commit();
-    // 09_attention.py:66: scores: f32 128x64, 64 per thread
+    // 09_attention.py:59: scores: f32 128x64, 64 per thread
     float scores[64] = {};
     #pragma unroll
     for (int k_step = 0; k_step < 4; ++k_step) {
-      // 09_attention.py:67: sQ_frag: f16 128x16, 16 per thread
+      // 09_attention.py:60: sQ_frag: f16 128x16, 16 per thread
       __align__(4) half_t sQ_frag[16];
-      // 09_attention.py:67: sQ_step -> sQ_frag, 4 matrices at a time
+      // 09_attention.py:60: sQ_step -> sQ_frag, 4 matrices at a time
       {
         const int row = 32*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -245,9 +245,9 @@ extern "C" __global__ void __launch_bounds__(128) attention(
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sQ_frag[8*i], from + 1024*i);
       }
-      // 09_attention.py:67: sK_frag: f16 64x16, 32 per thread
+      // 09_attention.py:60: sK_frag: f16 64x16, 32 per thread
       __align__(4) half_t sK_frag[32];
-      // 09_attention.py:67: sK_step -> sK_frag, 4 matrices at a time
+      // 09_attention.py:60: sK_step -> sK_frag, 4 matrices at a time
       {
         const int row = 8*((tid / 16) % 2) + (tid % 8);
         const int col = 8*((tid / 8) % 2);
@@ -256,7 +256,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
         #pragma unroll
         for (int i = 0; i < 4; ++i) ldmatrix_x4(&sK_frag[8*i], from + 1024*i);
       }
-      // 09_attention.py:67: scores += sQ_frag * sK_frag, by mma.m16n8k16.f32.f16
+      // 09_attention.py:60: scores += sQ_frag * sK_frag, by mma.m16n8k16.f32.f16
       #pragma unroll
       for (int j_1 = 0; j_1 < 8; ++j_1) {
         #pragma unroll
@@ -266,28 +266,28 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       }
     }
     if (N < 64*j + 64) {
-      // 09_attention.py:69: at = coordinates along 1
+      // 09_attention.py:62: at = coordinates along 1
       int at[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) at[i] = 8*(i / 8) + 2*(tid % 4) + (i % 2);
-      // 09_attention.py:69: there = less(at, -64*j + N)
+      // 09_attention.py:62: there = less(at, -64*j + N)
       bool there[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) there[i] = at[i] < (-64*j + N);
-      // 09_attention.py:70: select_1 = select(there, scores, -inf)
+      // 09_attention.py:63: select_1 = select(there, scores, -inf)
       float select_1[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) select_1[i] = there[i] ? scores[i] : -__int_as_float(0x7f800000);
-      // 09_attention.py:70: select_1 -> scores
+      // 09_attention.py:63: select_1 -> scores
       #pragma unroll
       for (int i = 0; i < 64; ++i) scores[i] = select_1[i];
     }
     if (128*m_1 + shift + 1 < 64*j + 64) {
-      // 09_attention.py:73: at_1 = coordinates along 1
+      // 09_attention.py:66: at_1 = coordinates along 1
       int at_1[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) at_1[i] = 8*(i / 8) + 2*(tid % 4) + (i % 2);
-      // 09_attention.py:73: sub = sub(at_1, 2*min(max(64*m_1 - 32*j + (shift // 2), -65), 33) + (shift % 2))
+      // 09_attention.py:66: sub = sub(at_1, 2*min(max(64*m_1 - 32*j + (shift // 2), -65), 33) + (shift % 2))
       int sub[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) {
@@ -295,25 +295,25 @@ extern "C" __global__ void __launch_bounds__(128) attention(
             (int)((unsigned)at_1[i] - (2*min_int(max_int(64*m_1 - 32*j + floor_div(shift, 2), -65),
             33) + floor_mod(shift, 2)));
       }
-      // 09_attention.py:73: at_2 = coordinates along 0
+      // 09_attention.py:66: at_2 = coordinates along 0
       int at_2[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) at_2[i] = 32*(tid / 32) + 8*((i / 2) % 4) + ((tid / 4) % 8);
-      // 09_attention.py:73: less_equal = less_equal(sub, at_2)
+      // 09_attention.py:66: less_equal = less_equal(sub, at_2)
       bool less_equal[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) less_equal[i] = sub[i] <= at_2[i];
-      // 09_attention.py:73: select_2 = select(less_equal, scores, -inf)
+      // 09_attention.py:66: select_2 = select(less_equal, scores, -inf)
       float select_2[64];
       #pragma unroll
       for (int i = 0; i < 64; ++i) {
         select_2[i] = less_equal[i] ? scores[i] : -__int_as_float(0x7f800000);
       }
-      // 09_attention.py:73: select_2 -> scores
+      // 09_attention.py:66: select_2 -> scores
       #pragma unroll
       for (int i = 0; i < 64; ++i) scores[i] = select_2[i];
     }
-    // 09_attention.py:75: scores_max = max of scores along 1
+    // 09_attention.py:68: scores_max = max of scores along 1
     float scores_max[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -326,47 +326,47 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       total_1 = max_or_nan(total_1, __shfl_xor_sync(0xffffffff, total_1, 2));
       scores_max[i] = total_1;
     }
-    // 09_attention.py:75: highest = max(largest, scores_max)
+    // 09_attention.py:68: highest = max(largest, scores_max)
     float highest[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) highest[i] = max_or_nan(largest[i], scores_max[i]);
-    // 09_attention.py:76: equal = equal(highest, -inf)
+    // 09_attention.py:69: equal = equal(highest, -inf)
     bool equal[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) equal[i] = highest[i] == -__int_as_float(0x7f800000);
-    // 09_attention.py:76: select_3 = select(equal, 0.0, highest)
+    // 09_attention.py:69: select_3 = select(equal, 0.0, highest)
     float select_3[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) select_3[i] = equal[i] ? 0.0f : highest[i];
-    // 09_attention.py:76: base = mul(exponent, select_3)
+    // 09_attention.py:69: base = mul(exponent, select_3)
     float base[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) base[i] = exponent * select_3[i];
-    // 09_attention.py:77: neg_1 = neg(base)
+    // 09_attention.py:70: neg_1 = neg(base)
     float neg_1[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) neg_1[i] = -base[i];
-    // 09_attention.py:77: fma = fma(scores, exponent, neg_1)
+    // 09_attention.py:70: fma = fma(scores, exponent, neg_1)
     float fma_1[64];
     #pragma unroll
     for (int i = 0; i < 64; ++i) fma_1[i] = fmaf(scores[i], exponent, neg_1[(i / 2) % 4]);
-    // 09_attention.py:77: weights = exp2(fma)
+    // 09_attention.py:70: weights = exp2(fma)
     float weights[64];
     #pragma unroll
     for (int i = 0; i < 64; ++i) weights[i] = fast_exp2(fma_1[i]);
-    // 09_attention.py:78: neg_2 = neg(base)
+    // 09_attention.py:71: neg_2 = neg(base)
     float neg_2[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) neg_2[i] = -base[i];
-    // 09_attention.py:78: fma_1 = fma(largest, exponent, neg_2)
+    // 09_attention.py:71: fma_1 = fma(largest, exponent, neg_2)
     float fma_1_1[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) fma_1_1[i] = fmaf(largest[i], exponent, neg_2[i]);
-    // 09_attention.py:78: decay = exp2(fma_1)
+    // 09_attention.py:71: decay = exp2(fma_1)
     float decay[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) decay[i] = fast_exp2(fma_1_1[i]);
-    // 09_attention.py:79: weights_sum = sum of weights along 1
+    // 09_attention.py:72: weights_sum = sum of weights along 1
     float weights_sum[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
@@ -377,28 +377,28 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       total_1 = total_1 + __shfl_xor_sync(0xffffffff, total_1, 2);
       weights_sum[i] = total_1;
     }
-    // 09_attention.py:79: fma_2 = fma(total, decay, weights_sum)
+    // 09_attention.py:72: fma_2 = fma(total, decay, weights_sum)
     float fma_2[4];
     #pragma unroll
     for (int i = 0; i < 4; ++i) fma_2[i] = fmaf(total[i], decay[i], weights_sum[i]);
-    // 09_attention.py:79: fma_2 -> total
+    // 09_attention.py:72: fma_2 -> total
     #pragma unroll
     for (int i = 0; i < 4; ++i) total[i] = fma_2[i];
-    // 09_attention.py:80: highest -> largest
+    // 09_attention.py:73: highest -> largest
     #pragma unroll
     for (int i = 0; i < 4; ++i) largest[i] = highest[i];
-    // 09_attention.py:81: mul = mul(acc, decay)
+    // 09_attention.py:74: mul = mul(acc, decay)
     float mul[64];
     #pragma unroll
     for (int i = 0; i < 64; ++i) mul[i] = acc[i] * decay[(i / 2) % 4];
-    // 09_attention.py:81: mul -> acc
+    // 09_attention.py:74: mul -> acc
     #pragma unroll
     for (int i = 0; i < 64; ++i) acc[i] = mul[i];
-    // 09_attention.py:82: convert = convert(weights)
+    // 09_attention.py:75: convert = convert(weights)
     half_t convert[64];
     #pragma unroll
     for (int i = 0; i < 64; ++i) convert[i] = float_to_half(weights[i]);
-    // 09_attention.py:82: operand = convert[0:128, 0:64]
+    // 09_attention.py:75: operand = convert[0:128, 0:64]
     half_t operand[64];
     #pragma unroll
     for (int i = 0; i < 64; ++i) {
@@ -406,13 +406,13 @@ extern "C" __global__ void __launch_bounds__(128) attention(
     }
     #pragma unroll
     for (int k_step_1 = 0; k_step_1 < 4; ++k_step_1) {
-      // 09_attention.py:83: operand_frag = operand[0:128, 16*k_step_1:16*k_step_1 + 16]
+      // 09_attention.py:76: operand_frag = operand[0:128, 16*k_step_1:16*k_step_1 + 16]
       __align__(4) half_t operand_frag[16];
       #pragma unroll
       for (int i = 0; i < 16; ++i) operand_frag[i] = operand[16*k_step_1 + i];
-      // 09_attention.py:83: sV_frag: f16 64x16, 32 per thread
+      // 09_attention.py:76: sV_frag: f16 64x16, 32 per thread
       __align__(4) half_t sV_frag[32];
-      // 09_attention.py:83: sV_step -> sV_frag, 4 matrices at a time
+      // 09_attention.py:76: sV_step -> sV_frag, 4 matrices at a time
       {
         const int row = 8*((tid / 16) % 2);
         const int col = tid % 16;
@@ -420,7 +420,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
         #pragma unroll
         for (int i = 0; i < 4; ++i) ldmatrix_x4_trans(&sV_frag[8*i], sV + ((16*i) ^ start));
       }
-      // 09_attention.py:83: acc += operand_frag * sV_frag, by mma.m16n8k16.f32.f16
+      // 09_attention.py:76: acc += operand_frag * sV_frag, by mma.m16n8k16.f32.f16
       #pragma unroll
       for (int j_1 = 0; j_1 < 8; ++j_1) {
         #pragma unroll
@@ -430,19 +430,19 @@ extern "C" __global__ void __launch_bounds__(128) attention(
       }
     }
   }
-  // 09_attention.py:84: equal_1 = equal(total, 0)
+  // 09_attention.py:77: equal_1 = equal(total, 0)
   bool equal_1[4];
   #pragma unroll
   for (int i = 0; i < 4; ++i) equal_1[i] = total[i] == 0.0f;
-  // 09_attention.py:84: div = div(acc, total)
+  // 09_attention.py:77: div = div(acc, total)
   float div[64];
   #pragma unroll
   for (int i = 0; i < 64; ++i) div[i] = acc[i] / total[(i / 2) % 4];
-  // 09_attention.py:84: select_4 = select(equal_1, 0.0, div)
+  // 09_attention.py:77: select_4 = select(equal_1, 0.0, div)
   float select_4[64];
   #pragma unroll
   for (int i = 0; i < 64; ++i) select_4[i] = equal_1[(i / 2) % 4] ? 0.0f : div[i];
-  // 09_attention.py:84: select_4 -> O[b, h].tile((128, 64), (m_1, 0)), 4 bytes at a time
+  // 09_attention.py:77: select_4 -> O[b, h].tile((128, 64), (m_1, 0)), 4 bytes at a time
   {
     const int row = 32*(tid / 32) + ((tid / 4) % 8);
     const int col = 2*(tid % 4);

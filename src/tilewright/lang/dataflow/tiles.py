@@ -145,7 +145,8 @@ class Tile(_Arithmetic):
     def __matmul__(self, other: object) -> Tile:
         return self.flow.product(self, other)
 
-    def matmul(self, other: Tile, *, precision: str = "exact") -> Tile:
+    @verb
+    def matmul(self, other: Any, *, precision: str = "exact") -> Tile:
         """``self @ other``, with a word about how exactly numbers are multiplied.
 
         Args:
@@ -154,6 +155,20 @@ class Tile(_Arithmetic):
 
         Raises:
             TraceError: another word, or ``"tf32"`` of a product that is not summed in f32.
+
+        Example:
+            >>> import numpy as np
+            >>> import tilewright as tw
+            >>> @tw.kernel(A="M K", B="K N", C="M N")
+            ... def product(A, B, C):
+            ...     for m, n in tw.tiles(C):
+            ...         acc = tw.zeros(tw.f32)
+            ...         for k in tw.steps(A.shape[1]):
+            ...             acc += A[m, k].matmul(B[k, n], precision="tf32")
+            ...         C[m, n] = acc
+            >>> a, c = np.ones((8, 8), np.float32), np.empty((8, 8), np.float32)
+            >>> tw.ir.evaluate(product.flow(a, a, c), {"A": a, "B": a})["C"].item(0)
+            8.0
         """
         return self.flow.product(self, other, precision)
 
