@@ -70,6 +70,22 @@ def test_one_element_that_is_off_is_found(name: str, seed: int) -> None:
         found.raise_if_wrong()
 
 
+def test_an_error_that_is_stated_of_the_operand_is_allowed_for() -> None:
+    @tw.kernel(A="M K", B="N K", C="M N")
+    def activated(A, B, C):
+        for m, n in tw.tiles(C):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ B[n, k].T
+            C[m, n] = tw.gelu(acc)
+
+    a, b = np.float32([[-5]]), np.float32([[1]])
+    exact = np.float32([[-5 * 2.866515719235352e-07]])
+    for units, right in ((0, True), (2, True), (20, False)):
+        c = exact + np.float32(units * 5 * 2**-23)
+        assert compare_flow(activated.flow(a, b, c), {"C": c}, {"A": a, "B": b}).ok is right
+
+
 def test_a_lost_product_is_found() -> None:
     given, stored = problem(np.float32)
     flow = layer.flow(*given.values(), *stored.values(), 0.3)

@@ -235,7 +235,8 @@ class _Bounded(Evaluation):
         if node.function in COMPARISON or node.function in EXACT:
             return moved
         own = 2 * (row.ulp + 1) * node.dtype.unit_roundoff
-        return np.asarray(moved + own * (np.abs(centre) + moved) + wide.smallest(node.dtype), np.float64)
+        size = np.maximum(np.abs(given[0]), np.abs(centre)) if row.of_operand else np.abs(centre)
+        return np.asarray(moved + own * (size + moved) + wide.smallest(node.dtype), np.float64)
 
     def _product(self, node: Sum, given: Sequence[Array], radii: Sequence[Array], centre: Array) -> Array:
         if not node.dtype.is_float:
