@@ -46,7 +46,9 @@ def pages() -> Iterator[tuple[Path, str]]:
 
 def with_table(text: str, rows: list[dict[str, Any]]) -> str:
     """A page whose table has the headlines of the dense benchmark, each beside the fastest of its rivals."""
-    found = {row["problem"]: slowest(row["speed"][OURS]) for row in rows if row.get("speed")}
+    # Problems are measured again beside the hand-written kernel, under its schedule: the first row counts.
+    timed = [row for row in reversed(rows) if row.get("speed")]
+    found = {row["problem"]: slowest(row["speed"][OURS]) for row in timed}
     lines = [f"| {said} | {found[name]:.2f} |\n" for name, said in HEADLINES.items() if name in found]
     assert lines, "none of the problems that the README quotes was measured"
     return TABLE.sub(lambda match: match[1] + "".join(lines) + match[2], text)
