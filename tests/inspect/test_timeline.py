@@ -161,8 +161,11 @@ def check_turns(row: Row, kinds: tuple[str, str]) -> None:
     assert all(before.end <= after.start for before, after in itertools.pairwise(bars))
 
 
+IN_THE_BACKGROUND = tw.Schedule(tw.atoms.MMA_F16, (64, 64, 64), warps=(2, 2), stages=4, staging="cp_async")
+
+
 def test_asynchronous_copies_and_their_waits() -> None:
-    made = library_gemm("cuda", "f16", "64x64x256", "nt", "exact").timeline()
+    made = library_gemm("f16", "64x64x256", "nt", schedule=IN_THE_BACKGROUND).timeline()
     loads = of(made, "asynchronous copies")
     assert {event.kind for event in loads} == {"load"}
     for row in slot_rows(made):
@@ -250,7 +253,7 @@ def test_a_kernel_with_hazards_has_no_timeline() -> None:
 def test_what_has_no_timeline_is_refused() -> None:
     with pytest.raises(LaunchError, match="takes time"):
         timeline("nothing", [])
-    subject = library_gemm("cuda", "f16", "64x64x64", "nt", "exact")
+    subject = library_gemm("f16", "64x64x64", "nt", schedule=IN_THE_BACKGROUND)
     with pytest.raises(LaunchError, match=r"block \(0,\) is outside of the grid; nearest legal choice: 0,0"):
         subject.timeline((0,))
     with pytest.raises(LaunchError, match=r"nearest legal choice: 0,0"):
@@ -266,7 +269,7 @@ def test_pictures_of_timelines_are_in_order(stages: int, tiles: int, steps: int)
 
 
 def test_a_long_timeline_is_shown_in_parts() -> None:
-    made = library_gemm("cuda", "f16", "64x64x256", "nt", "exact").timeline()
+    made = library_gemm("f16", "64x64x256", "nt", schedule=IN_THE_BACKGROUND).timeline()
     whole = draw_timeline(made)
     check_picture(whole)
     part = draw_timeline(made, first=5, steps=10)

@@ -106,7 +106,7 @@ def packed(rows: int, depth: int, unit: int, dtype: DType) -> Layout:
     Example:
         >>> from tilewright.dtypes import f32
         >>> packed(96, 4, 32, f32), packed(6, 128, 0, f32)
-        (((32, 3), 4):((1, 128), 32), (6, 128):(144, 1))
+        (Layout(((32, 3), 4), ((1, 128), 32)), Layout((6, 128), (144, 1)))
     """
     if unit:
         return Layout(((unit, rows // unit), depth), ((1, unit * depth), unit))

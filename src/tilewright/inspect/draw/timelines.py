@@ -88,13 +88,14 @@ def draw_timeline(timeline: Timeline, first: int = 0, steps: int = MOST_STEPS) -
     Example:
         >>> import tilewright as tw
         >>> from tilewright.inspect.subject import library_gemm
-        >>> gemm = library_gemm("cuda", "f16", "64x64x128", "nt", "exact")
+        >>> said = tw.Schedule(tw.atoms.MMA_F16, (64, 64, 64), (2, 2), stages=4, staging="cp_async")
+        >>> gemm = library_gemm("f16", "64x64x128", "nt", schedule=said)
         >>> print(tw.draw.draw_timeline(gemm.timeline(), steps=8).text)
         Timeline of gemm, block (0, 0)
-        logical steps 0 to 8 of 14, from what waits for what; no measured times
+        logical steps 0 to 8 of 20, from what waits for what; no measured times
         ...
         warps:
-                  warps 0-3 |LLLL....|
+                  warps 0-3 |LLLLLL..|
         in the background:
         asynchronous copies | LLLLLL |
         ...
