@@ -14,7 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 
 import tilewright as tw
-from tilewright.ops.products import ACTIVATIONS
+from tilewright.ops.products import ACTIVATIONS, plain
 
 Array = np.ndarray[Any, Any]
 TARGETS = pytest.mark.parametrize("target", ["reference", "cpu"])
@@ -239,3 +239,13 @@ def test_a_schedule_is_said() -> None:
     a, b = drawn(1, 20, 30), drawn(2, 30, 41)
     made = tw.matmul(a, b, schedule=schedule, target="reference")
     assert (np.abs(made - a.astype(np.float64) @ b) <= bound(a, b)).all()
+
+
+def test_the_precision_that_is_asked_for_reaches_the_schedule() -> None:
+    x = tw.like("f32", 256, 256)
+    made = (
+        plain(0)
+        .bind(precision="tf32")
+        .compile(x, tw.like("f32", 256, 256, order="F"), x, target="cuda", arch="sm_90a")
+    )
+    assert made.schedule.atom.precision == 10

@@ -91,15 +91,15 @@ KERNELS: dict[str, Callable[[], Kernel]] = {
 }
 ROWS_OF_128_BYTES = {"A written": (1, 1), "B written": (1, 1), "A read": (8, 1), "B read": (8, 1)}
 SPARED = {"A written": (2, 2), "B written": (2, 2), "A read": (1, 1), "B read": (1, 1)}
-NARROW = {"A written": (4, 4), "B written": (4, 4), "A read": (4, 1), "B read": (4, 1)}
-"""Writes of 4 bytes down the columns: a swizzle moves 16 bytes, and four of one such chunk meet."""
+BY_ALL = {"A written": (1, 1), "B written": (1, 1), "A read": (4, 1), "B read": (4, 1)}
+"""Rows of 64 bytes that all threads copy in order."""
 
 DEGREES: dict[str, dict[str, tuple[int, int]]] = {
     "basic_gemm": {"A written": (8, 4), "B written": (8, 4), "A read": (1, 1), "B read": (8, 1)},
     "pipelined_gemm": {"A written": (4, 2), "B written": (4, 2), "A read": (2, 1), "B read": (2, 1)},
     # A and B have the spared layout of the author, which stays.
     "optimized_gemm": {**SPARED, "C written": (4, 1), "C read": (1, 1)},
-    **dict.fromkeys(("serial", "buffered", "prefetched"), NARROW),
+    **dict.fromkeys(("serial", "buffered", "prefetched"), BY_ALL),
     "attention": {
         f"{name} {how}": (8 if how == "read" else 1, 1) for name in "QKV" for how in ("written", "read")
     },

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from tilewright.dataflow.nodes import TF32, Cell, Fold, Folded, Literal, Map, Node, Span, Sum
+from tilewright.dataflow.nodes import EXACT, TF32, Cell, Fold, Folded, Literal, Map, Node, Span, Sum
 from tilewright.dtypes import f32
 from tilewright.errors import Location, TraceError
 from tilewright.lang.dataflow.recorder import Recorder
@@ -91,7 +91,8 @@ def _add(flow: Recorder, acc: Accumulator, term: Sum, negative: bool, source: Ti
             f"{term.a.dtype} and {term.b.dtype}; nearest legal choice: tw.zeros() without precision",
             here(),
         )
-    product = flow.make(Sum, kind, term.axes, term.span, a, term.b, acc.precision)
+    precision = acc.precision if term.precision == EXACT else term.precision
+    product = flow.make(Sum, kind, term.axes, term.span, a, term.b, precision)
     made = flow.mapped("add", (flow.tile(before), flow.tile(product)))
     acc.hold(made.node, source.needs)
 
