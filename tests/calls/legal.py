@@ -357,7 +357,6 @@ bound
 linear
 flow
 flowing
-schedule
 tw.TensorSpec("f16", 2, 1, (256, 32), (16, 1), 16, False)
 tw.like("f32", 8, 8)
 liar
