@@ -20,7 +20,6 @@ EMPTY_GROUP = "mma_async -> mma_wait(1) -> the next stage: the one group that ma
 STORES_FOR_ALL = "tma_store -> bulk_wait(0) -> copy: waits for the store to the other buffer as well"
 OTHER_WAIT = "copy_async -> async_wait(0) -> barrier: another wait and barrier stand before the next use"
 LAST_WAIT = "tma_store -> bulk_wait(0): of the two behind the last slice either one suffices"
-OTHER_BUFFER = "each group of warps uses the other's buffers alone, with the barriers of its own"
 ONE_WARPGROUP = "mma_async -> mma_wait(0) -> copy_async: four warps begin each MMA, and wait for it, together"
 SAME_LANES = "load -> copy: each lane writes what it has read itself"
 
@@ -58,7 +57,6 @@ EQUIVALENT = {
     },
     "wgmma, cp_async": {"barrier() by roles: removed": ONE_WARPGROUP},
     "cooperative, overlapped, residual": {
-        "view(sC) by epilogue: slice 0 one around": OTHER_BUFFER,
         "bulk_wait() by epilogue: removed": LAST_WAIT,
         "bulk_wait() by epilogue: one more pending": LAST_WAIT,
         "warp_barrier() by epilogue: removed": SAME_LANES,
