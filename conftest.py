@@ -74,6 +74,16 @@ def golden(request: pytest.FixtureRequest) -> Callable[[str, str], None]:
     return check
 
 
+@pytest.fixture
+def no_known_products() -> None:
+    """`matmul` knows no kernel yet, as in a process that has just begun."""
+    matmul, products = (import_module(f"tilewright.ops.{name}") for name in ("matmul", "products"))
+    for kernels in (products.plain, products.combined):
+        kernels.cache_clear()
+    matmul._PLANS.forget()
+    matmul._SHORTCUTS.forget()
+
+
 def runs_on_gpu(item: Any) -> bool:
     """Whether a test carries a marker of those that need a GPU."""
     return any(item.get_closest_marker(name) for name in ("gpu", "two_gpus"))

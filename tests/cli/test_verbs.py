@@ -210,6 +210,7 @@ def test_a_file_that_fails_says_why(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- cache
 
 
+@pytest.mark.usefixtures("no_known_products")
 def test_the_cache_is_counted_and_cleared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path / "kernels"))
     monkeypatch.setenv("TILEWRIGHT_CACHE_BYTES", "64MiB")

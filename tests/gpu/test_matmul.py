@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import itertools
 
+import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.checking.sample import operands
+from tilewright.ops import slow
+from tilewright.ops.products import output_dtype
+from tilewright.runtime.device_array import DeviceArray
 from tilewright.targets.atoms import MMA_F16
 from tilewright.tune.trial import gemm_trial
 
@@ -28,10 +33,10 @@ LAYOUTS = ("nn", "nt", "tn", "tt")
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-@pytest.mark.parametrize(("name", "math"), DTYPES)
-def test_every_dtype_layout_and_shape(name: str, math: str, layout: str) -> None:
+@pytest.mark.parametrize(("name", "precision"), DTYPES)
+def test_every_dtype_layout_and_shape(name: str, precision: str, layout: str) -> None:
     for shape, init in itertools.product(SHAPES, ("random", "integers")):
-        trial = gemm_trial(operands(init, tw.dtype(name), shape, layout=layout), "cuda", math)
+        trial = gemm_trial(operands(init, tw.dtype(name), shape, layout=layout), "cuda", precision)
         executable, _ = trial.run()
         assert executable.target == "cuda"
         comparison = trial.verify()
@@ -48,8 +53,7 @@ def test_schedules_of_large_problems(shape: tuple[int, int, int]) -> None:
 @pytest.mark.parametrize("stages", [1, 2, 3, 4])
 @pytest.mark.parametrize("depth", [8, 32, 64, 200, 1000])
 def test_every_number_of_stages(stages: int, depth: int) -> None:
-    staging = "direct" if stages == 1 else "cp_async"
-    schedule = tw.Schedule(MMA_F16, (64, 64, 32), warps=(2, 2), stages=stages, staging=staging)
+    schedule = tw.Schedule(MMA_F16, (64, 64, 32), (2, 2), stages, "cp_async" if stages > 1 else "direct")
     trial = gemm_trial(operands("random", tw.f16, (190, 130, depth)), "cuda", schedule=schedule)
     trial.run()
     comparison = trial.verify()
@@ -71,3 +75,17 @@ def test_elevations() -> None:
         trial = gemm_trial(operands("elevation", tw.dtype(name)), "cuda")
         trial.run()
         assert trial.verify().ok
+
+
+@pytest.mark.parametrize("name", ["f8e4m3", "f8e5m2"])
+def test_what_is_slower_than_it_could_be_says_so_and_is_right(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slow, "_SAID", set())
+    made = operands("random", tw.dtype(name), (130, 70, 90))
+    a, b = DeviceArray.of(made.a), DeviceArray.of(made.b)
+    out = DeviceArray.of(np.zeros((130, 70), output_dtype(tw.dtype(name)).numpy))
+    with pytest.warns(tw.SlowWarning, match=f"{name} is multiplied by one fma for each pair of numbers"):
+        assert tw.matmul(a, b, out) is out
+    tw.matmul(a, b, out)
+    compare_gemm(made.a, made.b, out.host(), Accumulation.of(tw.atoms.fma(name))).raise_if_wrong()

@@ -59,7 +59,9 @@ def test_strides(target: str) -> None:
 @pytest.mark.parametrize("target", ["reference", "cpu", "cuda"])
 @pytest.mark.parametrize("name", [name for name in tw.dtypes.ALL if name not in SUPPORTED])
 def test_dtypes_without_a_gemm(name: str, target: str) -> None:
-    x = tw.testing.device_put(np.zeros((8, 8), tw.dtype(name).numpy), "reference")
+    element = tw.dtype(name)
+    x = np.zeros((8, 8), np.uint8 if element.is_packed else element.numpy)
+    x = tw.Packed(x, element) if element.is_packed else x
     with pytest.raises(tw.DTypeError, match=f"no GEMM for {name} yet; nearest: f64, f32"):
         tw.matmul(x, x, target=target)
 

@@ -167,6 +167,19 @@ def test_no_depth_leaves_what_is_added(target: str) -> None:
 
 
 @TARGETS
+@pytest.mark.parametrize("activation", [None, "relu"])
+def test_f32_is_rounded_to_tf32_if_that_is_enough(activation: str | None, target: str) -> None:
+    a, b = np.full((20, 1), 1 + 2.0**-12, np.float32), np.ones((1, 30), np.float32)
+    for precision, expected in (("exact", 1 + 2.0**-12), ("tf32", 1.0)):
+        made = tw.matmul(a, b, precision=precision, activation=activation, target=target)
+        assert (made == np.float32(expected)).all()
+    for dtype in (np.float64, np.float16):  # of which nothing is lost
+        x, y = (1 + drawn(1, 20, 8) / 64).astype(dtype), drawn(2, 8, 30, dtype=dtype)
+        made = tw.matmul(x, y, precision="tf32", target=target)
+        assert (made == tw.matmul(x, y, target=target)).all()
+
+
+@TARGETS
 def test_dtypes_of_the_result(target: str) -> None:
     half, small = drawn(1, 9, 30, dtype=np.float16), np.arange(-40, 50, dtype=np.int8).reshape(9, 10)
     for given, asked, made in (

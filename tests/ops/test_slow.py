@@ -66,7 +66,9 @@ def test_it_is_said_once_for_each_dtype_at_the_callers_line(name: str, gpu: Driv
         product(tw.dtype(name))
     [one] = said
     assert one.filename == __file__
-    assert "nearest: convert to f16" in str(one.message)
+    assert "nearest: operands that are contiguous along K, which wgmma multiplies, or convert to f16" in str(
+        one.message
+    )
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         for n in (16, 24):  # a product that is known, and another

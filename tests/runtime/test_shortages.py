@@ -61,6 +61,7 @@ def test_a_library_that_is_cut_off_is_not_published(
     assert Cache.default().stats().entries == 0
 
 
+@pytest.mark.usefixtures("no_known_products")
 def test_a_library_without_the_kernel_is_not_published(
     tmp_path: Path, whole: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -68,7 +68,8 @@ def matmul(
 
     Warns:
         SlowWarning: once for each dtype that a GPU has tensor cores for and this multiplies without them:
-            f8e4m3 and f8e5m2 from sm_89 on, whose sums would keep 13 bits there.
+            f8e4m3 and f8e5m2 from sm_89 on, whose sums would keep 13 bits there; but not on sm_90a where both
+            arrays are contiguous along K, whose sums are added to others in f32 every so often.
 
     Example:
         >>> import numpy as np

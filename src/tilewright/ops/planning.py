@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from tilewright import dtypes
 from tilewright.calls import launches
-from tilewright.dataflow.nodes import PRECISIONS
+from tilewright.dataflow.nodes import EXACT, PRECISIONS
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
@@ -138,6 +138,8 @@ class _Product:
         # In f64 integers of 32 bits, and arrays of f64, lose nothing before the result is rounded.
         wide = {"int", "uint"} & {infos["a"].dtype.kind} or dtypes.f64 in (i.dtype for i in infos.values())
         self.number = dtypes.f64 if wide else dtypes.f32
+        # Other numbers are multiplied as they are in any case.
+        self.precision = wanted.precision if infos["a"].dtype == dtypes.f32 else EXACT
         self._beta = beta
         self.arguments: tuple[Any, ...] = ()
 
@@ -154,14 +156,14 @@ class _Product:
         """The kernel, and which array each of its parameters is."""
         wanted, rank = self.wanted, len(self.problem.batch)
         if not self.terms:
-            kernel = plain(rank).bind(precision=wanted.precision, schedule=wanted.schedule)
+            kernel = plain(rank).bind(precision=self.precision, schedule=wanted.schedule)
             return kernel, {"A": "a", "B": "b", "D": "out"}
         # What is not there is not read; any array of the shape stands for it.
         for name in ("c", "residual"):
             self.seen.setdefault(name, self.seen["out"])
         self.seen.setdefault("bias", _row(self.seen["out"]))
         kernel = combined(rank, self.number).bind(
-            precision=wanted.precision,
+            precision=self.precision,
             terms=self.terms,
             activation=wanted.activation,
             schedule=wanted.schedule,

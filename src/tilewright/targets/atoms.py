@@ -220,10 +220,13 @@ def multiplied_without_tensor_cores(atom: MmaAtom, arch: str, features: frozense
     name = atom.a_dtype.name
     if atom.instruction != "fma" or COARSE_TENSOR_CORES.get(name) not in features:
         return ""
+    along_k = (
+        "operands that are contiguous along K, which wgmma multiplies, or " if "sm_90a" in features else ""
+    )
     return (
         f"{name} is multiplied by one fma for each pair of numbers; {arch} has tensor cores for it, whose "
-        f"sums keep {FP8_SUM_BITS} bits; nearest: convert to f16, which holds each of these numbers, and is "
-        "multiplied on tensor cores"
+        f"sums keep {FP8_SUM_BITS} bits; nearest: {along_k}convert to f16, which holds each of these "
+        "numbers, and is multiplied on tensor cores"
     )
 
 

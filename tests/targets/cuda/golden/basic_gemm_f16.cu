@@ -34,15 +34,15 @@ extern "C" __global__ void __launch_bounds__(256) basic_gemm(
   const int m = blockIdx.x;  // of M / 256
   const int n = blockIdx.y;  // of N / 128
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  // kernels.py:15: sA: f16 256x32
+  // kernels.py:16: sA: f16 256x32
   half_t* const sA = (half_t*)shared_memory;
-  // kernels.py:16: sB: f16 128x32
+  // kernels.py:17: sB: f16 128x32
   half_t* const sB = (half_t*)(shared_memory + 16384);
-  // kernels.py:17: acc: f32 256x128, 128 per thread
+  // kernels.py:18: acc: f32 256x128, 128 per thread
   float acc[128] = {};
   const int k_end = K / 32;
   for (int k = 0; k < k_end; ++k) {
-    // kernels.py:19: A.tile((256, 32), (m, k)) -> sA, 16 bytes at a time
+    // kernels.py:20: A.tile((256, 32), (m, k)) -> sA, 16 bytes at a time
     {
       const int row = tid / 4;
       const int col = 8*(tid % 4);
@@ -54,7 +54,7 @@ extern "C" __global__ void __launch_bounds__(256) basic_gemm(
       #pragma unroll
       for (int i = 0; i < 4; ++i) *(uint4*)(to + 2048*i) = moved[i];
     }
-    // kernels.py:20: B.tile((128, 32), (n, k)) -> sB, 16 bytes at a time
+    // kernels.py:21: B.tile((128, 32), (n, k)) -> sB, 16 bytes at a time
     {
       const int row = tid / 4;
       const int col = 8*(tid % 4);
@@ -66,13 +66,13 @@ extern "C" __global__ void __launch_bounds__(256) basic_gemm(
       #pragma unroll
       for (int i = 0; i < 2; ++i) *(uint4*)(to + 2048*i) = moved[i];
     }
-    // kernels.py:21: barrier
+    // kernels.py:22: barrier
     __syncthreads();
     #pragma unroll
     for (int k_step = 0; k_step < 2; ++k_step) {
-      // kernels.py:22: sA_frag: f16 256x16, 32 per thread
+      // kernels.py:23: sA_frag: f16 256x16, 32 per thread
       __align__(4) half_t sA_frag[32];
-      // kernels.py:22: sA_step -> sA_frag, 4 matrices at a time
+      // kernels.py:23: sA_step -> sA_frag, 4 matrices at a time
       {
         const int row = 64*((tid / 32) % 4) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -81,9 +81,9 @@ extern "C" __global__ void __launch_bounds__(256) basic_gemm(
         #pragma unroll
         for (int i = 0; i < 4; ++i) ldmatrix_x4(&sA_frag[8*i], from + 512*i);
       }
-      // kernels.py:22: sB_frag: f16 128x16, 32 per thread
+      // kernels.py:23: sB_frag: f16 128x16, 32 per thread
       __align__(4) half_t sB_frag[32];
-      // kernels.py:22: sB_step -> sB_frag, 4 matrices at a time
+      // kernels.py:23: sB_step -> sB_frag, 4 matrices at a time
       {
         const int row = 64*(tid / 128) + 8*((tid / 16) % 2) + (tid % 8);
         const int col = 8*((tid / 8) % 2);
@@ -92,7 +92,7 @@ extern "C" __global__ void __launch_bounds__(256) basic_gemm(
         #pragma unroll
         for (int i = 0; i < 4; ++i) ldmatrix_x4(&sB_frag[8*i], from + 512*i);
       }
-      // kernels.py:22: acc += sA_frag * sB_frag, by mma.m16n8k16.f32.f16
+      // kernels.py:23: acc += sA_frag * sB_frag, by mma.m16n8k16.f32.f16
       #pragma unroll
       for (int j = 0; j < 8; ++j) {
         #pragma unroll
@@ -101,10 +101,10 @@ extern "C" __global__ void __launch_bounds__(256) basic_gemm(
         }
       }
     }
-    // kernels.py:23: barrier
+    // kernels.py:24: barrier
     __syncthreads();
   }
-  // kernels.py:24: acc -> C.tile((256, 128), (m, n)), 4 bytes at a time
+  // kernels.py:25: acc -> C.tile((256, 128), (m, n)), 4 bytes at a time
   {
     const int row = 64*((tid / 32) % 4) + ((tid / 4) % 8);
     const int col = 64*(tid / 128) + 2*(tid % 4);

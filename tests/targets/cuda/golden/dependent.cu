@@ -18,11 +18,11 @@ extern "C" __global__ void __launch_bounds__(32) dependent(
   const int tid = threadIdx.x;
   const int m = blockIdx.x;  // of (M + 15) / 16
   const int n = blockIdx.y;  // of (N + 28) / 32
-  // kernels.py:134: wait for the grids before this one
+  // kernels.py:135: wait for the grids before this one
   prior_grid_wait();
-  // kernels.py:135: x: f32 16x32, 16 per thread
+  // kernels.py:136: x: f32 16x32, 16 per thread
   __align__(16) float x[16];
-  // kernels.py:135: X_part -> x, 16 bytes at a time
+  // kernels.py:136: X_part -> x, 16 bytes at a time
   {
     const int row = tid / 8;
     const int col = 4*(tid % 8);
@@ -33,13 +33,13 @@ extern "C" __global__ void __launch_bounds__(32) dependent(
       *(uint4*)&x[4*i] = load_if<uint4>(inside && 16*m + 4*i + row < M, from + 4*X_stride0*i);
     }
   }
-  // kernels.py:136: the grids after this one may begin
+  // kernels.py:137: the grids after this one may begin
   launch_dependents();
-  // kernels.py:137: add = add(x, 1.0)
+  // kernels.py:138: add = add(x, 1.0)
   __align__(16) float add[16];
   #pragma unroll
   for (int i = 0; i < 16; ++i) add[i] = x[i] + 1.0f;
-  // kernels.py:137: add -> Y.tile((16, 32), (m, n)), 16 bytes at a time
+  // kernels.py:138: add -> Y.tile((16, 32), (m, n)), 16 bytes at a time
   {
     const int row = tid / 8;
     const int col = 4*(tid % 8);

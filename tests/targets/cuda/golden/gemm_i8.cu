@@ -26,15 +26,15 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
   const int m = blockIdx.x;  // of M / 64
   const int n = blockIdx.y;  // of N / 64
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  // kernels.py:15: sA: i8 64x64
+  // kernels.py:16: sA: i8 64x64
   signed char* const sA = (signed char*)shared_memory;
-  // kernels.py:16: sB: i8 64x64
+  // kernels.py:17: sB: i8 64x64
   signed char* const sB = (signed char*)(shared_memory + 4096);
-  // kernels.py:17: acc: i32 64x64, 32 per thread
+  // kernels.py:18: acc: i32 64x64, 32 per thread
   __align__(8) int acc[32] = {};
   const int k_end = K / 64;
   for (int k = 0; k < k_end; ++k) {
-    // kernels.py:19: A.tile((64, 64), (m, k)) -> sA, 16 bytes at a time
+    // kernels.py:20: A.tile((64, 64), (m, k)) -> sA, 16 bytes at a time
     {
       const int row = tid / 4;
       const int col = 16*(tid % 4);
@@ -46,7 +46,7 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       #pragma unroll
       for (int i = 0; i < 2; ++i) *(uint4*)(to + 2048*i) = moved[i];
     }
-    // kernels.py:20: B.tile((64, 64), (n, k)) -> sB, 16 bytes at a time
+    // kernels.py:21: B.tile((64, 64), (n, k)) -> sB, 16 bytes at a time
     {
       const int row = tid / 4;
       const int col = 16*(tid % 4);
@@ -58,13 +58,13 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       #pragma unroll
       for (int i = 0; i < 2; ++i) *(uint4*)(to + 2048*i) = moved[i];
     }
-    // kernels.py:21: barrier
+    // kernels.py:22: barrier
     __syncthreads();
     #pragma unroll
     for (int k_step = 0; k_step < 2; ++k_step) {
-      // kernels.py:22: sA_frag: i8 64x32, 32 per thread
+      // kernels.py:23: sA_frag: i8 64x32, 32 per thread
       __align__(4) signed char sA_frag[32];
-      // kernels.py:22: sA_step -> sA_frag, 4 matrices at a time
+      // kernels.py:23: sA_step -> sA_frag, 4 matrices at a time
       {
         const int row = 32*((tid / 32) % 2) + (tid % 16);
         const int col = 16*((tid / 16) % 2);
@@ -73,9 +73,9 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sA_frag[16*i], from + 1024*i);
       }
-      // kernels.py:22: sB_frag: i8 64x32, 32 per thread
+      // kernels.py:23: sB_frag: i8 64x32, 32 per thread
       __align__(4) signed char sB_frag[32];
-      // kernels.py:22: sB_step -> sB_frag, 4 matrices at a time
+      // kernels.py:23: sB_step -> sB_frag, 4 matrices at a time
       {
         const int row = 32*(tid / 64) + 8*((tid / 16) % 2) + (tid % 8);
         const int col = 16*((tid / 8) % 2);
@@ -84,17 +84,17 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sB_frag[16*i], from + 1024*i);
       }
-      // kernels.py:22: acc += sA_frag * sB_frag, by mma.m16n8k32.i32.s8
+      // kernels.py:23: acc += sA_frag * sB_frag, by mma.m16n8k32.i32.s8
       #pragma unroll
       for (int j = 0; j < 4; ++j) {
         #pragma unroll
         for (int i = 0; i < 2; ++i) mma_m16n8k32_s8(&acc[8*j + 4*i], &sA_frag[16*i], &sB_frag[8*j]);
       }
     }
-    // kernels.py:23: barrier
+    // kernels.py:24: barrier
     __syncthreads();
   }
-  // kernels.py:24: acc -> C.tile((64, 64), (m, n)), 8 bytes at a time
+  // kernels.py:25: acc -> C.tile((64, 64), (m, n)), 8 bytes at a time
   {
     const int row = 32*((tid / 32) % 2) + ((tid / 4) % 8);
     const int col = 32*(tid / 64) + 2*(tid % 4);

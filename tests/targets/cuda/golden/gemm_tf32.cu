@@ -32,15 +32,15 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
   const int m = blockIdx.x;  // of M / 64
   const int n = blockIdx.y;  // of N / 64
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  // kernels.py:15: sA: f32 64x16
+  // kernels.py:16: sA: f32 64x16
   float* const sA = (float*)shared_memory;
-  // kernels.py:16: sB: f32 64x16
+  // kernels.py:17: sB: f32 64x16
   float* const sB = (float*)(shared_memory + 4096);
-  // kernels.py:17: acc: f32 64x64, 32 per thread
+  // kernels.py:18: acc: f32 64x64, 32 per thread
   __align__(8) float acc[32] = {};
   const int k_end = K / 16;
   for (int k = 0; k < k_end; ++k) {
-    // kernels.py:19: A.tile((64, 16), (m, k)) -> sA, 16 bytes at a time
+    // kernels.py:20: A.tile((64, 16), (m, k)) -> sA, 16 bytes at a time
     {
       const int row = tid / 4;
       const int col = 4*(tid % 4);
@@ -52,7 +52,7 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       #pragma unroll
       for (int i = 0; i < 2; ++i) *(uint4*)(to + 512*i) = moved[i];
     }
-    // kernels.py:20: B.tile((64, 16), (n, k)) -> sB, 16 bytes at a time
+    // kernels.py:21: B.tile((64, 16), (n, k)) -> sB, 16 bytes at a time
     {
       const int row = tid / 4;
       const int col = 4*(tid % 4);
@@ -64,13 +64,13 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       #pragma unroll
       for (int i = 0; i < 2; ++i) *(uint4*)(to + 512*i) = moved[i];
     }
-    // kernels.py:21: barrier
+    // kernels.py:22: barrier
     __syncthreads();
     #pragma unroll
     for (int k_step = 0; k_step < 2; ++k_step) {
-      // kernels.py:22: sA_frag: f32 64x8, 8 per thread
+      // kernels.py:23: sA_frag: f32 64x8, 8 per thread
       float sA_frag[8];
-      // kernels.py:22: sA_step -> sA_frag, 4 matrices at a time
+      // kernels.py:23: sA_step -> sA_frag, 4 matrices at a time
       {
         const int row = 32*((tid / 32) % 2) + (tid % 16);
         const int col = 4*((tid / 16) % 2);
@@ -79,9 +79,9 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sA_frag[4*i], from + 256*i);
       }
-      // kernels.py:22: sB_frag: f32 64x8, 8 per thread
+      // kernels.py:23: sB_frag: f32 64x8, 8 per thread
       float sB_frag[8];
-      // kernels.py:22: sB_step -> sB_frag, 4 matrices at a time
+      // kernels.py:23: sB_step -> sB_frag, 4 matrices at a time
       {
         const int row = 32*(tid / 64) + 8*((tid / 16) % 2) + (tid % 8);
         const int col = 4*((tid / 8) % 2);
@@ -90,7 +90,7 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sB_frag[4*i], from + 256*i);
       }
-      // kernels.py:22: acc += sA_frag * sB_frag, by mma.m16n8k8.f32.tf32
+      // kernels.py:23: acc += sA_frag * sB_frag, by mma.m16n8k8.f32.tf32
       {
         float sA_frag_rounded[8];
         #pragma unroll
@@ -107,10 +107,10 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
         }
       }
     }
-    // kernels.py:23: barrier
+    // kernels.py:24: barrier
     __syncthreads();
   }
-  // kernels.py:24: acc -> C.tile((64, 64), (m, n)), 8 bytes at a time
+  // kernels.py:25: acc -> C.tile((64, 64), (m, n)), 8 bytes at a time
   {
     const int row = 32*((tid / 32) % 2) + ((tid / 4) % 8);
     const int col = 32*(tid / 64) + 2*(tid % 4);

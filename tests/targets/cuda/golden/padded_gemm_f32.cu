@@ -16,15 +16,15 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
   const int m = blockIdx.x;  // of (M + 31) / 32
   const int n = blockIdx.y;  // of (N + 63) / 64
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  // kernels.py:15: sA: f32 32x16
+  // kernels.py:16: sA: f32 32x16
   float* const sA = (float*)shared_memory;
-  // kernels.py:16: sB: f32 64x16
+  // kernels.py:17: sB: f32 64x16
   float* const sB = (float*)(shared_memory + 2048);
-  // kernels.py:17: acc: f32 32x64, 16 per thread
+  // kernels.py:18: acc: f32 32x64, 16 per thread
   float acc[16] = {};
   const int k_end = (K + 15) / 16;
   for (int k = 0; k < k_end; ++k) {
-    // kernels.py:19: A.tile((32, 16), (m, k)) -> sA, 4 bytes at a time
+    // kernels.py:20: A.tile((32, 16), (m, k)) -> sA, 4 bytes at a time
     {
       const int row = tid / 16;
       const int col = tid % 16;
@@ -39,7 +39,7 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       #pragma unroll
       for (int i = 0; i < 4; ++i) to[128*i] = moved[i];
     }
-    // kernels.py:20: B.tile((64, 16), (n, k)) -> sB, 4 bytes at a time
+    // kernels.py:21: B.tile((64, 16), (n, k)) -> sB, 4 bytes at a time
     {
       const int row = tid / 16;
       const int col = tid % 16;
@@ -54,13 +54,13 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
       #pragma unroll
       for (int i = 0; i < 8; ++i) sB[128*i + ((8*(i % 4)) ^ start)] = moved[i];
     }
-    // kernels.py:21: barrier
+    // kernels.py:22: barrier
     __syncthreads();
     #pragma unroll
     for (int k_step = 0; k_step < 4; ++k_step) {
-      // kernels.py:22: sA_frag: f32 32x4, 16 per thread
+      // kernels.py:23: sA_frag: f32 32x4, 16 per thread
       __align__(16) float sA_frag[16];
-      // kernels.py:22: sA_step -> sA_frag, 16 bytes at a time
+      // kernels.py:23: sA_step -> sA_frag, 16 bytes at a time
       {
         const int row = 4*((tid / 8) % 8);
         const int start = 16*row + (row % 8);
@@ -68,13 +68,13 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
         #pragma unroll
         for (int i = 0; i < 4; ++i) *(uint4*)&sA_frag[4*i] = *(const uint4*)(from + 16*i);
       }
-      // kernels.py:22: sA_frag_1 = sA_frag[0:32, 0:4]
+      // kernels.py:23: sA_frag_1 = sA_frag[0:32, 0:4]
       float sA_frag_1[16];
       #pragma unroll
       for (int i = 0; i < 16; ++i) sA_frag_1[i] = sA_frag[4*(i % 4) + (i / 4)];
-      // kernels.py:22: sB_frag: f32 64x4, 16 per thread
+      // kernels.py:23: sB_frag: f32 64x4, 16 per thread
       __align__(16) float sB_frag[16];
-      // kernels.py:22: sB_step -> sB_frag, 16 bytes at a time
+      // kernels.py:23: sB_step -> sB_frag, 16 bytes at a time
       {
         const int row = 32*(tid / 64) + 4*(tid % 8);
         const int start = 16*row + (row % 32);
@@ -83,11 +83,11 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
           *(uint4*)&sB_frag[4*i] = *(const uint4*)(sB + ((16*i + 4*k_step) ^ start));
         }
       }
-      // kernels.py:22: sB_frag_1 = sB_frag[0:64, 0:4]
+      // kernels.py:23: sB_frag_1 = sB_frag[0:64, 0:4]
       float sB_frag_1[16];
       #pragma unroll
       for (int i = 0; i < 16; ++i) sB_frag_1[i] = sB_frag[4*(i % 4) + (i / 4)];
-      // kernels.py:22: acc += sA_frag_1 * sB_frag_1
+      // kernels.py:23: acc += sA_frag_1 * sB_frag_1
       #pragma unroll
       for (int step = 0; step < 4; ++step) {
         #pragma unroll
@@ -99,10 +99,10 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
         }
       }
     }
-    // kernels.py:23: barrier
+    // kernels.py:24: barrier
     __syncthreads();
   }
-  // kernels.py:24: acc -> C.tile((32, 64), (m, n)), 4 bytes at a time
+  // kernels.py:25: acc -> C.tile((32, 64), (m, n)), 4 bytes at a time
   {
     const int row = 4*((tid / 8) % 8);
     const int col = 32*(tid / 64) + 4*(tid % 8);

@@ -58,14 +58,14 @@ extern "C" __global__ void __launch_bounds__(256) pipelined_gemm(
   const int m = blockIdx.x;  // of (M + 112) / 128
   const int n = blockIdx.y;  // of (N + 112) / 128
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  // kernels.py:30: sA: f16 4x128x32
+  // pipelined.py:55: sA: f16 4x128x32
   half_t* const sA = (half_t*)shared_memory;
-  // kernels.py:30: sB: f16 4x128x32
+  // pipelined.py:55: sB: f16 4x128x32
   half_t* const sB = (half_t*)(shared_memory + 32768);
-  // kernels.py:30: acc: f32 128x128, 64 per thread
+  // pipelined.py:19: acc: f32 128x128, 64 per thread
   float acc[64] = {};
   if (0 < (K + 16) / 32) {
-    // kernels.py:30: A.tile((128, 32), (m, 0)) -> sA[0], 16 bytes at a time, in the background
+    // pipelined.py:30: A.tile((128, 32), (m, 0)) -> sA[0], 16 bytes at a time, in the background
     {
       const int row = tid / 4;
       const int col = 8*(tid % 4);
@@ -77,7 +77,7 @@ extern "C" __global__ void __launch_bounds__(256) pipelined_gemm(
         copy_async<16>(to + 2048*i, from + 64*A_stride0*i, inside && 128*m + 64*i + row < M);
       }
     }
-    // kernels.py:30: B.tile((128, 32), (n, 0)) -> sB[0], 16 bytes at a time, in the background
+    // pipelined.py:30: B.tile((128, 32), (n, 0)) -> sB[0], 16 bytes at a time, in the background
     {
       const int row = tid / 4;
       const int col = 8*(tid % 4);
@@ -90,10 +90,10 @@ extern "C" __global__ void __launch_bounds__(256) pipelined_gemm(
       }
     }
   }
-  // kernels.py:30: close the group of copies
+  // pipelined.py:31: close the group of copies
   async_commit();
   if (1 < (K + 16) / 32) {
-    // kernels.py:30: A.tile((128, 32), (m, 1)) -> sA[1], 16 bytes at a time, in the background
+    // pipelined.py:30: A.tile((128, 32), (m, 1)) -> sA[1], 16 bytes at a time, in the background
     {
       const int row = tid / 4;
       const int col = 8*(tid % 4);
@@ -105,7 +105,7 @@ extern "C" __global__ void __launch_bounds__(256) pipelined_gemm(
         copy_async<16>(to + 2048*i, from + 64*A_stride0*i, inside && 128*m + 64*i + row < M);
       }
     }
-    // kernels.py:30: B.tile((128, 32), (n, 1)) -> sB[1], 16 bytes at a time, in the background
+    // pipelined.py:30: B.tile((128, 32), (n, 1)) -> sB[1], 16 bytes at a time, in the background
     {
       const int row = tid / 4;
       const int col = 8*(tid % 4);
@@ -118,10 +118,10 @@ extern "C" __global__ void __launch_bounds__(256) pipelined_gemm(
       }
     }
   }
-  // kernels.py:30: close the group of copies
+  // pipelined.py:31: close the group of copies
   async_commit();
   if (2 < (K + 16) / 32) {
-    // kernels.py:30: A.tile((128, 32), (m, 2)) -> sA[2], 16 bytes at a time, in the background
+    // pipelined.py:30: A.tile((128, 32), (m, 2)) -> sA[2], 16 bytes at a time, in the background
     {
       const int row = tid / 4;
       const int col = 8*(tid % 4);
@@ -133,7 +133,7 @@ extern "C" __global__ void __launch_bounds__(256) pipelined_gemm(
         copy_async<16>(to + 2048*i, from + 64*A_stride0*i, inside && 128*m + 64*i + row < M);
       }
     }
-    // kernels.py:30: B.tile((128, 32), (n, 2)) -> sB[2], 16 bytes at a time, in the background
+    // pipelined.py:30: B.tile((128, 32), (n, 2)) -> sB[2], 16 bytes at a time, in the background
     {
       const int row = tid / 4;
       const int col = 8*(tid % 4);
@@ -146,16 +146,16 @@ extern "C" __global__ void __launch_bounds__(256) pipelined_gemm(
       }
     }
   }
-  // kernels.py:30: close the group of copies
+  // pipelined.py:31: close the group of copies
   async_commit();
   const int k_end = (K + 16) / 32;
   for (int k = 0; k < k_end; ++k) {
-    // kernels.py:30: wait until at most 2 groups are unfinished
+    // pipelined.py:44: wait until at most 2 groups are unfinished
     async_wait<2>();
-    // kernels.py:30: barrier
+    // pipelined.py:45: barrier
     __syncthreads();
     if (k + 3 < (K + 16) / 32) {
-      // kernels.py:30: A.tile((128, 32), (m, k + 3)) -> sA[(k + 3) % 4], 16 bytes at a time, in the background
+      // pipelined.py:30: A.tile((128, 32), (m, k + 3)) -> sA[(k + 3) % 4], 16 bytes at a time, in the background
       {
         const int row = tid / 4;
         const int col = 8*(tid % 4);
@@ -167,7 +167,7 @@ extern "C" __global__ void __launch_bounds__(256) pipelined_gemm(
           copy_async<16>(to + 2048*i, from + 64*A_stride0*i, inside && 128*m + 64*i + row < M);
         }
       }
-      // kernels.py:30: B.tile((128, 32), (n, k + 3)) -> sB[(k + 3) % 4], 16 bytes at a time, in the background
+      // pipelined.py:30: B.tile((128, 32), (n, k + 3)) -> sB[(k + 3) % 4], 16 bytes at a time, in the background
       {
         const int row = tid / 4;
         const int col = 8*(tid % 4);
@@ -180,13 +180,13 @@ extern "C" __global__ void __launch_bounds__(256) pipelined_gemm(
         }
       }
     }
-    // kernels.py:30: close the group of copies
+    // pipelined.py:31: close the group of copies
     async_commit();
     #pragma unroll
     for (int k_step = 0; k_step < 2; ++k_step) {
-      // kernels.py:30: sA_frag: f16 128x16, 32 per thread
+      // pipelined.py:47: sA_frag: f16 128x16, 32 per thread
       __align__(4) half_t sA_frag[32];
-      // kernels.py:30: sA_step -> sA_frag, 4 matrices at a time
+      // pipelined.py:47: sA_step -> sA_frag, 4 matrices at a time
       {
         const int row = 64*((tid / 32) % 2) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -195,9 +195,9 @@ extern "C" __global__ void __launch_bounds__(256) pipelined_gemm(
         #pragma unroll
         for (int i = 0; i < 4; ++i) ldmatrix_x4(&sA_frag[8*i], from + 512*i);
       }
-      // kernels.py:30: sB_frag: f16 128x16, 16 per thread
+      // pipelined.py:47: sB_frag: f16 128x16, 16 per thread
       __align__(4) half_t sB_frag[16];
-      // kernels.py:30: sB_step -> sB_frag, 4 matrices at a time
+      // pipelined.py:47: sB_step -> sB_frag, 4 matrices at a time
       {
         const int row = 32*(tid / 64) + 8*((tid / 16) % 2) + (tid % 8);
         const int col = 8*((tid / 8) % 2);
@@ -206,7 +206,7 @@ extern "C" __global__ void __launch_bounds__(256) pipelined_gemm(
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sB_frag[8*i], from + 512*i);
       }
-      // kernels.py:30: acc += sA_frag * sB_frag, by mma.m16n8k16.f32.f16
+      // pipelined.py:47: acc += sA_frag * sB_frag, by mma.m16n8k16.f32.f16
       #pragma unroll
       for (int j = 0; j < 4; ++j) {
         #pragma unroll
@@ -216,7 +216,7 @@ extern "C" __global__ void __launch_bounds__(256) pipelined_gemm(
       }
     }
   }
-  // kernels.py:31: acc -> C.tile((128, 128), (m, n)), 4 bytes at a time
+  // kernels.py:32: acc -> C.tile((128, 128), (m, n)), 4 bytes at a time
   {
     const int row = 64*((tid / 32) % 2) + ((tid / 4) % 8);
     const int col = 32*(tid / 64) + 2*(tid % 4);

@@ -65,14 +65,14 @@ extern "C" __global__ void __launch_bounds__(128) pipelined_gemm(
   const int m = blockIdx.x;  // of (M + 48) / 64
   const int n = blockIdx.y;  // of (N + 48) / 64
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  // kernels.py:30: sA: f16 3x64x32
+  // pipelined.py:55: sA: f16 3x64x32
   half_t* const sA = (half_t*)shared_memory;
-  // kernels.py:30: sB: f16 3x64x32
+  // pipelined.py:55: sB: f16 3x64x32
   half_t* const sB = (half_t*)(shared_memory + 12288);
-  // kernels.py:30: acc: f32 64x64, 32 per thread
+  // pipelined.py:19: acc: f32 64x64, 32 per thread
   float acc[32] = {};
   if (0 < (K + 16) / 32) {
-    // kernels.py:30: A.tile((64, 32), (m, 0)) -> sA[0], 16 bytes at a time, in the background
+    // pipelined.py:30: A.tile((64, 32), (m, 0)) -> sA[0], 16 bytes at a time, in the background
     {
       const int row = tid / 4;
       const int col = 8*(tid % 4);
@@ -84,7 +84,7 @@ extern "C" __global__ void __launch_bounds__(128) pipelined_gemm(
         copy_async<16>(to + 1024*i, from + 32*A_stride0*i, inside && 64*m + 32*i + row < M);
       }
     }
-    // kernels.py:30: B.tile((64, 32), (n, 0)) -> sB[0], 16 bytes at a time, in the background
+    // pipelined.py:30: B.tile((64, 32), (n, 0)) -> sB[0], 16 bytes at a time, in the background
     {
       const int row = 8*(tid % 8);
       const int col = tid / 8;
@@ -97,10 +97,10 @@ extern "C" __global__ void __launch_bounds__(128) pipelined_gemm(
       }
     }
   }
-  // kernels.py:30: close the group of copies
+  // pipelined.py:31: close the group of copies
   async_commit();
   if (1 < (K + 16) / 32) {
-    // kernels.py:30: A.tile((64, 32), (m, 1)) -> sA[1], 16 bytes at a time, in the background
+    // pipelined.py:30: A.tile((64, 32), (m, 1)) -> sA[1], 16 bytes at a time, in the background
     {
       const int row = tid / 4;
       const int col = 8*(tid % 4);
@@ -112,7 +112,7 @@ extern "C" __global__ void __launch_bounds__(128) pipelined_gemm(
         copy_async<16>(to + 1024*i, from + 32*A_stride0*i, inside && 64*m + 32*i + row < M);
       }
     }
-    // kernels.py:30: B.tile((64, 32), (n, 1)) -> sB[1], 16 bytes at a time, in the background
+    // pipelined.py:30: B.tile((64, 32), (n, 1)) -> sB[1], 16 bytes at a time, in the background
     {
       const int row = 8*(tid % 8);
       const int col = tid / 8;
@@ -125,16 +125,16 @@ extern "C" __global__ void __launch_bounds__(128) pipelined_gemm(
       }
     }
   }
-  // kernels.py:30: close the group of copies
+  // pipelined.py:31: close the group of copies
   async_commit();
   const int k_end = (K + 16) / 32;
   for (int k = 0; k < k_end; ++k) {
-    // kernels.py:30: wait until at most 1 groups are unfinished
+    // pipelined.py:44: wait until at most 1 groups are unfinished
     async_wait<1>();
-    // kernels.py:30: barrier
+    // pipelined.py:45: barrier
     __syncthreads();
     if (k + 2 < (K + 16) / 32) {
-      // kernels.py:30: A.tile((64, 32), (m, k + 2)) -> sA[(k + 2) % 3], 16 bytes at a time, in the background
+      // pipelined.py:30: A.tile((64, 32), (m, k + 2)) -> sA[(k + 2) % 3], 16 bytes at a time, in the background
       {
         const int row = tid / 4;
         const int col = 8*(tid % 4);
@@ -146,7 +146,7 @@ extern "C" __global__ void __launch_bounds__(128) pipelined_gemm(
           copy_async<16>(to + 1024*i, from + 32*A_stride0*i, inside && 64*m + 32*i + row < M);
         }
       }
-      // kernels.py:30: B.tile((64, 32), (n, k + 2)) -> sB[(k + 2) % 3], 16 bytes at a time, in the background
+      // pipelined.py:30: B.tile((64, 32), (n, k + 2)) -> sB[(k + 2) % 3], 16 bytes at a time, in the background
       {
         const int row = 8*(tid % 8);
         const int col = tid / 8;
@@ -159,13 +159,13 @@ extern "C" __global__ void __launch_bounds__(128) pipelined_gemm(
         }
       }
     }
-    // kernels.py:30: close the group of copies
+    // pipelined.py:31: close the group of copies
     async_commit();
     #pragma unroll
     for (int k_step = 0; k_step < 2; ++k_step) {
-      // kernels.py:30: sA_frag: f16 64x16, 16 per thread
+      // pipelined.py:47: sA_frag: f16 64x16, 16 per thread
       __align__(4) half_t sA_frag[16];
-      // kernels.py:30: sA_step -> sA_frag, 4 matrices at a time
+      // pipelined.py:47: sA_step -> sA_frag, 4 matrices at a time
       {
         const int row = 32*((tid / 32) % 2) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -174,9 +174,9 @@ extern "C" __global__ void __launch_bounds__(128) pipelined_gemm(
         #pragma unroll
         for (int i = 0; i < 2; ++i) ldmatrix_x4(&sA_frag[8*i], from + 512*i);
       }
-      // kernels.py:30: sB_frag: f16 64x16, 16 per thread
+      // pipelined.py:47: sB_frag: f16 64x16, 16 per thread
       __align__(4) half_t sB_frag[16];
-      // kernels.py:30: sB_step -> sB_frag, 4 matrices at a time
+      // pipelined.py:47: sB_step -> sB_frag, 4 matrices at a time
       {
         const int row = 32*(tid / 64) + 8*((tid / 16) % 2);
         const int col = tid % 16;
@@ -186,7 +186,7 @@ extern "C" __global__ void __launch_bounds__(128) pipelined_gemm(
           ldmatrix_x4_trans(&sB_frag[8*i], from + ((16*i + row) ^ (8*(col % 8))));
         }
       }
-      // kernels.py:30: acc += sA_frag * sB_frag, by mma.m16n8k16.f32.f16
+      // pipelined.py:47: acc += sA_frag * sB_frag, by mma.m16n8k16.f32.f16
       #pragma unroll
       for (int j = 0; j < 4; ++j) {
         #pragma unroll
@@ -194,7 +194,7 @@ extern "C" __global__ void __launch_bounds__(128) pipelined_gemm(
       }
     }
   }
-  // kernels.py:31: acc -> C.tile((64, 64), (m, n)), 4 bytes at a time
+  // kernels.py:32: acc -> C.tile((64, 64), (m, n)), 4 bytes at a time
   {
     const int row = 32*((tid / 32) % 2) + ((tid / 4) % 8);
     const int col = 32*(tid / 64) + 2*(tid % 4);

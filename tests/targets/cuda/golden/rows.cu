@@ -22,9 +22,9 @@ extern "C" __global__ void __launch_bounds__(64) rows(
   const int p = blockIdx.x;  // of (P + 127) / 128
   const int n = blockIdx.y;  // of (N + 48) / 64
   extern __shared__ __align__(128) unsigned char shared_memory[];
-  // kernels.py:225: staged: f32 128x64
+  // kernels.py:226: staged: f32 128x64
   float* const staged = (float*)shared_memory;
-  // kernels.py:227: chosen -> staged, 16 bytes at a time
+  // kernels.py:228: chosen -> staged, 16 bytes at a time
   {
     const int row = tid / 16;
     const int col = 4*(tid % 16);
@@ -51,9 +51,9 @@ extern "C" __global__ void __launch_bounds__(64) rows(
       for (int i = 0; i < 8; ++i) *(uint4*)(to + 256*i) = moved[i];
     }
   }
-  // kernels.py:228: barrier
+  // kernels.py:229: barrier
   __syncthreads();
-  // kernels.py:229: staged -> Y.tile((128, 64), (p, n)), 16 bytes at a time
+  // kernels.py:230: staged -> Y.tile((128, 64), (p, n)), 16 bytes at a time
   {
     const int row = tid / 16;
     const int col = 4*(tid % 16);
@@ -76,7 +76,7 @@ extern "C" __global__ void __launch_bounds__(64) rows(
   const int first = I[128*p];
   const int k_end = max_int(first, 0);
   for (int k = 0; k < k_end; ++k) {
-    // kernels.py:232: X.tile((1, 64), (k, n)) -> Y.rows(I).tile((1, 64), (128*p, n)), 16 bytes at a time
+    // kernels.py:233: X.tile((1, 64), (k, n)) -> Y.rows(I).tile((1, 64), (128*p, n)), 16 bytes at a time
     if (tid < 8) {
       const int col = 8*tid;
       const float* from = X + 64*n + X_stride0*k + col;
