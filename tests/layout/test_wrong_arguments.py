@@ -56,8 +56,8 @@ BAD_CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "repeats of an MMA": (
         lambda: tw.TiledMma(ATOM, (2, 2), 4),
         (
-            "TiledMma(repeats=4): repeats must be 2 integers or None, at most 4096: each is held in registers of its "
-            "own; nearest legal choice: repeats=(4, 1)"
+            "TiledMma(repeats=4): repeats must be 2 integers or None, at most 4096: each is held in "
+            "registers of its own; nearest legal choice: repeats=(4, 1)"
         ),
     ),
     "lanes of a multiply-add": (

@@ -17,6 +17,7 @@ from tilewright.ir.ops import Mma
 from tilewright.ops.problem import Matrices, Problem, describe, result_shape
 from tilewright.ops.products import ACTIVATIONS, combined, output_dtype, plain
 from tilewright.ops.slow import warn_if_slow
+from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import ArrayInfo, overlap, reach
 from tilewright.runtime.arrays import describe as described
 from tilewright.runtime.backends import backend_for
@@ -28,6 +29,9 @@ from tilewright.runtime.strided import Strided
 from tilewright.schedule.choose_reference import SUPPORTED
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import TARGETS
+
+_PAIRS = (Pair(2, 0), Pair(2, 1))
+"""Of a plain product's a, b and out: out shares memory with neither of the others."""
 
 
 @dataclass(frozen=True)
@@ -107,7 +111,7 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
     # The reference reads the arrays themselves, which are not seen as the caller has them.
     is_known = TARGETS[backend].machine_code and not product.terms
     reaches = tuple(reach(infos[name]) for name in ("a", "b", "out"))
-    return Done(arrays["out"], Plan(plan.prepared, reaches, made) if is_known else None)
+    return Done(arrays["out"], Plan(plan.prepared, reaches, _PAIRS, made) if is_known else None)
 
 
 class _Product:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from tilewright.arch import Arch
+from tilewright.dataflow.nodes import Flow
 from tilewright.errors import LegalityError, ToolchainError
 from tilewright.ir import verify
 from tilewright.ir.kernel import Kernel
@@ -138,7 +139,7 @@ class Builds:
         specs: Mapping[str, TensorSpec],
         backend: Backend,
         arch: str | None,
-        check: Callable[[Kernel], object] = lambda kernel: None,
+        check: Callable[[Kernel, Flow | None], object] = lambda kernel, flow: None,
         written_for: Arch | None = None,
         shapes: Mapping[str, tuple[int, ...]] | None = None,
     ) -> Executable:
@@ -148,7 +149,7 @@ class Builds:
             specs: the class of each array.
             backend: what compiles it.
             arch: the architecture's name; default: that of this machine.
-            check: may refuse the kernel before it is compiled.
+            check: may refuse the kernel, and what it computes, before it is compiled.
             written_for: the architecture that it is traced for; default: the one that it is compiled for.
             shapes: extents of the arrays, for which a dataflow kernel's schedule is chosen.
         """
@@ -161,8 +162,8 @@ class Builds:
             broken = [*verify.violations(kernel), *backend.violations(kernel, arch)]
             if broken:
                 raise LegalityError(kernel.name, backend.name, broken)
-            check(kernel)
-            found = replace(_compile(backend, kernel, arch), schedule=made.schedule)
+            check(kernel, made.flow)
+            found = replace(_compile(backend, kernel, arch), schedule=made.schedule, flow=made.flow)
             self._executables.keep(key, found)
             loaded.enter(found)
         return found

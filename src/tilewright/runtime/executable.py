@@ -10,6 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from tilewright.dataflow.nodes import Flow
 from tilewright.errors import Violation
 from tilewright.ir.kernel import Kernel, ScalarParam, TensorParam
 from tilewright.ir.passed import passed_params
@@ -38,6 +39,7 @@ class Executable:
         handle: the backend's own loaded form.
         launches: what was prepared to launch it, as far as somebody still holds it.
         schedule: how it computes what a dataflow kernel says; None of an explicit kernel.
+        flow: what that is; None likewise.
     """
 
     target: str
@@ -51,6 +53,7 @@ class Executable:
     handle: Any = field(default=None, repr=False)
     launches: weakref.WeakSet[Prepared] = field(default_factory=weakref.WeakSet, repr=False)
     schedule: Schedule | None = None
+    flow: Flow | None = field(default=None, repr=False)
 
     @property
     def source(self) -> str:

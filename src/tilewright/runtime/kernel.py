@@ -17,6 +17,7 @@ from tilewright.dataflow.nodes import Flow
 from tilewright.errors import LaunchError, shown
 from tilewright.ir.kernel import Kernel as IrKernel
 from tilewright.lang.program import Program
+from tilewright.runtime.aliases import check_apart, pairs_of
 from tilewright.runtime.arrays import LOCATORS, ArrayInfo, locate_new
 from tilewright.runtime.backends import (
     Executable,
@@ -160,7 +161,7 @@ class Bound(BoundChecks, BoundFlow):
         self.constants = dict(constants)
         self.schedule = schedule
         self._plans = Plans()
-        self._last: tuple[list[Any] | None, Any] = (None, None)
+        self._last: tuple[list[Any] | None, Any, list[int]] = (None, None, [])
         self._builds = Builds(program, self.constants, around or Surroundings(program), schedule)
         self._kinds = tuple(parameter.kind for parameter in program.parameters)
         self._only_tensors = all(kind == "tensor" for kind in self._kinds)
@@ -176,7 +177,7 @@ class Bound(BoundChecks, BoundFlow):
         """Let go of an executable, or of all, with the launches of it; what is wanted again is made again."""
         self._builds.forget(executable)
         self._plans.forget(executable)
-        self._last = (None, None)
+        self._last = (None, None, [])
 
     def __call__(
         self, *arguments: Any, target: str | None = None, stream: Any = None, **named: Any
@@ -235,15 +236,20 @@ class Bound(BoundChecks, BoundFlow):
                 exact, pointer = LOCATORS.get(type(tensor), locate_new)(tensor, 0)
                 key.append(exact)
                 pointers.append(pointer)
-            last_key, plan = self._last
-            if key == last_key:  # less than a look-up, which compares too, after computing a hash
+            last_key, plan, last_pointers = self._last
+            if key != last_key:  # less than a look-up, which compares too, after computing a hash
+                plan = self._plans.find(tuple(key))
+            elif pointers == last_pointers or not plan.pairs:
                 return plan, pointers
-            plan = self._plans.find(tuple(key))
         except (LaunchError, TypeError, ValueError):  # no array, or an integer that is none: it says which
             self._prepare(arguments, target)
             raise
-        plan = plan or self._plan_and_keep(key, arguments, target, arrays)
-        self._last = (key, plan)
+        if plan is None:
+            plan = self._plan_and_keep(key, arguments, target, arrays)
+        elif not plan.apart(pointers):
+            found = arrays_of(self.program, arguments) if arrays is None else arrays
+            check_apart(plan.prepared.executable.flow, found)
+        self._last = (key, plan, pointers)
         return plan, pointers
 
     def prepare(self, *arguments: Any, target: str | None = None) -> PreparedLaunch:
@@ -284,7 +290,8 @@ class Bound(BoundChecks, BoundFlow):
         arrays: Mapping[str, ArrayInfo] | None,
     ) -> Plan:
         found = arrays_of(self.program, arguments) if arrays is None else arrays
-        plan = Plan.of(self._prepare(arguments, target, arrays=found), found.values())
+        prepared = self._prepare(arguments, target, arrays=found)
+        plan = Plan.of(prepared, found.values(), pairs_of(prepared.executable.flow, found))
         self._plans.keep(tuple(key), plan)
         return plan
 
@@ -351,10 +358,14 @@ class Bound(BoundChecks, BoundFlow):
         specs = {name: spec_of(info) for name, info in found.items()}
         self._builds.keep_up()
         shapes = {name: info.shape for name, info in found.items()}
-        executable = self._builds.executable(
-            specs, backend, None, lambda traced: bind(traced, found, numbers), written_for, shapes
-        )
+
+        def check(traced: IrKernel, flow: Flow | None) -> None:
+            bind(traced, found, numbers)
+            check_apart(flow, found)
+
+        executable = self._builds.executable(specs, backend, None, check, written_for, shapes)
         kernel = executable.kernel
+        check_apart(executable.flow, found)  # if it was known, nothing else has looked
         for name in kernel.written_params:
             check_output(kernel.name, name, found[name])
         # A target may derive sizes of its own.

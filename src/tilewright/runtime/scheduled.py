@@ -36,6 +36,7 @@ class Explicit:
         constants: of the program.
         schedule: the schedule; None of a program that is explicit by itself.
         traced: what it recorded, where it was traced to find out.
+        flow: what a dataflow kernel computes; None of a program that is explicit by itself.
     """
 
     program: Program
@@ -43,6 +44,7 @@ class Explicit:
     constants: Mapping[str, Any]
     schedule: Schedule | None = None
     traced: Kernel | None = None
+    flow: Flow | None = None
 
 
 class Scheduled:
@@ -106,7 +108,7 @@ class Scheduled:
         schedule = self._schedule or choose(Question(form, specs, extents_of(form, shapes), arch, count))
         program = self._expanded(flow, schedule, classes)
         settled, _ = program.settled(classes, arch)
-        return Explicit(program, classes, {}, settled)
+        return Explicit(program, classes, {}, settled, flow=flow)
 
     def _expanded(self, flow: Flow, schedule: Schedule, specs: Mapping[str, TensorSpec]) -> Any:
         """An `Expanded` program."""
