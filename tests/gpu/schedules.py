@@ -117,6 +117,8 @@ class Form:
         """Ragged shapes: any, with rows of 16 bytes half of the time, 0 and 1 among them, long rings."""
         draw = random.Random(f"{self.name} {layout}")
         m, n, k = self.schedule.tile
+        if self.schedule.swap_ab:
+            m, n = n, m
         # Without K nothing says along what B is contiguous.
         least = 16 if len(self.layouts) == 1 else 0
         fixed = ((m + 5, n + 13, (2 * self.schedule.stages + 1) * k - 16), (1, 16, k), (3 * m, 2 * n, least))
@@ -194,6 +196,13 @@ def forms() -> Iterator[Form]:
     )
     for kind in ("f8e4m3", "f8e5m2"):
         yield Form(f"promoted {kind}", hopper(kind, promote=2), kind, "bf16", layouts=("nt",))
+    yield Form("swapped cp_async f16", replace(ring, swap_ab=True, epilogue="staged"), "f16", "f16", residual)
+    yield Form("swapped decoded f16", replace(ring, staging="fragments", swap_ab=True), "f16", "f16", decoded)
+    for columns in (8, 16, 32, 64):
+        few = hopper("bf16", columns, tile=(64, columns, 256), groups=1, blocks=0, registers=0, swap_ab=True)
+        yield Form(f"swapped {columns} rows", few, "bf16", "bf16", residual if columns == 16 else product)
+    tall = hopper("f16", 16, tile=(128, 16, 64), epilogue="overlapped", swap_ab=True)
+    yield Form("swapped overlapped", tall, "f16", "f16", residual)
     yield Form("cooperative i8", hopper("i8"), "i8", "i32", layouts=("nt",))
     yield Form("cooperative tf32", hopper("f32"), "f32", "f32", tf32_product, layouts=("nt",))
 

@@ -283,6 +283,7 @@ def schedule_for(draw: random.Random, problem: Problem) -> tw.Schedule:
         epilogue=draw.choice(("direct", "staged", "overlapped") if bulk else ("direct", "direct", "staged")),
         buffers=draw.choice((1, 2, 3)),
         registers=draw.choice((0, 232, 232, 240, 160, 152)),
+        swap_ab=draw.random() < 0.3,
     )
     return replace(made, **odd(draw)) if draw.random() < 0.05 else made
 

@@ -36,6 +36,8 @@ KINDS = {
     "overlapped": replace(WIDE, epilogue="overlapped"),
     "overlapped, one buffer": replace(WIDE, epilogue="overlapped", buffers=1),
     "overlapped, ping-pong": replace(WIDE_PINGPONG, epilogue="overlapped"),
+    "swapped, staged, cp_async": replace(FORMS["cp_async"], epilogue="staged", swap_ab=True),
+    "swapped, overlapped, ping-pong": replace(WIDE_PINGPONG, epilogue="overlapped", swap_ab=True),
 }
 """A schedule for every way out."""
 

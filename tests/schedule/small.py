@@ -136,6 +136,8 @@ class Case:
         """Extents of so many tiles and steps, each cut by an edge."""
         m, n, k = self.schedule.tile
         rows, columns = self.tiles
+        if self.schedule.swap_ab:
+            return columns * n - 3, rows * m - self.edge, max(steps * k - 8, 0)
         return rows * m - 27, columns * n - self.edge, max(steps * k - 8, 0)
 
     def arrays(self, shape: tuple[int, int, int], seed: int = 0) -> dict[str, Array]:
@@ -178,6 +180,10 @@ def in_rows(shape: list[int], kind: tw.DType, column: bool = False) -> Array:
 
 
 ONCE = replace(COOPERATIVE, blocks=0, registers=0)
+FEW_ROWS = replace(
+    ONCE, atom=tw.atoms.wgmma("f16", 8), tile=(64, 8, 128), groups=1, group_m=0, buffers=1, swap_ab=True
+)
+"""Columns of the result fill the atom, of which 8 rows are enough."""
 
 CASES = {
     "direct": Case(SYNC, edge=19),
@@ -233,6 +239,27 @@ CASES = {
     "ping-pong, promoted": Case(replace(PING_PONG, promote=1), tiles=(2, 3)),
     "ping-pong, residual": Case(PING_PONG, residual, tiles=(2, 3)),
     "ping-pong, overlapped": Case(replace(PING_PONG, epilogue="overlapped"), residual, tiles=(2, 3)),
+    "swapped, direct": Case(replace(SYNC, swap_ab=True), two_results, edge=19),
+    "swapped, cp_async, staged": Case(
+        replace(CP_ASYNC, epilogue="staged", swap_ab=True), residual, layout="nn", edge=19
+    ),
+    "swapped, fragments, decoded": Case(
+        replace(FRAGMENTS, swap_ab=True), decoded, kinds=(("B", "i8"),), tiles=(1, 2)
+    ),
+    "swapped, few rows": Case(FEW_ROWS, layout="nn", tiles=(2, 1)),
+    "swapped, few rows, odd columns": Case(replace(FEW_ROWS, stages=2), residual, tiles=(2, 2), edge=19),
+    "swapped, cp_async, row sums": Case(replace(CP_ASYNC, swap_ab=True), row_sums, tiles=(1, 2)),
+    "swapped, overlapped, residual": Case(
+        replace(
+            COOPERATIVE,
+            atom=tw.atoms.wgmma("f16", 16),
+            tile=(128, 16, 64),
+            epilogue="overlapped",
+            swap_ab=True,
+        ),
+        residual,
+        tiles=(3, 1),
+    ),
     "ping-pong, 2 x 1": Case(replace(PING_PONG, cluster=(2, 1), blocks=2), tiles=(4, 3)),
 }
 """Every form, each with several tiles, three or more for each block that takes one after the other."""

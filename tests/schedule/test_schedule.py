@@ -51,6 +51,7 @@ def drawn(draw: random.Random) -> tw.Schedule:
         epilogue=draw.choice(EPILOGUES),
         buffers=draw.randint(1, 4),
         registers=draw.choice((0, 232, 240)),
+        swap_ab=draw.random() < 0.5,
     )
 
 

@@ -103,6 +103,7 @@ class Expanded(Program):
 
 def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     """Write the explicit kernel."""
+    form = form.arranged(schedule.swap_ab)
     with made_by("blocks", form.stores[0]):
         partition = _partition(form, schedule, arguments)
     with made_by("stages"):

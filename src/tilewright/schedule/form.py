@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.dataflow.nodes import BATCH, Flow, Map, Node, Part, Rearrange, Span, Store, Sum
@@ -63,6 +63,7 @@ class Form:
         batch: the leading spans.
         m: the span of the rows of the result.
         n: the span of its columns.
+        swap_ab: whether it is the transposed product; see `arranged`.
     """
 
     flow: Flow
@@ -72,6 +73,20 @@ class Form:
     batch: tuple[Span, ...]
     m: Span
     n: Span
+    swap_ab: bool = False
+
+    def arranged(self, swap_ab: bool) -> Form:
+        """The form as a schedule multiplies it: as the author wrote it, or ``C^T = B^T @ A^T``.
+
+        Of the transposed product B is operand A, and its columns are the rows of the result.  The arrays are
+        the same, for the dimensions of each are known by their spans, whatever their order.
+
+        Args:
+            swap_ab: whether it is the transposed product that is wanted.
+        """
+        if swap_ab == self.swap_ab:
+            return self
+        return replace(self, a=self.b, b=self.a, m=self.n, n=self.m, swap_ab=swap_ab)
 
     @property
     def precision(self) -> str:

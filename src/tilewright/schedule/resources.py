@@ -71,7 +71,7 @@ class Case:
 
     Args:
         schedule: the schedule.
-        form: what is computed.
+        form: what is computed; kept as the schedule multiplies it.
         specs: the classes of the arrays.
         arch: the machine.
     """
@@ -80,6 +80,9 @@ class Case:
     form: Form
     specs: Mapping[str, TensorSpec]
     arch: Arch
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "form", self.form.arranged(self.schedule.swap_ab))
 
     @cached_property
     def target(self) -> Target:

@@ -90,6 +90,11 @@ class Schedule:
         epilogue: one of ``"direct"``, ``"staged"``, ``"overlapped"``.
         buffers: of each group, through which a staged or overlapped epilogue writes.
         registers: of each thread that multiplies, where another role copies; 0: as the compiler finds.
+        swap_ab: whether the transposed product ``C^T = B^T @ A^T`` is computed, with the same elements: the
+            columns of B lie along the rows of the atom, and the rows of A along its columns, of which an atom
+            may have as few as 8.  All other fields then speak of the transposed product: ``tile`` is (n, m,
+            k) in the author's words, and so it is with ``warps``, ``groups``, ``cluster``, ``group_m`` and
+            ``group_n``.
 
     Raises:
         LaunchError: a value that no schedule has, e.g. an unknown name, or stages below 1.
@@ -104,6 +109,14 @@ class Schedule:
         ... )
         >>> eval(repr(schedule)) == schedule
         True
+
+        Of a few rows of A, 16 here, by many columns of B, the columns fill the atom:
+
+        >>> tw.Schedule(
+        ...     tw.atoms.wgmma("bf16", 16), (64, 16, 256), stages=5, staging="tma", roles="cooperative",
+        ...     epilogue="staged", registers=0, swap_ab=True,
+        ... ).mma.tile
+        (64, 16, 16)
     """
 
     atom: MmaAtom
@@ -122,6 +135,7 @@ class Schedule:
     epilogue: EpiloguePath = "direct"
     buffers: Count = 2
     registers: Natural = 232
+    swap_ab: bool = False
 
     def __post_init__(self) -> None:
         for name in ("tile", "warps", "cluster"):
