@@ -363,6 +363,13 @@ def stored_where_others_read(A, B, bias, index, C, alpha):
 
 
 @case
+def line_in_place(A, B, bias, index, C, alpha):
+    for m, n in tw.tiles(C):
+        C[m, n] = product(A, B, m, n)
+        bias[n] = bias[n] * alpha
+
+
+@case
 def requirement_inside(A, B, bias, index, C, alpha):
     for m, n in tw.tiles(C):
         tw.require(A.shape[1] % 8 == 0, "K must be a multiple of 8")

@@ -27,14 +27,14 @@ def decided(A, B, C):
         C[m, n] = scale * acc
 
 
-@tw.kernel(A="M K", B="K N", C="M N", r="M")
-def doubled(A, B, C, r):
+@tw.kernel(A="M K", B="K N", C="M N", s="M", r="M")
+def doubled(A, B, C, s, r):
     for m, n in tw.tiles(C):
         acc = tw.zeros()
         for k in tw.steps(A.shape[1]):
             acc += A[m, k] @ B[k, n]
         C[m, n] = acc
-        r[m] = r[m] * 2
+        r[m] = s[m] * 2
 
 
 def test_views_of_operands_are_refused() -> None:
@@ -53,12 +53,14 @@ def test_python_decides_nothing_for_other_arrays_of_a_class() -> None:
 
 def test_a_line_is_stored_once_however_many_tiles_there_are() -> None:
     a, b = np.ones((5, 3), np.float32), np.ones((3, 5000), np.float32)
-    c, r = np.zeros((5, 5000), np.float32), np.ones(5, np.float32)
-    assert doubled(a, b, c, r, target="cpu").target == "cpu"
+    c, s, r = np.zeros((5, 5000), np.float32), np.ones(5, np.float32), np.zeros(5, np.float32)
+    assert doubled(a, b, c, s, r, target="cpu").target == "cpu"
     np.testing.assert_array_equal(r, np.full(5, 2, np.float32))
+    with pytest.raises(tw.LaunchError, match="r and s share memory"):  # which other tiles read meanwhile
+        doubled(a, b, c, r, r, target="cpu")
     said = tw.Schedule(tw.atoms.fma("f32"), (32, 32, 16), balanced=True)
     with pytest.raises(tw.TraceError, match="balanced=False"):
-        doubled.bind(schedule=said)(a, b, c, r, target="cpu")
+        doubled.bind(schedule=said)(a, b, c, s, r, target="cpu")
 
 
 def test_integers_lose_nothing_on_their_way_out() -> None:

@@ -177,6 +177,14 @@ def check_in_place(flow: Recorder) -> None:
                 f"the order of the tiles; nearest legal choice: {at} is read, or another array is stored",
                 node.location,
             )
+        if missing := [span.name for span in flow.tiles if span not in store.at]:
+            at = f"{store.operand.name}[{', '.join(span.name for span in store.at)}]"
+            raise TraceError(
+                f"{at} is read and stored, and the tiles along {' and '.join(missing)} read the same "
+                "elements: which of them do so before one stores them depends on their order; nearest legal "
+                "choice: another array is stored",
+                node.location,
+            )
 
 
 def _fits(axes: tuple[Axis, ...], wanted: tuple[Axis, ...]) -> bool:
