@@ -21,6 +21,7 @@ from tilewright.runtime.reads import Reads
 from tilewright.runtime.recent import Recent
 from tilewright.runtime.scheduled import Explicit, Scheduled
 from tilewright.runtime.ways_out import way_out
+from tilewright.schedule.choose import Question
 from tilewright.schedule.schedule import Schedule
 
 MOST_CLASSES = 256
@@ -106,6 +107,16 @@ class Builds:
     ) -> Schedule | None:
         """The schedule for a class of arrays, of the arguments of `trace`; None of an explicit program."""
         return self._explicit(specs, arch, shapes, processors).schedule
+
+    def question(
+        self,
+        specs: Mapping[str, TensorSpec],
+        arch: Arch,
+        shapes: Mapping[str, tuple[int, ...]],
+        processors: int,
+    ) -> Question | None:
+        """The problem that a schedule is chosen for, of the arguments of `trace`; None if it is explicit."""
+        return self._scheduled.question(specs, arch, shapes, processors)
 
     def _explicit(
         self,

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from tilewright.arch import Arch
 from tilewright.dataflow.nodes import Flow
 from tilewright.errors import LaunchError
 from tilewright.lang.program import Program
@@ -12,6 +13,7 @@ from tilewright.runtime.backends import arch_named, processors_of
 from tilewright.runtime.builds import Builds
 from tilewright.runtime.specialise import shapes_of, specs_of
 from tilewright.runtime.specimens import in_order
+from tilewright.schedule.choose import Question
 from tilewright.schedule.schedule import Schedule
 
 
@@ -84,8 +86,29 @@ class BoundFlow:
             >>> gemm.bind().schedule_for(*arrays, target="cuda", arch="sm_90a").staging
             'tma'
         """
-        given = in_order(self.program, arguments, named)
+        given, machine, processors = self._machine(arguments, named, target, arch)
         specs, shapes = specs_of(self.program, given), shapes_of(self.program, given)
+        return self._builds.schedule(specs, machine, shapes, processors)
+
+    def question(
+        self, *arguments: Any, target: str | None = None, arch: str | None = None, **named: Any
+    ) -> Question | None:
+        """The problem that `schedule_for` chooses a schedule for, with the same arguments.
+
+        Returns:
+            The problem, for `tilewright.schedule.candidates`; None of an explicit kernel.
+
+        Raises:
+            LaunchError: the arguments do not fit the kernel, or no such target or architecture.
+        """
+        given, machine, processors = self._machine(arguments, named, target, arch)
+        specs, shapes = specs_of(self.program, given), shapes_of(self.program, given)
+        return self._builds.question(specs, machine, shapes, processors)
+
+    def _machine(
+        self, arguments: tuple[Any, ...], named: Mapping[str, Any], target: str | None, arch: str | None
+    ) -> tuple[Sequence[Any], Arch, int]:
+        """The arguments in order, the architecture, and how many of its processors there are."""
         machine = arch_named(target, arch)
         self._builds.keep_up()
-        return self._builds.schedule(specs, machine, shapes, processors_of(target, machine))
+        return in_order(self.program, arguments, named), machine, processors_of(target, machine)

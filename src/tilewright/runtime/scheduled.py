@@ -87,9 +87,48 @@ class Scheduled:
             LaunchError: a schedule for a program that is explicit by itself.
             ScheduleError: a schedule that is not legal for the class and the architecture.
         """
-        if self._is_explicit:
-            return Explicit(self._program, specs, self._constants)
         classes = {name: coarse(spec, arch) for name, spec in specs.items()}
+        made = self._recorded(specs, classes, arch)
+        if not isinstance(made, tuple):
+            return Explicit(self._program, specs, self._constants, traced=made)
+        flow, form = made
+        schedule = self._schedule or choose(self._question(form, specs, arch, shapes, processors))
+        program = self._expanded(flow, schedule, classes)
+        settled, _ = program.settled(classes, arch)
+        return Explicit(program, classes, {}, settled, flow=flow)
+
+    def question(
+        self,
+        specs: Mapping[str, TensorSpec],
+        arch: Arch,
+        shapes: Mapping[str, tuple[int, ...]],
+        processors: int,
+    ) -> Question | None:
+        """The problem that a schedule is chosen for, of the arguments of `explicit`; None if it is explicit.
+
+        Raises:
+            LaunchError: as `explicit`.
+        """
+        classes = {name: coarse(spec, arch) for name, spec in specs.items()}
+        made = self._recorded(specs, classes, arch)
+        return self._question(made[1], specs, arch, shapes, processors) if isinstance(made, tuple) else None
+
+    def _question(
+        self,
+        form: Form,
+        specs: Mapping[str, TensorSpec],
+        arch: Arch,
+        shapes: Mapping[str, tuple[int, ...]],
+        processors: int,
+    ) -> Question:
+        return Question(form, specs, extents_of(form, shapes), arch, processors or _processors(arch))
+
+    def _recorded(
+        self, specs: Mapping[str, TensorSpec], classes: Mapping[str, TensorSpec], arch: Arch
+    ) -> tuple[Flow, Form] | Kernel | None:
+        """The flow for a class of arrays, and its form; of an explicit program what it recorded, once."""
+        if self._is_explicit:
+            return None
         key = (arch.name, *classes.items())
         known = self._flows.get(key)
         if known is None:
@@ -97,18 +136,13 @@ class Scheduled:
             if isinstance(made, Kernel):
                 self._refuse_schedule()
                 self._is_explicit = True
-                return Explicit(self._program, specs, self._constants, traced=made)
+                return made
             if classes != specs:  # what Python decided is right for all arrays of the wider class
                 made = self._program.run(classes, self._constants, arch)
             assert isinstance(made, Flow), "what records a flow records one for every class"
             known = (made, form_of(made))
             self._flows.keep(key, known)
-        flow, form = known
-        count = processors or _processors(arch)
-        schedule = self._schedule or choose(Question(form, specs, extents_of(form, shapes), arch, count))
-        program = self._expanded(flow, schedule, classes)
-        settled, _ = program.settled(classes, arch)
-        return Explicit(program, classes, {}, settled, flow=flow)
+        return known
 
     def _expanded(self, flow: Flow, schedule: Schedule, specs: Mapping[str, TensorSpec]) -> Any:
         """An `Expanded` program."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.arch import Arch
@@ -82,11 +82,37 @@ class Question:
         return "k" if span == factor.depth else "mn" if span == factor.row else ""
 
 
+@dataclass(frozen=True)
+class Candidate:
+    """A schedule that a rule proposes for a problem.
+
+    Args:
+        schedule: the schedule.
+        estimate: its time by the rule's model, which has a unit of its own: only estimates for one question
+            are compared.
+        rule: what proposes it, in words.
+        against: why it is refused, a sentence each; empty if it is legal, as far as has been asked.
+    """
+
+    schedule: Schedule
+    estimate: float
+    rule: str
+    against: tuple[str, ...] = ()
+
+
+def proposals(question: Question) -> Iterator[Candidate]:
+    """What the rules of the question's target propose, one after the other; the first is the choice.
+
+    They are made when they are asked for, and nobody has asked yet whether they are legal.
+    """
+    owner = next(target for target in TARGETS.values() if question.arch.name in target.architectures)
+    found: Iterator[Candidate] = part(owner.chooser)(question)
+    return found
+
+
 def choose(question: Question) -> Schedule:
     """A good schedule for a problem on a machine."""
-    owner = next(target for target in TARGETS.values() if question.arch.name in target.architectures)
-    chosen: Schedule = part(owner.chooser)(question)
-    return chosen
+    return next(proposals(question)).schedule
 
 
 def extents_of(form: Form, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:

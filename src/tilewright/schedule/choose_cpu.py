@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 
 from tilewright.dataflow.nodes import Reduce
-from tilewright.schedule.choose import Question, widened
+from tilewright.schedule.choose import Candidate, Question, widened
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.partition import share
 from tilewright.schedule.schedule import Schedule
@@ -35,12 +36,30 @@ FEW_BLOCKS = 64
 """Up to how many blocks for each thread it is looked at which thread takes which."""
 
 
-def choose(question: Question) -> Schedule:
-    """The tile that is estimated to take least time."""
+def candidates(question: Question) -> Iterator[Candidate]:
+    """The tile that is estimated to take least time, then all others in the order of their estimates."""
     balanced = not question.stores_lines and not any(
         isinstance(node, Reduce) for node in question.form.flow.walk()
     )
-    rows, columns = tile_for(question.shape, question.processors, question.covered, balanced=balanced)
+    shape, threads = question.shape, question.processors
+    chosen = tile_for(shape, threads, question.covered, balanced=balanced)
+    least = tile_time(chosen, shape, threads, balanced=balanced)
+    rule = "the largest of the tiles that are estimated to be about as fast as the fastest"
+    yield Candidate(_schedule(question, chosen, balanced=balanced), least, rule)
+    times = {
+        tile: tile_time(tile, shape, threads, balanced=balanced)
+        for tile in tiles_for(question.covered)
+        if tile != chosen
+    }
+    for tile, time in sorted(times.items(), key=lambda pair: (pair[1], pair[0])):
+        against = _larger_than_needed(tile, shape)
+        yield Candidate(
+            _schedule(question, tile, balanced=balanced), time, "another tile", (against,) if against else ()
+        )
+
+
+def _schedule(question: Question, tile: tuple[int, int], *, balanced: bool) -> Schedule:
+    rows, columns = tile
     atom = tensor_core(question) if question.form.precision == "tf32" else None
     if atom is not None:
         return widened(Schedule(atom, (rows, columns, DEPTH), balanced=balanced), question)
@@ -48,6 +67,27 @@ def choose(question: Question) -> Schedule:
     micro = part(MICRO_TILE)(question.arch, rows, columns, sums.computed.bytes)
     atom = fma(question.dtype, lanes=(1, 1), each=(micro.rows, micro.columns))
     return Schedule(atom, (rows, columns, DEPTH), staging="panels", balanced=balanced)
+
+
+def _larger_than_needed(tile: tuple[int, int], shape: tuple[int, int, int]) -> str:
+    """Why a tile is not worth trying: the next smaller one holds all of the problem's rows or columns."""
+    for extent, side, sides, name in zip(shape, tile, (ROWS, COLUMNS), ("rows", "columns"), strict=False):
+        smaller = max((other for other in sides if other < side), default=0)
+        if 0 < extent <= smaller:
+            return f"a tile of {smaller} {name} holds all {extent} already"
+    return ""
+
+
+def tiles_for(least: tuple[int, int] = (0, 0)) -> list[tuple[int, int]]:
+    """All tiles, as rows and columns, that hold so many where there are such tiles.
+
+    Example:
+        >>> len(tiles_for()), tiles_for((700, 1025))
+        (42, [(768, 2048)])
+    """
+    tall = [rows for rows in ROWS if rows >= least[0]] or ROWS[-1:]
+    wide = [columns for columns in COLUMNS if columns >= least[1]] or COLUMNS[-1:]
+    return [(rows, columns) for rows in tall for columns in wide]
 
 
 def tile_for(
@@ -67,10 +107,7 @@ def tile_for(
         >>> tile_for((2048, 2048, 2048), 2), tile_for((64, 64, 65536), 2)
         ((768, 1024), (768, 32))
     """
-    tall = [rows for rows in ROWS if rows >= least[0]] or ROWS[-1:]
-    wide = [columns for columns in COLUMNS if columns >= least[1]] or COLUMNS[-1:]
-    tiles = [(rows, columns) for rows in tall for columns in wide]
-    times = {tile: tile_time(tile, shape, threads, balanced=balanced) for tile in tiles}
+    times = {tile: tile_time(tile, shape, threads, balanced=balanced) for tile in tiles_for(least)}
     enough = min(times.values()) * TOLERANCE
     return max((tile for tile, time in times.items() if time <= enough), key=lambda tile: tile[0] * tile[1])
 

@@ -6,10 +6,12 @@ operands that Hopper's multiply does not take: ``mma.sync`` or multiply-adds, wi
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 
-from tilewright.schedule.choose import Question, widened
+from tilewright.schedule.choose import Candidate, Question, widened
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
@@ -69,14 +71,18 @@ class Shape:
         """Rows and columns of what is computed at once."""
         return (self.rows * (1 if self.roles == "ping-pong" else self.groups), self.columns)
 
-    def fits(self, question: Question) -> bool:
-        """Whether it can compute what is asked: a second accumulator, or a reduction within a tile."""
+    def against(self, question: Question) -> str:
+        """Why it cannot compute what is asked; empty if it can."""
         rows, columns = question.covered
-        promoted = question.dtype.name in FP8
-        if promoted and self.rows * self.columns > PROMOTED_ELEMENTS:
-            return False
+        elements = self.rows * self.columns
+        if question.dtype.name in FP8 and elements > PROMOTED_ELEMENTS:
+            return f"{elements} sums of a group lie twice in its registers, and {PROMOTED_ELEMENTS} fit"
         whole = self.roles == "ping-pong" or self.groups == 1
-        return columns <= self.columns and (rows == 0 or (whole and rows <= self.rows))
+        if columns > self.columns:
+            return f"{columns} columns are reduced together, and its tile has {self.columns}"
+        if rows and not (whole and rows <= self.rows):
+            return f"{rows} rows are reduced together, and a group has fewer of them"
+        return ""
 
     def time_us(self, question: Question, row_us: tuple[float, float]) -> float:
         """Estimated time of a problem.
@@ -112,14 +118,61 @@ SHAPES = (
 """Few, so that few kernels are compiled; the first of equals is taken."""
 
 
-def choose(question: Question) -> Schedule:
-    """The schedule that is estimated to take least time."""
-    if "sm_90a" in question.arch.features and _takes_wgmma(question):
-        shapes = [shape for shape in SHAPES if shape.fits(question)]
-        if shapes:
-            a, b = (_row_us(question, factor.name) for factor in (question.form.a, question.form.b))
-            return hopper_schedule(question, min(shapes, key=lambda shape: shape.time_us(question, (a, b))))
-    return widened(_ampere(question), question)
+GROUPS_M = (4, 16)
+"""Other heights of the bands in which tiles follow each other."""
+
+NEIGHBOURS = 3
+"""Of how many of the fastest forms those are proposed that differ in one respect."""
+
+
+def candidates(question: Question) -> Iterator[Candidate]:
+    """Forms of the Hopper kernel in the order of their estimates, those near them, and ``mma.sync``."""
+    if "sm_90a" not in question.arch.features or not _takes_wgmma(question):
+        yield from _ampere(question)
+        return
+    against = {shape: shape.against(question) for shape in SHAPES}
+    yield from _hopper(question, [shape for shape in SHAPES if not against[shape]])
+    yield next(_ampere(question))
+    for shape, reason in against.items():
+        if reason:
+            yield replace(_of_form(question, shape), against=(reason,))
+
+
+def _hopper(question: Question, shapes: Sequence[Shape]) -> Iterator[Candidate]:
+    """Forms that can compute what is asked, the fastest first; then what is near the fastest."""
+    ranked = sorted((_time_us(question, shape), at) for at, shape in enumerate(shapes))
+    for _, at in ranked:
+        yield _of_form(question, shapes[at])
+    for _, at in ranked[:NEIGHBOURS]:
+        for near, difference in _neighbours(shapes[at]):
+            yield replace(_of_form(question, near), rule=f"{_name(shapes[at])} {difference}")
+        found = _of_form(question, shapes[at])
+        for rows in GROUPS_M:
+            bands = f"{found.rule} in bands of {rows} rows of tiles"
+            yield replace(found, schedule=replace(found.schedule, group_m=rows), rule=bands)
+
+
+def _of_form(question: Question, shape: Shape) -> Candidate:
+    return Candidate(hopper_schedule(question, shape), _time_us(question, shape), _name(shape))
+
+
+def _name(shape: Shape) -> str:
+    number = f" {SHAPES.index(shape) + 1}" if shape in SHAPES else ""
+    return f"form{number} of the Hopper kernel"
+
+
+def _time_us(question: Question, shape: Shape) -> float:
+    a, b = (_row_us(question, factor.name) for factor in (question.form.a, question.form.b))
+    return shape.time_us(question, (a, b))
+
+
+def _neighbours(shape: Shape) -> Iterator[tuple[Shape, str]]:
+    """Forms that differ from one in a single respect, and in which."""
+    for cluster in ((1, 1), (2, 1), (1, 2)):
+        if cluster != shape.cluster:
+            yield replace(shape, cluster=cluster), f"in clusters of {cluster}"
+    for stages in (shape.stages - 1, shape.stages + 1):
+        yield replace(shape, stages=stages), f"with {stages} stages"
 
 
 def _takes_wgmma(question: Question) -> bool:
@@ -165,7 +218,38 @@ def hopper_schedule(question: Question, shape: Shape) -> Schedule:
     return replace(made, promote=PROMOTED_EVERY * dtype.bytes // ROW_BYTES) if dtype.name in FP8 else made
 
 
-def _ampere(question: Question) -> Schedule:
+def _ampere(question: Question) -> Iterator[Candidate]:
+    """Tensor cores where there is an atom, multiply-adds elsewhere, with copies in the background."""
+    chosen = _ampere_schedule(question)
+    rule = "the larger tile" if chosen.tile[0] > 64 else "the tile of which there are more"
+    proposed = {widened(chosen, question): rule}
+    unit_m, unit_n, _ = chosen.atom.shape
+    for rows, columns, stages in product((64, 128), (64, 128), (2, 3, 4)):
+        warps = chosen.warps if (rows, columns) == (128, 128) else (2, 2)
+        tile = (max(rows, unit_m * warps[0]), max(columns, unit_n * warps[1]), chosen.block_k)
+        other = widened(replace(chosen, tile=tile, stages=stages, warps=warps), question)
+        proposed.setdefault(other, f"a tile of {tile[0]} x {tile[1]}, {stages} stages")
+    for schedule, what in proposed.items():
+        yield Candidate(schedule, _least_us(question, schedule), f"mma.sync or multiply-adds: {what}")
+
+
+def _least_us(question: Question, schedule: Schedule) -> float:
+    """Time by the machine's rates alone, below which no kernel is: rounds of whole tiles, all bytes once."""
+    (m, n, k), rates = question.shape, question.arch.rates
+    if rates is None:
+        return 0.0
+    atom, board = schedule.atom, rates.boards[0]
+    units = rates.fma_flops if atom.instruction == "fma" else rates.tensor_flops
+    kind = "tf32" if atom.precision is not None else question.dtype.name
+    flops = units.get(kind, rates.fma_flops["f32"]) * board.clock_mhz
+    tiles = -(-m // schedule.tile[0]) * -(-n // schedule.tile[1]) * prod(question.extents[:-3])
+    rounds = -(-tiles // max(question.processors, 1))
+    multiply = rounds * 2 * schedule.tile[0] * schedule.tile[1] * k / flops
+    moved = (m * k + k * n + m * n) * prod(question.extents[:-3]) * question.dtype.bytes
+    return max(multiply, moved / board.memory_gbytes_per_s / 1e3)
+
+
+def _ampere_schedule(question: Question) -> Schedule:
     """Tensor cores where there is an atom; a larger tile where its blocks still fill the GPU."""
     m, n, _ = question.shape
     dtype = question.dtype

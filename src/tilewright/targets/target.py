@@ -45,7 +45,7 @@ class Target:
         tools: what `tilewright doctor` says of its compiler and driver; empty: it needs none.
         clock: the context manager of a clock for its kernels.
         rivals: what a user would call instead.
-        chooser: what chooses a schedule for a dataflow kernel.
+        chooser: what proposes schedules for a dataflow kernel, of which the first is chosen.
         shape: extents (M, N, K) that show what it can.
     """
 
@@ -108,7 +108,7 @@ REFERENCE = Target(
     machine_code=False,
     clock="tilewright.tune.clocks:host_clock",
     rivals="tilewright.tune.rivals:numpy_rivals",
-    chooser="tilewright.schedule.choose_reference:choose",
+    chooser="tilewright.schedule.choose_reference:candidates",
     shape=(64, 64, 64),
 )
 CPU = Target(
@@ -122,7 +122,7 @@ CPU = Target(
     tools="tilewright.cli.doctor:cpu_tools",
     clock="tilewright.tune.clocks:host_clock",
     rivals="tilewright.tune.rivals:numpy_rivals",
-    chooser="tilewright.schedule.choose_cpu:choose",
+    chooser="tilewright.schedule.choose_cpu:candidates",
     shape=(1024, 1024, 1024),
 )
 CUDA = Target(
@@ -142,7 +142,7 @@ CUDA = Target(
     tools="tilewright.cli.doctor:cuda_tools",
     clock="tilewright.tune.clocks:device_clock",
     rivals="tilewright.tune.rivals:torch_rivals",
-    chooser="tilewright.schedule.choose_cuda:choose",
+    chooser="tilewright.schedule.choose_cuda:candidates",
     shape=(4096, 4096, 4096),
 )
 
