@@ -61,11 +61,12 @@ SECTIONS = {
     "Tensors, copies and products": ("lang",),
     "Layouts, views and maps": ("layout", "views", "threads", "ir.mma", "module"),
     "What a kernel looks like inside": ("ir", "dataflow"),
+    "Device GEMMs": ("instances",),
     "Errors and warnings": ("errors",),
 }
 """Each section, and the files or folders of its names, the first that fits; dtypes have their own."""
 
-NAMESPACES = ("hopper", "layouts", "ir", "testing")
+NAMESPACES = ("ck", "hopper", "layouts", "ir", "testing")
 
 NAMES = [
     *(name for name in tw.__all__ if name not in NAMESPACES),

@@ -6,7 +6,7 @@
 
 What kernels of every kind are written with is here.  `tw.hopper` has the verbs of Hopper's barriers, bulk
 copies and clusters, `tw.layouts` the algebra of layouts, `tw.ir` what a kernel looks like inside,
-`tw.testing` what programs that try kernels need.
+`tw.testing` what programs that try kernels need, `tw.ck` device GEMMs in the terms of Composable Kernel.
 """
 
 from tilewright.namespaces import namespace, submodule
@@ -17,13 +17,13 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False
 
 if TYPE_CHECKING:
-    from tilewright import hopper, ir, layouts, testing  # noqa: F401
+    from tilewright import ck, hopper, ir, layouts, testing  # noqa: F401
     from tilewright.public import *  # noqa: F403
 else:
     # A program that only may use tilewright, and the command line that says its version, do not wait for it:
     # the names come when the first is asked for, the targets when a kernel is compiled for them.
 
-    _NAMESPACES = ("hopper", "ir", "layouts", "testing")
+    _NAMESPACES = ("ck", "hopper", "ir", "layouts", "testing")
 
     def _found(name):
         module = submodule(__name__, __path__, name)  # noqa: F405

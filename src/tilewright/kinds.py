@@ -123,6 +123,18 @@ def legal(name: str, words: str, several: str, holds: Callable[[Any], bool]) -> 
     KINDS[name] = Kind(words, several, holds, near=near_integer)
 
 
+def one_of(names: tuple[str, ...]) -> tuple[str, str, Callable[[Any], bool]]:
+    """What `legal` is told of an annotation that stands for one of a few names.
+
+    Example:
+        >>> words, _, holds = one_of(("row", "column"))
+        >>> words, holds("row"), holds("rows"), holds(1)
+        ("one of 'row', 'column'", True, False, False)
+    """
+    words = f"one of {', '.join(map(repr, names))}"
+    return words, words, lambda value: isinstance(value, str) and value in names
+
+
 def named(cls: type) -> Kind:
     """Instances of a class."""
     name = cls.__name__

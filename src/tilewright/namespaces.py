@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 SPELLED = {
     "tilewright": "tw",
+    "tilewright.ck": "tw.ck",
     "tilewright.hopper": "tw.hopper",
     "tilewright.layouts": "tw.layouts",
     "tilewright.ir": "tw.ir",

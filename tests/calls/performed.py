@@ -17,6 +17,7 @@ from types import CodeType, FrameType
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+from tests.calls.devices import DEVICES
 from tests.calls.flows import FLOWS, RECORDED
 from tests.calls.legal import INSIDE, OUTSIDE, TRACED, VALUES
 
@@ -107,6 +108,7 @@ SCHEDULE = tw.Schedule(tw.atoms.fma("f32"), (8, 8, 8))
 SPECS = (tw.TensorSpec("f32", 2, 1, (32, 32), (16, 1), 16, False), 2.0)
 NAMES: dict[str, Any] = {
     **ARRAYS,
+    **DEVICES,
     "tw": tw,
     "np": np,
     "transforms": transforms,

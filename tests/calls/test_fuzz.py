@@ -23,7 +23,7 @@ import tilewright as tw
 CALLS = 1250
 """For each of four seeds: together about fifteen seconds."""
 
-SPACES = ("hopper", "ir", "layouts", "testing")
+SPACES = ("ck", "hopper", "ir", "layouts", "testing")
 
 NAMES = {*tw.__all__, *(f"{space}.{name}" for space in SPACES for name in getattr(tw, space).__all__)}
 

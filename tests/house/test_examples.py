@@ -53,7 +53,7 @@ def test_the_optimised_gemm_adds_up_as_the_basic_one_does(target: str) -> None:
     assert np.isfinite(basic).all()
 
 
-LIBRARY = {"tilewright", *(f"tilewright.{space}" for space in ("hopper", "ir", "layouts", "testing"))}
+LIBRARY = {"tilewright", *(f"tilewright.{space}" for space in ("ck", "hopper", "ir", "layouts", "testing"))}
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)

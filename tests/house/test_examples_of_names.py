@@ -16,6 +16,7 @@ import tilewright as tw
 
 SPACES = {
     "": tw,
+    "ck.": tw.ck,
     "hopper.": tw.hopper,
     "layouts.": tw.layouts,
     "ir.": tw.ir,

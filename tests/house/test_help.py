@@ -33,7 +33,9 @@ def shown(name: str) -> bool:
     return ">>>" in doc or other is not None or re.search(rf"\btw\.{re.escape(name)}\b", PROGRAMS) is not None
 
 
-INSIDE = [f"{space}.{name}" for space in ("hopper", "layouts", "ir") for name in getattr(tw, space).__all__]
+INSIDE = [
+    f"{space}.{name}" for space in ("ck", "hopper", "layouts", "ir") for name in getattr(tw, space).__all__
+]
 
 
 @pytest.mark.parametrize("name", [*tw.__all__, *INSIDE])

@@ -12,7 +12,8 @@ import pytest
 import tilewright as tw
 
 SPACES = {
-    space.__name__: space for space in (tw, tw.hopper, tw.layouts, tw.ir, tw.testing, tw.atoms, tw.draw)
+    space.__name__: space
+    for space in (tw, tw.ck, tw.hopper, tw.layouts, tw.ir, tw.testing, tw.atoms, tw.draw)
 }
 
 
@@ -67,7 +68,7 @@ def test_the_error_is_at_the_users_line() -> None:
     assert [entry.path.name for entry in failure.traceback] == ["test_namespaces.py"]
 
 
-@pytest.mark.parametrize("space", ["hopper", "layouts", "testing", "draw"])
+@pytest.mark.parametrize("space", ["ck", "hopper", "layouts", "testing", "draw"])
 def test_a_namespace_costs_nothing_before_it_is_used(space: str) -> None:
     code = "import sys, tilewright as tw; tw.copy; print(sorted(sys.modules))"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -24,7 +24,7 @@ def test_the_page_is_up_to_date() -> None:
 def test_the_page_names_all_that_authors_can_write_and_nothing_else() -> None:
     text = (ROOT / "docs" / "operations.md").read_text()
     rows = re.findall(r"^\| `tw\.([\w.]+)` \|", text, re.MULTILINE)
-    spaces = {name: getattr(tw, name).__all__ for name in ("hopper", "layouts", "ir", "testing")}
+    spaces = {name: getattr(tw, name).__all__ for name in ("ck", "hopper", "layouts", "ir", "testing")}
     inside = {f"{space}.{name}" for space, names in spaces.items() for name in names}
     assert sorted([*rows, "DType", "dtype"]) == sorted(
         {*tw.__all__, *inside} - {"__version__", *spaces} | {r for r in rows if r.startswith("atoms.")}

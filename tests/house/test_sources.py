@@ -129,7 +129,7 @@ def test_a_target_is_loaded_when_it_is_asked_for() -> None:
 
 def test_no_name_of_authors_is_that_of_a_room_but_for_the_namespaces() -> None:
     rooms = {path.stem for path in (ROOT / "src" / "tilewright").iterdir()}
-    assert rooms & set(tw.__all__) == {"hopper", "ir", "layouts", "testing"}
+    assert rooms & set(tw.__all__) == {"ck", "hopper", "ir", "layouts", "testing"}
 
 
 @pytest.mark.parametrize("name", ["coppy", "copyy", "__wrapped__", "drawn", "larger"])

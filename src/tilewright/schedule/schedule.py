@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from tilewright.calls import launches
 from tilewright.errors import LayoutError
 from tilewright.ir.mma import MmaAtom, TiledMma
-from tilewright.kinds import Count, is_integer, is_whole, legal
+from tilewright.kinds import Count, is_integer, is_whole, legal, one_of
 from tilewright.layout.limits import STAGES, WARPS
 from tilewright.targets.atoms import spelled
 
@@ -39,18 +39,13 @@ next tile, and bring what is added to the sums.
 """
 
 
-def _one_of(names: tuple[str, ...]) -> tuple[str, str, Any]:
-    words = f"one of {', '.join(map(repr, names))}"
-    return words, words, lambda value: isinstance(value, str) and value in names
-
-
 Staging: TypeAlias = str
 Roles: TypeAlias = str
 EpiloguePath: TypeAlias = str
 Natural: TypeAlias = int
-legal("Staging", *_one_of(STAGINGS))
-legal("Roles", *_one_of(ROLES))
-legal("EpiloguePath", *_one_of(EPILOGUES))
+legal("Staging", *one_of(STAGINGS))
+legal("Roles", *one_of(ROLES))
+legal("EpiloguePath", *one_of(EPILOGUES))
 legal(
     "Natural",
     "an integer from 0 on",

@@ -1,0 +1,19 @@
+"""Device GEMMs in the terms of Composable Kernel: an instance by every parameter of its template.
+
+>>> import tilewright as tw
+>>> transfer = tw.ck.BlockTransfer(
+...     thread_cluster_lengths=(4, 64, 1), thread_cluster_arrange_order=(1, 0, 2), src_access_order=(1, 0, 2),
+...     src_vector_dim=2, src_scalar_per_vector=8, dst_scalar_per_vector_k1=8,
+... )
+>>> transfer.threads
+256
+"""
+
+from tilewright.instances.transfers import BlockTransfer, CShuffle
+from tilewright.instances.wmma import DeviceGemmWmma
+from tilewright.instances.xdl import DeviceGemmXdl
+from tilewright.namespaces import namespace
+
+__all__ = ["BlockTransfer", "CShuffle", "DeviceGemmWmma", "DeviceGemmXdl"]
+
+__getattr__, __dir__ = namespace(__name__, __all__)

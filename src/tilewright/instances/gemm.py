@@ -1,0 +1,202 @@
+"""A device GEMM as Composable Kernel tunes it: what both kinds of matrix instruction have in common."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
+from functools import cached_property
+from math import lcm
+
+from tilewright.dtypes import DType, dtype
+from tilewright.instances.transfers import BlockTransfer, CShuffle, plain_integers, spelled
+from tilewright.instances.words import (
+    COLUMN,
+    PASS_THROUGH,
+    ROW,
+    ElementOp,
+    GemmSpecialization,
+    LoopScheduler,
+    MatrixLayout,
+    PipelineVersion,
+    padded_dims,
+)
+from tilewright.kinds import Count
+from tilewright.layout.layout import Layout
+
+SIDES = ("A", "B")
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class DeviceGemm(ABC):
+    """``C = c_op(a_op(A) @ b_op(B))``: one tuned kernel, given by every parameter of its template.
+
+    The kinds of instruction add what their templates call otherwise; their docstrings tell of all fields.
+    """
+
+    a_dtype: DType | str
+    b_dtype: DType | str
+    acc_dtype: DType | str
+    c_shuffle_dtype: DType | str
+    c_dtype: DType | str
+    block_size: Count
+    m_per_block: Count
+    n_per_block: Count
+    k_per_block: Count
+    a_block_transfer: BlockTransfer
+    b_block_transfer: BlockTransfer
+    c_shuffle: CShuffle
+    a_layout: MatrixLayout = ROW
+    b_layout: MatrixLayout = ROW
+    c_layout: MatrixLayout = ROW
+    a_element_op: ElementOp = PASS_THROUGH
+    b_element_op: ElementOp = PASS_THROUGH
+    c_element_op: ElementOp = PASS_THROUGH
+    gemm_specialization: GemmSpecialization = "Default"
+    num_prefetch: Count = 1
+    loop_scheduler: LoopScheduler = "Default"
+    pipeline_version: PipelineVersion = "v1"
+
+    def __post_init__(self) -> None:
+        plain_integers(self)
+        for field in fields(self):
+            if field.name.endswith("_dtype"):
+                object.__setattr__(self, field.name, dtype(getattr(self, field.name)))
+
+    def __repr__(self) -> str:
+        return spelled(self)
+
+    def __str__(self) -> str:
+        return self.type_string
+
+    # ------------------------------------------------------------ what a kind of instruction says
+
+    @property
+    @abstractmethod
+    def type_string(self) -> str:
+        """What the program that the instance is taken from prints of it."""
+
+    @property
+    @abstractmethod
+    def wave_size(self) -> int:
+        """Threads of a wave, which execute an instruction together."""
+
+    @property
+    @abstractmethod
+    def instruction(self) -> tuple[int, int, int]:
+        """Extents (m, n, k) of one matrix instruction."""
+
+    @property
+    @abstractmethod
+    def repeats(self) -> tuple[int, int]:
+        """Instructions of each wave along M and N for one step along K."""
+
+    @property
+    @abstractmethod
+    def k1s(self) -> tuple[int, int]:
+        """Neighbours along K that stay together in shared memory, of A and of B."""
+
+    @property
+    @abstractmethod
+    def enable_lds(self) -> tuple[bool, bool]:
+        """Whether A and B go through shared memory; else straight to the registers that multiply."""
+
+    # ------------------------------------------------------------ what follows
+
+    @property
+    def dtypes(self) -> tuple[DType, DType]:
+        """Element types of A and B."""
+        return dtype(self.a_dtype), dtype(self.b_dtype)
+
+    @property
+    def transfers(self) -> tuple[BlockTransfer, BlockTransfer]:
+        """How tiles of A and of B are copied."""
+        return self.a_block_transfer, self.b_block_transfer
+
+    @property
+    def tile(self) -> tuple[int, int, int]:
+        """Extents (M, N, K) of what a block computes at once, and how deep its steps are."""
+        return self.m_per_block, self.n_per_block, self.k_per_block
+
+    @property
+    def waves(self) -> tuple[int, int]:
+        """Waves of a block along M and N."""
+        (m, n, _), (repeat_m, repeat_n) = self.instruction, self.repeats
+        return self.m_per_block // (m * repeat_m), self.n_per_block // (n * repeat_n)
+
+    @property
+    def threads(self) -> int:
+        """Threads of all waves."""
+        return self.waves[0] * self.waves[1] * self.wave_size
+
+    @property
+    def tiles(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """What a block copies of A for one step, as (K0, M, K1), and of B, as (K0, N, K1)."""
+        a, b = self.k1s
+        return (self.k_per_block // a, self.m_per_block, a), (self.k_per_block // b, self.n_per_block, b)
+
+    @property
+    def thread_slices(self) -> tuple[tuple[int, int, int], tuple[int, int, int]]:
+        """What each thread copies of these."""
+        a, b = (transfer.slice_of(tile) for transfer, tile in zip(self.transfers, self.tiles, strict=True))
+        return a, b
+
+    @cached_property
+    def lds(self) -> tuple[Layout | None, Layout | None]:
+        """How the tiles lie in shared memory, in elements; None of one that does not go through it.
+
+        K1 elements are neighbours, then come the rows, and between two K0 lies one row more if the transfer
+        has ``lds_extra``.
+        """
+        made: list[Layout | None] = []
+        for enabled, tile, transfer in zip(self.enable_lds, self.tiles, self.transfers, strict=True):
+            _, rows, k1 = tile
+            strides = ((rows + transfer.lds_extra) * k1, k1, 1)
+            made.append(Layout(tile, strides) if enabled else None)
+        return made[0], made[1]
+
+    @property
+    def lds_elems(self) -> tuple[int, int]:
+        """Elements of shared memory that A and B take, in multiples that keep K1 elements aligned."""
+        unit = lcm(*self.k1s)
+        a, b = (-(-_elems(layout) // unit) * unit for layout in self.lds)
+        return a, b
+
+    @property
+    def c_shuffle_tile(self) -> tuple[int, int]:
+        """Rows and columns of the result that go through shared memory at once."""
+        (m, n, _), (waves_m, waves_n) = self.instruction, self.waves
+        shuffle = self.c_shuffle
+        return shuffle.m_repeat_per_shuffle * waves_m * m, shuffle.n_repeat_per_shuffle * waves_n * n
+
+    @property
+    def lds_bytes(self) -> int:
+        """Bytes of shared memory of a block: of A and B, or of the result if that takes more."""
+        operands = sum(elems * kind.bytes for elems, kind in zip(self.lds_elems, self.dtypes, strict=True))
+        rows, columns = self.c_shuffle_tile
+        return max(rows * columns * dtype(self.c_shuffle_dtype).bytes, operands)
+
+    @property
+    def accumulators(self) -> int:
+        """Sums that each thread holds."""
+        return self.m_per_block * self.n_per_block // self.block_size
+
+    def padded(self, m: int, n: int, k: int) -> tuple[int, int, int]:
+        """The extents that the kernel works on: those that the specialization pads, up to whole tiles."""
+        dims = padded_dims(self.gemm_specialization)
+        made = [
+            -(-extent // unit) * unit if dim in dims else extent
+            for dim, extent, unit in zip("MNK", (m, n, k), self.tile, strict=True)
+        ]
+        return made[0], made[1], made[2]
+
+    def contiguous(self, side: str) -> str:
+        """Along which of M, N and K a matrix is contiguous."""
+        layout = {"A": self.a_layout, "B": self.b_layout, "C": self.c_layout}[side]
+        return {"A": "MK", "B": "KN", "C": "MN"}[side][0 if layout == COLUMN else 1]
+
+
+def _elems(layout: Layout | None) -> int:
+    """Elements of memory from the first to the last of a layout."""
+    elems = 0 if layout is None else layout.cosize
+    assert isinstance(elems, int)
+    return elems
