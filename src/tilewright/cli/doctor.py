@@ -19,8 +19,9 @@ from tilewright.runtime import cuda, nvrtc
 from tilewright.runtime.cache import Cache
 from tilewright.runtime.environment import CACHE_DIR, settings
 from tilewright.runtime.native import find_toolchains, host_arch
+from tilewright.runtime.processor import processor_name
 from tilewright.targets.target import TARGETS, part, target_named
-from tilewright.tune.machine import driver_version, processor_name, version
+from tilewright.tune.machine import driver_version, version
 from tilewright.tune.trial import gemm_trial
 
 OK, MISSING, WRONG = "ok", "missing", "WRONG"

@@ -42,6 +42,10 @@ class CudaBackend:
         """How many blocks run side by side."""
         return driver.device(0).multiprocessors if driver.device_count() else 0
 
+    def device_name(self) -> str:
+        """The name of device 0."""
+        return driver.device(0).name if driver.device_count() else ""
+
     def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
         """The target's own rules that a kernel breaks."""
         return cuda.violations(kernel, arch or self.arch_name())

@@ -108,6 +108,9 @@ class Backend(Protocol):
     def processors(self) -> int:
         """How many blocks this machine runs side by side, counting one for each processor; 0 without one."""
 
+    def device_name(self) -> str:
+        """What this machine is called, of which tables of measured schedules are kept; empty for none."""
+
     def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
         """The target's own rules that a kernel breaks."""
 

@@ -20,6 +20,7 @@ from tilewright.runtime.environment import settings
 from tilewright.runtime.executable import ArgumentLayout, Executable, argument_layout
 from tilewright.runtime.libraries import Library
 from tilewright.runtime.native import compile_library, host_arch, toolchain_id
+from tilewright.runtime.processor import processor_name
 from tilewright.runtime.shortcut_table import InlineLaunch
 from tilewright.runtime.workers import Launcher, Scratch
 from tilewright.targets import cpu
@@ -40,6 +41,10 @@ class CpuBackend:
     def processors(self) -> int:
         """How many blocks run side by side."""
         return int(settings().threads)
+
+    def device_name(self) -> str:
+        """The processor's name."""
+        return processor_name()
 
     def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
         """The target's own rules that a kernel breaks."""

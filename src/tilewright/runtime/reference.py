@@ -38,6 +38,10 @@ class ReferenceBackend:
         """How many blocks run side by side."""
         return 1
 
+    def device_name(self) -> str:
+        """None: what is executed operation by operation has no speed that a table could tell of."""
+        return ""
+
     def violations(self, kernel: Kernel, arch: str | None) -> list[Violation]:
         """None of its own."""
         return []

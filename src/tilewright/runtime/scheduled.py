@@ -13,14 +13,18 @@ from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.recent import Recent
-from tilewright.schedule.choose import Question, choose, extents_of
+from tilewright.schedule.choose import Question, extents_of
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.form import Form, form_of
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.tables import chosen
 from tilewright.targets.target import part
 
 EXPANDED = "tilewright.schedule.expand:Expanded"
 """What expands dataflow kernels; it is loaded when the first of them is."""
+
+TABLES = "tilewright.runtime.tables:table_for"
+"""What finds the table of measured schedules of a machine; loaded when the first schedule is chosen."""
 
 MOST_FLOWS = 256
 """Of how many classes of arrays the recorded flow is remembered."""
@@ -92,7 +96,9 @@ class Scheduled:
         if not isinstance(made, tuple):
             return Explicit(self._program, specs, self._constants, traced=made)
         flow, form = made
-        schedule = self._schedule or choose(self._question(form, specs, arch, shapes, processors))
+        schedule = self._schedule or chosen(
+            self._question(form, specs, arch, shapes, processors), part(TABLES)(arch, processors)
+        )
         program = self._expanded(flow, schedule, classes)
         settled, _ = program.settled(classes, arch)
         return Explicit(program, classes, {}, settled, flow=flow)

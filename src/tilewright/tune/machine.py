@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import platform
-import re
 import shutil
 import subprocess
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +15,7 @@ import numpy as np
 from tilewright.errors import ToolchainError
 from tilewright.runtime import cuda, nvrtc
 from tilewright.runtime.environment import settings, usable_processors
+from tilewright.runtime.processor import processor_name
 from tilewright.targets.target import target_named
 from tilewright.tune.clocks import device_index
 
@@ -109,15 +108,6 @@ def version(package: str) -> str:
         return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
-
-
-def processor_name() -> str:
-    """The CPU's name as the system lists it."""
-    try:
-        listed = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
-    except OSError:
-        listed = None
-    return listed[1] if listed else platform.processor() or platform.machine()
 
 
 def blas_name() -> str:

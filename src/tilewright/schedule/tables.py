@@ -1,0 +1,227 @@
+"""Tables of measured schedules: which was fastest for which problem on one device, and what is near.
+
+A table is data.  It was measured among the schedules that the rules proposed then, by a library that read and
+wrote schedules as this one does; one for which either is different is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import math
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, replace
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from tilewright.errors import ParseError, TilewrightError
+from tilewright.schedule.choose import Question, choose
+from tilewright.schedule.classes import coarse
+from tilewright.schedule.legality import reasons
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.text import read_schedule, schedule_format
+
+NEAR = 1.0
+"""How far a measured shape may be from an unseen one: the length of the vector of log2 of their ratios.
+
+One extent twice as large is as far as that; beyond, the model of the rules knows more than the table.
+"""
+
+Extents = tuple[int, int, int, int]
+
+
+class TableError(TilewrightError, ValueError):
+    """A table that cannot be used: damaged, of another version, or of another device; says which."""
+
+
+class OtherVersionError(TableError):
+    """A table that is whole, but was made by another version or for another device."""
+
+
+@functools.cache
+def rules_hash() -> str:
+    """What tells the rules that propose candidates from earlier and later ones: the text of their files."""
+    digest = hashlib.sha256()
+    for path in sorted(Path(__file__).parent.glob("choose*.py")):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+@dataclass(frozen=True)
+class Version:
+    """What a table depends on.
+
+    Args:
+        format: of the text of a schedule, from `schedule_format`.
+        rules: that proposed what was measured, from `rules_hash`.
+        arch: the architecture.
+        device: what the machine is called.
+        processors: how many of its processors were used.
+    """
+
+    format: str
+    rules: str
+    arch: str
+    device: str
+    processors: int
+
+    @staticmethod
+    def now(arch: str, device: str, processors: int) -> Version:
+        """That of tables which this library makes on a machine."""
+        return Version(schedule_format(), rules_hash(), arch, device, processors)
+
+    def against(self, other: Version) -> str:
+        """What differs in another version, in words; empty if nothing does."""
+        names = {"format": "schedule format", "rules": "hash of the candidate rules"}
+        pairs = ((name, value, asdict(other)[name]) for name, value in asdict(self).items())
+        return "; ".join(
+            f"{names.get(name, name)} {there}, not {here}" for name, here, there in pairs if here != there
+        )
+
+
+@dataclass(frozen=True)
+class Entry:
+    """The fastest schedule that was measured for one problem.
+
+    Args:
+        kind: what the problem is besides its extents, from `class_of`.
+        extents: batches, M, N and K.
+        schedule: the fastest.
+        us: its median time.
+        speed: how many times as fast as the untuned choice it was.
+        measured: among how many schedules.
+    """
+
+    kind: str
+    extents: Extents
+    schedule: Schedule
+    us: float
+    speed: float
+    measured: int
+
+    def distance(self, extents: Extents) -> float:
+        """How far the problem is from one of other extents.
+
+        Example:
+            >>> from tilewright.targets.atoms import fma
+            >>> entry = Entry("", (1, 64, 64, 512), Schedule(fma("f32"), (32, 32, 32)), 1.0, 1.0, 1)
+            >>> entry.distance((1, 64, 64, 512)), entry.distance((1, 128, 64, 512))
+            (0.0, 1.0)
+        """
+        pairs = zip(self.extents, extents, strict=True)
+        return math.hypot(*(math.log2(max(mine, 1) / max(other, 1)) for mine, other in pairs))
+
+    def record(self) -> dict[str, Any]:
+        """The entry in JSON's types."""
+        return asdict(replace(self)) | {"schedule": repr(self.schedule), "extents": list(self.extents)}
+
+    @staticmethod
+    def of(record: Mapping[str, Any]) -> Entry:
+        """An entry from its record.
+
+        Raises:
+            TableError: it is none.
+        """
+        try:
+            batch, m, n, k = (int(extent) for extent in record["extents"])
+            numbers = float(record["us"]), float(record["speed"]), int(record["measured"])
+            return Entry(str(record["kind"]), (batch, m, n, k), read_schedule(record["schedule"]), *numbers)
+        except (KeyError, TypeError, ValueError, ParseError) as error:
+            raise TableError(f"an entry is damaged: {type(error).__name__}: {error}") from None
+
+
+@dataclass(frozen=True)
+class Table:
+    """Measured schedules of one device.
+
+    Args:
+        version: what they depend on.
+        entries: one for each problem, in no order that counts.
+    """
+
+    version: Version
+    entries: tuple[Entry, ...] = ()
+
+    def joined(self, entries: Iterable[Entry]) -> Table:
+        """The table with entries in the place of those for the same problems."""
+        found = {(entry.kind, entry.extents): entry for entry in (*self.entries, *entries)}
+        return replace(self, entries=tuple(found[key] for key in sorted(found)))
+
+    def nearest(self, question: Question) -> Iterator[Entry]:
+        """The entries of the question's class, the nearest first, none further than `NEAR`."""
+        kind, extents = class_of(question), extents_of(question)
+        ranked = sorted(
+            (entry.distance(extents), entry.extents, at)
+            for at, entry in enumerate(self.entries)
+            if entry.kind == kind
+        )
+        return (self.entries[at] for distance, _, at in ranked if distance <= NEAR)
+
+    def find(self, question: Question) -> Entry | None:
+        """The nearest entry whose schedule is legal for a problem; None if there is none near."""
+        form, arch = question.form, question.arch
+        specs = {name: coarse(spec, arch) for name, spec in question.specs.items()}
+        found = self.nearest(question)
+        return next((one for one in found if not reasons(one.schedule, form, specs, arch)), None)
+
+    def record(self) -> dict[str, Any]:
+        """The table in JSON's types."""
+        return {
+            "version": asdict(self.version),
+            "entries": [entry.record() for entry in self.entries],
+        }
+
+    @staticmethod
+    def of(record: Any, wanted: Version) -> Table:
+        """A table from its record.
+
+        Args:
+            record: what `record` gave, after a way through JSON.
+            wanted: the version that is of use.
+
+        Raises:
+            OtherVersionError: it is of another version.
+            TableError: it is no table.
+        """
+        try:
+            version = Version(**record["version"])
+            entries = record["entries"]
+        except (KeyError, TypeError) as error:
+            raise TableError(f"no table: {type(error).__name__}: {error}") from None
+        if differs := wanted.against(version):
+            raise OtherVersionError(f"of another version: {differs}")
+        if not isinstance(entries, list):
+            raise TableError("no table: its entries are no list")
+        return Table(version, tuple(Entry.of(entry) for entry in entries))
+
+
+def class_of(question: Question) -> str:
+    """What a problem is besides its extents, for problems that a table may speak of; else empty.
+
+    Dtypes, along what the arrays are contiguous, and the precision.  What is done with each sum by itself
+    takes about the same time under all schedules; problems that read or reduce more than that have no class.
+    """
+    form = question.form
+    aside = question.reads_result_sized or question.stores_lines or question.covered != (0, 0)
+    if aside or len(form.stores) != 1 or not (form.a.is_plain and form.b.is_plain):
+        return ""
+    (store,) = form.stores
+    spec = question.specs[store.operand.name]
+    along = "" if spec.unit_dim is None else "m" if store.at[spec.unit_dim] == form.m else "n"
+    a, b = (
+        f"{factor.dtype}[{major or 'strided'}]"
+        for factor, major in zip((form.a, form.b), question.majors, strict=True)
+    )
+    return f"{a} x {b} -> {spec.dtype}[{along or 'strided'}], {form.precision}"
+
+
+def extents_of(question: Question) -> Extents:
+    """Batches all together, M, N and K."""
+    return (prod(question.extents[:-3]), *question.shape)
+
+
+def chosen(question: Question, table: Table | None) -> Schedule:
+    """The schedule of the nearest measured problem, if one is near and legal; else the rules' choice."""
+    found = table.find(question) if table is not None and table.entries and class_of(question) else None
+    return choose(question) if found is None else found.schedule

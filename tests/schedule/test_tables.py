@@ -1,0 +1,181 @@
+"""Tables of measured schedules: what is near serves what nobody measured; what does not fit is refused."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import tilewright as tw
+from tilewright.errors import ParseError
+from tilewright.ops.products import combined, plain
+from tilewright.runtime.kernel import Bound
+from tilewright.schedule.candidates import candidates
+from tilewright.schedule.choose import Question, choose
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.tables import (
+    Entry,
+    OtherVersionError,
+    Table,
+    TableError,
+    Version,
+    chosen,
+    class_of,
+    extents_of,
+)
+from tilewright.schedule.text import read_schedule
+
+VERSION = Version.now("sm_90a", "some GPU", 132)
+CUBE = (4096, 4096, 4096)
+
+
+def question(
+    shape: tuple[int, int, int],
+    dtype: str = "bf16",
+    order: str = "C",
+    bound: Bound | None = None,
+    **named: Any,
+) -> Question:
+    m, n, k = shape
+    arrays = [tw.like(dtype, m, k), tw.like(dtype, k, n, order=order), tw.like(dtype, m, n)]
+    program = bound or plain(0).bind(precision="exact")
+    found = program.question(*([] if named else arrays), target="cuda", arch="sm_90a", **named)
+    assert found is not None
+    return found
+
+
+def entry(asked: Question, schedule: Schedule) -> Entry:
+    return Entry(class_of(asked), extents_of(asked), schedule, 100.0, 1.1, 20)
+
+
+def another(asked: Question, at: int = 5) -> Schedule:
+    """A legal schedule that the rules do not choose."""
+    return [one.schedule for one in candidates(asked) if not one.against][at]
+
+
+def test_the_problem_itself_and_those_near_it_are_served() -> None:
+    asked = question(CUBE)
+    tuned = another(asked)
+    table = Table(VERSION).joined([entry(asked, tuned)])
+    assert tuned != choose(asked)
+    for shape in (CUBE, (4096, 4096, 8192), (4000, 4104, 4096), (3000, 3000, 4096)):
+        assert chosen(question(shape), table) == tuned
+    for shape in ((4096, 4096, 8200), (64, 4096, 4096), (2000, 2000, 4096)):
+        assert chosen(question(shape), table) == choose(question(shape))
+
+
+def test_of_two_the_nearer_serves() -> None:
+    near, far = question((1024, 1024, 1024)), question((1536, 1024, 1024))
+    first, second = another(near, 3), another(near, 4)
+    table = Table(VERSION).joined([entry(far, second), entry(near, first)])
+    assert chosen(question((1100, 1024, 1024)), table) == first
+    assert chosen(question((1400, 1024, 1024)), table) == second
+
+
+@pytest.mark.parametrize(("dtype", "order"), [("f16", "C"), ("bf16", "F")])
+def test_other_classes_are_left_to_the_rules(dtype: str, order: str) -> None:
+    table = Table(VERSION).joined([entry(question(CUBE), another(question(CUBE)))])
+    asked = question(CUBE, dtype, order)
+    assert class_of(asked) != class_of(question(CUBE))
+    assert chosen(asked, table) == choose(asked)
+
+
+def test_what_is_not_legal_for_a_shape_is_left_to_the_rules() -> None:
+    """Rows of 4095 elements, which bulk copies do not carry."""
+    table = Table(VERSION).joined([entry(question(CUBE), another(question(CUBE)))])
+    asked = question((4096, 4095, 4095))
+    assert next(table.nearest(asked)).schedule.staging == "tma"
+    assert chosen(asked, table) == choose(asked)
+
+
+def test_functions_of_each_sum_are_of_the_class_of_the_product_alone() -> None:
+    m, n, k = CUBE
+    arrays = {"A": tw.like("bf16", m, k), "B": tw.like("bf16", k, n), "bias": tw.like("bf16", n)}
+    arrays |= dict.fromkeys("CRD", tw.like("bf16", m, n))
+
+    def asked(*terms: str) -> Question:
+        bound = combined(0, tw.f32).bind(precision="exact", terms=frozenset(terms), activation="relu")
+        return question(CUBE, bound=bound, alpha=1.0, beta=1.0, **arrays)
+
+    assert class_of(asked("bias")) == class_of(question(CUBE)) == "bf16[k] x bf16[mn] -> bf16[n], exact"
+    assert class_of(asked("residual")) == ""
+
+
+def test_without_entries_the_rules_choose() -> None:
+    asked = question(CUBE)
+    assert chosen(asked, None) == chosen(asked, Table(VERSION)) == choose(asked)
+
+
+def test_a_table_comes_back_from_json() -> None:
+    asked = question(CUBE)
+    table = Table(VERSION).joined([entry(asked, one.schedule) for one in candidates(asked)[:1]])
+    table = table.joined([replace(entry(asked, another(asked)), extents=(1, 8, 16, 32))])
+    assert Table.of(json.loads(json.dumps(table.record())), VERSION) == table
+
+
+OTHERS = [
+    (replace(VERSION, format="older"), "schedule format older, not "),
+    (replace(VERSION, rules="older"), "hash of the candidate rules older, not "),
+    (replace(VERSION, device="another GPU"), "device another GPU, not some GPU"),
+    (replace(VERSION, processors=66), "processors 66, not 132"),
+]
+
+
+@pytest.mark.parametrize(("version", "said"), OTHERS)
+def test_a_table_of_another_version_is_refused(version: Version, said: str) -> None:
+    with pytest.raises(OtherVersionError, match=f"of another version: {said}"):
+        Table.of(Table(version).record(), VERSION)
+
+
+RECORD = Table(VERSION).record()
+DAMAGED: list[Any] = [
+    [],
+    {"entries": []},
+    RECORD | {"entries": {}},
+    RECORD | {"entries": [{}]},
+    RECORD | {"version": {"more": 1} | RECORD["version"]},
+    RECORD | {"entries": [{"kind": "", "extents": [1, 2, 3], "schedule": "", "us": 1, "speed": 1}]},
+]
+
+
+@pytest.mark.parametrize("record", DAMAGED)
+def test_a_damaged_table_is_refused(record: Any) -> None:
+    with pytest.raises(TableError) as raised:
+        Table.of(record, VERSION)
+    assert not isinstance(raised.value, OtherVersionError)
+
+
+@pytest.mark.parametrize("target", ["sm_90a", "sm_80"])
+@pytest.mark.parametrize("dtype", ["f64", "f32", "f16", "f8e4m3", "i8"])
+def test_the_text_of_every_candidate_reads_back(target: str, dtype: str) -> None:
+    m, n, k = (512, 512, 512)
+    arrays = [
+        tw.like(dtype, m, k),
+        tw.like(dtype, k, n, order="F"),
+        tw.like("i32" if dtype == "i8" else dtype, m, n),
+    ]
+    asked = plain(0).bind(precision="exact").question(*arrays, target="cuda", arch=target)
+    assert asked is not None
+    for one in candidates(asked):
+        assert read_schedule(repr(one.schedule)) == one.schedule
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "tw.Schedule(",
+        "Schedule(tw.atoms.MMA_F16, (64, 64, 32))",
+        "tw.Schedule(tw.atoms.ABSENT, (64, 64, 32))",
+        'tw.Schedule(tw.atoms.__loader__.load_module("os"), (64, 64, 32))',
+        'tw.Schedule(__import__("os").getcwd(), (64, 64, 32))',
+        "tw.Schedule(tw.atoms.MMA_F16, (64, 64, 32), stages=0)",
+        "tw.Schedule(tw.atoms.MMA_F16, (64, 64, 32), stagings=2)",
+        "tw.Schedule(tw.atoms.MMA_F16, (64, 64, 32), **{'stages': 2})",
+    ],
+)
+def test_other_text_is_no_schedule(text: str) -> None:
+    with pytest.raises(ParseError, match="is no schedule"):
+        read_schedule(text)
