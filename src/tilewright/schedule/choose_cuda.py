@@ -12,6 +12,7 @@ from itertools import product
 from math import prod
 
 from tilewright.schedule.choose import Candidate, Question, widened
+from tilewright.schedule.choose_few_rows import candidates as few_rows
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
@@ -126,12 +127,16 @@ NEIGHBOURS = 3
 
 
 def candidates(question: Question) -> Iterator[Candidate]:
-    """Forms of the Hopper kernel in the order of their estimates, those near them, and ``mma.sync``."""
+    """Forms of the Hopper kernel in the order of their estimates, those near them, and ``mma.sync``.
+
+    Those for few rows stand behind the forms that have been measured, whatever their estimates.
+    """
     if "sm_90a" not in question.arch.features or not _takes_wgmma(question):
         yield from _ampere(question)
         return
     against = {shape: shape.against(question) for shape in SHAPES}
     yield from _hopper(question, [shape for shape in SHAPES if not against[shape]])
+    yield from _few_rows(question)
     yield next(_ampere(question))
     for shape, reason in against.items():
         if reason:
@@ -150,6 +155,13 @@ def _hopper(question: Question, shapes: Sequence[Shape]) -> Iterator[Candidate]:
         for rows in GROUPS_M:
             bands = f"{found.rule} in bands of {rows} rows of tiles"
             yield replace(found, schedule=replace(found.schedule, group_m=rows), rule=bands)
+
+
+def _few_rows(question: Question) -> Iterator[Candidate]:
+    a, b = (
+        _row_us(question, factor.name) * question.processors for factor in (question.form.a, question.form.b)
+    )
+    yield from few_rows(question, (a, b), PROMOTED_EVERY if question.dtype.name in FP8 else 0)
 
 
 def _of_form(question: Question, shape: Shape) -> Candidate:

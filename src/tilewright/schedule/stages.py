@@ -151,7 +151,9 @@ class SwizzledStages:
         self.width = width
         shared_by = (groups,) if groups else ()
         several = (self.panels,) if self.along_rows or self.panels > 1 else ()
-        shape = (stages, *shared_by, *several, *panel)
+        # Boxes along K take the rows of all groups at once, which therefore follow each other in each panel.
+        held = (*shared_by, *several) if self.along_rows else (*several, *shared_by)
+        shape = (stages, *held, *panel)
         self.shared = tw.shared(shape, source.dtype, swizzle=ROW_BYTES, name=name)
 
     @property
@@ -161,7 +163,10 @@ class SwizzledStages:
 
     def operand(self, stage: Index, group: Index) -> Tensor:
         """(rows, depth): what a group multiplies of one stage."""
-        held = self.shared[stage, group] if self.groups else self.shared[stage]
+        if self.groups and self.panels > 1 and not self.along_rows:
+            held = self.shared[stage].permute(1, 0, 2, 3)[group]
+        else:
+            held = self.shared[stage, group] if self.groups else self.shared[stage]
         if self.along_rows:
             return held.permute(0, 2, 1).merge(0)
         return held if self.panels == 1 else held.permute(1, 0, 2).merge(1)
@@ -196,9 +201,8 @@ class SwizzledStages:
 
     def _panel(self, held: Tensor, panel: int) -> Tensor:
         """All rows of one panel of a stage."""
-        if self.panels == 1:
-            return held.merge(0) if self.groups else held
-        return held.permute(1, 0, 2, 3)[panel].merge(0) if self.groups else held[panel]
+        rows = held if self.panels == 1 else held[panel]
+        return rows.merge(0) if self.groups else rows
 
     def _along_rows(
         self, source: Tensor, row: Index, step: Index, held: Tensor, share: Share
