@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import tilewright as tw
 from tilewright.runtime.kernel import Bound
+from tilewright.schedule.candidates import candidates
+from tilewright.schedule.choose import Question
 
 OURS = "tilewright"
 
@@ -85,6 +87,7 @@ GROUPS = {
     "f32": Group("f32, exact", 0.8, 1.0),
     "gelu": Group("bf16, + bias, GELU", 1.0, 1.1),
     "residual": Group("bf16, + residual", 1.05, 1.15),
+    "few rows": Group("bf16, 1, 16 and 64 rows", 1.0, 1.3, 0.9),
     "by hand": Group("beside examples/03 under the same schedule", 0.99, 1.0),
     "call": Group("host time of a call, result allocated", 1.0, 1.43),
     "compile": Group("seconds to compile, no cache", 0.6, 0.3),
@@ -160,8 +163,27 @@ def hopper(dtype: str, columns: int, **fields: Any) -> tw.Schedule:
     return tw.Schedule(tw.atoms.wgmma(dtype, columns), (128, columns, depth), **made)
 
 
+def few_rows(shape: tuple[int, int, int]) -> Problem:
+    """A problem of few rows, under the chosen schedule and under each of the forms for few rows."""
+    problem = Problem("few rows", shape, seconds=0.5)
+    asked = product.bind().question(*problem.specimens, target="cuda", arch="sm_90a")
+    assert asked is not None
+    return replace(problem, schedules={OURS: None} | {name_of(one): one for one in streaming(asked)})
+
+
+def streaming(asked: Question) -> list[tw.Schedule]:
+    """The forms for few rows that are proposed, the one with the least estimate first."""
+    return [one.schedule for one in candidates(asked) if one.schedule.swap_ab]
+
+
+def name_of(schedule: tw.Schedule) -> str:
+    """Its tile in words."""
+    return "swapped " + "x".join(map(str, schedule.tile))
+
+
 CUBES = {n: (n, n, n) for n in (512, 1024, 2048, 4096, 8192, 16384)}
 LAYERS = tuple((8192, n, k) for n, k in ((4096, 4096), (14336, 4096), (4096, 14336), (8192, 28672)))
+FEW_ROWS = tuple((m, n, k) for _, n, k in LAYERS for m in (1, 16, 64))
 FLAT = tuple((m, n, 4096) for m in (256, 1024) for n in (4096, 14336))
 FP8 = {OURS: None, "not promoted": hopper("f8e4m3", 256)}
 MAIN = (CUBES[4096], CUBES[8192])
@@ -182,6 +204,7 @@ PROBLEMS = (
     *(Problem("tf32", shape, "f32", kernel="tf32_product") for shape in MAIN),
     *(Problem("int8", shape, "i8") for shape in MAIN),
     *(Problem("f32", shape, "f32") for shape in (CUBES[2048], CUBES[4096])),
+    *(few_rows(shape) for shape in FEW_ROWS),
     *(Problem("by hand", shape, schedules={OURS: hopper("bf16", 256)}, by_hand=True) for shape in MAIN),
 )
 """In the order in which they are measured."""
