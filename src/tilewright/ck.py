@@ -9,11 +9,22 @@
 256
 """
 
+from tilewright.instances.checks import Check, Checks
+from tilewright.instances.problem import GemmProblem, Matrix
 from tilewright.instances.transfers import BlockTransfer, CShuffle
 from tilewright.instances.wmma import DeviceGemmWmma
 from tilewright.instances.xdl import DeviceGemmXdl
 from tilewright.namespaces import namespace
 
-__all__ = ["BlockTransfer", "CShuffle", "DeviceGemmWmma", "DeviceGemmXdl"]
+__all__ = [
+    "BlockTransfer",
+    "CShuffle",
+    "Check",
+    "Checks",
+    "DeviceGemmWmma",
+    "DeviceGemmXdl",
+    "GemmProblem",
+    "Matrix",
+]
 
 __getattr__, __dir__ = namespace(__name__, __all__)

@@ -118,6 +118,9 @@ tw.ck.BlockTransfer(**transfer, thread_cluster_lengths=(4, 64, 1), src_vector_di
 tw.ck.CShuffle(**repeats, cluster_lengths=(1, 32, 1, 8), scalar_per_vector=8)
 tw.ck.DeviceGemmWmma(**wmma, k1=8)
 tw.ck.DeviceGemmXdl(**xdl, ak1=8)
+tw.ck.GemmProblem(tw.ck.Matrix((8, 4), (4, 1)), tw.ck.Matrix((4, 8), (8, 1)), tw.ck.Matrix((8, 8), (8, 1)))
+device.check(tw.ck.GemmProblem.of(w, w, w), arch="gfx1151")
+device.check((512, 512, 512))["BlockSize"]
 tw.draw.draw_layout(tw.Layout((4, 8)), title="T")
 tw.draw.offset_table(tw.Layout((4, 8)))
 tw.draw.draw_distribution(rows, title="T", lanes=32)

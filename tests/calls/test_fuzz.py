@@ -41,6 +41,7 @@ NOT_CALLED = {
     "kernels run, which take long": {
         f"testing.{name}" for name in ("Trial", "do_bench", "run_attention", "run_gemm")
     },
+    "answers of a check": {"ck.Check", "ck.Checks"},
     "asks the command line": {"testing.parse_args"},
 }
 

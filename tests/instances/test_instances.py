@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,8 @@ import pytest
 import tilewright as tw
 
 from .seeds import HALF, NARROW, SEED, XDL, along_k
+
+NAMES = [field.name for field in fields(SEED)]
 
 
 def test_the_type_string_is_the_one_that_the_reference_prints() -> None:
@@ -139,9 +141,9 @@ def test_each_specialization_pads_its_extents(specialization: str, padded: tuple
     ],
 )
 def test_a_wrong_field_is_refused_with_what_is_legal(wrong: dict[str, Any], said: str) -> None:
-    fields = {name: getattr(SEED, name) for name in SEED.__dataclass_fields__}
+    given = {name: getattr(SEED, name) for name in NAMES}
     with pytest.raises(tw.TilewrightError) as refused:
-        tw.ck.DeviceGemmWmma(**fields | wrong)
+        tw.ck.DeviceGemmWmma(**given | wrong)
     assert said in str(refused.value)
 
 

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tilewright.calls import launches
-from tilewright.instances.gemm import DeviceGemm
+from tilewright.instances.device import DeviceGemm
+from tilewright.instances.template import Products
 from tilewright.instances.words import COLUMN, ROW
 from tilewright.kinds import Count
 
-WAVE = 32
 WIDEST_BYTES = 16
 """Of one access of a thread."""
+
+SIZES = ((16, 16),)
 
 
 @launches
@@ -82,7 +85,17 @@ class DeviceGemmWmma(DeviceGemm):
         DeviceGemmWmma_CShuffle<256, 128, 256, 64, 8, 16, 16, 4, 4>
         >>> instance.waves, instance.enable_lds, instance.lds[0], instance.lds_bytes
         ((2, 4), (True, True), Layout((8, 128, 8), (1032, 8, 1)), 49376)
+        >>> for check in instance.check((512, 512, 100)).failed:
+        ...     print(check.name, check.value, check.nearest, sep=" | ")
+        vector load of A | K=100 | K=104, or a_block_transfer.src_scalar_per_vector=4
+        whole tiles along K | K=100 | K=128, or gemm_specialization="KPadding"
     """
+
+    matrix = "wmma"
+    wave_size = 32
+    products: ClassVar[Products] = dict.fromkeys(
+        (("f16", "f16", "f32"), ("f16", "f16", "f16"), ("bf16", "bf16", "f32"), ("i8", "i8", "i32")), SIZES
+    )
 
     k1: Count
     m_per_wmma: Count
@@ -105,11 +118,6 @@ class DeviceGemmWmma(DeviceGemm):
             f"NumPrefetch: {self.num_prefetch}, LoopScheduler: {self.loop_scheduler}, "
             f"PipelineVersion: {self.pipeline_version}"
         )
-
-    @property
-    def wave_size(self) -> int:
-        """Threads of a wave, which execute an instruction together."""
-        return WAVE
 
     @property
     def instruction(self) -> tuple[int, int, int]:

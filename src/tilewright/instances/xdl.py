@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from tilewright.calls import launches
-from tilewright.instances.gemm import DeviceGemm
+from tilewright.instances.device import DeviceGemm
+from tilewright.instances.template import Products
 from tilewright.kinds import Count
-
-WAVE = 64
 
 DEPTHS: dict[str, dict[int, int]] = {
     "f16": {32: 8, 16: 16},
@@ -20,6 +20,9 @@ DEPTHS: dict[str, dict[int, int]] = {
     "f8e5m2": {32: 16, 16: 32},
 }
 """How deep an instruction is, by the dtype of its operands and its extent along M and N."""
+
+SUMS = {"i8": "i32", "f64": "f64"}
+"""In what products are added, where that is not f32."""
 
 
 @launches
@@ -85,7 +88,16 @@ class DeviceGemmXdl(DeviceGemm):
         DeviceGemm_Xdl_CShuffle<Default, 256, 256, 128, 32, 8, 8, 32, 32, 4, 2, 8, 8, 1, 1>
         >>> instance.waves, instance.threads, instance.lds_bytes
         ((2, 2), 256, 24672)
+        >>> instance.check((512, 512, 512), arch="gfx942").ok
+        True
     """
+
+    matrix = "xdl"
+    wave_size = 64
+    products: ClassVar[Products] = {
+        (name, name, SUMS.get(name, "f32")): tuple((size, size) for size in sizes)
+        for name, sizes in DEPTHS.items()
+    }
 
     ak1: Count
     bk1: Count
@@ -110,11 +122,6 @@ class DeviceGemmXdl(DeviceGemm):
         )
 
     @property
-    def wave_size(self) -> int:
-        """Threads of a wave, which execute an instruction together."""
-        return WAVE
-
-    @property
     def instruction(self) -> tuple[int, int, int]:
         """Extents (m, n, k) of one matrix instruction; depth 0 where there is none."""
         depth = DEPTHS.get(self.dtypes[0].name, {}).get(self.m_per_xdl, 0)
@@ -129,6 +136,11 @@ class DeviceGemmXdl(DeviceGemm):
     def k1s(self) -> tuple[int, int]:
         """Neighbours along K that stay together in shared memory, of A and of B."""
         return self.ak1, self.bk1
+
+    @property
+    def may_skip_lds(self) -> tuple[bool, bool]:
+        """Whether A and B may go past shared memory: they may not."""
+        return False, False
 
     @property
     def enable_lds(self) -> tuple[bool, bool]:

@@ -1,11 +1,13 @@
-"""A device GEMM as Composable Kernel tunes it: what both kinds of matrix instruction have in common."""
+"""The template of a device GEMM: its parameters, and what follows from them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import cached_property
 from math import lcm
+from typing import ClassVar, TypeAlias
 
 from tilewright.dtypes import DType, dtype
 from tilewright.instances.transfers import BlockTransfer, CShuffle, plain_integers, spelled
@@ -23,15 +25,22 @@ from tilewright.instances.words import (
 from tilewright.kinds import Count
 from tilewright.layout.layout import Layout
 
-SIDES = ("A", "B")
+Products: TypeAlias = Mapping[tuple[str, str, str], tuple[tuple[int, int], ...]]
+"""For the dtypes of A, of B and of the sums the extents (m, n) of the instructions that there are."""
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class DeviceGemm(ABC):
-    """``C = c_op(a_op(A) @ b_op(B))``: one tuned kernel, given by every parameter of its template.
+class Template(ABC):
+    """``C = c_op(a_op(A) @ b_op(B))``: one tuned kernel, by what all kinds of instruction have.
 
     The kinds of instruction add what their templates call otherwise; their docstrings tell of all fields.
     """
+
+    matrix: ClassVar[str]
+    """What the matrix instructions are called: ``"wmma"`` or ``"xdl"``."""
+    wave_size: ClassVar[int]
+    """Threads of a wave, which execute an instruction together."""
+    products: ClassVar[Products]
 
     a_dtype: DType | str
     b_dtype: DType | str
@@ -77,11 +86,6 @@ class DeviceGemm(ABC):
 
     @property
     @abstractmethod
-    def wave_size(self) -> int:
-        """Threads of a wave, which execute an instruction together."""
-
-    @property
-    @abstractmethod
     def instruction(self) -> tuple[int, int, int]:
         """Extents (m, n, k) of one matrix instruction."""
 
@@ -94,6 +98,11 @@ class DeviceGemm(ABC):
     @abstractmethod
     def k1s(self) -> tuple[int, int]:
         """Neighbours along K that stay together in shared memory, of A and of B."""
+
+    @property
+    @abstractmethod
+    def may_skip_lds(self) -> tuple[bool, bool]:
+        """Whether A and B may go past shared memory, straight to registers."""
 
     @property
     @abstractmethod

@@ -1,0 +1,80 @@
+"""What an instance of a device GEMM answers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tilewright.calls import launches
+from tilewright.errors import LaunchError, shown
+from tilewright.instances.checks import Checks
+from tilewright.instances.instance_rules import rules_of_instances
+from tilewright.instances.problem import PACKED, GemmProblem, packed
+from tilewright.instances.problem_rules import rules_of_problems
+from tilewright.instances.template import Template
+from tilewright.kinds import Count
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class DeviceGemm(Template):
+    """``C = c_op(a_op(A) @ b_op(B))``: one tuned kernel, by every parameter of its template."""
+
+    @launches
+    def problem(
+        self,
+        m: Count,
+        n: Count,
+        k: Count,
+        stride_a: int = PACKED,
+        stride_b: int = PACKED,
+        stride_c: int = PACKED,
+    ) -> GemmProblem:
+        """A problem whose matrices have the instance's layouts.
+
+        Args:
+            m: rows of A and C.
+            n: columns of B and C.
+            k: columns of A and rows of B.
+            stride_a: elements from one row of A to the next, or from one column, where A is column-major; -1:
+                as many as a row, or a column, has.
+            stride_b: the same of B.
+            stride_c: the same of C.
+
+        Raises:
+            LaunchError: an extent below 1.
+        """
+        return GemmProblem(
+            packed(m, k, self.a_layout, stride_a),
+            packed(k, n, self.b_layout, stride_b),
+            packed(m, n, self.c_layout, stride_c),
+        )
+
+    @launches
+    def check(self, problem: GemmProblem | Sequence[int] | None = None, arch: str = "") -> Checks:
+        """Whether the instance can be at all, and whether it computes a problem; every check with its reason.
+
+        Args:
+            problem: extents ``(m, n, k)``, with the strides of `problem` or without, or a `GemmProblem`;
+                None: of the instance alone.
+            arch: the architecture, such as ``"gfx1151"``; default: what all have.
+
+        Returns:
+            A row for each check, with what is there, what is legal, and the nearest legal choice.
+
+        Raises:
+            LaunchError: what is no problem.
+        """
+        rows = list(rules_of_instances(self, arch))
+        if problem is not None:
+            rows += rules_of_problems(self, self._problem(problem))
+        return Checks(self.type_string, rows)
+
+    def _problem(self, given: GemmProblem | Sequence[int]) -> GemmProblem:
+        if isinstance(given, GemmProblem):
+            return given
+        if len(given) not in (3, 6):
+            raise LaunchError(
+                f"check(problem={shown(given)}): {len(given)} integers; nearest legal choice: (m, n, k), or "
+                "(m, n, k, stride_a, stride_b, stride_c)"
+            )
+        return self.problem(*given)
