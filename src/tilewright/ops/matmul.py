@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError, TilewrightError
-from tilewright.ops.planning import asked, checked
+from tilewright.ops.planning import COMBINED, PLAIN, Wanted, asked, checked
 from tilewright.runtime.arrays import LOCATORS, locate_new
 from tilewright.runtime.plans import Plan, Plans
 from tilewright.runtime.shortcuts import Shortcuts
 from tilewright.schedule.schedule import Schedule
 from tilewright.tracebacks import trim
 
+_Arrays: TypeAlias = tuple[Any, Any, Any, Any, Any, Any]
+
 _ONE = 1.0
+_PLAIN_NUMBERS = {float, int, type(None)}
+_ARRAYS = ("a", "b", "out", "c", "bias", "residual")
+_PLAIN, _COMBINED = (tuple(map(_ARRAYS.index, names)) for names in (PLAIN, COMBINED))
+"""Which of the arrays each array of a kernel is."""
+
 _PLANS = Plans()
 _SHORTCUTS = Shortcuts()
 
@@ -47,8 +54,8 @@ def matmul(
             their own; default: a new array of the framework of ``a``.
         c: array that is broadcast to the result; it may be ``out``.
         alpha: a number.
-        beta: a number; default: 1 if ``c`` is given. With 0, ``c`` is not read. Without ``c`` it is ``out``
-            that is multiplied and added to.
+        beta: a number; default: 1 if ``c`` is given. With 0, ``c`` must fit, but is not read. Without ``c``
+            it is ``out`` that is multiplied and added to.
         bias: array (N,), added to each row.
         activation: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"sigmoid"`` or ``"tanh"``.
         residual: array that is broadcast to the result and added last; it may be ``out``.
@@ -99,8 +106,8 @@ def matmul(
                 if found is not None:
                     return found
             return _plain(a, b, out, target, stream)
-        wanted = asked(alpha, beta, activation, precision, out_dtype, schedule, target)
-        return checked(a, b, out, c, bias, residual, wanted, stream).out
+        wanted = Wanted(alpha, beta, activation, precision, out_dtype, schedule, target)
+        return _combined((a, b, out, c, bias, residual), wanted, stream)
     except TilewrightError as error:
         trim(error)
         raise
@@ -135,6 +142,67 @@ def _plain(a: Any, b: Any, out: Any, target: str | None, stream: Any) -> Any:
         _PLANS.keep(key, made.plan)
         _remember(made.plan, (a, b, made.out), target, is_fresh)
     return made.out
+
+
+def _combined(arrays: _Arrays, wanted: Wanted, stream: Any) -> Any:
+    """A product with which something else is done; one that is known needs addresses and numbers."""
+    key, at = None, list[int | None]()
+    try:
+        key, at = _located(arrays, wanted)
+        plan = None if key is None else _PLANS.find(key)
+    except (LaunchError, OverflowError, TypeError):  # something that has no hash, or does not fit a float
+        key = plan = None
+    if plan is not None and (found := _again(plan, arrays, at, wanted, stream)) is not None:
+        return found
+    # Which says what is wrong with which.
+    made = checked(*arrays, asked(*wanted), stream)
+    if made.plan is not None and key is not None:
+        _PLANS.keep(key, made.plan)
+    return made.out
+
+
+def _located(arrays: _Arrays, wanted: Wanted) -> tuple[tuple[Any, ...] | None, list[int | None]]:
+    """All that a plan depends on but addresses and numbers, and the addresses; no key if there is no plan."""
+    keys: list[Any] = [type(arrays[0])]
+    at: list[int | None] = []
+    for array in arrays:
+        key, address = (None, None) if array is None else LOCATORS.get(type(array), locate_new)(array, 0)
+        keys.append(key)
+        at.append(address)
+    numbers = (wanted.alpha, wanted.beta)
+    if wanted.schedule is not None or not {type(number) for number in numbers} <= _PLAIN_NUMBERS:
+        return None, at
+    said = tuple(map(_said, numbers))
+    words = (wanted.activation, wanted.precision, wanted.out_dtype, wanted.target)
+    return (*keys, *said, *words), at
+
+
+def _said(number: float | None) -> str:
+    """What a plan depends on of alpha and of beta: fractions, of which integers refuse to be multiples."""
+    if number is None:
+        return ""
+    # By 1 nothing is multiplied, and what is multiplied by 0 is not read.
+    return str(int(number)) if number in (0, 1) else "whole" if float(number).is_integer() else "fraction"
+
+
+def _again(plan: Plan, arrays: tuple[Any, ...], at: list[int | None], wanted: Wanted, stream: Any) -> Any:
+    """Launch what is known on other arrays; None, and nothing is done, if that cannot be."""
+    out, address = arrays[2], at[2]
+    if address is None:
+        if plan.fresh is None:
+            return None
+        out = plan.fresh.make()
+        address = plan.fresh.address(out)
+        if address & 15:  # not as its kernel was told
+            return None
+    order = _COMBINED if len(plan.reaches) == len(_COMBINED) else _PLAIN
+    given = [out if arrays[place] is None else arrays[place] for place in order]
+    pointers = [address if (there := at[place]) is None else there for place in order]
+    if not plan.apart(pointers):
+        return None
+    beta = 1.0 if wanted.beta is None else wanted.beta
+    plan.prepared.launch((*given, wanted.alpha, beta), pointers, stream)
+    return out
 
 
 def _launched(

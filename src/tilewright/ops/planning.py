@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tilewright import dtypes
@@ -14,11 +14,11 @@ from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
 from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.ops import Mma
-from tilewright.ops.problem import Matrices, Problem, describe, result_shape
+from tilewright.ops.problem import Matrices, Problem, check_broadcast, describe, result_shape
 from tilewright.ops.products import ACTIVATIONS, combined, output_dtype, plain
 from tilewright.ops.slow import warn_if_slow
-from tilewright.runtime.aliases import Pair
-from tilewright.runtime.arrays import ArrayInfo, overlap, reach
+from tilewright.runtime.aliases import is_same
+from tilewright.runtime.arrays import ArrayInfo, overlap
 from tilewright.runtime.arrays import describe as described
 from tilewright.runtime.backends import backend_for
 from tilewright.runtime.executable import Executable
@@ -30,12 +30,8 @@ from tilewright.schedule.choose_reference import SUPPORTED
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import TARGETS
 
-_PAIRS = (Pair(2, 0), Pair(2, 1))
-"""Of a plain product's a, b and out: out shares memory with neither of the others."""
 
-
-@dataclass(frozen=True)
-class Wanted:
+class Wanted(NamedTuple):
     """What is asked for besides arrays; the arguments of `matmul` by their names."""
 
     alpha: float = 1.0
@@ -70,11 +66,18 @@ class Done(NamedTuple):
 
     Args:
         out: the result.
-        plan: what launches it again on arrays like these; None if nothing can.
+        plan: what launches it again on arrays like these, by `in_order`; None if nothing can.
     """
 
     out: Any
     plan: Plan | None
+
+
+PLAIN = ("a", "b", "out")
+"""The arrays of the kernel of a product and nothing else, in its order."""
+
+COMBINED = ("a", "b", "c", "bias", "residual", "out")
+"""Those of the kernel that does something with the sums; for what it does not read it is given ``out``."""
 
 
 @launches.of("matmul")
@@ -87,93 +90,79 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
     """
     _check_words(wanted)
     arrays = {"a": a, "b": b, "out": out, "c": c, "bias": bias, "residual": residual}
+    arrays = {name: array for name, array in arrays.items() if array is not None}
     beta = _scale_of_c(arrays, wanted.beta)
-    infos = {
-        name: described(array, f"matmul, argument {name}")
-        for name, array in arrays.items()
-        if array is not None
-    }
+    infos = {name: described(array, f"matmul, argument {name}") for name, array in arrays.items()}
     kind = _dtypes(infos, wanted)
     shape = result_shape(infos["a"].shape, infos["b"].shape)
     backend = backend_for("matmul", list(infos.items()), wanted.target).name
+    if "c" in infos and beta == 0:  # it fits, and is not read
+        check_broadcast("c", infos.pop("c"), shape)
+        del arrays["c"]
     made: Fresh | None = None
-    if out is None:
+    if "out" not in arrays:
         made = fresh(a, shape, kind)
         arrays["out"] = made.make()
         infos["out"] = described(arrays["out"])
     problem = describe(infos)
     _check_apart(infos)
-    product = _Product(arrays, infos, problem, wanted, beta)
-    plan, pointers = product.planned(backend)
+    product = _product(arrays, infos, problem, wanted)
+    arguments = (*product.arrays, *((wanted.alpha, beta) if product.has_numbers else ()))
+    plan, pointers = product.kernel.planned(arguments, backend, product.infos)
     if TARGETS[backend].warps and wanted.schedule is None:
         _warn(plan.prepared.executable)
-    plan.prepared.launch(product.arguments, pointers, stream)
+    plan.prepared.launch(arguments, pointers, stream)
     # The reference reads the arrays themselves, which are not seen as the caller has them.
-    is_known = TARGETS[backend].machine_code and not product.terms
-    reaches = tuple(reach(infos[name]) for name in ("a", "b", "out"))
-    return Done(arrays["out"], Plan(plan.prepared, reaches, _PAIRS, made) if is_known else None)
+    is_known = TARGETS[backend].machine_code
+    return Done(arrays["out"], replace(plan, fresh=made) if is_known else None)
 
 
-class _Product:
+class _Product(NamedTuple):
     """The kernel of a product, and its arguments.
 
     Args:
-        arrays: the caller's arrays by the names of `matmul`, those that are not given None.
-        infos: what those that are given are.
-        problem: what they pose.
-        wanted: the other arguments.
-        beta: what ``c`` is multiplied by.
+        kernel: the kernel.
+        arrays: its arrays, in its order, as the problem has them.
+        infos: what they are, by its parameters.
+        has_numbers: whether it takes alpha and beta behind them.
     """
 
-    def __init__(
-        self,
-        arrays: Mapping[str, Any],
-        infos: Mapping[str, ArrayInfo],
-        problem: Problem,
-        wanted: Wanted,
-        beta: float,
-    ) -> None:
-        self.wanted, self.problem = wanted, problem
-        given = {name: array for name, array in arrays.items() if array is not None}
-        self.seen = {name: _seen(given[name], infos[name], problem.operands[name]) for name in given}
-        terms = {"alpha"} if wanted.alpha != 1 else set()
-        terms |= {name for name in ("c", "bias", "residual") if name in given}
-        self.terms = frozenset(terms | ({"activation"} if wanted.activation is not None else set()))
+    kernel: Bound
+    arrays: tuple[Strided, ...]
+    infos: Mapping[str, ArrayInfo]
+    has_numbers: bool
+
+
+def _product(
+    arrays: Mapping[str, Any], infos: Mapping[str, ArrayInfo], problem: Problem, wanted: Wanted
+) -> _Product:
+    """The kernel of a product, for arrays that are given by the names of `matmul`."""
+    seen = {name: _seen(arrays[name], infos[name], problem.operands[name]) for name in arrays}
+    terms = _terms(arrays, wanted)
+    # Other numbers than those of f32 are multiplied as they are in any case.
+    precision = wanted.precision if infos["a"].dtype == dtypes.f32 else EXACT
+    names, rank = COMBINED if terms else PLAIN, len(problem.batch)
+    if terms:
         # In f64 integers of 32 bits, and arrays of f64, lose nothing before the result is rounded.
-        wide = {"int", "uint"} & {infos["a"].dtype.kind} or dtypes.f64 in (i.dtype for i in infos.values())
-        self.number = dtypes.f64 if wide else dtypes.f32
-        # Other numbers are multiplied as they are in any case.
-        self.precision = wanted.precision if infos["a"].dtype == dtypes.f32 else EXACT
-        self._beta = beta
-        self.arguments: tuple[Any, ...] = ()
-
-    def planned(self, target: str) -> tuple[Plan, list[int]]:
-        """The launch for these arrays, and their addresses in the kernel's order."""
-        bound, names = self._kernel()
-        self.arguments = tuple(self.seen[name] for name in names.values())
-        if self.terms:
-            self.arguments += (self.wanted.alpha, self._beta)
-        infos = {parameter: self.seen[name].info for parameter, name in names.items()}
-        return bound.planned(self.arguments, target, infos)
-
-    def _kernel(self) -> tuple[Bound, dict[str, str]]:
-        """The kernel, and which array each of its parameters is."""
-        wanted, rank = self.wanted, len(self.problem.batch)
-        if not self.terms:
-            kernel = plain(rank).bind(precision=self.precision, schedule=wanted.schedule)
-            return kernel, {"A": "a", "B": "b", "D": "out"}
-        # What is not there is not read; any array of the shape stands for it.
-        for name in ("c", "residual"):
-            self.seen.setdefault(name, self.seen["out"])
-        self.seen.setdefault("bias", _row(self.seen["out"]))
-        kernel = combined(rank, self.number).bind(
-            precision=self.precision,
-            terms=self.terms,
-            activation=wanted.activation,
-            schedule=wanted.schedule,
+        kinds = {info.dtype for info in infos.values()}
+        wide = dtypes.f64 in kinds or not infos["a"].dtype.is_float
+        kernel = combined(rank, dtypes.f64 if wide else dtypes.f32).bind(
+            precision=precision, terms=terms, activation=wanted.activation, schedule=wanted.schedule
         )
-        names = {"A": "a", "B": "b", "C": "c", "bias": "bias", "R": "residual", "D": "out"}
-        return kernel, names
+    else:
+        kernel = plain(rank).bind(precision=precision, schedule=wanted.schedule)
+    # What is not there is not read; any array of the shape stands for it.
+    absent = {"c": seen["out"], "residual": seen["out"], "bias": _row(seen["out"])}
+    given = tuple(seen[name] if name in seen else absent[name] for name in names)
+    tensors = (p.name for p in kernel.program.parameters if p.kind == "tensor")
+    return _Product(kernel, given, {p: one.info for p, one in zip(tensors, given, strict=True)}, bool(terms))
+
+
+def _terms(arrays: Mapping[str, Any], wanted: Wanted) -> frozenset[str]:
+    """What is done with the sums; empty if they are the result."""
+    terms = {name for name in ("c", "bias", "residual") if name in arrays}
+    terms |= {"alpha"} if wanted.alpha != 1 else set()
+    return frozenset(terms | ({"activation"} if wanted.activation is not None else set()))
 
 
 def _seen(array: Any, info: ArrayInfo, matrices: Matrices) -> Strided:
@@ -194,13 +183,11 @@ def _check_words(wanted: Wanted) -> None:
 
 
 def _scale_of_c(arrays: dict[str, Any], beta: float | None) -> float:
-    """What ``c`` is multiplied by; without ``c`` it is ``out``, and with 0 there is none."""
+    """What ``c`` is multiplied by; without ``c`` it is ``out``, which is added to the arrays as such."""
     if beta is None:
         return 1.0
-    if beta == 0:
-        arrays["c"] = None
-    elif arrays["c"] is None:
-        if arrays["out"] is None:
+    if beta != 0 and "c" not in arrays:
+        if "out" not in arrays:
             raise LaunchError(f"matmul: beta={beta} multiplies neither c nor out; nearest legal choice: c=")
         arrays["c"] = arrays["out"]
     return beta
@@ -217,6 +204,7 @@ def _dtypes(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> DType:
         raise DTypeError(f"matmul of {a} and {b}: convert one of them first")
     if a.name not in SUPPORTED:
         raise DTypeError(f"no GEMM for {a} yet; nearest: {', '.join(SUPPORTED)}")
+    _check_added(infos)
     asked = None if wanted.out_dtype is None else dtype_named(wanted.out_dtype)
     made = output_dtype(a) if asked is None else asked
     if "out" in infos:
@@ -248,19 +236,21 @@ def _check_integers(made: DType, natural: DType, wanted: Wanted) -> None:
         )
 
 
+def _check_added(infos: Mapping[str, ArrayInfo]) -> None:
+    """What is added to the sums is converted to their numbers."""
+    for name in ("c", "bias", "residual"):
+        if name in infos and infos[name].dtype.components > 1:
+            raise DTypeError(
+                f"{name} is {infos[name].dtype}, and sums of {infos['a'].dtype} are real; nearest legal "
+                f"choice: {name}.real"
+            )
+
+
 def _check_apart(infos: Mapping[str, ArrayInfo]) -> None:
     """What is written must not be read in another place."""
     out = infos["out"]
     for name, info in infos.items():
-        if name == "out":
-            continue
-        is_out = (info.pointer, info.shape, info.strides, info.dtype) == (
-            out.pointer,
-            out.shape,
-            out.strides,
-            out.dtype,
-        )
-        if name in ("c", "residual") and is_out:
+        if name == "out" or (name in ("c", "residual") and is_same(info, out)):
             continue
         if overlap(out, info):
             raise LaunchError(

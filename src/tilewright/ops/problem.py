@@ -167,15 +167,24 @@ def _result_steps(
     is_column: bool,
 ) -> tuple[int, ...]:
     """The strides of an array that is broadcast to the result, with the dimensions that vectors lack."""
-    aligned = zip(reversed(info.shape), reversed(shape), strict=False)
-    if len(info.shape) > len(shape) or any(n not in (1, extent) for n, extent in aligned):
-        raise LaunchError(f"{name} has shape {info.shape}, which is not broadcast to {shape}, that of a @ b")
+    check_broadcast(name, info, shape)
     steps = list(_expanded(info, shape))
     if is_row:
         steps.insert(len(whole) - 2, 0)
     if is_column:
         steps.append(0)
     return tuple(steps)
+
+
+def check_broadcast(name: str, info: ArrayInfo, shape: tuple[int, ...]) -> None:
+    """Whether NumPy broadcasts an array to the shape of the result.
+
+    Raises:
+        LaunchError: it does not.
+    """
+    aligned = zip(reversed(info.shape), reversed(shape), strict=False)
+    if len(info.shape) > len(shape) or any(n not in (1, extent) for n, extent in aligned):
+        raise LaunchError(f"{name} has shape {info.shape}, which is not broadcast to {shape}, that of a @ b")
 
 
 # ---------------------------------------------------------------- fewer dimensions

@@ -76,6 +76,22 @@ def _steps(at: Sequence[Span], info: ArrayInfo) -> dict[Span, tuple[int, int]]:
     return {span: (extent, stride) for span, extent, stride in found if extent != 1}
 
 
+def is_same(one: ArrayInfo, other: ArrayInfo) -> bool:
+    """Whether two arrays are one, element for element; strides of dimensions of extent 1 count for nothing.
+
+    Example:
+        >>> import numpy as np
+        >>> from tilewright.runtime.arrays import describe
+        >>> x = np.zeros((1, 4), np.float32)
+        >>> is_same(describe(x), describe(x[0])), is_same(describe(x), describe(x[:, ::-1]))
+        (True, False)
+    """
+    found = [
+        [step for step in zip(info.shape, info.strides, strict=True) if step[0] != 1] for info in (one, other)
+    ]
+    return (one.pointer, one.dtype) == (other.pointer, other.dtype) and found[0] == found[1]
+
+
 def check_apart(flow: Flow | None, arrays: Mapping[str, ArrayInfo]) -> None:
     """Refuse results that share memory with what is read elsewhere, or with each other.
 
