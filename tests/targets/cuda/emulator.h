@@ -19,6 +19,9 @@
 #define __cluster_dims__(...)
 #define __align__(bytes) alignas(bytes)
 
+static float rsqrtf(float x) { return 1.0f / sqrtf(x); }
+static double rsqrt(double x) { return 1.0 / sqrt(x); }
+
 struct uint2 { unsigned x, y; };
 struct uint4 { unsigned x, y, z, w; };
 struct float2 { float x, y; };
