@@ -10,14 +10,14 @@ that hangs or breaks its context costs only its own row. With ``--build`` nothin
 from __future__ import annotations
 
 import argparse
-import functools
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,8 @@ from isolated import DeviceLostError, Progress, Record, parser, run
 
 from tilewright.errors import TilewrightError
 from tilewright.runtime.nvrtc import FATAL
-from tilewright.tune.measure import Effort, measure, measure_calls
+from tilewright.tune.contest import Contest, rounded
+from tilewright.tune.measure import Effort, measure_calls
 
 FIGURES = ("registers", "spill_store_bytes", "shared_bytes")
 
@@ -86,45 +87,33 @@ class DenseTask:
         kernels = {name: problem.bind(name) for name in problem.schedules}
         if problem.by_hand:
             kernels[on_gpu.BY_HAND] = on_gpu.hand_written(problem)
-        row: dict[str, Any] = {
-            "distribution": problem.distribution,
-            "checks": {},
-            "schedules": {},
-            "wrong": {},
-        }
-        calls: dict[str, Callable[[], object]] = {}
+        contest = Contest(arrays.subject, arrays.sets, arrays.set_bytes)
         for name, bound in kernels.items():
             progress.begin(name, 60)
-            try:
-                row["checks"][name], made = arrays.check(bound)
-                row["schedules"][name] = repr(made.schedule)
-                calls[name] = bound.prepare(*arrays.operands, arrays.out)
-            except (TilewrightError, AssertionError, RuntimeError) as error:
-                row["wrong"][name] = str(error).strip()[:300]
-                print(f"WRONG {problem} {name}: {row['wrong'][name]}", flush=True)
+            check = partial(arrays.check, bound)
+            if not contest.enter(name, lambda a, bound=bound: bound.prepare(*a), check):
+                print(f"WRONG {problem} {name}: {contest.wrong[name]}", flush=True)
                 try:
                     torch.cuda.synchronize()
                 except RuntimeError as lost:
-                    raise DeviceLostError(str(lost)) from error
-        ours = [*calls]
-        if OURS in calls:
-            calls[on_gpu.AGAIN] = calls[OURS]
-        calls.update(rivals := arrays.rivals())
+                    raise DeviceLostError(str(lost)) from None
+        schedules = {name: found.pop("schedule") for name, found in contest.checks.items()}
+        if OURS in contest.checks:
+            contest.again(OURS, on_gpu.AGAIN)
+        named = [*arrays.rivals(arrays.sets[0])]
+        rivals = [n for n in named if contest.enter(n, lambda a, n=n: arrays.rivals(a)[n])]
         progress.begin("timing", 30 + 3 * seconds)
-        mark = progress.clocks.mark()
         effort = Effort(seconds=seconds, warm_up_seconds=0.2 * seconds, least=5)
-        taken = measure(calls, "cuda", effort=effort)
-        row["clock"] = progress.clocks.since(mark)
-        m, n, k = problem.shape
-        row["tflops"] = {t.name: round(2 * m * n * k / t.us.median / 1e6, 1) for t in taken.timings}
+        found = contest.run(effort, progress.clocks)
+        row = found.record() | {"schedules": schedules}
         row["speed"] = {
-            name: {rival: _interval(taken.speed(name, rival)) for rival in (*rivals, *ours) if rival != name}
-            for name in ours
+            name: {other: row["speed"][name][other] for other in (*rivals, *schedules) if other != name}
+            for name in schedules
         }
         row["judged"] = [on_gpu.BY_HAND] if problem.by_hand else [*rivals]
-        if OURS in calls:
-            row["again"] = _interval(taken.speed(on_gpu.AGAIN, OURS))
-        return row | {"rounds": len(taken.timings[0].samples_us), **taken.record()}
+        if OURS in schedules:
+            row["again"] = rounded(found.taken.speed(on_gpu.AGAIN, OURS))
+        return row
 
 
 class CallTask:
@@ -146,17 +135,13 @@ class CallTask:
         made = tw.matmul(a, b)
         off = float(torch.linalg.norm(made.double() - a.double() @ b.double()))
         assert off <= 1e-3 * float(torch.linalg.norm(made.double())), f"off by {off:.3g} in norm"
-        ours = functools.partial(tw.matmul, a, b)
-        calls = {OURS: ours, AGAIN: ours, RIVAL: functools.partial(torch.matmul, a, b)}
+        ours = partial(tw.matmul, a, b)
+        calls = {OURS: ours, AGAIN: ours, RIVAL: partial(torch.matmul, a, b)}
         progress.begin("timing", 60)
         taken = measure_calls(calls, "cuda", effort=Effort(seconds=seconds))
-        speed = {OURS: {RIVAL: _interval(taken.speed(OURS, RIVAL))}}
+        speed = {OURS: {RIVAL: rounded(taken.speed(OURS, RIVAL))}}
         row = {"checks": {OURS: {"off": off}}, "schedules": {}, "speed": speed, "judged": [RIVAL]}
-        return row | {"again": _interval(taken.speed(AGAIN, OURS)), **taken.record()}
-
-
-def _interval(found: Any) -> list[float]:
-    return [round(value, 4) for value in (found.median, found.low, found.high)]
+        return row | {"again": rounded(taken.speed(AGAIN, OURS)), **taken.record()}
 
 
 def chosen(asked: argparse.Namespace) -> tuple[list[Problem], list[str]]:

@@ -17,11 +17,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from clocks import Readings, watched
 from reporting import arguments
 
 from tilewright.runtime.environment import usable_processors
 from tilewright.tune.machine import machine
+from tilewright.tune.readings import Readings, watched
 
 MOST_PROCESSES = 8
 LOST = 3

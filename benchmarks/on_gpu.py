@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from dense_problems import OURS, Problem
 
 import tilewright as tw
 from tilewright.runtime.kernel import Bound
+from tilewright.tune.contest import Subject, sets_for
 
 RIVAL = "cuBLAS"
 """What each of our kernels is timed beside: PyTorch's call."""
@@ -70,12 +71,14 @@ class OnGpu:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         torch.manual_seed(sum(problem.shape))
-        *operands, (out, shape, _) = problem.arrays
-        self.operands = [self._filled(*array) for array in operands]
-        self.out = torch.empty(shape, dtype=TORCH[out], device="cuda")
-        self.a, b, *self.extra = self.operands
-        self.b = b.T  # K x N, as PyTorch's calls take it
-        wide = [self._wide(self.a), self._wide(self.b)]
+        *arrays, (out, shape, _) = problem.arrays
+        operands = [self._filled(*array) for array in arrays]
+        empty = functools.partial(torch.empty, shape, dtype=TORCH[out], device="cuda")
+        self.set_bytes = sum(x.nbytes for x in operands) + empty().nbytes
+        copies = sets_for(self.set_bytes, "cuda") - 1
+        self.sets = [(*operands, empty()), *((*map(torch.clone, operands), empty()) for _ in range(copies))]
+        a, b, *self.extra = operands
+        wide = [self._wide(a), self._wide(b.T)]  # K x N, as PyTorch's calls take it
         self.exact = self._finished(wide[0] @ wide[1])
         self.sizes = wide[0].float().abs_() @ wide[1].float().abs_()
 
@@ -95,20 +98,27 @@ class OnGpu:
             return torch.nn.functional.gelu(sums + self._wide(self.extra[0]), approximate="tanh")
         return sums + self._wide(self.extra[0]) if self.problem.kernel == "residual" else sums
 
-    def check(self, bound: Bound) -> tuple[dict[str, float], Any]:
-        """Run a kernel and compare all that it wrote: how far it is off, and the executable.
+    @property
+    def subject(self) -> Subject:
+        """What all calls do."""
+        problem, (m, n, k) = self.problem, self.problem.shape
+        return Subject(str(problem), "cuda", 2 * m * n * k, self.set_bytes, problem.distribution)
+
+    def check(self, bound: Bound, call: Callable[[], Any], arrays: Sequence[Any]) -> dict[str, Any]:
+        """Run a kernel and compare all that it wrote: how far it is off, and its schedule.
 
         Raises:
             AssertionError: it is wrong.
         """
-        self.out.fill_(float("nan") if self.out.is_floating_point() else 77)
-        made = bound(*self.operands, self.out)
+        out = arrays[-1]
+        out.fill_(float("nan") if out.is_floating_point() else 77)
+        made = call()
         assert made.target == "cuda", f"{made.target} ran"
         torch.cuda.synchronize()
         schedule = made.schedule
         atom = bound.constants["mma"].atom if schedule is None else schedule.atom
         depth = schedule.promote * schedule.tile[2] if schedule is not None and schedule.promote else None
-        off = (self.out.double() - self.exact).abs_()
+        off = (out.double() - self.exact).abs_()
         norm = float(torch.linalg.norm(off) / torch.linalg.norm(self.exact))
         dtype = "tf32" if atom.precision == 10 else self.problem.dtype
         limit = NOT_PROMOTED if dtype == "f8e4m3" and depth is None else NORMS[dtype]
@@ -118,11 +128,13 @@ class OnGpu:
         off /= summing * self.sizes + 1e-30
         worst = float(off.max())
         assert worst <= 1, f"an element is off by {worst:.3g} of its bound"
-        return {"norm": norm, "error_of_bound": worst, "compared": off.numel()}, made
+        found = {"norm": norm, "error_of_bound": worst, "compared": off.numel()}
+        return found | {"schedule": repr(schedule)}
 
-    def rivals(self) -> dict[str, Callable[[], object]]:
+    def rivals(self, arrays: Sequence[Any]) -> dict[str, Callable[[], object]]:
         """What a user of PyTorch would call; the first one is what we are measured by."""
-        problem, a, b = self.problem, self.a, self.b
+        problem, (a, b, *extra, out) = self.problem, arrays
+        b = b.T
         torch.set_float32_matmul_precision("high" if problem.kernel == "tf32_product" else "highest")
         if problem.dtype == "i8":
             return {RIVAL: functools.partial(torch._int_mm, a, b)}
@@ -133,12 +145,12 @@ class OnGpu:
             return {RIVAL: exact, f"{RIVAL}, fast": fast}
         if problem.kernel == "bias_gelu":
             fused = torch.ops.aten._addmm_activation
-            return {RIVAL: functools.partial(fused, self.extra[0], a, b, use_gelu=True)}
+            return {RIVAL: functools.partial(fused, extra[0], a, b, use_gelu=True)}
         if problem.kernel == "residual":
-            (r,) = self.extra
+            (r,) = extra
             inside = r.clone()
             return {
                 RIVAL: functools.partial(torch.addmm, r, a, b),
                 f"{RIVAL}, in place": functools.partial(inside.addmm_, a, b),
             }
-        return {RIVAL: functools.partial(torch.mm, a, b, out=torch.empty_like(self.out))}
+        return {RIVAL: functools.partial(torch.mm, a, b, out=torch.empty_like(out))}

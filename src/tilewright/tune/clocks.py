@@ -51,9 +51,9 @@ class HostClock:
 
     @property
     def how(self) -> str:
-        """The clock, the length of a sample, the caches."""
+        """The clock, the length of a sample, and that nothing is done to the caches."""
         often = f"{self._calls} calls" if self._calls else "as many calls as fill a millisecond"
-        return f"host time by perf_counter, {often} per sample, warm caches"
+        return f"host time by perf_counter, {often} per sample, caches as the calls leave them"
 
     def calls(self, work: Work) -> int:
         """The fixed number, or the power of two that fills a millisecond."""

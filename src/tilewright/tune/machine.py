@@ -8,6 +8,7 @@ import shutil
 import subprocess
 from dataclasses import asdict, dataclass, field
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,9 @@ from tilewright.runtime.environment import settings, usable_processors
 from tilewright.runtime.processor import processor_name
 from tilewright.targets.target import target_named
 from tilewright.tune.clocks import device_index
+
+CACHE_BYTES = 1 << 20
+"""Of a processor's second-level cache, where the system does not say."""
 
 PACKAGES = ("tilewright", "numpy", "ml_dtypes", "torch", "triton", "cuda-bindings", "ziglang")
 CLOCKS = ("clocks.sm", "clocks.mem", "clocks.max.sm", "power.draw", "power.limit", "temperature.gpu")
@@ -167,6 +171,28 @@ def clocks_now() -> dict[str, str]:
         return {}
     values = [value.strip() for value in asked.stdout.splitlines()[0].split(",")]
     return dict(zip(CLOCKS, values, strict=False))
+
+
+def cache_bytes(target: str) -> int:
+    """The second-level cache that a target's kernels use: the device's, or that of all processors together.
+
+    Args:
+        target: where they run.
+
+    Returns:
+        Bytes; `CACHE_BYTES` for each processor where the system does not say.
+
+    Raises:
+        ToolchainError: the target is on a device, and there is none.
+    """
+    if target_named(target).present:
+        return int(cuda.device(device_index()).l2_bytes)
+    try:
+        listed = Path("/sys/devices/system/cpu/cpu0/cache/index2/size").read_text().strip()
+        each = int(listed.rstrip("KM")) << {"K": 10, "M": 20}.get(listed[-1:], 0)
+    except (OSError, ValueError):
+        each = CACHE_BYTES
+    return each * usable_processors()
 
 
 def memory_bytes() -> int | None:

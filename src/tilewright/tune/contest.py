@@ -1,0 +1,202 @@
+"""A contest: calls that do the same work, each checked first, then timed in turns on arrays that are cold."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from tilewright.errors import TilewrightError
+from tilewright.tune.machine import cache_bytes
+from tilewright.tune.measure import Effort, measure
+from tilewright.tune.readings import Readings
+from tilewright.tune.statistics import Interval, Measurement
+
+Work = Callable[[], object]
+Arrays = TypeVar("Arrays")
+Check = Callable[[Work, Arrays], Mapping[str, Any]]
+
+MOST_SETS = 64
+"""Sets of arrays at most; for smaller ones the clock of a device overwrites the cache besides."""
+
+
+def sets_for(set_bytes: int, target: str) -> int:
+    """How many sets of arrays are used in turn, so that twice the second-level cache lies between two uses.
+
+    Args:
+        set_bytes: of the arrays of one set.
+        target: where they are used.
+
+    Example:
+        >>> sets_for(1, "cpu"), sets_for(1 << 40, "cpu")
+        (64, 2)
+    """
+    between = -(-2 * cache_bytes(target) // max(set_bytes, 1))
+    return min(1 + between, MOST_SETS)
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What all calls of a contest do.
+
+    Args:
+        name: what it is called.
+        target: where they run.
+        flops: operations of one call.
+        bytes: that one call has to move at least.
+        distribution: of the numbers in the arrays, in words.
+    """
+
+    name: str
+    target: str
+    flops: int
+    bytes: int
+    distribution: str
+
+
+class Contest(Generic[Arrays]):
+    """Calls that do the same work on the same numbers.
+
+    Args:
+        subject: what they do.
+        sets: the arrays, several times in different memory; each call uses one set after the other.
+        set_bytes: of one set.
+
+    Example:
+        >>> import numpy as np
+        >>> def right(call, arrays):
+        ...     arrays[1][...] = np.nan
+        ...     call()
+        ...     np.testing.assert_array_equal(arrays[1], 2 * arrays[0])
+        ...     return {"elements": arrays[1].size}
+        >>> sets = [(np.arange(8.0), np.empty(8)) for _ in range(2)]
+        >>> contest = Contest(Subject("double", "cpu", 8, 128, "whole numbers"), sets, 128)
+        >>> contest.enter("add", lambda arrays: lambda: np.add(arrays[0], arrays[0], arrays[1]), right)
+        True
+        >>> contest.enter("copy", lambda arrays: lambda: np.copyto(arrays[1], arrays[0]), right)
+        False
+        >>> found = contest.run(Effort(seconds=0.01, least=3))
+        >>> [*found.wrong], [timing.name for timing in found.taken.timings]
+        (['copy'], ['add'])
+    """
+
+    def __init__(self, subject: Subject, sets: Sequence[Arrays], set_bytes: int) -> None:
+        self.subject = subject
+        self.checks: dict[str, dict[str, Any]] = {}
+        self.wrong: dict[str, str] = {}
+        self._sets, self._set_bytes = sets, set_bytes
+        self._calls: dict[str, Callable[[], Work]] = {}
+
+    def enter(self, name: str, bind: Callable[[Arrays], Work], check: Check[Arrays] | None = None) -> bool:
+        """Have a call take part, if it is right.
+
+        Args:
+            name: what it is called.
+            bind: the call for a set of arrays.
+            check: calls it for the first set, raises if what it wrote is wrong, and says how far it is off;
+                None for another library's call, which is not ours to check.
+
+        Returns:
+            Whether it takes part; if not, ``wrong`` says why.
+        """
+        try:
+            calls = [bind(arrays) for arrays in self._sets]
+            if check is not None:
+                self.checks[name] = dict(check(calls[0], self._sets[0]))
+        except (TilewrightError, AssertionError, RuntimeError) as error:
+            self.wrong[name] = str(error).strip()
+            return False
+        self._calls[name] = itertools.cycle(calls).__next__
+        return True
+
+    def again(self, name: str, other: str) -> None:
+        """Time a call a second time under another name: what the two differ by is noise."""
+        self._calls[other] = self._calls[name]
+
+    def run(self, effort: Effort | None = None, readings: Readings | None = None) -> Result:
+        """Time all that take part, in turns.
+
+        Args:
+            effort: for how long.
+            readings: the clocks and the power meanwhile.
+        """
+        mark = readings.mark() if readings is not None else 0
+        calls = {name: _next(turn) for name, turn in self._calls.items()}
+        nothing = Measurement("nothing was timed", ())
+        taken = measure(calls, self.subject.target, effort=effort) if calls else nothing
+        clock = readings.since(mark) if readings is not None else {}
+        buffers = {
+            "sets": len(self._sets),
+            "set_bytes": self._set_bytes,
+            "cache_bytes": cache_bytes(self.subject.target),
+        }
+        return Result(self.subject, taken, buffers, self.checks, self.wrong, clock)
+
+
+def _next(turn: Callable[[], Work]) -> Work:
+    return lambda: turn()()
+
+
+@dataclass(frozen=True)
+class Result:
+    """What came of a contest.
+
+    Args:
+        subject: what all calls did.
+        taken: the times of those that took part.
+        buffers: how many sets of arrays there were, and bytes of one and of the second-level cache.
+        checks: how far each was off.
+        wrong: why others took no part.
+        clock: medians of the device's clock, power and temperature meanwhile; empty if nobody read them.
+    """
+
+    subject: Subject
+    taken: Measurement
+    buffers: Mapping[str, int]
+    checks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    wrong: Mapping[str, str] = field(default_factory=dict)
+    clock: Mapping[str, float] = field(default_factory=dict)
+
+    def tflops(self, name: str) -> float:
+        """Operations in a second, in 10¹²."""
+        return self.subject.flops / self.taken[name].us.median / 1e6
+
+    def gbytes(self, name: str) -> float:
+        """The fewest bytes that have to move, in a second, in 10⁹."""
+        return self.subject.bytes / self.taken[name].us.median / 1e3
+
+    def speeds(self, name: str) -> dict[str, Interval]:
+        """How many times as fast as each other call one is."""
+        names = (timing.name for timing in self.taken.timings)
+        return {other: self.taken.speed(name, other) for other in names if other != name}
+
+    def lines(self) -> list[list[str]]:
+        """A line of cells for each call, the fastest first: name, us with its interval, TFlops, GB/s."""
+        ranked = sorted(self.taken.timings, key=lambda timing: timing.us.median)
+        rates = {timing.name: (self.tflops(timing.name), self.gbytes(timing.name)) for timing in ranked}
+        rows = ([t.name, str(t.us), *(f"{rate:.4g}" for rate in rates[t.name])] for t in ranked)
+        return [*rows, *([name, f"wrong: {why}", "", ""] for name, why in self.wrong.items())]
+
+    def record(self) -> dict[str, Any]:
+        """All of it in JSON's types."""
+        names = [timing.name for timing in self.taken.timings]
+        return {
+            "distribution": self.subject.distribution,
+            "buffers": dict(self.buffers),
+            "checks": {name: dict(found) for name, found in self.checks.items()},
+            "wrong": dict(self.wrong),
+            "clock": dict(self.clock),
+            "tflops": {name: self.tflops(name) for name in names},
+            "gbytes": {name: self.gbytes(name) for name in names},
+            "speed": {
+                name: {other: rounded(found) for other, found in self.speeds(name).items()} for name in names
+            },
+            "rounds": len(self.taken.timings[0].samples_us) if names else 0,
+            **self.taken.record(),
+        }
+
+
+def rounded(found: Interval) -> list[float]:
+    """Median, lower and upper end, for JSON."""
+    return [round(value, 4) for value in (found.median, found.low, found.high)]
