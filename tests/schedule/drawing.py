@@ -285,7 +285,22 @@ def schedule_for(draw: random.Random, problem: Problem) -> tw.Schedule:
         registers=draw.choice((0, 232, 232, 240, 160, 152)),
         swap_ab=draw.random() < 0.3,
     )
-    return replace(made, **odd(draw)) if draw.random() < 0.05 else made
+    made = replace(made, **odd(draw)) if draw.random() < 0.05 else made
+    return replace(made, **split(draw, made)) if draw.random() < 0.25 else made
+
+
+def split(draw: random.Random, schedule: tw.Schedule) -> dict[str, Any]:
+    """K in parts, mostly where they are legal."""
+    changes: dict[str, Any] = {
+        "split_k": draw.choice((2, 7, "auto", "stream", "stream")),
+        "reduction": draw.choice(("workspace", "turnstile", "atomic")),
+    }
+    if draw.random() < 0.9:
+        changes["blocks"] = 132 if isinstance(changes["split_k"], str) else 0
+        changes["cluster"] = (1, 1)
+        changes["epilogue"] = "staged" if schedule.epilogue == "overlapped" else schedule.epilogue
+        changes["roles"] = "cooperative" if schedule.roles != "none" else "none"
+    return changes
 
 
 def odd(draw: random.Random) -> dict[str, Any]:

@@ -20,6 +20,7 @@ CHANGES = (
     *("one more pending", "one fewer pending", "arrivals +1", "arrivals -1", "bytes +16", "bytes -16"),
     *("twice", "its own block", "the next block", "to one block", "of the block alone", "another number"),
     *("slice 0 one around", "always", "never"),
+    *("not reset", "of +1", "of -1", "value +1", "value -1"),
 )
 """What may go wrong with what synchronises: waits, arrivals, phases, slots, bytes, fences, barriers."""
 
@@ -35,6 +36,7 @@ VERBS = (
     ),
     *("mbarrier", "wait", "arrive", "tma_load", "tma_store", "bulk_commit", "bulk_wait"),
     *("mma_fence", "mma_async", "mma_commit", "mma_wait", "if", "view", "warp_barrier"),
+    *("signal", "ticket", "await_"),
 )
 """The operations that are changed."""
 

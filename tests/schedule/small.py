@@ -123,8 +123,9 @@ class Case:
 
     @property
     def turns(self) -> int:
-        """Steps along K after which a ring has come round twice, and once more."""
-        return 2 * self.schedule.stages + 1
+        """Steps along K after which a ring has come round twice, and once more, in each part of K."""
+        splits = self.schedule.split_k
+        return (2 * self.schedule.stages + 1) * (splits if isinstance(splits, int) else 3)
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -184,6 +185,7 @@ FEW_ROWS = replace(
     ONCE, atom=tw.atoms.wgmma("f16", 8), tile=(64, 8, 128), groups=1, group_m=0, buffers=1, swap_ab=True
 )
 """Columns of the result fill the atom, of which 8 rows are enough."""
+SPLIT = replace(CP_ASYNC, split_k=3)
 
 CASES = {
     "direct": Case(SYNC, edge=19),
@@ -209,6 +211,19 @@ CASES = {
         decoded,
         kinds=(("B", "i8"),),
         tiles=(1, 3),
+    ),
+    "split": Case(replace(SYNC, split_k=3), residual, edge=19),
+    "split, turnstile": Case(replace(SPLIT, reduction="turnstile"), tiles=(2, 1)),
+    "split, atomic": Case(replace(SPLIT, reduction="atomic"), two_results),
+    "split, batches": Case(replace(SPLIT, group_m=2), batched),
+    "split, row sums": Case(replace(SPLIT, epilogue="staged"), row_sums, tiles=(2, 1)),
+    "split, auto": Case(replace(SPLIT, split_k="auto", blocks=8), tiles=(1, 3)),
+    "split, balanced": Case(replace(SYNC, split_k=2, balanced=True)),
+    "split, stream": Case(
+        replace(SPLIT, split_k="stream", blocks=3, epilogue="staged"), residual, tiles=(2, 4)
+    ),
+    "split, stream of batches": Case(
+        replace(SPLIT, split_k="stream", blocks=3, reduction="atomic"), batched, tiles=(2, 3)
     ),
     "wgmma, direct": Case(WGMMA, edge=19),
     "wgmma, registers": Case(replace(WGMMA, staging="registers")),
@@ -236,6 +251,10 @@ CASES = {
     "cooperative, 1 x 2": Case(replace(COOPERATIVE, cluster=(1, 2), blocks=2), tiles=(3, 2)),
     "cooperative, 2 x 2": Case(replace(COOPERATIVE, cluster=(2, 2), blocks=4), tiles=(2, 6)),
     "cooperative, 2 x 1, once": Case(replace(ONCE, cluster=(2, 1))),
+    "cooperative, split": Case(replace(ONCE, split_k=2), residual),
+    "cooperative, split, turnstile": Case(replace(ONCE, split_k=2, reduction="turnstile")),
+    "cooperative, split, atomic": Case(replace(ONCE, split_k=2, reduction="atomic", promote=2)),
+    "cooperative, stream": Case(replace(COOPERATIVE, split_k="stream", blocks=2), tiles=(3, 2)),
     "ping-pong": Case(PING_PONG, tiles=(2, 3)),
     "ping-pong, promoted": Case(replace(PING_PONG, promote=1), tiles=(2, 3)),
     "ping-pong, residual": Case(PING_PONG, residual, tiles=(2, 3)),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import tilewright as tw
 
 LIKE_EXAMPLE_03 = tw.Schedule(
@@ -50,6 +52,13 @@ def test_explicit_kernel(golden) -> None:
 def test_text_that_is_compiled(golden) -> None:
     made = linear.bind(schedule=LIKE_EXAMPLE_03).compile(*GIVEN, target="cuda", arch="sm_90a")
     golden(made.source, "linear.cu")
+    assert not made.resources["spill_store_bytes"]
+
+
+def test_text_of_a_stream_of_steps(golden) -> None:
+    schedule = replace(LIKE_EXAMPLE_03, split_k="stream")
+    made = linear.bind(schedule=schedule).compile(*GIVEN, target="cuda", arch="sm_90a")
+    golden(made.source, "linear_stream.cu")
     assert not made.resources["spill_store_bytes"]
 
 

@@ -52,6 +52,14 @@ def test_every_form_is_legal_on_hopper(form: str) -> None:
         (replace(WGMMA, atom=tw.atoms.wgmma("f16", 256), tile=(128, 256, 64)), "tile"),
         (replace(SYNC, atom=tw.atoms.MMA_F16_F16), "atom"),
         (replace(SYNC, tile=(64, 64, 48), stages=3, staging="fragments"), "tile"),
+        (replace(SYNC, split_k="auto"), "blocks"),
+        (replace(SYNC, split_k="stream"), "blocks"),
+        (replace(SYNC, split_k=2, blocks=132), "split_k"),
+        (replace(SYNC, split_k="stream", blocks=132, balanced=True), "split_k"),
+        (replace(SYNC, split_k="stream", blocks=132, reduction="turnstile"), "reduction"),
+        (replace(BULK, split_k="stream", blocks=132, roles="ping-pong"), "roles"),
+        (replace(BULK, split_k="stream", blocks=132, epilogue="overlapped"), "epilogue"),
+        (replace(BULK, split_k=2, blocks=0, cluster=(2, 1)), "cluster"),
     ],
 )
 def test_what_a_kernel_would_get_silently_wrong_is_refused(schedule: tw.Schedule, field: str) -> None:

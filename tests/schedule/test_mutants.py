@@ -21,6 +21,11 @@ STORES_FOR_ALL = "tma_store -> bulk_wait(0) -> copy: waits for the store to the 
 OTHER_WAIT = "copy_async -> async_wait(0) -> barrier: another wait and barrier stand before the next use"
 LAST_WAIT = "tma_store -> bulk_wait(0): of the two behind the last slice either one suffices"
 ONE_WARPGROUP = "mma_async -> mma_wait(0) -> copy_async: four warps begin each MMA, and wait for it, together"
+STILL_APART = "async_wait, barrier -> copy: they let buffers lie where the ring lay, which lowering decides"
+OTHER_SLOTS = (
+    "copy -> ticket -> load: all parts of a launch use the slots of their tiles in the same other order"
+)
+HARMLESS = "signal -> await_: the sums are written once more, by the last part, or read by no other one"
 SAME_LANES = "load -> copy: each lane writes what it has read itself"
 
 STAGED = replace(CP_ASYNC, epilogue="staged", blocks=1, group_m=1, buffers=1)
@@ -31,6 +36,11 @@ MUTATED = {
     "fragments": CASES["fragments, persistent"],
     "fragments, decoded": CASES["fragments, decoded"],
     "wgmma, cp_async": CASES["wgmma, cp_async, persistent"],
+    "split, workspace": replace(
+        CASES["split, stream"], schedule=replace(CASES["split, stream"].schedule, stages=2)
+    ),
+    "split, turnstile": CASES["split, turnstile"],
+    "split, atomic": CASES["split, atomic"],
     **{
         name: replace(CASES[name], schedule=replace(CASES[name].schedule, stages=2))
         for name in (
@@ -46,6 +56,11 @@ COMMON = {
     "mma_commit() by atom: twice": EMPTY_GROUP,
     "bulk_wait() by epilogue: one fewer pending": STORES_FOR_ALL,
 }
+APART = {
+    "async_wait() by reduction: removed": STILL_APART,
+    "async_wait() by reduction: one more pending": STILL_APART,
+    "barrier() by reduction: removed": STILL_APART,
+}
 EQUIVALENT = {
     "cp_async, staged": {
         "async_wait() by roles: removed": OTHER_WAIT,
@@ -56,6 +71,28 @@ EQUIVALENT = {
         "barrier() by epilogue: removed": OTHER_WAIT,
     },
     "wgmma, cp_async": {"barrier() by roles: removed": ONE_WARPGROUP},
+    "split, workspace": {
+        **APART,
+        "async_wait() by roles: removed": OTHER_WAIT,
+        "async_wait() by roles: one more pending": OTHER_WAIT,
+        "async_wait() by epilogue: removed": OTHER_WAIT,
+        "async_wait() by epilogue: one more pending": OTHER_WAIT,
+        "barrier() by roles: removed": OTHER_WAIT,
+        "barrier() by epilogue: removed": OTHER_WAIT,
+        "view(arrived) by reduction: slice 0 one around": OTHER_SLOTS,
+    },
+    "split, turnstile": {
+        **APART,
+        "if() by reduction: always": HARMLESS,
+        "view(partial_sums) by reduction: slice 0 one around": OTHER_SLOTS,
+        "view(arrived) by reduction: slice 0 one around": OTHER_SLOTS,
+    },
+    "split, atomic": {
+        **APART,
+        "if() by reduction: always": HARMLESS,
+        "view(partial_sums) by reduction: slice 0 one around": OTHER_SLOTS,
+        "view(arrived) by reduction: slice 0 one around": OTHER_SLOTS,
+    },
     "cooperative, overlapped, residual": {
         "bulk_wait() by epilogue: removed": LAST_WAIT,
         "bulk_wait() by epilogue: one more pending": LAST_WAIT,
@@ -90,6 +127,21 @@ FOUND = {
         "bulk_commit() by epilogue: removed",
         "mma_wait() by atom: removed",
     ),
+    "split, workspace": (
+        "ticket(arrived, number) by reduction: removed",
+        "ticket(arrived, number) by reduction: twice",
+        "ticket(arrived, number) by reduction: not reset",
+        "ticket(arrived, number) by reduction: of +1",
+        "ticket(arrived, number) by reduction: of -1",
+    ),
+    "split, turnstile": (
+        "await_(arrived) by reduction: removed",
+        "await_(arrived) by reduction: value +1",
+        "await_(arrived) by reduction: value -1",
+        "signal(arrived) by reduction: removed",
+        "signal(arrived) by reduction: not reset",
+    ),
+    "split, atomic": ("ticket(arrived, number) by reduction: removed",),
     "cooperative, 2 x 1": ("cluster_barrier() by stages: removed", "cluster_barrier() by cluster: removed"),
     "ping-pong": ("wait(mbarrier) by atom: removed", "arrive(mbarrier) by roles: removed"),
 }

@@ -52,6 +52,12 @@ REFUSED: dict[str, tuple[tw.Schedule, Any, Any]] = {
     ),
     "hopper_on_ampere": (BULK, specs(), AMPERE),
     "hopper_on_a_processor": (BULK, specs(), CPU),
+    "split_of_unknown_blocks": (replace(SYNC, split_k="auto"), specs(), HOPPER),
+    "split_in_turns": (
+        replace(BULK, split_k="stream", blocks=132, roles="ping-pong", reduction="turnstile"),
+        specs(),
+        HOPPER,
+    ),
     "many_reasons_at_once": (
         replace(BULK, tile=(100, 64, 48), stages=1, registers=300, group_n=2, cluster=(16, 1)),
         specs("bf16"),

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.schedule.schedule import EPILOGUES, ROLES, STAGINGS
+from tilewright.schedule.schedule import EPILOGUES, REDUCTIONS, ROLES, SPLITS, STAGINGS
 from tilewright.targets.atoms import MMA_SYNC, WGMMA, spelled
 
 ATOMS = [
@@ -52,6 +52,8 @@ def drawn(draw: random.Random) -> tw.Schedule:
         buffers=draw.randint(1, 4),
         registers=draw.choice((0, 232, 240)),
         swap_ab=draw.random() < 0.5,
+        split_k=draw.choice((1, 2, 64, *SPLITS)),
+        reduction=draw.choice(REDUCTIONS),
     )
 
 
@@ -90,6 +92,9 @@ def test_the_tiled_mma_is_that_of_one_group() -> None:
         ({"stages": 0}, "stages must be a positive integer"),
         ({"blocks": -1}, "blocks must be an integer from 0 on"),
         ({"tile": (64, 64)}, "tile must be"),
+        ({"split_k": 0}, "split_k must be an integer from 1 on, 'auto' or 'stream'"),
+        ({"split_k": "all"}, "split_k must be an integer from 1 on, 'auto' or 'stream'"),
+        ({"reduction": "two-stage"}, "reduction must be one of 'workspace', 'turnstile', 'atomic'"),
         ({"atom": "wgmma"}, "one of tw.atoms"),
     ],
 )

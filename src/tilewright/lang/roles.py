@@ -87,6 +87,7 @@ class _Role(Region):
         if self.groups > 1:
             name = (*(stored_names(author_frame()) or ()), "group")[0]
             self.index = loop_index(tracer.name(name), 0, self.groups, 1)
+            tracer.groups.append((self.groups, self.index))
         tracer.warps.append(0)
         tracer.roles.append(self.count)
         return 0 if self.index is None else Scalar(self.index)
@@ -94,6 +95,8 @@ class _Role(Region):
     def __exit__(self, kind: object, error: object, traceback: object) -> None:
         current().warps.pop()
         current().roles.pop()
+        if self.index is not None:
+            current().groups.pop()
         super().__exit__(kind, error, traceback)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from tilewright.dtypes import i32, u32
@@ -9,7 +10,7 @@ from tilewright.ir.ops import ReadIndex, Shared
 from tilewright.ir.signal_ops import Await, Reset, Signal, Ticket
 from tilewright.lang.launch import launcher_memory, packed
 from tilewright.lang.roles import meeting
-from tilewright.lang.scalars import Index, Scalar, unwrap
+from tilewright.lang.scalars import Index, Scalar, unwrap, wrap
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current
@@ -131,10 +132,12 @@ def ticket(counter: Tensor, *, of: Index | None = None, barrier: Index | None = 
         True
     """
     tracer, end = current(), None if of is None else unwrap(of)
-    held = tracer.define(
-        Shared, "ticket", dtype=i32, view=View.strided((1,), packed((1,))), elems=1, align=16
-    )
-    number = Tensor(held)[0].value
+    groups = tracer.groups  # each with a place of its own
+    shape = tuple(count for count, _ in groups) or (1,)
+    elems = math.prod(shape)
+    view = View.strided(shape, packed(shape))
+    held = tracer.define(Shared, "ticket", dtype=i32, view=view, elems=elems, align=16)
+    number = Tensor(held)[tuple(wrap(index) for _, index in groups) or 0].value
     meeting(barrier, TOGETHER)()
     tracer.emit(Ticket, counter=counter.value, target=number, of=end)
     meeting(barrier, TOGETHER)()

@@ -87,6 +87,7 @@ class Tracer:
         self.violations: list[Violation] = []
         self.warps = [0]  # taken by roles: of the block, and of each role that is open
         self.roles: list[int] = []  # warps of each role that is open
+        self.groups: list[tuple[int, Sym]] = []  # how many groups execute such a role, and which of them does
         self.numbers: set[int] = set()  # of numbered barriers
         self.sizes: set[Sym] = set()
         self.region_ids: list[int] = [0]

@@ -146,7 +146,8 @@ class Producer:
             for source, held, share in zip(ring.sources, (ring.a, ring.b), ring.shares, strict=True):
                 with made_by(node=source.part):
                     matrix, row = source.matrix(work.batch), source.row(work)
-                    for tile, target in held.pairs(matrix, row, step.index, stage, share):
+                    at = work.segment.begin + step.index
+                    for tile, target in held.pairs(matrix, row, at, stage, share):
                         tma_load(tile, target, ring.full[stage], multicast=share.multicast)
 
         return [Verb("load", 0, load)]

@@ -23,8 +23,8 @@ from tilewright.threads.registers import reduction, thread_digits
 ACCESS_BYTES, LANES_OF_A_ROW = 16, 4
 """The widest access of a thread; lanes that hold neighbours of one row of an accumulator, two each."""
 
-RING, PARTIAL, RESULT, BARRIERS = "ring", "partial", "result", "barriers"
-"""What shared memory holds: tiles of operands, parts of reductions, slices of results, barriers."""
+RING, PARTIAL, RESULT, BARRIERS, TICKET = "ring", "partial", "result", "barriers", "ticket"
+"""What shared memory holds: tiles of operands, parts of reductions, slices of results, barriers, a number."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Buffer:
 
     Args:
         name: what it is called.
-        kind: `RING`, `PARTIAL`, `RESULT` or `BARRIERS`.
+        kind: `RING`, `PARTIAL`, `RESULT`, `BARRIERS` or `TICKET`.
         bytes: how large it is.
         is_swizzled: whether it lies in rows of 128 bytes under the swizzle.
     """
@@ -46,7 +46,9 @@ class Buffer:
     @property
     def align(self) -> int:
         """What its address is a multiple of: rows of 128 bytes under the swizzle repeat after 8."""
-        return BARRIER_BYTES if self.kind == BARRIERS else 8 * ROW_BYTES if self.is_swizzled else 128
+        if self.kind in (BARRIERS, TICKET):
+            return BARRIER_BYTES if self.kind == BARRIERS else 16
+        return 8 * ROW_BYTES if self.is_swizzled else 128
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -11,16 +12,27 @@ from tilewright.arch import REFERENCE, Arch
 from tilewright.dataflow.nodes import Flow, Number
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.fragments import Fragment
+from tilewright.lang.launch import derived
 from tilewright.lang.program import EXPLICIT, Parameter, Program
-from tilewright.lang.scalars import Index, maximum
+from tilewright.lang.scalars import Index, maximum, minimum
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
 from tilewright.schedule.bulk import Bulk
 from tilewright.schedule.epilogue.direct import Helper
 from tilewright.schedule.epilogue.paths import EPILOGUES
+from tilewright.schedule.fixup import FIXUPS, Fixup, is_split
 from tilewright.schedule.form import Factor, Form, extent_of, form_of
 from tilewright.schedule.legality import check
-from tilewright.schedule.partition import DataParallel, Order, Persistent, Problem, Shares
+from tilewright.schedule.partition import (
+    MOST_SPLITS,
+    DataParallel,
+    Order,
+    Persistent,
+    Problem,
+    Shares,
+    Stream,
+    parts_of_k,
+)
 from tilewright.schedule.pipeline import main_loop
 from tilewright.schedule.provenance import each_made_by, expanding, made_by
 from tilewright.schedule.replay import replay
@@ -111,18 +123,24 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     with made_by("epilogue", form.stores[0]):
         epilogue = EPILOGUES[schedule.epilogue](form, schedule, arguments)
         epilogue.views.shares = partition if isinstance(partition, Shares) else None
+    fixup = None
+    if partition.split is not None:
+        with made_by("reduction"):
+            fixup = FIXUPS[schedule.reduction](schedule, *partition.split)
     if isinstance(ring, Bulk):
         with made_by("stages"):
             ring.synchronise(partition.rank)
         ring.beside = [partial(_serve, helper, partition, form) for helper in epilogue.helpers()]
     for agent in ring.agents():
-        _run(agent, partition, epilogue, form)
+        _run(agent, partition, fixup, epilogue, form)
     if isinstance(ring, Bulk):
         with made_by("cluster"):
             ring.part()
 
 
-def _run(agent: Any, partition: DataParallel | Persistent, epilogue: Any, form: Form) -> None:
+def _run(
+    agent: Any, partition: DataParallel | Persistent, fixup: Fixup | None, epilogue: Any, form: Form
+) -> None:
     """What one agent does: its tiles one after the other, each with the main loop."""
     store = form.stores[0]
     with made_by("roles"), agent.role() as group:
@@ -134,7 +152,7 @@ def _run(agent: Any, partition: DataParallel | Persistent, epilogue: Any, form: 
 
                 def issued(work: Any = work, values: Any = values) -> None:
                     agent.issued(work)
-                    if values is not None:
+                    if values is not None and fixup is None:
                         with made_by("epilogue", store):
                             epilogue.prepare(values[1])
 
@@ -143,7 +161,7 @@ def _run(agent: Any, partition: DataParallel | Persistent, epilogue: Any, form: 
             if values is not None:
                 with made_by("promote"):
                     total = agent.accumulation.end(sums, work.steps)
-                with made_by("epilogue", store):
+                with fixup.completed(work, total) if fixup else nullcontext(), made_by("epilogue", store):
                     epilogue.store(*values, total)
         if agent.accumulation is not None:
             with made_by("epilogue", store):
@@ -168,13 +186,28 @@ def _partition(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> Dat
     )
     problem = Problem(batch, m, n, extents[form.a.depth], schedule.tile)
     order = Order(schedule.group_n, "n") if schedule.group_n else Order(schedule.group_m or 1, "m")
+    if schedule.split_k == "stream":
+        return Stream(problem, order, schedule.blocks)
+    splits = _splits(problem, schedule)
     if schedule.balanced:
         rows, columns, _ = schedule.atom.shape
-        return Shares(problem, (rows * schedule.warps[0], columns * schedule.warps[1]))
-    if schedule.blocks:
+        return Shares(problem, (rows * schedule.warps[0], columns * schedule.warps[1]), splits)
+    if schedule.blocks and not is_split(schedule):
         return Persistent(problem, order, schedule.cluster, schedule.blocks)
     ordered = schedule.group_m or schedule.group_n or schedule.cluster != (1, 1)
-    return DataParallel(problem, order if ordered else None, schedule.cluster)
+    return DataParallel(problem, order if ordered else None, schedule.cluster, splits)
+
+
+def _splits(problem: Problem, schedule: Schedule) -> Index:
+    """Parts of K; 0 if it is not split."""
+    if not is_split(schedule):
+        return 0
+    rows, columns = problem.tiles
+    split = schedule.split_k
+    tiles = rows * columns * problem.batches
+    wanted = parts_of_k(tiles, problem.steps, schedule.blocks) if isinstance(split, str) else split
+    parts = derived(maximum(minimum(wanted, minimum(problem.steps, MOST_SPLITS)), 1))
+    return parts  # noqa: RET504 the kernel's parameter is named after it
 
 
 def _sources(

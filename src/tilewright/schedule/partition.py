@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tilewright.lang.control import let
@@ -10,6 +10,31 @@ from tilewright.lang.control import range as traced_range
 from tilewright.lang.launch import batch_index, block_index, cluster_index, derived
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.tensors import Tensor
+
+MOST_SPLITS = 4096
+"""Parts of K."""
+
+LEAST_STEPS = 4
+"""Of a part of K that a block of its own adds up."""
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A part of a tile's K.
+
+    Args:
+        begin: its first step along K.
+        tile: the number of the tile, of all whose K is split.
+        part: its number among the parts of the tile.
+        parts: how many there are.
+        slot: part -> where among all parts of all tiles it is kept.
+    """
+
+    begin: Index = 0
+    tile: Index = 0
+    part: Index = 0
+    parts: Index = 1
+    slot: Callable[[Index], Index] = lambda part: part
 
 
 @dataclass(frozen=True)
@@ -24,6 +49,7 @@ class Work:
         steps: how many there are.
         item: how many tiles those who take it took before.
         group: which group of warps takes it.
+        segment: which part of K it is; all of it if K is not split.
     """
 
     batch: tuple[Index, ...]
@@ -33,6 +59,7 @@ class Work:
     steps: Index
     item: Index
     group: Index
+    segment: Segment = Segment()
 
 
 @dataclass(frozen=True)
@@ -58,6 +85,14 @@ class Problem:
         """Tiles along the rows and along the columns."""
         made = ceil_div((self.m, self.n), self.tile[:2])
         return made[0], made[1]
+
+    @property
+    def batches(self) -> Index:
+        """Products of one launch."""
+        count: Index = 1
+        for extent in self.batch:
+            count = count * extent
+        return count
 
     @property
     def steps(self) -> Index:
@@ -107,6 +142,8 @@ class Partition:
     def __init__(self, problem: Problem, order: Order | None, cluster: tuple[int, int]) -> None:
         self.problem, self.order, self.cluster = problem, order, cluster
         self.steps = problem.steps
+        self.split: tuple[Index, Index] | None = None
+        """Of a partition that splits K: the tiles that are split, and all parts of them."""
         self.rank: tuple[Index, Index] = (0, 0)
         tiles = problem.tiles
         # Those of a cluster count as one.
@@ -132,22 +169,67 @@ class Partition:
         return m * self.cluster[0] + self.rank[0], n * self.cluster[1] + self.rank[1]
 
 
-class DataParallel(Partition):
-    """A block for each tile."""
+MOST = 2**31 - 1
+"""Of what is counted in 32 bits."""
 
-    def __init__(self, problem: Problem, order: Order | None, cluster: tuple[int, int]) -> None:
+
+def _natural(value: Index) -> Index:
+    """The value, of which it is known that it is not negative and has 32 bits."""
+    return minimum(maximum(value, 0), MOST)
+
+
+class DataParallel(Partition):
+    """A block for each tile, or for each part of a tile's K.
+
+    Args:
+        problem: what is computed.
+        order: of tiles.
+        cluster: blocks along M and along N that run together.
+        splits: parts of K; 0: all of K is one.
+    """
+
+    def __init__(
+        self, problem: Problem, order: Order | None, cluster: tuple[int, int], splits: Index = 0
+    ) -> None:
         super().__init__(problem, order, cluster)
+        self.parts = 1 if isinstance(splits, int) and splits == 0 else splits
+        self.segment = Segment()
         if order is None:
-            m, n = block_index((self.tiles_m, self.tiles_n))
+            m, n = block_index((self.tiles_m, self.tiles_n * self.parts))
+            part = self._part(n)
+            n = n if part is None else let(n // self.parts)
         else:
-            m, n = self._tile(self._declare(self.tiles_m * self.tiles_n))
+            index = self._declare(self.tiles_m * self.tiles_n * self.parts)
+            part = self._part(index)
+            m, n = self._tile(index if part is None else let(index // self.parts))
         self.place: tuple[Index, Index] = m, n
         self.batch = _batch(problem.batch)
+        if part is not None:
+            self._split_k(part)
+
+    def _part(self, index: Index) -> Index | None:
+        """The number of this block's part; the parts of a tile have neighbouring blocks."""
+        return None if isinstance(self.parts, int) and self.parts == 1 else let(index % self.parts)
+
+    def _split_k(self, part: Index) -> None:
+        """Parts that differ by a step at most."""
+        each, more = (
+            derived(_natural(value)) for value in (self.steps // self.parts, self.steps % self.parts)
+        )
+        number: Index = 0
+        for index, extent in zip(self.batch, self.problem.batch, strict=True):
+            number = number * extent + index
+        tile = let((number * self.tiles_m + self.place[0]) * self.tiles_n + self.place[1])
+        begin = let(part * each + minimum(part, more))
+        self.steps = let(each + minimum(maximum(more - part, 0), 1))
+        self.segment = Segment(begin, tile, part, self.parts, lambda p: tile * self.parts + p)
+        tiles = self.tiles_m * self.tiles_n * self.problem.batches
+        self.split = tiles, tiles * self.parts
 
     def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
         """The block's tile."""
         m, n = self.place
-        yield Work(self.batch, m, n, 0, self.steps, 0, group)
+        yield Work(self.batch, m, n, 0, self.steps, 0, group, self.segment)
 
 
 class Shares(DataParallel):
@@ -158,12 +240,13 @@ class Shares(DataParallel):
     Args:
         problem: what is computed.
         units: shares are multiples of so many rows and columns.
+        splits: parts of K; 0: all of K is one.
     """
 
-    def __init__(self, problem: Problem, units: tuple[int, int]) -> None:
+    def __init__(self, problem: Problem, units: tuple[int, int], splits: Index = 0) -> None:
         sides = zip((problem.m, problem.n), problem.tile[:2], units, strict=True)
         rows, columns = shares = [derived(share(extent, tile, unit)) for extent, tile, unit in sides]
-        super().__init__(replace(problem, tile=(rows, columns, problem.tile[2])), None, (1, 1))
+        super().__init__(replace(problem, tile=(rows, columns, problem.tile[2])), None, (1, 1), splits)
         self.spans = []
         for place, size, extent in zip(self.place, shares, (problem.m, problem.n), strict=True):
             begin = place * size
@@ -171,7 +254,7 @@ class Shares(DataParallel):
 
     def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
         """The block's share."""
-        yield Work(self.batch, 0, 0, 0, self.steps, 0, group)
+        yield Work(self.batch, 0, 0, 0, self.steps, 0, group, self.segment)
 
     def of(self, matrix: Tensor, rows: int | None = None, columns: int | None = None) -> Tensor:
         """The block's part of an array.
@@ -231,12 +314,15 @@ class Persistent(Partition):
         self.total = self.tiles_m * self.tiles_n
         for extent in problem.batch:
             self.total = self.total * extent
-        most = max(most // (cluster[0] * cluster[1]), 1)
-        rounds = maximum(ceil_div(self.total, most), 1)
-        blocks = derived(maximum(minimum(ceil_div(self.total, rounds), most), 1))
-        self.blocks: Index = blocks
+        self.blocks = self._blocks(max(most // (cluster[0] * cluster[1]), 1))
         self.block = self._declare(self.blocks)
         self.turns = ceil_div(self.total - self.block, self.blocks)
+
+    def _blocks(self, most: int) -> Index:
+        """How many blocks there are."""
+        rounds = maximum(ceil_div(self.total, most), 1)
+        blocks = derived(maximum(minimum(ceil_div(self.total, rounds), most), 1))
+        return blocks  # noqa: RET504 the kernel's parameter is named after it
 
     def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
         """The block's tiles; of groups that take turns each one's own, every ``each``-th."""
@@ -246,11 +332,101 @@ class Persistent(Partition):
             yield self._work(number, turn, group)
 
     def _work(self, turn: Index, item: Index, group: Index) -> Work:
-        index = self.block + turn * self.blocks
+        batch, m, n = self._numbered(self.block + turn * self.blocks)
+        return Work(batch, m, n, turn * self.steps, self.steps, item, group)
+
+    def _numbered(self, index: Index) -> tuple[tuple[Index, ...], Index, Index]:
+        """The batch, row and column of a tile."""
         batch: tuple[Index, ...] = ()
         if self.problem.batch:
             index = let(index)
             batch = _split(let(index // (self.tiles_m * self.tiles_n)), self.problem.batch)
             index = index % (self.tiles_m * self.tiles_n)
         m, n = self._tile(index)
-        return Work(batch, m, n, turn * self.steps, self.steps, item, group)
+        return batch, m, n
+
+
+class Stream(Persistent):
+    """The steps of tiles, one tile behind the other, dealt out to the blocks in equal shares.
+
+    Of more tiles than two for each block, all but so many are computed as a whole: each block has its share
+    of the steps of the first tiles, then whole tiles.  A block's share begins in one tile and ends in
+    another, so that it has a part of each at most.
+
+    Args:
+        problem: what is computed.
+        order: of tiles.
+        most: how many blocks there are at most.
+
+    Source: Osama et al., "Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix
+    Multiplication on the GPU", 2023.
+    """
+
+    def __init__(self, problem: Problem, order: Order, most: int) -> None:
+        super().__init__(problem, order, (1, 1), most)
+        rounds = derived(_natural(self.total // self.blocks - minimum(self.total % self.blocks, 1)))
+        streamed = derived(_natural(self.total - rounds * self.blocks))
+        depth = derived(_natural(maximum(self.steps, 1)))
+        share = derived(_natural(streamed * depth // self.blocks))
+        longer = derived(_natural(streamed * depth % self.blocks))
+        self.streamed, self.depth = streamed, depth
+        """Tiles whose steps are dealt out, and how many steps each of them has."""
+        self.share, self.longer = share, longer
+        """Steps of a block's share, and how many blocks have one more."""
+        self.begin = let(self.block * share + minimum(self.block, longer))
+        self.own = let(share + minimum(maximum(longer - self.block, 0), 1))
+        self.first = let(self.begin // depth)
+        self.segments = let(maximum(ceil_div(self.begin + self.own, depth) - self.first, 0))
+        self.turns = self.segments + rounds
+        self.split = streamed, 2 * self.blocks
+
+    def _blocks(self, most: int) -> Index:
+        blocks = derived(maximum(minimum(self.total * maximum(self.steps, 1), most), 1))
+        return blocks  # noqa: RET504 as above
+
+    def _owner(self, step: Index) -> Index:
+        """The block in whose share a step is."""
+        of_longer = self.longer * (self.share + 1)
+        behind = maximum(step - of_longer, 0) // maximum(self.share, 1)
+        return minimum(step // (self.share + 1), self.longer) + behind
+
+    def _work(self, turn: Index, item: Index, group: Index) -> Work:
+        streams = let(minimum(maximum(self.segments - turn, 0), 1))  # 0: the tile is computed as a whole
+        after = let(maximum(turn - self.segments, 0))
+        whole = self.streamed + after * self.blocks + self.block
+        tile = let(streams * (self.first + turn) + (1 - streams) * whole)
+        start = let(tile * self.depth)
+        begin = let(streams * maximum(self.begin - start, 0))
+        past = streams * maximum(start + self.depth - self.begin - self.own, 0)
+        steps = let(maximum(minimum(self.steps, self.depth - past) - begin, 0))
+        before = streams * maximum(start + begin - self.begin, 0)
+        first = let(before + (1 - streams) * (self.own + after * self.steps))
+        owner = let(self._owner(start))
+        parts = let(1 + streams * maximum(self._owner(start + self.depth - 1) - owner, 0))
+        part = let(streams * maximum(self.block - owner, 0))
+
+        def slot(number: Index) -> Index:
+            """Of a block's two: the tile that its share begins in, and the one that it ends in."""
+            return 2 * (owner + number) + 1 - minimum(number, 1)
+
+        batch, m, n = self._numbered(tile)
+        return Work(batch, m, n, first, steps, item, group, Segment(begin, tile, part, parts, slot))
+
+
+def parts_of_k(tiles: Index, steps: Index, blocks: int) -> Index:
+    """Into how many parts K is split, so that as many blocks as run at once have one.
+
+    ``min(blocks // tiles, steps // LEAST_STEPS)``, and 1 at least: a part of fewer steps costs more to add to
+    the others than it saves.
+
+    Args:
+        tiles: of the result.
+        steps: along K.
+        blocks: that run at once.
+
+    Example:
+        >>> parts_of_k(1, 1024, 132), parts_of_k(40, 64, 132), parts_of_k(132, 64, 132), parts_of_k(1, 6, 132)
+        (132, 3, 1, 1)
+    """
+    wanted: Index = minimum(blocks // maximum(tiles, 1), steps // LEAST_STEPS)
+    return maximum(wanted, 1)

@@ -17,11 +17,14 @@ from tilewright.ir.kernel import BARRIER_BYTES
 from tilewright.ir.mma import TiledMma
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.bulk import COPYING_WARPS
-from tilewright.schedule.epilogue_resources import BARRIERS, PARTIAL, RESULT, RING, Buffer, Leaving
+from tilewright.schedule.epilogue_resources import BARRIERS, PARTIAL, RESULT, RING, TICKET, Buffer, Leaving
 from tilewright.schedule.form import Factor, Form
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import MOST_ROWS, ROW_BYTES, packed_elems, panel_rows
 from tilewright.targets.target import TARGETS, Target
+
+TICKET_BYTES = 4
+"""What threads learn from each other of the number of a part."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +96,11 @@ class Case:
     def is_bulk(self) -> bool:
         """Whether bulk copies fill the ring, from a role of their own."""
         return self.schedule.staging == "tma"
+
+    @property
+    def is_persistent(self) -> bool:
+        """Whether a block computes one tile after the other."""
+        return bool(self.schedule.blocks) and self.schedule.split_k in (1, "stream")
 
     @property
     def is_swizzled(self) -> bool:
@@ -203,7 +211,7 @@ class Case:
     @cached_property
     def shared(self) -> tuple[Buffer, ...]:
         """Everything in shared memory, in order."""
-        return (*self._ring(), *self.leaving.buffers(), *self._barriers())
+        return (*self._ring(), *self.leaving.buffers(), *self._barriers(), *self._ticket())
 
     def _ring(self) -> Iterator[Buffer]:
         for side in self.sides:
@@ -219,6 +227,10 @@ class Case:
             yield Buffer("empty", BARRIERS, self.schedule.stages * BARRIER_BYTES)
             if self.schedule.roles == "ping-pong":
                 yield Buffer("turn", BARRIERS, self.schedule.groups * BARRIER_BYTES)
+
+    def _ticket(self) -> Iterator[Buffer]:
+        if self.schedule.split_k != 1 and self.schedule.reduction != "turnstile":
+            yield Buffer("ticket", TICKET, TICKET_BYTES * (self.schedule.groups if self.is_bulk else 1))
 
     @property
     def shared_bytes(self) -> int:
@@ -250,9 +262,13 @@ class Case:
         engine beside the threads has used what was there, and the block computes one tile alone.
         """
         schedule, kinds = self.schedule, {one.kind, other.kind}
-        if schedule.roles != "none" or schedule.blocks or not self.target.lowering:
+        if schedule.roles != "none" or self.is_persistent or not self.target.lowering:
             return False
-        return kinds == {RESULT, PARTIAL} or (kinds == {RESULT, RING} and not schedule.atom.asynchronous)
+        if schedule.atom.asynchronous and RING in kinds:
+            return False
+        return kinds in ({RESULT, PARTIAL}, {RESULT, RING}, {TICKET, RING}) or (
+            schedule.split_k != 1 and kinds == {PARTIAL, RING}
+        )
 
 
 def _up(count: int, unit: int) -> int:

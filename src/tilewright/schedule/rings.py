@@ -112,7 +112,7 @@ class Whole:
         for source, ring in zip(self.sources, self.rings, strict=True):
             with made_by(node=source.part):
                 matrix, row = source.matrix(work.batch), source.row(work)
-                pairs = ring.pairs(matrix, row, step.index, stage, Share())
+                pairs = ring.pairs(matrix, row, work.segment.begin + step.index, stage, Share())
             found += [(*pair, source.part) for pair in pairs]
         return found
 

@@ -199,6 +199,34 @@ def _roles(case: Case) -> Reasons:
         yield "epilogue", text, 'epilogue="staged"', case.form.stores[0]
 
 
+def _split(case: Case) -> Reasons:
+    """Parts of K are computed by blocks, each of which goes on with the whole sums, or not."""
+    schedule, product = case.schedule, case.form.sum
+    split = schedule.split_k
+    if split == 1:
+        return
+    if isinstance(split, str) and not schedule.blocks:
+        text = f'split_k="{split}"; how many blocks run at once is not said'
+        yield "blocks", text, "blocks=132, or as many as the machine has multiprocessors", product
+    if not isinstance(split, str) and schedule.blocks:
+        text = f"split_k={split} with blocks={schedule.blocks}; each part has a block of its own"
+        yield "split_k", text, 'blocks=0, or split_k="auto" or "stream"', product
+    if schedule.roles == "ping-pong":
+        text = 'roles="ping-pong"; groups take tiles in turns, and parts of K are no tiles'
+        yield "roles", text, 'roles="cooperative"', product
+    if schedule.epilogue == "overlapped":
+        text = 'epilogue="overlapped"; warps of their own do not know which block has the whole sums'
+        yield "epilogue", text, 'epilogue="staged"', case.form.stores[0]
+    if schedule.cluster != (1, 1):
+        text = f"cluster={schedule.cluster}; parts of K are computed by blocks one by one"
+        yield "cluster", text, "cluster=(1, 1)", product
+    if split == "stream" and schedule.balanced:
+        yield "split_k", 'split_k="stream" of balanced shares', 'split_k="auto"', product
+    if split == "stream" and schedule.reduction == "turnstile":
+        text = 'reduction="turnstile"; a share of the steps begins with the part that others wait for longest'
+        yield "reduction", text, 'reduction="workspace"', product
+
+
 def _shared_by_clusters(case: Case) -> Reasons:
     """Blocks of a cluster copy equal parts of the operands that they share."""
     schedule = case.schedule
@@ -283,6 +311,7 @@ OF_MEANING: tuple[Callable[[Case], Reasons], ...] = (
     _parts,
     _whole_parts,
     _roles,
+    _split,
     _shared_by_clusters,
     sums_beside,
 )

@@ -38,14 +38,38 @@ by bulk copies.  ``"overlapped"``: likewise, and warps of their own store under 
 next tile, and bring what is added to the sums.
 """
 
+REDUCTIONS = ("workspace", "turnstile", "atomic")
+"""How the sums of the parts come together where K is split.
+
+``"workspace"``: each part is written to memory of its own, and who comes last adds them up in their order.
+``"turnstile"``: each part waits for the one before it and adds its own.  ``"atomic"``: parts are added where
+they meet, in the order in which they come, so that floats may be rounded otherwise from run to run.
+"""
+
+SPLITS = ("auto", "stream")
+"""How K is split, where not into a number of parts.
+
+``"auto"``: into as many parts as let all blocks that run at once have one.  ``"stream"``: the steps of all
+tiles, one behind the other, are dealt out to the blocks in equal shares, which begin and end within tiles.
+"""
+
 
 Staging: TypeAlias = str
 Roles: TypeAlias = str
 EpiloguePath: TypeAlias = str
+Reduction: TypeAlias = str
+SplitK: TypeAlias = int | str
 Natural: TypeAlias = int
 legal("Staging", *one_of(STAGINGS))
 legal("Roles", *one_of(ROLES))
 legal("EpiloguePath", *one_of(EPILOGUES))
+legal("Reduction", *one_of(REDUCTIONS))
+legal(
+    "SplitK",
+    f"an integer from 1 on, {' or '.join(map(repr, SPLITS))}",
+    f"integers from 1 on, {' and '.join(map(repr, SPLITS))}",
+    lambda value: value in SPLITS if isinstance(value, str) else is_whole(value) and value >= 1,
+)
 legal(
     "Natural",
     "an integer from 0 on",
@@ -90,6 +114,9 @@ class Schedule:
             may have as few as 8.  All other fields then speak of the transposed product: ``tile`` is (n, m,
             k) in the author's words, and so it is with ``warps``, ``groups``, ``cluster``, ``group_m`` and
             ``group_n``.
+        split_k: parts of K, each of which a block of its own adds up; ``"auto"``, ``"stream"``: see `SPLITS`,
+            with ``blocks`` that run at once.  What is done with the sums is done once, with all of them.
+        reduction: how the sums of the parts come together: ``"workspace"``, ``"turnstile"``, ``"atomic"``.
 
     Raises:
         LaunchError: a value that no schedule has, e.g. an unknown name, or stages below 1.
@@ -131,6 +158,8 @@ class Schedule:
     buffers: Count = 2
     registers: Natural = 232
     swap_ab: bool = False
+    split_k: SplitK = 1
+    reduction: Reduction = "workspace"
 
     def __post_init__(self) -> None:
         for name in ("tile", "warps", "cluster"):

@@ -147,7 +147,7 @@ static void linear_block(const linear_arguments& given, long long block, char* s
   float* const convert = (float*)(scratch + 7198848);
   float* const silu = (float*)(scratch + 7207616);
   if ((K + 255) / 256 < 1) {
-    // test_golden.py:25 atom: acc = 0
+    // test_golden.py:27 atom: acc = 0
     for (Index e1 = 0; e1 < within(-128*n + ((N + 15) / 16), 128); ++e1) {
       INDEPENDENT
       for (Index e = 0; e < 96 * within(-128*m + ((M + 5) / 6), 128); ++e) {
@@ -158,7 +158,7 @@ static void linear_block(const linear_arguments& given, long long block, char* s
   }
   const Index k_end = (K + 255) / 256;
   for (Index k = 0; k < k_end; ++k) {
-    // test_golden.py:25 staging: sA = A.tile((768, 256), (m, k))
+    // test_golden.py:27 staging: sA = A.tile((768, 256), (m, k))
     {
       const Index limit0 = within(-768*m + 6*((M + 5) / 6), 768);
       const Index limit1 = within(-256*k + K, 256);
@@ -190,7 +190,7 @@ static void linear_block(const linear_arguments& given, long long block, char* s
         }
       }
     }
-    // test_golden.py:25 atom: acc += sA * sB
+    // test_golden.py:27 atom: acc += sA * sB
     {
       const Index m_needed = within(-768*m + M, 768);
       const Index m_panels = (m_needed + 5) / 6;
@@ -199,7 +199,7 @@ static void linear_block(const linear_arguments& given, long long block, char* s
       const Index depth = within(-256*k + K, 256);
       for (Index n_panel = 0; n_panel < n_panels; ++n_panel) {
         {
-          // test_golden.py:25 staging: a panel of sB = B.tile((2048, 256), (n, k))
+          // test_golden.py:27 staging: a panel of sB = B.tile((2048, 256), (n, k))
           {
             const Index limit1 = within(-256*k + K, 256);
             const Index inside0 = within(-2048*n - 16*n_panel + N, 16);
@@ -251,19 +251,19 @@ static void linear_block(const linear_arguments& given, long long block, char* s
       }
     }
   }
-  // test_golden.py:26 epilogue: rbias = tile_1
+  // test_golden.py:28 epilogue: rbias = tile_1
   {
     INDEPENDENT
     for (Index i1 = 0; i1 < 2048; ++i1) rbias[i1] = 2048*n + i1 < N ? bias[2048*n + i1] : (bf16)0;
   }
-  // test_golden.py:26 epilogue: convert = convert(rbias, f32)
+  // test_golden.py:28 epilogue: convert = convert(rbias, f32)
   INDEPENDENT
   for (Index e = 0; e < within(-2048*n + N, 2048); ++e) {
     const float convert_e = f32_of_bf16(rbias[e]);
     convert[e] = convert_e;
   }
-  // test_golden.py:26 epilogue: add = add(acc, convert)
-  // test_golden.py:26 epilogue: silu = silu(add)
+  // test_golden.py:28 epilogue: add = add(acc, convert)
+  // test_golden.py:28 epilogue: silu = silu(add)
   for (Index e2 = 0; e2 < within(-128*n + ((N + 15) / 16), 128); ++e2) {
     for (Index e1 = 0; e1 < 6 * within(-128*m + ((M + 5) / 6), 128); ++e1) {
       INDEPENDENT
@@ -274,7 +274,7 @@ static void linear_block(const linear_arguments& given, long long block, char* s
       }
     }
   }
-  // test_golden.py:26 epilogue: tile_2 = silu
+  // test_golden.py:28 epilogue: tile_2 = silu
   {
     const Index limit0 = within(-768*m + M, 768);
     const Index limit1 = within(-2048*n + N, 2048);

@@ -178,24 +178,24 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
   const int tid = threadIdx.x;
   const int block = blockIdx.x;  // of blocks
   extern __shared__ __align__(1024) unsigned char shared_memory[];
-  // test_golden.py:25 stages: sA: bf16 4x2x64x64
+  // test_golden.py:27 stages: sA: bf16 4x2x64x64
   bf16_t* const sA = (bf16_t*)shared_memory;
-  // test_golden.py:25 stages: sB: bf16 4x256x64
+  // test_golden.py:27 stages: sB: bf16 4x256x64
   bf16_t* const sB = (bf16_t*)(shared_memory + 65536);
-  // test_golden.py:26 epilogue: sC: bf16 2x2x64x64
+  // test_golden.py:28 epilogue: sC: bf16 2x2x64x64
   bf16_t* const sC = (bf16_t*)(shared_memory + 196608);
-  // test_golden.py:25 stages: full: 4 barriers of 1 arrivals
+  // test_golden.py:27 stages: full: 4 barriers of 1 arrivals
   mbarrier_t* const full = (mbarrier_t*)(shared_memory + 229376);
   if (tid == 0) mbarrier_init(full, 4, 1);
-  // test_golden.py:25 stages: empty: 4 barriers of 8 arrivals
+  // test_golden.py:27 stages: empty: 4 barriers of 8 arrivals
   mbarrier_t* const empty = (mbarrier_t*)(shared_memory + 229408);
   if (tid == 0) mbarrier_init(empty, 4, 8);
-  // test_golden.py:25 stages: barrier
+  // test_golden.py:27 stages: barrier
   __syncthreads();
-  // test_golden.py:25 roles: warps 0 to 3
+  // test_golden.py:27 roles: warps 0 to 3
   if (tid < 128) {
     set_registers_down<40>();
-    // test_golden.py:25 roles: warp 0
+    // test_golden.py:27 roles: warp 0
     if (tid < 32) {
       const int turn_end = floor_div((((M + 127) / 128)*((N + 248) / 256) - block - 1), blocks) + 1;
       for (int turn = 0; turn < turn_end; ++turn) {
@@ -207,21 +207,21 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
         for (int k = 0; k < k_end; ++k) {
           const int step = ((K + 56) / 64)*turn + k;
           const int stage = step % 4;
-          // test_golden.py:25 staging: wait for empty
+          // test_golden.py:27 staging: wait for empty
           mbarrier_wait(empty + stage, -((step / 4) % 2) + 1);
-          // test_golden.py:25 staging: full waits for 49152 bytes
+          // test_golden.py:27 staging: full waits for 49152 bytes
           if (tid == 0) {
             mbarrier_arrive_expect(full + stage, 49152);
-            // test_golden.py:25 staging: A.tile((128, 64), (m, k)) -> held.merge(0), by TMA
+            // test_golden.py:27 staging: A.tile((128, 64), (m, k)) -> held.merge(0), by TMA
             tma_load_2d(&A_map, sA + 8192*stage, full + stage, 64*k, 128*m);
-            // test_golden.py:25 staging: B.tile((256, 64), (n, k)) -> held_1, by TMA
+            // test_golden.py:27 staging: B.tile((256, 64), (n, k)) -> held_1, by TMA
             tma_load_2d(&B_map, sB + 16384*stage, full + stage, 64*k, 256*n);
           }
         }
       }
     }
   }
-  // test_golden.py:25 roles: warps 4 to 11, in 2 groups
+  // test_golden.py:27 roles: warps 4 to 11, in 2 groups
   else {
     set_registers_up<232>();
     const int g = uniform((threadIdx.x - 128) / 128);
@@ -232,36 +232,36 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
       const int rows_1 = min_int(((M + 127) / 128) - band_1, 8);
       const int m_1 = (((blocks*turn_1 + block) % (8*((N + 248) / 256))) % rows_1) + band_1;
       const int n_1 = ((blocks*turn_1 + block) % (8*((N + 248) / 256))) / rows_1;
-      // test_golden.py:25 atom: acc: f32 64x256, 128 per thread
+      // test_golden.py:27 atom: acc: f32 64x256, 128 per thread
       float acc[128] = {};
       const int k_1_end = (K + 56) / 64;
       for (int k_1 = 0; k_1 < k_1_end; ++k_1) {
         const int step_1 = ((K + 56) / 64)*turn_1 + k_1;
         const int stage_1 = step_1 % 4;
-        // test_golden.py:25 stages: wait for full
+        // test_golden.py:27 stages: wait for full
         mbarrier_wait(full + stage_1, (step_1 / 4) % 2);
-        // test_golden.py:25 atom: registers are ready
+        // test_golden.py:27 atom: registers are ready
         mma_fence();
-        // test_golden.py:25 atom: acc += sA[stage_1, g] * held_2, by wgmma.m64n256k16.f32.bf16
+        // test_golden.py:27 atom: acc += sA[stage_1, g] * held_2, by wgmma.m64n256k16.f32.bf16
         {
           const descriptor_t a = descriptor(sA + 8192*stage_1 + 4096*g);
           const descriptor_t b = descriptor(sB + 16384*stage_1);
           #pragma unroll
           for (int i = 0; i < 4; ++i) wgmma_m64n256k16_bf16(acc, a + 2*i, b + 2*i);
         }
-        // test_golden.py:25 atom: close the group of MMAs
+        // test_golden.py:27 atom: close the group of MMAs
         mma_commit();
-        // test_golden.py:25 atom: wait until at most 1 groups of MMAs are unfinished
+        // test_golden.py:27 atom: wait until at most 1 groups of MMAs are unfinished
         mma_wait<1>();
         if (0 < k_1) {
-          // test_golden.py:25 stages: each warp arrives at empty
+          // test_golden.py:27 stages: each warp arrives at empty
           __syncwarp();
           if (tid % 32 == 0) mbarrier_arrive(empty + (step_1 + 3) % 4);
         }
       }
-      // test_golden.py:26 epilogue: rbias: bf16 1x64, 16 per thread
+      // test_golden.py:28 epilogue: rbias: bf16 1x64, 16 per thread
       __align__(4) bf16_t rbias[16];
-      // test_golden.py:26 epilogue: tile_1 -> rbias, 4 bytes at a time
+      // test_golden.py:28 epilogue: tile_1 -> rbias, 4 bytes at a time
       {
         const int col = 2*(tid % 4);
         const bf16_t* from = bias + 256*n_1 + col;
@@ -270,18 +270,18 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
           *(unsigned*)&rbias[2*i] = load_if<unsigned>(256*n_1 + 8*i + col < N, from + 8*i);
         }
       }
-      // test_golden.py:25 atom: wait until at most 0 groups of MMAs are unfinished
+      // test_golden.py:27 atom: wait until at most 0 groups of MMAs are unfinished
       mma_wait<0>();
       if (0 < (K + 56) / 64) {
-        // test_golden.py:25 stages: each warp arrives at empty
+        // test_golden.py:27 stages: each warp arrives at empty
         __syncwarp();
         if (tid % 32 == 0) {
           mbarrier_arrive(empty + (((K + 56) / 64) + ((K + 56) / 64)*turn_1 + 3) % 4);
         }
       }
-      // test_golden.py:26 epilogue: rbias_1: bf16 1x64, 16 per thread
+      // test_golden.py:28 epilogue: rbias_1: bf16 1x64, 16 per thread
       __align__(4) bf16_t rbias_1[16];
-      // test_golden.py:26 epilogue: tile_3 -> rbias_1, 4 bytes at a time
+      // test_golden.py:28 epilogue: tile_3 -> rbias_1, 4 bytes at a time
       {
         const int col = 2*(tid % 4);
         const bf16_t* from = bias + 256*n_1 + col + 64;
@@ -290,27 +290,27 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
           *(unsigned*)&rbias_1[2*i] = load_if<unsigned>(256*n_1 + 8*i + col + 64 < N, from + 8*i);
         }
       }
-      // test_golden.py:25 epilogue: part = acc[0:64, 0:64]
+      // test_golden.py:27 epilogue: part = acc[0:64, 0:64]
       float part[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part[i] = acc[i];
-      // test_golden.py:26 epilogue: convert = convert(rbias)
+      // test_golden.py:28 epilogue: convert = convert(rbias)
       float convert[16];
       #pragma unroll
       for (int i = 0; i < 16; ++i) convert[i] = bf16_to_float(rbias[i]);
-      // test_golden.py:26 epilogue: add = add(part, convert)
+      // test_golden.py:28 epilogue: add = add(part, convert)
       float add[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) add[i] = part[i] + convert[2*(i / 4) + (i % 2)];
-      // test_golden.py:26 epilogue: silu = silu(add)
+      // test_golden.py:28 epilogue: silu = silu(add)
       float silu_1[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) silu_1[i] = fast_silu(add[i]);
-      // test_golden.py:26 epilogue: wait until at most 1 groups of stores read shared memory
+      // test_golden.py:28 epilogue: wait until at most 1 groups of stores read shared memory
       if (tid == 0) bulk_wait<1>();
-      // test_golden.py:26 epilogue: barrier g + 1 of 128 threads
+      // test_golden.py:28 epilogue: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
-      // test_golden.py:26 epilogue: silu -> held_3, 4 matrices at a time
+      // test_golden.py:28 epilogue: silu -> held_3, 4 matrices at a time
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -323,19 +323,19 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // test_golden.py:26 epilogue: let TMA and the tensor cores see shared memory
+      // test_golden.py:28 epilogue: let TMA and the tensor cores see shared memory
       fence_async();
-      // test_golden.py:26 epilogue: barrier g + 1 of 128 threads
+      // test_golden.py:28 epilogue: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
-      // test_golden.py:26 epilogue: held_4 -> tile_4, by TMA
+      // test_golden.py:28 epilogue: held_4 -> tile_4, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 8192*g, 256*n_1, 128*m_1 + 64*g);
-        // test_golden.py:26 epilogue: close the group of stores
+        // test_golden.py:28 epilogue: close the group of stores
         bulk_commit();
       }
-      // test_golden.py:26 epilogue: rbias_2: bf16 1x64, 16 per thread
+      // test_golden.py:28 epilogue: rbias_2: bf16 1x64, 16 per thread
       __align__(4) bf16_t rbias_2[16];
-      // test_golden.py:26 epilogue: tile_6 -> rbias_2, 4 bytes at a time
+      // test_golden.py:28 epilogue: tile_6 -> rbias_2, 4 bytes at a time
       {
         const int col = 2*(tid % 4);
         const bf16_t* from = bias + 256*n_1 + col + 128;
@@ -344,27 +344,27 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
           *(unsigned*)&rbias_2[2*i] = load_if<unsigned>(256*n_1 + 8*i + col + 128 < N, from + 8*i);
         }
       }
-      // test_golden.py:25 epilogue: part_1 = acc[0:64, 64:128]
+      // test_golden.py:27 epilogue: part_1 = acc[0:64, 64:128]
       float part_1[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_1[i] = acc[i + 32];
-      // test_golden.py:26 epilogue: convert_1 = convert(rbias_1)
+      // test_golden.py:28 epilogue: convert_1 = convert(rbias_1)
       float convert_1[16];
       #pragma unroll
       for (int i = 0; i < 16; ++i) convert_1[i] = bf16_to_float(rbias_1[i]);
-      // test_golden.py:26 epilogue: add_1 = add(part_1, convert_1)
+      // test_golden.py:28 epilogue: add_1 = add(part_1, convert_1)
       float add_1[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) add_1[i] = part_1[i] + convert_1[2*(i / 4) + (i % 2)];
-      // test_golden.py:26 epilogue: silu_1 = silu(add_1)
+      // test_golden.py:28 epilogue: silu_1 = silu(add_1)
       float silu_1_1[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) silu_1_1[i] = fast_silu(add_1[i]);
-      // test_golden.py:26 epilogue: wait until at most 1 groups of stores read shared memory
+      // test_golden.py:28 epilogue: wait until at most 1 groups of stores read shared memory
       if (tid == 0) bulk_wait<1>();
-      // test_golden.py:26 epilogue: barrier g + 1 of 128 threads
+      // test_golden.py:28 epilogue: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
-      // test_golden.py:26 epilogue: silu_1 -> held_5, 4 matrices at a time
+      // test_golden.py:28 epilogue: silu_1 -> held_5, 4 matrices at a time
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -377,19 +377,19 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // test_golden.py:26 epilogue: let TMA and the tensor cores see shared memory
+      // test_golden.py:28 epilogue: let TMA and the tensor cores see shared memory
       fence_async();
-      // test_golden.py:26 epilogue: barrier g + 1 of 128 threads
+      // test_golden.py:28 epilogue: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
-      // test_golden.py:26 epilogue: held_6 -> tile_7, by TMA
+      // test_golden.py:28 epilogue: held_6 -> tile_7, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 8192*g + 4096, 256*n_1 + 64, 128*m_1 + 64*g);
-        // test_golden.py:26 epilogue: close the group of stores
+        // test_golden.py:28 epilogue: close the group of stores
         bulk_commit();
       }
-      // test_golden.py:26 epilogue: rbias_3: bf16 1x64, 16 per thread
+      // test_golden.py:28 epilogue: rbias_3: bf16 1x64, 16 per thread
       __align__(4) bf16_t rbias_3[16];
-      // test_golden.py:26 epilogue: tile_9 -> rbias_3, 4 bytes at a time
+      // test_golden.py:28 epilogue: tile_9 -> rbias_3, 4 bytes at a time
       {
         const int col = 2*(tid % 4);
         const bf16_t* from = bias + 256*n_1 + col + 192;
@@ -398,27 +398,27 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
           *(unsigned*)&rbias_3[2*i] = load_if<unsigned>(256*n_1 + 8*i + col + 192 < N, from + 8*i);
         }
       }
-      // test_golden.py:25 epilogue: part_2 = acc[0:64, 128:192]
+      // test_golden.py:27 epilogue: part_2 = acc[0:64, 128:192]
       float part_2[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_2[i] = acc[i + 64];
-      // test_golden.py:26 epilogue: convert_2 = convert(rbias_2)
+      // test_golden.py:28 epilogue: convert_2 = convert(rbias_2)
       float convert_2[16];
       #pragma unroll
       for (int i = 0; i < 16; ++i) convert_2[i] = bf16_to_float(rbias_2[i]);
-      // test_golden.py:26 epilogue: add_2 = add(part_2, convert_2)
+      // test_golden.py:28 epilogue: add_2 = add(part_2, convert_2)
       float add_2[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) add_2[i] = part_2[i] + convert_2[2*(i / 4) + (i % 2)];
-      // test_golden.py:26 epilogue: silu_2 = silu(add_2)
+      // test_golden.py:28 epilogue: silu_2 = silu(add_2)
       float silu_2[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) silu_2[i] = fast_silu(add_2[i]);
-      // test_golden.py:26 epilogue: wait until at most 1 groups of stores read shared memory
+      // test_golden.py:28 epilogue: wait until at most 1 groups of stores read shared memory
       if (tid == 0) bulk_wait<1>();
-      // test_golden.py:26 epilogue: barrier g + 1 of 128 threads
+      // test_golden.py:28 epilogue: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
-      // test_golden.py:26 epilogue: silu_2 -> held_7, 4 matrices at a time
+      // test_golden.py:28 epilogue: silu_2 -> held_7, 4 matrices at a time
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -431,37 +431,37 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // test_golden.py:26 epilogue: let TMA and the tensor cores see shared memory
+      // test_golden.py:28 epilogue: let TMA and the tensor cores see shared memory
       fence_async();
-      // test_golden.py:26 epilogue: barrier g + 1 of 128 threads
+      // test_golden.py:28 epilogue: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
-      // test_golden.py:26 epilogue: held_8 -> tile_10, by TMA
+      // test_golden.py:28 epilogue: held_8 -> tile_10, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 8192*g, 256*n_1 + 128, 128*m_1 + 64*g);
-        // test_golden.py:26 epilogue: close the group of stores
+        // test_golden.py:28 epilogue: close the group of stores
         bulk_commit();
       }
-      // test_golden.py:25 epilogue: part_3 = acc[0:64, 192:256]
+      // test_golden.py:27 epilogue: part_3 = acc[0:64, 192:256]
       float part_3[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) part_3[i] = acc[i + 96];
-      // test_golden.py:26 epilogue: convert_3 = convert(rbias_3)
+      // test_golden.py:28 epilogue: convert_3 = convert(rbias_3)
       float convert_3[16];
       #pragma unroll
       for (int i = 0; i < 16; ++i) convert_3[i] = bf16_to_float(rbias_3[i]);
-      // test_golden.py:26 epilogue: add_3 = add(part_3, convert_3)
+      // test_golden.py:28 epilogue: add_3 = add(part_3, convert_3)
       float add_3[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) add_3[i] = part_3[i] + convert_3[2*(i / 4) + (i % 2)];
-      // test_golden.py:26 epilogue: silu_3 = silu(add_3)
+      // test_golden.py:28 epilogue: silu_3 = silu(add_3)
       float silu_3[32];
       #pragma unroll
       for (int i = 0; i < 32; ++i) silu_3[i] = fast_silu(add_3[i]);
-      // test_golden.py:26 epilogue: wait until at most 1 groups of stores read shared memory
+      // test_golden.py:28 epilogue: wait until at most 1 groups of stores read shared memory
       if (tid == 0) bulk_wait<1>();
-      // test_golden.py:26 epilogue: barrier g + 1 of 128 threads
+      // test_golden.py:28 epilogue: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
-      // test_golden.py:26 epilogue: silu_3 -> held_9, 4 matrices at a time
+      // test_golden.py:28 epilogue: silu_3 -> held_9, 4 matrices at a time
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -474,18 +474,18 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
           stmatrix_x4(sC + ((16*i) ^ start), packed);
         }
       }
-      // test_golden.py:26 epilogue: let TMA and the tensor cores see shared memory
+      // test_golden.py:28 epilogue: let TMA and the tensor cores see shared memory
       fence_async();
-      // test_golden.py:26 epilogue: barrier g + 1 of 128 threads
+      // test_golden.py:28 epilogue: barrier g + 1 of 128 threads
       role_barrier_of_group<128>(g + 1);
-      // test_golden.py:26 epilogue: held_10 -> tile_11, by TMA
+      // test_golden.py:28 epilogue: held_10 -> tile_11, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 8192*g + 4096, 256*n_1 + 192, 128*m_1 + 64*g);
-        // test_golden.py:26 epilogue: close the group of stores
+        // test_golden.py:28 epilogue: close the group of stores
         bulk_commit();
       }
     }
-    // test_golden.py:26 epilogue: wait until at most 0 groups of stores read shared memory
+    // test_golden.py:28 epilogue: wait until at most 0 groups of stores read shared memory
     if (tid == 0) bulk_wait<0>();
   }
 }

@@ -1,0 +1,150 @@
+"""Where K is split: how the sums of a tile's parts come together, and who goes on with all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from tilewright.dtypes import u32
+from tilewright.lang import operations as tw
+from tilewright.lang.control import range as traced_range
+from tilewright.lang.control import var, when
+from tilewright.lang.fragments import Fragment
+from tilewright.lang.launch import launcher_memory
+from tilewright.lang.scalars import Index, maximum
+from tilewright.lang.signals import await_, signal, ticket
+from tilewright.lang.tensors import Tensor
+from tilewright.schedule.partition import Work
+from tilewright.schedule.provenance import made_by
+from tilewright.schedule.schedule import Schedule
+
+
+class Fixup:
+    """What the ways have in common.  Groups of warps that share a tile have sums of their own.
+
+    Args:
+        schedule: how the product is computed.
+        tiles: tiles whose K is split.
+        parts: parts of all of them.
+    """
+
+    zeroed = False
+    """Whether the memory of a tile holds zeros when its first part comes, and again after its last."""
+
+    def __init__(self, schedule: Schedule, tiles: Index, parts: Index) -> None:
+        self.has_roles = schedule.roles != "none"
+        self.has_copies = schedule.staging in ("cp_async", "fragments")
+        groups = schedule.groups if self.has_roles else 1
+        kept = maximum(self.kept(tiles, parts), 1)
+        shape = (kept, groups, *schedule.mma.tile[:2])
+        partial_sums = launcher_memory(shape, schedule.atom.c_dtype, resets=self.zeroed)
+        arrived = launcher_memory((maximum(tiles, 1), groups), u32, resets=True)
+        self.sums, self.arrived = partial_sums, arrived
+
+    def kept(self, tiles: Index, parts: Index) -> Index:
+        """Of how many tiles there is memory for the sums."""
+        raise NotImplementedError
+
+    @contextmanager
+    def completed(self, work: Work, total: Fragment) -> Iterator[None]:
+        """The with block is executed by those who have the sums of all parts, in ``total``."""
+        last = var(1)
+        with made_by("reduction"):
+            if not self.has_roles:  # the ring is still: what comes now may lie where it lay
+                if self.has_copies:
+                    tw.async_wait(0)
+                tw.barrier()
+            with when(work.segment.parts > 1):
+                last.set(self.meet(work, total))
+        with when(last.get() > 0):
+            yield
+
+    def meet(self, work: Work, total: Fragment) -> Index:
+        """Bring the sums of a part to the others.
+
+        Returns:
+            1 for those who then have all of them in ``total``, else 0.
+        """
+        raise NotImplementedError
+
+    def barrier(self, work: Work) -> Index | None:
+        """The number of the barrier at which a group meets."""
+        return 1 + work.group if self.has_roles else None
+
+    def counter(self, work: Work) -> Tensor:
+        """How many parts of a tile have come."""
+        return self.arrived[work.segment.tile, work.group]
+
+    def take_ticket(self, work: Work) -> Index:
+        """1 for the part that comes last, else 0."""
+        parts = work.segment.parts
+        number = ticket(self.counter(work), of=parts, barrier=self.barrier(work))
+        return maximum(number - (parts - 2), 0)
+
+
+class Workspace(Fixup):
+    """Every part is written; who comes last adds all of them up, in their order."""
+
+    def kept(self, tiles: Index, parts: Index) -> Index:
+        """Of all parts."""
+        return parts
+
+    def meet(self, work: Work, total: Fragment) -> Index:
+        """Write, and see who is last."""
+        segment = work.segment
+        tw.copy(total, self.sums[segment.slot(segment.part), work.group])
+        last = self.take_ticket(work)
+        with when(last > 0):
+            tw.fill(total, 0)
+            for part in traced_range(segment.parts):
+                total.assign(total + tw.load(self.sums[segment.slot(part), work.group], total))
+        return last
+
+
+class Turnstile(Fixup):
+    """Every part waits for the one before it, adds its own, and hands the sums on."""
+
+    def kept(self, tiles: Index, parts: Index) -> Index:
+        """Of each tile."""
+        return tiles
+
+    def meet(self, work: Work, total: Fragment) -> Index:
+        """The last part has all."""
+        segment, barrier = work.segment, self.barrier(work)
+        sums, counter = self.sums[segment.tile, work.group], self.counter(work)
+        await_(counter, segment.part, barrier=barrier)
+        with when(segment.part > 0):
+            total.assign(total + tw.load(sums, total))
+        with when(segment.part < segment.parts - 1):
+            tw.copy(total, sums)
+        signal(counter, of=segment.parts, barrier=barrier)
+        return maximum(segment.part - (segment.parts - 2), 0)
+
+
+class Atomic(Fixup):
+    """Every part adds its own to memory that holds zeros; who comes last takes the sums, and leaves zeros."""
+
+    zeroed = True
+
+    def kept(self, tiles: Index, parts: Index) -> Index:
+        """Of each tile."""
+        return tiles
+
+    def meet(self, work: Work, total: Fragment) -> Index:
+        """Add, and see who is last."""
+        sums = self.sums[work.segment.tile, work.group]
+        tw.copy(total, sums, reduction="add")
+        last = self.take_ticket(work)
+        with when(last > 0):
+            tw.copy(sums, total)
+            tw.copy(tw.fragment(total.distribution, total.dtype, 0, name="zeros"), sums)
+        return last
+
+
+FIXUPS: Mapping[str, type[Fixup]] = {"workspace": Workspace, "turnstile": Turnstile, "atomic": Atomic}
+"""The ways, by the names that a schedule has for them."""
+
+
+def is_split(schedule: Schedule) -> bool:
+    """Whether a schedule splits K."""
+    return schedule.split_k != 1
