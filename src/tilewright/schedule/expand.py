@@ -30,7 +30,6 @@ from tilewright.schedule.partition import (
     Persistent,
     Problem,
     Shares,
-    Stream,
     parts_of_k,
 )
 from tilewright.schedule.pipeline import main_loop
@@ -39,6 +38,7 @@ from tilewright.schedule.replay import replay
 from tilewright.schedule.rings import CpAsync, Direct, Fragments, Panels, Registers, Source
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.settle import settle
+from tilewright.schedule.stream import Stream
 
 RINGS: dict[str, Callable[..., Any]] = {
     "direct": Direct,

@@ -173,7 +173,7 @@ MOST = 2**31 - 1
 """Of what is counted in 32 bits."""
 
 
-def _natural(value: Index) -> Index:
+def natural(value: Index) -> Index:
     """The value, of which it is known that it is not negative and has 32 bits."""
     return minimum(maximum(value, 0), MOST)
 
@@ -214,7 +214,7 @@ class DataParallel(Partition):
     def _split_k(self, part: Index) -> None:
         """Parts that differ by a step at most."""
         each, more = (
-            derived(_natural(value)) for value in (self.steps // self.parts, self.steps % self.parts)
+            derived(natural(value)) for value in (self.steps // self.parts, self.steps % self.parts)
         )
         number: Index = 0
         for index, extent in zip(self.batch, self.problem.batch, strict=True):
@@ -344,73 +344,6 @@ class Persistent(Partition):
             index = index % (self.tiles_m * self.tiles_n)
         m, n = self._tile(index)
         return batch, m, n
-
-
-class Stream(Persistent):
-    """The steps of tiles, one tile behind the other, dealt out to the blocks in equal shares.
-
-    Of more tiles than two for each block, all but so many are computed as a whole: each block has its share
-    of the steps of the first tiles, then whole tiles.  A block's share begins in one tile and ends in
-    another, so that it has a part of each at most.
-
-    Args:
-        problem: what is computed.
-        order: of tiles.
-        most: how many blocks there are at most.
-
-    Source: Osama et al., "Stream-K: Work-centric Parallel Decomposition for Dense Matrix-Matrix
-    Multiplication on the GPU", 2023.
-    """
-
-    def __init__(self, problem: Problem, order: Order, most: int) -> None:
-        super().__init__(problem, order, (1, 1), most)
-        rounds = derived(_natural(self.total // self.blocks - minimum(self.total % self.blocks, 1)))
-        streamed = derived(_natural(self.total - rounds * self.blocks))
-        depth = derived(_natural(maximum(self.steps, 1)))
-        share = derived(_natural(streamed * depth // self.blocks))
-        longer = derived(_natural(streamed * depth % self.blocks))
-        self.streamed, self.depth = streamed, depth
-        """Tiles whose steps are dealt out, and how many steps each of them has."""
-        self.share, self.longer = share, longer
-        """Steps of a block's share, and how many blocks have one more."""
-        self.begin = let(self.block * share + minimum(self.block, longer))
-        self.own = let(share + minimum(maximum(longer - self.block, 0), 1))
-        self.first = let(self.begin // depth)
-        self.segments = let(maximum(ceil_div(self.begin + self.own, depth) - self.first, 0))
-        self.turns = self.segments + rounds
-        self.split = streamed, 2 * self.blocks
-
-    def _blocks(self, most: int) -> Index:
-        blocks = derived(maximum(minimum(self.total * maximum(self.steps, 1), most), 1))
-        return blocks  # noqa: RET504 as above
-
-    def _owner(self, step: Index) -> Index:
-        """The block in whose share a step is."""
-        of_longer = self.longer * (self.share + 1)
-        behind = maximum(step - of_longer, 0) // maximum(self.share, 1)
-        return minimum(step // (self.share + 1), self.longer) + behind
-
-    def _work(self, turn: Index, item: Index, group: Index) -> Work:
-        streams = let(minimum(maximum(self.segments - turn, 0), 1))  # 0: the tile is computed as a whole
-        after = let(maximum(turn - self.segments, 0))
-        whole = self.streamed + after * self.blocks + self.block
-        tile = let(streams * (self.first + turn) + (1 - streams) * whole)
-        start = let(tile * self.depth)
-        begin = let(streams * maximum(self.begin - start, 0))
-        past = streams * maximum(start + self.depth - self.begin - self.own, 0)
-        steps = let(maximum(minimum(self.steps, self.depth - past) - begin, 0))
-        before = streams * maximum(start + begin - self.begin, 0)
-        first = let(before + (1 - streams) * (self.own + after * self.steps))
-        owner = let(self._owner(start))
-        parts = let(1 + streams * maximum(self._owner(start + self.depth - 1) - owner, 0))
-        part = let(streams * maximum(self.block - owner, 0))
-
-        def slot(number: Index) -> Index:
-            """Of a block's two: the tile that its share begins in, and the one that it ends in."""
-            return 2 * (owner + number) + 1 - minimum(number, 1)
-
-        batch, m, n = self._numbered(tile)
-        return Work(batch, m, n, first, steps, item, group, Segment(begin, tile, part, parts, slot))
 
 
 def parts_of_k(tiles: Index, steps: Index, blocks: int) -> Index:
