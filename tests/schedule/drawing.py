@@ -284,6 +284,7 @@ def schedule_for(draw: random.Random, problem: Problem) -> tw.Schedule:
         buffers=draw.choice((1, 2, 3)),
         registers=draw.choice((0, 232, 232, 240, 160, 152)),
         swap_ab=draw.random() < 0.3,
+        bypass=draw.choice(("", "a", "b", "ab")) if staging == "registers" else "",
     )
     made = replace(made, **odd(draw)) if draw.random() < 0.05 else made
     return replace(made, **split(draw, made)) if draw.random() < 0.25 else made
@@ -312,6 +313,7 @@ def odd(draw: random.Random) -> dict[str, Any]:
             {"roles": "cooperative"},
             {"group_m": 2, "group_n": 2},
             {"staging": "tma"},
+            {"bypass": "a"},
         )
     )
 

@@ -45,6 +45,7 @@ BULK = replace(
 FORMS = {
     "direct": SYNC,
     "registers": replace(SYNC, staging="registers"),
+    "registers, past shared memory": replace(SYNC, staging="registers", bypass="a"),
     "cp_async": replace(SYNC, stages=3, staging="cp_async"),
     "persistent": replace(SYNC, stages=4, staging="cp_async", blocks=3, group_m=2),
     "fragments": replace(SYNC, stages=3, staging="fragments"),

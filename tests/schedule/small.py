@@ -190,6 +190,18 @@ SPLIT = replace(CP_ASYNC, split_k=3)
 CASES = {
     "direct": Case(SYNC, edge=19),
     "registers": Case(replace(SYNC, staging="registers")),
+    "registers, A past shared memory": Case(
+        replace(SYNC, staging="registers", bypass="a", blocks=2, group_m=2), tiles=(3, 2), edge=19
+    ),
+    "registers, B past shared memory": Case(
+        replace(SYNC, staging="registers", bypass="b", epilogue="staged"), residual, layout="tn"
+    ),
+    "registers, A and B past shared memory": Case(
+        replace(SYNC, staging="registers", bypass="ab", blocks=1, group_m=1, promote=2), tiles=(1, 3)
+    ),
+    "registers, A past shared memory, transposed": Case(
+        replace(SYNC, staging="registers", bypass="a", swap_ab=True), batched
+    ),
     "cp_async": Case(CP_ASYNC, edge=19),
     "cp_async, two stages": Case(replace(CP_ASYNC, stages=2)),
     "cp_async, promoted": Case(replace(CP_ASYNC, promote=2)),

@@ -38,6 +38,10 @@ def test_every_form_is_legal_on_hopper(form: str) -> None:
     [
         (replace(BULK, stages=1), "stages"),
         (replace(BULK, roles="none"), "roles"),
+        (replace(SYNC, bypass="a"), "bypass"),
+        (replace(SYNC, stages=3, staging="fragments", bypass="b"), "bypass"),
+        (replace(WGMMA, staging="registers", bypass="a"), "bypass"),
+        (replace(BULK, bypass="ab"), "bypass"),
         (replace(SYNC, groups=2), "groups"),
         (replace(FORMS["fragments"], tile=(64, 64, 40)), "tile"),
         (replace(SYNC, roles="cooperative"), "roles"),

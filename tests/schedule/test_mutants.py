@@ -31,6 +31,7 @@ SAME_LANES = "load -> copy: each lane writes what it has read itself"
 STAGED = replace(CP_ASYNC, epilogue="staged", blocks=1, group_m=1, buffers=1)
 MUTATED = {
     "registers": CASES["registers"],
+    "registers, past shared memory": CASES["registers, A past shared memory"],
     "cp_async": CASES["cp_async, persistent"],
     "cp_async, staged": Case(STAGED, residual, tiles=(1, 3)),
     "fragments": CASES["fragments, persistent"],
@@ -103,6 +104,7 @@ EQUIVALENT = {
 
 FOUND = {
     "registers": ("barrier() by staging: removed",),
+    "registers, past shared memory": ("barrier() by staging: removed", "barrier() by stages: removed"),
     "cp_async": (
         "async_wait() by stages: removed",
         "async_wait() by stages: one more pending",

@@ -33,6 +33,7 @@ REFUSED: dict[str, tuple[tw.Schedule, Any, Any]] = {
     "rows_of_64_bytes": (replace(BULK, tile=(128, 64, 32)), specs(), HOPPER),
     "ring_of_one_stage": (replace(FORMS["cp_async"], stages=1), specs(), HOPPER),
     "stages_that_nobody_fills": (replace(SYNC, stages=4), specs(), HOPPER),
+    "past_shared_memory_in_a_ring": (replace(FORMS["cp_async"], bypass="a"), specs(), HOPPER),
     "bulk_copies_without_roles": (replace(BULK, roles="none"), specs(), HOPPER),
     "roles_without_bulk_copies": (replace(BULK, staging="cp_async"), specs(), HOPPER),
     "ping_pong_alone": (replace(BULK, roles="ping-pong", groups=1, blocks=0), specs(), HOPPER),

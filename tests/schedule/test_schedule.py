@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
-from tilewright.schedule.schedule import EPILOGUES, REDUCTIONS, ROLES, SPLITS, STAGINGS
+from tilewright.schedule.schedule import BYPASSES, EPILOGUES, REDUCTIONS, ROLES, SPLITS, STAGINGS
 from tilewright.targets.atoms import MMA_SYNC, WGMMA, spelled
 
 ATOMS = [
@@ -54,6 +54,7 @@ def drawn(draw: random.Random) -> tw.Schedule:
         swap_ab=draw.random() < 0.5,
         split_k=draw.choice((1, 2, 64, *SPLITS)),
         reduction=draw.choice(REDUCTIONS),
+        bypass=draw.choice(BYPASSES),
     )
 
 

@@ -184,13 +184,23 @@ class Case:
     def held(self) -> int:
         """Registers of a thread that hold operands beside the sums: what is certainly there at once."""
         if self.schedule.staging == "registers":
-            parts = (side.rows * self.tile[2] // self.mma.threads or 1 for side in self.sides)
-            return sum(
-                -(-values * side.dtype.bytes // 4) for values, side in zip(parts, self.sides, strict=True)
-            )
+            return sum(self._prefetched(side) for side in self.sides)
         if self.schedule.staging == "fragments" and not self.schedule.atom.asynchronous:
             return sum(self._of_part(side) for side in self.sides)
         return 0
+
+    def _prefetched(self, side: Side) -> int:
+        """Registers of the next tile of an operand, and of this one if it goes past shared memory."""
+        depth = self.tile[2]
+        if not self.goes_past(side):
+            values = side.rows * depth // self.mma.threads or 1
+            return -(-values * side.dtype.bytes // 4)
+        values = (self.mma.a(depth) if side.label == "A" else self.mma.b(depth)).size_values
+        return 2 * -(-values * side.dtype.bytes // 4)
+
+    def goes_past(self, side: Side) -> bool:
+        """Whether an operand goes past shared memory, straight into the registers that multiply."""
+        return self.schedule.staging == "registers" and side.label.lower() in self.schedule.bypass
 
     def _of_part(self, side: Side) -> int:
         """Registers of both sets of an operand's parts, as they come and, if they are decoded, as they go."""
@@ -219,7 +229,8 @@ class Case:
             if self.schedule.staging == "panels":
                 unit = panel_rows(self.schedule.atom, side.label == "A", side.along_rows)
                 size = packed_elems(side.rows, self.tile[2], unit, side.dtype) * side.dtype.bytes
-            yield Buffer(f"s{side.factor.name}", RING, size, self.is_swizzled)
+            if not self.goes_past(side):
+                yield Buffer(f"s{side.factor.name}", RING, size, self.is_swizzled)
 
     def _barriers(self) -> Iterator[Buffer]:
         if self.is_bulk:

@@ -22,7 +22,7 @@ from tilewright.schedule.pipeline import Step, Verb
 from tilewright.schedule.plans import Accumulation, Sums
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.stages import PackedTile, PlainStages, Share, SwizzledStages, panel_rows
+from tilewright.schedule.stages import HeldTile, PackedTile, PlainStages, Share, SwizzledStages, panel_rows
 
 
 @dataclass(frozen=True)
@@ -76,11 +76,11 @@ class Whole:
         behind = self.behind if self.asynchronous else 0
         self.accumulation = Accumulation(schedule.mma, behind, schedule.promote)
         self.parts = 1
-        self.rings = tuple(self._ring(source) for source in sources)
+        self.rings: tuple[Any, ...] = tuple(self._ring(source) for source in sources)
 
     behind = 0
 
-    def _ring(self, source: Source) -> PackedTile | PlainStages | SwizzledStages:
+    def _ring(self, source: Source) -> HeldTile | PackedTile | PlainStages | SwizzledStages:
         schedule, name = self.schedule, f"s{source.name}"
         if self.asynchronous:
             return SwizzledStages(source.sample, source.rows, schedule.block_k, schedule.stages, 0, name)
@@ -105,7 +105,7 @@ class Whole:
     def end(self, work: Work) -> None:
         """Behind the steps."""
 
-    def _pairs(self, work: Work, step: Step) -> list[tuple[Tensor, Tensor, Part | None]]:
+    def _pairs(self, work: Work, step: Step) -> list[tuple[Tensor, Any, Part | None]]:
         """What is copied to where for one step, and what the graph says of it."""
         stage = step.index % self.schedule.stages if self.schedule.stages > 1 else 0
         found = []
@@ -116,13 +116,17 @@ class Whole:
             found += [(*pair, source.part) for pair in pairs]
         return found
 
-    def _operands(self, step: Step) -> tuple[Tensor, Tensor]:
+    def _operands(self, step: Step) -> tuple[Tensor | Fragment, Tensor | Fragment]:
         stage = step.index % self.schedule.stages if self.schedule.stages > 1 else 0
-        a, b = (
-            ring.operand(stage, 0) if isinstance(ring, SwizzledStages) else ring.shared[stage]
-            for ring in self.rings
-        )
+        a, b = (self._multiplied(ring, stage) for ring in self.rings)
         return a, b
+
+    def _multiplied(self, ring: Any, stage: Index) -> Tensor | Fragment:
+        """Where the tile of one stage is multiplied from."""
+        if isinstance(ring, HeldTile):
+            return ring.held
+        found: Tensor = ring.operand(stage, 0) if isinstance(ring, SwizzledStages) else ring.shared[stage]
+        return found
 
     def _meet(self) -> None:
         """What threads wrote is there for all, and for the matrix unit."""
@@ -179,7 +183,18 @@ class Panels(Whole):
 
 
 class Registers(Whole):
-    """The next tile is on its way into registers while this one is multiplied."""
+    """The next tile is on its way into registers while this one is multiplied.
+
+    Of an operand that goes past shared memory two tiles are in registers: the next one, and the one that is
+    multiplied.
+    """
+
+    def _ring(self, source: Source) -> HeldTile | PackedTile | PlainStages | SwizzledStages:
+        schedule, side = self.schedule, "a" if source.along == "m" else "b"
+        if side not in schedule.bypass:
+            return super()._ring(source)
+        spread = (tw.operand_a if side == "a" else tw.operand_b)(schedule.mma, schedule.block_k)
+        return HeldTile(source.sample, spread, f"r{source.name}")
 
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
         """One stage in shared memory, one in registers."""
@@ -187,25 +202,31 @@ class Registers(Whole):
 
         def fetch(step: Step) -> None:
             first = not held
-            for at, (source, _, part) in enumerate(self._pairs(work, step)):
+            for at, (source, target, part) in enumerate(self._pairs(work, step)):
                 with made_by(node=part):
-                    own = source.partition(self.schedule.mma.threads)
+                    past = isinstance(target, Fragment)
+                    own = source if past else source.partition(self.schedule.mma.threads)
                     if first:
-                        held.append(tw.load(own, name="prefetched"))
+                        held.append(tw.load(own, target if past else None, name="prefetched"))
                     else:
                         tw.copy(own, held[at])
 
         def put(step: Step) -> None:
             for fragment, (_, target, part) in zip(held, self._pairs(work, step), strict=True):
                 with made_by(node=part):
-                    tw.copy(fragment, target)
-            self._meet()
+                    if isinstance(target, Fragment):
+                        target.assign(fragment)
+                    else:
+                        tw.copy(fragment, target)
+            if shares:
+                self._meet()
 
+        shares = not all(isinstance(ring, HeldTile) for ring in self.rings)
         return [
             Verb("put", 0, put),
             Verb("fetch", 1, fetch, outside=True),
             *self.accumulation.verbs(sums, self._operands),
-            Verb("release", 0, lambda step: tw.barrier()),
+            *([Verb("release", 0, lambda step: tw.barrier())] if shares else []),
             *self.accumulation.promoting(sums),
         ]
 

@@ -159,6 +159,19 @@ def _stages(case: Case) -> Reasons:
         yield "stages", text, "stages=2", case.form.sum
 
 
+def _bypass(case: Case) -> Reasons:
+    """What goes past shared memory waits in registers for its turn, which the threads themselves multiply."""
+    bypass, product = case.schedule.bypass, case.form.sum
+    if not bypass:
+        return
+    if case.schedule.staging != "registers":
+        text = f'bypass="{bypass}" with staging="{case.schedule.staging}", which fills shared memory'
+        yield "bypass", text, 'bypass="", or staging="registers"', product
+    if case.schedule.atom.asynchronous:
+        text = f'bypass="{bypass}"; {case.schedule.atom} takes its operands from shared memory'
+        yield "bypass", text, f'bypass="", or {fitting(case)}', product
+
+
 def _parts(case: Case) -> Reasons:
     """Two sets of registers take turns at the parts of a tile, which therefore are even in number."""
     if case.schedule.staging != "fragments":
@@ -308,6 +321,7 @@ OF_MEANING: tuple[Callable[[Case], Reasons], ...] = (
     _alone,
     _balanced,
     _stages,
+    _bypass,
     _parts,
     _whole_parts,
     _roles,

@@ -23,6 +23,9 @@ multiplied.  ``"cp_async"``: a ring of tiles in shared memory is filled in the b
 warp of its own fills the ring by bulk copies; see ``roles``.
 """
 
+BYPASSES = ("", "a", "b", "ab")
+"""Operands that go from global memory straight into the registers that they are multiplied from."""
+
 ROLES = ("none", "cooperative", "ping-pong")
 """How the warps of a block share its work.
 
@@ -55,12 +58,14 @@ tiles, one behind the other, are dealt out to the blocks in equal shares, which 
 
 
 Staging: TypeAlias = str
+Bypass: TypeAlias = str
 Roles: TypeAlias = str
 EpiloguePath: TypeAlias = str
 Reduction: TypeAlias = str
 SplitK: TypeAlias = int | str
 Natural: TypeAlias = int
 legal("Staging", *one_of(STAGINGS))
+legal("Bypass", *one_of(BYPASSES))
 legal("Roles", *one_of(ROLES))
 legal("EpiloguePath", *one_of(EPILOGUES))
 legal("Reduction", *one_of(REDUCTIONS))
@@ -117,6 +122,9 @@ class Schedule:
         split_k: parts of K, each of which a block of its own adds up; ``"auto"``, ``"stream"``: see `SPLITS`,
             with ``blocks`` that run at once.  What is done with the sums is done once, with all of them.
         reduction: how the sums of the parts come together: ``"workspace"``, ``"turnstile"``, ``"atomic"``.
+        bypass: operands that go past shared memory, straight into the registers that multiply: ``""`` none,
+            ``"a"``, ``"b"`` or ``"ab"``; with ``staging="registers"``.  Worth it where no two warps multiply
+            the same rows of the operand: all that do so read them for themselves.
 
     Raises:
         LaunchError: a value that no schedule has, e.g. an unknown name, or stages below 1.
@@ -160,6 +168,7 @@ class Schedule:
     swap_ab: bool = False
     split_k: SplitK = 1
     reduction: Reduction = "workspace"
+    bypass: Bypass = ""
 
     def __post_init__(self) -> None:
         for name in ("tile", "warps", "cluster"):

@@ -9,8 +9,9 @@ from tilewright.ir.mma import MmaAtom
 from tilewright.lang import operations as tw
 from tilewright.lang.control import unroll
 from tilewright.lang.scalars import Index
-from tilewright.lang.tensors import Tensor
+from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.layout.layout import Layout
+from tilewright.threads.distribution import Distribution
 from tilewright.views.view import View
 
 LINE_BYTES = 64
@@ -69,6 +70,25 @@ class PlainStages:
     ) -> list[tuple[Tensor, Tensor]]:
         """What is copied to where for one step; blocks share nothing."""
         return [(source.tile(self.shape, (row, step)), self.shared[stage])]
+
+
+class HeldTile:
+    """One tile that goes past shared memory, into the registers that it is multiplied from.
+
+    Args:
+        source: (rows, K) in global memory.
+        spread: which thread multiplies what of it.
+    """
+
+    def __init__(self, source: Tensor, spread: Distribution, name: str) -> None:
+        self.shape = spread.shape
+        self.held = tw.fragment(spread, source.dtype, name=name)
+
+    def pairs(
+        self, source: Tensor, row: Index, step: Index, stage: Index, share: Share
+    ) -> list[tuple[Tensor, Fragment]]:
+        """What is copied to where for one step; warps share nothing."""
+        return [(source.tile(self.shape, (row, step)), self.held)]
 
 
 class PackedTile:

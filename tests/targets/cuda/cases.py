@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+from tests.schedule.small import product
 from tests.targets import signals
 
 import tilewright as tw
@@ -114,7 +116,17 @@ def _im2col(divisor: int, stride: Any = 1, dilation: Any = 1, padding: Any = 0) 
     return bound.trace(image, matrix(tw.f32, (1, divisor), divisor))
 
 
+def _scheduled(schedule: tw.Schedule, divisor: int) -> Kernel:
+    """A dataflow kernel, expanded."""
+    operand, out = (matrix(kind, (divisor, divisor), divisor) for kind in (tw.f16, tw.f32))
+    return product.bind(schedule=schedule).trace(operand, operand, out, target="cuda", arch="sm_80")
+
+
+PAST_SHARED = tw.Schedule(atoms.MMA_F16, (64, 32, 32), warps=(4, 1), staging="registers", bypass="a")
+
 CASES: dict[str, Callable[[], Kernel]] = {
+    "past_shared": lambda: _scheduled(PAST_SHARED, 16),
+    "past_shared_ragged": lambda: _scheduled(replace(PAST_SHARED, bypass="ab", epilogue="staged"), 1),
     "rows": lambda: rows.trace(
         matrix(tw.f32, (1, 16), 16),
         TensorSpec(tw.i32, 1, 0, (1,), (1,), 16, False),
