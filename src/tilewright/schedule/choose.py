@@ -43,8 +43,13 @@ class Question:
 
     @property
     def dtype(self) -> DType:
-        """Of operand A in memory."""
-        return self.form.a.dtype
+        """Of operand A as it is multiplied."""
+        return self.form.a.view.dtype
+
+    @property
+    def decodes(self) -> bool:
+        """Whether an operand is computed from what lies in memory, between the multiplications."""
+        return not (self.form.a.is_plain and self.form.b.is_plain)
 
     @property
     def reads_result_sized(self) -> bool:

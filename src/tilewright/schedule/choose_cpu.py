@@ -6,6 +6,7 @@ import heapq
 from collections.abc import Iterator
 
 from tilewright.dataflow.nodes import Reduce
+from tilewright.ir.mma import MmaAtom
 from tilewright.schedule.choose import Candidate, Question, widened
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.partition import share
@@ -31,6 +32,9 @@ PACK_ROW, PACK_COLUMN, WAKE = 28, 14, 300_000
 
 WHOLE_ROWS, WHOLE_COLUMNS = 6, 16
 """Of how many rows and columns a part of a tile is multiplied at once."""
+
+DECODED, DECODED_DEPTH = (48, 128), 8
+"""Rows and columns of the tile where operands are computed from what lies in memory, and how deep it is."""
 
 FEW_BLOCKS = 64
 """Up to how many blocks for each thread it is looked at which thread takes which."""
@@ -61,12 +65,25 @@ def candidates(question: Question) -> Iterator[Candidate]:
 def _schedule(question: Question, tile: tuple[int, int], *, balanced: bool) -> Schedule:
     rows, columns = tile
     atom = tensor_core(question) if question.form.precision == "tf32" else None
+    if question.decodes:
+        return widened(_decoding(question, atom), question)
     if atom is not None:
         return widened(Schedule(atom, (rows, columns, DEPTH), balanced=balanced), question)
     sums = fma(question.dtype).c_dtype
     micro = part(MICRO_TILE)(question.arch, rows, columns, sums.computed.bytes)
     atom = fma(question.dtype, lanes=(1, 1), each=(micro.rows, micro.columns))
     return Schedule(atom, (rows, columns, DEPTH), staging="panels", balanced=balanced)
+
+
+def _decoding(question: Question, atom: MmaAtom | None) -> Schedule:
+    """What computes operands from what lies in memory: from a ring; packed panels have no place for it."""
+    rows, columns = DECODED
+    if atom is None:
+        micro = part(MICRO_TILE)(question.arch, rows, columns, fma(question.dtype).c_dtype.computed.bytes)
+        atom = fma(question.dtype, lanes=(1, 1), each=(micro.rows, micro.columns))
+    return Schedule(
+        atom, (rows, columns, max(DECODED_DEPTH, 2 * atom.shape[2])), stages=3, staging="fragments"
+    )
 
 
 def _larger_than_needed(tile: tuple[int, int], shape: tuple[int, int, int]) -> str:

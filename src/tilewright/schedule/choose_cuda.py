@@ -190,7 +190,7 @@ def _neighbours(shape: Shape) -> Iterator[tuple[Shape, str]]:
 def _takes_wgmma(question: Question) -> bool:
     """Whether Hopper's multiply takes the operands as they lie in memory."""
     dtype, form = question.dtype, question.form
-    if form.b.dtype != dtype or "" in question.majors or not (form.a.is_plain and form.b.is_plain):
+    if form.b.dtype != dtype or "" in question.majors or question.decodes:
         return False
     if dtype.name in ("f16", "bf16"):
         return True
@@ -268,11 +268,12 @@ def _ampere_schedule(question: Question) -> Schedule:
     atom = tensor_core(question)
     depth = ROW_BYTES // dtype.bytes
     staged = Schedule(atom or fma(dtype, each=(8, 8), paired=True), (64, 64, depth), (2, 2), stages=3)
-    staged = replace(staged, staging="cp_async", group_m=BAND)
+    staged = replace(staged, staging="fragments" if question.decodes else "cp_async", group_m=BAND)
     if atom is None:
-        return replace(staged, tile=(128, 128, min(depth, 32)), warps=(4, 2))
+        # Each part of a tile is decoded by a text of its own, of which many take long to compile.
+        return replace(staged, tile=(128, 128, min(depth, 16 if question.decodes else 32)), warps=(4, 2))
     staged = replace(staged, promote=1 if dtype.name in FP8 else 0)
     if m * n >= 128 * 128 * question.processors:
-        warps = (4, 2) if dtype.bytes > 4 or staged.promote else (2, 2)
+        warps = (4, 2) if dtype.bytes > 4 or staged.promote or question.decodes else (2, 2)
         return replace(staged, tile=(128, 128, depth), warps=warps)
     return replace(staged, stages=4)

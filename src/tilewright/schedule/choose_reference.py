@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from tilewright.errors import DTypeError
 from tilewright.ir.mma import MmaAtom
@@ -37,4 +38,6 @@ def candidates(question: Question) -> Iterator[Candidate]:
     m, n, k = atom.shape
     warps = (2, 2) if m > 1 else (1, 1)
     small = Schedule(atom, (max(32, m * warps[0]), max(32, n * warps[1]), max(32, k)), warps)
+    if question.decodes:
+        small = replace(small, tile=(*small.tile[:2], max(32, 2 * k)), stages=3, staging="fragments")
     yield Candidate(widened(small, question), 1.0, "a small tile")

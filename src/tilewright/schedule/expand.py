@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from tilewright.arch import REFERENCE, Arch
-from tilewright.dataflow.nodes import Flow, Number
+from tilewright.dataflow.nodes import Flow, Integer, Node, Number
 from tilewright.ir.kernel import Kernel
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import derived
@@ -20,6 +20,7 @@ from tilewright.lang.tensors import Tensor
 from tilewright.schedule.bulk import Bulk
 from tilewright.schedule.epilogue.direct import Helper
 from tilewright.schedule.epilogue.paths import EPILOGUES
+from tilewright.schedule.epilogue.values import Views
 from tilewright.schedule.fixup import FIXUPS, Fixup, is_split
 from tilewright.schedule.form import Factor, Form, extent_of, form_of
 from tilewright.schedule.legality import check
@@ -231,19 +232,27 @@ def _sources(
                 factor.matrix(arguments[factor.name], form.batch, first),
                 along,
                 count,
-                _decode(factor, arguments),
+                _decode(form, factor, arguments),
                 factor.part,
+                not factor.keeps_zero,
             )
         )
     return made[0], made[1]
 
 
-def _decode(factor: Factor, arguments: dict[str, Any]) -> Callable[[Fragment], Any] | None:
+def _decode(form: Form, factor: Factor, arguments: dict[str, Any]) -> Callable[[Fragment], Any] | None:
     """What makes an operand of the elements of its array; None where they are multiplied as they are."""
     if factor.is_plain:
         return None
 
+    views = Views(form, arguments)
+
     def decode(held: Fragment) -> Any:
-        return replay(factor.view, lambda leaf: arguments[leaf.name] if isinstance(leaf, Number) else held)
+        def leaf(node: Node) -> Any:
+            if isinstance(node, Integer):
+                return views.number(node)
+            return arguments[node.name] if isinstance(node, Number) else held
+
+        return replay(factor.view, leaf)
 
     return decode

@@ -6,11 +6,31 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tilewright.dataflow.nodes import BATCH, Flow, Map, Node, Part, Rearrange, Span, Store, Sum
+import numpy as np
+
+from tilewright.dataflow import wide
+from tilewright.dataflow.nodes import (
+    BATCH,
+    Flow,
+    Integer,
+    Literal,
+    Map,
+    Node,
+    Number,
+    Part,
+    Rearrange,
+    Span,
+    Store,
+    Sum,
+)
 from tilewright.dtypes import DType
 from tilewright.errors import TraceError
+from tilewright.functions.conversions import Array
+from tilewright.functions.table import CONVERSION
+from tilewright.lang.dataflow.promotion import holds_all
 from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Tensor
+from tilewright.targets.atoms import WGMMA
 
 EXPLICIT = "write it as an explicit kernel, with tw.block_index, tw.copy and tw.mma"
 
@@ -45,6 +65,13 @@ class Factor:
     def is_plain(self) -> bool:
         """Whether its elements are multiplied as they lie in memory."""
         return not isinstance(self.view, Map)
+
+    @property
+    def keeps_zero(self) -> bool:
+        """Whether 0 is made of 0, whatever is passed to the kernel: what lies past the edge is 0 then too."""
+        if any(isinstance(leaf, Number | Integer) for leaf in leaves(self.view)):
+            return False
+        return not np.any(at_zero(self.view))
 
     def matrix(self, tensor: Tensor, spans: Sequence[Span], batch: Sequence[Index]) -> Tensor:
         """The (rows, K) matrix of the array at one index of its batches."""
@@ -118,7 +145,29 @@ def form_of(flow: Flow) -> Form:
     m, n = inner
     (product,) = sums
     _refuse_views(flow, product)
-    return Form(flow, product, _factor(product.a, m, product), _factor(product.b, n, product), batch, m, n)
+    a, b = _factor(product.a, m, product), _factor(product.b, n, product)
+    _refuse_mixtures(product, a, b)
+    return Form(flow, product, a, b, batch, m, n)
+
+
+def _refuse_mixtures(product: Sum, a: Factor, b: Factor) -> None:
+    """Numbers of two dtypes are multiplied by few instructions alone."""
+    kinds = (a.view.dtype, b.view.dtype)
+    if kinds[0] == kinds[1] or any(kinds in ((row.a, row.b), (row.b, row.a)) for row in WGMMA):
+        return
+    wider = next((kind for kind in kinds if holds_all(kind, kinds)), None)
+    narrow = b if wider in (None, kinds[0]) else a
+    near = f"{_spelled(narrow)}.to(tw.{wider or kinds[0]})" + ("" if wider else ", which rounds")
+    raise TraceError(
+        f"a product of {_spelled(a)} in {kinds[0]} and {_spelled(b)} in {kinds[1]}: no instruction "
+        f"multiplies numbers of these two dtypes; nearest legal choice: {near}",
+        product.location,
+    )
+
+
+def _spelled(factor: Factor) -> str:
+    """The part that an operand is made of, as the author writes it."""
+    return f"{factor.name}[{', '.join(span.name for span in factor.part.at)}]"
 
 
 def _refuse_views(flow: Flow, product: Sum) -> None:
@@ -159,6 +208,20 @@ def leaves(node: Node) -> list[Node]:
     if not node.arguments:
         return [node]
     return [leaf for argument in node.arguments for leaf in leaves(argument)]
+
+
+def at_zero(node: Node) -> Array:
+    """What is computed of parts of arrays that hold 0; no number of the launch is among its leaves."""
+    given = [at_zero(argument) for argument in node.arguments]
+    if isinstance(node, Part):
+        return wide.literal(0, node.dtype)
+    if isinstance(node, Literal):
+        return wide.literal(node.value, node.dtype)
+    if not isinstance(node, Map):
+        return given[0]
+    if node.function in CONVERSION:
+        return wide.converted(node.function, given[0], node.given[0].dtype, node.dtype)
+    return wide.applied(node.function, given, node.dtype)
 
 
 def matrix(

@@ -15,8 +15,10 @@ from typing import Any, Protocol
 from tilewright.dataflow.nodes import Part
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import fence_async
+from tilewright.lang.fragments import elementwise
 from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Fragment, Tensor
+from tilewright.lang.tile_arithmetic import coordinates
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
 from tilewright.schedule.plans import Accumulation, Sums
@@ -37,6 +39,7 @@ class Source:
         rows: of the tile of one group.
         decode: what makes the operand of a fragment of its elements; None: they are multiplied as they are.
         part: what the graph says of it.
+        is_cut: whether what is decoded of elements past the edge of K is not 0, and so is replaced by 0.
     """
 
     name: str
@@ -46,6 +49,7 @@ class Source:
     rows: int
     decode: Callable[[Fragment], Any] | None = None
     part: Part | None = None
+    is_cut: bool = False
 
     def row(self, work: Work) -> Index:
         """Which of its tiles a tile of the result takes."""
@@ -328,7 +332,12 @@ class Fragments(CpAsync):
         if self.decodes:
             # Its last part is read before all meet, after which its place in the ring is filled again.
             plain = Verb("fetch", 1, partial(self._fetch, False), outside=True)
-            filling = [plain, filling[0], Verb("decode", 1, self._decode, outside=True), *filling[1:]]
+            filling = [
+                plain,
+                filling[0],
+                Verb("decode", 1, partial(self._decode, work), outside=True),
+                *filling[1:],
+            ]
         return [*filling, *multiplying, *self.accumulation.promoting(sums)]
 
     def _fetch(self, decoded: bool, step: Step) -> None:
@@ -338,10 +347,16 @@ class Fragments(CpAsync):
                 stage = ring.shared[step.index % self.schedule.stages]
                 tw.copy(stage.tiles(part.shape)[0, step.part], held[step.part % 2])
 
-    def _decode(self, step: Step) -> None:
+    def _decode(self, work: Work, step: Step) -> None:
         for source, held, decoded in zip(self.sources, self.held, self.decoded, strict=True):
-            if source.decode is not None:
-                decoded[step.part % 2].assign(source.decode(held[step.part % 2]))
+            if source.decode is None:
+                continue
+            made = source.decode(held[step.part % 2])
+            if source.is_cut:
+                depth, first = made.shape[1], (work.segment.begin + step.index) * self.schedule.block_k
+                left = source.matrix(work.batch).shape[1] - first - step.part * depth
+                made = elementwise("select", coordinates(made, 1) < left, made, 0)
+            decoded[step.part % 2].assign(made)
 
     def _held_operands(self, step: Step) -> tuple[Fragment, Fragment]:
         return self.decoded[0][step.part % 2], self.decoded[1][step.part % 2]

@@ -28,10 +28,21 @@ def promoted(function: str, kinds: Sequence[DType]) -> DType:
         candidate = ALL[name]
         if mixed and candidate.bits > max(floats):
             continue
-        if all(_holds(candidate, kind) for kind in kinds):
+        if holds_all(candidate, kinds):
             return candidate
     named = " and ".join(dict.fromkeys(map(str, kinds)))
     raise DTypeError(f"{function} of {named}: no dtype holds both; convert one first, e.g. with .to(tw.f32)")
+
+
+def holds_all(wide: DType, kinds: Sequence[DType]) -> bool:
+    """Whether a dtype holds all numbers of others.
+
+    Example:
+        >>> from tilewright.dtypes import bf16, f16
+        >>> holds_all(f32, [f16, bf16]), holds_all(f16, [f16, bf16])
+        (True, False)
+    """
+    return all(_holds(wide, kind) for kind in kinds)
 
 
 def _holds(wide: DType, kind: DType) -> bool:

@@ -108,6 +108,11 @@ class Views:
         row = whole[tuple(index[span] for span in outer)] if outer else whole
         return row.tile((1,), (index[last],)).unmerge(0, (1, 1))
 
+    def number(self, node: Integer) -> Any:
+        """An integer of the flow, as a number."""
+        known = self.integer(node.value)
+        return of_integer(known.expr, node.dtype) if isinstance(known, Scalar) else known
+
     def integer(self, value: Int) -> Index:
         """An integer of the flow, as the kernel's arguments have it."""
         known: dict[Sym, Int] = {}
@@ -227,8 +232,8 @@ class Values:
                 return value
             case Number(name=name):
                 return self.views.arguments[name]
-            case Integer(value=value, dtype=dtype):
-                return self._integer(value, dtype)
+            case Integer():
+                return self.views.number(node)
             case Part():
                 return self._part(node)
             case Rearrange(argument=argument):
@@ -243,10 +248,6 @@ class Values:
             f"no schedule computes a {type(node).__name__} of sums; nearest legal choice: {EXPLICIT}",
             node.location,
         )
-
-    def _integer(self, value: Int, dtype: Any) -> Any:
-        known = self.views.integer(value)
-        return of_integer(known.expr, dtype) if isinstance(known, Scalar) else known
 
     def _part(self, node: Part) -> Fragment:
         if id(node) in self.brought:

@@ -1,0 +1,195 @@
+"""Operands that are computed from what lies in memory, under schedules that are chosen; and mixed dtypes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.checking.compare import Accumulation
+from tilewright.checking.flows import compare_flow
+from tilewright.schedule.form import form_of
+
+TARGETS = pytest.mark.parametrize("target", ["reference", "cpu"])
+DIMS: dict[str, Any] = {"A": "M K", "B": "K N", "C": "M N"}
+EDGES = [(70, 50, 45), (33, 9, 2), (3, 4, 0)]
+"""None of whose depths is a multiple of a tile's."""
+
+
+@tw.kernel(**DIMS)
+def converted(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n].to(A.dtype)
+        C[m, n] = acc
+
+
+@tw.kernel(**DIMS)
+def clipped(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += tw.maximum(A[m, k], 0) @ B[k, n]
+        C[m, n] = acc
+
+
+@tw.kernel(**DIMS)
+def shifted(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += (A[m, k] + 1.0) @ (B[k, n] * 2.0 + 3.0)
+        C[m, n] = acc
+
+
+@tw.kernel(**DIMS)
+def inverted(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += (1.0 / A[m, k]) @ B[k, n]
+        C[m, n] = acc
+
+
+@tw.kernel(**DIMS, scale=tw.f32)
+def numbered(A, B, C, scale):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += (A[m, k].to(tw.f32) * scale + A.shape[0]).to(A.dtype) @ B[k, n]
+        C[m, n] = acc
+
+
+def drawn(m: int, n: int, k: int, kind: Any, other: Any = None) -> tuple[Any, Any, Any]:
+    """A without small numbers, which are divided by; B; and C, which holds what is wrong."""
+    rng = np.random.default_rng(m + n + k)
+    a = (rng.uniform(1, 2, (m, k)) * rng.choice((-1, 1), (m, k))).astype(kind)
+    b = (3 * rng.standard_normal((k, n))).astype(kind if other is None else other)
+    return a, b, np.full((m, n), np.nan, np.float32)
+
+
+def check(kernel: Any, target: str, a: Any, b: Any, c: Any, **numbers: float) -> None:
+    ran = kernel(a, b, c, *numbers.values(), target=target)
+    assert (ran.target, ran.schedule.staging) == (target, "fragments")
+    flow = kernel.flow(a, b, c, *numbers.values())
+    found = compare_flow(flow, {"C": c}, {"A": a, "B": b}, numbers, Accumulation.of(ran.schedule.atom, None))
+    assert found.ok, found
+
+
+@TARGETS
+@pytest.mark.parametrize("kernel", [clipped, shifted, inverted], ids=lambda kernel: kernel.name)
+def test_what_lies_past_the_edge_adds_nothing(kernel: Any, target: str) -> None:
+    """There 0 + 1 times 3 would be added, and infinity times 0."""
+    for extents in EDGES:
+        check(kernel, target, *drawn(*extents, np.float16))
+
+
+@pytest.mark.parametrize("split", [2, "stream"])
+def test_the_edge_of_k_is_where_it_is_though_k_is_split(split: int | str) -> None:
+    schedule = tw.Schedule(
+        tw.atoms.MMA_F16, (32, 32, 32), (2, 2), stages=3, staging="fragments", split_k=split
+    )
+    given = drawn(40, 30, 75, np.float16)
+    check(shifted.bind(schedule=replace(schedule, blocks=3 if split == "stream" else 0)), "reference", *given)
+
+
+@TARGETS
+def test_numbers_and_sizes_are_among_what_is_computed(target: str) -> None:
+    check(numbered, target, *drawn(70, 50, 45, np.float16), scale=0.5)
+
+
+@TARGETS
+@pytest.mark.parametrize(
+    ("kind", "other"), [(np.float16, np.int8), (ml_dtypes.bfloat16, np.int8), (np.float32, np.float16)]
+)
+def test_an_operand_is_converted_on_its_way(kind: Any, other: Any, target: str) -> None:
+    check(converted, target, *drawn(70, 50, 45, kind, other))
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_a_gpu_has_such_a_schedule_and_text(arch: str) -> None:
+    for kernel, extent in ((shifted, 4096), (converted, 100)):
+        x, c = tw.like("f16", extent, extent), tw.like("f32", extent, extent)
+        y = tw.like("i8", extent, extent) if kernel is converted else x
+        made = kernel.compile(x, y, c, target="cuda", arch=arch)
+        assert (made.target, made.arch, made.schedule.staging) == ("cuda", arch, "fragments")
+        assert made.schedule.atom == tw.atoms.MMA_F16
+        assert not made.resources.get("spill_store_bytes")
+
+
+def test_what_keeps_zero_is_not_cut() -> None:
+    f16, i8 = tw.like("f16", 64, 64), tw.like("i8", 64, 64)
+    for kernel, other, kept in (
+        (converted, i8, (True, True)),
+        (clipped, f16, (True, True)),
+        (shifted, f16, (False, False)),
+        (inverted, f16, (False, True)),
+    ):
+        form = form_of(kernel.flow(f16, other, f16))
+        assert (form.a.keeps_zero, form.b.keeps_zero) == kept, kernel.name
+    form = form_of(numbered.flow(f16, f16, f16, 1.0))
+    assert not form.a.keeps_zero, "scale may be infinite, and the number of rows is none of the graph"
+
+
+@tw.kernel(**DIMS)
+def product(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[k, n]
+        C[m, n] = acc
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu", "cuda"])
+@pytest.mark.parametrize(
+    ("kinds", "nearest"),
+    [
+        (("f16", "f32"), r"A\[m, k\].to\(tw.f32\)"),
+        (("f32", "bf16"), r"B\[k, n\].to\(tw.f32\)"),
+        (("f16", "bf16"), r"B\[k, n\].to\(tw.f16\), which rounds"),
+        (("f8e4m3", "f16"), r"A\[m, k\].to\(tw.f16\)"),
+    ],
+    ids=str,
+)
+def test_mixed_dtypes_are_refused_in_terms_of_the_product(
+    kinds: tuple[str, str], nearest: str, target: str
+) -> None:
+    given = (*(tw.like(kind, 32, 32) for kind in kinds), tw.like("f32", 32, 32))
+    arch = {"cuda": "sm_90a"}.get(target)
+    message = rf"{kinds[0]} and B\[k, n\] in {kinds[1]}.*choice: {nearest}"
+    with pytest.raises(tw.TraceError, match=message) as no:
+        product.compile(*given, target=target, arch=arch)
+    assert "acc += A[m, k] @ B[k, n]" in str(no.value)
+
+
+def test_what_is_the_nearest_choice_is_legal() -> None:
+    @tw.kernel(**DIMS)
+    def halves(A, B, C):
+        for m, n in tw.tiles(C):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k].to(tw.f32) @ B[k, n]
+            C[m, n] = acc
+
+    for target in ("reference", "cpu"):
+        check(halves, target, *drawn(33, 20, 17, np.float16, np.float32))
+
+
+def test_mixtures_that_an_instruction_takes_are_left_to_the_schedule() -> None:
+    @tw.kernel(A="M K", B="N K", C="M N")
+    def transposed(A, B, C):
+        for m, n in tw.tiles(C):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ B[n, k].T
+            C[m, n] = acc
+
+    atom = tw.atoms.wgmma("f8e4m3", 64, b_dtype="f8e5m2")
+    said = transposed.bind(schedule=tw.Schedule(atom, (64, 64, 128), promote=4))
+    given = (tw.like(kind, 128, 128) for kind in ("f8e4m3", "f8e5m2", "f32"))
+    assert said.compile(*given, target="cuda", arch="sm_90a").schedule.atom == atom
