@@ -285,6 +285,7 @@ def schedule_for(draw: random.Random, problem: Problem) -> tw.Schedule:
         registers=draw.choice((0, 232, 232, 240, 160, 152)),
         swap_ab=draw.random() < 0.3,
         bypass=draw.choice(("", "a", "b", "ab")) if staging == "registers" else "",
+        batches=draw.choice((2, 7)) if problem.program == "batched" and draw.random() < 0.3 else 1,
     )
     made = replace(made, **odd(draw)) if draw.random() < 0.05 else made
     return replace(made, **split(draw, made)) if draw.random() < 0.25 else made
@@ -314,6 +315,7 @@ def odd(draw: random.Random) -> dict[str, Any]:
             {"group_m": 2, "group_n": 2},
             {"staging": "tma"},
             {"bypass": "a"},
+            {"batches": 2},
         )
     )
 

@@ -215,6 +215,13 @@ CASES = {
     ),
     "cp_async, two results": Case(CP_ASYNC, two_results),
     "cp_async, row sums": Case(CP_ASYNC, row_sums, tiles=(2, 1)),
+    "direct, several batch items": Case(replace(SYNC, batches=3), batched, batches=4),
+    "registers, several batch items": Case(
+        replace(SYNC, staging="registers", batches=3), batched, batches=4, tiles=(1, 1)
+    ),
+    "cp_async, several batch items": Case(
+        replace(CP_ASYNC, epilogue="staged", batches=3, group_m=2), batched, batches=4
+    ),
     "fragments": Case(FRAGMENTS),
     "fragments, persistent": Case(replace(FRAGMENTS, blocks=1, group_m=1), tiles=(3, 1)),
     "fragments, decoded": Case(FRAGMENTS, decoded, kinds=(("B", "i8"),)),
@@ -267,6 +274,13 @@ CASES = {
     "cooperative, split, turnstile": Case(replace(ONCE, split_k=2, reduction="turnstile")),
     "cooperative, split, atomic": Case(replace(ONCE, split_k=2, reduction="atomic", promote=2)),
     "cooperative, stream": Case(replace(COOPERATIVE, split_k="stream", blocks=2), tiles=(3, 2)),
+    "cooperative, several batch items": Case(
+        replace(ONCE, batches=3, epilogue="overlapped"),
+        batched,
+        kinds=(("C", "f16"),),
+        batches=4,
+        tiles=(1, 1),
+    ),
     "ping-pong": Case(PING_PONG, tiles=(2, 3)),
     "ping-pong, promoted": Case(replace(PING_PONG, promote=1), tiles=(2, 3)),
     "ping-pong, residual": Case(PING_PONG, residual, tiles=(2, 3)),

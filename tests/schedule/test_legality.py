@@ -64,6 +64,8 @@ def test_every_form_is_legal_on_hopper(form: str) -> None:
         (replace(BULK, split_k="stream", blocks=132, roles="ping-pong"), "roles"),
         (replace(BULK, split_k="stream", blocks=132, epilogue="overlapped"), "epilogue"),
         (replace(BULK, split_k=2, blocks=0, cluster=(2, 1)), "cluster"),
+        (replace(SYNC, batches=2), "batches"),
+        (replace(SYNC, batches=2, blocks=2), "batches"),
     ],
 )
 def test_what_a_kernel_would_get_silently_wrong_is_refused(schedule: tw.Schedule, field: str) -> None:

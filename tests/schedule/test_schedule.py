@@ -55,6 +55,7 @@ def drawn(draw: random.Random) -> tw.Schedule:
         split_k=draw.choice((1, 2, 64, *SPLITS)),
         reduction=draw.choice(REDUCTIONS),
         bypass=draw.choice(BYPASSES),
+        batches=draw.choice((1, 16)),
     )
 
 

@@ -17,6 +17,7 @@ from tilewright.lang.program import EXPLICIT, Parameter, Program
 from tilewright.lang.scalars import Index, maximum, minimum
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
+from tilewright.schedule.batches import Batches
 from tilewright.schedule.bulk import Bulk
 from tilewright.schedule.epilogue.direct import Helper
 from tilewright.schedule.epilogue.paths import EPILOGUES
@@ -196,7 +197,10 @@ def _partition(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> Dat
     if schedule.blocks and not is_split(schedule):
         return Persistent(problem, order, schedule.cluster, schedule.blocks)
     ordered = schedule.group_m or schedule.group_n or schedule.cluster != (1, 1)
-    return DataParallel(problem, order if ordered else None, schedule.cluster, splits)
+    taken = order if ordered else None
+    if schedule.batches > 1 and batch:
+        return Batches(problem, taken, schedule.cluster, schedule.batches)
+    return DataParallel(problem, taken, schedule.cluster, splits)
 
 
 def _splits(problem: Problem, schedule: Schedule) -> Index:

@@ -203,9 +203,14 @@ class DataParallel(Partition):
             part = self._part(index)
             m, n = self._tile(index if part is None else let(index // self.parts))
         self.place: tuple[Index, Index] = m, n
-        self.batch = _batch(problem.batch)
+        self.batch = self._batch()
         if part is not None:
             self._split_k(part)
+
+    def _batch(self) -> tuple[Index, ...]:
+        """The block's index along each leading dimension."""
+        extents = self.problem.batch
+        return unflattened(batch_index(self.problem.batches), extents) if extents else ()
 
     def _part(self, index: Index) -> Index | None:
         """The number of this block's part; the parts of a tile have neighbouring blocks."""
@@ -280,17 +285,7 @@ def share(extent: Index, tile: Index, unit: int) -> Index:
     return found
 
 
-def _batch(extents: Sequence[Index]) -> tuple[Index, ...]:
-    """The block's index along each leading dimension."""
-    if not extents:
-        return ()
-    total = extents[0]
-    for extent in extents[1:]:
-        total = total * extent
-    return _split(batch_index(total), extents)
-
-
-def _split(index: Index, extents: Sequence[Index]) -> tuple[Index, ...]:
+def unflattened(index: Index, extents: Sequence[Index]) -> tuple[Index, ...]:
     """A number as an index along each dimension, the last one fastest."""
     found: list[Index] = []
     for extent in reversed(extents[1:]):
@@ -340,7 +335,7 @@ class Persistent(Partition):
         batch: tuple[Index, ...] = ()
         if self.problem.batch:
             index = let(index)
-            batch = _split(let(index // (self.tiles_m * self.tiles_n)), self.problem.batch)
+            batch = unflattened(let(index // (self.tiles_m * self.tiles_n)), self.problem.batch)
             index = index % (self.tiles_m * self.tiles_n)
         m, n = self._tile(index)
         return batch, m, n

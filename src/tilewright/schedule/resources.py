@@ -100,7 +100,8 @@ class Case:
     @property
     def is_persistent(self) -> bool:
         """Whether a block computes one tile after the other."""
-        return bool(self.schedule.blocks) and self.schedule.split_k in (1, "stream")
+        schedule = self.schedule
+        return schedule.batches > 1 or (bool(schedule.blocks) and schedule.split_k in (1, "stream"))
 
     @property
     def is_swizzled(self) -> bool:

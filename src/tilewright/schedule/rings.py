@@ -275,7 +275,7 @@ class CpAsync(Whole):
 
     def end(self, work: Work) -> None:
         """The next tile fills the ring again."""
-        if self.schedule.blocks:
+        if self.schedule.blocks or self.schedule.batches > 1:
             tw.async_wait(0)
             tw.barrier()
 

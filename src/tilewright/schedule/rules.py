@@ -101,6 +101,22 @@ def _balanced(case: Case) -> Reasons:
         yield "balanced", text, "balanced=False", product
 
 
+def _batches(case: Case) -> Reasons:
+    """Batch items that a block takes one after the other are there, and the block takes them whole."""
+    schedule, product = case.schedule, case.form.sum
+    if schedule.batches == 1:
+        return
+    items = f"{schedule.batches} batch items for a block"
+    if not case.form.batch:
+        text = f"{items}; the kernel's tiles have no leading dimensions"
+        yield "batches", text, "batches=1", product
+    if schedule.blocks or schedule.balanced or schedule.split_k != 1:
+        text = (
+            f"{items}, which has a tile of them, not one after the other of a grid, a share, or a part of K"
+        )
+        yield "batches", text, "batches=1, or blocks=0, balanced=False and split_k=1", product
+
+
 def _asynchronous(case: Case) -> Reasons:
     """What an asynchronous atom asks of its operands in shared memory."""
     atom, schedule = case.schedule.atom, case.schedule
@@ -320,6 +336,7 @@ OF_MEANING: tuple[Callable[[Case], Reasons], ...] = (
     _exactness,
     _alone,
     _balanced,
+    _batches,
     _stages,
     _bypass,
     _parts,

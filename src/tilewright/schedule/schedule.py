@@ -125,6 +125,7 @@ class Schedule:
         bypass: operands that go past shared memory, straight into the registers that multiply: ``""`` none,
             ``"a"``, ``"b"`` or ``"ab"``; with ``staging="registers"``.  Worth it where no two warps multiply
             the same rows of the operand: all that do so read them for themselves.
+        batches: batch items of which a block computes the same tile, one after the other.
 
     Raises:
         LaunchError: a value that no schedule has, e.g. an unknown name, or stages below 1.
@@ -169,6 +170,7 @@ class Schedule:
     split_k: SplitK = 1
     reduction: Reduction = "workspace"
     bypass: Bypass = ""
+    batches: Count = 1
 
     def __post_init__(self) -> None:
         for name in ("tile", "warps", "cluster"):
