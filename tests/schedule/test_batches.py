@@ -1,0 +1,67 @@
+"""Several batch items for each block: right on every target, and what is chosen for small products."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.checking.compare import Accumulation, gemm_bound
+from tilewright.ops.products import plain
+from tilewright.schedule.choose import Question, choose
+from tilewright.schedule.schedule import Schedule
+
+from .epilogues import Bounded, assert_within
+
+PANELS = Schedule(tw.atoms.fma("f16", lanes=(1, 1), each=(8, 16)), (32, 32, 64), staging="panels", batches=4)
+TILES = Schedule(
+    tw.atoms.MMA_F16, (32, 32, 16), stages=3, staging="cp_async", epilogue="staged", batches=4, swap_ab=True
+)
+
+
+@pytest.mark.parametrize(
+    ("target", "schedule"), [("cpu", PANELS), ("reference", PANELS), ("reference", TILES)]
+)
+@pytest.mark.parametrize("items", [(3, 5), (2, 2), (0, 3), (1, 1)])
+def test_items_of_several_leading_dimensions(target: str, schedule: Schedule, items: tuple[int, int]) -> None:
+    rng = np.random.default_rng(items)
+    a = rng.standard_normal((*items, 33, 24)).astype(np.float16)
+    b = rng.standard_normal((items[1], items[0], 24, 20)).astype(np.float16).swapaxes(0, 1)
+    whole = np.full((*items, 40, 40), np.nan, np.float16)
+    out = whole[:, :, 3:36, 5:25]
+    bound = plain(2).bind(precision="exact", schedule=schedule)
+    assert bound(a, b, out, target=target).target == target
+    for i in range(items[0]):
+        for j in range(items[1]):
+            exact, _, error = gemm_bound(a[i, j], b[i, j], Accumulation.of(schedule.atom), tw.f32)
+            assert_within(out[i, j], Bounded(exact, error), tw.f16)
+    whole[:, :, 3:36, 5:25] = np.nan
+    assert np.isnan(whole).all(), "elements beside the output were written"
+
+
+def question(dtype: str, batch: int, shape: tuple[int, int, int], target: str, arch: str) -> Question:
+    m, n, k = shape
+    given = (tw.like(dtype, batch, m, k), tw.like(dtype, batch, k, n), tw.like(dtype, batch, m, n))
+    found = plain(1).bind(precision="exact").question(*given, target=target, arch=arch)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("batch", "side", "batches"), [(1000, 32, 16), (1000, 64, 16), (40, 8, 4), (4, 32, 1), (1000, 65, 1)]
+)
+def test_small_products_share_blocks_on_processors(batch: int, side: int, batches: int) -> None:
+    asked = question("f32", batch, (side, side, side), "cpu", "x86-64-v3")
+    assert choose(replace(asked, processors=2)).batches == batches
+
+
+def test_a_thousand_small_products_on_the_cpu() -> None:
+    rng = np.random.default_rng(0)
+    a, b = (rng.standard_normal((1000, 32, 32), dtype=np.float32) for _ in range(2))
+    out: Any = np.full((1000, 32, 32), np.nan, np.float32)
+    assert tw.matmul(a, b, out, target="cpu") is out
+    bound = 33 * tw.f32.unit_roundoff * (np.abs(a).astype(np.float64) @ np.abs(b))
+    assert (np.abs(out - a.astype(np.float64) @ b) <= bound).all()
