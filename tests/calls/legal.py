@@ -121,6 +121,8 @@ tw.ck.DeviceGemmXdl(**xdl, ak1=8)
 tw.ck.GemmProblem(tw.ck.Matrix((8, 4), (4, 1)), tw.ck.Matrix((4, 8), (8, 1)), tw.ck.Matrix((8, 8), (8, 1)))
 device.check(tw.ck.GemmProblem.of(w, w, w), arch="gfx1151")
 device.check((512, 512, 512))["BlockSize"]
+device.schedule("sm_80")
+device.notes("cpu")
 tw.draw.draw_layout(tw.Layout((4, 8)), title="T")
 tw.draw.offset_table(tw.Layout((4, 8)))
 tw.draw.draw_distribution(rows, title="T", lanes=32)

@@ -7,12 +7,14 @@ from dataclasses import dataclass
 
 from tilewright.calls import launches
 from tilewright.errors import LaunchError, shown
+from tilewright.instances.carried import notes_of, place_of, schedule_of
 from tilewright.instances.checks import Checks
 from tilewright.instances.instance_rules import rules_of_instances
 from tilewright.instances.problem import PACKED, GemmProblem, packed
 from tilewright.instances.problem_rules import rules_of_problems
 from tilewright.instances.template import Template
 from tilewright.kinds import Count
+from tilewright.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -68,6 +70,32 @@ class DeviceGemm(Template):
         if problem is not None:
             rows += rules_of_problems(self, self._problem(problem))
         return Checks(self.type_string, rows)
+
+    @launches
+    def schedule(self, arch: str) -> Schedule:
+        """The schedule that computes the instance's tiles here, as near as the machine permits.
+
+        The tile, the depth of a step, the waves, what is on its way while a step is multiplied, the way past
+        shared memory and the order of the tiles are the instance's; `notes` has what is another.
+
+        Args:
+            arch: an architecture, such as ``"sm_80"``, or a target, such as ``"cpu"``.
+
+        Raises:
+            LegalityError: the instance itself is not legal; lists every reason.
+            LaunchError: no such architecture.
+        """
+        self.check().require()
+        return schedule_of(self, place_of(arch))
+
+    @launches
+    def notes(self, arch: str) -> tuple[str, ...]:
+        """What of the instance is not as it says under its `schedule`, each beginning with the field.
+
+        Args:
+            arch: as `schedule` takes it.
+        """
+        return tuple(notes_of(self, place_of(arch)))
 
     def _problem(self, given: GemmProblem | Sequence[int]) -> GemmProblem:
         if isinstance(given, GemmProblem):

@@ -89,6 +89,10 @@ class DeviceGemmWmma(DeviceGemm):
         ...     print(check.name, check.value, check.nearest, sep=" | ")
         vector load of A | K=100 | K=104, or a_block_transfer.src_scalar_per_vector=4
         whole tiles along K | K=100 | K=128, or gemm_specialization="KPadding"
+        >>> import numpy as np
+        >>> a = np.ones((3, 5), np.float16)
+        >>> tw.matmul(a, a.T, schedule=instance.schedule("reference"), target="reference")[0, 0]
+        np.float16(5.0)
     """
 
     matrix = "wmma"
