@@ -31,7 +31,8 @@ def good(*arguments: str) -> str:
 def test_the_front_page_lists_the_verbs() -> None:
     done = subprocess.run([sys.executable, "-m", "tilewright"], capture_output=True, text=True, timeout=60)
     assert "Traceback" not in done.stderr
-    assert all(verb in done.stdout + done.stderr for verb in ("gemm", "doctor", "inspect", "draw", "cache"))
+    verbs = ("gemm", "doctor", "inspect", "profile", "tune", "draw", "cache")
+    assert all(verb in done.stdout + done.stderr for verb in verbs)
 
 
 # ---------------------------------------------------------------- cache

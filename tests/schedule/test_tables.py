@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
@@ -160,6 +162,12 @@ def test_the_text_of_every_candidate_reads_back(target: str, dtype: str) -> None
     assert asked is not None
     for one in candidates(asked):
         assert read_schedule(repr(one.schedule)) == one.schedule
+
+
+def test_a_version_is_the_same_in_every_process() -> None:
+    program = "from tilewright.schedule.tables import Version; print(Version.now('sm_90a', 'some GPU', 132))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == str(VERSION), done.stderr
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def gather(
         return made.stored(layout) if layout else made
     shape = _extents(given) if given else TARGETS[target].shape
     element = chosen_dtype(dtype_name or "f32")
-    _check_memory(shape, element)
+    check_memory(shape, element)
     return operands(init, element, shape, seed=seed, layout=layout)
 
 
@@ -115,7 +115,7 @@ def _extents(given: list[str]) -> tuple[int, int, int]:
     return (found[0], found[1], found[2])
 
 
-def _check_memory(shape: tuple[int, int, int], element: DType) -> None:
+def check_memory(shape: tuple[int, int, int], element: DType) -> None:
     """Refuse what cannot fit, instead of filling the machine until the system ends some process."""
     m, n, k = shape
     # Made in f64, multiplied, and verified in f64 with a bound.

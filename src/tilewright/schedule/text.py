@@ -6,7 +6,7 @@ import ast
 import functools
 import hashlib
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any
 
 from tilewright.errors import ParseError, TilewrightError
@@ -21,7 +21,8 @@ MAKERS: dict[str, Callable[..., MmaAtom]] = {"wgmma": atoms.wgmma, "fma": atoms.
 @functools.cache
 def schedule_format() -> str:
     """What tells one meaning of a schedule's text from another: its fields, and the values left unwritten."""
-    meaning = " ".join(f"{field.name}={field.default!r}" for field in fields(Schedule))
+    defaults = {field.name: field.default for field in fields(Schedule)}
+    meaning = " ".join(name if value is MISSING else f"{name}={value!r}" for name, value in defaults.items())
     return hashlib.sha256(meaning.encode()).hexdigest()[:12]
 
 

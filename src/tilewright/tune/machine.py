@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import subprocess
 from dataclasses import asdict, dataclass, field
@@ -193,6 +194,16 @@ def cache_bytes(target: str) -> int:
     except (OSError, ValueError):
         each = CACHE_BYTES
     return each * usable_processors()
+
+
+def clock_mhz() -> float:
+    """The highest clock that the system tells of a processor now; 0 where it tells none."""
+    try:
+        listed = Path("/proc/cpuinfo").read_text()
+    except OSError:
+        return 0.0
+    found = re.findall(r"^cpu MHz\s*:\s*([\d.]+)", listed, re.MULTILINE)
+    return max(map(float, found), default=0.0)
 
 
 def memory_bytes() -> int | None:

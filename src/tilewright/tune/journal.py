@@ -1,0 +1,125 @@
+"""The tuner's journal: every outcome is on disk before the next is measured, so that a kill loses none."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from tilewright.schedule.tables import Entry, OtherVersionError, TableError, Version
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What came of one candidate of one problem.
+
+    Args:
+        problem: the problem's class and extents, as text.
+        schedule: the candidate's, as text.
+        us: its median time; 0 if it was not timed.
+        speed: how many times as fast as the untuned choice it was, in turns with it.
+        against: why it was not timed, or must not win; empty if nothing speaks against it.
+    """
+
+    problem: str
+    schedule: str
+    us: float = 0.0
+    speed: float = 0.0
+    against: str = ""
+
+
+class Journal:
+    """A file of lines of JSON: its version, then outcomes and winners in the order in which they came.
+
+    Args:
+        path: the file; it is made with the first line.
+        version: what all of it depends on.
+
+    Raises:
+        OtherVersionError: what is there was measured by another version, or on another machine.
+        TableError: what is there is no journal.
+
+    Example:
+        >>> import tempfile
+        >>> version = Version("format", "rules", "sm_90a", "a GPU", 132)
+        >>> with tempfile.TemporaryDirectory() as directory:
+        ...     Journal(Path(directory, "a.journal"), version).add(Outcome("p", "s", 10.0, 1.2))
+        ...     again = Journal(Path(directory, "a.journal"), version)
+        >>> again.outcomes("p")["s"].speed, again.outcomes("q")
+        (1.2, {})
+    """
+
+    def __init__(self, path: Path, version: Version) -> None:
+        self.path, self.version = path, version
+        self._outcomes: dict[tuple[str, str], Outcome] = {}
+        self.entries: dict[tuple[str, Any], Entry] = {}
+        for line in self._lines():
+            if "outcome" in line:
+                self._remember(Outcome(**line["outcome"]))
+            elif "entry" in line:
+                self._won(Entry.of(line["entry"]))
+
+    def outcomes(self, problem: str) -> dict[str, Outcome]:
+        """What came of the candidates of a problem so far, by the text of their schedules; the last word."""
+        return {schedule: found for (of, schedule), found in self._outcomes.items() if of == problem}
+
+    def add(self, outcome: Outcome) -> None:
+        """Keep an outcome; it is on disk when this returns."""
+        self._write({"outcome": asdict(outcome)})
+        self._remember(outcome)
+
+    def win(self, entry: Entry) -> None:
+        """Keep the winner of a problem; likewise."""
+        self._write({"entry": entry.record()})
+        self._won(entry)
+
+    def _remember(self, outcome: Outcome) -> None:
+        self._outcomes[outcome.problem, outcome.schedule] = outcome
+
+    def _won(self, entry: Entry) -> None:
+        self.entries[entry.kind, entry.extents] = entry
+
+    def _lines(self) -> Iterator[dict[str, Any]]:
+        """What is there; a last line that a kill cut off is cut off here too."""
+        if not self.path.exists():
+            return
+        data = self.path.read_bytes()
+        whole = data[: data.rfind(b"\n") + 1]
+        if whole != data:
+            os.truncate(self.path, len(whole))
+        first, *rest = whole.splitlines() or [b""]
+        try:
+            found = Version(**json.loads(first)["version"]) if first else self.version
+        except (ValueError, KeyError, TypeError) as error:
+            raise TableError(f"journal {self.path}: damaged: {error}") from None
+        if differs := self.version.against(found):
+            raise OtherVersionError(f"journal {self.path}: of another version: {differs}")
+        for number, line in enumerate(rest, 2):
+            try:
+                yield json.loads(line)
+            except ValueError as error:
+                raise TableError(f"journal {self.path}, line {number}: damaged: {error}") from None
+
+    def _write(self, line: dict[str, Any]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.open("ab") as file:
+            if file.tell() == 0:
+                file.write(_text({"version": asdict(self.version)}))
+            file.write(_text(line))
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def _text(line: dict[str, Any]) -> bytes:
+    return f"{json.dumps(line)}\n".encode()
+
+
+def set_aside(path: Path) -> Path | None:
+    """Give a file another name, under which it can be looked at; the new path, or None if there was none."""
+    if not path.exists():
+        return None
+    number = next(n for n in range(1, 10**6) if not path.with_name(f"{path.name}.aside-{n}").exists())
+    return path.rename(path.with_name(f"{path.name}.aside-{number}"))
