@@ -237,6 +237,7 @@ def parts(quick: bool) -> list[Part]:
         _benchmark("launch_overhead", 60, *hurry),
         _benchmark("startup", 120, *hurry),
         _benchmark("dense", 240, *hurry),
+        replace(_benchmark("tuning", 560, "--seconds", "540", *hurry), asked=True),
         _benchmark("im2col", 60, *hurry),
         _benchmark("levels", 150, *hurry),
         _benchmark("tutorial", 60, *hurry),

@@ -108,7 +108,9 @@ class Record:
         self.keep()
 
 
-def run(tasks: Sequence[Task], asked: argparse.Namespace, begun: float, record: Record) -> None:
+def run(
+    tasks: Sequence[Task], asked: argparse.Namespace, begun: float, record: Record, target: str = "cuda"
+) -> None:
     """Measure all tasks for which there is time.
 
     Args:
@@ -116,11 +118,12 @@ def run(tasks: Sequence[Task], asked: argparse.Namespace, begun: float, record: 
         asked: the arguments, of `parser`.
         begun: when the program was started.
         record: where it is kept; the process that measures goes on with what stands there.
+        target: where it is measured.
     """
     if asked.until is not None:
         _go_through(tasks, record.read(), asked.until, asked.each)
         return
-    record.found["machine"] = machine("cuda", asked.commit).record()
+    record.found["machine"] = machine(target, asked.commit).record()
     until = str(begun + asked.seconds)
     command = [sys.executable, *sys.argv, "--json", str(record.path), "--until", until]
     with watched(record.clocks):

@@ -14,6 +14,7 @@ from typing import Any
 
 import against
 import dense_table
+import tuning
 
 from tilewright.runtime.outputs import output
 
@@ -286,7 +287,13 @@ def dense(rows: Sequence[dict[str, Any]]) -> str:
     return markdown(dense_table.HEAD, [*dense_table.lines(rows)])
 
 
+def tuned(rows: Sequence[dict[str, Any]]) -> str:
+    """How long tuning took, and what is chosen beside the best."""
+    return markdown(tuning.HEAD, tuning.lines(list(rows)))
+
+
 TABLES = {
+    "tuning": tuned,
     "dense": dense,
     "schedules": dense,
     "hopper_dtypes": hopper_dtypes,

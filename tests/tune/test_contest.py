@@ -102,6 +102,17 @@ def test_the_record_says_how_it_was_measured(tmp_path: Path) -> None:
     assert [line[0] for line in found.lines()] in (["add", "library"], ["library", "add"])
 
 
+def test_a_picture_has_every_call(tmp_path: Path) -> None:
+    contest = Contest(SUBJECT, arrays(), 8000)
+    for name in ("first call", "second call"):
+        contest.enter(name, add, check)
+    contest.run(LITTLE).draw(tmp_path / "rates.svg")
+    text = (tmp_path / "rates.svg").read_text()
+    assert all(name in text for name in ("first call", "second call", "double", "TFlops"))
+    with pytest.raises(tw.ToolchainError, match=r"no picture of format '\.bmp'; nearest: \.png, "):
+        contest.run(LITTLE).draw(tmp_path / "rates.bmp")
+
+
 def _meanwhile(path: Path, found: Mapping[str, Any]) -> Mapping[str, Any]:
     """What was read before the timing begins does not count."""
     (path / "clocks").write_text("1000, 100, 40\n1200, 120, 41\n")

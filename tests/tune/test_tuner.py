@@ -250,10 +250,17 @@ def test_names_of_what_is_set_aside_are_new(directory: Path) -> None:
 
 
 def test_a_checksum_tells_one_bit() -> None:
-    for array in (np.ones((5, 7), np.float32), np.ones((7, 5), np.float32).T):
+    for array in (
+        np.ones((5, 7), np.float32),
+        np.ones((7, 5), np.float32).T,
+        np.ones((300, 600), np.float16),
+    ):
         before = checksum(array)
-        array[4, 4] = np.nextafter(np.float32(1), np.float32(2))
-        assert checksum(array) != before
+        for at in ((0, 0), (3, 2), (4, 4), (-1, -1)):
+            array[at] = np.nextafter(array[at], array.dtype.type(2))
+            assert checksum(array) != before
+            array[at] = 1
+        assert checksum(array) == before
 
 
 def test_a_killed_command_goes_on_where_it_was(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

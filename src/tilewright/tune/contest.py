@@ -5,9 +5,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from tilewright.errors import TilewrightError
+from tilewright.tune.figures import draw_intervals
 from tilewright.tune.machine import cache_bytes
 from tilewright.tune.measure import Effort, measure
 from tilewright.tune.readings import Readings
@@ -177,6 +179,21 @@ class Result:
         rates = {timing.name: (self.tflops(timing.name), self.gbytes(timing.name)) for timing in ranked}
         rows = ([t.name, str(t.us), *(f"{rate:.4g}" for rate in rates[t.name])] for t in ranked)
         return [*rows, *([name, f"wrong: {why}", "", ""] for name, why in self.wrong.items())]
+
+    def draw(self, path: Path) -> None:
+        """Write a picture of all calls' rates with their intervals, the fastest on top; .png, .svg or .pdf.
+
+        Raises:
+            ToolchainError: matplotlib is not installed, or writes no such files.
+            OutputError: the file cannot be written.
+        """
+        ranked = sorted(self.taken.timings, key=lambda timing: timing.us.median)
+        flops = self.subject.flops / 1e6
+        rates = {
+            timing.name: Interval(*(flops / us for us in (timing.us.median, timing.us.high, timing.us.low)))
+            for timing in ranked
+        }
+        draw_intervals(path, rates, about="TFlops, median and 95 % interval", title=self.subject.name)
 
     def record(self) -> dict[str, Any]:
         """All of it in JSON's types."""

@@ -12,9 +12,8 @@ import numpy as np
 
 from tilewright.arch import Arch
 from tilewright.dtypes import DType
-from tilewright.errors import ToolchainError
-from tilewright.runtime.outputs import output
 from tilewright.targets.target import CPU
+from tilewright.tune.figures import new_figure, save
 from tilewright.tune.machine import Machine, cache_bytes, clock_mhz
 
 TRIES = 5
@@ -116,13 +115,7 @@ def draw_roofline(
         ToolchainError: matplotlib is not installed, or it writes no such files.
         OutputError: the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ImportError:
-        raise ToolchainError(
-            "a roofline is drawn by matplotlib; install it with `pip install 'tilewright[plot]'`"
-        ) from None
-    figure = Figure(figsize=(7, 4.5), layout="constrained")
+    figure = new_figure((7, 4.5))
     axes = figure.add_subplot()
     ridge = found.flops / found.bytes
     low, high = min(ridge, intensity) / 8, max(ridge, intensity) * 8
@@ -137,9 +130,4 @@ def draw_roofline(
     axes.set(xlabel="operations per byte that has to move", ylabel="TFlops")
     axes.set_title(title, fontsize=10)
     axes.legend(loc="lower right", fontsize=8)
-    kind = path.suffix.lstrip(".").lower()
-    if kind not in ("png", "svg", "pdf"):
-        raise ToolchainError(f"no picture of format {path.suffix!r}; nearest: .png, .svg or .pdf")
-    metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
-    with output(path) as file:
-        figure.savefig(file, format=kind, dpi=150, metadata=metadata)
+    save(figure, path)
