@@ -1,0 +1,69 @@
+"""Arrays with 2**31 elements and more between the first and the last, in a GPU's memory: 26 GB of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.far import strides
+from tests.schedule.small import CASES, residual
+
+import tilewright as tw
+from tilewright.checking.compare import Accumulation
+from tilewright.checking.flows import compare_flow
+from tilewright.runtime import cuda
+from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.memory import Memory
+
+pytestmark = pytest.mark.gpu
+SHAPE = (200, 136, 264)
+FORMS = {
+    "chosen": None,
+    **{name: CASES[name].schedule for name in ("direct", "registers", "cp_async, staged", "fragments")},
+    "overlapped": CASES["cooperative, overlapped, residual"].schedule,
+}
+
+
+class Far:
+    """Rows of an array in a GPU's memory, gigabytes apart."""
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        kind = tw.dtype(array.dtype)
+        self.rows, self.step = np.ascontiguousarray(array), strides(array.shape, kind)[0] * kind.bytes
+        memory = Memory(self.step * (len(array) - 1) + self.rows[0].nbytes, 0)
+        self.array = DeviceArray(memory, array.shape, (self.step, kind.bytes), kind)
+        self._copy("cuMemcpyHtoD")
+
+    def host(self) -> np.ndarray[Any, Any]:
+        """A copy in host memory."""
+        self._copy("cuMemcpyDtoH")
+        return self.rows
+
+    def _copy(self, function: str) -> None:
+        with cuda.Current(0):
+            cuda.call("cuCtxSynchronize")
+            for at, row in enumerate(self.rows):
+                there, here = self.array.memory.address + at * self.step, row.ctypes.data
+                places = (there, here) if function == "cuMemcpyHtoD" else (here, there)
+                cuda.call(function, *places, row.nbytes)
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_element_is_found(name: str) -> None:
+    rng, (m, n, k) = np.random.default_rng(0), SHAPE
+    given = {
+        "A": rng.standard_normal((m, k)).astype(np.float16),
+        "B": rng.standard_normal((n, k)).astype(np.float16),
+        "bias": rng.standard_normal(n).astype(np.float32),
+        "R": rng.standard_normal((m, n)).astype(np.float32),
+        "C": np.full((m, n), np.nan, np.float32),
+    }
+    there = {name: Far(array) if array.ndim > 1 else DeviceArray.of(array) for name, array in given.items()}
+    arrays = [one.array if isinstance(one, Far) else one for one in there.values()]
+    ran = residual.bind(schedule=FORMS[name])(*arrays)
+    assert ran.target == "cuda"
+    read = {name: array for name, array in given.items() if name != "C"}
+    how = Accumulation.of(ran.schedule.atom, ran.schedule.promote * ran.schedule.block_k or None)
+    found = compare_flow(residual.flow(*given.values()), {"C": there["C"].host()}, read, how=how)
+    assert found.ok, found
