@@ -234,6 +234,7 @@ CASES = {
     "split": Case(replace(SYNC, split_k=3), residual, edge=19),
     "split, turnstile": Case(replace(SPLIT, reduction="turnstile"), tiles=(2, 1)),
     "split, atomic": Case(replace(SPLIT, reduction="atomic"), two_results),
+    "split, many": Case(replace(SYNC, split_k=25)),
     "split, batches": Case(replace(SPLIT, group_m=2), batched),
     "split, row sums": Case(replace(SPLIT, epilogue="staged"), row_sums, tiles=(2, 1)),
     "split, auto": Case(replace(SPLIT, split_k="auto", blocks=8), tiles=(1, 3)),

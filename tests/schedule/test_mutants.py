@@ -25,7 +25,9 @@ STILL_APART = "async_wait, barrier -> copy: they let buffers lie where the ring 
 OTHER_SLOTS = (
     "copy -> ticket -> load: all parts of a launch use the slots of their tiles in the same other order"
 )
-HARMLESS = "signal -> await_: the sums are written once more, by the last part, or read by no other one"
+HARMLESS = (
+    "if() -> copy: there are several parts, and the last one of a turnstile may write the sums once more"
+)
 SAME_LANES = "load -> copy: each lane writes what it has read itself"
 
 STAGED = replace(CP_ASYNC, epilogue="staged", blocks=1, group_m=1, buffers=1)
@@ -37,9 +39,8 @@ MUTATED = {
     "fragments": CASES["fragments, persistent"],
     "fragments, decoded": CASES["fragments, decoded"],
     "wgmma, cp_async": CASES["wgmma, cp_async, persistent"],
-    "split, workspace": replace(
-        CASES["split, stream"], schedule=replace(CASES["split, stream"].schedule, stages=2)
-    ),
+    "split, workspace": CASES["split"],
+    "split, many": CASES["split, many"],
     "split, turnstile": CASES["split, turnstile"],
     "split, atomic": CASES["split, atomic"],
     **{
@@ -73,13 +74,14 @@ EQUIVALENT = {
     },
     "wgmma, cp_async": {"barrier() by roles: removed": ONE_WARPGROUP},
     "split, workspace": {
-        **APART,
-        "async_wait() by roles: removed": OTHER_WAIT,
-        "async_wait() by roles: one more pending": OTHER_WAIT,
-        "async_wait() by epilogue: removed": OTHER_WAIT,
-        "async_wait() by epilogue: one more pending": OTHER_WAIT,
-        "barrier() by roles: removed": OTHER_WAIT,
-        "barrier() by epilogue: removed": OTHER_WAIT,
+        "barrier() by reduction: removed": STILL_APART,
+        "if() by reduction: always": HARMLESS,
+        "view(arrived) by reduction: slice 0 one around": OTHER_SLOTS,
+    },
+    "split, many": {
+        "barrier() by reduction: removed": STILL_APART,
+        "if() by reduction: always": HARMLESS,
+        "view(arrived_near) by reduction: slice 0 one around": OTHER_SLOTS,
         "view(arrived) by reduction: slice 0 one around": OTHER_SLOTS,
     },
     "split, turnstile": {
@@ -135,6 +137,11 @@ FOUND = {
         "ticket(arrived, number) by reduction: not reset",
         "ticket(arrived, number) by reduction: of +1",
         "ticket(arrived, number) by reduction: of -1",
+    ),
+    "split, many": (
+        "ticket(arrived_near, number) by reduction: removed",
+        "ticket(arrived, number_4) by reduction: removed",
+        "ticket(arrived, number_4) by reduction: not reset",
     ),
     "split, turnstile": (
         "await_(arrived) by reduction: removed",

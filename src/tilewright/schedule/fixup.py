@@ -7,16 +7,19 @@ from contextlib import contextmanager
 
 from tilewright.dtypes import u32
 from tilewright.lang import operations as tw
+from tilewright.lang.control import let, var, when
 from tilewright.lang.control import range as traced_range
-from tilewright.lang.control import var, when
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import launcher_memory
-from tilewright.lang.scalars import Index, maximum
+from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.signals import await_, signal, ticket
 from tilewright.lang.tensors import Tensor
 from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.schedule import Schedule
+
+FAN = 12
+"""Parts whose sums one block adds up."""
 
 
 class Fixup:
@@ -40,6 +43,7 @@ class Fixup:
         partial_sums = launcher_memory(shape, schedule.atom.c_dtype, resets=self.zeroed)
         arrived = launcher_memory((maximum(tiles, 1), groups), u32, resets=True)
         self.sums, self.arrived = partial_sums, arrived
+        self.groups = groups
 
     def kept(self, tiles: Index, parts: Index) -> Index:
         """Of how many tiles there is memory for the sums."""
@@ -75,30 +79,64 @@ class Fixup:
         """How many parts of a tile have come."""
         return self.arrived[work.segment.tile, work.group]
 
-    def take_ticket(self, work: Work) -> Index:
-        """1 for the part that comes last, else 0."""
-        parts = work.segment.parts
-        number = ticket(self.counter(work), of=parts, barrier=self.barrier(work))
+    def take_ticket(self, work: Work, counter: Tensor, parts: Index) -> Index:
+        """1 for the part that comes last of so many, else 0."""
+        number = ticket(counter, of=parts, barrier=self.barrier(work))
         return maximum(number - (parts - 2), 0)
 
 
 class Workspace(Fixup):
-    """Every part is written; who comes last adds all of them up, in their order."""
+    """Every part is written; who comes last of `FAN` neighbours adds them up, in their order.
+
+    Of many parts, what those have added up is written in turn, and added up by who comes last of them, so
+    that nobody reads more than some of them.  The order of additions follows from the number of parts.
+    """
+
+    def __init__(self, schedule: Schedule, tiles: Index, parts: Index) -> None:
+        super().__init__(schedule, tiles, parts)
+        self.is_flat = is_flat(schedule)
+        if not self.is_flat:
+            arrived_near = launcher_memory((maximum(parts, 1), self.groups), u32, resets=True)
+            self.arrived_near = arrived_near
 
     def kept(self, tiles: Index, parts: Index) -> Index:
         """Of all parts."""
         return parts
 
     def meet(self, work: Work, total: Fragment) -> Index:
-        """Write, and see who is last."""
+        """Write, and see who is last: of the neighbours, and of all."""
         segment = work.segment
-        tw.copy(total, self.sums[segment.slot(segment.part), work.group])
-        last = self.take_ticket(work)
-        with when(last > 0):
-            tw.fill(total, 0)
-            for part in traced_range(segment.parts):
-                total.assign(total + tw.load(self.sums[segment.slot(part), work.group], total))
-        return last
+        self._write(work, total, segment.part)
+        if self.is_flat:
+            last = self.take_ticket(work, self.counter(work), segment.parts)
+            with when(last > 0):
+                self._add(work, total, 0, segment.parts, 1)
+            return last
+        has_all = var(0)
+        first = let(segment.part // FAN * FAN)
+        near = let(minimum(segment.parts - first, FAN))
+        counter = self.arrived_near[segment.slot(first), work.group]
+        with when(self.take_ticket(work, counter, near) > 0):
+            self._add(work, total, first, near, 1)
+            has_all.set(1)
+            with when(segment.parts > FAN):
+                self._write(work, total, first)
+                count = let(ceil_div(segment.parts, FAN))
+                last = self.take_ticket(work, self.counter(work), count)
+                has_all.set(last)
+                with when(last > 0):
+                    self._add(work, total, 0, count, FAN)
+        return has_all.get()
+
+    def _write(self, work: Work, total: Fragment, part: Index) -> None:
+        tw.copy(total, self.sums[work.segment.slot(part), work.group])
+
+    def _add(self, work: Work, total: Fragment, first: Index, count: Index, step: int) -> None:
+        """Add up so many parts, every so many-th."""
+        tw.fill(total, 0)
+        for number in traced_range(count):
+            at = work.segment.slot(first + number * step)
+            total.assign(total + tw.load(self.sums[at, work.group], total))
 
 
 class Turnstile(Fixup):
@@ -134,7 +172,7 @@ class Atomic(Fixup):
         """Add, and see who is last."""
         sums = self.sums[work.segment.tile, work.group]
         tw.copy(total, sums, reduction="add")
-        last = self.take_ticket(work)
+        last = self.take_ticket(work, self.counter(work), work.segment.parts)
         with when(last > 0):
             tw.copy(sums, total)
             tw.copy(tw.fragment(total.distribution, total.dtype, 0, name="zeros"), sums)
@@ -143,6 +181,11 @@ class Atomic(Fixup):
 
 FIXUPS: Mapping[str, type[Fixup]] = {"workspace": Workspace, "turnstile": Turnstile, "atomic": Atomic}
 """The ways, by the names that a schedule has for them."""
+
+
+def is_flat(schedule: Schedule) -> bool:
+    """Whether there are never so many parts that they are added up in two steps."""
+    return isinstance(schedule.split_k, int) and schedule.split_k <= FAN
 
 
 def is_split(schedule: Schedule) -> bool:

@@ -18,6 +18,7 @@ from tilewright.ir.mma import TiledMma
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.bulk import COPYING_WARPS
 from tilewright.schedule.epilogue_resources import BARRIERS, PARTIAL, RESULT, RING, TICKET, Buffer, Leaving
+from tilewright.schedule.fixup import is_flat, is_split
 from tilewright.schedule.form import Factor, Form
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import MOST_ROWS, ROW_BYTES, packed_elems, panel_rows
@@ -222,7 +223,7 @@ class Case:
     @cached_property
     def shared(self) -> tuple[Buffer, ...]:
         """Everything in shared memory, in order."""
-        return (*self._ring(), *self.leaving.buffers(), *self._barriers(), *self._ticket())
+        return (*self._ring(), *self.leaving.buffers(), *self._barriers(), *self._tickets())
 
     def _ring(self) -> Iterator[Buffer]:
         for side in self.sides:
@@ -240,8 +241,11 @@ class Case:
             if self.schedule.roles == "ping-pong":
                 yield Buffer("turn", BARRIERS, self.schedule.groups * BARRIER_BYTES)
 
-    def _ticket(self) -> Iterator[Buffer]:
-        if self.schedule.split_k != 1 and self.schedule.reduction != "turnstile":
+    def _tickets(self) -> Iterator[Buffer]:
+        if not is_split(self.schedule) or self.schedule.reduction == "turnstile":
+            return
+        steps = 2 if self.schedule.reduction == "workspace" and not is_flat(self.schedule) else 1
+        for _ in range(steps):
             yield Buffer("ticket", TICKET, TICKET_BYTES * (self.schedule.groups if self.is_bulk else 1))
 
     @property
@@ -279,7 +283,7 @@ class Case:
         if schedule.atom.asynchronous and RING in kinds:
             return False
         return kinds in ({RESULT, PARTIAL}, {RESULT, RING}, {TICKET, RING}) or (
-            schedule.split_k != 1 and kinds == {PARTIAL, RING}
+            is_split(schedule) and kinds == {PARTIAL, RING}
         )
 
 

@@ -289,6 +289,11 @@ def _bulk_operands(case: Case) -> Reasons:
             text = f"boxes of {case.tile[2]} elements of {side.factor.name} along {side.factor.depth.name}"
             near = f"tile={(*case.tile[:2], BULK.extent)}"
             yield "tile", f"{text}; bulk copies take at most {BULK.extent}", near, part
+        elif side.along_rows and case.tile[2] % REPEATED_ROWS:
+            text = f"boxes of {case.tile[2]} rows of {side.factor.name}"
+            text += "; under the swizzle they are multiples of 8"
+            near = f"tile={(*case.tile[:2], -(-case.tile[2] // REPEATED_ROWS) * REPEATED_ROWS)}"
+            yield "tile", text, near, part
         elif not side.along_rows and case.box_rows(side) % REPEATED_ROWS and case.has_parts(side):
             rows = case.box_rows(side)
             text = f"boxes of {rows} rows of {side.factor.name}; under the swizzle they are multiples of 8"
