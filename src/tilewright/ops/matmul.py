@@ -10,7 +10,7 @@ from tilewright.ops.planning import COMBINED, PLAIN, Wanted, asked, checked
 from tilewright.runtime.arrays import LOCATORS, locate_new
 from tilewright.runtime.plans import Plan, Plans
 from tilewright.runtime.shortcuts import Shortcuts
-from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 from tilewright.tracebacks import trim
 
 _Arrays: TypeAlias = tuple[Any, Any, Any, Any, Any, Any]
@@ -39,6 +39,9 @@ def matmul(
     precision: str = "exact",
     out_dtype: DType | str | None = None,
     schedule: Schedule | None = None,
+    split_k: SplitK | None = None,
+    reduction: Reduction = "workspace",
+    batch_invariant: bool = False,
     target: str | None = None,
     stream: Any = None,
 ) -> Any:
@@ -62,6 +65,13 @@ def matmul(
         precision: ``"exact"``, or ``"tf32"`` to multiply f32 on tensor cores with 10 fraction bits.
         out_dtype: dtype of a new result; default: i32 of integers, f16 of fp8, else that of ``a``.
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
+        split_k: into how many parts K is split, each of which a block of its own adds up: a number,
+            ``"auto"`` for as many as fill the machine, or ``"stream"`` to deal out the steps of all tiles in
+            equal shares; default: as the schedule has it. See `Schedule`.
+        reduction: how the sums of the parts come together: ``"workspace"``, ``"turnstile"``, in an order that
+            depends on nothing but the problem and the machine, or ``"atomic"``, as they come.
+        batch_invariant: whether the bits of a row of the result must not depend on how many rows there are:
+            products are then added in an order that follows from K and the dtypes alone.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 
@@ -100,6 +110,9 @@ def matmul(
             and precision == "exact"
             and out_dtype is None
             and schedule is None
+            and split_k is None
+            and reduction == "workspace"
+            and not batch_invariant
         ):
             if stream is None and target is None:
                 found = _SHORTCUTS.call(a, b) if out is None else _SHORTCUTS.call(a, b, out)
@@ -107,6 +120,7 @@ def matmul(
                     return found
             return _plain(a, b, out, target, stream)
         wanted = Wanted(alpha, beta, activation, precision, out_dtype, schedule, target)
+        wanted = wanted._replace(split_k=split_k, reduction=reduction, batch_invariant=batch_invariant)
         return _combined((a, b, out, c, bias, residual), wanted, stream)
     except TilewrightError as error:
         trim(error)
@@ -174,7 +188,7 @@ def _located(arrays: _Arrays, wanted: Wanted) -> tuple[tuple[Any, ...] | None, l
         return None, at
     said = tuple(map(_said, numbers))
     words = (wanted.activation, wanted.precision, wanted.out_dtype, wanted.target)
-    return (*keys, *said, *words), at
+    return (*keys, *said, *words, wanted.how), at
 
 
 def _said(number: float | None) -> str:

@@ -26,8 +26,9 @@ from tilewright.runtime.fresh import Fresh, fresh
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.plans import Plan
 from tilewright.runtime.strided import Strided
+from tilewright.schedule.choose import Splitting
 from tilewright.schedule.choose_reference import SUPPORTED
-from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.schedule import Reduction, Schedule, SplitK
 from tilewright.targets.target import TARGETS
 
 
@@ -41,6 +42,15 @@ class Wanted(NamedTuple):
     out_dtype: DType | str | None = None
     schedule: Schedule | None = None
     target: str | None = None
+    split_k: int | str | None = None
+    reduction: str = "workspace"
+    batch_invariant: bool = False
+
+    @property
+    def how(self) -> Schedule | Splitting | None:
+        """What is known of the schedule; None: nothing."""
+        splitting = Splitting(self.split_k, self.reduction, self.batch_invariant)
+        return splitting if self.schedule is None and splitting != Splitting() else self.schedule
 
 
 @launches.of("matmul")
@@ -52,13 +62,34 @@ def asked(
     out_dtype: DType | str | None = None,
     schedule: Schedule | None = None,
     target: str | None = None,
+    split_k: SplitK | None = None,
+    reduction: Reduction = "workspace",
+    batch_invariant: bool = False,
 ) -> Wanted:
     """What is asked for besides arrays.
 
     Raises:
         LaunchError: an argument of another kind.
     """
-    return Wanted(alpha, beta, activation, precision, out_dtype, schedule, target)
+    wanted = Wanted(alpha, beta, activation, precision, out_dtype, schedule, target)
+    wanted = wanted._replace(split_k=split_k, reduction=reduction, batch_invariant=batch_invariant)
+    _check_splitting(wanted)
+    return wanted
+
+
+def _check_splitting(wanted: Wanted) -> None:
+    """A schedule says itself how K is split; atomics add in no order."""
+    splitting = Splitting(wanted.split_k, wanted.reduction, wanted.batch_invariant)
+    if wanted.schedule is not None and splitting != Splitting():
+        raise LaunchError(
+            "matmul: schedule= says how K is split, and so do split_k, reduction and batch_invariant; "
+            "nearest legal choice: one or the other, as in schedule=tw.Schedule(..., split_k=4)"
+        )
+    if wanted.batch_invariant and wanted.reduction == "atomic":
+        raise LaunchError(
+            'matmul: batch_invariant=True with reduction="atomic", which adds parts as they come; '
+            'nearest legal choice: reduction="workspace"'
+        )
 
 
 class Done(NamedTuple):
@@ -147,10 +178,10 @@ def _product(
         kinds = {info.dtype for info in infos.values()}
         wide = dtypes.f64 in kinds or not infos["a"].dtype.is_float
         kernel = combined(rank, dtypes.f64 if wide else dtypes.f32).bind(
-            precision=precision, terms=terms, activation=wanted.activation, schedule=wanted.schedule
+            precision=precision, terms=terms, activation=wanted.activation, schedule=wanted.how
         )
     else:
-        kernel = plain(rank).bind(precision=precision, schedule=wanted.schedule)
+        kernel = plain(rank).bind(precision=precision, schedule=wanted.how)
     # What is not there is not read; any array of the shape stands for it.
     absent = {"c": seen["out"], "residual": seen["out"], "bias": _row(seen["out"])}
     given = tuple(seen[name] if name in seen else absent[name] for name in names)

@@ -21,7 +21,7 @@ from tilewright.runtime.reads import Reads
 from tilewright.runtime.recent import Recent
 from tilewright.runtime.scheduled import Explicit, Scheduled
 from tilewright.runtime.ways_out import way_out
-from tilewright.schedule.choose import Question
+from tilewright.schedule.choose import Question, Splitting
 from tilewright.schedule.schedule import Schedule
 
 MOST_CLASSES = 256
@@ -58,7 +58,7 @@ class Builds:
         program: Program,
         constants: Mapping[str, Any],
         around: Surroundings,
-        schedule: Schedule | None = None,
+        schedule: Schedule | Splitting | None = None,
     ) -> None:
         self._program = program
         self._constants = constants

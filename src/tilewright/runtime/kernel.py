@@ -37,6 +37,7 @@ from tilewright.runtime.recent import Recent
 from tilewright.runtime.scheduled import without_schedule
 from tilewright.runtime.specialise import arrays_of, compiling, serving, shapes_of, spec_of, specs_of
 from tilewright.runtime.specimens import in_order
+from tilewright.schedule.choose import Splitting
 from tilewright.schedule.schedule import Schedule
 from tilewright.tracebacks import trim
 
@@ -155,7 +156,7 @@ class Bound(BoundChecks, BoundFlow):
         program: Program,
         constants: Mapping[str, Any],
         around: Surroundings | None = None,
-        schedule: Schedule | None = None,
+        schedule: Schedule | Splitting | None = None,
     ) -> None:
         self.program = program
         self.constants = dict(constants)

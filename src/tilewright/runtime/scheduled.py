@@ -13,7 +13,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.lang.program import Program
 from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.recent import Recent
-from tilewright.schedule.choose import Question, extents_of
+from tilewright.schedule.choose import Question, Splitting, extents_of
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.form import Form, form_of
 from tilewright.schedule.schedule import Schedule
@@ -57,11 +57,15 @@ class Scheduled:
     Args:
         program: the author's.
         constants: its constants.
-        schedule: the one that the caller wants; None: one is chosen.
+        schedule: the one that the caller wants; None: one is chosen; or how K is to be split by it.
     """
 
-    def __init__(self, program: Program, constants: Mapping[str, Any], schedule: Schedule | None) -> None:
-        self._program, self._constants, self._schedule = program, constants, schedule
+    def __init__(
+        self, program: Program, constants: Mapping[str, Any], schedule: Schedule | Splitting | None
+    ) -> None:
+        self._program, self._constants = program, constants
+        self._schedule = schedule if isinstance(schedule, Schedule) else None
+        self._splitting = schedule if isinstance(schedule, Splitting) else None
         self._is_explicit = False
         self._flows: Recent[Any, tuple[Flow, Form]] = Recent(MOST_FLOWS)
         self._programs: Recent[Any, Any] = Recent(MOST_FLOWS)
@@ -127,7 +131,8 @@ class Scheduled:
         shapes: Mapping[str, tuple[int, ...]],
         processors: int,
     ) -> Question:
-        return Question(form, specs, extents_of(form, shapes), arch, processors or _processors(arch))
+        extents, count = extents_of(form, shapes), processors or _processors(arch)
+        return Question(form, specs, extents, arch, count, self._splitting)
 
     def _recorded(
         self, specs: Mapping[str, TensorSpec], classes: Mapping[str, TensorSpec], arch: Arch
@@ -169,7 +174,7 @@ class Scheduled:
 
 def without_schedule(
     program: Program, constants: Mapping[str, Any]
-) -> tuple[Mapping[str, Any], Schedule | None]:
+) -> tuple[Mapping[str, Any], Schedule | Splitting | None]:
     """The constants that a caller gives, and the schedule among them, which is none of the program's.
 
     Raises:
@@ -178,7 +183,7 @@ def without_schedule(
     if "schedule" not in constants or "schedule" in program.constants:
         return constants, None
     given = constants["schedule"]
-    if given is not None and not isinstance(given, Schedule):
+    if given is not None and not isinstance(given, Schedule | Splitting):
         raise LaunchError(
             f"kernel {program.name}: schedule={shown(given)} is none; nearest legal choice: "
             "tw.Schedule(...), or None, for which one is chosen"

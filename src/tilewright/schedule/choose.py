@@ -18,6 +18,22 @@ UNKNOWN = 4096
 
 
 @dataclass(frozen=True)
+class Splitting:
+    """How the K of a product is to be split, where that is said and the rest of its schedule is not.
+
+    Args:
+        split_k: as a schedule has it; None: as the rules choose.
+        reduction: as a schedule has it.
+        batch_invariant: whether the order in which products are added follows from K and the dtypes alone, so
+            that the bits of a row are those that it has among any other rows.
+    """
+
+    split_k: int | str | None = None
+    reduction: str = "workspace"
+    batch_invariant: bool = False
+
+
+@dataclass(frozen=True)
 class Question:
     """A problem for which a schedule is wanted.
 
@@ -27,6 +43,7 @@ class Question:
         extents: of every span, batches first, then m, n and k.
         arch: the machine.
         processors: how many of its processors there are.
+        splitting: how K is to be split; None: as the rules choose.
     """
 
     form: Form
@@ -34,6 +51,7 @@ class Question:
     extents: tuple[int, ...]
     arch: Arch
     processors: int
+    splitting: Splitting | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:

@@ -14,7 +14,7 @@ from tilewright.ir.kernel import Kernel
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import derived
 from tilewright.lang.program import EXPLICIT, Parameter, Program
-from tilewright.lang.scalars import Index, maximum, minimum
+from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
 from tilewright.schedule.batches import Batches
@@ -190,17 +190,17 @@ def _partition(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> Dat
     order = Order(schedule.group_n, "n") if schedule.group_n else Order(schedule.group_m or 1, "m")
     if schedule.split_k == "stream":
         return Stream(problem, order, schedule.blocks)
-    splits = _splits(problem, schedule)
+    splits, unit = _splits(problem, schedule), max(schedule.promote, 1)
     if schedule.balanced:
         rows, columns, _ = schedule.atom.shape
-        return Shares(problem, (rows * schedule.warps[0], columns * schedule.warps[1]), splits)
+        return Shares(problem, (rows * schedule.warps[0], columns * schedule.warps[1]), splits, unit)
     if schedule.blocks and not is_split(schedule):
         return Persistent(problem, order, schedule.cluster, schedule.blocks)
     ordered = schedule.group_m or schedule.group_n or schedule.cluster != (1, 1)
     taken = order if ordered else None
     if schedule.batches > 1 and batch:
         return Batches(problem, taken, schedule.cluster, schedule.batches)
-    return DataParallel(problem, taken, schedule.cluster, splits)
+    return DataParallel(problem, taken, schedule.cluster, splits, unit)
 
 
 def _splits(problem: Problem, schedule: Schedule) -> Index:
@@ -211,7 +211,8 @@ def _splits(problem: Problem, schedule: Schedule) -> Index:
     split = schedule.split_k
     tiles = rows * columns * problem.batches
     wanted = parts_of_k(tiles, problem.steps, schedule.blocks) if isinstance(split, str) else split
-    parts = derived(maximum(minimum(wanted, minimum(problem.steps, MOST_SPLITS)), 1))
+    units = ceil_div(problem.steps, max(schedule.promote, 1))
+    parts = derived(maximum(minimum(wanted, minimum(units, MOST_SPLITS)), 1))
     return parts  # noqa: RET504 the kernel's parameter is named after it
 
 

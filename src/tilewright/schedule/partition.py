@@ -186,10 +186,16 @@ class DataParallel(Partition):
         order: of tiles.
         cluster: blocks along M and along N that run together.
         splits: parts of K; 0: all of K is one.
+        unit: steps of which parts are multiples, but for the last one.
     """
 
     def __init__(
-        self, problem: Problem, order: Order | None, cluster: tuple[int, int], splits: Index = 0
+        self,
+        problem: Problem,
+        order: Order | None,
+        cluster: tuple[int, int],
+        splits: Index = 0,
+        unit: int = 1,
     ) -> None:
         super().__init__(problem, order, cluster)
         self.parts = 1 if isinstance(splits, int) and splits == 0 else splits
@@ -205,7 +211,7 @@ class DataParallel(Partition):
         self.place: tuple[Index, Index] = m, n
         self.batch = self._batch()
         if part is not None:
-            self._split_k(part)
+            self._split_k(part, unit)
 
     def _batch(self) -> tuple[Index, ...]:
         """The block's index along each leading dimension."""
@@ -216,17 +222,17 @@ class DataParallel(Partition):
         """The number of this block's part; the parts of a tile have neighbouring blocks."""
         return None if isinstance(self.parts, int) and self.parts == 1 else let(index % self.parts)
 
-    def _split_k(self, part: Index) -> None:
-        """Parts that differ by a step at most."""
-        each, more = (
-            derived(natural(value)) for value in (self.steps // self.parts, self.steps % self.parts)
-        )
+    def _split_k(self, part: Index, unit: int) -> None:
+        """Parts that differ by a unit at most."""
+        units = ceil_div(self.steps, unit)
+        each, more = (derived(natural(value)) for value in (units // self.parts, units % self.parts))
         number: Index = 0
         for index, extent in zip(self.batch, self.problem.batch, strict=True):
             number = number * extent + index
         tile = let((number * self.tiles_m + self.place[0]) * self.tiles_n + self.place[1])
-        begin = let(part * each + minimum(part, more))
-        self.steps = let(each + minimum(maximum(more - part, 0), 1))
+        begin = let((part * each + minimum(part, more)) * unit)
+        own = (each + minimum(maximum(more - part, 0), 1)) * unit
+        self.steps = let(own if unit == 1 else minimum(own, maximum(self.steps - begin, 0)))
         self.segment = Segment(begin, tile, part, self.parts, lambda p: tile * self.parts + p)
         tiles = self.tiles_m * self.tiles_n * self.problem.batches
         self.split = tiles, tiles * self.parts
@@ -246,12 +252,13 @@ class Shares(DataParallel):
         problem: what is computed.
         units: shares are multiples of so many rows and columns.
         splits: parts of K; 0: all of K is one.
+        unit: steps of which parts are multiples, but for the last one.
     """
 
-    def __init__(self, problem: Problem, units: tuple[int, int], splits: Index = 0) -> None:
+    def __init__(self, problem: Problem, units: tuple[int, int], splits: Index = 0, unit: int = 1) -> None:
         sides = zip((problem.m, problem.n), problem.tile[:2], units, strict=True)
         rows, columns = shares = [derived(share(extent, tile, unit)) for extent, tile, unit in sides]
-        super().__init__(replace(problem, tile=(rows, columns, problem.tile[2])), None, (1, 1), splits)
+        super().__init__(replace(problem, tile=(rows, columns, problem.tile[2])), None, (1, 1), splits, unit)
         self.spans = []
         for place, size, extent in zip(self.place, shares, (problem.m, problem.n), strict=True):
             begin = place * size

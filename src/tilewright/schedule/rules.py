@@ -90,7 +90,7 @@ def _balanced(case: Case) -> Reasons:
     schedule, product = case.schedule, case.form.sum
     if not schedule.balanced:
         return
-    if schedule.blocks or schedule.group_m or schedule.group_n or schedule.cluster != (1, 1):
+    if case.is_persistent or schedule.group_m or schedule.group_n or schedule.cluster != (1, 1):
         text = "balanced=True; equal shares go to a block each, in the grid's own order"
         yield "balanced", text, "balanced=False, or blocks, group_m, group_n and cluster left out", product
     if case.is_bulk or schedule.epilogue != "direct":

@@ -17,6 +17,7 @@ from typing import Any
 
 from tilewright.errors import ParseError, TilewrightError
 from tilewright.schedule.choose import Question, choose
+from tilewright.schedule.choose_split import split_candidates
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.schedule import Schedule
@@ -222,6 +223,12 @@ def extents_of(question: Question) -> Extents:
 
 
 def chosen(question: Question, table: Table | None) -> Schedule:
-    """The schedule of the nearest measured problem, if one is near and legal; else the rules' choice."""
+    """The schedule of the nearest measured problem, if one is near and legal; else the rules' choice.
+
+    Raises:
+        LaunchError: K is to be split in a way in which nothing that the rules propose splits it.
+    """
+    if question.splitting is not None:
+        return next(split_candidates(question)).schedule
     found = table.find(question) if table is not None and table.entries and class_of(question) else None
     return choose(question) if found is None else found.schedule
