@@ -1,0 +1,195 @@
+"""`matmul` whose K is split: the same product, the same bits every time, and of a row among any others."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.checking.compare import compare_gemm
+from tilewright.ops.products import plain
+from tilewright.schedule.choose import Splitting
+from tilewright.schedule.choose_split import parts_under, period_of, split_candidates
+from tilewright.schedule.partition import parts_of_k
+
+from .test_products import bound, drawn, nothing_else_written, within
+
+WAYS: dict[str, dict[str, Any]] = {
+    "3": {"split_k": 3},
+    "auto": {"split_k": "auto"},
+    "stream": {"split_k": "stream"},
+    "turnstile": {"split_k": 4, "reduction": "turnstile"},
+    "atomic": {"split_k": 4, "reduction": "atomic"},
+    "batch-invariant": {"batch_invariant": True},
+    "batch-invariant, split": {"batch_invariant": True, "split_k": "auto"},
+}
+TARGETS = pytest.mark.parametrize("target", ["reference", "cpu"])
+WAY = pytest.mark.parametrize("way", WAYS)
+IN_ORDER = pytest.mark.parametrize("way", [way for way in WAYS if way != "atomic"])
+
+
+@TARGETS
+@WAY
+def test_the_product_is_the_same(way: str, target: str) -> None:
+    a, b = drawn(1, 37, 1500, dtype=np.float16), drawn(2, 45, 1500, dtype=np.float16).T
+    out = within((37, 45), np.float16)
+    assert tw.matmul(a, b, out, target=target, **WAYS[way]) is out
+    compare_gemm(a, b, out).raise_if_wrong()
+    assert nothing_else_written(out)
+
+
+@TARGETS
+@WAY
+def test_what_is_done_with_the_sums_is_done_once(way: str, target: str) -> None:
+    a, b = drawn(1, 2, 21, 1203), drawn(2, 1203, 33)
+    c, bias = drawn(3, 2, 21, 33), drawn(4, 33)
+    out = within((2, 21, 33))
+    tw.matmul(
+        *(a, b, out),
+        c=c,
+        alpha=0.5,
+        beta=-2,
+        bias=bias,
+        activation="relu",
+        residual=c,
+        target=target,
+        **WAYS[way],
+    )
+    want = np.maximum(0.5 * (a.astype(float) @ b.astype(float)) - 2.0 * c + bias, 0) + c
+    assert (np.abs(out - want) <= bound(a, b) + 1e-5).all()
+    assert nothing_else_written(out)
+
+
+@TARGETS
+@pytest.mark.parametrize("depth", [0, 1, 5, 255, 257])
+def test_any_depth(depth: int, target: str) -> None:
+    a, b = drawn(1, 9, depth), drawn(2, depth, 13)
+    for way in WAYS.values():
+        made = tw.matmul(a, b, target=target, **way)
+        assert (np.abs(made - a.astype(float) @ b.astype(float)) <= bound(a, b)).all()
+
+
+@TARGETS
+@IN_ORDER
+def test_the_bits_are_those_of_every_run(way: str, target: str) -> None:
+    a, b = drawn(1, 19, 2111), drawn(2, 2111, 23)
+    runs = {
+        tw.matmul(a, b, target=target, **WAYS[way]).tobytes() for _ in range(20 if target == "cpu" else 3)
+    }
+    assert len(runs) == 1
+
+
+@IN_ORDER
+def test_threads_do_not_share_sums(way: str) -> None:
+    a, b = drawn(1, 40, 3000), drawn(2, 3000, 50)
+    alone = tw.matmul(a, b, target="cpu", **WAYS[way])
+    found: list[Any] = []
+
+    def many() -> None:
+        found.extend(tw.matmul(a, b, target="cpu", **WAYS[way]) for _ in range(10))
+
+    threads = [threading.Thread(target=many) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(found) == 40
+    assert all((one == alone).all() for one in found)
+
+
+@pytest.mark.parametrize("way", ["batch-invariant", "batch-invariant, split"])
+def test_a_row_has_its_bits_among_any_rows(way: str) -> None:
+    a, b = drawn(1, 130, 1500), drawn(2, 1500, 31)
+    whole = tw.matmul(a, b, target="cpu", **WAYS[way])
+    for rows in range(1, 130):
+        assert (tw.matmul(a[:rows], b, target="cpu", **WAYS[way]) == whole[:rows]).all(), rows
+
+
+def test_split_or_not_the_order_is_that_of_the_periods() -> None:
+    a, b = drawn(1, 33, 2100), drawn(2, 2100, 34)
+    made = [tw.matmul(a, b, target="reference", **WAYS[way]) for way in WAYS if way.startswith("batch")]
+    assert (made[0] == made[1]).all()
+    plain_sums = tw.matmul(a, b, target="reference")
+    assert (made[0] != plain_sums).any(), "another order of additions rounds some sums otherwise"
+
+
+SHAPES = [(1, 4096, 4096), (64, 64, 65536), (512, 512, 32768), (300, 200, 5000)]
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@WAY
+def test_gpus_have_kernels_for_it(way: str, shape: tuple[int, int, int], arch: str) -> None:
+    m, n, k = shape
+    asked = WAYS[way]
+    splitting = Splitting(
+        asked.get("split_k"), asked.get("reduction", "workspace"), "batch_invariant" in asked
+    )
+    bound = plain(0).bind(precision="exact", schedule=Splitting(**asked))
+    arrays = tw.like("bf16", m, k), tw.like("bf16", k, n, order="F"), tw.like("bf16", m, n)
+    schedule = bound.schedule_for(*arrays, target="cuda", arch=arch)
+    assert schedule is not None
+    assert (schedule.atom.instruction == "wgmma") == (arch == "sm_90a")
+    if asked.get("split_k"):
+        assert schedule.split_k != 1
+    if "batch_invariant" in asked:
+        assert schedule.promote * schedule.block_k == period_of(k)
+
+
+@pytest.mark.parametrize("way", ["stream", "auto", "turnstile", "batch-invariant"])
+def test_such_a_kernel_compiles(way: str) -> None:
+    asked = WAYS[way]
+    splitting = Splitting(
+        asked.get("split_k"), asked.get("reduction", "workspace"), "batch_invariant" in asked
+    )
+    bound = plain(0).bind(precision="exact", schedule=Splitting(**asked))
+    arrays = tw.like("bf16", 16, 4096), tw.like("bf16", 4096, 4096, order="F"), tw.like("bf16", 16, 4096)
+    made = bound.compile(*arrays, target="cuda", arch="sm_90a")
+    assert not made.resources["spill_store_bytes"]
+
+
+def test_as_many_parts_as_fill_the_machine() -> None:
+    arrays = tw.like("bf16", 64, 65536), tw.like("bf16", 65536, 64), tw.like("bf16", 64, 64)
+    asked = Splitting("auto")
+    question = (
+        plain(0).bind(precision="exact", schedule=asked).question(*arrays, target="cuda", arch="sm_90a")
+    )
+    found = [*split_candidates(question)]
+    assert [one.estimate for one in found if one.schedule.staging == "tma"] == sorted(
+        one.estimate for one in found if one.schedule.staging == "tma"
+    )
+    for one in found:
+        parts = parts_under(question, one.schedule)
+        assert f"K in {parts} part" in one.rule
+        assert parts == max(min(132, 65536 // one.schedule.block_k // 4), 1)
+    for tiles, steps, parts in ((1, 1024, 132), (66, 1024, 2), (67, 1024, 1), (500, 1024, 1), (1, 3, 1)):
+        assert parts_of_k(tiles, steps, 132) == parts
+
+
+A = np.zeros((4, 4), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"split_k": 0}, "split_k must be an integer from 1 on, 'auto' or 'stream'"),
+        ({"split_k": "all"}, "split_k must be an integer from 1 on, 'auto' or 'stream'"),
+        ({"split_k": 2, "reduction": "sum"}, "reduction must be one of 'workspace', 'turnstile', 'atomic'"),
+        ({"batch_invariant": True, "reduction": "atomic"}, 'nearest legal choice: reduction="workspace"'),
+        (
+            {"split_k": "stream", "reduction": "turnstile"},
+            "no schedule that is known for these arrays splits K",
+        ),
+        (
+            {"split_k": 2, "schedule": tw.Schedule(tw.atoms.fma("f32"), (32, 32, 8))},
+            "one or the other, as in schedule=tw.Schedule",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(tw.LaunchError) as refused:
+        tw.matmul(A, A, target="cpu", **wrong)
+    assert said in str(refused.value)
