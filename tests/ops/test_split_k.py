@@ -125,9 +125,6 @@ SHAPES = [(1, 4096, 4096), (64, 64, 65536), (512, 512, 32768), (300, 200, 5000)]
 def test_gpus_have_kernels_for_it(way: str, shape: tuple[int, int, int], arch: str) -> None:
     m, n, k = shape
     asked = WAYS[way]
-    splitting = Splitting(
-        asked.get("split_k"), asked.get("reduction", "workspace"), "batch_invariant" in asked
-    )
     bound = plain(0).bind(precision="exact", schedule=Splitting(**asked))
     arrays = tw.like("bf16", m, k), tw.like("bf16", k, n, order="F"), tw.like("bf16", m, n)
     schedule = bound.schedule_for(*arrays, target="cuda", arch=arch)
@@ -142,9 +139,6 @@ def test_gpus_have_kernels_for_it(way: str, shape: tuple[int, int, int], arch: s
 @pytest.mark.parametrize("way", ["stream", "auto", "turnstile", "batch-invariant"])
 def test_such_a_kernel_compiles(way: str) -> None:
     asked = WAYS[way]
-    splitting = Splitting(
-        asked.get("split_k"), asked.get("reduction", "workspace"), "batch_invariant" in asked
-    )
     bound = plain(0).bind(precision="exact", schedule=Splitting(**asked))
     arrays = tw.like("bf16", 16, 4096), tw.like("bf16", 4096, 4096, order="F"), tw.like("bf16", 16, 4096)
     made = bound.compile(*arrays, target="cuda", arch="sm_90a")

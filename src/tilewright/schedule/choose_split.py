@@ -107,6 +107,7 @@ def split_schedule(plain: Schedule, split_k: int | str, processors: int) -> Sche
     return replace(
         plain,
         split_k=split_k,
+        batches=1,
         blocks=processors if isinstance(split_k, str) else 0,
         balanced=plain.balanced and split_k != "stream",
         epilogue="staged" if plain.epilogue == "overlapped" else plain.epilogue,
