@@ -108,7 +108,7 @@ tw.Schedule(wgmma, (128, 256, 64), stages=4, staging="tma", roles="ping-pong", e
 tw.Schedule(wgmma, (128, 256, 64), blocks=132, group_m=8, group_n=0, promote=0, buffers=2, registers=232)
 schedule.mma
 linear.flow(w, w, w, 2.0)
-linear.bind(schedule=schedule).check(w, w, w, 2.0, target="cpu")
+linear.bind(schedule=schedule).check(w, w, out, 2.0, target="cpu")
 linear(w, w, out, 2.0, target="reference")
 linear(w, w, out, 2.0, schedule=schedule, target="reference")
 tw.ir.print_flow(flow, locations=True)
