@@ -14,14 +14,12 @@ from tilewright.ir.mma import TiledMma
 from tilewright.lang.specs import TensorSpec
 from tilewright.layout.counts import divisor_at_most
 from tilewright.schedule.bulk_arrays import against_store
+from tilewright.schedule.epilogue.buffers import spare
 from tilewright.schedule.epilogue.direct import in_parts
 from tilewright.schedule.form import Form
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
 from tilewright.threads.registers import reduction, thread_digits
-
-ACCESS_BYTES, LANES_OF_A_ROW = 16, 4
-"""The widest access of a thread; lanes that hold neighbours of one row of an accumulator, two each."""
 
 RING, PARTIAL, RESULT, BARRIERS, TICKET = "ring", "partial", "result", "barriers", "ticket"
 """What shared memory holds: tiles of operands, parts of reductions, slices of results, barriers, a number."""
@@ -117,8 +115,9 @@ class Leaving:
         for store in self.blocks:
             size = store.operand.dtype.bytes
             swizzled = self.has_roles and shape[not self._along_rows(store)] * size % ROW_BYTES == 0
-            spare, rows = (0, 0) if swizzled else self._spare(store, shape)
-            elements = self.groups * self.count * (math.prod(shape) + spare * rows) - spare
+            along_rows = self._along_rows(store)
+            behind = 0 if swizzled else spare(store.operand.dtype, along_rows=along_rows)
+            elements = self.groups * self.count * (math.prod(shape) + behind * shape[along_rows]) - behind
             yield Buffer(f"s{store.operand.name}", RESULT, elements * size, swizzled)
         if self.is_handed_over:
             for name in ("free", "written"):
@@ -127,12 +126,6 @@ class Leaving:
     def _along_rows(self, store: Store) -> bool:
         unit = self.specs[store.operand.name].unit_dim
         return unit is not None and store.at[unit] == self.form.m
-
-    def _spare(self, store: Store, shape: tuple[int, int]) -> tuple[int, int]:
-        """Elements behind each row of a buffer, so that accesses meet in no bank; and how many rows."""
-        along_rows, size = self._along_rows(store), store.operand.dtype.bytes
-        spare = max(ACCESS_BYTES, 0 if along_rows else LANES_OF_A_ROW * 2 * size) // size
-        return spare, shape[along_rows]
 
     def against_bulk(self, store: Store) -> Iterator[str]:
         """Why bulk copies do not store a result slice by slice."""

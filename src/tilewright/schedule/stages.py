@@ -56,14 +56,10 @@ class PlainStages:
     """
 
     def __init__(self, source: Tensor, rows: int, depth: int, stages: int, name: str) -> None:
-        self.shape, self.stages = (rows, depth), stages
+        self.shape = (rows, depth)
         strides = (1, rows) if source.unit_dim == 0 else (depth, 1)
         layout = View.strided((stages, rows, depth), (rows * depth, *strides))
         self.shared = tw.shared((stages, rows, depth), source.dtype, layout=layout, name=name)
-
-    def tile(self, index: Index) -> Tensor:
-        """The tile of a step."""
-        return self.shared[0] if self.stages == 1 else self.shared[index % self.stages]
 
     def pairs(
         self, source: Tensor, row: Index, step: Index, stage: Index, share: Share

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from tilewright.dataflow.nodes import Operand, Span
+from tilewright.dtypes import DType
 from tilewright.lang import operations as tw
 from tilewright.lang.asynchrony import tma_store
 from tilewright.lang.control import unroll
@@ -127,19 +128,13 @@ class Rows:
         self.side, self.shape = side, shape
         rows, columns = shape
         length, count = (rows, columns) if side.along_rows else (columns, rows)
-        stride = length + self._spare()
+        stride = length + spare(side.operand.dtype, along_rows=side.along_rows)
         strides = (1, stride) if side.along_rows else (stride, 1)
         size = count * stride
         view = View.strided((groups, buffers, rows, columns), (buffers * size, size, *strides))
         self.held = tw.shared(
             (groups, buffers, rows, columns), side.operand.dtype, layout=view, name=side.name
         )
-
-    def _spare(self) -> int:
-        """Elements behind a row: as many bytes as the lanes of one row write at once, or one access."""
-        size = self.side.operand.dtype.bytes
-        at_once = 0 if self.side.along_rows else LANES_OF_A_ROW * 2 * size
-        return max(ACCESS_BYTES, at_once) // size
 
     def tile(self, group: Index, buffer: Index) -> Tensor:
         """(rows, columns): a buffer."""
@@ -148,6 +143,24 @@ class Rows:
     def send(self, group: Index, buffer: Index, place: Place, threads: int) -> None:
         """Store a buffer: consecutive threads store consecutive elements."""
         tw.copy(self.tile(group, buffer), self.side.block(place), threads=threads)
+
+
+def spare(dtype: DType, *, along_rows: bool) -> int:
+    """Elements behind each row of a buffer, so that accesses meet in no bank.
+
+    They take as many bytes as the lanes that hold one row write at once, or one access.
+
+    Args:
+        dtype: of the elements.
+        along_rows: whether the rows of the buffer are columns of the result.
+
+    Example:
+        >>> from tilewright.dtypes import f16, f32
+        >>> spare(f16, along_rows=False), spare(f32, along_rows=False), spare(f32, along_rows=True)
+        (8, 8, 4)
+    """
+    at_once = 0 if along_rows else LANES_OF_A_ROW * 2 * dtype.bytes
+    return max(ACCESS_BYTES, at_once) // dtype.bytes
 
 
 def panel_of(side: Side, shape: tuple[int, int]) -> tuple[tuple[int, int], int]:
