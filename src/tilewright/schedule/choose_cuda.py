@@ -14,6 +14,7 @@ from math import prod
 from tilewright.schedule.choose import Candidate, Question, widened
 from tilewright.schedule.choose_few_rows import candidates as few_rows
 from tilewright.schedule.choose_reference import tensor_core
+from tilewright.schedule.choose_small import small
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
 from tilewright.targets.atoms import fma, wgmma
@@ -83,6 +84,10 @@ class Shape:
             return f"{columns} columns are reduced together, and its tile has {self.columns}"
         if rows and not (whole and rows <= self.rows):
             return f"{rows} rows are reduced together, and a group has fewer of them"
+        if not self.persistent and _overflows(question):
+            return (
+                f"{_items(question)} batch items, and an axis of a grid has {question.arch.grid[-1]} blocks"
+            )
         return ""
 
     def time_us(self, question: Question, row_us: tuple[float, float]) -> float:
@@ -95,7 +100,7 @@ class Shape:
         m, n, k = question.shape
         (rows, columns), (across, beside) = self.tile, self.cluster
         tiles = -(-m // (rows * across)) * across * -(-n // (columns * beside)) * beside
-        tiles *= prod(question.extents[:-3])
+        tiles *= _items(question)
         processors = question.processors // (across * beside) * across * beside
         rounds = max(-(-tiles // processors), 1)
         steps = -(-k * question.dtype.bytes // ROW_BYTES)
@@ -119,6 +124,9 @@ SHAPES = (
 """Few, so that few kernels are compiled; the first of equals is taken."""
 
 
+BESIDE = 4
+"""Blocks of ``mma.sync`` for each multiprocessor where a grid has not one for each tile."""
+
 GROUPS_M = (4, 16)
 """Other heights of the bands in which tiles follow each other."""
 
@@ -129,8 +137,12 @@ NEIGHBOURS = 3
 def candidates(question: Question) -> Iterator[Candidate]:
     """Forms of the Hopper kernel in the order of their estimates, those near them, and ``mma.sync``.
 
-    Those for few rows stand behind the forms that have been measured, whatever their estimates.
+    Those for few rows stand behind the forms that have been measured, whatever their estimates.  What is for
+    small products of many batch items comes first.
     """
+    few = small(question)
+    if few is not None:
+        yield few
     if "sm_90a" not in question.arch.features or not _takes_wgmma(question):
         yield from _ampere(question)
         return
@@ -187,6 +199,16 @@ def _neighbours(shape: Shape) -> Iterator[tuple[Shape, str]]:
         yield replace(shape, stages=stages), f"with {stages} stages"
 
 
+def _items(question: Question) -> int:
+    """Batch items of the problem."""
+    return prod(question.extents[:-3])
+
+
+def _overflows(question: Question) -> bool:
+    """Whether there are more batch items than a block for each tile of each of them could be counted."""
+    return _items(question) > question.arch.grid[-1]
+
+
 def _takes_wgmma(question: Question) -> bool:
     """Whether Hopper's multiply takes the operands as they lie in memory."""
     dtype, form = question.dtype, question.form
@@ -233,6 +255,8 @@ def hopper_schedule(question: Question, shape: Shape) -> Schedule:
 def _ampere(question: Question) -> Iterator[Candidate]:
     """Tensor cores where there is an atom, multiply-adds elsewhere, with copies in the background."""
     chosen = _ampere_schedule(question)
+    if _overflows(question):
+        chosen = replace(chosen, blocks=BESIDE * question.processors)
     rule = "the larger tile" if chosen.tile[0] > 64 else "the tile of which there are more"
     proposed = {widened(chosen, question): rule}
     unit_m, unit_n, _ = chosen.atom.shape
@@ -254,10 +278,10 @@ def _least_us(question: Question, schedule: Schedule) -> float:
     units = rates.fma_flops if atom.instruction == "fma" else rates.tensor_flops
     kind = "tf32" if atom.precision is not None else question.dtype.name
     flops = units.get(kind, rates.fma_flops["f32"]) * board.clock_mhz
-    tiles = -(-m // schedule.tile[0]) * -(-n // schedule.tile[1]) * prod(question.extents[:-3])
+    tiles = -(-m // schedule.tile[0]) * -(-n // schedule.tile[1]) * _items(question)
     rounds = -(-tiles // max(question.processors, 1))
     multiply = rounds * 2 * schedule.tile[0] * schedule.tile[1] * k / flops
-    moved = (m * k + k * n + m * n) * prod(question.extents[:-3]) * question.dtype.bytes
+    moved = (m * k + k * n + m * n) * _items(question) * question.dtype.bytes
     return max(multiply, moved / board.memory_gbytes_per_s / 1e3)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.schedule.choose import Candidate, Question
+from tilewright.schedule.memory import memory_us
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
 from tilewright.targets.atoms import wgmma
@@ -82,20 +83,19 @@ class Stream:
             swap_ab=True,
         )
 
-    def time_us(self, question: Question, rows: int, row_us: tuple[float, float], splits: int = 1) -> float:
+    def time_us(self, question: Question, rows: int, row_us: tuple[float, float]) -> float:
         """Estimated time: of the multiprocessor with most tiles, or of the memory.
 
         Args:
             question: the problem.
             rows: of A, in a tile.
             row_us: what 128 bytes of a row of A, and of B, take of one multiprocessor.
-            splits: how many blocks share the K of a tile; what their meeting takes is not in the estimate.
         """
         m, n, k = question.shape
         batches = prod(question.extents[:-3])
-        blocks = -(-n // self.columns) * -(-m // rows) * batches * splits
+        blocks = -(-n // self.columns) * -(-m // rows) * batches
         rounds = -(-blocks // max(question.processors, 1))
-        steps = -(-k * question.dtype.bytes // (ROW_BYTES * self.depth * splits))
+        steps = -(-k * question.dtype.bytes // (ROW_BYTES * self.depth))
         step = STEP_US + self.depth * (rows * row_us[0] + self.columns * row_us[1])
         waits = -(-rounds // self.beside) * TILE_US
         return FIXED_US + max(rounds * steps * step + waits, memory_us(question))
@@ -103,16 +103,6 @@ class Stream:
 
 STREAMS = (Stream(1, 4), Stream(2, 2), Stream(1, 2, beside=2))
 """Few, so that few kernels are compiled; 16 to 32 KiB of B in each step, and about 200 KiB in all rings."""
-
-
-def memory_us(question: Question) -> float:
-    """The bytes of A, B and C once, at the rate at which the memory copies."""
-    (m, n, k), rates = question.shape, question.arch.rates
-    if rates is None:
-        return 0.0
-    board = rates.boards[0]
-    moved = (m * k + k * n + m * n) * prod(question.extents[:-3]) * question.dtype.bytes
-    return moved / (board.copied_gbytes_per_s or board.memory_gbytes_per_s) / 1e3
 
 
 def candidates(
@@ -129,7 +119,8 @@ def candidates(
     """
     m, _, _ = question.shape
     rows = next((count for count in ROWS if count >= m), None)
-    if rows is None or question.covered != (0, 0):
+    items = prod(question.extents[:-3])
+    if rows is None or question.covered != (0, 0) or items > question.arch.grid[-1]:
         return
     known = [stream for stream in STREAMS if stream.stages(question, rows) > 1]
     for stream in sorted(known, key=lambda one: one.time_us(question, rows, row_us)):

@@ -9,10 +9,10 @@ from math import prod
 from tilewright.errors import LaunchError
 from tilewright.schedule.candidates import candidates
 from tilewright.schedule.choose import Candidate, Question, Splitting
-from tilewright.schedule.choose_few_rows import memory_us
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.fixup import FAN
 from tilewright.schedule.legality import reasons
+from tilewright.schedule.memory import memory_us
 from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
 from tilewright.schedule.schedule import SPLITS, Schedule
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from tests.schedule.small import batched as several
 from tests.schedule.small import product
 from tests.targets import signals
 
@@ -122,9 +123,21 @@ def _scheduled(schedule: tw.Schedule, divisor: int) -> Kernel:
     return product.bind(schedule=schedule).trace(operand, operand, out, target="cuda", arch="sm_80")
 
 
+def _small_products(schedule: tw.Schedule) -> Kernel:
+    """Batches of ragged products under a schedule."""
+    spec = TensorSpec(tw.f16, 3, 2, (1, 1, 1), (1, 1, 1), 2, False)
+    return several.bind(schedule=schedule).trace(spec, spec, spec, target="cuda", arch="sm_80")
+
+
+A_WARP = tw.Schedule(atoms.MMA_F16, (32, 32, 32), stages=2, staging="cp_async", epilogue="staged", batches=4)
+SWAPPED = tw.Schedule(
+    atoms.MMA_F16, (64, 16, 32), (4, 1), stages=3, staging="cp_async", epilogue="staged", swap_ab=True
+)
 PAST_SHARED = tw.Schedule(atoms.MMA_F16, (64, 32, 32), warps=(4, 1), staging="registers", bypass="a")
 
 CASES: dict[str, Callable[[], Kernel]] = {
+    "small_products": lambda: _small_products(A_WARP),
+    "swapped": lambda: _scheduled(SWAPPED, 16),
     "past_shared": lambda: _scheduled(PAST_SHARED, 16),
     "past_shared_ragged": lambda: _scheduled(replace(PAST_SHARED, bypass="ab", epilogue="staged"), 1),
     "rows": lambda: rows.trace(

@@ -16,7 +16,7 @@ from tilewright.runtime.native import find_toolchains
 from tilewright.symbolic.rebuilding import evaluate
 from tilewright.targets import cuda, reference
 
-SIZES = {"M": 96, "N": 80, "K": 112, "B": 5, "P": 1003, "T": 704}
+SIZES = {"M": 96, "N": 80, "K": 112, "B": 5, "L": 9, "P": 1003, "T": 704}
 """Extents where a case asks for a divisor of 16 at most; rounded up for others."""
 
 INEXACT = ("arithmetic_f64", "arithmetic_f32", "arithmetic_f16", "arithmetic_bf16", "arithmetic_f8e4m3")

@@ -1,0 +1,21 @@
+"""What a problem takes of a machine's memory, below which no schedule is."""
+
+from __future__ import annotations
+
+from math import prod
+
+from tilewright.schedule.choose import Question
+
+
+def memory_us(question: Question) -> float:
+    """The bytes of A, B and C once, at the rate at which the memory copies; 0 where that is not known.
+
+    Args:
+        question: the problem.
+    """
+    (m, n, k), rates = question.shape, question.arch.rates
+    if rates is None:
+        return 0.0
+    board = rates.boards[0]
+    moved = (m * k + k * n + m * n) * prod(question.extents[:-3]) * question.dtype.bytes
+    return moved / (board.copied_gbytes_per_s or board.memory_gbytes_per_s) / 1e3
