@@ -160,6 +160,8 @@ def forms() -> Iterator[Form]:
     yield Form("registers f16", replace(plain, staging="registers"), "f16", "f16")
     past = replace(plain, staging="registers", bypass="a")
     yield Form("registers, A past shared memory", past, "f16", "f16")
+    together = replace(plain, staging="registers", k1=(8, 8), extra_rows=(1, 1), dealt=((32, 4), (32, 4)))
+    yield Form("registers, K1 together", together, "f16", "f16")
     past = replace(past, warps=(4, 1), bypass="ab", epilogue="staged")
     yield Form("registers, A and B past shared memory", past, "f16", "f16", residual)
     yield Form("cp_async bf16", replace(ring, atom=tw.atoms.MMA_BF16), "bf16", "bf16")

@@ -268,6 +268,7 @@ def schedule_for(draw: random.Random, problem: Problem) -> tw.Schedule:
     tile = [rows, columns, depth]
     if draw.random() < 0.05:
         tile[draw.randrange(3)] += draw.choice((1, 8, -8))
+    wished = 0.02 if bulk or atom.asynchronous or staging == "panels" else 0.3
     made = tw.Schedule(
         atom,
         tuple(max(extent, 1) for extent in tile),  # type: ignore[arg-type]
@@ -285,6 +286,7 @@ def schedule_for(draw: random.Random, problem: Problem) -> tw.Schedule:
         registers=draw.choice((0, 232, 232, 240, 160, 152)),
         swap_ab=draw.random() < 0.3,
         bypass=draw.choice(("", "a", "b", "ab")) if staging == "registers" else "",
+        **(placed(draw, depth, atom.lanes * warps[0] * warps[1]) if draw.random() < wished else {}),
         batches=draw.choice((2, 7)) if problem.program == "batched" and draw.random() < 0.3 else 1,
     )
     made = replace(made, **odd(draw)) if draw.random() < 0.05 else made
@@ -303,6 +305,19 @@ def split(draw: random.Random, schedule: tw.Schedule) -> dict[str, Any]:
         changes["epilogue"] = "staged" if schedule.epilogue == "overlapped" else schedule.epilogue
         changes["roles"] = "cooperative" if schedule.roles != "none" else "none"
     return changes
+
+
+def placed(draw: random.Random, depth: int, threads: int) -> dict[str, Any]:
+    """How tiles lie in shared memory, and who copies them, mostly of whole parts."""
+    k1 = draw.choice((8, 4, depth, 3))
+    along_k = draw.choice((1, 2, 4))
+    grid = (max(threads // along_k, 1), along_k)
+    changes = (
+        {"k1": (k1, draw.choice((0, k1))), "extra_rows": (draw.choice((0, 1)), 0)},
+        {"dealt": (grid, draw.choice(((0, 0), grid, (7, 4))))},
+        {"k1": (k1, k1), "extra_rows": (1, 1), "dealt": (grid, grid)},
+    )
+    return draw.choice(changes)
 
 
 def odd(draw: random.Random) -> dict[str, Any]:

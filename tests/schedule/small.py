@@ -193,6 +193,13 @@ CASES = {
     "registers, A past shared memory": Case(
         replace(SYNC, staging="registers", bypass="a", blocks=2, group_m=2), tiles=(3, 2), edge=19
     ),
+    "registers, K1 together": Case(
+        replace(SYNC, staging="registers", k1=(8, 4), extra_rows=(1, 0), dealt=((32, 2), (0, 0))), edge=19
+    ),
+    "cp_async, K1 together": Case(
+        replace(CP_ASYNC, k1=(8, 8), extra_rows=(0, 1), dealt=((0, 0), (32, 2))), layout="nn"
+    ),
+    "fragments, K1 together": Case(replace(FRAGMENTS, k1=(8, 16), extra_rows=(1, 1))),
     "registers, B past shared memory": Case(
         replace(SYNC, staging="registers", bypass="b", epilogue="staged"), residual, layout="tn"
     ),

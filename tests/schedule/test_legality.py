@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.ir.ops import Shared
 from tilewright.lang.program import Program
 from tilewright.schedule.form import form_of
 from tilewright.schedule.legality import check, reasons
 
 from .drawing import compared
-from .forms import AMPERE, BULK, FORMS, HOPPER, SYNC, WGMMA, flow_of, specs
+from .forms import AMPERE, BULK, FORMS, HOPPER, SYNC, WGMMA, expanded, flow_of, specs
 
 CHUNKS, EACH = 4, 30
 
@@ -25,6 +26,17 @@ def test_formulas_say_what_expanded_kernels_say(chunk: int) -> None:
     assert not [one.difference for one in found if one.difference]
     assert sum(one.verdict == "legal" for one in found) >= EACH // 5
     assert sum(one.verdict == "broken" for one in found) >= EACH // 10
+
+
+@pytest.mark.parametrize("stages", [1, 3])
+def test_what_stays_together_takes_what_its_layout_says(stages: int) -> None:
+    schedule = replace(
+        SYNC, stages=stages, staging="cp_async" if stages > 1 else "direct", k1=(8, 16), extra_rows=(1, 2)
+    )
+    kernel = expanded(schedule)
+    held = {op.result.name: op.elems for op in kernel.walk() if isinstance(op, Shared)}
+    a, b = 4 * 65 * 8, 2 * 66 * 16
+    assert (held["sA"], held["sB"]) == (stages * a - 8, stages * b - 2 * 16)
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -38,6 +50,16 @@ def test_every_form_is_legal_on_hopper(form: str) -> None:
     [
         (replace(BULK, stages=1), "stages"),
         (replace(BULK, roles="none"), "roles"),
+        (replace(SYNC, k1=(5, 0)), "k1"),
+        (replace(SYNC, k1=(0, 64)), "k1"),
+        (replace(WGMMA, k1=(8, 8)), "k1"),
+        (replace(BULK, k1=(0, 8)), "k1"),
+        (replace(SYNC, staging="registers", bypass="a", k1=(8, 0)), "k1"),
+        (replace(SYNC, extra_rows=(0, 1)), "extra_rows"),
+        (replace(SYNC, dealt=((64, 4), (0, 0))), "dealt"),
+        (replace(SYNC, dealt=((0, 0), (128, 1))), "dealt"),
+        (replace(SYNC, dealt=((0, 4), (0, 0))), "dealt"),
+        (replace(WGMMA, dealt=((64, 2), (0, 0))), "dealt"),
         (replace(SYNC, bypass="a"), "bypass"),
         (replace(SYNC, stages=3, staging="fragments", bypass="b"), "bypass"),
         (replace(WGMMA, staging="registers", bypass="a"), "bypass"),

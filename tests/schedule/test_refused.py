@@ -34,6 +34,7 @@ REFUSED: dict[str, tuple[tw.Schedule, Any, Any]] = {
     "ring_of_one_stage": (replace(FORMS["cp_async"], stages=1), specs(), HOPPER),
     "stages_that_nobody_fills": (replace(SYNC, stages=4), specs(), HOPPER),
     "past_shared_memory_in_a_ring": (replace(FORMS["cp_async"], bypass="a"), specs(), HOPPER),
+    "parts_of_k1": (replace(SYNC, k1=(5, 8), dealt=((64, 4), (128, 1))), specs(), HOPPER),
     "bulk_copies_without_roles": (replace(BULK, roles="none"), specs(), HOPPER),
     "roles_without_bulk_copies": (replace(BULK, staging="cp_async"), specs(), HOPPER),
     "ping_pong_alone": (replace(BULK, roles="ping-pong", groups=1, blocks=0), specs(), HOPPER),

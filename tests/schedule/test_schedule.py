@@ -55,6 +55,9 @@ def drawn(draw: random.Random) -> tw.Schedule:
         split_k=draw.choice((1, 2, 64, *SPLITS)),
         reduction=draw.choice(REDUCTIONS),
         bypass=draw.choice(BYPASSES),
+        k1=(draw.choice((0, 8)), draw.choice((0, 4))),
+        extra_rows=(draw.choice((0, 1)), 0),
+        dealt=draw.choice((((0, 0), (0, 0)), ((64, 4), (32, 8)))),
         batches=draw.choice((1, 16)),
     )
 

@@ -36,8 +36,9 @@ from tilewright.schedule.partition import (
 )
 from tilewright.schedule.pipeline import main_loop
 from tilewright.schedule.provenance import each_made_by, expanding, made_by
+from tilewright.schedule.registers_ring import Registers
 from tilewright.schedule.replay import replay
-from tilewright.schedule.rings import CpAsync, Direct, Fragments, Panels, Registers, Source
+from tilewright.schedule.rings import CpAsync, Direct, Fragments, Panels, Source
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.settle import settle
 from tilewright.schedule.stream import Stream

@@ -21,7 +21,14 @@ from tilewright.schedule.epilogue_resources import BARRIERS, PARTIAL, RESULT, RI
 from tilewright.schedule.fixup import is_flat, is_split
 from tilewright.schedule.form import Factor, Form
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.stages import MOST_ROWS, ROW_BYTES, packed_elems, panel_rows
+from tilewright.schedule.stages import (
+    MOST_ROWS,
+    ROW_BYTES,
+    Together,
+    elems_of,
+    packed_elems,
+    panel_rows,
+)
 from tilewright.targets.target import TARGETS, Target
 
 TICKET_BYTES = 4
@@ -204,6 +211,12 @@ class Case:
         """Whether an operand goes past shared memory, straight into the registers that multiply."""
         return self.schedule.staging == "registers" and side.label.lower() in self.schedule.bypass
 
+    def together(self, side: Side) -> Together | None:
+        """How an operand lies in shared memory, if not as its array."""
+        at = 0 if side.label == "A" else 1
+        made = Together(self.schedule.k1[at], self.schedule.extra_rows[at])
+        return made if made.k1 and made.k1 <= self.tile[2] else None
+
     def _of_part(self, side: Side) -> int:
         """Registers of both sets of an operand's parts, as they come and, if they are decoded, as they go."""
         atom, depth = self.schedule.atom, self.schedule.atom.shape[2]
@@ -228,7 +241,10 @@ class Case:
     def _ring(self) -> Iterator[Buffer]:
         for side in self.sides:
             size = self.schedule.stages * side.stage_bytes(self.tile[2])
-            if self.schedule.staging == "panels":
+            if together := self.together(side):
+                layout = together.layout(self.schedule.stages, side.rows, self.tile[2])
+                size = elems_of(layout) * side.dtype.bytes
+            elif self.schedule.staging == "panels":
                 unit = panel_rows(self.schedule.atom, side.label == "A", side.along_rows)
                 size = packed_elems(side.rows, self.tile[2], unit, side.dtype) * side.dtype.bytes
             if not self.goes_past(side):

@@ -19,12 +19,21 @@ from tilewright.lang.fragments import elementwise
 from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.lang.tile_arithmetic import coordinates
+from tilewright.layout.layout import Layout
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
 from tilewright.schedule.plans import Accumulation, Sums
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.stages import HeldTile, PackedTile, PlainStages, Share, SwizzledStages, panel_rows
+from tilewright.schedule.stages import (
+    HeldTile,
+    PackedTile,
+    PlainStages,
+    Share,
+    SwizzledStages,
+    Together,
+    panel_rows,
+)
 
 
 @dataclass(frozen=True)
@@ -51,9 +60,31 @@ class Source:
     part: Part | None = None
     is_cut: bool = False
 
+    @property
+    def side(self) -> int:
+        """0 of operand A, 1 of B."""
+        return 0 if self.along == "m" else 1
+
     def row(self, work: Work) -> Index:
         """Which of its tiles a tile of the result takes."""
         return work.m if self.along == "m" else work.n
+
+
+@dataclass(frozen=True)
+class Move:
+    """A tile that is copied for one step.
+
+    Args:
+        source: in global memory.
+        target: in shared memory, or a fragment in the registers that multiply.
+        part: what the graph says of it.
+        dealing: which threads copy what, as `tw.copy` takes it.
+    """
+
+    source: Tensor
+    target: Any
+    part: Part | None
+    dealing: dict[str, Any]
 
 
 class Agent(Protocol):
@@ -88,7 +119,21 @@ class Whole:
         schedule, name = self.schedule, f"s{source.name}"
         if self.asynchronous:
             return SwizzledStages(source.sample, source.rows, schedule.block_k, schedule.stages, 0, name)
-        return PlainStages(source.sample, source.rows, schedule.block_k, schedule.stages, name)
+        together = Together(schedule.k1[source.side], schedule.extra_rows[source.side])
+        return PlainStages(source.sample, source.rows, schedule.block_k, schedule.stages, name, together)
+
+    def _dealing(self, source: Source) -> dict[str, Any]:
+        """Which threads copy what of a tile: so many of them, or a grid over its rows and K.
+
+        Neighbours follow each other along what is contiguous in global memory.  A thread's own elements do
+        so too, unless neighbours along K stay together in shared memory.
+        """
+        along_rows, along_k = self.schedule.dealt[source.side]
+        if not along_rows:
+            return {"threads": self.schedule.mma.threads}
+        in_columns = source.sample.unit_dim == 0
+        grid = Layout((along_rows, along_k), (1, along_rows) if in_columns else (along_k, 1))
+        return {"threads": grid, "vector_dim": 0 if in_columns and not self.schedule.k1[source.side] else 1}
 
     @contextmanager
     def role(self) -> Iterator[Index]:
@@ -109,15 +154,16 @@ class Whole:
     def end(self, work: Work) -> None:
         """Behind the steps."""
 
-    def _pairs(self, work: Work, step: Step) -> list[tuple[Tensor, Any, Part | None]]:
-        """What is copied to where for one step, and what the graph says of it."""
+    def _pairs(self, work: Work, step: Step) -> list[Move]:
+        """What is copied to where for one step."""
         stage = step.index % self.schedule.stages if self.schedule.stages > 1 else 0
         found = []
         for source, ring in zip(self.sources, self.rings, strict=True):
             with made_by(node=source.part):
                 matrix, row = source.matrix(work.batch), source.row(work)
                 pairs = ring.pairs(matrix, row, work.segment.begin + step.index, stage, Share())
-            found += [(*pair, source.part) for pair in pairs]
+            dealing = self._dealing(source)
+            found += [Move(here, there, source.part, dealing) for here, there in pairs]
         return found
 
     def _operands(self, step: Step) -> tuple[Tensor | Fragment, Tensor | Fragment]:
@@ -146,9 +192,9 @@ class Direct(Whole):
         """One stage: all wait before it is read, and before it is written again."""
 
         def load(step: Step) -> None:
-            for source, target, part in self._pairs(work, step):
-                with made_by(node=part):
-                    tw.copy(source, target, threads=self.schedule.mma.threads)
+            for move in self._pairs(work, step):
+                with made_by(node=move.part):
+                    tw.copy(move.source, move.target, **move.dealing)
             self._meet()
 
         return [
@@ -171,9 +217,9 @@ class Panels(Whole):
         """Pack A, pack B, multiply."""
 
         def load(step: Step) -> None:
-            for source, target, part in self._pairs(work, step):
-                with made_by(node=part):
-                    tw.copy(source, target, threads=1)
+            for move in self._pairs(work, step):
+                with made_by(node=move.part):
+                    tw.copy(move.source, move.target, threads=1)
 
         def operands(step: Step) -> tuple[Tensor, Tensor]:
             a, b = (ring.shared for ring in self.rings)
@@ -182,55 +228,6 @@ class Panels(Whole):
         return [
             Verb("load", 0, load),
             *self.accumulation.verbs(sums, operands),
-            *self.accumulation.promoting(sums),
-        ]
-
-
-class Registers(Whole):
-    """The next tile is on its way into registers while this one is multiplied.
-
-    Of an operand that goes past shared memory two tiles are in registers: the next one, and the one that is
-    multiplied.
-    """
-
-    def _ring(self, source: Source) -> HeldTile | PackedTile | PlainStages | SwizzledStages:
-        schedule, side = self.schedule, "a" if source.along == "m" else "b"
-        if side not in schedule.bypass:
-            return super()._ring(source)
-        spread = (tw.operand_a if side == "a" else tw.operand_b)(schedule.mma, schedule.block_k)
-        return HeldTile(source.sample, spread, f"r{source.name}")
-
-    def verbs(self, work: Work, sums: Sums) -> list[Verb]:
-        """One stage in shared memory, one in registers."""
-        held: list[Fragment] = []
-
-        def fetch(step: Step) -> None:
-            first = not held
-            for at, (source, target, part) in enumerate(self._pairs(work, step)):
-                with made_by(node=part):
-                    past = isinstance(target, Fragment)
-                    own = source if past else source.partition(self.schedule.mma.threads)
-                    if first:
-                        held.append(tw.load(own, target if past else None, name="prefetched"))
-                    else:
-                        tw.copy(own, held[at])
-
-        def put(step: Step) -> None:
-            for fragment, (_, target, part) in zip(held, self._pairs(work, step), strict=True):
-                with made_by(node=part):
-                    if isinstance(target, Fragment):
-                        target.assign(fragment)
-                    else:
-                        tw.copy(fragment, target)
-            if shares:
-                self._meet()
-
-        shares = not all(isinstance(ring, HeldTile) for ring in self.rings)
-        return [
-            Verb("put", 0, put),
-            Verb("fetch", 1, fetch, outside=True),
-            *self.accumulation.verbs(sums, self._operands),
-            *([Verb("release", 0, lambda step: tw.barrier())] if shares else []),
             *self.accumulation.promoting(sums),
         ]
 
@@ -261,9 +258,9 @@ class CpAsync(Whole):
             self._meet()
 
         def load(step: Step) -> None:
-            for source, target, part in self._pairs(work, step):
-                with made_by(node=part):
-                    tw.copy_async(source, target, threads=self.schedule.mma.threads)
+            for move in self._pairs(work, step):
+                with made_by(node=move.part):
+                    tw.copy_async(move.source, move.target, **move.dealing)
             tw.async_commit()
 
         return [

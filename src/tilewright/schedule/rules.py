@@ -25,6 +25,7 @@ from tilewright.schedule.machine_rules import (
     sums_beside,
     threads,
 )
+from tilewright.schedule.placement_rules import dealt, together
 from tilewright.schedule.resources import Case
 
 REPEATED_ROWS = 8
@@ -344,6 +345,8 @@ OF_MEANING: tuple[Callable[[Case], Reasons], ...] = (
     _batches,
     _stages,
     _bypass,
+    together,
+    dealt,
     _parts,
     _whole_parts,
     _roles,

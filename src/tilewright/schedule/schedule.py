@@ -125,6 +125,13 @@ class Schedule:
         bypass: operands that go past shared memory, straight into the registers that multiply: ``""`` none,
             ``"a"``, ``"b"`` or ``"ab"``; with ``staging="registers"``.  Worth it where no two warps multiply
             the same rows of the operand: all that do so read them for themselves.
+        k1: neighbours along K of A, and of B, that stay together in shared memory: a tile lies there as (K0,
+            rows, K1) with K1 fastest, whatever is contiguous in the array; 0: as the array does.
+        extra_rows: rows of K1 elements between two K0 of A, and of B, that nothing lies in: with one of them
+            neighbouring K0 are in other banks.
+        dealt: threads along the rows and along K to which a tile of A is dealt, and one of B.  Each copies a
+            contiguous part, and neighbours follow each other along what is contiguous in the array; 0: all of
+            them, in as few sectors as the array allows.
         batches: batch items of which a block computes the same tile, one after the other.
 
     Raises:
@@ -170,11 +177,16 @@ class Schedule:
     split_k: SplitK = 1
     reduction: Reduction = "workspace"
     bypass: Bypass = ""
+    k1: tuple[Natural, Natural] = (0, 0)
+    extra_rows: tuple[Natural, Natural] = (0, 0)
+    dealt: tuple[tuple[Natural, Natural], tuple[Natural, Natural]] = ((0, 0), (0, 0))
     batches: Count = 1
 
     def __post_init__(self) -> None:
-        for name in ("tile", "warps", "cluster"):
+        for name in ("tile", "warps", "cluster", "k1", "extra_rows"):
             object.__setattr__(self, name, tuple(int(extent) for extent in getattr(self, name)))
+        dealt = tuple((int(along_rows), int(along_k)) for along_rows, along_k in self.dealt)
+        object.__setattr__(self, "dealt", dealt)
         for field in fields(self):
             if is_whole(value := getattr(self, field.name)):
                 object.__setattr__(self, field.name, int(value))

@@ -45,6 +45,29 @@ class Share:
         return self.axis if self.parts > 1 else ()
 
 
+@dataclass(frozen=True)
+class Together:
+    """Neighbours along K that stay together in shared memory, where a tile lies as (K0, rows, K1).
+
+    Args:
+        k1: how many; 0: the tile lies as in global memory.
+        extra_rows: rows of K1 between two K0 that nothing lies in.
+    """
+
+    k1: int = 0
+    extra_rows: int = 0
+
+    def layout(self, stages: int, rows: int, depth: int) -> Layout:
+        """Where (stage, row, k) lies.
+
+        Example:
+            >>> Together(8, 1).layout(1, 128, 64)
+            Layout((1, 128, (8, 8)), (8256, 8, (1, 1032)))
+        """
+        k0, step = depth // self.k1, (rows + self.extra_rows) * self.k1
+        return Layout((stages, rows, (self.k1, k0)), (k0 * step, self.k1, (1, step)))
+
+
 class PlainStages:
     """A ring whose tiles lie as they lie in global memory: what is contiguous there is contiguous here.
 
@@ -53,12 +76,17 @@ class PlainStages:
         rows: of a tile.
         depth: of a tile.
         stages: tiles that it holds.
+        together: what stays together along K instead.
     """
 
-    def __init__(self, source: Tensor, rows: int, depth: int, stages: int, name: str) -> None:
+    def __init__(
+        self, source: Tensor, rows: int, depth: int, stages: int, name: str, together: Together = Together()
+    ) -> None:
         self.shape = (rows, depth)
         strides = (1, rows) if source.unit_dim == 0 else (depth, 1)
-        layout = View.strided((stages, rows, depth), (rows * depth, *strides))
+        layout: Layout | View = View.strided((stages, rows, depth), (rows * depth, *strides))
+        if together.k1:
+            layout = together.layout(stages, rows, depth)
         self.shared = tw.shared((stages, rows, depth), source.dtype, layout=layout, name=name)
 
     def pairs(
@@ -131,7 +159,12 @@ def packed(rows: int, depth: int, unit: int, dtype: DType) -> Layout:
 
 def packed_elems(rows: int, depth: int, unit: int, dtype: DType) -> int:
     """Elements of memory that a packed tile takes; arguments as `packed` takes them."""
-    elems = packed(rows, depth, unit, dtype).cosize
+    return elems_of(packed(rows, depth, unit, dtype))
+
+
+def elems_of(layout: Layout) -> int:
+    """Elements of memory from the first to the last of a layout."""
+    elems = layout.cosize
     assert isinstance(elems, int)
     return elems
 

@@ -134,11 +134,14 @@ SWAPPED = tw.Schedule(
     atoms.MMA_F16, (64, 16, 32), (4, 1), stages=3, staging="cp_async", epilogue="staged", swap_ab=True
 )
 PAST_SHARED = tw.Schedule(atoms.MMA_F16, (64, 32, 32), warps=(4, 1), staging="registers", bypass="a")
+TOGETHER = replace(PAST_SHARED, bypass="", k1=(8, 16), extra_rows=(1, 0), dealt=((32, 4), (16, 8)))
 
 CASES: dict[str, Callable[[], Kernel]] = {
     "small_products": lambda: _small_products(A_WARP),
     "swapped": lambda: _scheduled(SWAPPED, 16),
     "past_shared": lambda: _scheduled(PAST_SHARED, 16),
+    "together": lambda: _scheduled(TOGETHER, 16),
+    "together_ragged": lambda: _scheduled(replace(TOGETHER, stages=3, staging="cp_async"), 1),
     "past_shared_ragged": lambda: _scheduled(replace(PAST_SHARED, bypass="ab", epilogue="staged"), 1),
     "rows": lambda: rows.trace(
         matrix(tw.f32, (1, 16), 16),

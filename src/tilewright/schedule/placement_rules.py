@@ -1,0 +1,67 @@
+"""What schedules ask of how operands lie in shared memory, and of the threads that bring them there."""
+
+from __future__ import annotations
+
+from tilewright.schedule.machine_rules import Reasons
+from tilewright.schedule.resources import Case, Side
+
+STAGINGS = ("direct", "registers", "cp_async", "fragments")
+"""Those in which all threads fill stages that lie as a schedule says."""
+
+
+def near_divisor(value: int, whole: int) -> int:
+    """The divisor of a whole that is nearest to a value; the smaller of two.
+
+    Example:
+        >>> near_divisor(48, 128), near_divisor(300, 128)
+        (32, 128)
+    """
+    return min((n for n in range(1, whole + 1) if whole % n == 0), key=lambda n: (abs(n - value), n))
+
+
+def together(case: Case) -> Reasons:
+    """Neighbours along K that stay together in shared memory: whole K1, where threads fill it."""
+    schedule, product = case.schedule, case.form.sum
+    for at, side in enumerate(case.sides):
+        k1, extra, depth = schedule.k1[at], schedule.extra_rows[at], case.tile[2]
+        if not k1 and not extra:
+            continue
+        if against := _against(case, side):
+            yield "k1", f"k1={schedule.k1}: {against}", "k1=(0, 0) and extra_rows=(0, 0)", product
+        elif not k1:
+            text = f"{extra} rows more between the K0 of {side.label}, which has no K1"
+            yield "extra_rows", text, f"extra_rows=(0, 0), or a divisor of {depth} in k1", product
+        elif depth % k1:
+            text = f"{depth} along K in a tile of {side.label} are no multiple of {k1}, which stay together"
+            yield "k1", text, f"{near_divisor(k1, depth)} in the place of {k1}", product
+
+
+def dealt(case: Case) -> Reasons:
+    """A tile is dealt to all threads in equal parts."""
+    schedule, product = case.schedule, case.form.sum
+    for at, side in enumerate(case.sides):
+        rows, along_k = schedule.dealt[at]
+        if not rows and not along_k:
+            continue
+        near = f"(0, 0) in the place of {(rows, along_k)}"
+        if against := _against(case, side):
+            yield "dealt", f"dealt={schedule.dealt}: {against}", near, product
+        elif rows * along_k != case.mma.threads:
+            text = f"{rows} x {along_k} threads copy {side.label}; a block has {case.mma.threads}"
+            yield "dealt", text, f"{near}, or {case.mma.threads} threads", product
+        elif side.rows % rows or case.tile[2] % along_k:
+            tile = f"{side.rows} x {case.tile[2]} of {side.label}"
+            text = f"{rows} x {along_k} threads have no equal parts of {tile}"
+            yield "dealt", text, near, product
+
+
+def _against(case: Case, side: Side) -> str:
+    """Why an operand lies as it must, and is copied by others; empty if a schedule may say how."""
+    schedule = case.schedule
+    if case.goes_past(side):
+        return f"{side.label} goes past shared memory"
+    if schedule.atom.asynchronous:
+        return f"{schedule.atom} takes operands under the swizzle"
+    if schedule.staging not in STAGINGS:
+        return f'staging="{schedule.staging}" has an order of its own'
+    return ""

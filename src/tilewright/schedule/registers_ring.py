@@ -1,0 +1,61 @@
+"""The ring that holds the next tile in registers, and operands that go past shared memory."""
+
+from __future__ import annotations
+
+from tilewright.lang import operations as tw
+from tilewright.lang.tensors import Fragment
+from tilewright.schedule.partition import Work
+from tilewright.schedule.pipeline import Step, Verb
+from tilewright.schedule.plans import Sums
+from tilewright.schedule.provenance import made_by
+from tilewright.schedule.rings import Source, Whole
+from tilewright.schedule.stages import HeldTile, PackedTile, PlainStages, SwizzledStages
+
+
+class Registers(Whole):
+    """The next tile is on its way into registers while this one is multiplied.
+
+    Of an operand that goes past shared memory two tiles are in registers: the next one, and the one that is
+    multiplied.
+    """
+
+    def _ring(self, source: Source) -> HeldTile | PackedTile | PlainStages | SwizzledStages:
+        schedule, side = self.schedule, "a" if source.along == "m" else "b"
+        if side not in schedule.bypass:
+            return super()._ring(source)
+        spread = (tw.operand_a if side == "a" else tw.operand_b)(schedule.mma, schedule.block_k)
+        return HeldTile(source.sample, spread, f"r{source.name}")
+
+    def verbs(self, work: Work, sums: Sums) -> list[Verb]:
+        """One stage in shared memory, one in registers."""
+        held: list[Fragment] = []
+
+        def fetch(step: Step) -> None:
+            first = not held
+            for at, move in enumerate(self._pairs(work, step)):
+                with made_by(node=move.part):
+                    past = isinstance(move.target, Fragment)
+                    own = move.source if past else move.source.partition(**move.dealing)
+                    if first:
+                        held.append(tw.load(own, move.target if past else None, name="prefetched"))
+                    else:
+                        tw.copy(own, held[at])
+
+        def put(step: Step) -> None:
+            for fragment, move in zip(held, self._pairs(work, step), strict=True):
+                with made_by(node=move.part):
+                    if isinstance(move.target, Fragment):
+                        move.target.assign(fragment)
+                    else:
+                        tw.copy(fragment, move.target)
+            if shares:
+                self._meet()
+
+        shares = not all(isinstance(ring, HeldTile) for ring in self.rings)
+        return [
+            Verb("put", 0, put),
+            Verb("fetch", 1, fetch, outside=True),
+            *self.accumulation.verbs(sums, self._operands),
+            *([Verb("release", 0, lambda step: tw.barrier())] if shares else []),
+            *self.accumulation.promoting(sums),
+        ]
