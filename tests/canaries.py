@@ -72,6 +72,11 @@ class Guarded(DeviceArray):
         whole = self._buffer.host()
         return np.ndarray(self.shape, self.dtype, whole, self._array.offset, self.strides).copy(order="K")
 
+    def write(self, array: np.ndarray[Any, Any]) -> None:
+        whole = self._buffer.host()
+        np.ndarray(self.shape, self.dtype, whole, self._array.offset, self.strides)[...] = array
+        self._buffer.memory.fill(whole.ctypes.data, whole.nbytes)
+
 
 class Canaries:
     """The canaries of one test."""

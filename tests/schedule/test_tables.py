@@ -76,6 +76,16 @@ def test_of_two_the_nearer_serves() -> None:
     assert chosen(question((1400, 1024, 1024)), table) == second
 
 
+def test_where_the_rules_were_right_they_choose_for_what_is_near() -> None:
+    """Their choice at 1024 is the fastest; near it they choose, though another entry is within reach."""
+    asked, far = question((1024, 1024, 1024)), question((1536, 1024, 1024))
+    right = replace(entry(asked, choose(asked)), by_rules=True)
+    table = Table(VERSION).joined([right, entry(far, another(far))])
+    for shape in ((1024, 1024, 1024), (1100, 1024, 1024), (800, 1024, 1024)):
+        assert chosen(question(shape), table) == choose(question(shape))
+    assert chosen(question((1500, 1024, 1024)), table) == another(far)
+
+
 @pytest.mark.parametrize(("dtype", "order"), [("f16", "C"), ("bf16", "F")])
 def test_other_classes_are_left_to_the_rules(dtype: str, order: str) -> None:
     table = Table(VERSION).joined([entry(question(CUBE), another(question(CUBE)))])
@@ -132,14 +142,20 @@ def test_a_table_of_another_version_is_refused(version: Version, said: str) -> N
 
 
 RECORD = Table(VERSION).record()
+MADE = Schedule(tw.atoms.MMA_F16, (64, 64, 32), (2, 2))
+GOOD = Entry("", (1, 2, 3, 4), MADE, 1.0, 1.0, 1).record()
 DAMAGED: list[Any] = [
     [],
     {"entries": []},
     RECORD | {"entries": {}},
     RECORD | {"entries": [{}]},
     RECORD | {"version": {"more": 1} | RECORD["version"]},
-    RECORD | {"entries": [{"kind": "", "extents": [1, 2, 3], "schedule": "", "us": 1, "speed": 1}]},
+    *(RECORD | {"entries": [GOOD | {name: "x"}]} for name in ("extents", "schedule", "us", "measured")),
 ]
+
+
+def test_what_is_damaged_below_is_whole_without_the_damage() -> None:
+    assert len(Table.of(RECORD | {"entries": [GOOD]}, VERSION).entries) == 1
 
 
 @pytest.mark.parametrize("record", DAMAGED)

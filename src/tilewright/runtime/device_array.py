@@ -56,6 +56,12 @@ class DeviceArray:
             "data": (self.memory.address, False),
         }
 
+    def write(self, array: Array) -> None:
+        """Copy a NumPy array of the same shape and element type here; waits for the device."""
+        by_stride = sorted(range(len(self.shape)), key=lambda dim: -self.strides[dim])
+        dense = np.ascontiguousarray(array.transpose(by_stride))
+        self.memory.fill(dense.ctypes.data, dense.nbytes)
+
     def host(self) -> Array:
         """A copy in host memory; waits for the device."""
         by_stride = sorted(range(len(self.shape)), key=lambda dim: -self.strides[dim])

@@ -92,6 +92,7 @@ class Entry:
         us: its median time.
         speed: how many times as fast as the untuned choice it was.
         measured: among how many schedules.
+        by_rules: whether it is what the rules choose, so that the measurement speaks for them.
     """
 
     kind: str
@@ -100,6 +101,7 @@ class Entry:
     us: float
     speed: float
     measured: int
+    by_rules: bool = False
 
     def distance(self, extents: Extents) -> float:
         """How far the problem is from one of other extents.
@@ -127,7 +129,8 @@ class Entry:
         try:
             batch, m, n, k = (int(extent) for extent in record["extents"])
             numbers = float(record["us"]), float(record["speed"]), int(record["measured"])
-            return Entry(str(record["kind"]), (batch, m, n, k), read_schedule(record["schedule"]), *numbers)
+            schedule, by_rules = read_schedule(record["schedule"]), bool(record["by_rules"])
+            return Entry(str(record["kind"]), (batch, m, n, k), schedule, *numbers, by_rules)
         except (KeyError, TypeError, ValueError, ParseError) as error:
             raise TableError(f"an entry is damaged: {type(error).__name__}: {error}") from None
 
@@ -160,11 +163,16 @@ class Table:
         return (self.entries[at] for distance, _, at in ranked if distance <= NEAR)
 
     def find(self, question: Question) -> Entry | None:
-        """The nearest entry whose schedule is legal for a problem; None if there is none near."""
+        """The nearest entry whose schedule is legal for a problem; None if the rules are to choose.
+
+        They are where nothing is near, and where what is nearest is their own choice.
+        """
         form, arch = question.form, question.arch
         specs = {name: coarse(spec, arch) for name, spec in question.specs.items()}
         found = self.nearest(question)
-        return next((one for one in found if not reasons(one.schedule, form, specs, arch)), None)
+        legal = (one for one in found if one.by_rules or not reasons(one.schedule, form, specs, arch))
+        nearest = next(legal, None)
+        return None if nearest is None or nearest.by_rules else nearest
 
     def record(self) -> dict[str, Any]:
         """The table in JSON's types."""

@@ -209,7 +209,7 @@ class GemmArrays:
 def fill(array: Any, source: Array) -> None:
     """Write to an array, wherever it lies, one of the host that lies in the same order."""
     if isinstance(array, DeviceArray):
-        array.memory.fill(source.ctypes.data, source.nbytes)
+        array.write(source)
     else:
         np.copyto(_bytes(array), _bytes(source))
 

@@ -142,7 +142,8 @@ class Tuner:
             question, us = self.gemm.question(), result.taken[winner].us.median
             speed = result.taken.speed(winner, UNTUNED)
             kind, extents = class_of(question), extents_of(question)
-            return Entry(kind, extents, names[winner], us, speed.median, len(outcomes)), speed
+            by_rules = names[winner] == untuned
+            return Entry(kind, extents, names[winner], us, speed.median, len(outcomes), by_rules), speed
 
     def _finalists(self, names: dict[str, Schedule], arrays: GemmArrays) -> Result:
         contest = self._contest(arrays)

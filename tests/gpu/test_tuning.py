@@ -1,0 +1,54 @@
+"""Profiling and tuning on a GPU: every candidate is right, and a second run measures nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tilewright.runtime import tables
+from tilewright.schedule.tables import Version
+from tilewright.tune.gemm import Gemm
+from tilewright.tune.journal import Journal
+from tilewright.tune.measure import Effort
+from tilewright.tune.profiling import profile
+from tilewright.tune.tuner import Tuner
+
+pytestmark = pytest.mark.gpu
+
+LITTLE = Effort(seconds=0.0, warm_up_seconds=0.0, least=3)
+
+
+def version(gemm: Gemm) -> Version:
+    question = gemm.question()
+    found = tables.version_of(question.arch, question.processors)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize(
+    ("dtype", "layout", "shape"),
+    [
+        ("bf16", "nt", (520, 264, 320)),
+        ("f16", "nn", (16, 512, 4096)),
+        ("f8e4m3", "nt", (128, 256, 1024)),
+        ("f32", "tn", (200, 136, 72)),
+        ("i8", "nt", (144, 80, 256)),
+    ],
+)
+def test_every_candidate_is_right(dtype: str, layout: str, shape: tuple[int, int, int]) -> None:
+    gemm = Gemm(shape, dtype, layout, "exact", "cuda")
+    made = profile(gemm, effort=LITTLE, processes=8)
+    assert not made.result.wrong
+    legal = [one for one in gemm.candidates() if not one.against]
+    assert len(made.measured) == len(legal)
+    assert all(made.result.checks[row.name]["error_of_bound"] <= 1 for row in made.measured)
+    assert made.result.buffers["sets"] > 1
+
+
+def test_what_is_measured_is_not_measured_again(tmp_path: Path) -> None:
+    gemm = Gemm((256, 256, 256), "bf16", "nt", "exact", "cuda")
+    first = Tuner(gemm, Journal(tmp_path / "j", version(gemm)), LITTLE, processes=4, most=4).run()
+    second = Tuner(gemm, Journal(tmp_path / "j", version(gemm)), LITTLE, most=4).run()
+    assert (first.measured, second.measured, second.known) == (4, 0, 4)
+    assert first.entry.schedule in [one.schedule for one in gemm.candidates()]
