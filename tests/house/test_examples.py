@@ -109,6 +109,27 @@ def test_a_row_of_numbers_says_what_is_done(
     assert lines[1] in result.stdout + result.stderr
 
 
+@pytest.mark.parametrize(
+    ("numbers", "status", "lines"),
+    [
+        ("1 1 0 40 24 300 304 -1 32 7", 0, (6, "batch invariant: all 960 elements are right")),
+        ("1 2 0 40 24 300 -1 -1 -1", 0, (6, "stream: all 960 elements are right")),
+        ("0 0 0", 0, (0, "")),
+        ("1 2", 2, (0, "give verify init time M N K SA SB SC KBatch")),
+        ("1 1 0 40 24 300 299 -1 -1", 2, (0, "SA is 299, and a row has 300 elements; nearest legal choice")),
+        ("1 1 0 40 0 300 -1 -1 -1", 2, (0, "N is 0; nearest legal choice: 1")),
+        ("1 1 0 40 24 300 -1 -1 -1 -2", 2, (0, "KBatch is -2; nearest legal choice: 0")),
+    ],
+)
+def test_a_row_of_numbers_says_how_k_is_split(numbers: str, status: int, lines: tuple[int, str]) -> None:
+    [example] = [path for path in EXAMPLES if path.stem == "11_split_k"]
+    command = [sys.executable, example, "--small", "--target", "reference", "--", *numbers.split()]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=240)
+    assert result.returncode == status, result.stdout + result.stderr
+    assert result.stdout.count("are right") == lines[0]
+    assert lines[1] in result.stdout + result.stderr
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
 def test_example_runs(example: Path, tmp_path: Path) -> None:
     result = subprocess.run(
