@@ -42,6 +42,9 @@ TILE_SUBJECTS = (
     *("tiles", "numbers", "saturation", "packed", "role_reductions", "attention", "hopper_attention"),
 )
 TILE_TESTS = tuple(f"tests/targets/test_{name}.py" for name in TILE_SUBJECTS)
+SPLIT_TESTS = tuple(f"tests/gpu/test_{name}.py" for name in ("split_k", "small_products"))
+"""Those of products whose K is split, of few rows, and of many batch items."""
+
 NEEDED = ("numpy", "ml_dtypes", "platformdirs", "filelock", "cuda.bindings", "typer", "rich")
 FOR_TESTS = ("pytest", "pytest_timeout", "xdist", "hypothesis", "torch", "cupy", "jax")
 PROGRAMS = ("nvidia-smi", "compute-sanitizer", "ncu", "c++")
@@ -149,6 +152,7 @@ def parts(quick: bool) -> list[Part]:
         Part("probe", (PYTHON, "-c", PROBE), 90),
         Part("doctor", (PYTHON, "-m", "tilewright", "doctor"), 60),
         Part("tests", (*pytest, "-m", "gpu", "tests/gpu", *TILE_TESTS), 300),
+        Part("tests-split", (*pytest, "-m", "gpu", *SPLIT_TESTS), 120, asked=True),
         Part("two-gpus", (*pytest, "-m", "two_gpus", "tests/gpu"), 120, asked=True),
         Part("example-cuda", (*example, "--target", "cuda"), 60),
         Part("example-cuda-small", (*example, "--target", "cuda", "--small"), 60),
@@ -230,6 +234,8 @@ def parts(quick: bool) -> list[Part]:
         Part("memcheck-clusters", _sanitizer("memcheck", "clusters"), 120, _clean),
         Part("memcheck-blocks", _sanitizer("memcheck", "blocks"), 120, _clean),
         Part("racecheck-blocks", _sanitizer("racecheck", "blocks"), 120, _clean),
+        Part("memcheck-splits", _sanitizer("memcheck", "splits"), 150, _clean),
+        Part("racecheck-splits", _sanitizer("racecheck", "splits"), 150, _clean),
         Part("memcheck-schedules", _sanitizer("memcheck", "schedules"), 180, _clean),
         Part("racecheck-schedules", _sanitizer("racecheck", "schedules"), 180, _clean),
         Part("racecheck-planted", _sanitizer("racecheck", "planted"), 60, _found),

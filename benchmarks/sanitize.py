@@ -5,6 +5,7 @@
     clusters   the Hopper GEMM in every shape of cluster, and blocks that exchange data
     blocks     blocks that signal, reach each other's memory, gather, scatter and reduce
     schedules  a dataflow kernel under every form of schedule
+    splits     products whose K is split, in each way in which the sums come together
     planted    a GEMM without the barrier after the multiply, so that the tool has something to find
 
 Every result is compared. No framework is loaded: the tool sees our kernels and nothing else. ``--compile``
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import runpy
+import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -30,12 +32,17 @@ from tilewright.ops.products import output_dtype, plain
 from tilewright.runtime.device_array import DeviceArray, device_put
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.nvrtc import compile_text
+from tilewright.schedule.fixup import FAN
 from tilewright.targets import cuda
 from tilewright.targets.atoms import MMA_F16
 from tilewright.targets.target import CUDA, REFERENCE
 from tilewright.tune.trial import Trial, gemm_trial
 
 TESTS = Path(__file__).parents[1] / "tests"
+sys.path.insert(0, str(TESTS.parent))
+
+from tests.gpu.splits import SPLIT_FORMS  # noqa: E402
+
 ARCH = "sm_90a"
 
 SHAPES = ((128, 128, 64), (129, 129, 67))
@@ -166,21 +173,29 @@ def schedules(target: str) -> Iterator[Case]:
     for form in runpy.run_path(str(TESTS / "gpu" / "schedules.py"))["forms"]():
         # Two steps more than the ring has stages; of a tile and a part of the next one along M and N.
         m, n, k = form.schedule.tile
-        shape = (m + 16, n + 16, (form.schedule.stages + 2) * k - 16)
-        before = form.arrays(shape, form.layouts[-1] if len(form.layouts) == 1 else "nt", 1)
+        yield formed(form, (m + 16, n + 16, (form.schedule.stages + 2) * k - 16), target)
 
-        def trace(form: Any = form, before: Any = before) -> Kernel:
-            made: Kernel = form.kernel.bind(schedule=form.schedule).trace(
-                *before.values(), target="cuda", arch=ARCH
-            )
-            return made
 
-        def run(form: Any = form, before: Any = before) -> bool:
-            found = form.compare(before, form.run(before, target)[1])
-            print(found, end="; ")
-            return bool(found.ok)
+def splits(target: str) -> Iterator[Case]:
+    for form in SPLIT_FORMS.values():
+        if form.schedule.split_k in (3, FAN + 1, "stream"):
+            yield formed(form, next(form.shapes(0, form.layouts[0])), target)
 
-        yield Case(f"schedule {form} {shape}", trace, run)
+
+def formed(form: Any, shape: tuple[int, int, int], target: str) -> Case:
+    before = form.arrays(shape, form.layouts[0] if len(form.layouts) == 1 else "nt", 1)
+
+    def trace() -> Kernel:
+        bound = form.kernel.bind(schedule=form.schedule)
+        made: Kernel = bound.trace(*before.values(), target="cuda", arch=ARCH)
+        return made
+
+    def run() -> bool:
+        found = form.compare(before, form.run(before, target)[1])
+        print(found, end="; ")
+        return bool(found.ok)
+
+    return Case(f"schedule {form} {shape}", trace, run)
 
 
 def launched(
@@ -210,6 +225,7 @@ KERNELS: dict[str, Callable[[str], Iterator[Case]]] = {
     "clusters": clusters,
     "blocks": blocks,
     "schedules": schedules,
+    "splits": splits,
     "planted": planted,
 }
 

@@ -113,17 +113,20 @@ class Form:
         given = {name: array for name, array in before.items() if name != "C"}
         return compare_flow(flow, {"C": after["C"]}, given, how=Accumulation.of(self.schedule.atom, period))
 
-    def shapes(self, count: int, layout: str) -> Iterator[tuple[int, int, int]]:
-        """Ragged shapes: any, with rows of 16 bytes half of the time, 0 and 1 among them, long rings."""
-        draw = random.Random(f"{self.name} {layout}")
+    def fixed(self) -> tuple[tuple[int, int, int], ...]:
+        """Shapes that are always tried: several tiles with long rings, one row, nothing in K."""
         m, n, k = self.schedule.tile
         if self.schedule.swap_ab:
             m, n = n, m
         # Without K nothing says along what B is contiguous.
         least = 16 if len(self.layouts) == 1 else 0
-        fixed = ((m + 5, n + 13, (2 * self.schedule.stages + 1) * k - 16), (1, 16, k), (3 * m, 2 * n, least))
+        return (m + 5, n + 13, (2 * self.schedule.stages + 1) * k - 16), (1, 16, k), (3 * m, 2 * n, least)
+
+    def shapes(self, count: int, layout: str) -> Iterator[tuple[int, int, int]]:
+        """Ragged shapes: any, with rows of 16 bytes half of the time, 0 and 1 among them, long rings."""
+        draw = random.Random(f"{self.name} {layout}")
         drawn = ((draw.randint(1, 900), draw.randint(1, 900), draw.randint(1, 700)) for _ in range(count))
-        for rows, columns, depth in (*fixed, *drawn):
+        for rows, columns, depth in (*self.fixed(), *drawn):
             wide = draw.random() < 0.5
             bulk = self.schedule.staging == "tma"  # which takes rows of whole 16 bytes
             along_m, along_n, along_k = bulk and layout[0] == "t", bulk and layout[1] == "n", bulk

@@ -1,0 +1,106 @@
+"""Products whose K is split in every way, and of few rows, under the schedules of each engine, for a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import cycle, product
+from typing import Any
+
+from tests.gpu.schedules import Form, hopper, residual
+from tests.gpu.schedules import product as plain
+
+import tilewright as tw
+from tilewright.schedule.fixup import FAN
+from tilewright.schedule.schedule import REDUCTIONS, Schedule
+
+SPLITS = (2, 7, FAN + 1, "auto", "stream")
+"""Parts of K; of more than `FAN` the sums come together in two steps."""
+
+BLOCKS = 24
+"""Among which K is dealt out: one tile then has more than `FAN` parts, four tiles have six each."""
+
+LAYOUTS = ("nt", "nn", "tn", "tt")
+
+
+@dataclass(frozen=True)
+class SplitForm(Form):
+    """A form whose K is split: deep shapes, and one that is not as deep as there are parts."""
+
+    def fixed(self) -> tuple[tuple[int, int, int], ...]:
+        """Four tiles, one tile of many parts, one step, fewer steps than parts."""
+        m, n, k = self.schedule.tile
+        if self.schedule.swap_ab:
+            m, n = n, m
+        depth = (4 * BLOCKS + 1) * k
+        return (m + 5, n + 13, 2 * (FAN + 2) * k - 16), (m - 3, n, depth - 9), (1, n - 8, k), (m, n, 5 * k)
+
+
+@dataclass(frozen=True)
+class FewRows(SplitForm):
+    """A form of the transposed product, for as many rows as the atom has columns, and for fewer."""
+
+    def fixed(self) -> tuple[tuple[int, int, int], ...]:
+        """Few rows by two tiles of columns, and deep."""
+        columns, most, k = self.schedule.tile
+        rows = [count for count in (1, 3, 16, 64) if count <= most]
+        return tuple((count, 2 * columns - 8, (2 * FAN + 4) * k - 16) for count in rows)
+
+
+ENGINES: dict[str, tuple[Schedule, str, str]] = {
+    "cooperative": (hopper("f16", blocks=0, registers=0), "f16", "f16"),
+    "cp_async": (
+        Schedule(tw.atoms.MMA_BF16, (64, 64, 32), (2, 2), stages=3, staging="cp_async"),
+        "bf16",
+        "f32",
+    ),
+    "fma": (
+        Schedule(tw.atoms.fma("f32", each=(4, 4)), (64, 64, 16), (2, 2), stages=3, staging="cp_async"),
+        "f32",
+        "f32",
+    ),
+}
+"""By name: a schedule that does not split K, the dtype of A and B, and that of the result."""
+
+
+def split_of(schedule: Schedule, split_k: int | str, reduction: str) -> Schedule:
+    """A schedule that splits K so, and is otherwise like another one."""
+    blocks = BLOCKS if isinstance(split_k, str) else 0
+    return replace(schedule, split_k=split_k, reduction=reduction, blocks=blocks)
+
+
+def ways() -> Iterator[tuple[int | str, str]]:
+    """Every way to split K, with every way in which the sums come together."""
+    for split_k, reduction in product(SPLITS, REDUCTIONS):
+        if (split_k, reduction) != ("stream", "turnstile"):
+            yield split_k, reduction
+
+
+def split_forms() -> Iterator[SplitForm]:
+    """Every engine under every way; layouts and epilogues in turn, so that each engine has all of them."""
+    for engine, (schedule, kind, out) in ENGINES.items():
+        layouts, kernels = cycle(LAYOUTS), cycle((residual, plain, residual))
+        for split_k, reduction in ways():
+            made = split_of(schedule, split_k, reduction)
+            name = f"{engine}, {split_k} parts, {reduction}"
+            yield SplitForm(name, made, kind, out, next(kernels), (next(layouts),))
+
+
+def few_row_forms() -> Iterator[FewRows]:
+    """The transposed product with as few columns of the atom as hold some rows, unsplit and split."""
+    splits: dict[int, tuple[tuple[int | str, str], ...]] = {
+        8: ((1, "workspace"), (3, "workspace"), ("auto", "turnstile"), ("stream", "atomic")),
+        16: ((1, "workspace"), (FAN + 1, "turnstile")),
+        64: ((1, "workspace"), (FAN + 1, "workspace"), ("stream", "workspace")),
+    }
+    kernels: Any = cycle((residual, plain))
+    for columns, found in splits.items():
+        few = hopper("bf16", columns, tile=(64, columns, 128), groups=1, group_m=0, buffers=1)
+        few = replace(few, swap_ab=True, registers=0, blocks=0)
+        for split_k, reduction in found:
+            name = f"{columns} rows, {split_k} parts, {reduction}"
+            yield FewRows(name, split_of(few, split_k, reduction), "bf16", "bf16", next(kernels), LAYOUTS[:1])
+
+
+SPLIT_FORMS = {form.name: form for form in (*split_forms(), *few_row_forms())}
+"""By name."""

@@ -1,0 +1,252 @@
+"""Products with split K, and of few rows, on a GPU: every element, equal bits, streams, threads, graphs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.canaries import Canaries
+from tests.gpu.schedules import Form
+from tests.gpu.splits import LAYOUTS, SPLIT_FORMS
+from tests.gpu.workspaces import Watched, poisoned
+
+import tilewright as tw
+from tilewright.checking.compare import Accumulation, compare_gemm
+from tilewright.checking.flows import compare_flow
+from tilewright.checking.sample import laid_out, normal
+from tilewright.ops.products import ACTIVATIONS, combined
+from tilewright.runtime import cuda
+from tilewright.runtime.device import PreparedCuda
+from tilewright.runtime.device_array import DeviceArray
+from tilewright.schedule.schedule import Schedule
+
+pytestmark = pytest.mark.gpu
+
+Array = np.ndarray[Any, Any]
+
+RUNS = 20
+IN_ORDER = [
+    name
+    for name, form in SPLIT_FORMS.items()
+    if form.schedule.reduction != "atomic" and form.schedule.split_k in (13, "stream", 1)
+]
+"""Forms whose bits must not differ from run to run."""
+
+SHARED = ["cooperative, 13 parts, workspace", "cp_async, 7 parts, turnstile", "fma, stream parts, workspace"]
+"""Forms that several streams and threads launch at once; and one whose sums are added as they come."""
+AS_THEY_COME = "cooperative, auto parts, atomic"
+
+WAYS: dict[str, dict[str, Any]] = {
+    "3": {"split_k": 3},
+    "13": {"split_k": 13},
+    "auto": {"split_k": "auto"},
+    "stream": {"split_k": "stream"},
+    "turnstile": {"split_k": 13, "reduction": "turnstile"},
+    "atomic": {"split_k": 13, "reduction": "atomic"},
+    "batch-invariant": {"batch_invariant": True},
+    "batch-invariant, split": {"batch_invariant": True, "split_k": "auto"},
+}
+WAY = pytest.mark.parametrize("way", WAYS)
+KINDS = pytest.mark.parametrize("kind", ["f16", "f32"])
+
+
+@pytest.fixture(autouse=True)
+def workspaces(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    """Workspaces hold poison before every launch, and counters zeros after the last one."""
+    with poisoned(monkeypatch) as made:
+        yield made
+
+
+@pytest.fixture
+def schedules(monkeypatch: pytest.MonkeyPatch) -> list[Schedule]:
+    """The schedules of all launches, of which each is asserted to be on the GPU."""
+    made: list[Schedule] = []
+    launch = PreparedCuda.launch
+
+    def seen(self: PreparedCuda, *arguments: Any) -> None:
+        assert self.executable.target == "cuda"
+        assert self.executable.schedule is not None
+        made.append(self.executable.schedule)
+        launch(self, *arguments)
+
+    monkeypatch.setattr(PreparedCuda, "launch", seen)
+    return made
+
+
+def accumulation(schedule: Schedule) -> Accumulation:
+    return Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
+
+
+def drawn(seed: int, shape: tuple[int, ...], kind: str, letter: str = "n") -> Array:
+    return laid_out(normal(np.random.default_rng(seed), shape, tw.dtype(kind)), letter)
+
+
+def blank(shape: tuple[int, int], kind: str, letter: str = "n") -> Array:
+    return laid_out(np.full(shape, np.nan, tw.dtype(kind).numpy), letter)
+
+
+@pytest.mark.parametrize("name", SPLIT_FORMS)
+def test_every_form(name: str, workspaces: Watched) -> None:
+    form = SPLIT_FORMS[name]
+    (layout,) = form.layouts
+    for number, shape in enumerate(form.shapes(2, layout)):
+        before = form.arrays(shape, layout, number)
+        ran, after = form.run(before)
+        assert (ran.target, ran.schedule) == ("cuda", form.schedule)
+        found = form.compare(before, after)
+        assert found.ok, f"{shape}: {found}"
+    if form.schedule.split_k != 1:
+        assert workspaces.reset
+        assert bool(workspaces.poisoned) == (form.schedule.reduction != "atomic")
+
+
+@pytest.mark.parametrize("name", IN_ORDER)
+def test_the_same_bits_every_time(name: str) -> None:
+    form = SPLIT_FORMS[name]
+    (layout,) = form.layouts
+    before = form.arrays(next(form.shapes(0, layout)), layout, 1)
+    assert len({form.run(before)[1]["C"].tobytes() for _ in range(RUNS)}) == 1
+
+
+def launch_on(form: Form, arrays: list[Any], streams: list[int], outs: list[Any], ended: list[int]) -> None:
+    """Launch by turns on two streams, each time into another output."""
+    bound, at = form.kernel.bind(schedule=form.schedule), form_output(form)
+    for number, out in enumerate(outs):
+        given = [*arrays[:at], out, *arrays[at + 1 :]]
+        bound(*given, stream=streams[number % len(streams)])
+    ended.append(len(outs))
+
+
+def form_output(form: Form) -> int:
+    """Which of the parameters is the result."""
+    return [parameter.name for parameter in form.kernel.program.parameters].index("C")
+
+
+@pytest.mark.parametrize("name", [*SHARED, AS_THEY_COME])
+def test_two_threads_with_two_streams_each_at_once(name: str) -> None:
+    form = SPLIT_FORMS[name]
+    (layout,) = form.layouts
+    m, n, k = next(form.shapes(0, layout))
+    before = form.arrays((3 * m, 2 * n, k), layout, 2)
+    want = form.run(before)[1]["C"]
+    arrays = [DeviceArray.of(array) for array in before.values()]
+    outs = [[DeviceArray.of(before["C"]) for _ in range(10)] for _ in range(2)]
+    streams = [[int(cuda.call("cuStreamCreate", 1)) for _ in range(2)] for _ in range(2)]
+    ended: list[int] = []
+    threads = [
+        threading.Thread(target=launch_on, args=(form, arrays, mine, own, ended))
+        for mine, own in zip(streams, outs, strict=True)
+    ]
+    cuda.synchronize()
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    cuda.synchronize()
+    assert ended == [10, 10]
+    for out in (out for own in outs for out in own):
+        if name != AS_THEY_COME:
+            np.testing.assert_array_equal(out.host(), want)
+        else:
+            found = form.compare(before, before | {"C": out.host()})
+            assert found.ok, found
+    for stream in (stream for mine in streams for stream in mine):
+        cuda.call("cuStreamDestroy", stream)
+
+
+@KINDS
+@pytest.mark.parametrize("way", ["13", "auto", "stream", "turnstile", "atomic"])
+def test_the_first_call_inside_the_capture_of_a_graph_and_its_replays(
+    way: str, kind: str, canaries: Canaries, no_known_products: None, schedules: list[Schedule]
+) -> None:
+    torch = import_module("torch")
+    a, b = (torch.from_numpy(drawn(seed, (n, 3000), kind)).cuda() for seed, n in ((1, 70), (2, 96)))
+    out = canaries.torch(blank((70, 96), kind))
+    stream, graph = torch.cuda.Stream(), torch.cuda.CUDAGraph()
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph, stream=stream):
+        tw.matmul(a, b.T, out, **WAYS[way])
+    seen = set()
+    for turn in range(4):
+        a.copy_(torch.from_numpy(drawn(3 + turn // 2, (70, 3000), kind)))
+        out.fill_(float("nan"))
+        graph.replay()
+        torch.cuda.synchronize()
+        wide = a.cpu().numpy(), b.T.cpu().numpy()
+        compare_gemm(*wide, out.cpu().numpy(), accumulation(schedules[0])).raise_if_wrong()
+        seen.add(out.cpu().numpy().tobytes())
+        # In between, the same kernel by itself, with workspaces of its own.
+        by_itself = canaries.torch(blank((70, 96), kind))
+        tw.matmul(a, b.T, by_itself, **WAYS[way])
+        torch.cuda.synchronize()
+        assert way == "atomic" or torch.equal(by_itself, out)
+    assert way == "atomic" or len(seen) == 2
+
+
+@KINDS
+@WAY
+def test_matmul_of_ragged_depth_into_any_strides(way: str, kind: str, schedules: list[Schedule]) -> None:
+    for layout, letter, shape in zip(
+        LAYOUTS, "ntnt", [(130, 93, 1203), (64, 128, 4096), (33, 47, 2999), (1, 5, 700)], strict=True
+    ):
+        m, n, k = shape
+        a, b = drawn(1, (m, k), kind, layout[0]), drawn(2, (k, n), kind, layout[1])
+        there = [DeviceArray.of(array) for array in (a, b, blank((m, n), kind, letter))]
+        assert tw.matmul(*there, **WAYS[way]) is there[2]
+        cuda.synchronize()
+        compare_gemm(a, b, there[2].host(), accumulation(schedules[-1])).raise_if_wrong()
+        assert schedules[-1].split_k == WAYS[way].get("split_k", schedules[-1].split_k)
+        assert schedules[-1].reduction == WAYS[way].get("reduction", "workspace")
+
+
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+@WAY
+def test_what_is_done_with_the_sums_is_done_once(
+    way: str, activation: str, schedules: list[Schedule]
+) -> None:
+    """Of ``out`` itself, which is read and written, with a bias, and a function of all of them."""
+    assert activation in ACTIVATIONS
+    m, n, k = 70, 93, 2999
+    a, b, bias = drawn(1, (m, k), "f16"), drawn(2, (k, n), "f16"), 30 * drawn(3, (n,), "f16")
+    c = 20 * drawn(4, (m, n), "f16")
+    there = {name: DeviceArray.of(array) for name, array in (("a", a), ("b", b), ("bias", bias), ("out", c))}
+    numbers = {"alpha": 0.5, "beta": -2.0}
+    tw.matmul(
+        *(there["a"], there["b"], there["out"]),
+        bias=there["bias"],
+        activation=activation,
+        **numbers,
+        **WAYS[way],
+    )
+    cuda.synchronize()
+    terms = frozenset({"alpha", "c", "bias", "activation"})
+    flow = (
+        combined(0, tw.f32)
+        .bind(precision="exact", terms=terms, activation=activation)
+        .flow(a, b, c, bias, c, c, *numbers.values())
+    )
+    given = {"A": a, "B": b, "C": c, "bias": bias, "R": c}
+    found = compare_flow(flow, {"D": there["out"].host()}, given, numbers, accumulation(schedules[-1]))
+    assert found.ok, found
+
+
+@pytest.mark.parametrize("way", ["batch-invariant", "batch-invariant, split"])
+def test_a_row_has_its_bits_among_any_rows(way: str, schedules: list[Schedule]) -> None:
+    a, b = drawn(1, (130, 2104), "bf16"), drawn(2, (2104, 72), "bf16", "t")
+    there = [DeviceArray.of(array) for array in (a, b)]
+    whole = blank((130, 72), "bf16")
+    out = DeviceArray.of(whole)
+    tw.matmul(*there, out, **WAYS[way])
+    cuda.synchronize()
+    whole = out.host()
+    compare_gemm(a, b, whole, accumulation(schedules[-1])).raise_if_wrong()
+    for rows in range(1, 130):
+        some = DeviceArray.of(blank((rows, 72), "bf16"))
+        tw.matmul(DeviceArray.of(a[:rows]), there[1], some, **WAYS[way])
+        cuda.synchronize()
+        np.testing.assert_array_equal(some.host().view(np.uint16), whole[:rows].view(np.uint16), f"{rows}")
+    assert {schedule.promote * schedule.block_k for schedule in schedules} == {512}

@@ -1,0 +1,56 @@
+"""Workspaces that hold poison before every launch, and counters that hold zeros after it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from tilewright.runtime import cuda
+from tilewright.runtime.memory import Memory
+from tilewright.runtime.workspaces import Clears, Workspaces
+
+POISON = 0xFF
+"""Bytes that are NaN in every float dtype."""
+
+
+class Watched:
+    """The workspaces of a test's launches."""
+
+    def __init__(self) -> None:
+        self.poisoned: list[Memory] = []
+        self.reset: list[Memory] = []
+
+    def add(self, memory: Memory, clears: Clears) -> None:
+        """Remember one that is used."""
+        found = self.reset if clears is Clears.ONCE else self.poisoned
+        if not any(memory is known for known in found):
+            found.append(memory)
+
+    def check(self) -> None:
+        """Fail if what every launch leaves as zeros is not."""
+        for memory in self.reset:
+            left = np.empty(memory.size_bytes, np.uint8)
+            memory.read(left.ctypes.data, left.nbytes)
+            if left.any():
+                pytest.fail(f"{np.count_nonzero(left)} of {left.size} bytes that are reset are not zero")
+
+
+@contextmanager
+def poisoned(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watched]:
+    """What nobody clears is poison before each launch; what is cleared once is poison before that."""
+    made, clear = Watched(), Workspaces._clear
+
+    def cleared(self: Workspaces, found: Sequence[Memory], stream: int, when: Clears) -> None:
+        for memory, (_, _, clears) in zip(found, self._wanted, strict=True):
+            # A launch clears what it must; what is never cleared is written by this one alone.
+            if clears is when or (when is Clears.LAUNCH and clears is Clears.NEVER):
+                cuda.call("cuMemsetD8Async", memory.address, POISON, memory.size_bytes, stream)
+                made.add(memory, clears)
+        clear(self, found, stream, when)
+
+    monkeypatch.setattr(Workspaces, "_clear", cleared)
+    yield made
+    made.check()
