@@ -23,7 +23,7 @@ from typing import Any
 
 import dense_table
 from cold_compile import CompileTask
-from dense_problems import GROUPS, OURS, PROBLEMS, Problem
+from dense_problems import GROUPS, OURS, PROBLEMS, SETS, Problem, completed
 from isolated import DeviceLostError, Progress, Record, parser, run
 
 from tilewright.errors import TilewrightError
@@ -31,6 +31,8 @@ from tilewright.runtime.nvrtc import FATAL
 from tilewright.tune.contest import Contest, rounded
 from tilewright.tune.measure import Effort, measure_calls
 
+HANGS_SECONDS = 30
+"""After which a kernel that is checked is given up."""
 FIGURES = ("registers", "spill_store_bytes", "shared_bytes")
 
 
@@ -89,7 +91,7 @@ class DenseTask:
             kernels[on_gpu.BY_HAND] = on_gpu.hand_written(problem)
         contest = Contest(arrays.subject, arrays.sets, arrays.set_bytes)
         for name, bound in kernels.items():
-            progress.begin(name, 60)
+            progress.begin(name, HANGS_SECONDS)
             check = partial(arrays.check, bound)
             if not contest.enter(name, lambda a, bound=bound: bound.prepare(*a), check):
                 print(f"WRONG {problem} {name}: {contest.wrong[name]}", flush=True)
@@ -106,11 +108,14 @@ class DenseTask:
         effort = Effort(seconds=seconds, warm_up_seconds=0.2 * seconds, least=5)
         found = contest.run(effort, progress.clocks)
         row = found.record() | {"schedules": schedules}
+        # Each beside the library, and ours beside the others of ours.
+        beside = {name: (*rivals, *schedules) if name == OURS else tuple(rivals) for name in schedules}
         row["speed"] = {
-            name: {other: row["speed"][name][other] for other in (*rivals, *schedules) if other != name}
-            for name in schedules
+            name: {other: row["speed"][name][other] for other in others if other != name}
+            for name, others in beside.items()
         }
-        row["judged"] = [on_gpu.BY_HAND] if problem.by_hand else [*rivals]
+        named = on_gpu.BY_HAND if problem.by_hand else problem.beside
+        row["judged"] = [named] if named else [*rivals]
         if OURS in schedules:
             row["again"] = rounded(found.taken.speed(on_gpu.AGAIN, OURS))
         return row
@@ -146,21 +151,21 @@ class CallTask:
 
 def chosen(asked: argparse.Namespace) -> tuple[list[Problem], list[str]]:
     """The problems of the groups that are asked for, and all these groups."""
-    groups = [*GROUPS] if asked.rows == "all" else asked.rows.split(",")
+    groups = [*SETS[asked.rows]] if asked.rows in SETS else asked.rows.split(",")
     unknown = [group for group in groups if group not in GROUPS]
     if unknown:
-        sys.exit(f"unknown rows: {', '.join(unknown)}; choose from {', '.join(GROUPS)}")
+        sys.exit(f"unknown rows: {', '.join(unknown)}; choose from {', '.join([*SETS, *GROUPS])}")
     problems = [problem for problem in PROBLEMS if problem.group in groups]
     if asked.quick:  # the first of each group
         problems = list({problem.group: problem for problem in reversed(problems)}.values())[::-1]
         problems = [replace(problem, seconds=0.1) for problem in problems]
-    return problems, groups
+    return [completed(problem) for problem in problems], groups
 
 
 def main() -> None:
     begun = time.time()
     made = parser(__doc__)
-    made.add_argument("--rows", default="all", help=f"some of {', '.join(GROUPS)}")
+    made.add_argument("--rows", default="dense", help=f"{', '.join(SETS)}, or some of {', '.join(GROUPS)}")
     asked = made.parse_args()
     problems, groups = chosen(asked)
     tasks: list[Any] = [DenseTask(problem) for problem in problems]

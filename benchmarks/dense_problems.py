@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeAlias
 
 import tilewright as tw
+from tilewright.errors import LaunchError
 from tilewright.runtime.kernel import Bound
 from tilewright.schedule.candidates import candidates
-from tilewright.schedule.choose import Question
+from tilewright.schedule.choose import Candidate, Question, Splitting
+from tilewright.schedule.choose_split import split_candidates
+
+How: TypeAlias = tw.Schedule | Splitting | None
+"""A schedule, or how K is to be split under one that is chosen, or nothing of it."""
 
 OURS = "tilewright"
 
@@ -54,7 +59,17 @@ def residual(A, B, R, C):
         C[m, n] = acc + R[m, n]
 
 
-KERNELS = {kernel.name: kernel for kernel in (product, tf32_product, bias_gelu, residual)}
+@tw.kernel(A="L M K", B="L N K", C="L M N")
+def batched(A, B, C):
+    """C = A Bᵀ of each batch item."""
+    for at, m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[2]):
+            acc += A[at, m, k] @ B[at, n, k].T
+        C[at, m, n] = acc
+
+
+KERNELS = {kernel.name: kernel for kernel in (product, tf32_product, bias_gelu, residual, batched)}
 OUT = {"f8e4m3": "bf16", "i8": "i32"}
 """The dtype of C where it is not that of A and B."""
 
@@ -91,8 +106,29 @@ GROUPS = {
     "by hand": Group("beside examples/03 under the same schedule", 0.99, 1.0),
     "call": Group("host time of a call, result allocated", 1.0, 1.43),
     "compile": Group("seconds to compile, no cache", 0.6, 0.3),
+    "split": Group("f16, deep K", 1.1, 1.6, 0.95),
+    "split f32": Group("f32 exact, deep K", 1.0, 1.5),
+    "f32 16 rows": Group("f32 exact, 16 rows", 1.3, 2.0),
+    "f32 64 rows": Group("f32 exact, 64 rows", 1.05, 1.15),
+    "in order": Group("f16, deep K: added in order, over atomics", 0.95, 1.0),
+    "invariant few": Group("bf16, few rows: batch-invariant, over the default", 0.7, 0.9),
+    "invariant": Group("bf16: batch-invariant, over the default", 0.85, 0.95),
+    "batched": Group("bf16, batches", 0.97, 1.15),
+    "batched 32": Group("bf16, batches of 32³", 1.5, 2.0),
+    "batched 16": Group("bf16, batches of 16³", 4.0, 7.0),
 }
 """By name; of ``compile`` floor and goal are seconds."""
+
+EVERY_SHAPE = (
+    *("few rows", "split", "split f32", "f32 16 rows", "f32 64 rows", "in order"),
+    *("invariant few", "invariant", "batched", "batched 32", "batched 16"),
+)
+SETS = {
+    "dense": tuple(name for name in GROUPS if name not in EVERY_SHAPE[1:]),
+    "shapes": EVERY_SHAPE,
+    "all": tuple(GROUPS),
+}
+"""Groups that are measured together."""
 
 
 @dataclass(frozen=True)
@@ -108,6 +144,10 @@ class Problem:
         schedules: by name; None: the one that is chosen.
         by_hand: whether the hand-written kernel of examples/03 is measured too.
         seconds: for which it is timed.
+        items: of a batch; 0: there is none.
+        beside: which other one of the schedules ours is judged by; empty: the other library.
+        families: whether the first of each kind of schedules that are proposed is measured too; see
+            `completed`.
     """
 
     group: str
@@ -115,15 +155,19 @@ class Problem:
     dtype: str = "bf16"
     layout: str = "nt"
     kernel: str = "product"
-    schedules: Mapping[str, tw.Schedule | None] = field(default_factory=lambda: {OURS: None})
+    schedules: Mapping[str, How] = field(default_factory=lambda: {OURS: None})
     by_hand: bool = False
     seconds: float = 1.0
+    items: int = 0
+    beside: str = ""
+    families: bool = False
 
     def __str__(self) -> str:
         m, n, k = self.shape
-        what = "" if self.kernel in ("product", "tf32_product") else f" {self.kernel}"
+        what = "" if self.kernel in ("product", "tf32_product", "batched") else f" {self.kernel}"
         kind = "tf32" if self.kernel == "tf32_product" else self.dtype
-        return f"{kind} {self.layout} " + (f"{m}³" if m == n == k else f"{m}×{n}×{k}") + what
+        many = f"{self.items} of " if self.items else ""
+        return f"{kind} {self.layout} {many}" + (f"{m}³" if m == n == k else f"{m}×{n}×{k}") + what
 
     @property
     def out(self) -> str:
@@ -133,11 +177,11 @@ class Problem:
     @property
     def arrays(self) -> list[tuple[str, tuple[int, ...], str]]:
         """Dtype, shape and order (``"C"`` or ``"F"``) of each array, as the kernel takes them."""
-        m, n, k = self.shape
-        a = (self.dtype, (m, k), "C" if self.layout[0] == "n" else "F")
-        b = (self.dtype, (n, k), "C" if self.layout[1] == "t" else "F")
+        (m, n, k), lead = self.shape, (self.items,) if self.items else ()
+        a = (self.dtype, (*lead, m, k), "C" if self.layout[0] == "n" else "F")
+        b = (self.dtype, (*lead, n, k), "C" if self.layout[1] == "t" else "F")
         extra = {"bias_gelu": [(self.out, (n,), "C")], "residual": [(self.out, (m, n), "C")]}
-        return [a, b, *extra.get(self.kernel, []), (self.out, (m, n), "C")]
+        return [a, b, *extra.get(self.kernel, []), (self.out, (*lead, m, n), "C")]
 
     @property
     def specimens(self) -> list[Any]:
@@ -163,12 +207,45 @@ def hopper(dtype: str, columns: int, **fields: Any) -> tw.Schedule:
     return tw.Schedule(tw.atoms.wgmma(dtype, columns), (128, columns, depth), **made)
 
 
-def few_rows(shape: tuple[int, int, int]) -> Problem:
-    """A problem of few rows, under the chosen schedule and under each of the forms for few rows."""
-    problem = Problem("few rows", shape, seconds=0.5)
-    asked = product.bind().question(*problem.specimens, target="cuda", arch="sm_90a")
+def question(problem: Problem, splitting: Splitting | None = None) -> Question:
+    """What schedules are proposed for, on the machine that the rows are asked of."""
+    bound = KERNELS[problem.kernel].bind(schedule=splitting)
+    asked = bound.question(*problem.specimens, target="cuda", arch="sm_90a")
     assert asked is not None
-    return replace(problem, schedules={OURS: None} | {name_of(one): one for one in streaming(asked)})
+    return asked
+
+
+def split(asked: Question) -> list[Candidate]:
+    """What is proposed where K is split as the question says; nothing if nothing can."""
+    try:
+        return [*split_candidates(asked)]
+    except LaunchError:
+        return []
+
+
+def families(problem: Problem) -> dict[str, list[Candidate]]:
+    """All legal schedules that are proposed for a problem, by their kind, each in the order of the rules."""
+    plain = [one for one in candidates(question(problem)) if not one.against]
+    found = {
+        "bulk copies": [one for one in plain if one.schedule.staging == "tma" and not one.schedule.swap_ab],
+        "few rows": [one for one in plain if one.schedule.swap_ab],
+        "other copies": [one for one in plain if one.schedule.staging != "tma"],
+    }
+    for split_k in ("auto", "stream"):
+        made = split(question(problem, Splitting(split_k)))
+        found[f"split {split_k}"] = [one for one in made if not one.schedule.swap_ab]
+        found[f"few rows, split {split_k}"] = [one for one in made if one.schedule.swap_ab]
+    return {family: proposed for family, proposed in found.items() if proposed}
+
+
+def completed(problem: Problem) -> Problem:
+    """The problem, with the first of each family if it asks for them; of few rows every form for those."""
+    if not problem.families:
+        return problem
+    found = {family: proposed[0].schedule for family, proposed in families(problem).items()}
+    if problem.group == "few rows":
+        found |= {name_of(one): one for one in streaming(question(problem))[1:]}
+    return replace(problem, schedules={**problem.schedules, **found})
 
 
 def streaming(asked: Question) -> list[tw.Schedule]:
@@ -187,6 +264,41 @@ FEW_ROWS = tuple((m, n, k) for _, n, k in LAYERS for m in (1, 16, 64))
 FLAT = tuple((m, n, 4096) for m in (256, 1024) for n in (4096, 14336))
 FP8 = {OURS: None, "not promoted": hopper("f8e4m3", 256)}
 MAIN = (CUBES[4096], CUBES[8192])
+DEEP = (
+    *((64, 64, 65536), (16, 16, 262144), (128, 128, 16384), (256, 256, 65536), (32, 4096, 65536)),
+    *((512, 512, 32768), (1536, 1536, 12288)),
+)
+ORDERS: dict[str, How] = {
+    OURS: Splitting("auto"),
+    "atomic": Splitting("auto", "atomic"),
+    "turnstile": Splitting("auto", "turnstile"),
+}
+INVARIANT: dict[str, How] = {OURS: Splitting(batch_invariant=True), "default": None}
+BATCHES = {
+    "batched": ((512, 128), (64, 512), (16, 2048)),
+    "batched 32": ((1000, 32),),
+    "batched 16": ((65536, 16),),
+}
+
+
+def every_shape() -> Iterator[Problem]:
+    """Problems of deep K, of few rows and of batches, beside the library or beside another way of ours."""
+    short: dict[str, Any] = {"seconds": 0.5}
+    for shape in DEEP:
+        yield Problem("split", shape, "f16", families=True, **short)
+    for shape in DEEP:
+        yield Problem("split f32", shape, "f32", families=True, **short)
+    for rows in (16, 64):
+        yield Problem(f"f32 {rows} rows", (rows, 4096, 4096), "f32", families=True, **short)
+    for shape in DEEP:
+        yield Problem("in order", shape, "f16", schedules=ORDERS, beside="atomic", **short)
+    for shape in FEW_ROWS:
+        yield Problem("invariant few", shape, schedules=INVARIANT, beside="default", seconds=0.3)
+    yield Problem("invariant", CUBES[4096], schedules=INVARIANT, beside="default")
+    for group, found in BATCHES.items():
+        for items, side in found:
+            yield Problem(group, (side, side, side), kernel="batched", items=items, **short)
+
 
 PROBLEMS = (
     *(Problem("half", shape) for shape in (*MAIN, *LAYERS, CUBES[16384])),
@@ -204,7 +316,8 @@ PROBLEMS = (
     *(Problem("tf32", shape, "f32", kernel="tf32_product") for shape in MAIN),
     *(Problem("int8", shape, "i8") for shape in MAIN),
     *(Problem("f32", shape, "f32") for shape in (CUBES[2048], CUBES[4096])),
-    *(few_rows(shape) for shape in FEW_ROWS),
+    *(Problem("few rows", shape, seconds=0.5, families=True) for shape in FEW_ROWS),
     *(Problem("by hand", shape, schedules={OURS: hopper("bf16", 256)}, by_hand=True) for shape in MAIN),
+    *every_shape(),
 )
 """In the order in which they are measured."""

@@ -21,6 +21,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +49,9 @@ SPLIT_TESTS = tuple(f"tests/gpu/test_{name}.py" for name in ("split_k", "small_p
 NEEDED = ("numpy", "ml_dtypes", "platformdirs", "filelock", "cuda.bindings", "typer", "rich")
 FOR_TESTS = ("pytest", "pytest_timeout", "xdist", "hypothesis", "torch", "cupy", "jax")
 PROGRAMS = ("nvidia-smi", "compute-sanitizer", "ncu", "c++")
+
+ENDING_S = 15
+"""What a benchmark may still take when it begins no other row."""
 
 PROBLEMS = (
     *(PYTHON, str(ROOT / "scripts" / "try_problems.py"), "--target", "cuda", "--count", "2000"),
@@ -84,7 +88,8 @@ class Part:
         command: what is run, from the root of the source tree.
         limit_s: seconds after which it is ended.
         well: whether its status and output mean that it went well; default: status 0.
-        result: whether it keeps JSON, in a file named by ``{json}`` in the command.
+        result: whether it keeps JSON, in a file named by ``{json}`` in the command; ``{seconds}`` is
+            there the time that it has, less what it takes to end.
         asked: whether it runs only when it is asked for by name.
     """
 
@@ -140,6 +145,17 @@ def _found(status: int, output: str) -> bool:
 def _benchmark(name: str, limit_s: float, *arguments: str) -> Part:
     script = (PYTHON, str(HERE / f"{name}.py"), "--json", "{json}", "--commit", "{commit}", *arguments)
     return Part(name, script, limit_s, result=True)
+
+
+def _rows(name: str, script: str, limit_s: float, *arguments: str) -> Part:
+    """Some rows of a benchmark whose tasks are isolated, for as long as the run has time."""
+    made = _benchmark(script, limit_s, "--seconds", "{seconds}", *arguments)
+    return replace(made, name=name, asked=True)
+
+
+FEW = "few rows,invariant few,invariant"
+DEEP = "split,split f32,f32 16 rows,f32 64 rows,in order"
+BATCHED = "batched,batched 32,batched 16"
 
 
 def parts(quick: bool) -> list[Part]:
@@ -244,6 +260,13 @@ def parts(quick: bool) -> list[Part]:
         _benchmark("startup", 120, *hurry),
         _benchmark("dense", 240, *hurry),
         replace(_benchmark("tuning", 560, "--seconds", "540", *hurry), asked=True),
+        _rows("few-rows", "dense", 120, "--rows", FEW, *hurry),
+        _rows("deep-k", "dense", 120, "--rows", DEEP, *hurry),
+        _rows("batched", "dense", 60, "--rows", BATCHED, *hurry),
+        _rows("split_k", "split_k", 120, *hurry),
+        _rows("candidates-few", "candidates", 120, "--rows", "few", *hurry),
+        _rows("candidates-deep", "candidates", 120, "--rows", "split,f32", *hurry),
+        _rows("candidates-small", "candidates", 120, "--rows", "small,batched", *hurry),
         _benchmark("im2col", 60, *hurry),
         _benchmark("levels", 150, *hurry),
         _benchmark("tutorial", 60, *hurry),
@@ -264,6 +287,7 @@ def main() -> int:
     parser.add_argument("--commit", default="", help="of the source tree, for the record")
     parser.add_argument("--seconds", type=float, default=560, help="for all parts together")
     parser.add_argument("--quick", action="store_true", help="few, small problems")
+    parser.add_argument("--cache", type=Path, help="folder of kernels that are compiled; default: a new one")
     asked = parser.parse_args()
     known = parts(asked.quick)
     names = [part.name for part in known]
@@ -277,7 +301,7 @@ def main() -> int:
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as scratch, (asked.out / "log.txt").open("w") as log:
         for part in wanted:
-            outcomes.append(run(part, Path(scratch), deadline, asked.commit, log))
+            outcomes.append(run(part, Path(scratch), deadline, asked.commit, log, asked.cache))
             print(summary(outcomes[-1]), flush=True)
             write(asked.out, asked.commit, outcomes)
     table = "\n".join(summary(outcome) for outcome in outcomes)
@@ -285,12 +309,15 @@ def main() -> int:
     return 0 if all(outcome.well for outcome in outcomes) else 1
 
 
-def run(part: Part, scratch: Path, deadline: float, commit: str, log: Any) -> Outcome:
+def run(
+    part: Part, scratch: Path, deadline: float, commit: str, log: Any, cache: Path | None = None
+) -> Outcome:
     """Run one part to its end or its limit."""
     kept = scratch / f"{part.name}.json"
-    command = [word.replace("{json}", str(kept)).replace("{commit}", commit) for word in part.command]
-    outcome = Outcome(part.name, [public(word, scratch) for word in command])
     limit = min(part.limit_s, deadline - time.monotonic())
+    said = {"{json}": str(kept), "{commit}": commit, "{seconds}": f"{max(limit - ENDING_S, 1):.0f}"}
+    command = [reduce(lambda made, pair: made.replace(*pair), said.items(), word) for word in part.command]
+    outcome = Outcome(part.name, [public(word, scratch) for word in command])
     if limit < 5:
         outcome.ended = "not started: no time left"
         return outcome
@@ -303,7 +330,7 @@ def run(part: Part, scratch: Path, deadline: float, commit: str, log: Any) -> Ou
     process = subprocess.Popen(
         command,
         cwd=ROOT,
-        env=environment(scratch),
+        env=environment(scratch, cache),
         stdout=log,
         stderr=subprocess.STDOUT,
         start_new_session=True,
@@ -332,8 +359,8 @@ def public(text: str, scratch: Path) -> str:
     return text.replace(PYTHON, "python")
 
 
-def environment(scratch: Path) -> dict[str, str]:
-    """The source tree first; a cache of its own, so that everything is compiled anew.
+def environment(scratch: Path, cache: Path | None = None) -> dict[str, str]:
+    """The source tree first; a cache of its own, so that everything is compiled anew, unless one is given.
 
     Python's bytecode is kept, as it is where a package is installed, but not in the source tree.
     """
@@ -344,7 +371,7 @@ def environment(scratch: Path) -> dict[str, str]:
         "PYTHONUNBUFFERED": "1",
         "PYTHONDONTWRITEBYTECODE": "",
         "PYTHONPYCACHEPREFIX": str(scratch / "bytecode"),
-        "TILEWRIGHT_CACHE_DIR": str(scratch / "cache"),
+        "TILEWRIGHT_CACHE_DIR": str((cache or scratch / "cache").resolve()),
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     }
 

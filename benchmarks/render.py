@@ -13,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import against
+import candidates
 import dense_table
+import split_k
 import tuning
 
 from tilewright.runtime.outputs import output
@@ -292,8 +294,20 @@ def tuned(rows: Sequence[dict[str, Any]]) -> str:
     return markdown(tuning.HEAD, tuning.lines(list(rows)))
 
 
+def swept(rows: Sequence[dict[str, Any]]) -> str:
+    """Into how many parts K is split best, and by the rules."""
+    return markdown(split_k.HEAD, [*split_k.lines(rows)])
+
+
+def proposed(rows: Sequence[dict[str, Any]]) -> str:
+    """The fastest of each family of schedules, and what it was estimated to take."""
+    return markdown(candidates.HEAD, [*candidates.lines(rows)])
+
+
 TABLES = {
     "tuning": tuned,
+    "split_k": swept,
+    "candidates": proposed,
     "dense": dense,
     "schedules": dense,
     "hopper_dtypes": hopper_dtypes,

@@ -1,0 +1,232 @@
+"""Into how many parts K is best split: S = 1 to 64 and beyond beside what ``"auto"`` chooses, on a GPU.
+
+    python benchmarks/split_k.py [--rows "64x64x65536 …"] [--seconds 100] [--plot FILE] [--build]
+    python benchmarks/split_k.py --kept FILE [--plot FILE]
+
+A row is a shape and a limit of shared memory: the tile that is estimated best of those whose ring fits, with
+K in each number of parts. Each is compared with f64 element by element, then all are timed in turns beside
+PyTorch's call. ``--kept`` makes table and picture of what was measured before.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from dense import DenseTask, build_all
+from dense_problems import Problem, question
+from isolated import Progress, Record, parser, run
+from reporting import table
+
+from tilewright.schedule.candidates import candidates
+from tilewright.schedule.choose import Candidate, Question
+from tilewright.schedule.choose_split import estimated, parts_under, split_schedule
+from tilewright.schedule.classes import coarse
+from tilewright.schedule.legality import reasons
+from tilewright.schedule.schedule import Schedule
+from tilewright.tune.figures import new_figure, save
+
+SHAPES = ((64, 64, 65536), (16, 16, 262144), (512, 512, 32768))
+LIMITS = (0, 100, 48)
+"""KiB of shared memory of a block; 0: as many as the machine has."""
+
+PARTS = (*range(1, 17), 18, 20, 22, 24, 26, 28, 30, 32, 36, 40, 44, 48, 52, 56, 60, 64, 96, 132)
+WAYS = ("auto", "stream")
+SECONDS = 0.6
+
+
+def limited(asked: Question, kib: int) -> Question:
+    """The question, on a machine whose blocks have less shared memory."""
+    return replace(asked, arch=replace(asked.arch, shared_bytes=kib << 10)) if kib else asked
+
+
+def legal(asked: Question, schedule: Schedule) -> bool:
+    """Whether a schedule is legal for the problem on its machine."""
+    specs = {name: coarse(spec, asked.arch) for name, spec in asked.specs.items()}
+    return not reasons(schedule, asked.form, specs, asked.arch)
+
+
+def fitting(asked: Question, kib: int) -> tuple[Candidate, Schedule]:
+    """What splits K for as many blocks as the machine runs, by the least estimate of those whose ring fits.
+
+    Such with room for less than three stages are taken only where there is no other.
+
+    Returns:
+        The candidate that does not split K, and the schedule that does, with as many stages as fit.
+    """
+    small, found = limited(asked, kib), []
+    for plain in candidates(asked):
+        made = None if plain.against else split_schedule(plain.schedule, "auto", asked.processors)
+        if made is not None and legal(asked, made):
+            found.append((made.staging != "tma", estimated(asked, plain, made), plain, made))
+    found.sort(key=lambda one: one[:2])
+    for least in (3, 2):
+        for _, _, plain, made in found:
+            for stages in range(made.stages, least - 1, -1):
+                schedule = replace(made, stages=stages)
+                if legal(small, schedule):
+                    return plain, schedule
+    raise SystemExit(f"no schedule for {asked.shape} fits into {kib} KiB of shared memory")
+
+
+def swept(asked: Question, kib: int, parts: Sequence[int]) -> dict[str, Schedule]:
+    """The schedule that fits, with K in each number of parts, and as is chosen."""
+    (_, auto), small = fitting(asked, kib), limited(asked, kib)
+    found = {str(count): replace(auto, split_k=count, blocks=0) for count in parts}
+    found |= {way: replace(auto, split_k=way) for way in WAYS}
+    return {name: schedule for name, schedule in found.items() if legal(small, schedule)}
+
+
+@dataclass(frozen=True)
+class SweepTask(DenseTask):
+    """A problem, with K in each number of parts.
+
+    Args:
+        kib: of shared memory; 0: as many as the machine has.
+    """
+
+    kib: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.problem}, {f'{self.kib} KiB' if self.kib else 'all'} of shared memory"
+
+    def measure(self, seconds: float, progress: Progress) -> dict[str, Any]:
+        """Time all that are right; see `isolated.Task`."""
+        row = super().measure(seconds, progress)
+        asked = question(self.problem)
+        plain, auto = fitting(asked, self.kib)
+        schedules = swept(asked, self.kib, PARTS)
+        times = {name: found["median_us"] for name, found in row["timings"].items()}
+        us = {name: time_us for name, time_us in times.items() if name in schedules}
+        return row | {
+            "shape": list(self.problem.shape),
+            "kib": self.kib,
+            "tile": list(auto.tile),
+            "stages": auto.stages,
+            "parts": {way: parts_under(asked, schedules[way]) for way in WAYS if way in us},
+            "estimates": {name: round(estimated(asked, plain, schedules[name]), 3) for name in us},
+            "us": us,
+            "library_us": times.get("cuBLAS"),
+            "best": min((name for name in us if name.isdigit()), key=us.__getitem__, default=None),
+        }
+
+
+def tasks_of(asked: argparse.Namespace) -> list[SweepTask]:
+    """A row for each shape and limit."""
+    shapes = [tuple(map(int, word.split("x"))) for word in asked.rows.split()]
+    limits, parts = (LIMITS, PARTS) if not asked.quick else ((48,), (1, 13))
+    made = []
+    for m, n, k in shapes[: 1 if asked.quick else None]:
+        problem = Problem("split", (m, n, k), asked.dtype, seconds=SECONDS)
+        for kib in limits:
+            schedules = swept(question(problem), kib, parts)
+            made.append(SweepTask(replace(problem, schedules=schedules), kib))
+    return made
+
+
+HEAD = (
+    *("problem", "tile", "stages", "best S", "us", "auto S", "us"),
+    *("best / auto", "best / stream", "library us"),
+)
+
+
+def lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
+    """A line for each row."""
+    for row in rows:
+        if "failed" in row or row["best"] is None:
+            why = row.get("failed") or "; ".join(row["wrong"].values())
+            yield [row["problem"], *[""] * (len(HEAD) - 2), why.partition("\n")[0]]
+            continue
+        us, best = row["us"], row["us"][row["best"]]
+        over = {way: f"{best / us[way]:.3f}" if way in us else "–" for way in WAYS}
+        yield [
+            row["problem"],
+            "x".join(map(str, row["tile"])),
+            str(row["stages"]),
+            row["best"],
+            f"{best:.2f}",
+            str(row["parts"].get("auto", "–")),
+            f"{us['auto']:.2f}" if "auto" in us else "–",
+            *over.values(),
+            f"{row['library_us']:.2f}" if row["library_us"] else "–",
+        ]
+        yield from (
+            [row["problem"], *[""] * 8, f"S = {name} wrong: {why}"] for name, why in row["wrong"].items()
+        )
+
+
+def draw(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """A picture for each shape: time over the number of parts, a line for each limit; the choice ringed."""
+    shapes = list(dict.fromkeys(tuple(row["shape"]) for row in rows if "us" in row))
+    figure = new_figure((4.6 * len(shapes), 4.2))
+    for at, shape in enumerate(shapes, 1):
+        axes = figure.add_subplot(1, len(shapes), at)
+        for number, row in enumerate(row for row in rows if "us" in row and tuple(row["shape"]) == shape):
+            points = sorted((int(name), us) for name, us in row["us"].items() if name.isdigit())
+            label = f"{row['kib']} KiB" if row["kib"] else "all shared memory"
+            axes.loglog(*zip(*points, strict=True), ".-", color=f"C{number}", label=label)
+            if "auto" in row["us"]:
+                place = ([row["parts"]["auto"]], [row["us"]["auto"]])
+                axes.loglog(*place, "o", markersize=9, fillstyle="none", color=f"C{number}")
+            if row["library_us"] and not number:
+                axes.axhline(row["library_us"], color="black", linewidth=0.8, label="cuBLAS")
+        axes.set(xlabel="parts of K; ringed: as auto chooses", ylabel="us")
+        axes.set_title("×".join(map(str, shape)), fontsize=10)
+        axes.legend(fontsize=8)
+    save(figure, path)
+
+
+def kept_rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of an earlier run, or of those in a device run."""
+    found = json.loads(path.read_text())
+    kept = [part["result"] for part in found["parts"]] if "parts" in found else [found]
+    return [row for one in kept if one and one["benchmark"] == "split_k" for row in one["rows"]]
+
+
+def main() -> None:
+    begun = time.time()
+    made = parser(__doc__)
+    every = " ".join("x".join(map(str, shape)) for shape in SHAPES)
+    made.add_argument("--rows", default=every, help="shapes MxNxK")
+    made.add_argument("--dtype", default="f16", help="of A and B")
+    made.add_argument("--plot", type=Path, help="a picture: .png, .svg or .pdf")
+    made.add_argument("--kept", type=Path, help="measure nothing: table and picture of what was kept")
+    asked = made.parse_args()
+    if asked.kept is not None:
+        finish(kept_rows(asked.kept), asked.plot)
+    tasks = tasks_of(asked)
+    record = Record(asked.json or Path(tempfile.mkdtemp()) / "split_k.json", "split_k")
+    if asked.until is not None:
+        run(tasks, asked, begun, record)
+        return
+    with tempfile.TemporaryDirectory() as cache:
+        os.environ.setdefault("TILEWRIGHT_CACHE_DIR", cache)
+        record.found["builds"] = build_all([task.problem for task in tasks], asked.processes)
+        record.keep()
+        broken = [found for found in record.found["builds"] if "failed" in found]
+        print(f"built after {time.time() - begun:.0f} s", flush=True)
+        if asked.build:
+            sys.exit(f"{len(broken)} kernels do not compile" if broken else 0)
+        run(tasks, asked, begun, record)
+    finish(record.found["rows"], asked.plot)
+
+
+def finish(rows: list[dict[str, Any]], plot: Path | None) -> None:
+    """Print the table, draw the picture, and end: with a status that says whether all rows are right."""
+    print(table(HEAD, lines(rows)))
+    if plot is not None:
+        draw(rows, plot)
+    bad = [row for row in rows if "failed" in row or row.get("wrong")]
+    sys.exit(f"{len(bad)} rows failed" if bad else 0)
+
+
+if __name__ == "__main__":
+    main()
