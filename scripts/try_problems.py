@@ -1,10 +1,15 @@
-"""Random problems, each compared element by element with what its flow computes, between canaries.
+"""Random problems, each compared element by element with what it is to compute, between canaries.
 
     python scripts/try_problems.py --first 0 --count 1000 --target cpu --record problems.jsonl
+    python scripts/try_problems.py --partition stream --count 500
+    python scripts/try_problems.py --of calls --partition split --count 500
 
 A problem is a kernel, dtypes, layouts, strides, ragged extents, what is done with the sums, and a schedule,
-chosen or drawn: always the same for its number and the target.  Prints every problem that fails, and how many
-of each kind there were; fails if one fails.  The record gets one line: commit, target, numbers, counts.
+chosen or drawn: always the same for its number, the target and the partition.  Every fifth group of problems
+consists of calls of `tw.matmul` with arguments drawn at random, unless ``--of`` says otherwise.  With
+``--partition`` all are computed by that partition, else by one after the other.  Prints every problem that
+fails, and how many of each kind there were; fails if one fails.  The record gets one line: commit, target,
+what was asked for, numbers, counts.
 """
 
 from __future__ import annotations
@@ -24,8 +29,35 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
+from tests.problems.called import carry_out_call  # noqa: E402
+from tests.problems.calls import call  # noqa: E402
 from tests.problems.carried_out import carry_out  # noqa: E402
 from tests.problems.drawing import EACH, problem  # noqa: E402
+from tests.problems.partitions import PARTITIONS  # noqa: E402
+
+CALLED = 5
+"""Of so many groups of problems one consists of calls, where both are tried."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """Which problems are tried.
+
+    Args:
+        target: what runs them.
+        partition: by which they are computed; empty: by one after the other.
+        of: ``"kernels"`` or ``"calls"`` of `tw.matmul`; empty: both.
+    """
+
+    target: str
+    partition: str = ""
+    of: str = ""
+
+    def tried(self, number: int) -> tuple[Any, Any]:
+        """A problem, and the function that carries it out."""
+        is_call = self.of == "calls" or (not self.of and number // EACH % CALLED == CALLED - 1)
+        made, done = (call, carry_out_call) if is_call else (problem, carry_out)
+        return made(number, self.target, self.partition), done
 
 
 @dataclass
@@ -58,15 +90,16 @@ class Tally:
         self.slowest = max(self.slowest, other.slowest)
 
 
-def attempt(target: str, numbers: range, deadline: float) -> Tally:
+def attempt(wanted: Wanted, numbers: range, deadline: float) -> Tally:
     """Carry out problems that share a kernel, as many as there is time for."""
     made = Tally()
     for number in numbers:
         if time.time() > deadline:
             break
-        begin, one = time.monotonic(), problem(number, target)
+        begin = time.monotonic()
+        one, done = wanted.tried(number)
         try:
-            outcome = carry_out(one, target)
+            outcome = done(one, wanted.target)
         except Exception:  # noqa: BLE001 whatever it is, it is a failure of this problem
             made.failures.append(f"{one}: {traceback.format_exc(limit=-6)}")
             made.tried += 1
@@ -74,14 +107,14 @@ def attempt(target: str, numbers: range, deadline: float) -> Tally:
         made.tried += not outcome.refused or bool(outcome.wrong)
         made.refused += bool(outcome.refused)
         made.elements += outcome.elements
-        made.kinds += outcome.kinds(one)
+        made.kinds += outcome.kinds
         made.slowest = max(made.slowest, time.monotonic() - begin)
         if outcome.wrong:
             made.failures.append(f"{one}: ran {outcome.schedule}: {outcome.wrong}")
     return made
 
 
-def tried(target: str, first: int, count: int, jobs: int = 1, seconds: float = 1e9) -> Tally:
+def tried(wanted: Wanted, first: int, count: int, jobs: int = 1, seconds: float = 1e9) -> Tally:
     """Carry out the problems from ``first`` on, until so many ran or time is up.
 
     Problems that share a kernel are carried out one after the other by one of ``jobs`` processes; where a
@@ -92,7 +125,7 @@ def tried(target: str, first: int, count: int, jobs: int = 1, seconds: float = 1
     if jobs == 1:
         while total.tried < count and time.time() < deadline:
             start = next(starts)
-            total.add(attempt(target, range(max(start, first), start + EACH), deadline))
+            total.add(attempt(wanted, range(max(start, first), start + EACH), deadline))
         return total
     # A GPU's context does not survive a fork.
     with multiprocessing.get_context("spawn").Pool(jobs) as pool:
@@ -101,7 +134,7 @@ def tried(target: str, first: int, count: int, jobs: int = 1, seconds: float = 1
             while len(waiting) < 2 * jobs:
                 start = next(starts)
                 numbers = range(max(start, first), start + EACH)
-                waiting.append(pool.apply_async(attempt, (target, numbers, deadline)))
+                waiting.append(pool.apply_async(attempt, (wanted, numbers, deadline)))
             done = [one for one in waiting if one.ready()]
             waiting = [one for one in waiting if one not in done]
             for one in done:
@@ -118,6 +151,8 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="the number of the first problem")
     parser.add_argument("--count", type=int, default=1000, help="how many are run")
     parser.add_argument("--target", default="reference", choices=("reference", "cpu", "cuda"))
+    parser.add_argument("--partition", default="", choices=("", *PARTITIONS), help="default: all in turn")
+    parser.add_argument("--of", default="", choices=("", "kernels", "calls"), help="default: both")
     parser.add_argument("--seconds", type=float, default=1e9, help="after which no further one is begun")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--record", type=Path, help="a file to append one line to")
@@ -125,7 +160,8 @@ def main() -> int:
     parser.add_argument("--commit", default="", help="of the source tree; default: as git says")
     asked = parser.parse_args()
     begin = time.monotonic()
-    found = tried(asked.target, asked.first, asked.count, asked.jobs, asked.seconds)
+    wanted = Wanted(asked.target, asked.partition, asked.of)
+    found = tried(wanted, asked.first, asked.count, asked.jobs, asked.seconds)
     seconds = time.monotonic() - begin
     for failure in found.failures:
         print(failure, end="\n\n")
@@ -133,7 +169,7 @@ def main() -> int:
         print(f"{count:6}  {kind}")
     line = {
         "commit": asked.commit or commit(),
-        "target": asked.target,
+        **asdict(wanted),
         "first": asked.first,
         "seconds": round(seconds),
         **asdict(found),
@@ -141,7 +177,7 @@ def main() -> int:
         "failures": len(found.failures),
     }
     print(
-        f"{line['commit']}: {found.tried} problems from {asked.first}, on {asked.target}, "
+        f"{line['commit']}: {found.tried} problems from {asked.first}, on {asked.target}, {asked.partition}, "
         f"{found.refused} more refused, {found.elements} elements, {seconds:.0f} s: "
         f"{len(found.failures)} failures"
     )

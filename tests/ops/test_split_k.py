@@ -73,6 +73,15 @@ def test_any_depth(depth: int, target: str) -> None:
 
 
 @TARGETS
+@WAY
+def test_a_result_without_elements(way: str, target: str) -> None:
+    for a, b in (((0, 70), (70, 5)), ((5, 70), (70, 0)), ((0, 4, 70), (70, 5))):
+        out = within((*a[:-1], b[-1]))
+        tw.matmul(np.ones(a, np.float32), np.ones(b, np.float32), out, target=target, **WAYS[way])
+        assert nothing_else_written(out)
+
+
+@TARGETS
 @IN_ORDER
 def test_the_bits_are_those_of_every_run(way: str, target: str) -> None:
     a, b = drawn(1, 19, 2111), drawn(2, 2111, 23)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 from tests.movers.random_movers import Array
-from tests.problems.drawing import Problem
+from tests.problems.drawing import WITH_BATCHES, Group, Problem
+from tests.problems.partitions import partitions_of, parts_of
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
@@ -17,6 +19,8 @@ from tilewright.checking.flows import compare_flow
 from tilewright.checking.sample import normal
 from tilewright.errors import ScheduleError, TilewrightError
 from tilewright.runtime.device_array import DeviceArray
+from tilewright.schedule.fixup import FAN
+from tilewright.schedule.schedule import Schedule
 
 
 @dataclass(frozen=True)
@@ -28,25 +32,14 @@ class Outcome:
         schedule: the one that ran; None if none did.
         refused: why a schedule that was drawn is refused; empty if it ran.
         elements: how many were compared.
+        kinds: what it counts for.
     """
 
     wrong: str = ""
-    schedule: tw.Schedule | None = None
+    schedule: Schedule | None = None
     refused: str = ""
     elements: int = 0
-
-    def kinds(self, problem: Problem) -> Counter[str]:
-        """What it counts for."""
-        group = problem.group
-        found = [f"kernel {group.subject}", f"dtype {group.kind}", f"layout {group.layout[:2]}"]
-        found.append("schedule chosen" if group.schedule is None else "schedule drawn")
-        if self.schedule is not None:
-            how = self.schedule
-            found += [f"staging {how.staging}", f"roles {how.roles}", f"epilogue {how.epilogue}"]
-            found.append(f"cluster {how.cluster[0]} x {how.cluster[1]}")
-        if self.refused:
-            found.append("refused")
-        return Counter(found)
+    kinds: Counter[str] = field(default_factory=Counter)
 
 
 def carry_out(problem: Problem, target: str) -> Outcome:
@@ -62,41 +55,90 @@ def carry_out(problem: Problem, target: str) -> Outcome:
         return Outcome("" if group.schedule else f"{error}", refused=str(error))
     except TilewrightError as error:
         return Outcome(f"{type(error).__name__}: {error}")
+    extents = dict(problem.extents)
+    extents = extents if group.subject in WITH_BATCHES else {**extents, "L": 1}
+    schedule, kinds = ran.schedule, Counter(kinds_of(group, ran.schedule, extents))
     if ran.target != target:
         return Outcome(f"it ran on {ran.target}")
-    if touched := [name for name, made in arrays.items() if not made.is_whole_around()]:
-        return Outcome(f"what lies around {', '.join(touched)} was written", ran.schedule)
+    if isinstance(group.schedule, Schedule) and group.partition not in partitions_of(schedule):
+        return Outcome(f"its partitions are {partitions_of(schedule)}", schedule)
+    if wrong := misplaced(arrays, before, group.about.stored):
+        return Outcome(wrong, schedule)
     stored = {name: arrays[name].array for name in group.about.stored}
     read = {name: array for name, array in before.items() if name not in stored or name == "C"}
-    for name, array in before.items():
-        if name not in stored and array.tobytes() != arrays[name].array.tobytes():
-            return Outcome(f"{name}, which is read alone, was written", ran.schedule)
-    schedule = ran.schedule
     how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
     flow = group.bound.flow(*before.values(), *numbers.values())
     found = compare_flow(flow, stored, read, numbers, how)
-    return Outcome("" if found.ok else str(found), schedule, elements=found.size)
+    return Outcome("" if found.ok else str(found), schedule, elements=found.size, kinds=kinds)
+
+
+def misplaced(arrays: Mapping[str, Array], before: Mapping[str, Any], stored: tuple[str, ...]) -> str:
+    """What was written that a launch has no business to write; empty if nothing was."""
+    if touched := [name for name, made in arrays.items() if not made.is_whole_around()]:
+        return f"what lies around {', '.join(touched)} was written"
+    read = [name for name in arrays if name not in stored]
+    changed = [name for name in read if before[name].tobytes() != arrays[name].array.tobytes()]
+    return f"{', '.join(changed)}, which is read alone, was written" if changed else ""
+
+
+def kinds_of(group: Group, how: Schedule, extents: Mapping[str, int]) -> Iterator[str]:
+    """What a problem counts for.
+
+    Args:
+        group: what it shares with others.
+        how: the schedule that ran.
+        extents: L, M, N and K.
+    """
+    yield from (f"kernel {group.subject}", f"dtype {group.kind}", f"layout {group.layout[:2]}")
+    yield "schedule drawn" if isinstance(group.schedule, Schedule) else "schedule chosen"
+    yield from (f"staging {how.staging}", f"roles {how.roles}", f"epilogue {how.epilogue}")
+    yield f"cluster {how.cluster[0]} x {how.cluster[1]}"
+    yield from (f"partition {name}" for name in partitions_of(how))
+    if how.split_k != 1:
+        yield f"reduction {how.reduction}"
+        yield f'split_k="{how.split_k}"' if isinstance(how.split_k, str) else "split_k a number"
+        yield from (f"split, K = {depth}" for depth in (0, 1) if extents["K"] == depth)
+    if how.split_k not in (1, "stream"):
+        parts = parts_of(how, extents)
+        count = "one part" if parts == 1 else f"2 to {FAN}" if parts <= FAN else f"more than {FAN}"
+        yield f"split into {count}"
+        if isinstance(how.split_k, int) and parts < how.split_k:
+            yield "fewer steps than parts"
 
 
 def _launched(problem: Problem, arrays: dict[str, Array], numbers: dict[str, float], target: str) -> Any:
     """Launch the kernel; what it wrote is in the arrays."""
-    bound = problem.group.bound
-    if target != "cuda":
-        return bound(*(made.array for made in arrays.values()), *numbers.values(), target=target)
-    there = {name: (DeviceArray.of(made.buffer), made) for name, made in arrays.items()}
-    given = [
-        DeviceArray(
-            SimpleNamespace(address=buffer.memory.address + made.offset, index=buffer.memory.index),
-            made.array.shape,
-            made.strides,
-            tw.dtype(made.array.dtype),
-        )
-        for buffer, made in there.values()
-    ]
-    ran = bound(*given, *numbers.values())
-    for buffer, made in there.values():
-        made.buffer[...] = buffer.host()
+    there = There(arrays, target)
+    ran = problem.group.bound(
+        *there.given.values(), *numbers.values(), **{} if there.is_gpu else {"target": target}
+    )
+    there.fetch()
     return ran
+
+
+class There:
+    """Arrays, with all that lies around them, where a target reaches them.
+
+    Args:
+        arrays: by name.
+        target: the target.
+    """
+
+    def __init__(self, arrays: Mapping[str, Array], target: str) -> None:
+        self.arrays, self.is_gpu = arrays, target == "cuda"
+        self._buffers = {name: DeviceArray.of(made.buffer) for name, made in arrays.items() if self.is_gpu}
+        self.given = {name: self._seen(name) if self.is_gpu else made.array for name, made in arrays.items()}
+
+    def _seen(self, name: str) -> DeviceArray:
+        """The array inside of its buffer."""
+        made, memory = self.arrays[name], self._buffers[name].memory
+        at = SimpleNamespace(address=memory.address + made.offset, index=memory.index)
+        return DeviceArray(at, made.array.shape, made.strides, tw.dtype(made.array.dtype))
+
+    def fetch(self) -> None:
+        """Bring back what was written."""
+        for name, buffer in self._buffers.items():
+            self.arrays[name].buffer[...] = buffer.host()
 
 
 def _filled(problem: Problem, name: str, rng: np.random.Generator) -> Array:
@@ -106,10 +148,17 @@ def _filled(problem: Problem, name: str, rng: np.random.Generator) -> Array:
     dims = next(p.dims for p in kernel.program.parameters if p.name == name) or ()
     shape, kind = tuple(extents[dim] for dim in dims), group.dtype(name)
     made = Array(shape, dict(problem.places)[name], kind)  # type: ignore[arg-type]
-    if name in group.about.stored and not (group.subject == "scaled" and name == "C"):
-        made.array[...] = np.nan if kind.is_float else 99
-    elif problem.integers:
-        made.array[...] = rng.integers(-3, 4, shape).astype(kind.numpy)
-    else:
-        made.array[...] = normal(rng, shape, kind)
+    is_poisoned = name in group.about.stored and not (group.subject == "scaled" and name == "C")
+    fill(made, rng, "poison" if is_poisoned else "integers" if problem.integers else "normal")
     return made
+
+
+def fill(made: Array, rng: np.random.Generator, what: str) -> None:
+    """Fill an array with ``"poison"``, which is wrong wherever it stays, ``"integers"`` or ``"normal"``."""
+    kind = tw.dtype(made.array.dtype)
+    if what == "poison":
+        made.array[...] = np.nan if kind.is_float else 99
+    elif what == "integers":
+        made.array[...] = rng.integers(-3, 4, made.array.shape).astype(kind.numpy)
+    else:
+        made.array[...] = normal(rng, made.array.shape, kind)

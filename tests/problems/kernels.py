@@ -6,6 +6,7 @@ B is (K, N), as in ``A @ B``; how it lies in memory is a matter of its strides.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache, partial
 
 import tilewright as tw
 from tilewright.runtime.kernel import Kernel
@@ -18,6 +19,9 @@ ACTIVATIONS = {
     "gelu": tw.gelu,
     "silu": tw.silu,
 }
+
+FUNCTIONS = {**ACTIVATIONS, "gelu_tanh": partial(tw.gelu, approximate=True)}
+"""Those of `tw.matmul`."""
 
 
 @tw.kernel(A="M K", B="K N", C="M N")
@@ -144,3 +148,35 @@ SUBJECTS = {
     "shared weights": Subject(shared_weights, in_f32=True),
     "decoded": Subject(decoded),
 }
+
+
+@lru_cache
+def called(number: tw.DType) -> Kernel:
+    """What a call of `tw.matmul` computes, of arrays that all have the result's batch items.
+
+    Args:
+        number: the dtype of what is done with the sums.
+    """
+
+    @tw.kernel(A="L M K", B="L K N", C="L M N", bias="N", R="L M N", D="L M N", alpha=number, beta=number)
+    def matmul(A, B, C, bias, R, D, alpha, beta, *, terms, activation, precision):
+        for b, m, n in tw.tiles(D):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[2]):
+                acc += A[b, m, k].matmul(B[b, k, n], precision=precision)
+            value = acc
+            if terms or activation:
+                value = acc.to(number)
+            if "alpha" in terms:
+                value = alpha * value
+            if "C" in terms:
+                value = value + beta * C[b, m, n].to(number)
+            if "bias" in terms:
+                value = value + bias[n].to(number)
+            if activation is not None:
+                value = FUNCTIONS[activation](value)
+            if "R" in terms:
+                value = value + R[b, m, n].to(number)
+            D[b, m, n] = value
+
+    return matmul

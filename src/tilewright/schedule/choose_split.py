@@ -139,7 +139,7 @@ def parts_under(question: Question, schedule: Schedule) -> int:
     tiles, blocks = tiles_of(question, schedule), schedule.blocks
     units = -(-steps // max(schedule.promote, 1))
     if schedule.split_k == "stream":
-        return -(-min(blocks, tiles * steps) // max(tiles, 1))
+        return max(-(-min(blocks, tiles * steps) // max(tiles, 1)), 1)
     if schedule.split_k == "auto":
         found = parts_of_k(tiles, steps, blocks)
         assert isinstance(found, int)
@@ -178,7 +178,7 @@ def estimated(question: Question, plain: Candidate, schedule: Schedule) -> float
     parts, tiles, blocks = parts_under(question, schedule), tiles_of(question, schedule), question.processors
     if schedule.split_k == 1:
         return plain.estimate
-    rounds = -(-tiles // blocks)
+    rounds = max(-(-tiles // blocks), 1)
     if schedule.split_k == "stream":
         shared = max(tiles / blocks, 1 / parts) / rounds
     else:
