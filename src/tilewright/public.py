@@ -91,6 +91,7 @@ from tilewright.lang.tile_arithmetic import (
 )
 from tilewright.layout.layout import Layout, column_major, row_major
 from tilewright.layout.shown import shows
+from tilewright.ops.grouped import grouped_matmul
 from tilewright.ops.matmul import matmul
 from tilewright.packing import pack, unpack
 from tilewright.runtime.decorator import kernel
@@ -187,6 +188,7 @@ __all__ = [
     "fill",
     "fragment",
     "full",
+    "grouped_matmul",
     "i4",
     "i8",
     "i16",

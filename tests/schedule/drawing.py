@@ -68,11 +68,20 @@ def batched(A, B, C):
         C[b, m, n] = acc
 
 
+def grouped(A, B, ends, C):
+    for g, m, n in tw.tiles(C, groups=ends):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[g, k, n]
+        C[m, n] = acc
+
+
 PROGRAMS = {
     "product": Program(product, {"A": "M K", "B": "N K", "C": "M N"}),
     "layer": Program(layer, {"A": "M K", "B": "N K", "bias": "N", "C": "M N"}),
     "normed": Program(normed, {"A": "M K", "B": "N K", "C": "M N", "largest": "M"}),
     "batched": Program(batched, {"A": "L M K", "B": "L K N", "C": "L M N"}),
+    "grouped": Program(grouped, {"A": "M K", "B": "L K N", "ends": "L", "C": "M N"}),
 }
 ARCHES = {
     "sm_90a": TARGETS["cuda"].architecture("sm_90a"),
@@ -230,12 +239,12 @@ def spec_for(draw: random.Random, kind: tw.DType, rank: int, plain: bool) -> Ten
 
 def problem_for(draw: random.Random) -> Problem:
     """A kernel, classes of its arrays, a machine."""
-    name = draw.choice(("product", "product", "layer", "normed", "batched"))
+    name = draw.choice(("product", "product", "layer", "normed", "batched", "grouped"))
     kind = tw.dtype(draw.choice(("f16", "f16", "bf16", "f8e4m3", "i8", "f64", "f32")))
     out = tw.dtype(draw.choice((SUMS.get(kind.name, "f32"), SUMS.get(kind.name, kind.name))))
     specs = []
     for parameter in PROGRAMS[name].parameters:
-        dtype = kind if parameter.name in "AB" else out
+        dtype = kind if parameter.name in "AB" else tw.i32 if parameter.name == "ends" else out
         specs.append((parameter.name, spec_for(draw, dtype, len(parameter.dims), draw.random() < 0.85)))
     return Problem(
         name, tuple(specs), draw.choice(("sm_90a", "sm_90a", "sm_90a", "sm_80", "x86-64-v3", "numpy"))

@@ -76,6 +76,15 @@ def batched(A, B, C):
         C[b, m, n] = acc
 
 
+@tw.kernel(A="M K", B="L N K", ends="L", bias="L N", R="M N", C="M N")
+def grouped(A, B, ends, bias, R, C):
+    for g, m, n in tw.tiles(C, groups=ends):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[g, n, k].T
+        C[m, n] = tw.maximum(acc + bias[g, n], 0) + R[m, n]
+
+
 SYNC = Schedule(tw.atoms.MMA_F16, (32, 32, 16), warps=(2, 1))
 CP_ASYNC = replace(SYNC, stages=3, staging="cp_async")
 FRAGMENTS = replace(SYNC, tile=(32, 32, 32), stages=3, staging="fragments")
@@ -150,11 +159,13 @@ class Case:
         made = {}
         for parameter in self.kernel.program.parameters:
             name = parameter.name
-            kind = dtype(kinds.get(name, "f16" if name in "AB" else "f32"))
+            kind = dtype(kinds.get(name, {"A": "f16", "B": "f16", "ends": "i32"}.get(name, "f32")))
             dims = [extents[dim] for dim in parameter.dims or ()]
             column = {"A": self.layout[0] == "t", "B": self.layout[1] == "n"}.get(name, False)
             made[name] = in_rows(dims, kind, column)
-            if kind.is_float:
+            if name == "ends":
+                made[name][...] = ends(m, self.batches)
+            elif kind.is_float:
                 made[name][...] = np.nan if name in STORED else rng.standard_normal(dims).astype(kind.numpy)
             else:
                 made[name][...] = 99 if name in STORED else rng.integers(-4, 5, dims)
@@ -167,6 +178,12 @@ class Case:
         period = self.schedule.promote * self.schedule.block_k or None
         how = Accumulation.of(self.schedule.atom, period)
         return compare_flow(self.kernel.flow(*arrays.values()), stored, given, how=how)
+
+
+def ends(rows: int, groups: int) -> Array:
+    """Ends of groups of very different sizes, one of them empty."""
+    begins = np.cumsum([1, 7, 0, 40, 2, 9] * -(-groups // 6))[:groups]
+    return np.asarray([*np.minimum(begins, rows)[:-1], rows], np.int32)
 
 
 def in_rows(shape: list[int], kind: tw.DType, column: bool = False) -> Array:
@@ -314,6 +331,20 @@ CASES = {
         residual,
         tiles=(3, 1),
     ),
+    "groups": Case(replace(SYNC, warps=(1, 2)), grouped, batches=6, tiles=(3, 2), edge=19),
+    "groups, registers, columns": Case(
+        replace(SYNC, staging="registers"), grouped, layout="tn", batches=6, tiles=(3, 1)
+    ),
+    "groups, cp_async, persistent": Case(
+        replace(CP_ASYNC, blocks=2, group_m=2, epilogue="staged"), grouped, batches=6, tiles=(3, 2)
+    ),
+    "groups, fragments": Case(replace(FRAGMENTS, blocks=1, group_m=1), grouped, batches=5, tiles=(3, 1)),
+    "groups, once": Case(ONCE, grouped, batches=4, tiles=(1, 2)),
+    "groups, cooperative": Case(COOPERATIVE, grouped, batches=4, tiles=(1, 2)),
+    "groups, overlapped": Case(
+        replace(COOPERATIVE, epilogue="overlapped", blocks=2), grouped, batches=4, tiles=(1, 2)
+    ),
+    "groups, swapped": Case(FEW_ROWS, grouped, layout="nn", batches=6, tiles=(1, 5)),
     "ping-pong, 2 x 1": Case(replace(PING_PONG, cluster=(2, 1), blocks=2), tiles=(4, 3)),
 }
 """Every form, each with several tiles, three or more for each block that takes one after the other."""

@@ -111,9 +111,15 @@ def compare_flow(
         (True, False)
     """
     evaluation = _Bounded(Arguments(flow, {**stored, **arrays}, numbers or {}), how)
-    known: dict[int, Array] = {}
-    found = [_worst(evaluation, store, known, stored[store.operand.name]) for store in flow.stores]
-    worst = max(found, key=lambda one: one.wrong)
+    found = []
+    for place in evaluation.groups():
+        known: dict[int, Array] = {}
+        for store in flow.stores:
+            at = place(store)
+            one = _worst(evaluation, store, known, stored[store.operand.name][at])
+            begins = zip(one.index, (part.start or 0 for part in at), strict=False)
+            found.append(replace(one, index=tuple(index + begin for index, begin in begins)))
+    worst = max(found, key=lambda one: one.wrong, default=StoredComparison(0, 0))
     return replace(worst, wrong=sum(one.wrong for one in found), size=sum(one.size for one in found))
 
 

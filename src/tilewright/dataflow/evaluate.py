@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -88,14 +88,44 @@ class Evaluation:
         self.given = given
         self.run = run
         self.batches = tuple(span for span in given.flow.tiles if span.kind == BATCH)
-        self.runs: dict[Span, tuple[int, int]] = {}  # of the folds that are being stepped through
+        self.runs: dict[Span, tuple[int, int]] = {}  # of folds that are stepped through, and of a group
         self.cells: dict[int, Array] = {}  # what they carry
 
     def results(self, rounded: bool) -> dict[str, Array]:
         """Every stored array by name."""
-        known: dict[int, Array] = {}
-        stores = self.given.flow.stores
-        return {store.operand.name: self.stored(store, known, rounded) for store in stores}
+        flow, found = self.given.flow, {}
+        if flow.grouped is not None:  # what belongs to no group is as it was, or 0
+            found = {store.operand.name: self.before(store, rounded) for store in flow.stores}
+        for place in self.groups():
+            known: dict[int, Array] = {}
+            for store in flow.stores:
+                made = self.stored(store, known, rounded)
+                if flow.grouped is None:
+                    found[store.operand.name] = made
+                else:
+                    found[store.operand.name][place(store)] = made
+        return found
+
+    def before(self, store: Store, rounded: bool) -> Array:
+        """An array that is stored, as it was given."""
+        kind = store.operand.dtype.numbers if rounded else np.float64
+        given = self.given.arrays.get(store.operand.name)
+        return np.zeros(self.given.shape(store.operand), kind) if given is None else given.astype(kind)
+
+    def groups(self) -> Iterator[Callable[[Store], tuple[slice, ...]]]:
+        """For each group of rows what it has of an array that is stored; all, once, where there are none.
+
+        Between one and the next, values are those of the group alone.
+        """
+        span, begin = self.given.flow.grouped, 0
+        if span is None or span.groups is None:
+            yield lambda store: (slice(None),) * len(store.at)
+            return
+        for group, last in enumerate(self.given.elements(span.groups.ends).tolist()):
+            end = min(max(last, begin), self.given.integer(span.extent))
+            self.runs |= {span: (begin, end), span.groups.index: (group, group + 1)}
+            yield lambda store: tuple(slice(*self.runs.get(one, (None,))) for one in store.at)
+            begin = end
 
     # ---------------------------------------------------------------- values
 
@@ -216,7 +246,10 @@ class Evaluation:
         own = [span for span in store.at if span not in self.batches]
         value = self.lifted(self.value(store.value, known), store.value, len(own))
         value = np.broadcast_to(value, [self.length(span) for span in (*self.batches, *own)])
-        value = value.transpose([[*self.batches, *own].index(span) for span in store.at])
+        # Of one group what is stored along its rows alone has no dimension for the groups.
+        value = value.squeeze(tuple(i for i, span in enumerate(self.batches) if span not in store.at))
+        spans = [span for span in (*self.batches, *own) if span in store.at]
+        value = value.transpose([spans.index(span) for span in store.at])
         made = wide.stored(value, store.value.dtype, operand.dtype) if rounded else value
         if not operand.transforms:
             return made

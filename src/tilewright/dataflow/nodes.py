@@ -32,11 +32,13 @@ class Span:
         name: the author's name, e.g. ``"m"``.
         extent: of the whole dimension.
         kind: `BATCH`, `TILE` or `STEPS`.
+        groups: where its places fall into groups, of which each is computed by itself.
     """
 
     name: str
     extent: Int
     kind: str
+    groups: Groups | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,22 @@ class Operand:
     dtype: DType
     shape: tuple[Int, ...]
     transforms: tuple[Transform, ...] = ()
+
+
+@dataclass(frozen=True)
+class Groups:
+    """Places of a span in groups that follow each other, each as long as an array says at run time.
+
+    Group ``g`` has the places from ``ends[g - 1]``, or 0, up to ``ends[g]``; what lies behind the last end
+    belongs to none.
+
+    Args:
+        index: the span of the groups, of kind `BATCH`.
+        ends: one more than the last place of each group.
+    """
+
+    index: Span
+    ends: Operand
 
 
 Axis = Span | None
@@ -285,6 +303,11 @@ class Flow:
     def sums(self) -> tuple[Sum, ...]:
         """The accumulation plan: every sum."""
         return tuple(node for node in self.walk() if isinstance(node, Sum))
+
+    @property
+    def grouped(self) -> Span | None:
+        """The span whose places fall into groups; None if there is none."""
+        return next((span for span in self.tiles if span.groups is not None), None)
 
     @property
     def key(self) -> tuple[Any, ...]:

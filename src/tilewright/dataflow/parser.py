@@ -15,6 +15,7 @@ from tilewright.dataflow.nodes import (
     Flow,
     Fold,
     Folded,
+    Groups,
     Integer,
     Literal,
     Map,
@@ -112,7 +113,8 @@ class _Parser(Reader):
                 source, shape, *transforms = positional
                 made = Operand(source.name, source.dtype, shape, tuple(transforms))
             case _ if what in (BATCH, TILE, STEPS):
-                made = Span(name, positional[0], what)
+                extent, *groups = positional
+                made = Span(name, extent, what, Groups(*groups) if groups else None)
                 self.tiles += [] if what == STEPS else [made]
             case _:
                 raise ParseError(f"line {call.lineno}: unknown line {what!r}")

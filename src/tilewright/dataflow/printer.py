@@ -170,7 +170,8 @@ class _Printer:
         if span not in self.spans:
             self.spans.add(span)
             self.taken.add(span.name)
-            yield f"{span.name} = {span.kind}({self.show(span.extent)})"
+            groups = f", {span.groups.index.name}, {span.groups.ends.name}" if span.groups else ""
+            yield f"{span.name} = {span.kind}({self.show(span.extent)}{groups})"
 
     def operand(self, operand: Operand) -> Iterator[str]:
         if operand not in self.operands:

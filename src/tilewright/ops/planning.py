@@ -119,12 +119,12 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
         LaunchError: shapes, devices or arguments do not fit.
         DTypeError: an unsupported dtype or mixture.
     """
-    _check_words(wanted)
+    check_words(wanted)
     arrays = {"a": a, "b": b, "out": out, "c": c, "bias": bias, "residual": residual}
     arrays = {name: array for name, array in arrays.items() if array is not None}
     beta = _scale_of_c(arrays, wanted.beta)
     infos = {name: described(array, f"matmul, argument {name}") for name, array in arrays.items()}
-    kind = _dtypes(infos, wanted)
+    kind = result_dtype(infos, wanted)
     shape = result_shape(infos["a"].shape, infos["b"].shape)
     backend = backend_for("matmul", list(infos.items()), wanted.target).name
     if "c" in infos and beta == 0:  # it fits, and is not read
@@ -136,12 +136,12 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
         arrays["out"] = made.make()
         infos["out"] = described(arrays["out"])
     problem = describe(infos)
-    _check_apart(infos)
+    check_apart(infos)
     product = _product(arrays, infos, problem, wanted)
     arguments = (*product.arrays, *((wanted.alpha, beta) if product.has_numbers else ()))
     plan, pointers = product.kernel.planned(arguments, backend, product.infos)
     if TARGETS[backend].warps and wanted.schedule is None:
-        _warn(plan.prepared.executable)
+        warn(plan.prepared.executable)
     plan.prepared.launch(arguments, pointers, stream)
     # The reference reads the arrays themselves, which are not seen as the caller has them.
     is_known = TARGETS[backend].machine_code
@@ -205,7 +205,8 @@ def _row(given: Strided) -> Strided:
     return Strided(given.array, replace(info, shape=info.shape[-1:], strides=info.strides[-1:]))
 
 
-def _check_words(wanted: Wanted) -> None:
+def check_words(wanted: Wanted) -> None:
+    """Refuse a precision or an activation that does not exist."""
     for name, words in (("precision", PRECISIONS), ("activation", tuple(ACTIVATIONS))):
         given = getattr(wanted, name)
         if (name == "precision" or given is not None) and given not in words:
@@ -224,15 +225,20 @@ def _scale_of_c(arrays: dict[str, Any], beta: float | None) -> float:
     return beta
 
 
-def _dtypes(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> DType:
+def result_dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted, op: str = "matmul") -> DType:
     """The dtype of the result.
+
+    Args:
+        infos: the arrays, by the names of the arguments.
+        wanted: what is asked for.
+        op: what errors call the product.
 
     Raises:
         DTypeError: a mixture, a dtype that has no product, or a result that would lose fractions.
     """
     a, b = infos["a"].dtype, infos["b"].dtype
     if a != b:
-        raise DTypeError(f"matmul of {a} and {b}: convert one of them first")
+        raise DTypeError(f"{op} of {a} and {b}: convert one of them first")
     if a.name not in SUPPORTED:
         raise DTypeError(f"no GEMM for {a} yet; nearest: {', '.join(SUPPORTED)}")
     _check_added(infos)
@@ -277,7 +283,7 @@ def _check_added(infos: Mapping[str, ArrayInfo]) -> None:
             )
 
 
-def _check_apart(infos: Mapping[str, ArrayInfo]) -> None:
+def check_apart(infos: Mapping[str, ArrayInfo]) -> None:
     """What is written must not be read in another place."""
     out = infos["out"]
     for name, info in infos.items():
@@ -290,7 +296,8 @@ def _check_apart(infos: Mapping[str, ArrayInfo]) -> None:
             )
 
 
-def _warn(executable: Executable) -> None:
+def warn(executable: Executable) -> None:
+    """Say so where what multiplies is slow for the dtype on the machine."""
     for op in executable.kernel.walk():
         if isinstance(op, Mma | MmaAsync):
             warn_if_slow(op.mma.atom, executable.arch)

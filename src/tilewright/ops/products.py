@@ -1,4 +1,4 @@
-"""The kernels of `matmul`: what is computed, in tiles; a schedule says how."""
+"""The kernels of `matmul` and `grouped_matmul`: what is computed, in tiles; a schedule says how."""
 
 from __future__ import annotations
 
@@ -92,6 +92,40 @@ def combined(rank: int, number: DType) -> Kernel:
             D[(*batch, m, n)] = value
 
     return gemm_combined
+
+
+@lru_cache(maxsize=64)
+def grouped(number: DType) -> Kernel:
+    """``D[m, n] = activation(sum_k A[m, k] * B[g, k, n] + bias[g, n])``, where row ``m`` is of group ``g``.
+
+    Args:
+        number: the dtype in which all but the sums is computed.
+    """
+
+    @kernel(A="T K", B="G K N", ends="G", bias="G N", D="T N")
+    def gemm_grouped(
+        A: Any,
+        B: Any,
+        ends: Any,
+        bias: Any,
+        D: Any,
+        *,
+        precision: str,
+        terms: frozenset[str],
+        activation: str | None,
+    ) -> None:
+        for g, m, n in tiles(D, groups=ends):
+            acc = zeros()
+            for k in steps(A.shape[-1]):
+                acc += A[m, k].matmul(B[g, k, n], precision=precision)
+            value = acc.to(number) if terms else acc
+            if "bias" in terms:
+                value = value + bias[g, n].to(number)
+            if activation is not None:
+                value = ACTIVATIONS[activation](value)
+            D[m, n] = value
+
+    return gemm_grouped
 
 
 def _lead(rank: int) -> str:

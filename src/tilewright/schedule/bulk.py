@@ -145,7 +145,7 @@ class Producer:
             arrive(ring.full[stage], expect_bytes=ring.a.bytes + ring.b.bytes)
             for source, held, share in zip(ring.sources, (ring.a, ring.b), ring.shares, strict=True):
                 with made_by(node=source.part):
-                    matrix, row = source.matrix(work.batch), source.row(work)
+                    matrix, row = source.matrix(work), source.row(work)
                     at = work.segment.begin + step.index
                     for tile, target in held.pairs(matrix, row, at, stage, share):
                         tma_load(tile, target, ring.full[stage], multicast=share.multicast)

@@ -130,7 +130,20 @@ def proposals(question: Question) -> Iterator[Candidate]:
     """
     owner = next(target for target in TARGETS.values() if question.arch.name in target.architectures)
     found: Iterator[Candidate] = part(owner.chooser)(question)
-    return found
+    return found if question.form.flow.grouped is None else _of_groups(question, found)
+
+
+def _of_groups(question: Question, found: Iterator[Candidate]) -> Iterator[Candidate]:
+    """What is proposed for rows in groups, whose sizes only the running kernel knows."""
+    seen: set[Schedule] = set()
+    begins_anywhere = question.majors[0] == "mn"
+    for one in found:
+        made = replace(one.schedule, balanced=False, cluster=(1, 1), batches=1)
+        if begins_anywhere and made.staging in ("cp_async", "fragments"):
+            made = replace(made, staging="registers", stages=1)
+        if made.roles != "ping-pong" and made not in seen:
+            seen.add(made)
+            yield replace(one, schedule=made)
 
 
 def choose(question: Question) -> Schedule:
@@ -144,6 +157,10 @@ def extents_of(form: Form, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, 
     places = [(factor.part.operand.name, factor.part.at) for factor in (form.a, form.b)]
     for name, at in (*places, *((store.operand.name, store.at) for store in form.stores)):
         known.update(zip(at, shapes.get(name, ()), strict=False))
+    if (cut := form.flow.grouped) is not None and cut.groups is not None:
+        groups = shapes.get(cut.groups.ends.name, (1,))
+        known[cut.groups.index] = groups[0]
+        known[cut] = -(-known.get(cut, UNKNOWN) // max(groups[0], 1))  # rows of a group, on average
     return tuple(known.get(span, UNKNOWN) for span in (*form.batch, form.m, form.n, form.a.depth))
 
 

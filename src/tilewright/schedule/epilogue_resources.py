@@ -132,6 +132,8 @@ class Leaving:
         spec, (rows, columns) = self.specs[store.operand.name], (self.mma.tile[0], self.columns)
         name, width = store.operand.name, ROW_BYTES // spec.dtype.bytes
         yield from against_store(name, spec)
+        if (cut := self.form.flow.grouped) is not None:
+            yield f"groups of {cut.name} end anywhere in {name}, and bulk copies would store whole boxes"
         if spec.unit_dim is not None and store.at[spec.unit_dim] not in (self.form.m, self.form.n):
             yield f"{name} is contiguous along {store.at[spec.unit_dim].name}"
         inner, outer = (rows, columns) if self._along_rows(store) else (columns, rows)

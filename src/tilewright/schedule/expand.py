@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -24,6 +24,7 @@ from tilewright.schedule.epilogue.paths import EPILOGUES
 from tilewright.schedule.epilogue.values import Views
 from tilewright.schedule.fixup import FIXUPS, Fixup, is_split
 from tilewright.schedule.form import Factor, Form, extent_of, form_of
+from tilewright.schedule.groups import RowGroups
 from tilewright.schedule.legality import check
 from tilewright.schedule.partition import (
     MOST_SPLITS,
@@ -32,6 +33,7 @@ from tilewright.schedule.partition import (
     Persistent,
     Problem,
     Shares,
+    Work,
     parts_of_k,
 )
 from tilewright.schedule.pipeline import main_loop
@@ -180,14 +182,16 @@ def _serve(helper: Helper, partition: DataParallel | Persistent, form: Form) -> 
 
 
 def _partition(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> DataParallel | Persistent:
-    extents = {span: extent_of(form, arguments, span) for span in (*form.batch, form.m, form.n, form.a.depth)}
-    batch = tuple(extents[span] for span in form.batch)
+    leading = form.batch if form.flow.grouped is None else ()
+    extents = {span: extent_of(form, arguments, span) for span in (*leading, form.m, form.n, form.a.depth)}
+    batch = tuple(extents[span] for span in leading)
     # What is stored along rows alone is stored where there are no columns too: as of one tile of none.
     m, n = (
         extents[span] if all(span in store.at for store in form.stores) else maximum(extents[span], 1)
         for span in (form.m, form.n)
     )
-    problem = Problem(batch, m, n, extents[form.a.depth], schedule.tile)
+    groups = _groups(form, schedule, arguments)
+    problem = Problem(batch, m, n, extents[form.a.depth], schedule.tile, groups)
     order = Order(schedule.group_n, "n") if schedule.group_n else Order(schedule.group_m or 1, "m")
     if schedule.split_k == "stream":
         return Stream(problem, order, schedule.blocks)
@@ -202,6 +206,15 @@ def _partition(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> Dat
     if schedule.batches > 1 and batch:
         return Batches(problem, taken, schedule.cluster, schedule.batches)
     return DataParallel(problem, taken, schedule.cluster, splits, unit)
+
+
+def _groups(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> RowGroups | None:
+    """The groups that rows or columns fall into."""
+    for dim, span in enumerate((form.m, form.n)):
+        if span.groups is not None:
+            extent, ends = extent_of(form, arguments, span), arguments[span.groups.ends.name]
+            return RowGroups(ends, dim, extent, schedule.tile[dim])
+    return None
 
 
 def _splits(problem: Problem, schedule: Schedule) -> Index:
@@ -221,12 +234,12 @@ def _sources(
     form: Form, schedule: Schedule, arguments: dict[str, Any], partition: DataParallel | Persistent
 ) -> tuple[Source, Source]:
     rows, columns, _ = schedule.mma.tile
-    first = (0,) * len(form.batch)
+    first = Work((0,) * len(form.batch), 0, 0, 0, 0, 0, 0)
     made = []
     for factor, along, count in ((form.a, "m", rows), (form.b, "n", columns)):
 
-        def matrix(batch: Sequence[Index], factor: Factor = factor, along: str = along) -> Tensor:
-            whole = factor.matrix(arguments[factor.name], form.batch, batch)
+        def matrix(work: Work, factor: Factor = factor, along: str = along) -> Tensor:
+            whole = factor.matrix(arguments[factor.name], form.places(work, whole=True))
             if not isinstance(partition, Shares):
                 return whole
             return partition.of(whole, rows=0) if along == "m" else partition.of(whole, columns=0)
@@ -235,7 +248,7 @@ def _sources(
             Source(
                 factor.name,
                 matrix,
-                factor.matrix(arguments[factor.name], form.batch, first),
+                factor.matrix(arguments[factor.name], form.places(first)),
                 along,
                 count,
                 _decode(form, factor, arguments),

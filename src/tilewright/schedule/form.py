@@ -19,6 +19,7 @@ from tilewright.dataflow.nodes import (
     Number,
     Part,
     Rearrange,
+    Reduce,
     Span,
     Store,
     Sum,
@@ -30,7 +31,11 @@ from tilewright.functions.table import CONVERSION
 from tilewright.lang.dataflow.promotion import holds_all
 from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Tensor
+from tilewright.schedule.partition import Work
 from tilewright.targets.atoms import WGMMA
+
+Places = Mapping[Span, Index | slice]
+"""An index along some spans, or a part of them."""
 
 EXPLICIT = "write it as an explicit kernel, with tw.block_index, tw.copy and tw.mma"
 
@@ -73,9 +78,9 @@ class Factor:
             return False
         return not np.any(at_zero(self.view))
 
-    def matrix(self, tensor: Tensor, spans: Sequence[Span], batch: Sequence[Index]) -> Tensor:
-        """The (rows, K) matrix of the array at one index of its batches."""
-        return matrix(tensor, self.part.at, (self.row, self.depth), spans, batch)
+    def matrix(self, tensor: Tensor, places: Places) -> Tensor:
+        """The (rows, K) matrix of the array at some places of its other dimensions."""
+        return matrix(tensor, self.part.at, (self.row, self.depth), places)
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,19 @@ class Form:
             return self
         return replace(self, a=self.b, b=self.a, m=self.n, n=self.m, swap_ab=swap_ab)
 
+    def places(self, work: Work, *, whole: bool = False) -> Places:
+        """Where in the arrays a tile of the result is, along all dimensions but those that are cut in tiles.
+
+        Args:
+            work: the tile.
+            whole: whether what lies behind the rows of its group is there too; it is multiplied for nothing.
+        """
+        found: dict[Span, Index | slice] = dict(zip(self.batch, work.batch, strict=True))
+        for span, cut in zip((self.m, self.n), work.cuts, strict=True):
+            if cut is not None:
+                found[span] = slice(cut.start, None) if whole else cut
+        return found
+
     @property
     def precision(self) -> str:
         """How exactly products are multiplied; see `Sum`."""
@@ -147,7 +165,19 @@ def form_of(flow: Flow) -> Form:
     _refuse_views(flow, product)
     a, b = _factor(product.a, m, product), _factor(product.b, n, product)
     _refuse_mixtures(product, a, b)
+    _refuse_reduced_groups(flow)
     return Form(flow, product, a, b, batch, m, n)
+
+
+def _refuse_reduced_groups(flow: Flow) -> None:
+    """What is reduced lies in one tile, and groups of rows are as long as an array says."""
+    for node in flow.walk():
+        if isinstance(node, Reduce) and node.argument.axes[node.axis] == flow.grouped is not None:
+            raise TraceError(
+                f"{node.combine} along {flow.grouped.name}, the rows of a group, of which only the running "
+                f"kernel knows how many there are; nearest legal choice: {EXPLICIT}",
+                node.location,
+            )
 
 
 def _refuse_mixtures(product: Sum, a: Factor, b: Factor) -> None:
@@ -224,22 +254,18 @@ def at_zero(node: Node) -> Array:
     return wide.applied(node.function, given, node.dtype)
 
 
-def matrix(
-    tensor: Tensor, at: Sequence[Span], wanted: Sequence[Span], spans: Sequence[Span], batch: Sequence[Index]
-) -> Tensor:
+def matrix(tensor: Tensor, at: Sequence[Span], wanted: Sequence[Span], places: Places) -> Tensor:
     """A view with the wanted dimensions in their order, at one index of the others.
 
     Args:
         tensor: the array.
         at: the span of each of its dimensions.
         wanted: spans of the view.
-        spans: those of the batches.
-        batch: the index along each.
+        places: the index along each of the others, and which part of the wanted ones.
     """
-    index = dict(zip(spans, batch, strict=True))
-    if any(span in index for span in at):
-        tensor = tensor[tuple(index.get(span, slice(None)) for span in at)]
-    left = [span for span in at if span not in index]
+    if any(span in places for span in at):
+        tensor = tensor[tuple(places.get(span, slice(None)) for span in at)]
+    left = [span for span in at if span in wanted or span not in places]
     order = [left.index(span) for span in wanted]
     return tensor if order == [*range(len(order))] else tensor.permute(*order)
 

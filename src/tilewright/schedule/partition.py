@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from tilewright.lang.control import let
+from tilewright.lang.control import let, var
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.launch import batch_index, block_index, cluster_index, derived
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.tensors import Tensor
+from tilewright.schedule.groups import RowGroups, natural
 
 MOST_SPLITS = 4096
 """Parts of K."""
@@ -50,6 +51,7 @@ class Work:
         item: how many tiles those who take it took before.
         group: which group of warps takes it.
         segment: which part of K it is; all of it if K is not split.
+        cuts: which of the rows, and of the columns, belong to its group; None: all of them.
     """
 
     batch: tuple[Index, ...]
@@ -60,6 +62,7 @@ class Work:
     item: Index
     group: Index
     segment: Segment = Segment()
+    cuts: tuple[slice | None, slice | None] = (None, None)
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class Problem:
         n: columns.
         k: what is summed along.
         tile: extents (m, n, k) of a tile.
+        groups: those that its rows or columns fall into; instead of batches.
     """
 
     batch: tuple[Index, ...]
@@ -79,11 +83,14 @@ class Problem:
     n: Index
     k: Index
     tile: tuple[Index, Index, int]
+    groups: RowGroups | None = None
 
     @property
     def tiles(self) -> tuple[Index, Index]:
         """Tiles along the rows and along the columns."""
-        made = ceil_div((self.m, self.n), self.tile[:2])
+        made: list[Index] = [*ceil_div((self.m, self.n), self.tile[:2])]
+        if self.groups is not None:
+            made[self.groups.dim] = self.groups.numbers
         return made[0], made[1]
 
     @property
@@ -168,14 +175,16 @@ class Partition:
             return m, n
         return m * self.cluster[0] + self.rank[0], n * self.cluster[1] + self.rank[1]
 
-
-MOST = 2**31 - 1
-"""Of what is counted in 32 bits."""
-
-
-def natural(value: Index) -> Index:
-    """The value, of which it is known that it is not negative and has 32 bits."""
-    return minimum(maximum(value, 0), MOST)
+    def _of_group(self, work: Work) -> Work:
+        """A tile by its number among those of all groups."""
+        groups = self.problem.groups
+        if groups is None:
+            return work
+        found = groups.find(work.n if groups.dim else work.m)
+        m, n = (work.m, found.at) if groups.dim else (found.at, work.n)
+        cuts = (None, found.rows) if groups.dim else (found.rows, None)
+        steps = let(work.steps * minimum(found.count, 1))
+        return replace(work, batch=(found.group,), m=m, n=n, steps=steps, cuts=cuts)
 
 
 class DataParallel(Partition):
@@ -240,7 +249,7 @@ class DataParallel(Partition):
     def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
         """The block's tile."""
         m, n = self.place
-        yield Work(self.batch, m, n, 0, self.steps, 0, group, self.segment)
+        yield self._of_group(Work(self.batch, m, n, 0, self.steps, 0, group, self.segment))
 
 
 class Shares(DataParallel):
@@ -329,9 +338,14 @@ class Persistent(Partition):
     def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
         """The block's tiles; of groups that take turns each one's own, every ``each``-th."""
         turns = self.turns if each == 1 else (self.turns + each - 1 - group) // each
+        done = var(0) if self.problem.groups is not None else None
         for turn in traced_range(turns):
             number = turn if each == 1 else let(turn * each + group)
-            yield self._work(number, turn, group)
+            work = self._of_group(self._work(number, turn, group))
+            if done is not None:  # what has no rows takes no steps
+                work = replace(work, first=let(done.get()))
+                done.set(done.get() + work.steps)
+            yield work
 
     def _work(self, turn: Index, item: Index, group: Index) -> Work:
         batch, m, n = self._numbered(self.block + turn * self.blocks)

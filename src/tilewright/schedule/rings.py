@@ -160,7 +160,7 @@ class Whole:
         found = []
         for source, ring in zip(self.sources, self.rings, strict=True):
             with made_by(node=source.part):
-                matrix, row = source.matrix(work.batch), source.row(work)
+                matrix, row = source.matrix(work), source.row(work)
                 pairs = ring.pairs(matrix, row, work.segment.begin + step.index, stage, Share())
             dealing = self._dealing(source)
             found += [Move(here, there, source.part, dealing) for here, there in pairs]
@@ -351,7 +351,7 @@ class Fragments(CpAsync):
             made = source.decode(held[step.part % 2])
             if source.is_cut:
                 depth, first = made.shape[1], (work.segment.begin + step.index) * self.schedule.block_k
-                left = source.matrix(work.batch).shape[1] - first - step.part * depth
+                left = source.matrix(work).shape[1] - first - step.part * depth
                 made = elementwise("select", coordinates(made, 1) < left, made, 0)
             decoded[step.part % 2].assign(made)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from tilewright.arch import BULK
 from tilewright.dataflow.nodes import Reduce
 from tilewright.schedule.bulk_arrays import against_array
+from tilewright.schedule.group_rules import grouped
 from tilewright.schedule.machine_rules import (
     Reasons,
     clusters,
@@ -351,6 +352,7 @@ OF_MEANING: tuple[Callable[[Case], Reasons], ...] = (
     _whole_parts,
     _roles,
     _split,
+    grouped,
     _shared_by_clusters,
     sums_beside,
 )

@@ -10,6 +10,7 @@ from tilewright.arch import Arch
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.bulk_arrays import against_array
 from tilewright.schedule.form import Form
+from tilewright.schedule.group_rules import against_groups
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.resources import Case
 from tilewright.schedule.schedule import Schedule
@@ -41,6 +42,7 @@ def settle(
         side.factor.name: next(against_array(side.factor.name, side.spec), None) for side in case.sides
     }
     kept = [reason for reason, _ in filter(None, obstacles.values())]
+    kept += filter(None, (against_groups(case, side) for side in case.sides))
     if not kept:
         return schedule, tuple(_stored_otherwise(case))
     found = next((one for one in _others(case) if not reasons(one, form, specs, arch)), None)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from tilewright.lang.control import let
 from tilewright.lang.launch import derived
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
-from tilewright.schedule.partition import Order, Persistent, Problem, Segment, Work, natural
+from tilewright.schedule.groups import natural
+from tilewright.schedule.partition import Order, Persistent, Problem, Segment, Work
 
 
 class Stream(Persistent):

@@ -368,7 +368,9 @@ def _set_variable(emitter: Emitter, op: SetVariable) -> None:
 
 @C_RULES.rule(Let)
 def _let(emitter: Emitter, op: Let) -> None:
-    kind = emitter.defined_type(op.result, op.value)
+    low, high = bounds(op.value)
+    is_narrow = low >= -(2**31) and high < 2**31  # however it was computed
+    kind = "int" if is_narrow else emitter.defined_type(op.result, op.value)
     emitter.constant(kind, emitter.name(op.result), emitter.spell(op.value))
 
 

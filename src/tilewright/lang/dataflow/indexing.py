@@ -137,7 +137,8 @@ def _check_store(
         )
     if None in axes:
         raise TraceError(f"{name} is stored along a new axis; nearest legal choice: spans alone", here())
-    missing = [span.name for span in flow.tiles if span.kind == BATCH and span not in at]
+    cut = next((span.groups.index for span in flow.tiles if span.groups and span in at), None)
+    missing = [s.name for s in flow.tiles if s.kind == BATCH and s not in at and s is not cut]
     if missing:
         raise TraceError(
             f"{name} is stored along {', '.join(span.name for span in at)}, so that all "

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from tilewright.dataflow.nodes import BATCH, EXACT, PRECISIONS, STEPS, TILE, Literal, Span
+from tilewright.dataflow.nodes import BATCH, EXACT, PRECISIONS, STEPS, TILE, Groups, Literal, Span
 from tilewright.dtypes import DType, f32
 from tilewright.errors import Location, TraceError, shown
 from tilewright.lang.dataflow.flow import FlowRecorder, mixed
 from tilewright.lang.dataflow.folds import Steps, close
-from tilewright.lang.dataflow.indexing import check_in_place
+from tilewright.lang.dataflow.indexing import check_in_place, operand_of
 from tilewright.lang.dataflow.spans import SpanIndex, SpanLoop
 from tilewright.lang.dataflow.tiles import Accumulator
 from tilewright.lang.fragments import element_type, number
@@ -25,7 +25,9 @@ from tilewright.symbolic.nodes import Int
 
 
 @verb
-def tiles(of: Tensor | Index | Sequence[Index], *, batch: int | None = None) -> Any:
+def tiles(
+    of: Tensor | Index | Sequence[Index], *, batch: int | None = None, groups: Tensor | None = None
+) -> Any:
     """``for m, n in tw.tiles(C):`` says what one tile of the result is; the kernel computes all of them.
 
     A kernel with this loop says *what* is computed and nothing of how: arrays are indexed with ``m``, ``n``
@@ -35,9 +37,14 @@ def tiles(of: Tensor | Index | Sequence[Index], *, batch: int | None = None) -> 
         of: the array that is stored, or the extents of the dimensions.
         batch: how many of the leading dimensions are single indices, as in ``for b, m, n in tw.tiles(C)``;
             default: all but two.
+        groups: integers that cut the first dimension into groups, as in ``for g, m, n in tw.tiles(C,
+            groups=ends)``: the rows ``m`` of group ``g`` are those from ``ends[g - 1]``, or 0, up to
+            ``ends[g]``.  They are read by the kernel, so that groups may differ at every launch.  Rows behind
+            the last end are not stored.
 
     Raises:
-        TraceError: no ``for`` statement, a second loop over tiles, or explicit operations before it.
+        TraceError: no ``for`` statement, a second loop over tiles, or explicit operations before it; groups
+            that are no array of integers, or of anything else than two dimensions.
 
     Example:
         >>> import numpy as np
@@ -71,7 +78,26 @@ def tiles(of: Tensor | Index | Sequence[Index], *, batch: int | None = None) -> 
         raise TraceError(
             f"batch={single} of {len(extents)} dimensions; nearest legal choice: {len(extents) - 1}", here()
         )
-    return _Loops(_TilesLoop(text, here(), extents, single))
+    if groups is not None:
+        _check_groups(groups, extents, batch)
+    return _Loops(_TilesLoop(text, here(), extents, single, groups))
+
+
+def _check_groups(groups: Any, extents: tuple[Int, ...], batch: int | None) -> None:
+    """Groups are an array of integers, of the rows of a matrix."""
+    is_fit = isinstance(groups, Tensor) and len(groups.shape) == 1 and groups.dtype.name in ("i32", "i64")
+    if not is_fit:
+        raise TraceError(
+            f"groups={shown(groups)}; nearest legal choice: an array of the kernel, of i32 or i64 and one "
+            "dimension, with one more than the last row of each group",
+            here(),
+        )
+    if len(extents) != 2 or batch:
+        raise TraceError(
+            f"groups= of {len(extents)} dimensions{f', batch={batch}' if batch else ''}: the rows of a "
+            "matrix fall into groups; nearest legal choice: an array of two dimensions, without batch=",
+            here(),
+        )
 
 
 @verb
@@ -263,26 +289,43 @@ class _Recorded(SpanLoop):
 class _TilesLoop(_Recorded):
     """The loop over the tiles of the results."""
 
-    def __init__(self, text: str, location: Location, extents: tuple[Int, ...], batch: int) -> None:
+    def __init__(
+        self, text: str, location: Location, extents: tuple[Int, ...], batch: int, groups: Tensor | None
+    ) -> None:
         super().__init__(text, location)
         self.extents = extents
         self.batch = batch
+        self.groups = groups
 
     def begin(self, targets: list[str]) -> Any:
         """A span for each dimension; one alone where the author has one variable."""
         tracer = current()
         if (what := tracer.explicit()) is not None:
             raise mixed(what)
-        names = _names(targets, len(self.extents))
-        kinds = (*(BATCH,) * self.batch, *(TILE,) * (len(self.extents) - self.batch))
         flow = FlowRecorder(tracer, self)
-        flow.tiles = tuple(
-            Span(tracer.name(name), extent, kind)
-            for name, extent, kind in zip(names, self.extents, kinds, strict=True)
-        )
+        names = _names(targets, len(self.extents) + (self.groups is not None))
+        if self.groups is None:
+            kinds = (*(BATCH,) * self.batch, *(TILE,) * (len(self.extents) - self.batch))
+            flow.tiles = tuple(
+                Span(tracer.name(name), extent, kind)
+                for name, extent, kind in zip(names, self.extents, kinds, strict=True)
+            )
+        else:
+            flow.tiles = self._grouped(flow, [tracer.name(name) for name in names], self.groups)
         tracer.flow = flow
         made = tuple(SpanIndex(span, self) for span in flow.tiles)
         return made[0] if len(made) == 1 and len(targets) == 1 and not targets[0].startswith("*") else made
+
+    def _grouped(self, flow: FlowRecorder, names: list[str], groups: Tensor) -> tuple[Span, ...]:
+        """The spans of the groups, of their rows and of the columns."""
+        ends = operand_of(flow, groups)
+        if ends.transforms:
+            raise TraceError(
+                f"groups= is a view of {ends.name}; nearest legal choice: an array of its own", here()
+            )
+        (count,), (rows, columns) = ends.shape, self.extents
+        index = Span(names[0], count, BATCH)
+        return index, Span(names[1], rows, TILE, Groups(index, ends)), Span(names[2], columns, TILE)
 
     def end(self) -> None:
         """There must be something to compute."""

@@ -38,7 +38,11 @@ class Side:
         self.name = f"s{operand.name}"
         with aside():
             batch = tuple(anywhere(f"batch{i}") for i in range(len(views.form.batch)))
-            self._anywhere = Work(batch, anywhere("m"), anywhere("n"), 0, 0, 0, 0)
+            m, n = (
+                slice(anywhere("begin"), anywhere("end")) if span.groups else None
+                for span in (views.form.m, views.form.n)
+            )
+            self._anywhere = Work(batch, anywhere("m"), anywhere("n"), 0, 0, 0, 0, cuts=(m, n))
             self.along_rows = self.block(self.sample((2, 2))).unit_dim == 0
 
     def block(self, place: Place) -> Tensor:

@@ -34,7 +34,7 @@ from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates
 from tilewright.lang.tracer import located
 from tilewright.schedule.epilogue.reductions import Reductions
-from tilewright.schedule.form import EXPLICIT, Form, matrix
+from tilewright.schedule.form import EXPLICIT, Form, Places, matrix
 from tilewright.schedule.partition import Shares, Work
 from tilewright.schedule.provenance import made_by
 from tilewright.symbolic.nodes import Int, Sym
@@ -86,11 +86,11 @@ class Views:
 
     def block(self, operand: Operand, at: Sequence[Span], place: Place) -> Tensor:
         """The block's elements as (rows, columns), with extent 1 along what the array lacks."""
-        form, work = self.form, place.work
+        form, places = self.form, self.form.places(place.work)
         whole, wanted = self.array(operand), self.along(at)
         if not wanted:
-            return self._single(whole, at, work)
-        whole = matrix(whole, at, wanted, form.batch, work.batch)
+            return self._single(whole, at, places)
+        whole = matrix(whole, at, wanted, places)
         if self.shares is not None:
             dims = [wanted.index(span) if span in wanted else None for span in (form.m, form.n)]
             whole = self.shares.of(whole, *dims)
@@ -101,12 +101,11 @@ class Views:
         length = extents[wanted[0]][0]
         return tile.unmerge(0, (length, 1) if wanted == [form.m] else (1, length))
 
-    def _single(self, whole: Tensor, at: Sequence[Span], work: Work) -> Tensor:
+    def _single(self, whole: Tensor, at: Sequence[Span], places: Places) -> Tensor:
         """One element for all of the block: of an array that varies along batches alone."""
-        index = dict(zip(self.form.batch, work.batch, strict=True))
-        *outer, last = at
-        row = whole[tuple(index[span] for span in outer)] if outer else whole
-        return row.tile((1,), (index[last],)).unmerge(0, (1, 1))
+        row = whole[tuple(places[span] for span in at[:-1])] if len(at) > 1 else whole
+        (last,) = (place for place in (places[at[-1]],) if not isinstance(place, slice))
+        return row.tile((1,), (last,)).unmerge(0, (1, 1))
 
     def number(self, node: Integer) -> Any:
         """An integer of the flow, as a number."""

@@ -1,0 +1,143 @@
+"""`grouped_matmul`: products of groups of rows, each with a matrix of its own, in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from tilewright import dtypes
+from tilewright.calls import launches
+from tilewright.dataflow.nodes import EXACT
+from tilewright.dtypes import DType
+from tilewright.errors import DTypeError, LaunchError
+from tilewright.ops.planning import Wanted, check_apart, check_words, result_dtype, warn
+from tilewright.ops.products import grouped
+from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.backends import backend_for
+from tilewright.runtime.fresh import fresh
+from tilewright.runtime.strided import Strided
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import TARGETS
+
+RANKS = {"a": 2, "b": 3, "ends": 1, "bias": 2, "out": 2}
+
+
+@launches
+def grouped_matmul(
+    a: Any,
+    b: Any,
+    ends: Any,
+    out: Any = None,
+    *,
+    bias: Any = None,
+    activation: str | None = None,
+    precision: str = "exact",
+    out_dtype: DType | str | None = None,
+    schedule: Schedule | None = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """``out[rows] = activation(a[rows] @ b[g] + bias[g])`` for the rows of each group ``g``.
+
+    The rows of group ``g`` are those from ``ends[g - 1]``, or 0, up to ``ends[g]``; groups may be empty.  The
+    kernel reads the ends where they lie: they may have been computed on the GPU a moment before, and the
+    host waits for nothing.
+
+    Args:
+        a: array (T, K): the rows of all groups, one group behind the other.
+        b: array (G, K, N): a matrix for each group.
+        ends: array (G,) of i32 or i64, which must not descend.  An end that is negative or behind T is taken
+            as the nearest that is not; rows behind the last end are not written.
+        out: array (T, N) to write; default: a new one of the framework of ``a``.
+        bias: array (G, N), a row for each group.
+        activation: as in `matmul`.
+        precision: as in `matmul`.
+        out_dtype: as in `matmul`.
+        schedule: how it is computed; default: chosen for the average number of rows of a group.
+        target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
+        stream: the CUDA stream; default: the framework's current stream.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        LaunchError: shapes or devices do not fit, or ``out`` shares memory with what is read.
+        DTypeError: an unsupported dtype or mixture.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> a = np.arange(8, dtype=np.float32).reshape(4, 2)
+        >>> b = np.stack([np.eye(2, dtype=np.float32), 10 * np.eye(2, dtype=np.float32)])
+        >>> tw.grouped_matmul(a, b, np.int32([1, 4]), target="reference")
+        array([[ 0.,  1.],
+               [20., 30.],
+               [40., 50.],
+               [60., 70.]], dtype=float32)
+    """
+    wanted = Wanted(activation=activation, precision=precision, out_dtype=out_dtype, target=target)
+    check_words(wanted)
+    arrays = {"a": a, "b": b, "ends": ends, "bias": bias, "out": out}
+    arrays = {name: array for name, array in arrays.items() if array is not None}
+    infos = {name: described(array, f"grouped_matmul, argument {name}") for name, array in arrays.items()}
+    _check_shapes(infos)
+    kind = result_dtype(infos, wanted, "grouped_matmul")
+    backend = backend_for("grouped_matmul", list(infos.items()), target).name
+    if "out" not in arrays:
+        arrays["out"] = fresh(a, (infos["a"].shape[0], infos["b"].shape[2]), kind).make()
+        infos["out"] = described(arrays["out"])
+    check_apart(infos)
+    if "bias" not in arrays:  # a row of each matrix stands for it, and is not read
+        arrays["bias"], infos["bias"] = b, _first_rows(infos["b"])
+    terms = frozenset(
+        name for name, given in (("bias", bias), ("activation", activation)) if given is not None
+    )
+    is_wide = dtypes.f64 in {info.dtype for info in infos.values()} or not infos["a"].dtype.is_float
+    kernel = grouped(dtypes.f64 if is_wide else dtypes.f32).bind(
+        precision=precision if infos["a"].dtype == dtypes.f32 else EXACT,
+        terms=terms,
+        activation=activation,
+        schedule=schedule,
+    )
+    arguments = tuple(Strided(arrays[name], infos[name]) for name in RANKS)
+    names = (p.name for p in kernel.program.parameters if p.kind == "tensor")
+    seen = {name: one.info for name, one in zip(names, arguments, strict=True)}
+    plan, pointers = kernel.planned(arguments, backend, seen)
+    if TARGETS[backend].warps and schedule is None:
+        warn(plan.prepared.executable)
+    plan.prepared.launch(arguments, pointers, stream)
+    return arrays["out"]
+
+
+def _first_rows(info: ArrayInfo) -> ArrayInfo:
+    """The first row of each matrix, seen as (G, N)."""
+    (groups, _, columns), (step, _, unit) = info.shape, info.strides
+    return replace(info, shape=(groups, columns), strides=(step, unit))
+
+
+def _check_shapes(infos: Mapping[str, ArrayInfo]) -> None:
+    """Every array has its rank, and extents of one name are one number.
+
+    Raises:
+        LaunchError: they do not.
+        DTypeError: ends that are no integers of 32 or 64 bits.
+    """
+    names = {"a": "TK", "b": "GKN", "ends": "G", "bias": "GN", "out": "TN"}
+    known: dict[str, tuple[int, str]] = {}
+    for name, info in infos.items():
+        if len(info.shape) != RANKS[name]:
+            raise LaunchError(
+                f"grouped_matmul: {name} has shape {info.shape}; nearest legal choice: "
+                f"({', '.join(names[name])}{',' * (RANKS[name] == 1)})"
+            )
+        for dim, extent in zip(names[name], info.shape, strict=True):
+            first, where = known.setdefault(dim, (extent, name))
+            if first != extent:
+                raise LaunchError(
+                    f"grouped_matmul: {name} has {dim} = {extent}, and {where} has {dim} = {first}; nearest "
+                    f"legal choice: {first}"
+                )
+    if infos["ends"].dtype not in (dtypes.i32, dtypes.i64):
+        raise DTypeError(f"grouped_matmul: ends is {infos['ends'].dtype}; nearest legal choice: i32 or i64")

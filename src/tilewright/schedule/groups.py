@@ -1,0 +1,102 @@
+"""Rows that fall into groups, whose sizes lie in memory: which group a tile belongs to, and where it is.
+
+A grid knows how many rows and groups there are, and not where groups end.  Tiles are numbered so that the
+number of each group's first one follows from where it begins: group ``g`` of tiles of ``t`` rows has the
+numbers ``begin // t + g`` to ``end // t + g``.  No two groups share a number, the group of a number is found
+by halving, and what is numbered besides the tiles, one of each group at most, has no rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tilewright.lang.control import let, var
+from tilewright.lang.control import range as traced_range
+from tilewright.lang.launch import derived
+from tilewright.lang.memory_integers import index
+from tilewright.lang.scalars import Index, maximum, minimum
+from tilewright.lang.tensors import Tensor
+
+MOST = 2**31 - 1
+"""Of what is counted in 32 bits."""
+
+MOST_GROUPS_LOG2 = 31
+"""Of the number of groups."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A tile of a group.
+
+    Args:
+        group: which group.
+        at: its place among the group's tiles.
+        rows: those of the group.
+        count: how many of them are in the tile or behind it; 0 where there is no tile.
+    """
+
+    group: Index
+    at: Index
+    rows: slice
+    count: Index
+
+
+@dataclass(frozen=True)
+class RowGroups:
+    """The groups of the rows, or of the columns, of a result.
+
+    Args:
+        ends: one more than the last row of each group.
+        dim: 0 for rows, 1 for columns.
+        extent: of all of them.
+        tile: of a tile.
+    """
+
+    ends: Tensor
+    dim: int
+    extent: Index
+    tile: Index
+
+    @property
+    def count(self) -> Index:
+        """How many groups there are."""
+        found: Index = self.ends.shape[0]
+        return found
+
+    @property
+    def numbers(self) -> Index:
+        """How many numbers tiles have; none without groups."""
+        return (self.extent // self.tile + self.count) * minimum(self.count, 1)
+
+    def find(self, number: Index) -> Found:
+        """The tile of a number.
+
+        Ends that are out of order, or behind the last row, are taken as the nearest that are not.
+        """
+        low, left = var(0), var(self.count)
+        # As many halvings as the count has binary digits.
+        halvings = derived(sum(minimum(self.count // 2**i, 1) for i in range(MOST_GROUPS_LOG2)))
+        for _ in traced_range(halvings):
+            half, group = let(natural(left.get()) // 2), let(natural(low.get()))
+            middle = let(group + half)
+            first = let(self._begin(middle) // self.tile + middle)
+            low.set(group + half * minimum(maximum(number + 1 - first, 0), 1))
+            left.set(left.get() - half)
+        group = let(minimum(natural(low.get()), self.count - 1))
+        begin = let(self._begin(group))
+        end = let(maximum(self._end(group), begin))
+        at = let(natural(number - begin // self.tile - group))
+        return Found(group, at, slice(begin, end), let(natural(end - begin - at * self.tile)))
+
+    def _begin(self, group: Index) -> Index:
+        """Where a group begins."""
+        return self._end(maximum(group - 1, 0)) * minimum(group, 1)
+
+    def _end(self, group: Index) -> Index:
+        """Where a group ends."""
+        return minimum(natural(index(self.ends[group])), self.extent)
+
+
+def natural(value: Index) -> Index:
+    """The value, of which it is known that it is not negative and has 32 bits."""
+    return minimum(maximum(value, 0), MOST)
