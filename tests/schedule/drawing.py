@@ -306,8 +306,11 @@ def split(draw: random.Random, schedule: tw.Schedule) -> dict[str, Any]:
     """K in parts, mostly where they are legal."""
     changes: dict[str, Any] = {
         "split_k": draw.choice((2, 7, "auto", "stream", "stream")),
-        "reduction": draw.choice(("workspace", "turnstile", "atomic")),
+        "reduction": draw.choice(("workspace", "turnstile", "atomic", "cluster")),
     }
+    if changes["reduction"] == "cluster" and draw.random() < 0.9:
+        changes["split_k"] = draw.choice((2, 4, 7, 16))
+        changes["registers"] = 0
     if draw.random() < 0.9:
         changes["blocks"] = 132 if isinstance(changes["split_k"], str) else 0
         changes["cluster"] = (1, 1)

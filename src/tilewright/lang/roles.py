@@ -22,7 +22,9 @@ from tilewright.symbolic.ranges import bounds
 
 
 @verb(warps=WARPS, groups=WARPS)
-def role(warps: int, *, registers: int | None = None, groups: int = 1) -> AbstractContextManager[Index]:
+def role(
+    warps: int, *, registers: int | None = None, groups: int = 1, first: int | None = None
+) -> AbstractContextManager[Index]:
     """``with tw.role(warps=4):`` is executed by the next ``warps`` warps of the block, beside other roles.
 
     Operations inside are collective over the role's threads.  A role inside of a role takes warps of that
@@ -37,6 +39,8 @@ def role(warps: int, *, registers: int | None = None, groups: int = 1) -> Abstra
             outermost role.  All roles together may not take more than the block is launched with: of sm_90a's
             65536, each of 384 threads has at most 168, which is (40, 232, 232) for three warpgroups.
         groups: how many groups of warps execute the role, each for itself.
+        first: its first warp, where warps that have had a role take another one, behind a barrier of all;
+            default: the one behind those of the roles before.
 
     Returns:
         What ``with`` enters; ``as g`` names the group's index, which is 0 if there is one group.
@@ -57,12 +61,12 @@ def role(warps: int, *, registers: int | None = None, groups: int = 1) -> Abstra
         ('reference', [32.0, 32.0])
     """
     tracer = current()
-    first = tracer.warps[-1]
     count, many = constant("warps", warps), constant("groups", groups)
     budget = None if registers is None else constant("registers", registers)
-    tracer.warps[-1] += count * many
+    begin = tracer.warps[-1] if first is None else constant("first", first)
+    tracer.warps[-1] = max(tracer.warps[-1], begin + count * many)
     made = _Role("role", lambda block, location: made.op(block, location))
-    made.count, made.groups, made.first, made.registers = count, many, first, budget
+    made.count, made.groups, made.first, made.registers = count, many, begin, budget
     return made
 
 

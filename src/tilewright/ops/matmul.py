@@ -69,7 +69,8 @@ def matmul(
             ``"auto"`` for as many as fill the machine, or ``"stream"`` to deal out the steps of all tiles in
             equal shares; default: as the schedule has it. See `Schedule`.
         reduction: how the sums of the parts come together: ``"workspace"``, ``"turnstile"``, in an order that
-            depends on nothing but the problem and the machine, or ``"atomic"``, as they come.
+            depends on nothing but the problem and the machine; ``"atomic"``, as they come; or ``"cluster"``,
+            in their order, in the shared memory of the 2 to 8 blocks that compute them.
         batch_invariant: whether the bits of a row of the result must not depend on how many rows there are:
             products are then added in an order that follows from K and the dtypes alone.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.

@@ -165,11 +165,12 @@ class Consumer:
         self.accumulation = Accumulation(schedule.mma, 1, schedule.promote)
 
     @contextmanager
-    def role(self) -> Iterator[Index]:
-        """A role of several groups."""
+    def role(self, *, again: bool = False) -> Iterator[Index]:
+        """A role of several groups; where no registers are dealt out, the first warps may take it again."""
         schedule = self.ring.schedule
-        warps = schedule.mma.threads // current().lanes
-        with role(warps=warps, groups=schedule.groups, registers=schedule.registers or None) as g:
+        warps, first = schedule.mma.threads // current().lanes, 0 if again else None
+        registers = schedule.registers or None
+        with role(warps=warps, groups=schedule.groups, registers=registers, first=first) as g:
             yield g
 
     def begin(self, work: Work) -> Sums:

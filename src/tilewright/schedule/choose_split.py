@@ -10,7 +10,7 @@ from tilewright.errors import LaunchError
 from tilewright.schedule.candidates import candidates
 from tilewright.schedule.choose import Candidate, Question, Splitting
 from tilewright.schedule.classes import coarse
-from tilewright.schedule.fixup import FAN
+from tilewright.schedule.fixup import FAN, is_clustered
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.memory import memory_us
 from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
@@ -31,6 +31,12 @@ FIXED_US = 4.2
 MOST_SPLIT_SUMS = 64 * 128
 """Of a group of warps whose blocks compute a part each: where registers are not dealt out to roles."""
 
+CLUSTERS = (2, 4, 8)
+"""Parts of K that are tried where the blocks that compute them are a cluster."""
+
+CLUSTER_US = 1.0
+"""Writing the sums of a part to shared memory, and two barriers of a cluster. An estimate."""
+
 PERIODS = 8
 """Parts of K, at most, whose order of addition is the same for all numbers of rows."""
 
@@ -41,6 +47,9 @@ SHORTEST_PERIOD = 512
 def split_candidates(question: Question) -> Iterator[Candidate]:
     """What is proposed for a problem whose K is to be split, in the order of the estimates.
 
+    Behind all others stand those whose parts come together in clusters, which have not been measured, unless
+    they are asked for.
+
     Args:
         question: the problem, with the way in which K is to be split.
 
@@ -49,16 +58,25 @@ def split_candidates(question: Question) -> Iterator[Candidate]:
     """
     wanted = question.splitting
     assert wanted is not None
-    found = [
-        made for plain in candidates(replace(question, splitting=None)) for made in _split(question, plain)
-    ]
+    found = _sorted(question)
     if not found:
+        nearest = 'reduction="workspace"' if wanted.reduction == "cluster" else "split_k=None"
         raise LaunchError(
             f"kernel {question.form.flow.name}: no schedule that is known for these arrays splits K with "
-            f"{_said(wanted)}; nearest legal choice: split_k=None, or a schedule of your own"
+            f"{_said(wanted)}; nearest legal choice: {nearest}, or a schedule of your own"
         )
-    # Of other kernels than those with bulk copies what is estimated is what no kernel falls below.
-    yield from sorted(found, key=lambda one: (one.schedule.staging != "tma", one.estimate))
+    yield from found
+    if wanted.reduction == "workspace" and not wanted.batch_invariant:
+        number = wanted.split_k if isinstance(wanted.split_k, int) else None
+        clustered = replace(wanted, split_k=number, reduction="cluster")
+        yield from _sorted(replace(question, splitting=clustered))
+
+
+def _sorted(question: Question) -> list[Candidate]:
+    """Of other kernels than those with bulk copies what is estimated is what no kernel falls below."""
+    plain = candidates(replace(question, splitting=None))
+    found = [made for one in plain for made in _split(question, one)]
+    return sorted(found, key=lambda one: (one.schedule.staging != "tma", one.estimate))
 
 
 def _said(wanted: Splitting) -> str:
@@ -71,10 +89,20 @@ def _split(question: Question, plain: Candidate) -> Iterator[Candidate]:
     wanted, form, arch = question.splitting, question.form, question.arch
     assert wanted is not None
     specs = {name: coarse(spec, arch) for name, spec in question.specs.items()}
-    for schedule in _schedules(question, plain.schedule, wanted):
-        if not plain.against and not reasons(schedule, form, specs, arch):
+    for asked in _schedules(question, plain.schedule, wanted):
+        tried = () if plain.against else _stages_of(asked)
+        schedule = next((one for one in tried if not reasons(one, form, specs, arch)), None)
+        if schedule is not None:
             estimate = estimated(question, plain, schedule)
             yield Candidate(schedule, estimate, f"{plain.rule}, {rule_of(question, schedule)}")
+
+
+def _stages_of(schedule: Schedule) -> Iterator[Schedule]:
+    """The schedule; of a cluster, whose blocks hold sums beside the ring, also with a shorter ring."""
+    yield schedule
+    if is_clustered(schedule):
+        for stages in range(schedule.stages - 1, 1, -1):
+            yield replace(schedule, stages=stages)
 
 
 def _schedules(question: Question, plain: Schedule, wanted: Splitting) -> Iterator[Schedule]:
@@ -82,8 +110,12 @@ def _schedules(question: Question, plain: Schedule, wanted: Splitting) -> Iterat
         plain = replace(plain, promote=period_of(question.shape[2]) // plain.block_k)
         if wanted.split_k is None:
             yield plain
-        wanted = replace(wanted, split_k=wanted.split_k or MOST_SPLITS)
-    for split_k in SPLITS if wanted.split_k is None else (wanted.split_k,):
+        most = CLUSTERS[-1] if wanted.reduction == "cluster" else MOST_SPLITS
+        wanted = replace(wanted, split_k=wanted.split_k or most)
+    tried: tuple[int | str, ...] = SPLITS if wanted.split_k is None else (wanted.split_k,)
+    if wanted.reduction == "cluster" and wanted.split_k in (None, "auto"):
+        tried = CLUSTERS
+    for split_k in tried:
         made = split_schedule(plain, split_k, question.processors)
         if made is not None:
             yield replace(made, reduction=wanted.reduction)
@@ -188,5 +220,9 @@ def estimated(question: Question, plain: Candidate, schedule: Schedule) -> float
     if question.arch.lanes == 1:
         return plain.estimate * shared + read * rows * columns * READ_MULTIPLY_ADDS
     moved = read * rows * columns * schedule.atom.c_dtype.bytes
+    if is_clustered(schedule):
+        # Each block reads a share of all parts.
+        meeting = CLUSTER_US + moved / parts / READ_BYTES_PER_US
+        return FIXED_US + max((plain.estimate - FIXED_US) * shared, memory_us(question)) + meeting
     meeting = (TICKET_US * (1 + (parts > FAN)) + moved / READ_BYTES_PER_US) if parts > 1 else 0.0
     return FIXED_US + max((plain.estimate - FIXED_US) * shared, memory_us(question)) + meeting

@@ -15,14 +15,15 @@ from tilewright.lang.specs import TensorSpec
 from tilewright.layout.counts import divisor_at_most
 from tilewright.schedule.bulk_arrays import against_store
 from tilewright.schedule.epilogue.buffers import spare
-from tilewright.schedule.epilogue.direct import in_parts
+from tilewright.schedule.epilogue.direct import in_parts, own_slices, shared_columns
 from tilewright.schedule.form import Form
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
 from tilewright.threads.registers import reduction, thread_digits
 
-RING, PARTIAL, RESULT, BARRIERS, TICKET = "ring", "partial", "result", "barriers", "ticket"
-"""What shared memory holds: tiles of operands, parts of reductions, slices of results, barriers, a number."""
+RING, PARTIAL, RESULT, BARRIERS, TICKET, SUMS = "ring", "partial", "result", "barriers", "ticket", "sums"
+"""What shared memory holds: tiles of operands, parts of reductions, slices of results, barriers, a number,
+the sums of a part of K."""
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,7 @@ class Buffer:
 
     Args:
         name: what it is called.
-        kind: `RING`, `PARTIAL`, `RESULT`, `BARRIERS` or `TICKET`.
+        kind: `RING`, `PARTIAL`, `RESULT`, `BARRIERS`, `TICKET` or `SUMS`.
         bytes: how large it is.
         is_swizzled: whether it lies in rows of 128 bytes under the swizzle.
     """
@@ -87,7 +88,7 @@ class Leaving:
         """Of the slices in which a staged epilogue goes through a tile."""
         columns = self.mma.tile[1]
         if not self.has_roles:
-            return columns
+            return shared_columns(self.form, self.schedule, self.mma.c())
         widths = sorted({ROW_BYTES // store.operand.dtype.bytes for store in self.blocks}, reverse=True)
         spread = self.mma.c()
         return next((width for width in widths if in_parts(spread, width)), columns)
@@ -96,9 +97,9 @@ class Leaving:
     def count(self) -> int:
         """Buffers of each group for each result."""
         slices, asked = self.mma.tile[1] // self.columns, self.schedule.buffers
-        return (
-            divisor_at_most(slices, asked) if self.schedule.epilogue == "overlapped" else min(asked, slices)
-        )
+        if self.schedule.epilogue == "overlapped":
+            return divisor_at_most(slices, asked)
+        return min(asked, own_slices(self.form, self.schedule, slices))
 
     @property
     def is_handed_over(self) -> bool:

@@ -19,10 +19,11 @@ from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
 from tilewright.schedule.batches import Batches
 from tilewright.schedule.bulk import Bulk
+from tilewright.schedule.cluster_sums import ClusterSums
 from tilewright.schedule.epilogue.direct import Helper
 from tilewright.schedule.epilogue.paths import EPILOGUES
 from tilewright.schedule.epilogue.values import Views
-from tilewright.schedule.fixup import FIXUPS, Fixup, is_split
+from tilewright.schedule.fixup import FIXUPS, Fixup, is_clustered, is_split
 from tilewright.schedule.form import Factor, Form, extent_of, form_of
 from tilewright.schedule.groups import RowGroups
 from tilewright.schedule.legality import check
@@ -128,23 +129,37 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     with made_by("epilogue", form.stores[0]):
         epilogue = EPILOGUES[schedule.epilogue](form, schedule, arguments)
         epilogue.views.shares = partition if isinstance(partition, Shares) else None
-    fixup = None
+    fixup: Fixup | ClusterSums | None = None
     if partition.split is not None:
         with made_by("reduction"):
-            fixup = FIXUPS[schedule.reduction](schedule, *partition.split)
+            fixup = (
+                ClusterSums(schedule)
+                if is_clustered(schedule)
+                else FIXUPS[schedule.reduction](schedule, *partition.split)
+            )
     if isinstance(ring, Bulk):
         with made_by("stages"):
             ring.synchronise(partition.rank)
         ring.beside = [partial(_serve, helper, partition, form) for helper in epilogue.helpers()]
-    for agent in ring.agents():
+    agents = ring.agents()
+    for agent in agents:
         _run(agent, partition, fixup, epilogue, form)
+    if isinstance(fixup, ClusterSums):
+        fixup.meet()
+        for agent in agents:
+            _share(agent, partition, fixup, epilogue, form)
+        fixup.meet()
     if isinstance(ring, Bulk):
         with made_by("cluster"):
             ring.part()
 
 
 def _run(
-    agent: Any, partition: DataParallel | Persistent, fixup: Fixup | None, epilogue: Any, form: Form
+    agent: Any,
+    partition: DataParallel | Persistent,
+    fixup: Fixup | ClusterSums | None,
+    epilogue: Any,
+    form: Form,
 ) -> None:
     """What one agent does: its tiles one after the other, each with the main loop."""
     store = form.stores[0]
@@ -153,24 +168,44 @@ def _run(
             with made_by("atom"):
                 sums = agent.begin(work)
             with made_by("tile"):
-                values = epilogue.slices(work) if agent.accumulation is not None else None
+                stores = agent.accumulation is not None and not isinstance(fixup, ClusterSums)
+                values = epilogue.slices(work) if stores else ()
 
                 def issued(work: Any = work, values: Any = values) -> None:
                     agent.issued(work)
-                    if values is not None and fixup is None:
+                    if values and fixup is None:
                         with made_by("epilogue", store):
                             epilogue.prepare(values[1])
 
                 main_loop(agent.verbs(work, sums), work.steps, agent.parts, issued)
             agent.end(work)
-            if values is not None:
-                with made_by("promote"):
-                    total = agent.accumulation.end(sums, work.steps)
-                with fixup.completed(work, total) if fixup else nullcontext(), made_by("epilogue", store):
-                    epilogue.store(*values, total)
-        if agent.accumulation is not None:
+            if agent.accumulation is None:
+                continue
+            with made_by("promote"):
+                total = agent.accumulation.end(sums, work.steps)
+            if isinstance(fixup, ClusterSums):
+                fixup.keep(work, total)
+                continue
+            with fixup.completed(work, total) if fixup else nullcontext(), made_by("epilogue", store):
+                epilogue.store(*values, total)
+        if agent.accumulation is not None and not isinstance(fixup, ClusterSums):
             with made_by("epilogue", store):
                 epilogue.drain()
+
+
+def _share(
+    agent: Any, partition: DataParallel | Persistent, sums: ClusterSums, epilogue: Any, form: Form
+) -> None:
+    """What those who multiply do when all blocks of a cluster have their sums: go on with a share of them."""
+    if agent.accumulation is None:
+        return
+    store = form.stores[0]
+    with made_by("roles"), agent.role(again=True) as group:
+        for work in each_made_by("blocks", partition.items(agent.each, group), store):
+            with made_by("epilogue", store):
+                epilogue.store_share(work, sums.blocks, partial(sums.total, work))
+        with made_by("epilogue", store):
+            epilogue.drain()
 
 
 def _serve(helper: Helper, partition: DataParallel | Persistent, form: Form) -> None:
@@ -196,16 +231,18 @@ def _partition(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> Dat
     if schedule.split_k == "stream":
         return Stream(problem, order, schedule.blocks)
     splits, unit = _splits(problem, schedule), max(schedule.promote, 1)
+    clustered = is_clustered(schedule)
     if schedule.balanced:
         rows, columns, _ = schedule.atom.shape
-        return Shares(problem, (rows * schedule.warps[0], columns * schedule.warps[1]), splits, unit)
+        units = rows * schedule.warps[0], columns * schedule.warps[1]
+        return Shares(problem, units, splits, unit, clustered=clustered)
     if schedule.blocks and not is_split(schedule):
         return Persistent(problem, order, schedule.cluster, schedule.blocks)
     ordered = schedule.group_m or schedule.group_n or schedule.cluster != (1, 1)
     taken = order if ordered else None
     if schedule.batches > 1 and batch:
         return Batches(problem, taken, schedule.cluster, schedule.batches)
-    return DataParallel(problem, taken, schedule.cluster, splits, unit)
+    return DataParallel(problem, taken, schedule.cluster, splits, unit, clustered=clustered)
 
 
 def _groups(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> RowGroups | None:
@@ -223,6 +260,8 @@ def _splits(problem: Problem, schedule: Schedule) -> Index:
         return 0
     rows, columns = problem.tiles
     split = schedule.split_k
+    if is_clustered(schedule) and isinstance(split, int):
+        return split  # a cluster is as large as it is: some parts may have no steps
     tiles = rows * columns * problem.batches
     wanted = parts_of_k(tiles, problem.steps, schedule.blocks) if isinstance(split, str) else split
     units = ceil_div(problem.steps, max(schedule.promote, 1))

@@ -23,7 +23,9 @@ FAN = 12
 
 
 class Fixup:
-    """What the ways have in common.  Groups of warps that share a tile have sums of their own.
+    """What the ways through global memory have in common.
+
+    Groups of warps that share a tile have sums of their own.
 
     Args:
         schedule: how the product is computed.
@@ -180,12 +182,17 @@ class Atomic(Fixup):
 
 
 FIXUPS: Mapping[str, type[Fixup]] = {"workspace": Workspace, "turnstile": Turnstile, "atomic": Atomic}
-"""The ways, by the names that a schedule has for them."""
+"""The ways through global memory, by the names that a schedule has for them."""
 
 
 def is_flat(schedule: Schedule) -> bool:
     """Whether there are never so many parts that they are added up in two steps."""
     return isinstance(schedule.split_k, int) and schedule.split_k <= FAN
+
+
+def is_clustered(schedule: Schedule) -> bool:
+    """Whether the blocks of a tile's parts are a cluster."""
+    return is_split(schedule) and schedule.reduction == "cluster"
 
 
 def is_split(schedule: Schedule) -> bool:

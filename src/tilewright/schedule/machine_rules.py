@@ -9,6 +9,7 @@ from dataclasses import replace
 from tilewright.arch import REFERENCE
 from tilewright.dataflow.nodes import Node, Store
 from tilewright.schedule.bulk import COPYING_REGISTERS, COPYING_WARPS
+from tilewright.schedule.fixup import is_clustered
 from tilewright.schedule.resources import Case
 from tilewright.targets.atoms import TENSOR_CORE, fma, is_listed, spelled
 
@@ -48,11 +49,20 @@ def executed(case: Case) -> Reasons:
 
 def clusters(case: Case) -> Reasons:
     """The machine runs as many blocks together."""
-    blocks, most = math.prod(case.schedule.cluster), case.arch.cluster
-    if case.target.warps and blocks > most:
-        has = f"at most {most}" if most > 1 else "no clusters"
+    schedule, most, product = case.schedule, case.arch.cluster, case.form.sum
+    if not case.target.warps:
+        if case.target.machine_code and is_clustered(schedule):
+            text = f'reduction="cluster"; {case.arch.name} has no clusters'
+            yield "reduction", text, 'reduction="workspace"', product
+        return
+    has = f"at most {most}" if most > 1 else "no clusters"
+    if (blocks := math.prod(schedule.cluster)) > most:
         text = f"clusters of {blocks} blocks; {case.arch.name} has {has}"
-        yield "cluster", text, "cluster=(1, 1)" if most == 1 else "cluster=(2, 1)", case.form.sum
+        yield "cluster", text, "cluster=(1, 1)" if most == 1 else "cluster=(2, 1)", product
+    if is_clustered(schedule) and isinstance(schedule.split_k, int) and schedule.split_k > most:
+        text = f'split_k={schedule.split_k} with reduction="cluster"; {case.arch.name} has {has}'
+        nearest = f'split_k={most}, or reduction="workspace"' if most > 1 else 'reduction="workspace"'
+        yield "reduction", text, nearest, product
 
 
 def storing_warps(case: Case) -> Reasons:

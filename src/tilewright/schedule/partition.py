@@ -196,6 +196,7 @@ class DataParallel(Partition):
         cluster: blocks along M and along N that run together.
         splits: parts of K; 0: all of K is one.
         unit: steps of which parts are multiples, but for the last one.
+        clustered: whether the blocks of a tile's parts are a cluster; of a number of parts that is known.
     """
 
     def __init__(
@@ -205,17 +206,20 @@ class DataParallel(Partition):
         cluster: tuple[int, int],
         splits: Index = 0,
         unit: int = 1,
+        *,
+        clustered: bool = False,
     ) -> None:
         super().__init__(problem, order, cluster)
         self.parts = 1 if isinstance(splits, int) and splits == 0 else splits
+        self.clustered = clustered
         self.segment = Segment()
         if order is None:
             m, n = block_index((self.tiles_m, self.tiles_n * self.parts))
-            part = self._part(n)
+            part = self._part(n, 1)
             n = n if part is None else let(n // self.parts)
         else:
             index = self._declare(self.tiles_m * self.tiles_n * self.parts)
-            part = self._part(index)
+            part = self._part(index, 0)
             m, n = self._tile(index if part is None else let(index // self.parts))
         self.place: tuple[Index, Index] = m, n
         self.batch = self._batch()
@@ -227,9 +231,20 @@ class DataParallel(Partition):
         extents = self.problem.batch
         return unflattened(batch_index(self.problem.batches), extents) if extents else ()
 
-    def _part(self, index: Index) -> Index | None:
-        """The number of this block's part; the parts of a tile have neighbouring blocks."""
-        return None if isinstance(self.parts, int) and self.parts == 1 else let(index % self.parts)
+    def _part(self, index: Index, axis: int) -> Index | None:
+        """The number of this block's part; the parts of a tile have neighbouring blocks.
+
+        Args:
+            index: the block's index along the axis of the grid that has the parts.
+            axis: which one that is.
+        """
+        if isinstance(self.parts, int) and self.parts == 1:
+            return None
+        if self.clustered:
+            assert isinstance(self.parts, int), "the cluster's extent"
+            part: Index = cluster_index((1,) * axis + (self.parts,))[axis]
+            return part
+        return let(index % self.parts)
 
     def _split_k(self, part: Index, unit: int) -> None:
         """Parts that differ by a unit at most."""
@@ -262,12 +277,22 @@ class Shares(DataParallel):
         units: shares are multiples of so many rows and columns.
         splits: parts of K; 0: all of K is one.
         unit: steps of which parts are multiples, but for the last one.
+        clustered: whether the blocks of a share's parts are a cluster.
     """
 
-    def __init__(self, problem: Problem, units: tuple[int, int], splits: Index = 0, unit: int = 1) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        units: tuple[int, int],
+        splits: Index = 0,
+        unit: int = 1,
+        *,
+        clustered: bool = False,
+    ) -> None:
         sides = zip((problem.m, problem.n), problem.tile[:2], units, strict=True)
         rows, columns = shares = [derived(share(extent, tile, unit)) for extent, tile, unit in sides]
-        super().__init__(replace(problem, tile=(rows, columns, problem.tile[2])), None, (1, 1), splits, unit)
+        shared = replace(problem, tile=(rows, columns, problem.tile[2]))
+        super().__init__(shared, None, (1, 1), splits, unit, clustered=clustered)
         self.spans = []
         for place, size, extent in zip(self.place, shares, (problem.m, problem.n), strict=True):
             begin = place * size

@@ -17,8 +17,18 @@ from tilewright.ir.kernel import BARRIER_BYTES
 from tilewright.ir.mma import TiledMma
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.bulk import COPYING_WARPS
-from tilewright.schedule.epilogue_resources import BARRIERS, PARTIAL, RESULT, RING, TICKET, Buffer, Leaving
-from tilewright.schedule.fixup import is_flat, is_split
+from tilewright.schedule.epilogue.buffers import spare
+from tilewright.schedule.epilogue_resources import (
+    BARRIERS,
+    PARTIAL,
+    RESULT,
+    RING,
+    SUMS,
+    TICKET,
+    Buffer,
+    Leaving,
+)
+from tilewright.schedule.fixup import is_clustered, is_flat, is_split
 from tilewright.schedule.form import Factor, Form
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import (
@@ -236,7 +246,8 @@ class Case:
     @cached_property
     def shared(self) -> tuple[Buffer, ...]:
         """Everything in shared memory, in order."""
-        return (*self._ring(), *self.leaving.buffers(), *self._barriers(), *self._tickets())
+        epilogue = self.leaving.buffers()
+        return (*self._ring(), *epilogue, *self._sums(), *self._barriers(), *self._tickets())
 
     def _ring(self) -> Iterator[Buffer]:
         for side in self.sides:
@@ -250,6 +261,14 @@ class Case:
             if not self.goes_past(side):
                 yield Buffer(f"s{side.factor.name}", RING, size, self.is_swizzled)
 
+    def _sums(self) -> Iterator[Buffer]:
+        """What the blocks of a cluster read of each other."""
+        if is_clustered(self.schedule):
+            (rows, columns, _), kind = self.mma.tile, self.schedule.atom.c_dtype
+            behind = spare(kind, along_rows=False)
+            count = self.leaving.groups * rows * (columns + behind) - behind
+            yield Buffer("partial_sums", SUMS, count * kind.bytes)
+
     def _barriers(self) -> Iterator[Buffer]:
         if self.is_bulk:
             yield Buffer("full", BARRIERS, self.schedule.stages * BARRIER_BYTES)
@@ -258,7 +277,7 @@ class Case:
                 yield Buffer("turn", BARRIERS, self.schedule.groups * BARRIER_BYTES)
 
     def _tickets(self) -> Iterator[Buffer]:
-        if not is_split(self.schedule) or self.schedule.reduction == "turnstile":
+        if not is_split(self.schedule) or self.schedule.reduction in ("turnstile", "cluster"):
             return
         steps = 2 if self.schedule.reduction == "workspace" and not is_flat(self.schedule) else 1
         for _ in range(steps):
@@ -294,7 +313,8 @@ class Case:
         engine beside the threads has used what was there, and the block computes one tile alone.
         """
         schedule, kinds = self.schedule, {one.kind, other.kind}
-        if schedule.roles != "none" or self.is_persistent or not self.target.lowering:
+        in_cluster = is_clustered(schedule)  # where no barrier holds the threads of one block alone
+        if schedule.roles != "none" or in_cluster or self.is_persistent or not self.target.lowering:
             return False
         if schedule.atom.asynchronous and RING in kinds:
             return False

@@ -136,7 +136,7 @@ class Whole:
         return {"threads": grid, "vector_dim": 0 if in_columns and not self.schedule.k1[source.side] else 1}
 
     @contextmanager
-    def role(self) -> Iterator[Index]:
+    def role(self, *, again: bool = False) -> Iterator[Index]:
         """All warps."""
         yield 0
 

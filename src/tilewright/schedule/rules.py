@@ -256,6 +256,22 @@ def _split(case: Case) -> Reasons:
     if split == "stream" and schedule.reduction == "turnstile":
         text = 'reduction="turnstile"; a share of the steps begins with the part that others wait for longest'
         yield "reduction", text, 'reduction="workspace"', product
+    if schedule.reduction == "cluster":
+        yield from _of_a_cluster(case)
+
+
+def _of_a_cluster(case: Case) -> Reasons:
+    """Parts of K that a cluster computes are as many as it has blocks, which meet outside of roles."""
+    schedule, product = case.schedule, case.form.sum
+    if isinstance(schedule.split_k, str):
+        text = f'split_k="{schedule.split_k}" with reduction="cluster", of a number of blocks that is said'
+        yield "reduction", text, 'split_k=4 and blocks=0, or reduction="workspace"', product
+    if case.is_bulk and schedule.registers:
+        text = (
+            f'registers={schedule.registers} with reduction="cluster"; warps that have multiplied go on '
+            "behind a barrier of all roles, where no registers are dealt out"
+        )
+        yield "registers", text, "registers=0", product
 
 
 def _shared_by_clusters(case: Case) -> Reasons:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
+import pytest
+
 import tilewright as tw
 from tilewright.lang.program import Program
 from tilewright.runtime.nvrtc import FATAL, compile_text
@@ -64,3 +67,29 @@ def test_a_role_after_one_with_roles_inside_is_one_more_way_of_the_branch() -> N
     text = cuda.emit(Program(kernel, {"X": "M N", "Y": "P Q"}).trace({"X": SPEC, "Y": SPEC}), "sm_90a").text
     heads = [line.strip() for line in text.splitlines() if line.strip().startswith(("if (tid", "else"))]
     assert heads == ["if (tid < 32) {", "else if (tid < 96) {", "if (tid < 32) {", "else {"]
+
+
+def again(X, Y, *, meets):
+    held = tw.shared((2, 64), X.dtype)
+    with tw.role(warps=1, groups=2) as g:
+        tw.copy(X.tile((1, 64), (g, 0)), held.tile((1, 64), (g, 0)), threads=32)
+    with tw.role(warps=1):
+        tw.copy(X.tile((1, 64), (2, 0)), Y.tile((1, 64), (2, 0)), threads=32)
+    if meets:
+        tw.barrier()
+    with tw.role(warps=1, groups=2, first=1) as g:
+        tw.copy(held.tile((1, 64), (1 - g, 0)), Y.tile((1, 64), (g, 0)), threads=32)
+
+
+@pytest.mark.parametrize("meets", [True, False])
+def test_warps_that_have_had_a_role_take_another_one(meets: bool) -> None:
+    kernel = tw.kernel(again, X="M N", Y="P Q").bind(meets=meets)
+    x, y = np.arange(192, dtype=np.float32).reshape(3, 64), np.full((3, 64), np.nan, np.float32)
+    assert bool(kernel.check(x, y).findings) != meets
+    text = cuda.emit(kernel.trace(x, y), "sm_90a").text
+    assert "__launch_bounds__(96)" in text
+    assert text.count("if (tid >= 32) {") == 1  # a branch of its own: two of its warps were in the other one
+    assert compile_text(text, "sm_90a")
+    if meets:
+        assert kernel(x, y, target="reference").target == "reference"
+        np.testing.assert_array_equal(y, x[[1, 0, 2]])

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-from tilewright.dataflow.nodes import Part, Store
+from tilewright.dataflow.nodes import Part, Reduce, Store
 from tilewright.errors import LayoutError, TraceError
 from tilewright.lang import operations as tw
-from tilewright.lang.control import unroll, when
+from tilewright.lang.control import let, unroll, when
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.scalars import Condition, Index
+from tilewright.lang.tracer import located
 from tilewright.schedule.epilogue.reductions import Reductions
 from tilewright.schedule.epilogue.values import Arguments, Place, Values, Views, above_sums
+from tilewright.schedule.fixup import is_clustered
 from tilewright.schedule.form import Form, extent_of
 from tilewright.schedule.partition import Work
 from tilewright.schedule.schedule import Schedule
@@ -72,6 +74,7 @@ class Direct:
         """
         if self.schedule.mma.threads == 1:
             return columns
+        columns = shared_columns(self.form, self.schedule, self.schedule.mma.c())
         if not any(isinstance(node, Part) for store in self.blocks for node in above_sums(store.value)):
             return columns
         width = AT_ONCE
@@ -98,6 +101,33 @@ class Direct:
                 parts[j + 1].fetch(self.blocks)
             self.store_slice(parts[j], j)
 
+    def store_share(self, work: Work, blocks: int, sums: Callable[[Distribution, Index], Fragment]) -> None:
+        """Compute and store this block's share of a group's tile, whose slices are dealt out to some blocks.
+
+        What is reduced, or stored along one dimension, is known of a whole tile alone: the first block then
+        computes all of it.
+
+        Args:
+            work: the tile; the number of its part is that of the block.
+            blocks: how many share the tile.
+            sums: the sums of a slice, of which there are as many as of a distribution fit into the tile.
+        """
+        rank, spread = work.segment.part, self.schedule.mma.c()
+        if self.count == 1 or not has_slices(self.form):
+            with when(rank == 0):
+                self.store(*self.slices(work), sums(spread, 0))
+            return
+        whole, shape = self.place(work), (self.schedule.mma.tile[0], self.columns)
+        with located():
+            spread = spread.slice((0, 0), shape)
+        for turn in unroll(own_slices(self.form, self.schedule, self.count)):
+            j = let(turn * blocks + rank)
+            # Of whole rounds of slices every block has as many.
+            with when(j < self.count) if self.count % blocks else nullcontext():
+                place = self.slice_at(whole, j)
+                values = Values(self.views, self.reductions, place, spread, sums(spread, j))
+                self.store_slice(values, turn)
+
     def begin(self, tile: Values) -> None:
         """Before the slices of a tile: nothing."""
 
@@ -111,7 +141,7 @@ class Direct:
             return tile
         return tile.part(self.slice_at(tile.place, j), slice(j * self.columns, (j + 1) * self.columns))
 
-    def slice_at(self, whole: Place, j: int) -> Place:
+    def slice_at(self, whole: Place, j: Index) -> Place:
         """Where a slice of a tile is."""
         (row, column), (rows, _) = whole.at, whole.shape
         return Place(whole.work, (rows, self.columns), (row, column * self.count + j))
@@ -152,6 +182,36 @@ class Direct:
                 continue
             with when(first):
                 self.store_from(tile, [store])
+
+
+def has_slices(form: Form) -> bool:
+    """Whether what is stored is known slice by slice: nothing is reduced, or stored along one dimension."""
+    whole = {form.m, form.n}
+    return all(whole <= {*store.at} for store in form.stores) and not any(
+        isinstance(node, Reduce) for node in form.flow.walk()
+    )
+
+
+def own_slices(form: Form, schedule: Schedule, count: int) -> int:
+    """How many of a tile's slices a block computes, at most: its share, in a cluster that shares the tile."""
+    if not is_clustered(schedule) or not isinstance(schedule.split_k, int) or not has_slices(form):
+        return count
+    return -(-count // schedule.split_k)
+
+
+def shared_columns(form: Form, schedule: Schedule, spread: Distribution) -> int:
+    """Columns of the slices of a tile, of which each block of a cluster that shares it has one.
+
+    All of them where K is not split among the blocks of a cluster.
+    """
+    columns = spread.shape[1]
+    most = columns // AT_ONCE
+    if not is_clustered(schedule) or not isinstance(schedule.split_k, int) or not has_slices(form):
+        return columns
+    for count in range(min(schedule.split_k, most), 1, -1):
+        if columns % count == 0 and in_parts(spread, columns // count):
+            return columns // count
+    return columns
 
 
 def in_parts(spread: Distribution, columns: int) -> bool:

@@ -7,7 +7,7 @@ from tilewright.lang.asynchrony import bulk_commit, bulk_wait, fence_async
 from tilewright.lang.roles import role_barrier
 from tilewright.lang.scalars import Index
 from tilewright.schedule.epilogue.buffers import Panels, Rows, Side, in_panels
-from tilewright.schedule.epilogue.direct import Direct, in_parts
+from tilewright.schedule.epilogue.direct import Direct, in_parts, own_slices, shared_columns
 from tilewright.schedule.epilogue.values import Arguments, Values
 from tilewright.schedule.form import Form
 from tilewright.schedule.schedule import Schedule
@@ -34,12 +34,12 @@ class Staged(Direct):
 
     def buffers_for(self, count: int) -> int:
         """How many buffers each group has for its slices."""
-        return min(self.schedule.buffers, count)
+        return min(self.schedule.buffers, own_slices(self.form, self.schedule, count))
 
     def _slice(self, columns: int) -> int:
         """Columns of a slice: rows of 128 bytes, of the narrowest elements that bulk copies store."""
         if self.schedule.roles == "none":
-            return columns
+            return shared_columns(self.form, self.schedule, self.schedule.mma.c())
         widths = sorted({ROW_BYTES // store.operand.dtype.bytes for store in self.blocks}, reverse=True)
         spread = self.schedule.mma.c()
         return next((width for width in widths if in_parts(spread, width)), columns)

@@ -39,7 +39,7 @@ def role(emitter: SimtEmitter, op: ops.Role) -> None:
     outer = emitter.group_first, emitter.group_threads
     last = end == emitter.group_threads
     before = emitter.body[-1] if emitter.body else None
-    follows = first > 0 and before is emitter.roles
+    follows = first > 0 and before is emitter.roles and first >= emitter.roles_end
     below = code("{} < {}", TID, end)
     condition: Code | None = below
     if follows and last:
@@ -68,6 +68,7 @@ def role(emitter: SimtEmitter, op: ops.Role) -> None:
     else:
         emitter.roles = Branch([arm])
         emitter.add(emitter.roles)
+    emitter.roles_end = end
 
 
 def _thread_from(emitter: SimtEmitter, start: Int) -> Code:

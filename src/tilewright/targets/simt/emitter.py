@@ -52,6 +52,7 @@ class SimtEmitter(Emitter):
         self.group_first: Int = 0  # of the block's threads, the first of the role being emitted
         self.group_threads = kernel.threads
         self.roles: Branch | None = None  # the last that roles stand in
+        self.roles_end = 0  # the first thread behind them
         self._wide_speller = replace(
             self.speller,
             name=self._widened,
