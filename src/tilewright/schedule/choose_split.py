@@ -188,7 +188,7 @@ def rule_of(question: Question, schedule: Schedule) -> str:
         return f"K in {count}: {schedule.blocks} blocks for {tiles} tiles"
     if schedule.split_k == "stream":
         return f"steps of {tiles} tiles dealt out to {schedule.blocks} blocks"
-    return f"K in {count}"
+    return f"K in {count}" + (" among the blocks of a cluster" if is_clustered(schedule) else "")
 
 
 def tiles_of(question: Question, schedule: Schedule) -> int:
