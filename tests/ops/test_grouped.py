@@ -6,10 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.schedule.small import CASES
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, gemm_bound
+from tilewright.lang.memory_integers import index
+from tilewright.lang.scalars import maximum, minimum
 from tilewright.ops.products import grouped
+from tilewright.schedule.groups import RowGroups
 from tilewright.schedule.schedule import Schedule
 
 TARGETS = ("reference", "cpu")
@@ -197,4 +201,39 @@ def test_text_without_spills(arch: str) -> None:
     )
     assert made.target == "cuda"
     assert ("wgmma" in made.source) == (arch == "sm_90a")
+    assert made.resources["spill_store_bytes"] == made.resources["stack_bytes"] == 0
+
+
+@pytest.mark.parametrize("fault", ["begins a row early", "ends a row late", "a number too many"])
+def test_a_wrong_group_is_found(fault: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Faults of how groups are found, in kernels that are expanded with them."""
+    begin, find = RowGroups._begin, RowGroups.find
+    if fault == "begins a row early":
+        monkeypatch.setattr(RowGroups, "_begin", lambda self, group: maximum(begin(self, group) - 1, 0))
+    elif fault == "a number too many":
+        monkeypatch.setattr(RowGroups, "find", lambda self, number: find(self, number + 1))
+    else:
+        monkeypatch.setattr(
+            RowGroups, "_end", lambda self, group: minimum(index(self.ends[group]) + 1, self.extent)
+        )
+    a, b = operands(ENDS["uneven"])
+    ends = np.asarray(ENDS["uneven"], np.int32)
+    flawed = grouped.__wrapped__(tw.f32).bind(  # a kernel of its own, which nobody else uses
+        precision="exact", terms=frozenset(), activation=None, schedule=SCHEDULE
+    )
+    made = np.full((130, 50), np.nan, np.float32)
+
+    def run() -> None:
+        flawed(a, b, ends, b[:, 0], made, target="reference")
+        check(a, b, ENDS["uneven"], made, np.nan)
+
+    with pytest.raises((tw.HazardError, AssertionError)):
+        run()
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if name.startswith("groups")])
+def test_every_form_is_machine_code(name: str) -> None:
+    case = CASES[name]
+    made = case.bound.compile(*case.arrays(case.shape(3)).values(), target="cuda", arch="sm_90a")
+    assert (made.target, made.schedule.tile) == ("cuda", case.schedule.tile)
     assert made.resources["spill_store_bytes"] == made.resources["stack_bytes"] == 0

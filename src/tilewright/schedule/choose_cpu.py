@@ -11,8 +11,8 @@ from tilewright.dataflow.nodes import Reduce
 from tilewright.ir.mma import MmaAtom
 from tilewright.schedule.choose import Candidate, Question, widened
 from tilewright.schedule.choose_reference import tensor_core
-from tilewright.schedule.partition import share
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.shares import share
 from tilewright.targets.atoms import fma
 from tilewright.targets.target import part
 

@@ -33,7 +33,6 @@ from tilewright.schedule.partition import (
     Order,
     Persistent,
     Problem,
-    Shares,
     Work,
     parts_of_k,
 )
@@ -44,6 +43,7 @@ from tilewright.schedule.replay import replay
 from tilewright.schedule.rings import CpAsync, Direct, Fragments, Panels, Source
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.settle import settle
+from tilewright.schedule.shares import Shares
 from tilewright.schedule.stream import Stream
 
 RINGS: dict[str, Callable[..., Any]] = {

@@ -35,8 +35,9 @@ from tilewright.lang.tile_arithmetic import coordinates
 from tilewright.lang.tracer import located
 from tilewright.schedule.epilogue.reductions import Reductions
 from tilewright.schedule.form import EXPLICIT, Form, Places, matrix
-from tilewright.schedule.partition import Shares, Work
+from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import made_by
+from tilewright.schedule.shares import Shares
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import substitute
 from tilewright.threads.distribution import Distribution
