@@ -69,6 +69,21 @@ def test_rows_are_rendered_with_what_is_asked_for(tmp_path: Path) -> None:
     assert "| 0.410 s [0.400, 0.500] | 0.6 | 0.3 |" in page
 
 
+def test_the_fastest_of_several_kernels_are_summed_up_besides(tmp_path: Path) -> None:
+    others = {
+        "speed": {"tilewright": {"cuBLAS": [0.5, 0.5, 0.5]}, "split auto": {"cuBLAS": [2.0, 2.0, 2.0]}},
+        "tflops": {"tilewright": 1.0, "split auto": 4.0, "cuBLAS": 2.0},
+        "group": "split",
+    }
+    rows = [MEASURED | others, MEASURED | others | {"at": 1}]
+    kept = tmp_path / "dense.json"
+    kept.write_text(json.dumps({"benchmark": "dense", "machine": None, "commit": "", "rows": rows}))
+    run("render.py", kept, "--out", tmp_path / "page.md")
+    page = (tmp_path / "page.md").read_text()
+    assert "| geometric mean |  |  |  | 0.500 | 1.1 | 1.6 |" in page
+    assert "| geometric mean of each row's fastest |  |  |  | 2.000 | 1.1 | 1.6 |" in page
+
+
 def test_a_task_that_breaks_its_process_costs_only_itself(tmp_path: Path) -> None:
     (tmp_path / "tasks.py").write_text(f"""
 import os, sys, time
