@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -207,35 +208,32 @@ def hopper(dtype: str, columns: int, **fields: Any) -> tw.Schedule:
     return tw.Schedule(tw.atoms.wgmma(dtype, columns), (128, columns, depth), **made)
 
 
-def question(problem: Problem, splitting: Splitting | None = None) -> Question:
+def question(problem: Problem) -> Question:
     """What schedules are proposed for, on the machine that the rows are asked of."""
-    bound = KERNELS[problem.kernel].bind(schedule=splitting)
-    asked = bound.question(*problem.specimens, target="cuda", arch="sm_90a")
+    asked = KERNELS[problem.kernel].bind().question(*problem.specimens, target="cuda", arch="sm_90a")
     assert asked is not None
     return asked
 
 
-def split(asked: Question) -> list[Candidate]:
-    """What is proposed where K is split as the question says; nothing if nothing can."""
-    try:
-        return [*split_candidates(asked)]
-    except LaunchError:
-        return []
-
-
 def families(problem: Problem) -> dict[str, list[Candidate]]:
     """All legal schedules that are proposed for a problem, by their kind, each in the order of the rules."""
-    plain = [one for one in candidates(question(problem)) if not one.against]
-    found = {
-        "bulk copies": [one for one in plain if one.schedule.staging == "tma" and not one.schedule.swap_ab],
-        "few rows": [one for one in plain if one.schedule.swap_ab],
-        "other copies": [one for one in plain if one.schedule.staging != "tma"],
-    }
-    for split_k in ("auto", "stream"):
-        made = split(question(problem, Splitting(split_k)))
-        found[f"split {split_k}"] = [one for one in made if not one.schedule.swap_ab]
-        found[f"few rows, split {split_k}"] = [one for one in made if one.schedule.swap_ab]
-    return {family: proposed for family, proposed in found.items() if proposed}
+    asked = question(problem)
+    found = [one for one in candidates(asked) if not one.against]
+    with suppress(LaunchError):  # of what cannot split K
+        found += split_candidates(replace(asked, splitting=Splitting()))
+    kinds: dict[str, list[Candidate]] = {}
+    for one in found:
+        kinds.setdefault(family_of(one.schedule), []).append(one)
+    return kinds
+
+
+def family_of(schedule: tw.Schedule) -> str:
+    """The kind of a schedule, in words."""
+    copies = "bulk copies" if schedule.staging == "tma" else "other copies"
+    if schedule.split_k == 1:
+        return "few rows" if schedule.swap_ab else copies
+    way = "cluster" if schedule.reduction == "cluster" else schedule.split_k
+    return f"few rows, split {way}" if schedule.swap_ab else f"split {way}"
 
 
 def completed(problem: Problem) -> Problem:
@@ -272,6 +270,7 @@ ORDERS: dict[str, How] = {
     OURS: Splitting("auto"),
     "atomic": Splitting("auto", "atomic"),
     "turnstile": Splitting("auto", "turnstile"),
+    "cluster": Splitting("auto", "cluster"),
 }
 INVARIANT: dict[str, How] = {OURS: Splitting(batch_invariant=True), "default": None}
 BATCHES = {

@@ -156,6 +156,7 @@ def _rows(name: str, script: str, limit_s: float, *arguments: str) -> Part:
 FEW = "few rows,invariant few,invariant"
 DEEP = "split,split f32,f32 16 rows,f32 64 rows,in order"
 BATCHED = "batched,batched 32,batched 16"
+MOST = ("--most", "10")
 
 
 def parts(quick: bool) -> list[Part]:
@@ -264,9 +265,9 @@ def parts(quick: bool) -> list[Part]:
         _rows("deep-k", "dense", 120, "--rows", DEEP, *hurry),
         _rows("batched", "dense", 60, "--rows", BATCHED, *hurry),
         _rows("split_k", "split_k", 120, *hurry),
-        _rows("candidates-few", "candidates", 120, "--rows", "few", *hurry),
-        _rows("candidates-deep", "candidates", 120, "--rows", "split,f32", *hurry),
-        _rows("candidates-small", "candidates", 120, "--rows", "small,batched", *hurry),
+        _rows("candidates-few", "candidates", 120, "--rows", "few", *MOST, *hurry),
+        _rows("candidates-deep", "candidates", 120, "--rows", "split,f32", *MOST, *hurry),
+        _rows("candidates-small", "candidates", 120, "--rows", "small,batched", *MOST, *hurry),
         _benchmark("im2col", 60, *hurry),
         _benchmark("levels", 150, *hurry),
         _benchmark("tutorial", 60, *hurry),

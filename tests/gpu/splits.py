@@ -17,6 +17,9 @@ from tilewright.schedule.schedule import REDUCTIONS, Schedule
 SPLITS = (2, 7, FAN + 1, "auto", "stream")
 """Parts of K; of more than `FAN` the sums come together in two steps."""
 
+OF_A_CLUSTER = (2, 7)
+"""Parts whose blocks are a cluster."""
+
 BLOCKS = 24
 """Among which K is dealt out: one tile then has more than `FAN` parts, four tiles have six each."""
 
@@ -70,9 +73,10 @@ def split_of(schedule: Schedule, split_k: int | str, reduction: str) -> Schedule
 
 
 def ways() -> Iterator[tuple[int | str, str]]:
-    """Every way to split K, with every way in which the sums come together."""
+    """Every way to split K, with every way in which the sums can then come together."""
     for split_k, reduction in product(SPLITS, REDUCTIONS):
-        if (split_k, reduction) != ("stream", "turnstile"):
+        refused = reduction == "cluster" and split_k not in OF_A_CLUSTER
+        if not refused and (split_k, reduction) != ("stream", "turnstile"):
             yield split_k, reduction
 
 
