@@ -179,7 +179,7 @@ def way(draw: random.Random, made: Any, target: str, *, decodes: bool = False) -
     is_chosen = made.partition in CHOSEN and not decodes and draw.random() < 0.4
     # On the reference small products are not dealt out several at a time.
     if is_chosen and (made.partition != "batches" or target != "reference"):
-        return way_of(draw, made.partition)
+        return way_of(draw, made.partition, target)
     given = {"decodes": decodes, "reduces": made.subject == "largest", "aligned": made.padded}
     return schedule_for(draw, made.kind, target, made.partition, **given)
 

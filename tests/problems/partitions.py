@@ -34,6 +34,9 @@ CHOSEN = ("data-parallel", "split", "stream", "batches")
 PARTS = (2, 3, 5, 7, FAN, FAN + 1, 25, 40)
 """Into which K is split; of more than `FAN` the sums come together in two steps."""
 
+OF_A_CLUSTER = tuple(parts for parts in PARTS if parts <= 8)
+"""Those that the blocks of a cluster compute."""
+
 FEW_ROWS = (8, 16, 32, 64)
 
 
@@ -42,29 +45,37 @@ def partitions_of(schedule: Schedule) -> list[str]:
     return [name for name, holds in HOLDS.items() if holds(schedule)]
 
 
-def way_of(draw: random.Random, partition: str) -> Splitting | None:
+def reductions_of(target: str) -> tuple[str, ...]:
+    """How the sums of the parts may come together: a processor has no clusters."""
+    return tuple(name for name in REDUCTIONS if (name, target) != ("cluster", "cpu"))
+
+
+def way_of(draw: random.Random, partition: str, target: str) -> Splitting | None:
     """What the rules are told of the way in which K is split; None: nothing.
 
     Args:
         draw: where the numbers come from.
         partition: one of `CHOSEN`.
+        target: what runs it.
     """
     if partition == "stream":
         return Splitting("stream", draw.choice(("workspace", "atomic")))
     if partition == "split":
-        reduction, invariant = draw.choice(REDUCTIONS), draw.random() < 0.3
+        reduction, invariant = draw.choice(reductions_of(target)), draw.random() < 0.3
         reduction = "workspace" if invariant and reduction == "atomic" else reduction
-        return Splitting(draw.choice((*PARTS, "auto", "auto")), reduction, invariant)
+        parts = OF_A_CLUSTER if reduction == "cluster" else PARTS
+        return Splitting(draw.choice((*parts, "auto", "auto")), reduction, invariant)
     return Splitting(batch_invariant=True) if partition == "data-parallel" and draw.random() < 0.2 else None
 
 
-def placed_in(draw: random.Random, partition: str, plain: Schedule) -> Schedule:
+def placed_in(draw: random.Random, partition: str, plain: Schedule, target: str) -> Schedule:
     """A schedule that computes by a partition, and is otherwise as another one.
 
     Args:
         draw: where the numbers come from.
         partition: one of `PARTITIONS`.
         plain: the schedule.
+        target: what runs it.
     """
     if partition == "persistent":
         return replace(plain, blocks=draw.choice((1, 2, 3, 7, 16, 132)), balanced=False)
@@ -75,8 +86,8 @@ def placed_in(draw: random.Random, partition: str, plain: Schedule) -> Schedule:
         return replace(made, swap_ab=draw.random() < 0.2)
     if partition == "swapped":
         made = _few_rows(draw, plain) if plain.atom.asynchronous else replace(plain, swap_ab=True)
-        return _split(draw, made, draw.choice(("split", "stream"))) if draw.random() < 0.4 else made
-    made = _split(draw, plain, partition)
+        return _split(draw, made, draw.choice(("split", "stream")), target) if draw.random() < 0.4 else made
+    made = _split(draw, plain, partition, target)
     return replace(made, swap_ab=draw.random() < 0.2)
 
 
@@ -88,7 +99,7 @@ def _with_a_block_each(plain: Schedule) -> Schedule:
     return replace(plain, blocks=0, roles=roles, groups=groups, registers=registers)
 
 
-def _split(draw: random.Random, plain: Schedule, partition: str) -> Schedule:
+def _split(draw: random.Random, plain: Schedule, partition: str, target: str) -> Schedule:
     """Parts of K have blocks of their own, which know nothing of others."""
     made = replace(_with_a_block_each(plain), cluster=(1, 1))
     if made.epilogue == "overlapped":
@@ -105,8 +116,11 @@ def _split(draw: random.Random, plain: Schedule, partition: str) -> Schedule:
             registers=registers,
         )
     split_k: int | str = draw.choice((*PARTS, "auto", "auto"))
+    reduction = draw.choice(reductions_of(target))
+    if reduction == "cluster":
+        split_k = draw.choice(OF_A_CLUSTER)
     blocks = draw.choice((2, 8, 16, 132)) if split_k == "auto" else 0
-    return replace(made, split_k=split_k, blocks=blocks, reduction=draw.choice(REDUCTIONS))
+    return replace(made, split_k=split_k, blocks=blocks, reduction=reduction)
 
 
 def _few_rows(draw: random.Random, plain: Schedule) -> Schedule:

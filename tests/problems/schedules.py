@@ -41,7 +41,7 @@ def schedule_for(
         plain = _hopper(draw, kind, bulk=aligned and draw.random() < 0.8)
     else:
         plain = _of_warps(draw, kind, decodes)
-    return placed_in(draw, partition, plain)
+    return placed_in(draw, partition, plain, target)
 
 
 def _sums(kind: str) -> str:

@@ -14,12 +14,12 @@ from tests.problems.called import carry_out_call
 from tests.problems.calls import call
 from tests.problems.carried_out import carry_out
 from tests.problems.drawing import BULK_ROWS, EACH, ITEMS, SMALL, problem
-from tests.problems.partitions import CHOSEN, PARTITIONS, PARTS, partitions_of
+from tests.problems.partitions import CHOSEN, PARTITIONS, PARTS, partitions_of, reductions_of
 
 import tilewright as tw
 from tilewright.schedule.choose import Splitting
 from tilewright.schedule.fixup import FAN
-from tilewright.schedule.schedule import REDUCTIONS, Schedule
+from tilewright.schedule.schedule import Schedule
 
 PER_DAY = 10_000
 """So many numbers of problems are a day's."""
@@ -77,7 +77,7 @@ def test_k_is_split_in_every_way_and_of_every_depth(target: str) -> None:
     made = [problem(number, target, "split") for number in range(120 * EACH)]
     ways = [one.group.schedule for one in made]
     assert all(ways)
-    assert {way.reduction for way in ways if way} == {*REDUCTIONS}
+    assert {way.reduction for way in ways if way} == {*reductions_of(target)}
     assert {way.split_k for way in ways if way} == {*PARTS, "auto"}
     assert any(isinstance(way, Splitting) and way.batch_invariant for way in ways)
     depths = [dict(one.extents)["K"] for one in made]
