@@ -23,7 +23,7 @@ from tilewright.lang.tile_index import Tiles
 from tilewright.lang.tracer import current, located, open_region
 from tilewright.lang.verbs import verb
 from tilewright.layout.layout import Layout
-from tilewright.symbolic.expr import add, ceil_div, expand, mul
+from tilewright.symbolic.expr import ceil_div
 from tilewright.symbolic.nodes import Int
 from tilewright.views import transforms as t
 from tilewright.views.spelling import as_written
@@ -302,12 +302,7 @@ class Tensor(Rearranged):
             >>> _ = look.trace(tw.like("f32", (3, 4)))
             1 0
         """
-        view = self.value.tensor.view
-        for dim in reversed(range(view.rank)):
-            step = [add(i, 1) if d == dim else i for d, i in enumerate(view.coords)]
-            if expand(add(view.map(view.shape, step).offset, mul(view.offset, -1))) == 1:
-                return dim
-        return None
+        return self.value.tensor.view.unit_dim
 
     @verb
     def partition(

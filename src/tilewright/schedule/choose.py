@@ -6,11 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from tilewright.arch import Arch
-from tilewright.dataflow.nodes import Part, Reduce, Span
+from tilewright.dataflow.nodes import Operand, Part, Reduce
 from tilewright.dtypes import DType
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.form import Factor, Form
 from tilewright.schedule.schedule import Schedule
+from tilewright.symbolic.nodes import Sym
+from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.targets.target import TARGETS, part
 
 UNKNOWN = 4096
@@ -98,7 +100,7 @@ class Question:
         return self._major(self.form.a), self._major(self.form.b)
 
     def _major(self, factor: Factor) -> str:
-        unit = self.specs[factor.name].unit_dim
+        unit = self.form.spec(factor.part.operand, self.specs).unit_dim
         if unit is None:
             return ""
         span = factor.part.at[unit]
@@ -153,15 +155,18 @@ def choose(question: Question) -> Schedule:
 
 def extents_of(form: Form, shapes: Mapping[str, tuple[int, ...]]) -> tuple[int, ...]:
     """The extent of every span, of arrays of these shapes; `UNKNOWN` of those that have none."""
-    known: dict[Span, int] = {}
-    places = [(factor.part.operand.name, factor.part.at) for factor in (form.a, form.b)]
-    for name, at in (*places, *((store.operand.name, store.at) for store in form.stores)):
-        known.update(zip(at, shapes.get(name, ()), strict=False))
+    sizes: dict[Sym, int] = {}
+    for operand in form.flow.parameters:
+        if isinstance(operand, Operand):
+            pairs = zip(operand.shape, shapes.get(operand.name, ()), strict=False)
+            sizes.update((size, extent) for size, extent in pairs if isinstance(size, Sym))
+    spans = (*form.batch, form.m, form.n, form.a.depth)
+    known = {span: evaluate(span.extent, sizes) for span in spans if symbols(span.extent) <= sizes.keys()}
     if (cut := form.flow.grouped) is not None and cut.groups is not None:
         groups = shapes.get(cut.groups.ends.name, (1,))
         known[cut.groups.index] = groups[0]
         known[cut] = -(-known.get(cut, UNKNOWN) // max(groups[0], 1))  # rows of a group, on average
-    return tuple(known.get(span, UNKNOWN) for span in (*form.batch, form.m, form.n, form.a.depth))
+    return tuple(int(known.get(span, UNKNOWN)) for span in spans)
 
 
 def widened(schedule: Schedule, question: Question) -> Schedule:

@@ -15,6 +15,7 @@ from tilewright.schedule.choose import Candidate, Question, widened
 from tilewright.schedule.choose_few_rows import candidates as few_rows
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.choose_small import small
+from tilewright.schedule.form import Factor
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
 from tilewright.targets.atoms import fma, wgmma
@@ -170,9 +171,7 @@ def _hopper(question: Question, shapes: Sequence[Shape]) -> Iterator[Candidate]:
 
 
 def _few_rows(question: Question) -> Iterator[Candidate]:
-    a, b = (
-        _row_us(question, factor.name) * question.processors for factor in (question.form.a, question.form.b)
-    )
+    a, b = (_row_us(question, factor) * question.processors for factor in (question.form.a, question.form.b))
     yield from few_rows(question, (a, b), PROMOTED_EVERY if question.dtype.name in FP8 else 0)
 
 
@@ -186,7 +185,7 @@ def _name(shape: Shape) -> str:
 
 
 def _time_us(question: Question, shape: Shape) -> float:
-    a, b = (_row_us(question, factor.name) for factor in (question.form.a, question.form.b))
+    a, b = (_row_us(question, factor) for factor in (question.form.a, question.form.b))
     return shape.time_us(question, (a, b))
 
 
@@ -220,9 +219,9 @@ def _takes_wgmma(question: Question) -> bool:
     return known and question.majors == ("k", "k")
 
 
-def _row_us(question: Question, name: str) -> float:
+def _row_us(question: Question, factor: Factor) -> float:
     """What 128 bytes of an operand take: rows that begin off a line lie in two."""
-    spec = question.specs[name]
+    spec = question.form.spec(factor.part.operand, question.specs)
     steps = [step for dim, step in enumerate(spec.stride_divisors) if dim != spec.unit_dim]
     # Divisors of strides are known up to 16 elements only; extents up to 256.
     unit = spec.extent_divisors[spec.unit_dim or 0] * spec.dtype.bytes

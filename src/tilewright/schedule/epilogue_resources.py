@@ -125,12 +125,12 @@ class Leaving:
                 yield Buffer(name, BARRIERS, self.groups * self.count * BARRIER_BYTES)
 
     def _along_rows(self, store: Store) -> bool:
-        unit = self.specs[store.operand.name].unit_dim
+        unit = self.form.spec(store.operand, self.specs).unit_dim
         return unit is not None and store.at[unit] == self.form.m
 
     def against_bulk(self, store: Store) -> Iterator[str]:
         """Why bulk copies do not store a result slice by slice."""
-        spec, (rows, columns) = self.specs[store.operand.name], (self.mma.tile[0], self.columns)
+        spec, (rows, columns) = self.form.spec(store.operand, self.specs), (self.mma.tile[0], self.columns)
         name, width = store.operand.name, ROW_BYTES // spec.dtype.bytes
         yield from against_store(name, spec)
         if (cut := self.form.flow.grouped) is not None:

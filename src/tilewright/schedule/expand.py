@@ -24,7 +24,7 @@ from tilewright.schedule.epilogue.direct import Helper
 from tilewright.schedule.epilogue.paths import EPILOGUES
 from tilewright.schedule.epilogue.values import Views
 from tilewright.schedule.fixup import FIXUPS, Fixup, is_clustered, is_split
-from tilewright.schedule.form import Factor, Form, extent_of, form_of
+from tilewright.schedule.form import Factor, Form, array, extent_of, form_of
 from tilewright.schedule.groups import RowGroups
 from tilewright.schedule.legality import check
 from tilewright.schedule.partition import (
@@ -278,7 +278,7 @@ def _sources(
     for factor, along, count in ((form.a, "m", rows), (form.b, "n", columns)):
 
         def matrix(work: Work, factor: Factor = factor, along: str = along) -> Tensor:
-            whole = factor.matrix(arguments[factor.name], form.places(work, whole=True))
+            whole = factor.matrix(array(arguments, factor.part.operand), form.places(work, whole=True))
             if not isinstance(partition, Shares):
                 return whole
             return partition.of(whole, rows=0) if along == "m" else partition.of(whole, columns=0)
@@ -287,7 +287,7 @@ def _sources(
             Source(
                 factor.name,
                 matrix,
-                factor.matrix(arguments[factor.name], form.places(first)),
+                factor.matrix(array(arguments, factor.part.operand), form.places(first)),
                 along,
                 count,
                 _decode(form, factor, arguments),

@@ -17,6 +17,7 @@ from tilewright.dataflow.nodes import (
     Map,
     Node,
     Number,
+    Operand,
     Part,
     Rearrange,
     Reduce,
@@ -30,9 +31,13 @@ from tilewright.functions.conversions import Array
 from tilewright.functions.table import CONVERSION
 from tilewright.lang.dataflow.promotion import holds_all
 from tilewright.lang.scalars import Index
+from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
+from tilewright.schedule.groups import MOST
 from tilewright.schedule.partition import Work
+from tilewright.symbolic.nodes import Sym
 from tilewright.targets.atoms import WGMMA
+from tilewright.views.view import View
 
 Places = Mapping[Span, Index | slice]
 """An index along some spans, or a part of them."""
@@ -133,6 +138,33 @@ class Form:
                 found[span] = slice(cut.start, None) if whole else cut
         return found
 
+    def spec(self, operand: Operand, specs: Mapping[str, TensorSpec]) -> TensorSpec:
+        """The class of an array; of a view of it nothing is known but along what it is contiguous.
+
+        Args:
+            operand: the array, or the view.
+            specs: the classes of the arrays, by name.
+        """
+        spec = specs[operand.name]
+        if not operand.transforms:
+            return spec
+        arrays = (one for one in self.flow.parameters if isinstance(one, Operand))
+        shape = next(one.shape for one in arrays if one.name == operand.name)
+        steps = [1 if dim == spec.unit_dim else Sym(f"step{dim}", 0, MOST) for dim in range(spec.rank)]
+        view = View.strided(shape, steps)
+        for transform in operand.transforms:
+            view = transform.apply(view)
+        ones = (1,) * view.rank
+        return replace(
+            spec,
+            rank=view.rank,
+            unit_dim=view.unit_dim,
+            extent_divisors=ones,
+            stride_divisors=ones,
+            align=spec.dtype.bytes,
+            signed=True,
+        )
+
     @property
     def precision(self) -> str:
         """How exactly products are multiplied; see `Sum`."""
@@ -162,7 +194,6 @@ def form_of(flow: Flow) -> Form:
         )
     m, n = inner
     (product,) = sums
-    _refuse_views(flow, product)
     a, b = _factor(product.a, m, product), _factor(product.b, n, product)
     _refuse_mixtures(product, a, b)
     _refuse_reduced_groups(flow)
@@ -198,21 +229,6 @@ def _refuse_mixtures(product: Sum, a: Factor, b: Factor) -> None:
 def _spelled(factor: Factor) -> str:
     """The part that an operand is made of, as the author writes it."""
     return f"{factor.name}[{', '.join(span.name for span in factor.part.at)}]"
-
-
-def _refuse_views(flow: Flow, product: Sum) -> None:
-    """Views of arrays are read above a product alone; operands and results are whole arrays."""
-    parts = [leaf for side in (product.a, product.b) for leaf in leaves(side) if isinstance(leaf, Part)]
-    for operand, where in (
-        *((part.operand, part.location or product.location) for part in parts),
-        *((store.operand, store.location) for store in flow.stores),
-    ):
-        if operand.transforms:
-            raise TraceError(
-                f"a view of {operand.name} is an operand of a product or stored to, and schedules know whole "
-                f"arrays there; nearest legal choice: pass the view as an array of its own, or {EXPLICIT}",
-                where,
-            )
 
 
 def _factor(node: Node, row: Span, product: Sum) -> Factor:
@@ -270,11 +286,19 @@ def matrix(tensor: Tensor, at: Sequence[Span], wanted: Sequence[Span], places: P
     return tensor if order == [*range(len(order))] else tensor.permute(*order)
 
 
+def array(arguments: Mapping[str, Any], operand: Operand) -> Tensor:
+    """An array of the kernel, or the view of it that the flow names."""
+    tensor: Tensor = arguments[operand.name]
+    for transform in operand.transforms:
+        tensor = tensor._view(transform, "view")
+    return tensor
+
+
 def extent_of(form: Form, arguments: Mapping[str, Any], span: Span) -> Index:
     """The extent of a span, as the arguments have it."""
     places = [(form.a.part.operand, form.a.part.at), (form.b.part.operand, form.b.part.at)]
     places += [(store.operand, store.at) for store in form.stores]
     found: Index = next(
-        arguments[operand.name].shape[at.index(span)] for operand, at in reversed(places) if span in at
+        array(arguments, operand).shape[at.index(span)] for operand, at in reversed(places) if span in at
     )
     return found

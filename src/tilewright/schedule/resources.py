@@ -155,8 +155,8 @@ class Case:
         (rows, columns, _), form = self.mma.tile, self.form
         sharing = self.schedule.groups if self.is_bulk and self.schedule.roles != "ping-pong" else 0
         return (
-            Side("A", form.a, self.specs[form.a.name], rows, sharing),
-            Side("B", form.b, self.specs[form.b.name], columns, 0),
+            Side("A", form.a, form.spec(form.a.part.operand, self.specs), rows, sharing),
+            Side("B", form.b, form.spec(form.b.part.operand, self.specs), columns, 0),
         )
 
     # ------------------------------------------------------------ what it takes

@@ -213,7 +213,9 @@ def class_of(question: Question) -> str:
     """
     form = question.form
     aside = question.reads_result_sized or question.stores_lines or question.covered != (0, 0)
-    if aside or len(form.stores) != 1 or not (form.a.is_plain and form.b.is_plain):
+    parts = [form.a.part.operand, form.b.part.operand, *(store.operand for store in form.stores)]
+    aside = aside or any(operand.transforms for operand in parts) or len(form.stores) != 1
+    if aside or not (form.a.is_plain and form.b.is_plain):
         return ""
     (store,) = form.stores
     spec = question.specs[store.operand.name]

@@ -104,6 +104,20 @@ class View(Shown):
         return len(self.shape)
 
     @property
+    def unit_dim(self) -> int | None:
+        """The dimension whose neighbours are adjacent in memory: the last such one, None if there is none.
+
+        Example:
+            >>> View.strided((4, 8), (8, 1)).unit_dim, View.strided((4, 8), (8, 2)).unit_dim
+            (1, None)
+        """
+        for dim in reversed(range(self.rank)):
+            step = [add(i, 1) if d == dim else i for d, i in enumerate(self.coords)]
+            if expand(add(self.map(self.shape, step).offset, mul(self.offset, -1))) == 1:
+                return dim
+        return None
+
+    @property
     def coords(self) -> tuple[Sym, ...]:
         """The coordinates that ``offset`` and ``valid`` are written in."""
         return coordinates(self.shape)

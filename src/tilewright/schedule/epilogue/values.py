@@ -34,7 +34,7 @@ from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates
 from tilewright.lang.tracer import located
 from tilewright.schedule.epilogue.reductions import Reductions
-from tilewright.schedule.form import EXPLICIT, Form, Places, matrix
+from tilewright.schedule.form import EXPLICIT, Form, Places, array, matrix
 from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.shares import Shares
@@ -74,13 +74,6 @@ class Views:
         self.shares: Shares | None = None
         """Of what a block computes a problem of its own."""
 
-    def array(self, operand: Operand) -> Tensor:
-        """An array of the kernel, or the view of it that the flow names."""
-        tensor: Tensor = self.arguments[operand.name]
-        for transform in operand.transforms:
-            tensor = tensor._view(transform, "view")
-        return tensor
-
     def along(self, at: Sequence[Span]) -> list[Span]:
         """Which of the rows and columns an array is taken along, in this order."""
         return [span for span in (self.form.m, self.form.n) if span in at]
@@ -88,7 +81,7 @@ class Views:
     def block(self, operand: Operand, at: Sequence[Span], place: Place) -> Tensor:
         """The block's elements as (rows, columns), with extent 1 along what the array lacks."""
         form, places = self.form, self.form.places(place.work)
-        whole, wanted = self.array(operand), self.along(at)
+        whole, wanted = array(self.arguments, operand), self.along(at)
         if not wanted:
             return self._single(whole, at, places)
         whole = matrix(whole, at, wanted, places)

@@ -1,0 +1,130 @@
+"""Views of arrays as operands and as results of dataflow kernels, on every target, element by element."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.checking.compare import Accumulation
+from tilewright.checking.flows import StoredComparison, compare_flow
+from tilewright.runtime.kernel import Kernel
+from tilewright.schedule.schedule import Schedule
+
+from .small import CASES
+
+
+@tw.kernel(A="M K", B="K N", C="M N")
+def inner(A, B, C):
+    """The product of what is left of A and B without a border, into the inner part of C."""
+    left, right, out = A[1:-1, 2:], B[1:-1, 1:-1], C[1:-1, 1:-1]
+    for m, n in tw.tiles(out):
+        acc = tw.zeros()
+        for k in tw.steps(left.shape[1]):
+            acc += left[m, k] @ right[k, n]
+        out[m, n] = acc
+
+
+@tw.kernel(A="P Q K", B="N K", C="P Q N", bias="N")
+def merged(A, B, C, bias):
+    """All positions are rows."""
+    rows, out = A.merge(0), C.merge(0)
+    for m, n in tw.tiles(out):
+        acc = tw.zeros()
+        for k in tw.steps(rows.shape[1]):
+            acc += rows[m, k] @ B[n, k].T
+        out[m, n] = tw.relu(acc + bias[n])
+
+
+@tw.kernel(A="M K", B="K N", C="N M")
+def turned(A, B, C):
+    """The result is stored the other way round, of operands that are."""
+    a, b, c = A.permute(1, 0), B.permute(1, 0), C.permute(1, 0)
+    for m, n in tw.tiles(c):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += a[k, m].T @ b[n, k].T
+        c[m, n] = acc
+
+
+@tw.kernel(A="H M K", B="H K N", C="M H N")
+def heads(A, B, C):
+    """Heads that lie side by side in the result."""
+    out = C.permute(1, 0, 2)
+    for h, m, n in tw.tiles(out):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[2]):
+            acc += A[h, m, k] @ B[h, k, n]
+        out[h, m, n] = acc
+
+
+SHAPES: dict[str, tuple[Kernel, dict[str, tuple[int, ...]]]] = {
+    "inner": (inner, {"A": (50, 42), "B": (42, 37), "C": (50, 37)}),
+    "merged": (merged, {"A": (5, 9, 40), "B": (24, 40), "C": (5, 9, 24), "bias": (24,)}),
+    "turned": (turned, {"A": (33, 40), "B": (40, 48), "C": (48, 33)}),
+    "heads": (heads, {"A": (3, 33, 40), "B": (3, 40, 24), "C": (33, 3, 24)}),
+}
+
+
+def arrays(name: str, kind: str) -> dict[str, Any]:
+    rng = np.random.default_rng(2)
+    made = {
+        one: rng.standard_normal(shape).astype(tw.dtype(kind).numpy) for one, shape in SHAPES[name][1].items()
+    }
+    made["C"][...] = 77
+    return made
+
+
+def compared(name: str, given: dict[str, Any], schedule: Schedule) -> StoredComparison:
+    flow = SHAPES[name][0].flow(*given.values())
+    kept = {one: array for one, array in given.items() if one != "C"}
+    return compare_flow(flow, {"C": given["C"]}, kept, how=Accumulation.of(schedule.atom))
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("kind", ["f16", "f32"])
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_element(name: str, kind: str, target: str) -> None:
+    given = arrays(name, kind)
+    ran = SHAPES[name][0](*given.values(), target=target)
+    assert ran.target == target
+    assert compared(name, given, ran.schedule).ok
+    if name == "inner":
+        border = given["C"].copy()
+        border[1:-1, 1:-1] = 77
+        assert (border == 77).all()
+
+
+def test_the_comparison_rejects_another_row() -> None:
+    given = arrays("heads", "f32")
+    ran = heads(*given.values(), target="cpu")
+    given["C"][4] = given["C"][5]
+    assert not compared("heads", given, ran.schedule).ok
+
+
+@pytest.mark.parametrize("form", ["cp_async, staged", "fragments", "wgmma, registers", "split"])
+def test_stagings_that_copy_views(form: str) -> None:
+    schedule = replace(CASES[form].schedule, epilogue="staged")
+    given = arrays("inner", "f16")
+    ran = inner.bind(schedule=schedule)(*given.values(), target="reference")
+    assert ran.schedule == schedule
+    assert compared("inner", given, schedule).ok
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("arch", ["sm_90a", "sm_80"])
+def test_text_without_spills(name: str, arch: str) -> None:
+    given = arrays(name, "f16")
+    made = SHAPES[name][0].compile(*given.values(), target="cuda", arch=arch)
+    assert made.resources["spill_store_bytes"] == made.resources["stack_bytes"] == 0
+
+
+def test_bulk_copies_leave_views_to_others() -> None:
+    bulk = CASES["cooperative, overlapped"].schedule
+    given = arrays("merged", "f16")
+    made = merged.bind(schedule=bulk).compile(*given.values(), target="cuda", arch="sm_90a")
+    assert made.schedule.staging == "registers"
+    assert any("A and B come through registers, not by tma: A begins at" in note for note in made.notes)
