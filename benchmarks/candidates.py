@@ -20,7 +20,17 @@ from pathlib import Path
 from typing import Any
 
 from dense import DenseTask, build_all
-from dense_problems import BATCHES, CUBES, DEEP, FEW_ROWS, FLAT, Problem, families, question
+from dense_problems import (
+    BATCHES,
+    CUBES,
+    DEEP,
+    FEW_ROWS,
+    FLAT,
+    Problem,
+    families,
+    grouped_problems,
+    question,
+)
 from isolated import Progress, Record, parser, run
 from reporting import table
 
@@ -40,6 +50,7 @@ SHAPES: dict[str, tuple[Problem, ...]] = {
         for group, found in BATCHES.items()
         for items, side in found
     ),
+    "grouped": tuple(grouped_problems()),
 }
 """Problems by name of the rows."""
 
@@ -72,6 +83,7 @@ class CandidatesTask(DenseTask):
             "family": self.family,
             "shape": list(self.problem.shape),
             "items": self.problem.items,
+            "sizes": list(self.problem.sizes),
             "dtype": self.problem.dtype,
             "memory_us": memory_us(question(self.problem)),
             "candidates": [*self._candidates(row)],
@@ -99,7 +111,7 @@ def tasks_of(problem: Problem, most: int | None) -> Iterator[CandidatesTask]:
         yield CandidatesTask(named, family, proposed)
 
 
-HEAD = ("problem", "family", "of", "fastest us", "estimate", "first us", "over cuBLAS", "fastest")
+HEAD = ("problem", "family", "of", "fastest us", "estimate", "first us", "over library", "fastest")
 
 
 def lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
@@ -116,7 +128,7 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
         if right:
             best = min(right, key=lambda one: one["us"][0])
             first = row["candidates"][0]["us"]
-            theirs = row["speed"][best["name"]].get("cuBLAS")
+            theirs = next(iter(row["speed"][best["name"]].values()), None)
             yield [
                 row["problem"].rpartition(f", {row['family']}")[0],
                 row["family"],

@@ -70,7 +70,18 @@ def batched(A, B, C):
         C[at, m, n] = acc
 
 
-KERNELS = {kernel.name: kernel for kernel in (product, tf32_product, bias_gelu, residual, batched)}
+@tw.kernel(A="T K", B="G N K", ends="G", C="T N")
+def grouped(A, B, ends, C):
+    """C = A Bᵀ of each group of rows, which end where ``ends`` says."""
+    for g, m, n in tw.tiles(C, groups=ends):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[g, n, k].T
+        C[m, n] = acc
+
+
+WRITTEN = (product, tf32_product, bias_gelu, residual, batched, grouped)
+KERNELS = {kernel.name: kernel for kernel in WRITTEN}
 OUT = {"f8e4m3": "bf16", "i8": "i32"}
 """The dtype of C where it is not that of A and B."""
 
@@ -114,6 +125,7 @@ GROUPS = {
     "in order": Group("f16, deep K: added in order, over atomics", 0.95, 1.0),
     "invariant few": Group("bf16, few rows: batch-invariant, over the default", 0.7, 0.9),
     "invariant": Group("bf16: batch-invariant, over the default", 0.85, 0.95),
+    "grouped": Group("bf16, groups of rows", 1.0, 1.3),
     "batched": Group("bf16, batches", 0.97, 1.15),
     "batched 32": Group("bf16, batches of 32³", 1.5, 2.0),
     "batched 16": Group("bf16, batches of 16³", 4.0, 7.0),
@@ -122,7 +134,7 @@ GROUPS = {
 
 EVERY_SHAPE = (
     *("few rows", "split", "split f32", "f32 16 rows", "f32 64 rows", "in order"),
-    *("invariant few", "invariant", "batched", "batched 32", "batched 16"),
+    *("invariant few", "invariant", "grouped", "batched", "batched 32", "batched 16"),
 )
 SETS = {
     "dense": tuple(name for name in GROUPS if name not in EVERY_SHAPE[1:]),
@@ -147,6 +159,7 @@ class Problem:
         seconds: for which it is timed.
         items: of a batch; 0: there is none.
         beside: which other one of the schedules ours is judged by; empty: the other library.
+        sizes: rows of each group, of which ``shape`` has the sum; empty: there are none.
         families: whether the first of each kind of schedules that are proposed is measured too; see
             `completed`.
     """
@@ -161,11 +174,16 @@ class Problem:
     seconds: float = 1.0
     items: int = 0
     beside: str = ""
+    sizes: tuple[int, ...] = ()
     families: bool = False
 
     def __str__(self) -> str:
         m, n, k = self.shape
-        what = "" if self.kernel in ("product", "tf32_product", "batched") else f" {self.kernel}"
+        plain = ("product", "tf32_product", "batched")
+        what = "" if self.kernel in plain else f" {self.kernel}"
+        if self.sizes:
+            kind = "uneven" if len(set(self.sizes)) > 1 else f"{self.sizes[0]} rows"
+            what = f" in {len(self.sizes)} groups, {kind}"
         kind = "tf32" if self.kernel == "tf32_product" else self.dtype
         many = f"{self.items} of " if self.items else ""
         return f"{kind} {self.layout} {many}" + (f"{m}³" if m == n == k else f"{m}×{n}×{k}") + what
@@ -180,8 +198,13 @@ class Problem:
         """Dtype, shape and order (``"C"`` or ``"F"``) of each array, as the kernel takes them."""
         (m, n, k), lead = self.shape, (self.items,) if self.items else ()
         a = (self.dtype, (*lead, m, k), "C" if self.layout[0] == "n" else "F")
-        b = (self.dtype, (*lead, n, k), "C" if self.layout[1] == "t" else "F")
-        extra = {"bias_gelu": [(self.out, (n,), "C")], "residual": [(self.out, (m, n), "C")]}
+        lead_b = (len(self.sizes),) if self.sizes else lead
+        b = (self.dtype, (*lead_b, n, k), "C" if self.layout[1] == "t" else "F")
+        extra = {
+            "bias_gelu": [(self.out, (n,), "C")],
+            "residual": [(self.out, (m, n), "C")],
+            "grouped": [("i32", (len(self.sizes),), "C")],
+        }
         return [a, b, *extra.get(self.kernel, []), (self.out, (*lead, m, n), "C")]
 
     @property
@@ -280,6 +303,26 @@ BATCHES = {
 }
 
 
+def uneven(groups: int, rows: int) -> tuple[int, ...]:
+    """Sizes of groups that have so many rows on average: a few have most of them, and one has none.
+
+    Example:
+        >>> uneven(8, 128)
+        (0, 394, 197, 131, 98, 78, 65, 61)
+    """
+    shares = [0.0, *(1 / at for at in range(1, groups))]
+    sizes = [int(groups * rows * share / sum(shares)) for share in shares]
+    return (*sizes[:-1], sizes[-1] + groups * rows - sum(sizes))
+
+
+def grouped_problems() -> Iterator[Problem]:
+    """Groups of equal sizes, and of very different ones."""
+    for count in (8, 64):
+        for sizes in (*((rows,) * count for rows in (16, 128, 1024)), uneven(count, 128)):
+            shape = (sum(sizes), 4096, 4096)
+            yield Problem("grouped", shape, kernel="grouped", sizes=sizes, seconds=0.5, families=True)
+
+
 def every_shape() -> Iterator[Problem]:
     """Problems of deep K, of few rows and of batches, beside the library or beside another way of ours."""
     short: dict[str, Any] = {"seconds": 0.5}
@@ -294,6 +337,7 @@ def every_shape() -> Iterator[Problem]:
     for shape in FEW_ROWS:
         yield Problem("invariant few", shape, schedules=INVARIANT, beside="default", seconds=0.3)
     yield Problem("invariant", CUBES[4096], schedules=INVARIANT, beside="default")
+    yield from grouped_problems()
     for group, found in BATCHES.items():
         for items, side in found:
             yield Problem(group, (side, side, side), kernel="batched", items=items, **short)

@@ -155,7 +155,7 @@ def _rows(name: str, script: str, limit_s: float, *arguments: str) -> Part:
 
 FEW = "few rows,invariant few,invariant"
 DEEP = "split,split f32,f32 16 rows,f32 64 rows,in order"
-BATCHED = "batched,batched 32,batched 16"
+BATCHED = "grouped,batched,batched 32,batched 16"
 MOST = ("--most", "10")
 
 
@@ -263,11 +263,11 @@ def parts(quick: bool) -> list[Part]:
         replace(_benchmark("tuning", 560, "--seconds", "540", *hurry), asked=True),
         _rows("few-rows", "dense", 120, "--rows", FEW, *hurry),
         _rows("deep-k", "dense", 120, "--rows", DEEP, *hurry),
-        _rows("batched", "dense", 60, "--rows", BATCHED, *hurry),
+        _rows("batched", "dense", 100, "--rows", BATCHED, *hurry),
         _rows("split_k", "split_k", 120, *hurry),
         _rows("candidates-few", "candidates", 120, "--rows", "few", *MOST, *hurry),
         _rows("candidates-deep", "candidates", 120, "--rows", "split,f32", *MOST, *hurry),
-        _rows("candidates-small", "candidates", 120, "--rows", "small,batched", *MOST, *hurry),
+        _rows("candidates-small", "candidates", 120, "--rows", "small,batched,grouped", *MOST, *hurry),
         _benchmark("im2col", 60, *hurry),
         _benchmark("levels", 150, *hurry),
         _benchmark("tutorial", 60, *hurry),

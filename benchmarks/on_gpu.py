@@ -91,11 +91,19 @@ class OnGpu:
         self.sets = [(*operands, empty()), *((*map(torch.clone, operands), empty()) for _ in range(copies))]
         a, b, *self.extra = operands
         wide = [self._wide(a), self._wide(b.mT)]  # K x N, as PyTorch's calls take it
-        self.exact = self._finished(wide[0] @ wide[1])
-        self.sizes = wide[0].float().abs_() @ wide[1].float().abs_()
+        self.exact = self._finished(self._multiplied(*wide))
+        self.sizes = self._multiplied(*(x.float().abs_() for x in wide))
+
+    def _multiplied(self, a: Any, b: Any) -> Any:
+        if not self.problem.sizes:
+            return a @ b
+        parts = a.split([*self.problem.sizes])
+        return torch.cat([part @ matrix for part, matrix in zip(parts, b, strict=True)])
 
     def _filled(self, element: str, shape: tuple[int, ...], order: str) -> Any:
         stored = shape if order == "C" else shape[::-1]
+        if element == "i32":
+            return torch.tensor(self.problem.sizes, dtype=torch.int32, device="cuda").cumsum(0).int()
         if element == "i8":
             made = torch.randint(-100, 101, stored, dtype=torch.int8, device="cuda")
         else:
@@ -167,5 +175,7 @@ class OnGpu:
                 RIVAL: functools.partial(torch.addmm, r, a, b),
                 f"{RIVAL}, in place": functools.partial(inside.addmm_, a, b),
             }
+        if problem.sizes:
+            return {"torch._grouped_mm": functools.partial(torch._grouped_mm, a, b, offs=extra[0])}
         product = torch.bmm if problem.items else torch.mm
         return {RIVAL: functools.partial(product, a, b, out=torch.empty_like(out))}

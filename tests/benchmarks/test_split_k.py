@@ -8,13 +8,18 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from .test_benchmarks import HERE, run
 
 
-def test_its_kernels_compile_without_a_gpu(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("script", "words", "count"), [("split_k.py", (), 3), ("dense.py", ("--rows", "grouped"), 4)]
+)
+def test_its_kernels_compile_without_a_gpu(script: str, words: Any, count: int, tmp_path: Path) -> None:
     kept = tmp_path / "kept.json"
-    said = run("split_k.py", "--build", "--quick", "--processes", 1, "--json", kept)
-    assert "3 kernels built" in said
+    said = run(script, "--build", "--quick", "--processes", 1, "--json", kept, *words)
+    assert f"{count} kernels built" in said
     for row in json.loads(kept.read_text())["builds"]:
         assert "failed" not in row, row
         assert row["spill_store_bytes"] == 0, row
