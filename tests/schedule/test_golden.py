@@ -62,6 +62,14 @@ def test_text_of_a_stream_of_steps(golden) -> None:
     assert not made.resources["spill_store_bytes"]
 
 
+def test_text_of_parts_in_a_cluster(golden) -> None:
+    smaller = replace(LIKE_EXAMPLE_03, atom=tw.atoms.wgmma("bf16", 128), tile=(128, 128, 64))
+    schedule = replace(smaller, blocks=0, registers=0, split_k=4, reduction="cluster")
+    made = linear.bind(schedule=schedule).compile(*GIVEN, target="cuda", arch="sm_90a")
+    golden(made.source, "linear_cluster.cu")
+    assert not made.resources["spill_store_bytes"]
+
+
 def test_text_for_the_host(golden) -> None:
     schedule = tw.Schedule(
         tw.atoms.fma("bf16", lanes=(1, 1), each=(6, 16)), (768, 2048, 256), staging="panels"

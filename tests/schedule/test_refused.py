@@ -60,6 +60,11 @@ REFUSED: dict[str, tuple[tw.Schedule, Any, Any]] = {
         specs(),
         HOPPER,
     ),
+    "split_in_a_cluster": (
+        replace(BULK, split_k=12, blocks=0, reduction="cluster"),
+        specs(),
+        HOPPER,
+    ),
     "many_reasons_at_once": (
         replace(BULK, tile=(100, 64, 48), stages=1, registers=300, group_n=2, cluster=(16, 1)),
         specs("bf16"),
