@@ -43,8 +43,9 @@ TILE_SUBJECTS = (
     *("tiles", "numbers", "saturation", "packed", "role_reductions", "attention", "hopper_attention"),
 )
 TILE_TESTS = tuple(f"tests/targets/test_{name}.py" for name in TILE_SUBJECTS)
-SPLIT_TESTS = tuple(f"tests/gpu/test_{name}.py" for name in ("split_k", "small_products"))
-"""Those of products whose K is split, of few rows, and of many batch items."""
+SPLIT_NAMES = ("split_k", "cluster_sums", "groups", "small_products")
+SPLIT_TESTS = tuple(f"tests/gpu/test_{name}.py" for name in SPLIT_NAMES)
+"""Those of products whose K is split, of few rows, of groups, and of many batch items."""
 
 NEEDED = ("numpy", "ml_dtypes", "platformdirs", "filelock", "cuda.bindings", "typer", "rich")
 FOR_TESTS = ("pytest", "pytest_timeout", "xdist", "hypothesis", "torch", "cupy", "jax")

@@ -135,7 +135,8 @@ def test_two_threads_with_two_streams_each_at_once(name: str) -> None:
     want = form.run(before)[1]["C"]
     arrays = [DeviceArray.of(array) for array in before.values()]
     outs = [[DeviceArray.of(before["C"]) for _ in range(10)] for _ in range(2)]
-    streams = [[int(cuda.call("cuStreamCreate", 1)) for _ in range(2)] for _ in range(2)]
+    with cuda.Current(0):
+        streams = [[int(cuda.call("cuStreamCreate", 1)) for _ in range(2)] for _ in range(2)]
     ended: list[int] = []
     threads = [
         threading.Thread(target=launch_on, args=(form, arrays, mine, own, ended))
@@ -154,8 +155,9 @@ def test_two_threads_with_two_streams_each_at_once(name: str) -> None:
         else:
             found = form.compare(before, before | {"C": out.host()})
             assert found.ok, found
-    for stream in (stream for mine in streams for stream in mine):
-        cuda.call("cuStreamDestroy", stream)
+    with cuda.Current(0):
+        for stream in (stream for mine in streams for stream in mine):
+            cuda.call("cuStreamDestroy", stream)
 
 
 @KINDS
