@@ -370,13 +370,6 @@ def line_in_place(A, B, bias, index, C, alpha):
 
 
 @case
-def requirement_inside(A, B, bias, index, C, alpha):
-    for m, n in tw.tiles(C):
-        tw.require(A.shape[1] % 8 == 0, "K must be a multiple of 8")
-        C[m, n] = product(A, B, m, n)
-
-
-@case
 def tf32_of_narrower_floats(A, B, bias, index, C, alpha):
     for m, n in tw.tiles(C):
         acc = tw.zeros(precision="tf32")

@@ -61,10 +61,24 @@ def heads(A, B, C):
         out[h, m, n] = acc
 
 
+@tw.kernel(X="N H W C", F="O T", bias="O", C="P O")
+def convolution(X, F, bias, C):
+    """Each position of a filter of 3 x 2 is a row, of its taps' channels."""
+    image = X.im2col(spatial=(1, 2), filter=(3, 2), padding=(1, 0), stride=(1, 2))
+    tw.require(image.shape[0] == C.shape[0], "C has a row for each position of the filter")
+    tw.require(image.shape[1] == F.shape[1], "F has a column for each channel of each tap")
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(F.shape[1]):
+            acc += image[m, k] @ F[n, k].T
+        C[m, n] = tw.relu(acc + bias[n])
+
+
 SHAPES: dict[str, tuple[Kernel, dict[str, tuple[int, ...]]]] = {
     "inner": (inner, {"A": (50, 42), "B": (42, 37), "C": (50, 37)}),
     "merged": (merged, {"A": (5, 9, 40), "B": (24, 40), "C": (5, 9, 24), "bias": (24,)}),
     "turned": (turned, {"A": (33, 40), "B": (40, 48), "C": (48, 33)}),
+    "convolution": (convolution, {"X": (2, 9, 8, 8), "F": (24, 48), "bias": (24,), "C": (72, 24)}),
     "heads": (heads, {"A": (3, 33, 40), "B": (3, 40, 24), "C": (33, 3, 24)}),
 }
 
@@ -103,6 +117,28 @@ def test_the_comparison_rejects_another_row() -> None:
     ran = heads(*given.values(), target="cpu")
     given["C"][4] = given["C"][5]
     assert not compared("heads", given, ran.schedule).ok
+
+
+def test_requirements_are_asked_at_every_launch() -> None:
+    given = arrays("convolution", "f32")
+    with pytest.raises(tw.LaunchError, match="C has a row for each position of the filter"):
+        convolution(*(given | {"C": given["C"][:-1]}).values(), target="cpu")
+    flow = convolution.flow(*given.values())
+    assert tw.ir.parse_flow(tw.ir.print_flow(flow)) == flow
+    short = {one: array for one, array in given.items() if one != "C"} | {"F": given["F"][:, 1:]}
+    with pytest.raises(tw.LaunchError, match="F has a column for each channel of each tap"):
+        tw.ir.evaluate(flow, short)
+
+
+def test_a_convolution_by_numpy() -> None:
+    """The evaluator that results are compared with, against windows that NumPy makes."""
+    given = arrays("convolution", "f32")
+    padded = np.pad(given["X"], ((0, 0), (1, 1), (0, 0), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, (3, 2), (1, 2))[:, :, ::2]
+    rows = windows.transpose(0, 1, 2, 4, 5, 3).reshape(72, 48).astype(np.float64)
+    want = np.maximum(rows @ given["F"].T.astype(np.float64) + given["bias"], 0)
+    made = tw.ir.evaluate(convolution.flow(*given.values()), given, rounded=False)["C"]
+    assert np.allclose(made, want, rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize("form", ["cp_async, staged", "fragments", "wgmma, registers", "split"])

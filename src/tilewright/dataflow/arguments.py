@@ -25,7 +25,7 @@ class Arguments:
         numbers: numbers and integers, by parameter.
 
     Raises:
-        LaunchError: an array of another rank, or extents that differ.
+        LaunchError: an array of another rank, extents that differ, or sizes that break a requirement.
     """
 
     def __init__(self, flow: Flow, arrays: Mapping[str, Any], numbers: Mapping[str, float]) -> None:
@@ -40,6 +40,9 @@ class Arguments:
         for name, operand in self.parameters.items():
             if name in self.arrays:
                 self._learn(operand, self.arrays[name].shape)
+        for guard in flow.requirements:
+            if (message := guard.broken(self.sizes)) is not None:
+                raise LaunchError(f"evaluate of kernel {flow.name}: {message}")
 
     def _learn(self, operand: Operand, shape: tuple[int, ...]) -> None:
         """Sizes from the extents of an array."""

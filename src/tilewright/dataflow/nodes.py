@@ -12,6 +12,7 @@ from typing import Any
 
 from tilewright.dtypes import DType
 from tilewright.errors import Location
+from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import Int
 from tilewright.views.transforms import Transform
 
@@ -273,6 +274,7 @@ class Flow:
         parameters: arrays and numbers, in the author's order.
         tiles: the spans that its results are cut along, batches first.
         stores: in the author's order.
+        requirements: of the sizes, without which nothing is computed.
 
     Example:
         >>> import tilewright as tw
@@ -292,6 +294,7 @@ class Flow:
     parameters: tuple[Operand | Number | Integer, ...]
     tiles: tuple[Span, ...]
     stores: tuple[Store, ...]
+    requirements: tuple[Guard, ...] = ()
 
     def walk(self) -> Iterator[Node]:
         """Every node once, arguments before what is computed from them."""
@@ -320,7 +323,7 @@ class Flow:
                 places[id(node)] = len(places)
         parameters = tuple(_key(one, places) for one in self.parameters)
         stores = tuple(_key(store, places) for store in self.stores)
-        return self.name, parameters, self.tiles, stores, tuple(nodes)
+        return self.name, parameters, self.tiles, stores, tuple(nodes), self.requirements
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Flow) and self.key == other.key

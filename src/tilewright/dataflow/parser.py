@@ -33,6 +33,7 @@ from tilewright.dataflow.printer import HEAD, beside_literals
 from tilewright.dtypes import DType, i64
 from tilewright.errors import ParseError
 from tilewright.functions.table import FUNCTIONS
+from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import Sym
 from tilewright.views.reading import Reader, statements
 
@@ -66,13 +67,15 @@ class _Parser(Reader):
         self.parameters: list[Operand | Number | Integer] = []
         self.tiles: list[Span] = []
         self.stores: list[Store] = []
+        self.requirements: list[Guard] = []
 
     def flow(self, found: list[ast.stmt]) -> Flow:
         match found[:1]:
             case [ast.Expr(value=ast.Call(func=ast.Name(id="flow"), args=[ast.Constant(value=str(name))]))]:
                 for statement in found[1:]:
                     self.guarded(self.statement, statement)
-                return Flow(name, tuple(self.parameters), tuple(self.tiles), tuple(self.stores))
+                parameters, tiles, stores = tuple(self.parameters), tuple(self.tiles), tuple(self.stores)
+                return Flow(name, parameters, tiles, stores, tuple(self.requirements))
         raise ParseError("line 2: expected flow(name)")
 
     def statement(self, node: ast.stmt) -> None:
@@ -84,6 +87,9 @@ class _Parser(Reader):
                 self.stores.append(Store(operand, at, self.node(value, operand.dtype)))
             case ast.AnnAssign(target=ast.Name(id=name), annotation=kind, value=ast.expr() as value):
                 self.names[name] = self.computed(name, *self.kind(kind), value)
+            case ast.Expr(value=ast.Call(func=ast.Name(id="require"), args=[condition, message, *values])):
+                named = tuple(map(self.value, values))
+                self.requirements.append(Guard(self.cond(condition), self.value(message), named))
             case _:
                 raise ParseError(f"line {node.lineno}: not a line of a flow: {ast.unparse(node)}")
 

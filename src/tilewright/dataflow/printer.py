@@ -30,7 +30,7 @@ from tilewright.dataflow.nodes import (
 from tilewright.dtypes import ALL, DType
 from tilewright.symbolic.nodes import Expr, Int, Sym
 from tilewright.symbolic.rebuilding import symbols
-from tilewright.symbolic.spelling import format_int
+from tilewright.symbolic.spelling import format_cond, format_int
 
 VERSION = 1
 HEAD = f"# tilewright flow {VERSION}"
@@ -117,6 +117,9 @@ class _Printer:
     def lines(self) -> Iterator[str]:
         yield f"flow({self.flow.name!r})"
         yield from self.parameters()
+        for guard in self.flow.requirements:
+            named = "".join(f", {self.show(value)}" for value in guard.values)
+            yield f"require({format_cond(guard.condition)}, {guard.message!r}{named})"
         for span in self.flow.tiles:
             yield from self.span(span)
         self.name_all()

@@ -18,6 +18,7 @@ from tilewright.ir.mma import MmaAtom, TiledMma
 from tilewright.ir.ops import OPS, Block, Fill, For, If, Op
 from tilewright.ir.printer import VERSION
 from tilewright.ir.types import Memory, ScalarType, TensorType, Value
+from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import TRUE, Sym
 from tilewright.threads.distribution import Distribution, Mode
 from tilewright.views.reading import Reader, statements
@@ -74,7 +75,7 @@ class _Parser(Reader):
             body=Block(tuple(m for m in made if isinstance(m, Op))),
             cluster=tuple(m for m in made if isinstance(m, k.ClusterAxis)),
             lanes=head["lanes"],
-            guards=tuple(m for m in made if isinstance(m, k.Guard)),
+            guards=tuple(m for m in made if isinstance(m, Guard)),
             tensor_maps=tuple(m for m in made if isinstance(m, k.TensorMap)),
         )
 
@@ -114,7 +115,7 @@ class _Parser(Reader):
             case ast.Assign(targets=[ast.Name(id=name)], value=ast.Call() as call):
                 return self.define(name, call)
             case ast.Expr(value=ast.Call(func=ast.Name(id="guard"), args=[condition, message, *values])):
-                return k.Guard(self.cond(condition), self.value(message), tuple(map(self.value, values)))
+                return Guard(self.cond(condition), self.value(message), tuple(map(self.value, values)))
             case ast.Expr(value=ast.Call(func=ast.Name(id=name)) as call) if name in _OPS:
                 return self.op(name, *self.arguments(call))
         raise ParseError(f"line {node.lineno}: not a statement of a kernel: {ast.unparse(node)}")

@@ -11,7 +11,6 @@ from typing import Any, NoReturn
 
 from tilewright.errors import Location, TraceError
 from tilewright.ir.indices import COUNTED, VARIABLE, is_product, loop_index, named_integer
-from tilewright.ir.kernel import Guard
 from tilewright.ir.ops import Block, For, GetVariable, If, Let, Op, SetVariable, Variable
 from tilewright.ir.types import Value
 from tilewright.lang.scalars import Condition, Index, Scalar, undecided, unwrap, unwrap_condition
@@ -29,6 +28,7 @@ from tilewright.lang.verbs import inline, verb
 from tilewright.lang.watch import Watch
 from tilewright.layout.limits import UNROLLED
 from tilewright.symbolic.expr import less
+from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import Int, Sym
 from tilewright.symbolic.rebuilding import symbols
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from tilewright.errors import TraceError, shown
-from tilewright.ir.kernel import Guard
 from tilewright.lang.source import here
 from tilewright.lang.tracer import current
 from tilewright.symbolic import expr
+from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import Int
 from tilewright.symbolic.ranges import bounds
 from tilewright.symbolic.rebuilding import symbols

@@ -8,7 +8,7 @@ from typing import Any
 from tilewright.dtypes import DType
 from tilewright.errors import TraceError
 from tilewright.ir.indices import grid_index
-from tilewright.ir.kernel import ClusterAxis, Derived, GridAxis, Guard, SizeParam, Workspace
+from tilewright.ir.kernel import ClusterAxis, Derived, GridAxis, SizeParam, Workspace
 from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.lang.constants import static
 from tilewright.lang.fragments import element_type
@@ -18,6 +18,7 @@ from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current
 from tilewright.lang.verbs import verb
 from tilewright.symbolic.expr import mul
+from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import Cond, Constant, Int, Sym
 from tilewright.symbolic.ranges import bits, bounds, divisor
 from tilewright.symbolic.rebuilding import symbols
@@ -238,7 +239,6 @@ def require(condition: Condition | bool, message: str) -> None:
         tilewright.errors.LaunchError: kernel double: N must be a multiple of 64
     """
     tracer = current()
-    tracer.place("tw.require")
     known = unwrap_condition(condition)
     _check_known("a requirement", known, symbols(known))
     if known != Constant(True):

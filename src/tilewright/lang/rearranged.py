@@ -6,12 +6,12 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Self
 
-from tilewright.ir.kernel import Guard
 from tilewright.ir.types import Value
 from tilewright.lang.constants import constant, ints, static
 from tilewright.lang.scalars import Index, InMemory, unwrap
 from tilewright.lang.tracer import current, located
 from tilewright.lang.verbs import verb
+from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.rebuilding import symbols
 from tilewright.views import transforms as t
 from tilewright.views.im2col import im2col_requirements, im2col_transforms

@@ -12,12 +12,13 @@ from tilewright.dataflow.nodes import Flow
 from tilewright.dtypes import DType
 from tilewright.errors import LocatedError, Location, TilewrightError, TraceError, Violation
 from tilewright.ir.builder import Builder
-from tilewright.ir.kernel import ClusterAxis, GridAxis, Guard, Param, SizeParam, Workspace
+from tilewright.ir.kernel import ClusterAxis, GridAxis, Param, SizeParam, Workspace
 from tilewright.ir.ops import Block, Elementwise, Op, Reshape
 from tilewright.ir.types import Value
 from tilewright.lang.block_threads import UNSAID_WARPS, threads_of
 from tilewright.lang.source import author_frame, here, is_authors
 from tilewright.lang.syntax import result_names
+from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import Sym
 
 OpType = TypeVar("OpType", bound=Op)
@@ -147,7 +148,6 @@ class Tracer:
         ops = (op for op in self.builder.recorded() if not isinstance(op, Reshape | Elementwise))
         made = [(bool(self.grid), "tw.block_index"), (bool(self.workspaces), "tw.workspace")]
         made += [(bool(self.cluster_shape), "tw.hopper.cluster_index"), (bool(self.derived), "tw.derived")]
-        made += [(bool(self.guards), "tw.require")]
         return next((what for there, what in made if there), next((f"tw.{op.name}" for op in ops), None))
 
     def place(self, what: str) -> None:

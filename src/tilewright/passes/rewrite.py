@@ -17,7 +17,6 @@ from tilewright.ir.indices import grid_index, loop_index
 from tilewright.ir.kernel import (
     Derived,
     GridAxis,
-    Guard,
     Kernel,
     Param,
     ScalarParam,
@@ -27,6 +26,7 @@ from tilewright.ir.kernel import (
 )
 from tilewright.ir.ops import Block, For, Op
 from tilewright.ir.types import Type, Value
+from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import Cond, Expr, Int, Sym
 from tilewright.symbolic.rebuilding import substitute
 from tilewright.views.transforms import TRANSFORMS

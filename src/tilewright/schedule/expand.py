@@ -17,6 +17,7 @@ from tilewright.lang.program import EXPLICIT, Parameter, Program
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
+from tilewright.lang.tracer import current
 from tilewright.schedule.batches import Batches
 from tilewright.schedule.bulk import Bulk
 from tilewright.schedule.cluster_sums import ClusterSums
@@ -122,6 +123,7 @@ class Expanded(Program):
 def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     """Write the explicit kernel."""
     form = form.arranged(schedule.swap_ab)
+    current().guards.extend(form.flow.requirements)
     with made_by("blocks", form.stores[0]):
         partition = _partition(form, schedule, arguments)
     with made_by("stages"):

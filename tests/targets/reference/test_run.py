@@ -9,9 +9,10 @@ from tilewright.dtypes import f16, f32
 from tilewright.errors import LaunchError
 from tilewright.ir import ops
 from tilewright.ir.builder import Builder
-from tilewright.ir.kernel import Argument, Derived, Extent, Guard, Kernel, SizeParam, Stride, TensorParam
+from tilewright.ir.kernel import Argument, Derived, Extent, Kernel, SizeParam, Stride, TensorParam
 from tilewright.ir.types import Memory, TensorType, Value
 from tilewright.symbolic.expr import less
+from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import Sym
 from tilewright.targets.reference import Kind, bind_sizes, run
 from tilewright.threads.distribution import Distribution, Mode

@@ -146,7 +146,7 @@ class FlowRecorder(Recorder):
                 parameters.append(Number(param.value.dtype, (), param.value.name))
             elif isinstance(param, Sym):
                 parameters.append(Integer(i64, (), param))
-        return Flow(name, tuple(parameters), self.tiles, tuple(self.stores))
+        return Flow(name, tuple(parameters), self.tiles, tuple(self.stores), tuple(self.tracer.guards))
 
 
 def mixed(what: str) -> TraceError:

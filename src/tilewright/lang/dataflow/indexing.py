@@ -16,6 +16,7 @@ from tilewright.lang.scalars import Scalar
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor
 from tilewright.symbolic.expr import equal, prove
+from tilewright.symbolic.nodes import Int
 
 EXPLICIT = "an explicit kernel, with tw.block_index, tw.load and tw.copy"
 
@@ -72,10 +73,11 @@ def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> Place:
         index = tuple(one for one in index if one is None or isinstance(one, SpanIndex))
     spans = [one.span for one in index if one is not None]
     for dim, (span, extent) in enumerate(zip(spans, tensor.value.tensor.shape, strict=True)):
-        if prove(equal(span.extent, extent)) is not True:
+        if prove(equal(span.extent, extent)) is not True and not _required(flow, span.extent, extent):
             raise TraceError(
                 f"{span.name} runs over {span.extent}, and dimension {dim} of {tensor.value} has {extent}; "
-                f"nearest legal choice: a span over {extent}, or one name for both dimensions in @tw.kernel",
+                f"nearest legal choice: a span over {extent}, one name for both dimensions in @tw.kernel, or "
+                "tw.require that they are equal",
                 here(),
             )
     if len(set(spans)) < len(spans):
@@ -84,6 +86,12 @@ def _place(flow: Recorder, tensor: Tensor, index: tuple[Any, ...]) -> Place:
         )
     axes = tuple(None if one is None else one.span for one in index if one is None or one.span.kind != BATCH)
     return Place(operand_of(flow, tensor), tuple(spans), axes)
+
+
+def _required(flow: Recorder, one: Int, other: Int) -> bool:
+    """Whether the author requires that two extents are equal."""
+    wanted = (equal(one, other), equal(other, one))
+    return any(guard.condition in wanted for guard in flow.tracer.guards)
 
 
 def _check_index(tensor: Tensor, one: Any) -> None:

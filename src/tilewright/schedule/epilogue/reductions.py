@@ -7,7 +7,6 @@ import math
 from tilewright.dataflow.nodes import Reduce, Span
 from tilewright.dtypes import DType, limits
 from tilewright.errors import Location, TraceError
-from tilewright.ir.kernel import Guard
 from tilewright.lang import operations as tw
 from tilewright.lang.fragments import Fragment, elementwise
 from tilewright.lang.scalars import Index, unwrap, unwrap_condition
@@ -17,6 +16,7 @@ from tilewright.lang.tracer import current
 from tilewright.schedule.form import Form
 from tilewright.schedule.partition import Work
 from tilewright.schedule.schedule import Schedule
+from tilewright.symbolic.guards import Guard
 from tilewright.symbolic.nodes import Constant
 from tilewright.threads.distribution import Distribution
 from tilewright.threads.registers import reduction, thread_digits
