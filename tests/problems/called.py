@@ -168,7 +168,8 @@ def compared(call: Call, before: Mapping[str, Any], stored: Any, schedule: Sched
     kernel = called(tw.f64 if is_wide else tw.f32).bind(
         terms=frozenset({*read} - {"A", "B"} | ({"alpha"} if alpha != 1 else set())),
         activation=call.words.get("activation"),
-        precision=call.words.get("precision", "exact") if call.group.kind == "f32" else "exact",
+        # A schedule that is given may multiply all bits where fewer would do.
+        precision="exact" if schedule.atom.precision is None else call.words.get("precision", "exact"),
     )
     # What is not there is not read; any array of the shape stands for it.
     absent = {"C": out, "R": out, "bias": np.zeros(n, out.dtype)}
