@@ -10,6 +10,7 @@ Golden files hold the text that a test expects; `--update-golden` writes them an
 from __future__ import annotations
 
 import difflib
+import gc
 import os
 from collections.abc import Callable, Generator, Iterable
 from datetime import date
@@ -108,6 +109,12 @@ def without_canaries(items: Iterable[Any]) -> list[str]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     if missing := without_canaries(items):
         raise pytest.UsageError(f"GPU tests without the fixture `canaries`: {', '.join(missing)}")
+
+
+def pytest_collection_finish() -> None:
+    """What was collected stays to the end: from here on garbage is looked for among the rest alone."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

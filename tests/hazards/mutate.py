@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from unittest.mock import patch
 
 from tilewright.errors import LayoutError, LegalityError
 from tilewright.ir import ops, verify
@@ -15,6 +17,7 @@ from tilewright.ir.ops import Op
 from tilewright.passes.rewrite import rewrite_kernel
 from tilewright.symbolic.expr import add, mod
 from tilewright.targets.reference import Report
+from tilewright.targets.reference.findings import Finding, Findings
 from tilewright.threads.distribution import Distribution, Mode
 from tilewright.views.transforms import Embed, Slice, Tile
 
@@ -31,6 +34,21 @@ class Mutant:
     kernel: Kernel | None
 
 
+class FoundError(Exception):
+    """A hazard was found, and the run ended there."""
+
+
+@contextmanager
+def ended_by_the_first_finding() -> Iterator[None]:
+    """Runs inside end with `FoundError` where they find their first hazard, which says all of a mutant."""
+
+    def end(_: Findings, key: tuple[object, ...], finding: Finding, reach: int = 0) -> None:
+        raise FoundError(finding.kind.value)
+
+    with patch.object(Findings, "add", end):
+        yield
+
+
 def outcome(mutant: Mutant, execute: Callable[[Kernel], Report], is_right: Callable[[], bool]) -> str:
     """``"refused"``, ``"legality"``, ``"finding"``, ``"wrong result"`` or ``"survived"``."""
     if mutant.kernel is None:
@@ -38,10 +56,11 @@ def outcome(mutant: Mutant, execute: Callable[[Kernel], Report], is_right: Calla
     if verify.violations(mutant.kernel):
         return "legality"
     try:
-        report = execute(mutant.kernel)
+        with ended_by_the_first_finding():
+            execute(mutant.kernel)
     except LegalityError:
         return "legality"
-    if report.findings:
+    except FoundError:
         return "finding"
     return "survived" if is_right() else "wrong result"
 

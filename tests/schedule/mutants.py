@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from tests.hazards.mutate import Mutant, mutants, names
+from tests.hazards.mutate import FoundError, Mutant, ended_by_the_first_finding, mutants, names
 
 from tilewright.errors import LegalityError
 from tilewright.ir import verify
@@ -79,11 +79,12 @@ def outcome(mutant: Mutant, case: Case) -> str:
     for steps in case.counts:
         arrays = case.arrays(case.shape(steps))
         try:
-            report = run(mutant.kernel, arrays)
+            with ended_by_the_first_finding():
+                run(mutant.kernel, arrays)
         except LegalityError as refused:
             return f"legality: {refused.violations[0].rule}"
-        if report.findings:
-            return ", ".join(dict.fromkeys(finding.kind.value for finding in report.findings))
+        except FoundError as found:
+            return str(found)
         if not case.compare(arrays).ok:
             return "wrong result"
     return "survived"

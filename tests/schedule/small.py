@@ -115,6 +115,7 @@ class Case:
         tiles: along M and along N, all but the last one whole.
         batches: of those kernels that have any.
         edge: by how much the last tile along N is cut; bulk copies store rows of whole 16 bytes alone.
+        each: steps along K of each part; 0: so many that a ring comes round twice, and once more.
     """
 
     schedule: Schedule
@@ -124,6 +125,7 @@ class Case:
     tiles: tuple[int, int] = (1, 2)
     batches: int = 2
     edge: int = 24
+    each: int = 0
 
     @property
     def bound(self) -> Bound:
@@ -134,7 +136,7 @@ class Case:
     def turns(self) -> int:
         """Steps along K after which a ring has come round twice, and once more, in each part of K."""
         splits = self.schedule.split_k
-        return (2 * self.schedule.stages + 1) * (splits if isinstance(splits, int) else 3)
+        return (self.each or 2 * self.schedule.stages + 1) * (splits if isinstance(splits, int) else 3)
 
     @property
     def counts(self) -> tuple[int, ...]:
@@ -267,7 +269,7 @@ CASES = {
         replace(SPLIT, split_k="stream", blocks=3, epilogue="staged"), residual, tiles=(2, 4)
     ),
     "split, stream of batches": Case(
-        replace(SPLIT, split_k="stream", blocks=3, reduction="atomic"), batched, tiles=(2, 3)
+        replace(SPLIT, split_k="stream", blocks=3, reduction="atomic"), batched, tiles=(2, 2)
     ),
     "wgmma, direct": Case(WGMMA, edge=19),
     "wgmma, registers": Case(replace(WGMMA, staging="registers")),
@@ -298,7 +300,7 @@ CASES = {
     "cooperative, split": Case(replace(ONCE, split_k=2), residual),
     "cooperative, split, turnstile": Case(replace(ONCE, split_k=2, reduction="turnstile")),
     "cooperative, split, atomic": Case(replace(ONCE, split_k=2, reduction="atomic", promote=2)),
-    "cooperative, stream": Case(replace(COOPERATIVE, split_k="stream", blocks=2), tiles=(3, 2)),
+    "cooperative, stream": Case(replace(COOPERATIVE, split_k="stream", blocks=2), tiles=(5, 1)),
     "cooperative, several batch items": Case(
         replace(ONCE, batches=3, epilogue="overlapped"),
         batched,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import pytest
 
 import tilewright as tw
 from tilewright.targets.reference.coverage import ShortLoop
 
-from .small import CASES
+from .small import CASES, batched
 
 SIZES = ("registers", "cp_async", "fragments", "wgmma, cp_async", "cooperative", "ping-pong")
 """Forms that are tried at the sizes that the checker finds by itself."""
@@ -25,6 +27,14 @@ def test_no_hazard_and_every_element_right(name: str) -> None:
             assert not short, f"{case.shape(steps)}: {short}"
         assert case.bound(*arrays.values(), target="reference").target == "reference"
         case.compare(arrays).raise_if_wrong()
+
+
+@pytest.mark.parametrize("name", [name for name in CASES if CASES[name].schedule.split_k == "stream"])
+def test_cases_of_a_stream_have_tiles_whose_steps_are_dealt_out(name: str) -> None:
+    case = CASES[name]
+    blocks, tiles = case.schedule.blocks, prod(case.tiles) * (case.batches if case.kernel is batched else 1)
+    whole_rounds = tiles // blocks - min(tiles % blocks, 1)
+    assert tiles > whole_rounds * blocks
 
 
 def is_long(loop: ShortLoop) -> bool:

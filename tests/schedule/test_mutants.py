@@ -31,6 +31,7 @@ HARMLESS = (
 SAME_LANES = "load -> copy: each lane writes what it has read itself"
 
 STAGED = replace(CP_ASYNC, epilogue="staged", blocks=1, group_m=1, buffers=1)
+MANY = CASES["split, many"]
 MUTATED = {
     "registers": CASES["registers"],
     "registers, past shared memory": CASES["registers, A past shared memory"],
@@ -40,7 +41,7 @@ MUTATED = {
     "fragments, decoded": CASES["fragments, decoded"],
     "wgmma, cp_async": CASES["wgmma, cp_async, persistent"],
     "split, workspace": CASES["split"],
-    "split, many": CASES["split, many"],
+    "split, many": replace(MANY, schedule=replace(MANY.schedule, split_k=14), each=2),
     "split, turnstile": CASES["split, turnstile"],
     "split, atomic": CASES["split, atomic"],
     **{

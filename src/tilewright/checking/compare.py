@@ -210,7 +210,9 @@ def _excess(given: Array, high: Array, low: Array, bound: Array, out: DType) -> 
         return np.where(np.isfinite(error), error / bound, np.inf), error
 
 
-def gemm_bound(a: Array, b: Array, how: Accumulation, out: DType) -> tuple[Array, Array, Array]:
+def gemm_bound(
+    a: Array, b: Array, how: Accumulation, out: DType, *, twice: bool = True
+) -> tuple[Array, Array, Array]:
     """The product in twice the precision, and how far off a correct kernel can be.
 
     Args:
@@ -218,6 +220,7 @@ def gemm_bound(a: Array, b: Array, how: Accumulation, out: DType) -> tuple[Array
         b: (K, N) floats.
         how: how the kernel adds up.
         out: dtype of the kernel's result.
+        twice: whether the product is needed in more than f64, where its factors are f64.
 
     Returns:
         The product's high and low part and the bound, f64 arrays of shape (M, N).
@@ -244,7 +247,8 @@ def gemm_bound(a: Array, b: Array, how: Accumulation, out: DType) -> tuple[Array
             relative = relative + 2.0**-how.sum_bits * (how.k_step + 2) * steps
         elif how.sum_bits is not None:
             cut = cut_off(wide_a, wide_b, how, magnitude)
-        high, low = _double_product(a, b) if a.dtype == np.float64 else (total, np.zeros((m, n)))
+        is_double = twice and a.dtype == np.float64
+        high, low = _double_product(a, b) if is_double else (total, np.zeros((m, n)))
         smallest = float(_finfo(out.numpy).smallest_subnormal) + float(_finfo(how.acc.numpy).tiny)
         off = relative * magnitude + cut
         bound = off + out.unit_roundoff * (np.abs(high) + off) + smallest

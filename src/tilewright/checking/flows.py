@@ -258,7 +258,7 @@ class _Bounded(Evaluation):
         made = np.zeros((*batches, sides[0][0].shape[-2], sides[1][0].shape[-1]))
         for index in np.ndindex(batches):
             (a, far_a), (b, far_b) = ([each[index] for each in side] for side in sides)
-            bound = gemm_bound(a, b, how, f64)[2]
+            bound = gemm_bound(a, b, how, f64, twice=False)[2]
             made[index] = bound + far_a @ (np.abs(b) + far_b) + np.abs(a) @ far_b
         return made.reshape(centre.shape)
 

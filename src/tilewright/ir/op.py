@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from functools import cache
 from typing import Any, ClassVar
 
 from tilewright.errors import Location, Violation
@@ -111,7 +112,7 @@ class Op:
     @property
     def regions(self) -> tuple[Block, ...]:
         """Nested blocks."""
-        return tuple(value for f in fields(self) if isinstance(value := getattr(self, f.name), Block))
+        return tuple([getattr(self, name) for name in _names_of_regions(type(self))])
 
     def verify(self) -> Iterator[Violation]:
         """What its own fields break; `tilewright.ir.legality_table` has what is asked of its operands."""
@@ -120,3 +121,9 @@ class Op:
     def violation(self, rule: str, message: str, nearest: str = "") -> Violation:
         """A violation at this operation's line."""
         return Violation(rule, message, nearest, self.location)
+
+
+@cache
+def _names_of_regions(kind: type[Op]) -> tuple[str, ...]:
+    """The fields of a class of operations that hold blocks: all operations are asked, and few have any."""
+    return tuple(known.name for known in fields(kind) if known.type in ("Block", Block))
