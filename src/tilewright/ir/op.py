@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from functools import cache
 from typing import Any, ClassVar
 
 from tilewright.errors import Location, Violation
@@ -123,7 +122,11 @@ class Op:
         return Violation(rule, message, nearest, self.location)
 
 
-@cache
+_REGIONS: dict[type[Op], tuple[str, ...]] = {}
+"""The fields of each class of operations that hold blocks: all operations are asked, and few have any."""
+
+
 def _names_of_regions(kind: type[Op]) -> tuple[str, ...]:
-    """The fields of a class of operations that hold blocks: all operations are asked, and few have any."""
-    return tuple(known.name for known in fields(kind) if known.type in ("Block", Block))
+    if kind not in _REGIONS:
+        _REGIONS[kind] = tuple(known.name for known in fields(kind) if known.type in ("Block", Block))
+    return _REGIONS[kind]
