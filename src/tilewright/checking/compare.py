@@ -211,7 +211,7 @@ def _excess(given: Array, high: Array, low: Array, bound: Array, out: DType) -> 
 
 
 def gemm_bound(
-    a: Array, b: Array, how: Accumulation, out: DType, *, twice: bool = True
+    a: Array, b: Array, how: Accumulation, out: DType, twice: bool = True
 ) -> tuple[Array, Array, Array]:
     """The product in twice the precision, and how far off a correct kernel can be.
 
@@ -227,8 +227,7 @@ def gemm_bound(
     """
     wide_a, wide_b = a.astype(np.float64), b.astype(np.float64)
     (m, depth), n = a.shape, b.shape[1]
-    chunks = max(1, min(_CHUNKS, depth // 16))
-    edges = np.linspace(0, depth, chunks + 1).astype(int)
+    edges = np.linspace(0, depth, max(1, min(_CHUNKS, depth // 16)) + 1).astype(int)
     total, prefix = np.zeros((m, n)), np.zeros((m, n))
     with np.errstate(all="ignore"):
         for start, stop in itertools.pairwise(edges):
@@ -236,8 +235,7 @@ def gemm_bound(
             np.maximum(prefix, np.abs(total), out=prefix)
         squares = (wide_a * wide_a) @ (wide_b * wide_b)
         magnitude = prefix + np.sqrt(squares)
-        steps = max(1, -(-depth // how.k_step))
-        unit = how.acc.unit_roundoff
+        steps, unit = max(1, -(-depth // how.k_step)), how.acc.unit_roundoff
         # Equal products round the same way again and again.
         spread = np.sqrt(np.maximum(squares - total * total / max(depth, 1), 0) / max(depth, 1))
         repeats = spread < unit * magnitude
@@ -247,8 +245,9 @@ def gemm_bound(
             relative = relative + 2.0**-how.sum_bits * (how.k_step + 2) * steps
         elif how.sum_bits is not None:
             cut = cut_off(wide_a, wide_b, how, magnitude)
-        is_double = twice and a.dtype == np.float64
-        high, low = _double_product(a, b) if is_double else (total, np.zeros((m, n)))
+        high, low = total, np.zeros((m, n))
+        if twice and a.dtype == np.float64:
+            high, low = _double_product(a, b)
         smallest = float(_finfo(out.numpy).smallest_subnormal) + float(_finfo(how.acc.numpy).tiny)
         off = relative * magnitude + cut
         bound = off + out.unit_roundoff * (np.abs(high) + off) + smallest
