@@ -112,6 +112,7 @@ class Run:
         if not self.call.words.get("batch_invariant") or a.ndim < 2 or self.target == "cuda":
             return ""
         words = {name: word for name, word in self.words.items() if name != "beta"}
+        words["out_dtype"] = self.call.group.out
         whole = tw.matmul(a, b, **words)
         for rows in {1, a.shape[-2] // 2} if a.shape[-2] > 1 else ():
             among = whole[..., :rows, :] if b.ndim > 1 else whole[..., :rows]
@@ -146,7 +147,10 @@ def launched() -> Iterator[list[Any]]:
 
 
 def compared(call: Call, before: Mapping[str, Any], stored: Any, schedule: Schedule) -> StoredComparison:
-    """Every element, with what a kernel computes of arrays that are broadcast to the whole result."""
+    """Every element, with what a kernel computes of arrays that are broadcast to the whole result.
+
+    Of as many fraction bits as the atom multiplies, which may be more than the call asks for.
+    """
     a, b = before["a"], before["b"]
     a, b = a[None] if a.ndim == 1 else a, b[:, None] if b.ndim == 1 else b
     batch = np.broadcast_shapes(a.shape[:-2], b.shape[:-2])
