@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from reporting import arguments, effort, keep, table
 
+import tilewright as tw
 from tilewright import dtypes
+from tilewright.checking.compare import compare_gemm
 from tilewright.checking.sample import operands
 from tilewright.tune.measure import measure
 from tilewright.tune.statistics import Measurement
@@ -29,6 +32,8 @@ CASES = [
     *((name, (1024, 1024, 1024), "nn") for name in ("f64", "f16", "bf16", "f8e4m3", "i8")),
 ]
 QUICK = [("f32", (256, 256, 256), "nn"), ("f16", (130, 70, 90), "nt")]
+BATCHED = [(1000, 32), (65536, 16), (64, 256)]  # so many products of square matrices, in f32
+QUICK_BATCHED = [(20, 16)]
 
 
 def main() -> None:
@@ -47,9 +52,39 @@ def main() -> None:
         )
         rows[-1]["arch"] = executable.arch
         print(line(rows[-1]), flush=True)
+    for count, side in QUICK_BATCHED if asked.quick else BATCHED:
+        rows.append(batched(count, side, asked))
+        print(line(rows[-1]), flush=True)
     print()
     print(table(HEAD, [columns(found) for found in rows]))
     keep(asked, "gemm_cpu", "cpu", rows)
+
+
+def batched(count: int, side: int, asked: Any) -> dict[str, Any]:
+    """Many small products, each compared with a float64 reference first."""
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, count, side, side), np.float32)
+    c = np.full((count, side, side), np.nan, np.float32)
+    tw.matmul(a, b, c, target="cpu")
+    found = [compare_gemm(*each) for each in zip(a, b, c, strict=True)]
+    for comparison in found:
+        comparison.raise_if_wrong()
+
+    def ours() -> None:
+        tw.matmul(a, b, c, target="cpu")
+
+    calls = {OURS: ours, AGAIN: ours, "numpy": lambda: np.matmul(a, b, out=c)}
+    taken = measure(calls, "cpu", effort=effort(asked))
+    flops = 2 * count * side**3
+    return {
+        "name": f"{count} products",
+        "dtype": "f32",
+        "shape": [count, side, side, side],
+        "layout": "nn",
+        "target": "cpu",
+        "error_of_bound": max(one.error / one.bound for one in found),
+        **rates(taken, flops),
+    }
 
 
 HEAD = ("problem", "layout", "GFlops", "spread", "rival", "GFlops", "speed", "95 %", "again")
@@ -57,7 +92,6 @@ HEAD = ("problem", "layout", "GFlops", "spread", "rival", "GFlops", "speed", "95
 
 def row(trial: Trial, taken: Measurement, layout: str, of_bound: float) -> dict[str, Any]:
     """What is kept of one problem."""
-    names = [timing.name for timing in taken.timings if timing.name not in (OURS, AGAIN)]
     return {
         "name": trial.name,
         "dtype": trial.dtype.name,
@@ -65,7 +99,15 @@ def row(trial: Trial, taken: Measurement, layout: str, of_bound: float) -> dict[
         "layout": layout,
         "target": trial.target,
         "error_of_bound": of_bound,
-        "gflops": {timing.name: trial.flops / timing.us.median / 1e3 for timing in taken.timings},
+        **rates(taken, trial.flops),
+    }
+
+
+def rates(taken: Measurement, flops: int) -> dict[str, Any]:
+    """GFlops of each, and our speed beside the others'."""
+    names = [timing.name for timing in taken.timings if timing.name not in (OURS, AGAIN)]
+    return {
+        "gflops": {timing.name: flops / timing.us.median / 1e3 for timing in taken.timings},
         "speed": {name: speed(taken, OURS, name) for name in [AGAIN, *names]},
         **taken.record(),
     }

@@ -34,6 +34,7 @@ def test_gemm_cpu_and_its_rendering(tmp_path: Path) -> None:
     run("render.py", kept, "--out", tmp_path / "page.md")
     page = (tmp_path / "page.md").read_text()
     assert "| f32 256×256×256 nn |" in page
+    assert "| f32 20×16×16×16 nn |" in page
     assert "source 0123456789ab." in page
 
 
