@@ -123,21 +123,34 @@ def with_elements(value: Any, mapping: Mapping[Element, Int]) -> Any:
         >>> 4 * at + i, with_elements(4 * at + i, {at: row})
         (4*rows[i] + i, 4*row + i)
     """
-    if not elements(value):
-        return value
+    return replaced(value, mapping) if elements(value) else value
+
+
+def replaced(value: Any, mapping: Mapping[Any, Int]) -> Any:
+    """Replace parts of an expression or condition, the largest first.
+
+    Example:
+        >>> i, j = Sym("i", 0, 63), Sym("j", 0, 7)
+        >>> replaced((i // 8) % 2 + i, {i // 8: j})
+        i + j % 2
+    """
+    if value in mapping:
+        return mapping[value]
     match value:
-        case Element():
-            return mapping.get(value, value)
         case Add():
-            return add(value.constant, *(mul(with_elements(t, mapping), f) for t, f in value.terms))
+            return add(value.constant, *(mul(replaced(t, mapping), f) for t, f in value.terms))
         case Mul():
-            return product(*(with_elements(factor, mapping) for factor in value.factors))
+            return product(*(replaced(factor, mapping) for factor in value.factors))
         case And():
-            return all_of(*(with_elements(part, mapping) for part in value.parts))
+            return all_of(*(replaced(part, mapping) for part in value.parts))
         case Or():
-            return any_of(*(with_elements(part, mapping) for part in value.parts))
+            return any_of(*(replaced(part, mapping) for part in value.parts))
+        case Element():
+            return value
+        case Expr() | Cond() if not isinstance(value, Sym | Constant):
+            return _REBUILD[type(value)](*(replaced(part, mapping) for part in _operands(value)))
         case _:
-            return _REBUILD[type(value)](*(with_elements(part, mapping) for part in _operands(value)))
+            return value
 
 
 def split_elements(valid: Cond) -> tuple[Cond, Cond]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from types import MappingProxyType
 
 from tilewright.ir.ops import Copy, Redistribute
-from tilewright.symbolic.expr import add, all_of, less, minimum, mul
+from tilewright.symbolic.expr import add, all_of, less, maximum, minimum, mul
 from tilewright.symbolic.nodes import TRUE, And, Cond, Element, Int, Sym
 from tilewright.symbolic.rebuilding import elements, split_elements, symbols, with_elements
 from tilewright.targets.cpu.atomics import reduction
@@ -16,6 +17,7 @@ from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import CpuEmitter, Side
 from tilewright.targets.cpu.literals import literal
 from tilewright.targets.cpu.loops import Axis, Edges, Nest, coalesced, edges, nest, transposed
+from tilewright.targets.cpu.runs import Runs, runs
 from tilewright.targets.cpu.transpose import transposition
 from tilewright.targets.listing import Access
 from tilewright.targets.statements import (
@@ -35,6 +37,8 @@ from tilewright.views.transforms import Slice
 from tilewright.views.view import View, coordinates
 
 LEAST_LANES = 4
+ONE = Axis(Sym("one", 0, 0), 0, 1, 1)
+"""The loop of a copy of one element."""
 ZERO = Code("0")
 
 
@@ -134,8 +138,14 @@ class _Copying:
             loops = nest(self.shape, views, (self.given.rest, self.taken.rest), self.emitter.local, leading)
             loops, rows = self._read_rows(loops)
             lanes = self._transposed(loops, within)
-            if not lanes:
-                self._loops(loops, within, self._element(loops), self._is_independent(), rows)
+            found = None if lanes or not self._is_independent() else runs(loops, self.emitter.local)
+            if found is not None:
+                loops = found.loops
+                self._loops(loops, within, partial(self._in_runs, found), rows)
+            elif not lanes:
+                self._loops(
+                    loops, within, partial(self._inner, self._element(loops), self._is_independent()), rows
+                )
         if lanes:
             return Access(lanes, f"in blocks of {lanes} x {lanes} that are transposed in registers")
         return Access(None, self._freedom(loops))
@@ -183,7 +193,7 @@ class _Copying:
         # What is filled and copied too is filled first: of one ragged dimension only the end is filled.
         starts = both if len(both) == len(ends) == 1 else {}
         with self.emitter.branch(joined(" || ", ends)):
-            self._loops(loops, taken, body, self.target.is_scratch, starts=starts)
+            self._loops(loops, taken, partial(self._inner, body, self.target.is_scratch), starts=starts)
 
     def _put(self, offset: Int, value: Code, asked: Cond) -> Statement:
         """The statement that gives an element of the target a value, where something holds."""
@@ -245,14 +255,13 @@ class _Copying:
         self,
         loops: Nest,
         limits: Mapping[int, _Limit],
-        body: Statement,
-        independent: bool,
+        inner_loop: Callable[[Axis, Code | int], None],
         declared: Mapping[int, Sequence[Declare]] = MappingProxyType({}),
         starts: Mapping[int, _Limit] = MappingProxyType({}),
     ) -> None:
         self.emitter.add(*declared.get(0, ()))
         if not loops.axes:
-            self.emitter.add(body)
+            inner_loop(ONE, 1)
             return
         *outer, inner = loops.axes
         with ExitStack() as stack:
@@ -261,7 +270,7 @@ class _Copying:
                 self.emitter.add(*declared.get(number + 1, ()))
             run = self._run(inner, limits)
             if run is None or not outer:
-                self._inner(inner, inner.extent if run is None else run, body, independent)
+                inner_loop(inner, inner.extent if run is None else run)
                 return
             # Whole runs have a constant length, for which the compiler unrolls; the last one may be shorter.
             name = run
@@ -269,13 +278,49 @@ class _Copying:
                 name = self.emitter.local("run")
                 self.emitter.constant("Index", name, run)
             with self.emitter.branch(code("{} == {}", name, inner.extent)):
-                self._inner(inner, inner.extent, body, independent)
+                inner_loop(inner, inner.extent)
             with self.emitter.otherwise():
-                self._inner(inner, name, body, independent)
+                inner_loop(inner, name)
 
-    def _inner(self, axis: Axis, count: Code | int, body: Statement, independent: bool) -> None:
+    def _inner(self, body: Statement, independent: bool, axis: Axis, count: Code | int) -> None:
+        if axis is ONE:
+            self.emitter.add(body)
+            return
         with self.emitter.turns(axis.sym.name, count, independent=independent):
             self.emitter.add(body)
+
+    def _in_runs(self, found: Runs, axis: Axis, count: Code | int) -> None:
+        """The innermost loop run by run; whether a run exists is asked once."""
+        emitter, index, run = self.emitter, named(axis.sym.name), found.number
+        first, length, turns = (Sym(emitter.local(name), 0, None) for name in ("first", "length", "turns"))
+        for sym, value in (
+            (first, emitter.spell(found.first)),
+            (length, emitter.spell(maximum(found.length, 1))),
+            (turns, code("{}", count)),
+        ):
+            emitter.constant("Index", named(sym.name), value)
+        condition, target = found.loops.conditions
+        exists = replace(found.loops, conditions=(TRUE, target))
+        offset = add(mul(run, length), mul(first, -1))
+        more = emitter.spell_cond(less(offset, turns))
+        with emitter.loop(
+            "Index", named(run.name), code("{} / {}", named(first.name), named(length.name)), more
+        ):
+            begin, end = (named(emitter.local(name)) for name in ("begin", "end"))
+            emitter.constant("Index", begin, emitter.spell(maximum(offset, 0)))
+            emitter.constant("Index", end, emitter.spell(minimum(add(offset, length), turns)))
+
+            def each(body: Statement) -> None:
+                with emitter.loop("Index", index, begin, code("{} < {}", index, end), 1, "INDEPENDENT"):
+                    emitter.add(body)
+
+            if condition == TRUE:
+                each(self._element(exists))
+                return
+            with emitter.branch(emitter.spell_cond(condition)):
+                each(self._element(exists))
+            with emitter.otherwise():
+                each(self._put(found.loops.offsets[1], self.outside, target))
 
     def _turns(
         self,
