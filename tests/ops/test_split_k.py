@@ -117,6 +117,16 @@ def test_a_row_has_its_bits_among_any_rows(way: str) -> None:
         assert (tw.matmul(a[:rows], b, target="cpu", **WAYS[way]) == whole[:rows]).all(), rows
 
 
+@pytest.mark.parametrize("asked", [{}, {"split_k": "auto"}, {"split_k": 3}], ids=str)
+def test_a_row_has_its_bits_among_rows_of_several_tiles(asked: dict[str, Any]) -> None:
+    a, b = drawn(1, 1600, 4000), drawn(2, 4000, 30)
+    whole = tw.matmul(a, b, target="cpu", batch_invariant=True, **asked)
+    for rows in (1, 700, 900):
+        assert (tw.matmul(a[:rows], b, target="cpu", batch_invariant=True, **asked) == whole[:rows]).all(), (
+            rows
+        )
+
+
 def test_split_or_not_the_order_is_that_of_the_periods() -> None:
     a, b = drawn(1, 33, 2100), drawn(2, 2100, 34)
     made = [tw.matmul(a, b, target="reference", **WAYS[way]) for way in WAYS if way.startswith("batch")]
@@ -182,6 +192,7 @@ A = np.zeros((4, 4), np.float32)
         ({"split_k": "all"}, "split_k must be an integer from 1 on, 'auto' or 'stream'"),
         ({"split_k": 2, "reduction": "sum"}, "reduction must be one of 'workspace', 'turnstile', 'atomic'"),
         ({"batch_invariant": True, "reduction": "atomic"}, 'nearest legal choice: reduction="workspace"'),
+        ({"batch_invariant": True, "split_k": "stream"}, 'nearest legal choice: split_k="auto"'),
         (
             {"split_k": "stream", "reduction": "turnstile"},
             "no schedule that is known for these arrays splits K",

@@ -85,6 +85,11 @@ def _check_splitting(wanted: Wanted) -> None:
             "matmul: schedule= says how K is split, and so do split_k, reduction and batch_invariant; "
             "nearest legal choice: one or the other, as in schedule=tw.Schedule(..., split_k=4)"
         )
+    if wanted.batch_invariant and wanted.split_k == "stream":
+        raise LaunchError(
+            'matmul: batch_invariant=True with split_k="stream", whose shares begin where the number of rows '
+            'puts them; nearest legal choice: split_k="auto"'
+        )
     if wanted.batch_invariant and wanted.reduction == "atomic":
         raise LaunchError(
             'matmul: batch_invariant=True with reduction="atomic", which adds parts as they come; '

@@ -111,7 +111,9 @@ def _schedules(question: Question, plain: Schedule, wanted: Splitting) -> Iterat
         if wanted.split_k is None:
             yield plain
         most = CLUSTERS[-1] if wanted.reduction == "cluster" else MOST_SPLITS
-        wanted = replace(wanted, split_k=wanted.split_k or most)
+        # As many parts as the machine has blocks for would depend on how many rows there are.
+        if wanted.split_k in (None, "auto"):
+            wanted = replace(wanted, split_k=most)
     tried: tuple[int | str, ...] = SPLITS if wanted.split_k is None else (wanted.split_k,)
     if wanted.reduction == "cluster" and wanted.split_k in (None, "auto"):
         tried = CLUSTERS
