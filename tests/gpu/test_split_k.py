@@ -252,3 +252,23 @@ def test_a_row_has_its_bits_among_any_rows(way: str, schedules: list[Schedule]) 
         cuda.synchronize()
         np.testing.assert_array_equal(some.host().view(np.uint16), whole[:rows].view(np.uint16), f"{rows}")
     assert {schedule.promote * schedule.block_k for schedule in schedules} == {512}
+
+
+@pytest.mark.parametrize("way", ["batch-invariant", "batch-invariant, split"])
+@pytest.mark.parametrize(("k", "letter"), [(4096, "n"), (4099, "n"), (4096, "t")])
+def test_a_row_has_its_bits_whatever_the_number_of_tiles(
+    way: str, k: int, letter: str, schedules: list[Schedule]
+) -> None:
+    a, b = drawn(1, (4096, k), "bf16", letter), drawn(2, (k, 1024), "bf16", "t")
+    second = DeviceArray.of(b)
+    found = []
+    for rows in (4096, 1000, 256, 64, 3):
+        out = DeviceArray.of(blank((rows, 1024), "bf16"))
+        tw.matmul(DeviceArray.of(laid_out(a[:rows], letter)), second, out, **WAYS[way])
+        cuda.synchronize()
+        found.append(out.host())
+    part = compare_gemm(a[:40], b, found[0][:40], accumulation(schedules[0]))
+    part.raise_if_wrong()
+    for some in found[1:]:
+        np.testing.assert_array_equal(some.view(np.uint16), found[0][: len(some)].view(np.uint16))
+    assert len({(one.atom.instruction, one.promote * one.block_k) for one in schedules}) == 1

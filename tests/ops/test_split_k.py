@@ -11,6 +11,8 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import compare_gemm
 from tilewright.ops.products import plain
+from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.binding import bind
 from tilewright.schedule.choose import Splitting
 from tilewright.schedule.choose_split import parts_under, period_of, split_candidates
 from tilewright.schedule.partition import parts_of_k
@@ -93,20 +95,22 @@ def test_the_bits_are_those_of_every_run(way: str, target: str) -> None:
 
 @IN_ORDER
 def test_threads_do_not_share_sums(way: str) -> None:
-    a, b = drawn(1, 40, 3000), drawn(2, 3000, 50)
-    alone = tw.matmul(a, b, target="cpu", **WAYS[way])
-    found: list[Any] = []
+    b = drawn(2, 3000, 50)
+    given = [drawn(3 + number, 40, 3000) for number in range(4)]
+    alone = [tw.matmul(a, b, target="cpu", **WAYS[way]) for a in given]
+    found: list[bool] = []
 
-    def many() -> None:
-        found.extend(tw.matmul(a, b, target="cpu", **WAYS[way]) for _ in range(10))
+    def many(number: int) -> None:
+        for _ in range(10):
+            made = tw.matmul(given[number], b, target="cpu", **WAYS[way])
+            found.append(bool((made == alone[number]).all()))
 
-    threads = [threading.Thread(target=many) for _ in range(4)]
+    threads = [threading.Thread(target=many, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(found) == 40
-    assert all((one == alone).all() for one in found)
+    assert found == [True] * 40
 
 
 @pytest.mark.parametrize("way", ["batch-invariant", "batch-invariant, split"])
@@ -125,6 +129,69 @@ def test_a_row_has_its_bits_among_rows_of_several_tiles(asked: dict[str, Any]) -
         assert (tw.matmul(a[:rows], b, target="cpu", batch_invariant=True, **asked) == whole[:rows]).all(), (
             rows
         )
+
+
+@pytest.mark.parametrize("way", ["batch-invariant", "batch-invariant, split"])
+@pytest.mark.parametrize("k", [4096, 4099])
+def test_a_row_has_its_bits_whatever_the_number_of_tiles(way: str, k: int) -> None:
+    """Of many periods, and of as many rows as have one tile or several."""
+    a, b = drawn(1, 1600, k), drawn(2, k, 600)
+    whole = tw.matmul(a, b, target="cpu", **WAYS[way])
+    for rows in (1, 64, 700, 1000):
+        assert (tw.matmul(a[:rows], b, target="cpu", **WAYS[way]) == whole[:rows]).all(), rows
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+@pytest.mark.parametrize("kind", ["f16", "f32", "f8e4m3"])
+@pytest.mark.parametrize("orders", ["CF", "CC", "FC"])
+@pytest.mark.parametrize("k", [4096, 4099, 16384])
+@pytest.mark.parametrize("split_k", [None, "auto"])
+def test_the_order_on_gpus_does_not_depend_on_the_number_of_rows(
+    arch: str, kind: str, orders: str, k: int, split_k: str | None
+) -> None:
+    """One instruction, one period, and a part for each period, or all periods one after the other."""
+    splitting, seen = Splitting(split_k, batch_invariant=True), set()
+    bound = plain(0).bind(precision="exact", schedule=splitting)
+    for m in (2, 3, 8, 64, 65, 256, 1000, 4096):
+        given = (tw.like(kind, m, k, order=orders[0]), tw.like(kind, k, 1000, order=orders[1]))
+        given = (*given, tw.like("f16" if kind == "f8e4m3" else kind, m, 1000))
+        schedule = bound.schedule_for(*given, target="cuda", arch=arch)
+        question = bound.question(*given, target="cuda", arch=arch)
+        assert question is not None
+        period = schedule.promote * schedule.block_k
+        assert parts_under(question, schedule) in (1, -(-k // period))
+        seen.add((schedule.atom.instruction, schedule.atom.shape[2], period))
+    assert len(seen) == 1, seen
+    if kind == "f8e4m3" and "wgmma" in str(seen):
+        assert period == 512
+
+
+def test_a_stream_is_not_invariant() -> None:
+    a = drawn(1, 4, 16)
+    with pytest.raises(tw.LaunchError, match=r'nearest legal choice: split_k="auto"'):
+        tw.matmul(a, a.T, split_k="stream", batch_invariant=True, target="cpu")
+
+
+def test_more_memory_for_sums_than_places_have_bits_is_refused() -> None:
+    made = (
+        plain(0)
+        .bind(precision="exact", schedule=Splitting(8))
+        .compile(
+            tw.like("bf16", 64, 4096),
+            tw.like("bf16", 4096, 64),
+            tw.like("bf16", 64, 64),
+            target="cuda",
+            arch="sm_90a",
+        )
+    )
+    n = 2**15
+    shapes = {"A": (n, 4096), "B": (4096, n), "D": (n, n)}
+    infos = {
+        name: ArrayInfo(0, shape, (shape[1], 1), tw.bf16, ("cuda", 0), False, None)
+        for name, shape in shapes.items()
+    }
+    with pytest.raises(tw.LaunchError, match=r"elements of memory for partial_sums.*nearest legal choice"):
+        bind(made.kernel, infos, {})
 
 
 def test_split_or_not_the_order_is_that_of_the_periods() -> None:

@@ -143,8 +143,11 @@ def test_a_known_call_is_refused_what_an_unknown_one_is() -> None:
         tw.matmul(a, b, out, c=c, stream=3)
     small = np.ones((4, 4), np.int8)
     assert (tw.matmul(small, small, alpha=2.0) == 8).all()
-    with pytest.raises(tw.DTypeError, match="alpha make fractions"):
+    with pytest.raises(tw.DTypeError, match="alpha: fractions"):
         tw.matmul(small, small, alpha=2.5)
+    with pytest.raises(tw.DTypeError, match="bias: fractions, which a result of i32 loses"):
+        tw.matmul(small, small, bias=np.full(4, 0.5, np.float32))
+    assert (tw.matmul(small, small, bias=np.full(4, 0.5, np.float32), out_dtype="f32") == 4.5).all()
     for alpha in (np.float32(2), 2):
         assert (tw.matmul(small, small, alpha=alpha) == 8).all()
     for wrong in (True, "2", 10**400):

@@ -29,7 +29,8 @@ def counter(shape: Index | Sequence[Index]) -> Tensor:
 
     The kernel must leave zeros, for the next launch: by ``of=`` of `signal` and `ticket`, or by `reset`.
     They are cleared when they are allocated and never again, so a launch costs nothing more; the reference
-    finds counters that are left at another value.  Each stream has counters of its own.
+    finds counters that are left at another value.  Each stream has counters of its own, and so has each
+    launch that a graph captures: two instances of one graph must not run at once.
 
     Args:
         shape: extents, over the kernel's sizes.

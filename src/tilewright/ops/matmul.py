@@ -72,8 +72,9 @@ def matmul(
             depends on nothing but the problem and the machine; ``"atomic"``, as they come; or ``"cluster"``,
             in their order, in the shared memory of the 2 to 8 blocks that compute them.
         batch_invariant: whether the bits of a row of the result must not depend on how many rows there are:
-            products are then added in an order that follows from K and the dtypes alone, and from ``split_k``
-            where that is a number; ``"auto"`` is as many parts as that order has, and not ``"stream"``.
+            products of arrays that are contiguous along the same dimensions are then added in an order that
+            follows from K and the dtypes alone, and from ``split_k`` where that is a number; ``"auto"`` is as
+            many parts as that order has, and not ``"stream"``.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 

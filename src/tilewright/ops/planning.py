@@ -259,22 +259,23 @@ def result_dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted, op: str = "matm
     else:
         natural = output_dtype(a)
     if not natural.is_float and not made.is_float:
-        _check_integers(made, natural, wanted)
+        _check_integers(infos, made, natural, wanted)
     if made.components > 1 or (natural.is_float and not made.is_float):
         what = "out" if "out" in infos else "out_dtype"
         raise DTypeError(f"{what} is {made}, a @ b is {natural}: the fractions would be lost")
     return made
 
 
-def _check_integers(made: DType, natural: DType, wanted: Wanted) -> None:
+def _check_integers(infos: Mapping[str, ArrayInfo], made: DType, natural: DType, wanted: Wanted) -> None:
     """Sums of integers must fit the result, and nothing may make fractions of them."""
     if made.bits < natural.bits:
         raise DTypeError(f"a @ b is {natural}, which does not fit {made}; nearest: out_dtype={natural}")
     broken = [name for name in ("alpha", "beta") if not float(getattr(wanted, name) or 0).is_integer()]
     broken += ["activation"] if wanted.activation not in (None, "relu") else []
+    broken += [name for name in ("c", "bias", "residual") if name in infos and infos[name].dtype.is_float]
     if broken:
         raise DTypeError(
-            f"{' and '.join(broken)} make fractions, which a result of {made} loses; nearest: out_dtype='f32'"
+            f"{' and '.join(broken)}: fractions, which a result of {made} loses; nearest: out_dtype='f32'"
         )
 
 

@@ -14,6 +14,9 @@ from tilewright.runtime.arrays import ArrayInfo
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate
 
+MOST_ELEMENTS = 2**31 - 1
+"""Of memory that the launcher provides."""
+
 
 @dataclass(frozen=True)
 class Binding:
@@ -66,6 +69,12 @@ def bind(kernel: Kernel, arrays: Mapping[str, ArrayInfo], indices: Mapping[str, 
         raise LaunchError(f"kernel {kernel.name}: a grid of {grid} blocks; every extent must be 0 or more")
     _check_cluster(kernel, grid)
     lengths = {space.value.name: int(evaluate(space.elems, env)) for space in kernel.workspaces}
+    for name, length in lengths.items():
+        if length > MOST_ELEMENTS:
+            raise LaunchError(
+                f"kernel {kernel.name}: {length} elements of memory for {name}, whose places have 32 bits; "
+                f"nearest legal choice: {MOST_ELEMENTS}, by fewer blocks or parts that keep their own"
+            )
     return Binding({param.sym.name: env[param.sym] for param in kernel.sizes}, grid, lengths)
 
 

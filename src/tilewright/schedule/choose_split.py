@@ -15,6 +15,7 @@ from tilewright.schedule.legality import reasons
 from tilewright.schedule.memory import memory_us
 from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
 from tilewright.schedule.schedule import SPLITS, Schedule
+from tilewright.schedule.settle import settle
 
 TICKET_US = 1.5
 """Writing the sums of a part and taking a ticket. An estimate."""
@@ -36,6 +37,9 @@ CLUSTERS = (2, 4, 8)
 
 CLUSTER_US = 1.0
 """Writing the sums of a part to shared memory, and two barriers of a cluster. An estimate."""
+
+INSTRUCTIONS = ("wgmma", "mma", "fma")
+"""What multiplies, the fastest first."""
 
 PERIODS = 8
 """Parts of K, at most, whose order of addition is the same for all numbers of rows."""
@@ -76,7 +80,20 @@ def _sorted(question: Question) -> list[Candidate]:
     """Of other kernels than those with bulk copies what is estimated is what no kernel falls below."""
     plain = candidates(replace(question, splitting=None))
     found = [made for one in plain for made in _split(question, one)]
+    if question.splitting is not None and question.splitting.batch_invariant:
+        found = _of_one_instruction(found)
     return sorted(found, key=lambda one: (one.schedule.staging != "tma", one.estimate))
+
+
+def _of_one_instruction(found: list[Candidate]) -> list[Candidate]:
+    """Those whose products are added up by the same instruction, whatever the number of rows."""
+
+    def instruction(one: Candidate) -> tuple[int, int]:
+        atom = one.schedule.atom
+        return INSTRUCTIONS.index(atom.instruction.partition(".")[0]), -atom.shape[2]
+
+    best = min(map(instruction, found), default=None)
+    return [one for one in found if instruction(one) == best]
 
 
 def _said(wanted: Splitting) -> str:
@@ -89,7 +106,10 @@ def _split(question: Question, plain: Candidate) -> Iterator[Candidate]:
     wanted, form, arch = question.splitting, question.form, question.arch
     assert wanted is not None
     specs = {name: coarse(spec, arch) for name, spec in question.specs.items()}
-    for asked in _schedules(question, plain.schedule, wanted):
+    whole = plain.schedule
+    if wanted.batch_invariant:  # which instruction it is must not depend on how rows of A are aligned
+        whole, _ = settle(whole, form, specs, arch)
+    for asked in _schedules(question, whole, wanted):
         tried = () if plain.against else _stages_of(asked)
         schedule = next((one for one in tried if not reasons(one, form, specs, arch)), None)
         if schedule is not None:
@@ -107,13 +127,12 @@ def _stages_of(schedule: Schedule) -> Iterator[Schedule]:
 
 def _schedules(question: Question, plain: Schedule, wanted: Splitting) -> Iterator[Schedule]:
     if wanted.batch_invariant:
-        plain = replace(plain, promote=period_of(question.shape[2]) // plain.block_k)
+        depth = question.shape[2]
+        if not plain.promote:  # sums of few bits are promoted more often, and always as often
+            plain = replace(plain, promote=period_of(depth) // plain.block_k)
         if wanted.split_k is None:
             yield plain
-        most = CLUSTERS[-1] if wanted.reduction == "cluster" else MOST_SPLITS
-        # As many parts as the machine has blocks for would depend on how many rows there are.
-        if wanted.split_k in (None, "auto"):
-            wanted = replace(wanted, split_k=most)
+        wanted = replace(wanted, split_k=_parts_of_periods(plain, depth, wanted))
     tried: tuple[int | str, ...] = SPLITS if wanted.split_k is None else (wanted.split_k,)
     if wanted.reduction == "cluster" and wanted.split_k in (None, "auto"):
         tried = CLUSTERS
@@ -121,6 +140,16 @@ def _schedules(question: Question, plain: Schedule, wanted: Splitting) -> Iterat
         made = split_schedule(plain, split_k, question.processors)
         if made is not None:
             yield replace(made, reduction=wanted.reduction)
+
+
+def _parts_of_periods(plain: Schedule, depth: int, wanted: Splitting) -> int | str:
+    """A part for each period, so that sums are added in the order in which one block adds them."""
+    if isinstance(wanted.split_k, int):
+        return wanted.split_k
+    if wanted.reduction == "cluster":
+        return CLUSTERS[-1]
+    periods = -(-depth // (plain.promote * plain.block_k))
+    return MOST_SPLITS if periods <= FAN else 1
 
 
 def split_schedule(plain: Schedule, split_k: int | str, processors: int) -> Schedule | None:

@@ -71,7 +71,8 @@ class RowGroups:
     def find(self, number: Index) -> Found:
         """The tile of a number.
 
-        Ends that are out of order, or behind the last row, are taken as the nearest that are not.
+        Ends that are negative or behind the last row are taken as the nearest that are not.  Ends that
+        descend make groups overlap, whose tiles then store the same rows.
         """
         low, left = var(0), var(self.count)
         # As many halvings as the count has binary digits.
