@@ -9,6 +9,8 @@ for m, n in tw.tiles(C, batch=0): C[m, n] = 2 * A[m, n]
 
 for m, n in tw.tiles(C, batch=1): C[m, n] = A[m, n] * alpha
 
+for g, m, n in tw.tiles(C, groups=groups): C[m, n] = A[m, n] + v[n]
+
 for m, n in tw.tiles((K, K)): C[m, n] = A[m, n] - n0
 
 for m, n in tw.tiles(C): v[m] = A[m, n].min(axis=1)

@@ -114,6 +114,8 @@ NAMES: dict[str, Any] = {
     "transforms": transforms,
     "w": np.ones((8, 8), np.float32),
     "out": np.zeros((8, 8), np.float32),
+    "stack": np.ones((2, 8, 8), np.float32),
+    "ends": np.array([3, 8], np.int32),
     "given": [4, 8],
     "long": "x" * 5000,
     "table": {"tile": 4},
@@ -284,14 +286,16 @@ def _inside(call: Call) -> None:
     tw.ir.print_kernel(kernel)
 
 
-@tw.kernel(A="N N", B="N N", C="N N", u="N", v="N", alpha=tw.f32, n0=int)
-def recorded(A, B, C, u, v, alpha, n0, *, code):
+@tw.kernel(A="N N", B="N N", C="N N", u="N", v="N", ends="G", alpha=tw.f32, n0=int)
+def recorded(A, B, C, u, v, ends, alpha, n0, *, code):
     names = {"A": A, "B": B, "C": C, "u": u, "v": v, "alpha": alpha, "n0": n0, "K": A.shape[1]}
+    names["groups"] = ends
     exec(code, NAMES | names)
 
 
 VECTOR = tw.TensorSpec("f32", 1, 0, (32,), (1,), 16, False)
 SQUARE = dict.fromkeys("ABC", SPECS[0]) | dict.fromkeys("uv", VECTOR)
+SQUARE["ends"] = tw.TensorSpec("i32", 1, 0, (32,), (1,), 16, False)
 
 
 def _recorded(call: Call) -> None:

@@ -132,7 +132,7 @@ def replaced(value: Any, mapping: Mapping[Any, Int]) -> Any:
     Example:
         >>> i, j = Sym("i", 0, 63), Sym("j", 0, 7)
         >>> replaced((i // 8) % 2 + i, {i // 8: j})
-        i + j % 2
+        (j % 2) + i
     """
     if value in mapping:
         return mapping[value]
