@@ -76,12 +76,12 @@ class Checks:
             ]
             raise LegalityError(self.subject, "its problem", found)
 
-    def __getitem__(self, name: str) -> Check:
-        for row in self.rows:
-            if row.name == name:
-                return row
+    def __getitem__(self, name: object) -> Check:
         names = [row.name for row in self.rows]
-        raise LaunchError(f"no check {shown(name)}; there are {', '.join(names)}{close_to(str(name), names)}")
+        if isinstance(name, str) and name in names:
+            return self.rows[names.index(name)]
+        near = close_to(name, names) if isinstance(name, str) else ""
+        raise LaunchError(f"no check {shown(name)}; there are {', '.join(names)}{near}")
 
     def __iter__(self) -> Iterator[Check]:
         return iter(self.rows)

@@ -130,9 +130,10 @@ def _swizzled(view: View, swizzle: int, kind: DType) -> View:
     """The view under the hardware's swizzle of 128-byte rows."""
     columns = 8 * 128 // kind.bits
     if swizzle != 128 or view.shape[-1:] != (columns,):
+        length = view.shape[-1] if view.shape else 1
         raise TraceError(
-            f"swizzle={swizzle} of rows of {view.shape[-1]} {kind}; nearest legal choice: swizzle=128 "
-            f"with rows of {columns}",
+            f"swizzle={swizzle} of rows of {length} {kind}; nearest legal choice: swizzle=128 with rows of "
+            f"{columns}",
             here(),
         )
     with located():

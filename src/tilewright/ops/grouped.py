@@ -79,8 +79,9 @@ def grouped_matmul(
     """
     wanted = Wanted(activation=activation, precision=precision, out_dtype=out_dtype, target=target)
     check_words(wanted)
-    arrays = {"a": a, "b": b, "ends": ends, "bias": bias, "out": out}
-    arrays = {name: array for name, array in arrays.items() if array is not None}
+    added = {"bias": bias, "out": out}
+    arrays = {"a": a, "b": b, "ends": ends}
+    arrays |= {name: array for name, array in added.items() if array is not None}
     infos = {name: described(array, f"grouped_matmul, argument {name}") for name, array in arrays.items()}
     _check_shapes(infos)
     kind = result_dtype(infos, wanted, "grouped_matmul")

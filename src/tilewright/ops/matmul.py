@@ -16,6 +16,7 @@ from tilewright.tracebacks import trim
 _Arrays: TypeAlias = tuple[Any, Any, Any, Any, Any, Any]
 
 _ONE = 1.0
+_EXACT, _WORKSPACE = "exact", "workspace"
 _PLAIN_NUMBERS = {float, int, type(None)}
 _ARRAYS = ("a", "b", "out", "c", "bias", "residual")
 _PLAIN, _COMBINED = (tuple(map(_ARRAYS.index, names)) for names in (PLAIN, COMBINED))
@@ -36,11 +37,11 @@ def matmul(
     bias: Any = None,
     activation: str | None = None,
     residual: Any = None,
-    precision: str = "exact",
+    precision: str = _EXACT,
     out_dtype: DType | str | None = None,
     schedule: Schedule | None = None,
     split_k: SplitK | None = None,
-    reduction: Reduction = "workspace",
+    reduction: Reduction = _WORKSPACE,
     batch_invariant: bool = False,
     target: str | None = None,
     stream: Any = None,
@@ -110,11 +111,11 @@ def matmul(
             and activation is None
             and beta is None
             and alpha is _ONE
-            and precision == "exact"
+            and precision is _EXACT
             and out_dtype is None
             and schedule is None
             and split_k is None
-            and reduction == "workspace"
+            and reduction is _WORKSPACE
             and not batch_invariant
         ):
             if stream is None and target is None:
@@ -167,7 +168,7 @@ def _combined(arrays: _Arrays, wanted: Wanted, stream: Any) -> Any:
     try:
         key, at = _located(arrays, wanted)
         plan = None if key is None else _PLANS.find(key)
-    except (LaunchError, OverflowError, TypeError):  # something that has no hash, or does not fit a float
+    except (LaunchError, OverflowError, TypeError, ValueError):  # of no hash, or that fits no float
         key = plan = None
     if plan is not None and (found := _again(plan, arrays, at, wanted, stream)) is not None:
         return found

@@ -125,8 +125,8 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
         DTypeError: an unsupported dtype or mixture.
     """
     check_words(wanted)
-    arrays = {"a": a, "b": b, "out": out, "c": c, "bias": bias, "residual": residual}
-    arrays = {name: array for name, array in arrays.items() if array is not None}
+    added = {"out": out, "c": c, "bias": bias, "residual": residual}
+    arrays = {"a": a, "b": b, **{name: array for name, array in added.items() if array is not None}}
     beta = _scale_of_c(arrays, wanted.beta)
     infos = {name: described(array, f"matmul, argument {name}") for name, array in arrays.items()}
     kind = result_dtype(infos, wanted)
