@@ -364,7 +364,7 @@ def _names_something(message: str, text: str) -> bool:
     words |= {node.id for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Name)} - {"tw", "np"}
     words |= {node.arg for node in ast.walk(ast.parse(text)) if isinstance(node, ast.keyword) and node.arg}
     words |= {part for word in words for part in word.lower().split("_") if len(part) > 2}
-    words |= set(_values(text)) | ({"scale", "alpha"} if words & {"bound", "prepared"} else set())
+    words |= set(_values(text)) | ({"scale", "alpha"} if words & {"bound", "linear", "prepared"} else set())
     spelled = [word for word in words if len(word) > 1 or word.isdigit()]
     if any(word.lower() in message.lower() for word in spelled):
         return True
