@@ -128,6 +128,8 @@ def _shared(index: int, target: str, partition: str) -> tuple[Group, dict[str, A
     out = _out(draw, kind)
     layout = "".join(draw.choice("nt") for _ in range(2)) + draw.choice("nnnt")
     other = draw.choice((out, out, "f32", "f16", "bf16", "f64", "i8"))
+    if out == "i32" and tw.dtype(other).is_float:  # whose fractions it would lose
+        other = "i32"
     made = Group(index, partition, "matmul", kind, out, other, layout, draw.random() < 0.5, "")
     words = _words(draw, out)
     if kind == "f32" and target != "cpu" and draw.random() < 0.2:  # processors compile it for 10 seconds
