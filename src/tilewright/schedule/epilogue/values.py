@@ -98,7 +98,8 @@ class Views:
     def _single(self, whole: Tensor, at: Sequence[Span], places: Places) -> Tensor:
         """One element for all of the block: of an array that varies along batches alone."""
         row = whole[tuple(places[span] for span in at[:-1])] if len(at) > 1 else whole
-        (last,) = (place for place in (places[at[-1]],) if not isinstance(place, slice))
+        last = places[at[-1]]
+        assert not isinstance(last, slice), "what varies along batches alone has one element for each"
         return row.tile((1,), (last,)).unmerge(0, (1, 1))
 
     def number(self, node: Integer) -> Any:
