@@ -169,7 +169,7 @@ def parts(quick: bool) -> list[Part]:
     return [
         Part("probe", (PYTHON, "-c", PROBE), 90),
         Part("doctor", (PYTHON, "-m", "tilewright", "doctor"), 60),
-        Part("tests", (*pytest, "-m", "gpu", "tests/gpu", *TILE_TESTS), 300),
+        Part("tests", (*pytest, "-m", "gpu", "tests/gpu", *TILE_TESTS), 400),
         Part("tests-split", (*pytest, "-m", "gpu", *SPLIT_TESTS), 120, asked=True),
         Part("two-gpus", (*pytest, "-m", "two_gpus", "tests/gpu"), 120, asked=True),
         Part("example-cuda", (*example, "--target", "cuda"), 60),
