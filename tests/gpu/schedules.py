@@ -209,11 +209,17 @@ def forms() -> Iterator[Form]:
     yield Form("swapped decoded f16", replace(ring, staging="fragments", swap_ab=True), "f16", "f16", decoded)
     for columns in (8, 16, 32, 64):
         few = hopper("bf16", columns, tile=(64, columns, 256), groups=1, blocks=0, registers=0, swap_ab=True)
-        yield Form(f"swapped {columns} rows", few, "bf16", "bf16", residual if columns == 16 else product)
+        kernel = residual if columns == 16 else product
+        yield Form(f"swapped {columns} rows", few, "bf16", "bf16", kernel, _swapped(columns))
     tall = hopper("f16", 16, tile=(128, 16, 64), epilogue="overlapped", swap_ab=True)
-    yield Form("swapped overlapped", tall, "f16", "f16", residual)
+    yield Form("swapped overlapped", tall, "f16", "f16", residual, _swapped(16))
     yield Form("cooperative i8", hopper("i8"), "i8", "i32", layouts=("nt",))
     yield Form("cooperative tf32", hopper("f32"), "f32", "f32", tf32_product, layouts=("nt",))
+
+
+def _swapped(columns: int) -> tuple[str, ...]:
+    """Layouts of a product whose operands are swapped: A along its rows comes 64 of them at a time."""
+    return ("nn", "nt", "tn", "tt") if columns % 64 == 0 else ("nn", "nt")
 
 
 FORMS = {form.name: form for form in forms()}

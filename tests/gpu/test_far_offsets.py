@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.canaries import Canaries
 from tests.far import strides
+from tests.movers.random_movers import POISON
 from tests.schedule.small import CASES, residual
 
 import tilewright as tw
@@ -18,6 +20,8 @@ from tilewright.runtime.memory import Memory
 
 pytestmark = pytest.mark.gpu
 SHAPE = (200, 136, 264)
+GUARD = 64
+"""Bytes of poison behind a row."""
 FORMS = {
     "chosen": None,
     **{name: CASES[name].schedule for name in ("direct", "registers", "cp_async, staged", "fragments")},
@@ -26,12 +30,13 @@ FORMS = {
 
 
 class Far:
-    """Rows of an array in a GPU's memory, gigabytes apart."""
+    """Rows of an array in a GPU's memory, gigabytes apart, with canaries behind each."""
 
     def __init__(self, array: np.ndarray[Any, Any]) -> None:
         kind = tw.dtype(array.dtype)
         self.rows, self.step = np.ascontiguousarray(array), strides(array.shape, kind)[0] * kind.bytes
-        memory = Memory(self.step * (len(array) - 1) + self.rows[0].nbytes, 0)
+        self.around = np.full((len(array), GUARD), POISON, np.uint8)
+        memory = Memory(self.step * (len(array) - 1) + self.rows[0].nbytes + GUARD, 0)
         self.array = DeviceArray(memory, array.shape, (self.step, kind.bytes), kind)
         self._copy("cuMemcpyHtoD")
 
@@ -41,16 +46,19 @@ class Far:
         return self.rows
 
     def _copy(self, function: str) -> None:
+        """Every row and the bytes behind it."""
         with cuda.Current(0):
             cuda.call("cuCtxSynchronize")
-            for at, row in enumerate(self.rows):
-                there, here = self.array.memory.address + at * self.step, row.ctypes.data
-                places = (there, here) if function == "cuMemcpyHtoD" else (here, there)
-                cuda.call(function, *places, row.nbytes)
+            for at, pair in enumerate(zip(self.rows, self.around, strict=True)):
+                there = self.array.memory.address + at * self.step
+                for here in pair:
+                    places = (there, here.ctypes.data)
+                    cuda.call(function, *places[:: 1 if function == "cuMemcpyHtoD" else -1], here.nbytes)
+                    there += here.nbytes
 
 
 @pytest.mark.parametrize("name", FORMS)
-def test_every_element_is_found(name: str) -> None:
+def test_every_element_is_found(name: str, canaries: Canaries) -> None:
     rng, (m, n, k) = np.random.default_rng(0), SHAPE
     given = {
         "A": rng.standard_normal((m, k)).astype(np.float16),
@@ -61,9 +69,12 @@ def test_every_element_is_found(name: str) -> None:
     }
     there = {name: Far(array) if array.ndim > 1 else DeviceArray.of(array) for name, array in given.items()}
     arrays = [one.array if isinstance(one, Far) else one for one in there.values()]
-    ran = residual.bind(schedule=FORMS[name])(*arrays)
+    with canaries.unguarded("gigabytes lie between rows: each has canaries of its own behind it"):
+        ran = residual.bind(schedule=FORMS[name])(*arrays)
     assert ran.target == "cuda"
     read = {name: array for name, array in given.items() if name != "C"}
     how = Accumulation.of(ran.schedule.atom, ran.schedule.promote * ran.schedule.block_k or None)
-    found = compare_flow(residual.flow(*given.values()), {"C": there["C"].host()}, read, how=how)
+    result = there["C"].host()
+    assert (there["C"].around == POISON).all()
+    found = compare_flow(residual.flow(*given.values()), {"C": result}, read, how=how)
     assert found.ok, found

@@ -11,8 +11,8 @@ import pytest
 
 import tilewright as tw
 
-from .kernels import ROWS, pointed
-from .refused import refusal
+from .kernels import ROWS, pointed, trace
+from .refused import DECLARED, refusal
 
 
 class Ring:
@@ -243,6 +243,36 @@ def test_refused_at_the_name_that_is_bound(kernel: Callable[..., Any]) -> None:
     assert error.message.startswith("x is ")
     # From Python 3.13 on, two neighbouring stores are one instruction, which has the place of the second.
     assert pointed(error) in ("x" if kernel is not unpacked else ("x", "y"))
+
+
+def in_the_other_branch(A, n, alpha):
+    x, is_first = 0, True
+    if is_first:
+        with tw.when(n > 1):
+            x = n + 1
+            A[x]
+    else:
+        A[x]
+
+
+def in_a_return_of_the_other_branch(A, n, alpha):
+    def found(is_first):
+        if is_first:
+            last = n + 1
+            with tw.when(n > 1):
+                A[last]
+            return last
+        with tw.when(n > 1):
+            last = n + 2
+            A[last]
+        return n
+
+    found(False)
+
+
+@pytest.mark.parametrize("kernel", [in_the_other_branch, in_a_return_of_the_other_branch])
+def test_what_is_read_only_where_the_code_cannot_go_is_no_loss(kernel: Callable[..., Any]) -> None:
+    trace(kernel, DECLARED)
 
 
 def test_an_argument_is_a_variable_too() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dis
 import os
 import sys
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -29,6 +29,9 @@ _OURS = (
 )
 _STORES = ("STORE_FAST", "STORE_NAME", "STORE_DEREF", "STORE_GLOBAL")
 _LOADS = ("LOAD_FAST", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLOSURE", "LOAD_CLASSDEREF")
+_NO_NEXT = ("RETURN_", "RAISE_", "RERAISE", "JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_NO_INTERRUPT")
+"""How instructions begin after which the one below is not executed."""
+_JUMPS = frozenset(dis.hasjrel) | frozenset(dis.hasjabs)
 _ORIGIN: ContextVar[Origin | None] = ContextVar("what operations are being made from", default=None)
 _RESULTS = ("BEFORE_WITH", "CALL", "BINARY", "COMPARE_OP", "UNARY_NEGATIVE", "FOR_ITER")
 
@@ -155,8 +158,31 @@ class Span:
     stop: int
 
     def reads_first(self, name: str) -> bool:
-        """Whether a variable is read before it is written, going through the code from top to bottom."""
-        return next((access == "load" for access, _ in self._accesses(name)), False)
+        """Whether a variable is read before it is written on some way through the code, exceptions aside.
+
+        Which way is taken is no matter of where the compiler put the instructions: some versions of Python
+        move those that are seldom executed to the end.
+        """
+        offsets, found = instructions(self.frame.f_code)
+        at = bisect_right(offsets, self.start)
+        waiting, known = [at], set[int]()
+        while waiting:
+            at = waiting.pop()
+            while at < len(found) and at not in known and self.start < offsets[at] < self.stop:
+                known.add(at)
+                instruction = found[at]
+                accesses = [access for access, variable in _accesses(instruction) if variable == name]
+                if accesses:
+                    if accesses[0] == "load":
+                        return True
+                    break
+                target = _target(instruction)
+                if target is not None:
+                    waiting.append(bisect_left(offsets, target))
+                if instruction.opname.startswith(_NO_NEXT):
+                    break
+                at += 1
+        return False
 
     def store(self, name: str) -> Frame | None:
         """Where a variable is written last."""
@@ -188,6 +214,11 @@ def instruction_at(frame: FrameType) -> dis.Instruction:
     offsets, found = instructions(frame.f_code)
     # f_lasti may point into the inline cache behind the instruction.
     return found[max(bisect_right(offsets, frame.f_lasti) - 1, 0)]
+
+
+def _target(instruction: dis.Instruction) -> int | None:
+    """Where an instruction may jump to."""
+    return int(instruction.argval) if instruction.opcode in _JUMPS else None
 
 
 @lru_cache(maxsize=512)
