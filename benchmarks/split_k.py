@@ -28,7 +28,8 @@ from reporting import table
 
 from tilewright.schedule.candidates import candidates
 from tilewright.schedule.choose import Candidate, Question
-from tilewright.schedule.choose_split import estimated, parts_under, split_schedule
+from tilewright.schedule.choose_parts import parts_under, split_schedule
+from tilewright.schedule.choose_ways import estimated
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.schedule import Schedule

@@ -14,7 +14,8 @@ from tilewright.ops.products import plain
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import bind
 from tilewright.schedule.choose import Splitting
-from tilewright.schedule.choose_split import parts_under, period_of, split_candidates
+from tilewright.schedule.choose_parts import parts_under, period_of
+from tilewright.schedule.choose_split import split_candidates
 from tilewright.schedule.partition import parts_of_k
 
 from .test_products import bound, drawn, nothing_else_written, within

@@ -1,6 +1,8 @@
-"""Forms for few rows: legal for every dtype of the atom, deep rings, right, and not chosen unmeasured."""
+"""Forms for few rows: legal for every dtype, deep rings, right, chosen; K in parts where that pays."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +14,10 @@ from tilewright.ops.products import output_dtype, plain
 from tilewright.schedule.candidates import candidates
 from tilewright.schedule.choose import Candidate, Question, choose
 from tilewright.schedule.choose_few_rows import STREAMS, Stream
+from tilewright.schedule.choose_parts import parts_under, tiles_of
+from tilewright.schedule.choose_time import meeting_us
 from tilewright.schedule.expand import Expanded
+from tilewright.schedule.legality import reasons
 from tilewright.schedule.memory import memory_us
 from tilewright.schedule.resources import Case
 from tilewright.targets import cuda
@@ -33,7 +38,8 @@ def question(dtype: str, shape: tuple[int, int, int], precision: str = "exact") 
 
 
 def proposed(asked: Question) -> list[Candidate]:
-    return [one for one in candidates(asked) if one.rule.startswith("few rows")]
+    found = (one for one in candidates(asked) if one.rule.startswith("few rows"))
+    return [one for one in found if one.schedule.split_k == 1]
 
 
 @pytest.mark.parametrize("dtype", ["bf16", "f8e4m3", "i8", "f32"])
@@ -52,10 +58,42 @@ def test_every_form_is_legal_and_keeps_enough_bytes_on_their_way(dtype: str, row
         assert one.schedule.tile[1] >= rows
 
 
-def test_they_are_tried_but_not_chosen_before_they_are_measured() -> None:
-    asked = question("bf16", (16, 4096, 4096))
-    assert not choose(asked).swap_ab
-    assert proposed(question("bf16", (65, 4096, 4096))) == []
+@pytest.mark.parametrize("dtype", ["bf16", "f16", "f8e4m3", "i8"])
+@pytest.mark.parametrize("rows", [1, 8, 16])
+def test_they_are_chosen(dtype: str, rows: int) -> None:
+    for columns, depth in ((4096, 4096), (14336, 4096), (4096, 14336)):
+        assert choose(question(dtype, (rows, columns, depth))).swap_ab
+    assert proposed(question(dtype, (65, 4096, 4096))) == []
+
+
+def test_k_has_parts_where_multiprocessors_would_be_idle() -> None:
+    """The choice is legal as it stands; where tiles are many, or K is short, nothing is split."""
+    for shape in ((64, 4096, 4096), (16, 16, 262144), (256, 256, 65536), (128, 128, 16384)):
+        asked = question("f16", shape)
+        chosen = choose(asked)
+        assert parts_under(asked, chosen) > 1
+        assert tiles_of(asked, chosen) * 2 <= asked.processors
+        assert reasons(chosen, asked.form, asked.specs, asked.arch) == []
+    for shape in ((512, 512, 512), (1024, 1024, 1024), (256, 4096, 4096), (4096, 4096, 4096)):
+        assert choose(question("f16", shape)).split_k == 1
+
+
+def test_what_bulk_copies_cannot_carry_has_no_form_for_few_rows() -> None:
+    asked = question("f16", (16, 4096, 4097))
+    found = candidates(asked)
+    assert all(one.schedule.staging != "tma" and not one.schedule.swap_ab for one in found)
+    assert found[0].against == ()
+
+
+def test_a_reduction_costs_what_its_parts_do() -> None:
+    """More parts take longer to meet; none take no time; a stream meets though its tiles are many."""
+    asked = question("bf16", (64, 4096, 4096))
+    whole = choose(question("bf16", (512, 512, 512)))
+    assert meeting_us(asked, whole) == 0
+    for reduction in ("workspace", "cluster"):
+        times = [meeting_us(asked, replace(whole, split_k=parts, reduction=reduction)) for parts in (2, 4, 8)]
+        assert 0 < times[0] < times[1] < times[2]
+    assert meeting_us(asked, replace(whole, split_k="stream", blocks=132)) > 0
 
 
 @pytest.mark.parametrize("stream", STREAMS, ids=str)

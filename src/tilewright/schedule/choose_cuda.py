@@ -12,10 +12,12 @@ from itertools import product
 from math import prod
 
 from tilewright.schedule.choose import Candidate, Question, widened
-from tilewright.schedule.choose_few_rows import candidates as few_rows
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.choose_small import small
+from tilewright.schedule.choose_time import OVERLAP
+from tilewright.schedule.choose_waiting import without_waiting
 from tilewright.schedule.form import Factor
+from tilewright.schedule.memory import memory_us
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
 from tilewright.targets.atoms import fma, wgmma
@@ -27,8 +29,8 @@ PROMOTED_EVERY = 512
 PROMOTED_ELEMENTS = 64 * 192
 """Of a group's tile: more do not fit into the registers twice."""
 
-BAND = 8
-"""Rows of tiles that follow each other."""
+BAND, GROUPED_BAND = 8, 4
+"""Rows of tiles that follow each other; of groups of rows, where a block takes tile after tile."""
 
 COLUMN_US = 0.00277
 """A column of 64 rows times 128 bytes of K, on one multiprocessor; for all types, whose rates go by bytes."""
@@ -108,7 +110,14 @@ class Shape:
         asked = rows / beside * row_us[0] + columns / across * row_us[1]
         multiply = rows / 64 * columns * COLUMN_US / 2
         step = max(multiply, min(tiles, processors) * asked, self.latency_us / rounds, self.busy_us)
-        return self.fixed_us + rounds * (steps * step + self.tile_us)
+        waits = (rounds * (steps * step + self.tile_us), memory_us(question) * self.memory)
+        overlapped: float = sum(wait**OVERLAP for wait in waits) ** (1 / OVERLAP)
+        return self.fixed_us + overlapped
+
+    @property
+    def memory(self) -> float:
+        """How many times as long as by memory's rate its operands are on their way from there."""
+        return 1.2 if self.persistent else 1.12
 
 
 SHAPES = (
@@ -117,10 +126,10 @@ SHAPES = (
     Shape(128, 192, 2, 4, 2, "ping-pong", tile_us=0.3),
     Shape(64, 192, 2, 4, 3),
     Shape(64, 128, 2, 6, 2, busy_us=0.37),
-    Shape(64, 128, 2, 6, 2, persistent=False, fixed_us=4.4, busy_us=0.42),
-    Shape(64, 128, 1, 8, 1, persistent=False, fixed_us=4.2, tile_us=0.2, latency_us=0.285, busy_us=0.25),
-    Shape(64, 64, 2, 8, 1, persistent=False, fixed_us=4.2, tile_us=0.2, latency_us=0.285, busy_us=0.28),
-    Shape(64, 64, 1, 8, 1, persistent=False, fixed_us=4.2, tile_us=0.1, latency_us=0.235, busy_us=0.21),
+    Shape(64, 128, 2, 6, 2, persistent=False, fixed_us=1.9, tile_us=3.5, busy_us=0.42),
+    Shape(64, 128, 1, 8, 1, persistent=False, fixed_us=1.9, tile_us=2.5, latency_us=0.285, busy_us=0.25),
+    Shape(64, 64, 2, 8, 1, persistent=False, fixed_us=1.9, tile_us=2.5, latency_us=0.285, busy_us=0.28),
+    Shape(64, 64, 1, 8, 1, persistent=False, fixed_us=1.8, tile_us=2.5, latency_us=0.235, busy_us=0.21),
 )
 """Few, so that few kernels are compiled; the first of equals is taken."""
 
@@ -128,8 +137,8 @@ SHAPES = (
 BESIDE = 4
 """Blocks of ``mma.sync`` for each multiprocessor where a grid has not one for each tile."""
 
-GROUPS_M = (4, 16)
-"""Other heights of the bands in which tiles follow each other."""
+GROUPS_M = (4, 8, 16)
+"""Heights of the bands in which tiles follow each other."""
 
 NEIGHBOURS = 3
 """Of how many of the fastest forms those are proposed that differ in one respect."""
@@ -138,8 +147,7 @@ NEIGHBOURS = 3
 def candidates(question: Question) -> Iterator[Candidate]:
     """Forms of the Hopper kernel in the order of their estimates, those near them, and ``mma.sync``.
 
-    Those for few rows stand behind the forms that have been measured, whatever their estimates.  What is for
-    small products of many batch items comes first.
+    What is for small products of many batch items comes first.
     """
     few = small(question)
     if few is not None:
@@ -149,7 +157,6 @@ def candidates(question: Question) -> Iterator[Candidate]:
         return
     against = {shape: shape.against(question) for shape in SHAPES}
     yield from _hopper(question, [shape for shape in SHAPES if not against[shape]])
-    yield from _few_rows(question)
     yield next(_ampere(question))
     for shape, reason in against.items():
         if reason:
@@ -158,21 +165,16 @@ def candidates(question: Question) -> Iterator[Candidate]:
 
 def _hopper(question: Question, shapes: Sequence[Shape]) -> Iterator[Candidate]:
     """Forms that can compute what is asked, the fastest first; then what is near the fastest."""
-    ranked = sorted((_time_us(question, shape), at) for at, shape in enumerate(shapes))
-    for _, at in ranked:
-        yield _of_form(question, shapes[at])
-    for _, at in ranked[:NEIGHBOURS]:
-        for near, difference in _neighbours(shapes[at]):
-            yield replace(_of_form(question, near), rule=f"{_name(shapes[at])} {difference}")
-        found = _of_form(question, shapes[at])
+    ranked = sorted(shapes, key=lambda shape: _time_us(question, shape))
+    whole = [_of_form(question, shape) for shape in ranked]
+    yield from without_waiting(question, whole, PROMOTED_EVERY if question.dtype.name in FP8 else 0)
+    for shape in ranked[:NEIGHBOURS]:
+        for near, difference in _neighbours(shape):
+            yield replace(_of_form(question, near), rule=f"{_name(shape)} {difference}")
+        found = _of_form(question, shape)
         for rows in GROUPS_M:
             bands = f"{found.rule} in bands of {rows} rows of tiles"
             yield replace(found, schedule=replace(found.schedule, group_m=rows), rule=bands)
-
-
-def _few_rows(question: Question) -> Iterator[Candidate]:
-    a, b = (_row_us(question, factor) * question.processors for factor in (question.form.a, question.form.b))
-    yield from few_rows(question, (a, b), PROMOTED_EVERY if question.dtype.name in FP8 else 0)
 
 
 def _of_form(question: Question, shape: Shape) -> Candidate:
@@ -243,7 +245,7 @@ def hopper_schedule(question: Question, shape: Shape) -> Schedule:
         groups=shape.groups,
         blocks=question.processors if shape.persistent else 0,
         cluster=shape.cluster,
-        group_m=BAND,
+        group_m=GROUPED_BAND if shape.persistent and question.form.flow.grouped is not None else BAND,
         epilogue="overlapped" if apart else "staged",
         buffers=shape.buffers,
         registers=232 if shape.persistent else 0,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.schedule.choose import Candidate, Question
-from tilewright.schedule.memory import memory_us
+from tilewright.schedule.choose_time import bulk_us
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
 from tilewright.targets.atoms import wgmma
@@ -23,15 +23,6 @@ MOST_STAGES = 16
 
 BARRIERS_BYTES = 1024
 """What barriers and gaps between buffers take of shared memory, at most."""
-
-FIXED_US = 4.2
-"""What a launch takes besides its steps; as measured of the other forms with a block for each tile."""
-
-STEP_US = 0.08
-"""What a step takes besides its bytes. An estimate: the forms of 64 columns take 0.04 to 0.075."""
-
-TILE_US = 1.0
-"""Between one block and the next one of a multiprocessor, whose ring is empty at first. An estimate."""
 
 
 @dataclass(frozen=True)
@@ -83,50 +74,30 @@ class Stream:
             swap_ab=True,
         )
 
-    def time_us(self, question: Question, rows: int, row_us: tuple[float, float]) -> float:
-        """Estimated time: of the multiprocessor with most tiles, or of the memory.
-
-        Args:
-            question: the problem.
-            rows: of A, in a tile.
-            row_us: what 128 bytes of a row of A, and of B, take of one multiprocessor.
-        """
-        m, n, k = question.shape
-        batches = prod(question.extents[:-3])
-        blocks = -(-n // self.columns) * -(-m // rows) * batches
-        rounds = -(-blocks // max(question.processors, 1))
-        steps = -(-k * question.dtype.bytes // (ROW_BYTES * self.depth))
-        step = STEP_US + self.depth * (rows * row_us[0] + self.columns * row_us[1])
-        waits = -(-rounds // self.beside) * TILE_US
-        return FIXED_US + max(rounds * steps * step + waits, memory_us(question))
-
 
 STREAMS = (Stream(1, 4), Stream(2, 2), Stream(1, 2, beside=2))
 """Few, so that few kernels are compiled; 16 to 32 KiB of B in each step, and about 200 KiB in all rings."""
 
 
-def candidates(
-    question: Question, row_us: tuple[float, float], promoted_every: int = 0
-) -> Iterator[Candidate]:
-    """Forms for few rows in the order of their estimates; none for many rows.
+def has_few_rows(question: Question) -> bool:
+    """Whether a tile of `STREAMS` holds all rows, and nothing else speaks against them."""
+    items = prod(question.extents[:-3])
+    return question.shape[0] <= ROWS[-1] and question.covered == (0, 0) and items <= question.arch.grid[-1]
 
-    None of them is the choice yet, for none has been measured.
+
+def candidates(question: Question, promoted_every: int = 0) -> Iterator[Candidate]:
+    """Forms for few rows; none for many rows.
 
     Args:
         question: the problem, whose operands ``wgmma`` takes.
-        row_us: what 128 bytes of a row of A, and of B, take of one multiprocessor.
         promoted_every: elements along K after which sums are added to others; 0: never.
     """
-    m, _, _ = question.shape
-    rows = next((count for count in ROWS if count >= m), None)
-    items = prod(question.extents[:-3])
-    if rows is None or question.covered != (0, 0) or items > question.arch.grid[-1]:
+    if not has_few_rows(question):
         return
-    known = [stream for stream in STREAMS if stream.stages(question, rows) > 1]
-    for stream in sorted(known, key=lambda one: one.time_us(question, rows, row_us)):
-        deep = f"steps of {stream.depth * ROW_BYTES} bytes of K"
-        yield Candidate(
-            stream.schedule(question, rows, promoted_every),
-            stream.time_us(question, rows, row_us),
-            f"few rows: {stream.columns} columns of B along the rows of the atom, {deep}",
-        )
+    rows = next(count for count in ROWS if count >= question.shape[0])
+    for stream in STREAMS:
+        if stream.stages(question, rows) > 1:
+            schedule = stream.schedule(question, rows, promoted_every)
+            deep = f"steps of {stream.depth * ROW_BYTES} bytes of K"
+            rule = f"few rows: {stream.columns} columns of B along the rows of the atom, {deep}"
+            yield Candidate(schedule, bulk_us(question, schedule), rule)

@@ -1,0 +1,98 @@
+"""Parts of K: how many there are under a schedule, and the schedule that splits K like one that does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+from tilewright.schedule.choose import Question
+from tilewright.schedule.fixup import is_clustered
+from tilewright.schedule.partition import MOST_SPLITS, parts_of_k
+from tilewright.schedule.schedule import Schedule
+
+MOST_SPLIT_SUMS = 64 * 128
+"""Of a group of warps whose blocks compute a part each: where registers are not dealt out to roles."""
+
+PERIODS = 8
+"""Parts of K, at most, whose order of addition is the same for all numbers of rows."""
+
+SHORTEST_PERIOD = 512
+"""Elements along K of such a part, at least."""
+
+
+def split_schedule(plain: Schedule, split_k: int | str, processors: int) -> Schedule | None:
+    """A schedule that splits K, and is otherwise like one that does not; None if it cannot.
+
+    Args:
+        plain: the schedule.
+        split_k: as a schedule has it.
+        processors: how many blocks run at once.
+    """
+    if split_k == 1:
+        return plain
+    if plain.roles == "ping-pong" or plain.cluster != (1, 1):
+        return None
+    rows, columns, _ = plain.mma.tile
+    if split_k != "stream" and plain.registers and plain.blocks and rows * columns > MOST_SPLIT_SUMS:
+        return None
+    return replace(
+        plain,
+        split_k=split_k,
+        batches=1,
+        blocks=processors if isinstance(split_k, str) else 0,
+        balanced=plain.balanced and split_k != "stream",
+        epilogue="staged" if plain.epilogue == "overlapped" else plain.epilogue,
+        registers=plain.registers if split_k == "stream" or plain.staging != "tma" else 0,
+    )
+
+
+def period_of(depth: int) -> int:
+    """Elements along K after which sums are added to others, where that must not depend on other extents.
+
+    A power of 2, of which K has at most `PERIODS`.
+
+    Example:
+        >>> period_of(4096), period_of(4097), period_of(100), period_of(28672)
+        (512, 1024, 512, 4096)
+    """
+    period = SHORTEST_PERIOD
+    while period * PERIODS < depth:
+        period *= 2
+    return period
+
+
+def parts_under(question: Question, schedule: Schedule) -> int:
+    """How many parts K has under a schedule; of a stream, those of a tile on average, rounded up.
+
+    The same is computed at every launch, from its extents.
+    """
+    steps = max(-(-question.shape[2] // schedule.block_k), 1)
+    tiles, blocks = tiles_of(question, schedule), schedule.blocks
+    units = -(-steps // max(schedule.promote, 1))
+    if schedule.split_k == "stream":
+        return max(-(-min(blocks, tiles * steps) // max(tiles, 1)), 1)
+    if schedule.split_k == "auto":
+        found = parts_of_k(tiles, steps, blocks)
+        assert isinstance(found, int)
+        return min(found, units)
+    assert isinstance(schedule.split_k, int)
+    return max(min(schedule.split_k, units, MOST_SPLITS), 1)
+
+
+def rule_of(question: Question, schedule: Schedule) -> str:
+    """How K is split, and why so, in words."""
+    parts, tiles = parts_under(question, schedule), tiles_of(question, schedule)
+    count = f"{parts} part{'s' if parts != 1 else ''}"
+    if schedule.split_k == "auto":
+        return f"K in {count}: {schedule.blocks} blocks for {tiles} tiles"
+    if schedule.split_k == "stream":
+        return f"steps of {tiles} tiles dealt out to {schedule.blocks} blocks"
+    return f"K in {count}" + (" among the blocks of a cluster" if is_clustered(schedule) else "")
+
+
+def tiles_of(question: Question, schedule: Schedule) -> int:
+    """Tiles of the result."""
+    m, n, _ = question.shape
+    rows, columns, _ = schedule.tile
+    m, n = (n, m) if schedule.swap_ab else (m, n)
+    return -(-m // rows) * -(-n // columns) * prod(question.extents[:-3])

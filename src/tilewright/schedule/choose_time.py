@@ -1,0 +1,165 @@
+"""How long schedules with bulk copies take that wait for memory: few rows, few tiles, K in parts.
+
+A block fetches stage after stage, as many at once as its ring has; what counts is how soon they arrive, how
+many bytes a multiprocessor and the second-level cache deliver, and how long memory takes for all.  The
+constants were fitted to products of 1 to 512 rows on an H200, with operands that no cache held.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import log2
+
+from tilewright.schedule.choose import Question
+from tilewright.schedule.choose_parts import parts_under, tiles_of
+from tilewright.schedule.fixup import FAN, is_clustered
+from tilewright.schedule.memory import memory_us
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.stages import ROW_BYTES
+
+FIXED_US = 2.9
+"""Of a launch, which does not become less by splitting K."""
+
+RAMP_US = 6.3
+"""Until memory delivers at its rate."""
+
+ARRIVAL_US = 1.23
+"""From the request of a stage to its arrival, besides its bytes."""
+
+BYTES_PER_US = 1.62e5
+"""Into the shared memory of one multiprocessor."""
+
+CACHED_BYTES_PER_US = 9.3e6
+"""From the second-level cache into all multiprocessors."""
+
+OUTSIDE_US = 0.0013
+"""A line of `ROW_BYTES` that lies outside the array, which a bulk copy fills with zeros."""
+
+LINE_US = 0.00277 / 2
+"""The multiply of 64 rows with one column, along `ROW_BYTES` of K."""
+
+TILE_US = 3.7
+"""Of a block besides its steps: its start, the first stage, and its results."""
+
+OVERLAP = 5
+"""How well memory, cache and rings overlap: the power of the norm of their times."""
+
+TICKET_US = 2.7
+"""Writing the sums of a part to memory and taking a ticket."""
+
+READ_BYTES_PER_US = 4.6e4
+"""At which a multiprocessor reads and adds the sums of the parts."""
+
+CLUSTER_US, DOUBLED_US = 1.4, 3.3
+"""Meeting in a cluster of two blocks, and what each doubling of the cluster adds."""
+
+READ_MULTIPLY_ADDS = 4
+"""What a processor could do while it writes and reads one sum of another part. An estimate."""
+
+
+def meeting_us(question: Question, schedule: Schedule) -> float:
+    """What it takes to add up the sums of the parts of K; on a processor in multiply-adds.
+
+    Args:
+        question: the problem.
+        schedule: how it is computed; without parts it takes no time.
+    """
+    parts = parts_under(question, schedule)
+    if parts <= 1 and schedule.split_k != "stream":
+        return 0.0
+    rows, columns, _ = schedule.mma.tile
+    read = parts if parts <= FAN else FAN + -(-parts // FAN)
+    if question.arch.lanes == 1:
+        return read * rows * columns * READ_MULTIPLY_ADDS
+    tile_us = rows * columns * schedule.atom.c_dtype.bytes / READ_BYTES_PER_US
+    if is_clustered(schedule):  # each block adds a share of the tile
+        return CLUSTER_US + DOUBLED_US * (log2(parts) - 1) + tile_us
+    # A block of a stream has parts of two tiles.
+    return TICKET_US * (1 + (parts > FAN)) + (read + (schedule.split_k == "stream")) * tile_us
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the blocks of a schedule fetch.
+
+    Args:
+        question: the problem.
+        schedule: with bulk copies.
+    """
+
+    question: Question
+    schedule: Schedule
+
+    @property
+    def _sides(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Of a tile, along its rows and its columns: the extent, and how much of it lies in the arrays."""
+        m, n, _ = self.question.shape
+        extents = (n, m) if self.schedule.swap_ab else (m, n)
+        rows, columns = (
+            (tile, min(tile, most)) for tile, most in zip(self.schedule.tile, extents, strict=False)
+        )
+        return rows, columns
+
+    @property
+    def lines(self) -> int:
+        """Of `ROW_BYTES` along K, of a step."""
+        return self.schedule.block_k * self.question.dtype.bytes // ROW_BYTES
+
+    @property
+    def step_bytes(self) -> int:
+        """That a step brings from the arrays."""
+        return sum(inside for _, inside in self._sides) * self.lines * ROW_BYTES
+
+    @property
+    def outside(self) -> int:
+        """Lines of a step that lie outside the arrays."""
+        return sum(tile - inside for tile, inside in self._sides) * self.lines
+
+    @property
+    def held_bytes(self) -> int:
+        """Shared memory of a block, about."""
+        rows, columns, _ = self.schedule.tile
+        ring = self.schedule.stages * (rows + columns) * self.lines * ROW_BYTES
+        stored = sum(store.operand.dtype.bytes for store in self.question.form.stores)
+        return ring + rows * columns * stored
+
+    @property
+    def steps(self) -> int:
+        """Along K, of a tile."""
+        return max(-(-self.question.shape[2] // self.schedule.block_k), 1)
+
+    def path_us(self) -> float:
+        """Of the multiprocessor with most blocks."""
+        schedule, processors = self.schedule, max(self.question.processors, 1)
+        tiles = tiles_of(self.question, schedule)
+        parts = parts_under(self.question, schedule)
+        fits = 1 if schedule.blocks else max(min(self.question.arch.shared_bytes // self.held_bytes, 2), 1)
+        beside = min(fits, -(-tiles * parts // processors))
+        rounds = -(-tiles * parts // (processors * beside))
+        steps = rounds * -(-self.steps // parts)
+        if schedule.split_k == "stream":
+            steps = -(-tiles * self.steps // processors)
+        arrival = (ARRIVAL_US + self.step_bytes / BYTES_PER_US) / (schedule.stages - 1)
+        rows, columns, _ = schedule.tile
+        multiply = rows / 64 * columns * self.lines * LINE_US
+        step = max(arrival, beside * self.step_bytes / BYTES_PER_US, beside * multiply)
+        step += beside * self.outside * OUTSIDE_US
+        return steps * step + (1 if schedule.blocks else rounds) * TILE_US
+
+    def cached_us(self) -> float:
+        """Of the second-level cache, for all blocks."""
+        moved = tiles_of(self.question, self.schedule) * self.steps * self.step_bytes
+        return moved / CACHED_BYTES_PER_US
+
+
+def bulk_us(question: Question, schedule: Schedule) -> float:
+    """Estimated time of a schedule with bulk copies.
+
+    Args:
+        question: the problem.
+        schedule: how it is computed.
+    """
+    load = Load(question, schedule)
+    waits = (load.path_us(), memory_us(question) + RAMP_US, load.cached_us())
+    overlapped: float = sum(wait**OVERLAP for wait in waits) ** (1 / OVERLAP)
+    return FIXED_US + overlapped + meeting_us(question, schedule)

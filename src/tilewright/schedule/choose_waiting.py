@@ -1,0 +1,79 @@
+"""The order of schedules with bulk copies where blocks are few, or wait for memory: few rows, deep K.
+
+There a form's rate of multiplication says little.  Forms for few rows stand beside the others then, and each
+that leaves multiprocessors idle also with its K in parts, all by the estimates of `choose_time`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from math import inf
+
+from tilewright.schedule.choose import Candidate, Question
+from tilewright.schedule.choose_few_rows import candidates as few_rows
+from tilewright.schedule.choose_few_rows import has_few_rows
+from tilewright.schedule.choose_parts import parts_under, rule_of, split_schedule, tiles_of
+from tilewright.schedule.choose_time import bulk_us
+from tilewright.schedule.choose_ways import CLUSTERS
+from tilewright.schedule.classes import coarse
+from tilewright.schedule.legality import reasons
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.settle import settle
+
+PAYS = 0.8
+"""What parts of K must be estimated to save of forms whose own model says more than that of waiting."""
+
+WAYS: tuple[tuple[int | str, str], ...] = (("auto", "workspace"), *((parts, "cluster") for parts in CLUSTERS))
+"""In which K is split where nobody asks for it; streams were never the fastest."""
+
+
+def without_waiting(question: Question, whole: Sequence[Candidate], promoted: int) -> Iterator[Candidate]:
+    """Forms in the order in which they are tried: the given order, or that of the waiting for memory.
+
+    Args:
+        question: the problem, whose operands ``wgmma`` takes.
+        whole: forms for any number of rows, the fastest by their own estimates first.
+        promoted: elements along K after which sums are added to others; 0: never.
+    """
+    rated = [replace(one, estimate=bulk_us(question, one.schedule)) for one in whole]
+    if has_few_rows(question):
+        rated += (one for one in few_rows(question, promoted) if _is_carried(question, one.schedule))
+        yield from _parted(question, rated, inf)
+        return
+    least = min((one.estimate for one in rated), default=0.0)
+    yield from (one for one in _parted(question, rated, PAYS * least) if one.schedule.split_k != 1)
+    yield from whole
+
+
+def _parted(question: Question, whole: Sequence[Candidate], most: float) -> Iterator[Candidate]:
+    """The schedules, and those with K in parts that are estimated to take less than `most`, all in order.
+
+    Whether the latter are legal is asked when it is their turn.
+    """
+    found = [*whole, *(made for one in whole for made in _parts(question, one))]
+    for one in sorted(found, key=lambda one: one.estimate):
+        if one.schedule.split_k == 1 or (one.estimate < most and _is_carried(question, one.schedule)):
+            yield one
+
+
+def _parts(question: Question, whole: Candidate) -> Iterator[Candidate]:
+    """A schedule with K in parts, if half of the multiprocessors are idle without; it need not be legal."""
+    for split_k, reduction in WAYS if _is_idle(question, whole.schedule) else ():
+        made = split_schedule(whole.schedule, split_k, question.processors)
+        if made is not None and parts_under(question, made) > 1:
+            made = replace(made, reduction=reduction)
+            yield Candidate(made, bulk_us(question, made), f"{whole.rule}, {rule_of(question, made)}")
+
+
+def _is_idle(question: Question, schedule: Schedule) -> bool:
+    """Whether half of the multiprocessors are idle, and more blocks could be made."""
+    grouped = question.form.flow.grouped is not None
+    return not grouped and not schedule.blocks and tiles_of(question, schedule) * 2 <= question.processors
+
+
+def _is_carried(question: Question, schedule: Schedule) -> bool:
+    """Whether a schedule is legal as it stands, and bulk copies carry the operands."""
+    form, arch = question.form, question.arch
+    specs = {name: coarse(spec, arch) for name, spec in question.specs.items()}
+    return settle(schedule, form, specs, arch)[0] == schedule and not reasons(schedule, form, specs, arch)

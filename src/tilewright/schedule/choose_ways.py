@@ -1,0 +1,100 @@
+"""The ways to split K under one schedule: those that are legal, and how long they are estimated to take."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from tilewright.schedule.choose import Candidate, Question, Splitting
+from tilewright.schedule.choose_parts import parts_under, period_of, rule_of, split_schedule, tiles_of
+from tilewright.schedule.choose_time import FIXED_US, bulk_us, meeting_us
+from tilewright.schedule.classes import coarse
+from tilewright.schedule.fixup import FAN, is_clustered
+from tilewright.schedule.legality import reasons
+from tilewright.schedule.memory import memory_us
+from tilewright.schedule.partition import MOST_SPLITS
+from tilewright.schedule.schedule import SPLITS, Schedule
+from tilewright.schedule.settle import settle
+
+CLUSTERS = (2, 4, 8)
+"""Parts of K that are tried where the blocks that compute them are a cluster."""
+
+
+def ways_to_split(question: Question, plain: Candidate, wanted: Splitting) -> Iterator[Candidate]:
+    """The legal ways to split K under a schedule.
+
+    Args:
+        question: the problem.
+        plain: the schedule that does not, with its estimate.
+        wanted: how K is to be split.
+    """
+    form, arch = question.form, question.arch
+    specs = {name: coarse(spec, arch) for name, spec in question.specs.items()}
+    whole = plain.schedule
+    if wanted.batch_invariant:  # which instruction it is must not depend on how rows of A are aligned
+        whole, _ = settle(whole, form, specs, arch)
+    for asked in _schedules(question, whole, wanted):
+        tried = () if plain.against else _stages_of(asked)
+        schedule = next((one for one in tried if not reasons(one, form, specs, arch)), None)
+        if schedule is not None:
+            estimate = estimated(question, plain, schedule)
+            yield Candidate(schedule, estimate, f"{plain.rule}, {rule_of(question, schedule)}")
+
+
+def _stages_of(schedule: Schedule) -> Iterator[Schedule]:
+    """The schedule; of a cluster, whose blocks hold sums beside the ring, also with a shorter ring."""
+    yield schedule
+    if is_clustered(schedule):
+        for stages in range(schedule.stages - 1, 1, -1):
+            yield replace(schedule, stages=stages)
+
+
+def _schedules(question: Question, plain: Schedule, wanted: Splitting) -> Iterator[Schedule]:
+    if wanted.batch_invariant:
+        depth = question.shape[2]
+        if not plain.promote:  # sums of few bits are promoted more often, and always as often
+            plain = replace(plain, promote=period_of(depth) // plain.block_k)
+        if wanted.split_k is None:
+            yield plain
+        wanted = replace(wanted, split_k=_parts_of_periods(plain, depth, wanted))
+    tried: tuple[int | str, ...] = SPLITS if wanted.split_k is None else (wanted.split_k,)
+    if wanted.reduction == "cluster" and wanted.split_k in (None, "auto"):
+        tried = CLUSTERS
+    for split_k in tried:
+        made = split_schedule(plain, split_k, question.processors)
+        if made is not None:
+            yield replace(made, reduction=wanted.reduction)
+
+
+def _parts_of_periods(plain: Schedule, depth: int, wanted: Splitting) -> int | str:
+    """A part for each period, so that sums are added in the order in which one block adds them."""
+    if isinstance(wanted.split_k, int):
+        return wanted.split_k
+    if wanted.reduction == "cluster":
+        return CLUSTERS[-1]
+    periods = -(-depth // (plain.promote * plain.block_k))
+    return MOST_SPLITS if periods <= FAN else 1
+
+
+def estimated(question: Question, plain: Candidate, schedule: Schedule) -> float:
+    """Estimated time of a schedule that splits K, or does not.
+
+    Args:
+        question: the problem.
+        plain: the schedule that it is made of, with its estimate.
+        schedule: how K is split.
+    """
+    if schedule.staging == "tma":
+        return bulk_us(question, schedule)
+    parts, tiles, blocks = parts_under(question, schedule), tiles_of(question, schedule), question.processors
+    if schedule.split_k == 1:
+        return plain.estimate
+    rounds = max(-(-tiles // blocks), 1)
+    if schedule.split_k == "stream":
+        shared = max(tiles / blocks, 1 / parts) / rounds
+    else:
+        shared = -(-tiles * parts // blocks) / parts / rounds
+    meeting = meeting_us(question, schedule)
+    if question.arch.lanes == 1:
+        return plain.estimate * shared + meeting
+    return FIXED_US + max((plain.estimate - FIXED_US) * shared, memory_us(question)) + meeting
