@@ -106,5 +106,25 @@ def few_row_forms() -> Iterator[FewRows]:
             yield FewRows(name, split_of(few, split_k, reduction), "bf16", "bf16", next(kernels), LAYOUTS[:1])
 
 
-SPLIT_FORMS = {form.name: form for form in (*split_forms(), *few_row_forms())}
+SMALL: dict[str, tuple[tuple[int, int], tuple[int, int], tuple[int, int], tuple[int, int, int]]] = {
+    "16 x 16": ((4, 8), (4, 2), (1, 1), (16, 16, 64)),
+    "16 x 128": ((4, 8), (4, 4), (1, 4), (16, 128, 32)),
+    "128 x 16": ((8, 4), (4, 4), (4, 1), (128, 16, 32)),
+    "32 x 256": ((4, 8), (8, 8), (1, 4), (32, 256, 32)),
+}
+"""Small tiles by multiply-adds: lanes, elements of a lane, warps, and the tile."""
+
+
+def small_tile_forms() -> Iterator[SplitForm]:
+    """Small tiles of f32, whose K is dealt out to the blocks."""
+    layouts, kernels = cycle(LAYOUTS), cycle((residual, plain))
+    for (name, (lanes, each, warps, tile)), split_k in product(SMALL.items(), ("auto", "stream")):
+        atom = tw.atoms.fma("f32", lanes=lanes, each=each, paired=True)
+        whole = Schedule(atom, tile, warps, stages=3, staging="cp_async", group_m=8)
+        made = split_of(whole, split_k, "workspace")
+        about = f"small tiles of {name}, {split_k} parts"
+        yield SplitForm(about, made, "f32", "f32", next(kernels), (next(layouts),))
+
+
+SPLIT_FORMS = {form.name: form for form in (*split_forms(), *few_row_forms(), *small_tile_forms())}
 """By name."""

@@ -12,6 +12,7 @@ from itertools import product
 from math import prod
 
 from tilewright.schedule.choose import Candidate, Question, widened
+from tilewright.schedule.choose_fma import small_tiles
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.choose_small import small
 from tilewright.schedule.choose_time import OVERLAP
@@ -153,6 +154,7 @@ def candidates(question: Question) -> Iterator[Candidate]:
     if few is not None:
         yield few
     if "sm_90a" not in question.arch.features or not _takes_wgmma(question):
+        yield from small_tiles(question)
         yield from _ampere(question)
         return
     against = {shape: shape.against(question) for shape in SHAPES}

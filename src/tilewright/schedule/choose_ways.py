@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilewright.schedule.choose import Candidate, Question, Splitting
+from tilewright.schedule.choose_fma_time import fma_us, is_known, with_more_blocks
 from tilewright.schedule.choose_parts import parts_under, period_of, rule_of, split_schedule, tiles_of
 from tilewright.schedule.choose_time import FIXED_US, bulk_us, meeting_us
 from tilewright.schedule.classes import coarse
@@ -63,7 +64,7 @@ def _schedules(question: Question, plain: Schedule, wanted: Splitting) -> Iterat
     for split_k in tried:
         made = split_schedule(plain, split_k, question.processors)
         if made is not None:
-            yield replace(made, reduction=wanted.reduction)
+            yield from with_more_blocks(question, replace(made, reduction=wanted.reduction))
 
 
 def _parts_of_periods(plain: Schedule, depth: int, wanted: Splitting) -> int | str:
@@ -86,6 +87,8 @@ def estimated(question: Question, plain: Candidate, schedule: Schedule) -> float
     """
     if schedule.staging == "tma":
         return bulk_us(question, schedule)
+    if is_known(question, schedule):
+        return fma_us(question, schedule)
     parts, tiles, blocks = parts_under(question, schedule), tiles_of(question, schedule), question.processors
     if schedule.split_k == 1:
         return plain.estimate

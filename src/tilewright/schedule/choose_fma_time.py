@@ -1,0 +1,216 @@
+"""How long exact products of f32 take on GPUs by multiply-adds, with operands copied in the background.
+
+The multiprocessor with most blocks is followed: how many cycles its lanes need, and how well the warps that
+it runs at once hide each other's waiting.  The constants were fitted to products of few rows and of deep K on
+an H200, with operands that no cache held.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+from tilewright.schedule.choose import Question
+from tilewright.schedule.choose_parts import parts_under, tiles_of
+from tilewright.schedule.fixup import FAN
+from tilewright.schedule.memory import memory_us
+from tilewright.schedule.schedule import Schedule
+
+FEW = 64
+"""Rows, or columns, that large tiles leave half empty."""
+
+LARGE = 128
+"""Rows and columns of a large tile."""
+
+IDLE = 4
+"""Large tiles are few where there is not one for every so many multiprocessors."""
+
+FIXED_US = 5.0
+"""Of a launch."""
+
+BLOCK_US = 2.0
+"""Of a block besides its steps: its start, the first stage, and its results."""
+
+ARRIVAL_US = 1.2
+"""From the request of a stage to its arrival."""
+
+WAITING = 1.3
+"""Of one warp for each scheduler: the cycles that it waits for each one that it multiplies in."""
+
+ISSUED = 1.08
+"""Instructions for each multiply-add, however many warps there are."""
+
+CACHED_BYTES_PER_US = 5.5e6
+"""From the second-level cache into all multiprocessors."""
+
+OVERLAP = 4
+"""How well multiplying, memory and cache overlap: the power of the norm of their times."""
+
+TICKET_US = 2.9
+"""Writing the sums of a part to memory and taking a ticket."""
+
+READ_BYTES_PER_US = 3.3e4
+"""At which a multiprocessor reads and adds the sums of the parts."""
+
+READ_US = 0.3
+"""Until the sums of one part come."""
+
+WAVEFRONTS = 2
+"""Of a warp that reads 16 bytes a lane from shared memory, where lanes are paired."""
+
+SCHEDULERS = 4
+"""Of a multiprocessor, each with a quarter of its warps."""
+
+OTHER_REGISTERS = 48
+"""Of a thread, besides its sums and its operands of four steps."""
+
+MOST_BLOCKS = 32
+"""Of a multiprocessor, however small they are."""
+
+SYSTEM_BYTES = 1024
+"""Of shared memory, beside what a block asks for; the memory of a multiprocessor has room for one more."""
+
+VECTOR = 4
+"""Elements along K that a thread reads at once."""
+
+
+def registers_of(schedule: Schedule) -> int:
+    """Registers of a thread, about."""
+    a, b = (operand.size_values for operand in (schedule.mma.a(VECTOR), schedule.mma.b(VECTOR)))
+    sums: int = schedule.mma.c().size_values * (2 if schedule.promote else 1)
+    return int(sums + a + b + OTHER_REGISTERS)
+
+
+def resident(question: Question, schedule: Schedule) -> int:
+    """Blocks that a multiprocessor runs at once: what registers and shared memory allow.
+
+    Args:
+        question: the problem.
+        schedule: how it is computed.
+    """
+    (rows, columns, depth), arch = schedule.tile, question.arch
+    held = schedule.stages * (rows + columns) * depth * question.dtype.bytes
+    of_memory = (arch.shared_bytes + SYSTEM_BYTES) // (held + SYSTEM_BYTES)
+    of_registers = arch.registers // (schedule.mma.threads * registers_of(schedule))
+    return max(min(MOST_BLOCKS, of_registers, of_memory), 1)
+
+
+@dataclass(frozen=True)
+class Load:
+    """What the multiprocessors do under a schedule.
+
+    Args:
+        question: the problem.
+        schedule: with multiply-adds of f32.
+    """
+
+    question: Question
+    schedule: Schedule
+
+    @property
+    def steps(self) -> int:
+        """Along K."""
+        return max(-(-self.question.shape[2] // self.schedule.block_k), 1)
+
+    @property
+    def cycles(self) -> float:
+        """Of a multiprocessor for one step of a tile: of its lanes, or of its shared memory."""
+        (rows, columns, depth), rates = self.schedule.tile, self.question.arch.rates
+        assert rates is not None
+        multiply = rows * columns * depth * 2 / rates.fma_flops["f32"]
+        mma = self.schedule.mma
+        read = (mma.a(VECTOR).size_values + mma.b(VECTOR).size_values) / VECTOR
+        warps = prod(self.schedule.warps)
+        return max(multiply, read * WAVEFRONTS * warps * depth / VECTOR)
+
+    def multiply_us(self) -> float:
+        """Of the multiprocessor with most blocks."""
+        schedule, processors, rates = (
+            self.schedule,
+            max(self.question.processors, 1),
+            self.question.arch.rates,
+        )
+        assert rates is not None
+        parts, tiles = parts_under(self.question, schedule), tiles_of(self.question, schedule)
+        blocks = max(-(-tiles * parts // processors), 1)
+        if schedule.split_k == "stream":
+            blocks = max(schedule.blocks // processors, 1)
+            turns = -(-tiles * self.steps // schedule.blocks) * blocks
+        else:
+            turns = blocks * -(-self.steps // parts)
+        beside = min(blocks, resident(self.question, schedule))
+        busy = beside * prod(schedule.warps) / SCHEDULERS
+        cycles = turns * self.cycles * (ISSUED + WAITING / busy**2)
+        arriving = turns / beside * ARRIVAL_US / (schedule.stages - 1)
+        rounds = -(-blocks // beside)
+        return max(cycles / rates.boards[0].clock_mhz, arriving) + rounds * BLOCK_US
+
+    def cached_us(self) -> float:
+        """Of the second-level cache, for all blocks."""
+        m, n, k = self.question.shape
+        rows, columns = (min(tile, most) for tile, most in zip(self.schedule.tile, (m, n), strict=False))
+        moved = tiles_of(self.question, self.schedule) * (rows + columns) * k * self.question.dtype.bytes
+        return moved / CACHED_BYTES_PER_US
+
+    def meeting_us(self) -> float:
+        """Of the last block of a tile, which adds up the sums of all parts."""
+        parts = parts_under(self.question, self.schedule)
+        if parts <= 1:
+            return 0.0
+        rows, columns, _ = self.schedule.mma.tile
+        read = parts if parts <= FAN else FAN + -(-parts // FAN)
+        each = max(READ_US, rows * columns * self.schedule.atom.c_dtype.bytes / READ_BYTES_PER_US)
+        return TICKET_US * (1 + (parts > FAN)) + read * each
+
+
+def fma_us(question: Question, schedule: Schedule) -> float:
+    """Estimated time of a schedule with multiply-adds of f32; 0 where the machine's rates are not known.
+
+    Args:
+        question: the problem.
+        schedule: how it is computed.
+    """
+    if question.arch.rates is None:
+        return 0.0
+    load = Load(question, schedule)
+    waits = (load.multiply_us(), memory_us(question), load.cached_us())
+    overlapped: float = sum(wait**OVERLAP for wait in waits) ** (1 / OVERLAP)
+    return FIXED_US + overlapped + load.meeting_us()
+
+
+def is_known(question: Question, schedule: Schedule) -> bool:
+    """Whether it is a schedule that `fma_us` knows the time of, on such a machine."""
+    atom = schedule.atom
+    kinds = {atom.a_dtype.name, atom.b_dtype.name, atom.c_dtype.name}
+    known = schedule.staging == "cp_async" and atom.instruction == "fma" and kinds == {"f32"}
+    return known and question.arch.rates is not None and "cp_async" in question.arch.features
+
+
+def is_few_tiles(question: Question) -> bool:
+    """Whether a product is one of exact f32, for which large tiles would be few or half empty.
+
+    Args:
+        question: the problem.
+    """
+    form, (m, n, _) = question.form, question.shape
+    kinds = {question.dtype.name, form.b.view.dtype.name, form.sum.dtype.name}
+    if kinds != {"f32"} or form.precision != "exact" or question.decodes or question.covered != (0, 0):
+        return False
+    if form.flow.grouped is not None or question.arch.rates is None:
+        return False
+    tiles = -(-m // LARGE) * -(-n // LARGE) * prod(question.extents[:-3])
+    return min(m, n) <= FEW or tiles * IDLE <= question.processors
+
+
+def with_more_blocks(question: Question, schedule: Schedule) -> Iterator[Schedule]:
+    """A schedule that deals K out to as many blocks as run at once: one, and more, for each multiprocessor.
+
+    Args:
+        question: the problem.
+        schedule: with a block for each multiprocessor.
+    """
+    yield schedule
+    if schedule.blocks and is_known(question, schedule) and not schedule.promote:
+        for beside in range(2, resident(question, schedule) + 1):
+            yield replace(schedule, blocks=beside * schedule.blocks)
