@@ -85,6 +85,8 @@ class CandidatesTask(DenseTask):
             "items": self.problem.items,
             "sizes": list(self.problem.sizes),
             "dtype": self.problem.dtype,
+            "kernel": self.problem.kernel,
+            "layout": self.problem.layout,
             "memory_us": memory_us(question(self.problem)),
             "candidates": [*self._candidates(row)],
         }

@@ -245,7 +245,10 @@ def families(problem: Problem) -> dict[str, list[Candidate]]:
     with suppress(LaunchError):  # of what cannot split K
         found += split_candidates(replace(asked, splitting=Splitting()))
     kinds: dict[str, list[Candidate]] = {}
+    once: dict[tw.Schedule, Candidate] = {}
     for one in found:
+        once.setdefault(one.schedule, one)
+    for one in once.values():
         kinds.setdefault(family_of(one.schedule), []).append(one)
     return kinds
 

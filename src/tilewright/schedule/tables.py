@@ -208,8 +208,9 @@ class Table:
 def class_of(question: Question) -> str:
     """What a problem is besides its extents, for problems that a table may speak of; else empty.
 
-    Dtypes, along what the arrays are contiguous, and the precision.  What is done with each sum by itself
-    takes about the same time under all schedules; problems that read or reduce more than that have no class.
+    Dtypes, along what the arrays are contiguous, the precision, and whether rows are in groups.  What is done
+    with each sum by itself takes about the same time under all schedules; problems that read or reduce more
+    than that have no class.
     """
     form = question.form
     aside = question.reads_result_sized or question.stores_lines or question.covered != (0, 0)
@@ -224,7 +225,8 @@ def class_of(question: Question) -> str:
         f"{factor.dtype}[{major or 'strided'}]"
         for factor, major in zip((form.a, form.b), question.majors, strict=True)
     )
-    return f"{a} x {b} -> {spec.dtype}[{along or 'strided'}], {form.precision}"
+    grouped = "" if form.flow.grouped is None else ", rows in groups"
+    return f"{a} x {b} -> {spec.dtype}[{along or 'strided'}], {form.precision}{grouped}"
 
 
 def extents_of(question: Question) -> Extents:

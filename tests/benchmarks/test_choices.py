@@ -1,0 +1,65 @@
+"""The choices beside what was measured: within reach of the fastest, and in the table that is shipped."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tilewright.runtime import tables
+from tilewright.schedule.tables import Table, Version
+
+ROOT = Path(__file__).parents[2]
+KEPT = ROOT / "benchmarks" / "results" / "h200_candidates.json"
+VERSION = Version.now("sm_90a", "NVIDIA H200", 132)
+
+
+def run(*arguments: object) -> tuple[int, str]:
+    command = [sys.executable, ROOT / "benchmarks" / "choices.py", *map(str, arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=ROOT)
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Table:
+    """The table of an H200, which is of this version."""
+    return tables.load(tables.SHIPPED / tables.file_name(VERSION), VERSION)
+
+
+def test_the_shipped_table_is_what_measurements_and_rules_say_now() -> None:
+    """Also that its schedules are legal: others are not written.  ``choices.py --table`` makes it anew."""
+    status, said = run("--check")
+    assert status == 0, said
+    means = dict(re.findall(r"^([\w ]+): .*the worst ([\d.]+):", said, re.MULTILINE))
+    for group in ("few rows", "small", "batched", "batched 16", "batched 32"):
+        assert float(means[group]) >= 0.97
+    assert float(means["grouped"]) >= 0.9  # groups of uneven sizes, of which the rules know the average
+
+
+def test_a_table_of_other_measurements_is_another(tmp_path: Path) -> None:
+    """What is no schedule any more, or not legal, enters none, however fast it was; what is faster does."""
+    found = json.loads(KEPT.read_text("utf-8"))
+    row = next(row for row in found["rows"] if row["shape"] == [256, 4096, 4096])
+    slow = max(row["times"], key=lambda text: row["times"][text])
+    refused = slow.replace("stages=", "stages=9")
+    row["times"] |= {refused: [0.1, 0.1, 0.1], "tw.Schedule(tw.atoms.ABSENT)": [0.1, 0.1, 0.1]}
+    other = tmp_path / "other.json"
+    other.write_text(json.dumps(found))
+    assert run(other, "--check")[0] == 0
+    row["times"][slow] = [0.2, 0.2, 0.2]
+    other.write_text(json.dumps(found))
+    status, said = run(other, "--check")
+    assert status == 1
+    assert "--table writes it anew" in said
+
+
+def test_the_shipped_table_speaks_of_every_kind(shipped: Table) -> None:
+    kinds = {entry.kind for entry in shipped.entries}
+    assert "bf16[k] x bf16[k] -> bf16[n], exact" in kinds
+    assert "bf16[k] x bf16[k] -> bf16[n], exact, rows in groups" in kinds
+    assert all(entry.speed >= 1 and entry.measured > 1 for entry in shipped.entries)
+    assert all(entry.by_rules == (entry.speed == 1) for entry in shipped.entries)
