@@ -18,8 +18,8 @@ KEPT = ROOT / "benchmarks" / "results" / "h200_candidates.json"
 VERSION = Version.now("sm_90a", "NVIDIA H200", 132)
 
 
-def run(*arguments: object) -> tuple[int, str]:
-    command = [sys.executable, ROOT / "benchmarks" / "choices.py", *map(str, arguments)]
+def run(*arguments: object, script: str = "choices.py") -> tuple[int, str]:
+    command = [sys.executable, ROOT / "benchmarks" / script, *map(str, arguments)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240, cwd=ROOT)
     return done.returncode, done.stdout + done.stderr
 
@@ -63,3 +63,11 @@ def test_the_shipped_table_speaks_of_every_kind(shipped: Table) -> None:
     assert "bf16[k] x bf16[k] -> bf16[n], exact, rows in groups" in kinds
     assert all(entry.speed >= 1 and entry.measured > 1 for entry in shipped.entries)
     assert all(entry.by_rules == (entry.speed == 1) for entry in shipped.entries)
+
+
+def test_constants_are_fitted() -> None:
+    status, said = run("--steps", 3, "--constants", "TICKET_US", script="fit_times.py")
+    assert status == 0, said
+    before, after = (float(loss) for loss in re.findall(r"^loss ([\d.]+)", said, re.MULTILINE))
+    assert 0 < after <= before
+    assert re.search(r"^TICKET_US = [\d.]+$", said, re.MULTILINE)

@@ -20,16 +20,19 @@ SHORTEST_PERIOD = 512
 """Elements along K of such a part, at least."""
 
 
-def split_schedule(plain: Schedule, split_k: int | str, processors: int) -> Schedule | None:
+def split_schedule(
+    plain: Schedule, split_k: int | str, processors: int, reduction: str = "workspace"
+) -> Schedule | None:
     """A schedule that splits K, and is otherwise like one that does not; None if it cannot.
 
     Args:
         plain: the schedule.
         split_k: as a schedule has it.
         processors: how many blocks run at once.
+        reduction: as a schedule has it.
     """
     if split_k == 1:
-        return plain
+        return replace(plain, reduction=reduction)
     if plain.roles == "ping-pong" or plain.cluster != (1, 1):
         return None
     rows, columns, _ = plain.mma.tile
@@ -38,6 +41,7 @@ def split_schedule(plain: Schedule, split_k: int | str, processors: int) -> Sche
     return replace(
         plain,
         split_k=split_k,
+        reduction=reduction,
         batches=1,
         blocks=processors if isinstance(split_k, str) else 0,
         balanced=plain.balanced and split_k != "stream",

@@ -38,8 +38,7 @@ def without_waiting(question: Question, whole: Sequence[Candidate], promoted: in
     """
     rated = [replace(one, estimate=bulk_us(question, one.schedule)) for one in whole]
     if has_few_rows(question):
-        rated += (one for one in few_rows(question, promoted) if _is_carried(question, one.schedule))
-        yield from _parted(question, rated, inf)
+        yield from _parted(question, [*rated, *few_rows(question, promoted)], inf)
         return
     least = min((one.estimate for one in rated), default=0.0)
     yield from (one for one in _parted(question, rated, PAYS * least) if one.schedule.split_k != 1)
@@ -49,21 +48,23 @@ def without_waiting(question: Question, whole: Sequence[Candidate], promoted: in
 def _parted(question: Question, whole: Sequence[Candidate], most: float) -> Iterator[Candidate]:
     """The schedules, and those with K in parts that are estimated to take less than `most`, all in order.
 
-    Whether the latter are legal is asked when it is their turn.
+    Whether the latter, and forms for few rows, are legal is asked when it is their turn.
     """
-    found = [*whole, *(made for one in whole for made in _parts(question, one))]
+    found = [*whole, *(made for one in whole for made in _parts(question, one, most))]
     for one in sorted(found, key=lambda one: one.estimate):
-        if one.schedule.split_k == 1 or (one.estimate < most and _is_carried(question, one.schedule)):
+        asked = one.schedule.split_k != 1 or one.schedule.swap_ab
+        if not asked or _is_carried(question, one.schedule):
             yield one
 
 
-def _parts(question: Question, whole: Candidate) -> Iterator[Candidate]:
+def _parts(question: Question, whole: Candidate, most: float) -> Iterator[Candidate]:
     """A schedule with K in parts, if half of the multiprocessors are idle without; it need not be legal."""
     for split_k, reduction in WAYS if _is_idle(question, whole.schedule) else ():
-        made = split_schedule(whole.schedule, split_k, question.processors)
+        made = split_schedule(whole.schedule, split_k, question.processors, reduction)
         if made is not None and parts_under(question, made) > 1:
-            made = replace(made, reduction=reduction)
-            yield Candidate(made, bulk_us(question, made), f"{whole.rule}, {rule_of(question, made)}")
+            estimate = bulk_us(question, made)
+            if estimate < most:
+                yield Candidate(made, estimate, f"{whole.rule}, {rule_of(question, made)}")
 
 
 def _is_idle(question: Question, schedule: Schedule) -> bool:

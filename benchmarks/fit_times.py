@@ -1,0 +1,119 @@
+"""Constants of the model of waiting for memory (`choose_time.py`), fitted to measured candidates.
+
+    python benchmarks/fit_times.py [RESULTS ...] [--constants TICKET_US,READ_BYTES_PER_US] [--steps 400]
+
+Reads what `choices.py` reads; the problems are those of 16-bit floats with few rows or deep K.  From the
+constants as they are a random walk goes where the loss is less: the squares of the logarithms of estimate
+over time, those near the fastest most, and how much slower than the fastest is what the least estimate names.
+Prints the constants, to be rounded and written by hand, and what they would choose.  Without ``--constants``
+they are those of `meeting_us`, what adding up the parts of K takes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import random
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from choices import KEPT, Row, rows_of
+from reporting import table
+
+from tilewright.schedule import choose_time
+from tilewright.schedule.choose import Question
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.text import read_schedule
+
+MEETING = "TICKET_US,READ_BYTES_PER_US,CLUSTER_US,DOUBLED_US"
+FEW, DEEP = 64, 12288
+"""Rows up to which, and K from which on, a problem is one of those that wait."""
+
+NEAR, REGRET = 1.3, 3.0
+"""Up to which multiple of the fastest a time counts in full; the weight of a wrong first choice."""
+
+Measured = tuple[Question, list[tuple[Schedule, float]]]
+
+
+def measured(rows: Sequence[Row]) -> Iterator[tuple[str, Measured]]:
+    """The problems, and of each the schedules with bulk copies that belong to the model, with their times."""
+    for row in rows:
+        m, _, k = row.problem.shape
+        if (
+            row.problem.kernel != "product"
+            or row.problem.dtype not in ("f16", "bf16")
+            or (m > FEW and k < DEEP)
+        ):
+            continue
+        found = [(read_schedule(text), us[0]) for text, us in row.times.items()]
+        own = [(one, us) for one, us in found if belongs(one)]
+        if own:
+            yield str(row.problem), (row.question(), own)
+
+
+def belongs(schedule: Schedule) -> bool:
+    """Whether the model speaks of it where a choice is made: no streams, no clusters that share operands."""
+    return schedule.staging == "tma" and schedule.split_k != "stream" and schedule.cluster == (1, 1)
+
+
+def estimates(one: Measured) -> list[float]:
+    """What the model says now of each schedule."""
+    return [choose_time.bulk_us(one[0], schedule) for schedule, _ in one[1]]
+
+
+def loss(problems: Sequence[Measured]) -> float:
+    """How wrong the model is now."""
+    total = weights = regret = 0.0
+    for one in problems:
+        said, times = estimates(one), [us for _, us in one[1]]
+        for estimate, us in zip(said, times, strict=True):
+            weight = 1.0 if us < NEAR * min(times) else 0.1
+            total, weights = total + weight * math.log(estimate / us) ** 2, weights + weight
+        regret += math.log(times[said.index(min(said))] / min(times))
+    return 10 * total / weights + REGRET * regret
+
+
+def walk(problems: Sequence[Measured], names: Sequence[str], steps: int, seed: int) -> float:
+    """Change the constants where that makes the loss less; the least loss."""
+    draw, least = random.Random(seed), loss(problems)
+    for _ in range(steps):
+        before = {name: getattr(choose_time, name) for name in names}
+        for name in draw.sample(names, draw.randint(1, len(names))):
+            setattr(choose_time, name, before[name] * math.exp(draw.gauss(0, 0.15)))
+        found = loss(problems)
+        if found < least:
+            least = found
+        else:
+            for name, value in before.items():
+                setattr(choose_time, name, value)
+    return least
+
+
+def lines(problems: Sequence[tuple[str, Measured]]) -> Iterator[list[str]]:
+    """What the least estimate names, problem by problem."""
+    for name, one in problems:
+        said, times = estimates(one), [us for _, us in one[1]]
+        at = said.index(min(said))
+        shown = [f"{us:.2f}" for us in (said[at], times[at], min(times))]
+        yield [name, *shown, f"{min(times) / times[at]:.3f}", repr(one[1][at][0])]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("results", nargs="*", type=Path)
+    parser.add_argument("--constants", default=MEETING, help=f"default: {MEETING}")
+    parser.add_argument("--steps", type=int, default=400)
+    parser.add_argument("--seed", type=int, default=0)
+    asked = parser.parse_args()
+    names = asked.constants.split(",")
+    rows, _ = rows_of(asked.results or [KEPT])
+    found = [*measured(rows)]
+    problems = [one for _, one in found]
+    print(f"loss {loss(problems):.4f}")
+    print(f"loss {walk(problems, names, asked.steps, asked.seed):.4f} with")
+    print(*(f"{name} = {getattr(choose_time, name):.4g}" for name in names), sep="\n")
+    print(table(("problem", "estimate", "us", "fastest us", "share", "least estimate"), lines(found)))
+
+
+if __name__ == "__main__":
+    main()
