@@ -69,14 +69,16 @@ ENGINES: dict[str, tuple[Schedule, str, str]] = {
 def split_of(schedule: Schedule, split_k: int | str, reduction: str) -> Schedule:
     """A schedule that splits K so, and is otherwise like another one."""
     blocks = BLOCKS if isinstance(split_k, str) else 0
-    return replace(schedule, split_k=split_k, reduction=reduction, blocks=blocks)
+    epilogue = "direct" if reduction == "reduce-scatter" else schedule.epilogue
+    return replace(schedule, split_k=split_k, reduction=reduction, blocks=blocks, epilogue=epilogue)
 
 
 def ways() -> Iterator[tuple[int | str, str]]:
     """Every way to split K, with every way in which the sums can then come together."""
     for split_k, reduction in product(SPLITS, REDUCTIONS):
         refused = reduction == "cluster" and split_k not in OF_A_CLUSTER
-        if not refused and (split_k, reduction) != ("stream", "turnstile"):
+        refused |= reduction in ("reduce-scatter", "turnstile") and split_k == "stream"
+        if not refused:
             yield split_k, reduction
 
 
@@ -93,7 +95,7 @@ def split_forms() -> Iterator[SplitForm]:
 def few_row_forms() -> Iterator[FewRows]:
     """The transposed product with as few columns of the atom as hold some rows, unsplit and split."""
     splits: dict[int, tuple[tuple[int | str, str], ...]] = {
-        8: ((1, "workspace"), (3, "workspace"), ("auto", "turnstile"), ("stream", "atomic")),
+        8: ((1, "workspace"), ("auto", "reduce-scatter"), ("auto", "turnstile"), ("stream", "atomic")),
         16: ((1, "workspace"), (FAN + 1, "turnstile")),
         64: ((1, "workspace"), (FAN + 1, "workspace"), ("stream", "workspace")),
     }

@@ -306,7 +306,7 @@ def split(draw: random.Random, schedule: tw.Schedule) -> dict[str, Any]:
     """K in parts, mostly where they are legal."""
     changes: dict[str, Any] = {
         "split_k": draw.choice((2, 7, "auto", "stream", "stream")),
-        "reduction": draw.choice(("workspace", "turnstile", "atomic", "cluster")),
+        "reduction": draw.choice(("workspace", "reduce-scatter", "turnstile", "atomic", "cluster")),
     }
     if changes["reduction"] == "cluster" and draw.random() < 0.9:
         changes["split_k"] = draw.choice((2, 4, 7, 16))
@@ -315,6 +315,8 @@ def split(draw: random.Random, schedule: tw.Schedule) -> dict[str, Any]:
         changes["blocks"] = 132 if isinstance(changes["split_k"], str) else 0
         changes["cluster"] = (1, 1)
         changes["epilogue"] = "staged" if schedule.epilogue == "overlapped" else schedule.epilogue
+        if changes["reduction"] == "reduce-scatter":
+            changes["epilogue"] = "direct"
         changes["roles"] = "cooperative" if schedule.roles != "none" else "none"
     return changes
 

@@ -260,6 +260,13 @@ CASES = {
     "split": Case(replace(SYNC, split_k=3), residual, edge=19),
     "split, turnstile": Case(replace(SPLIT, reduction="turnstile"), tiles=(2, 1)),
     "split, atomic": Case(replace(SPLIT, reduction="atomic"), two_results),
+    "split, reduce-scatter": Case(replace(SPLIT, reduction="reduce-scatter"), residual, tiles=(2, 1)),
+    "split, reduce-scatter, auto": Case(
+        replace(SPLIT, split_k="auto", blocks=8, reduction="reduce-scatter"), tiles=(1, 3)
+    ),
+    "split, reduce-scatter of row sums": Case(
+        replace(SPLIT, reduction="reduce-scatter"), row_sums, tiles=(2, 1)
+    ),
     "split, many": Case(replace(SYNC, split_k=25)),
     "split, batches": Case(replace(SPLIT, group_m=2), batched),
     "split, row sums": Case(replace(SPLIT, epilogue="staged"), row_sums, tiles=(2, 1)),
@@ -299,6 +306,9 @@ CASES = {
     "cooperative, 2 x 1, once": Case(replace(ONCE, cluster=(2, 1))),
     "cooperative, split": Case(replace(ONCE, split_k=2), residual),
     "cooperative, split, turnstile": Case(replace(ONCE, split_k=2, reduction="turnstile")),
+    "cooperative, split, reduce-scatter": Case(
+        replace(ONCE, split_k=2, epilogue="direct", reduction="reduce-scatter"), residual
+    ),
     "cooperative, split, atomic": Case(replace(ONCE, split_k=2, reduction="atomic", promote=2)),
     "cooperative, stream": Case(replace(COOPERATIVE, split_k="stream", blocks=2), tiles=(5, 1)),
     "cooperative, several batch items": Case(

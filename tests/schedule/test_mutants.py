@@ -41,9 +41,10 @@ MUTATED = {
     "fragments, decoded": CASES["fragments, decoded"],
     "wgmma, cp_async": CASES["wgmma, cp_async, persistent"],
     "split, workspace": CASES["split"],
-    "split, many": replace(MANY, schedule=replace(MANY.schedule, split_k=14), each=2),
+    "split, many": replace(MANY, schedule=replace(MANY.schedule, split_k=27), each=2),
     "split, turnstile": CASES["split, turnstile"],
     "split, atomic": CASES["split, atomic"],
+    "split, reduce-scatter": CASES["split, reduce-scatter"],
     **{
         name: replace(CASES[name], schedule=replace(CASES[name].schedule, stages=2))
         for name in (
@@ -97,6 +98,12 @@ EQUIVALENT = {
         "view(partial_sums) by reduction: slice 0 one around": OTHER_SLOTS,
         "view(arrived) by reduction: slice 0 one around": OTHER_SLOTS,
     },
+    "split, reduce-scatter": {
+        **APART,
+        "if() by roles: always": HARMLESS,
+        "view(arrived) by roles: slice 0 one around": OTHER_SLOTS,
+        "view(read) by reduction: slice 0 one around": OTHER_SLOTS,
+    },
     "cooperative, overlapped, residual": {
         "bulk_wait() by epilogue: removed": LAST_WAIT,
         "bulk_wait() by epilogue: one more pending": LAST_WAIT,
@@ -141,8 +148,8 @@ FOUND = {
     ),
     "split, many": (
         "ticket(arrived_near, number) by reduction: removed",
-        "ticket(arrived, number_4) by reduction: removed",
-        "ticket(arrived, number_4) by reduction: not reset",
+        "ticket(arrived, number_3) by reduction: removed",
+        "ticket(arrived, number_3) by reduction: not reset",
     ),
     "split, turnstile": (
         "await_(arrived) by reduction: removed",
@@ -152,6 +159,16 @@ FOUND = {
         "signal(arrived) by reduction: not reset",
     ),
     "split, atomic": ("ticket(arrived, number) by reduction: removed",),
+    "split, reduce-scatter": (
+        "signal(arrived) by reduction: removed",
+        "signal(arrived) by reduction: twice",
+        "await_(arrived) by reduction: removed",
+        "await_(arrived) by reduction: value +1",
+        "await_(arrived) by reduction: value -1",
+        "ticket(read, number) by reduction: removed",
+        "ticket(read, number) by reduction: not reset",
+        "view(partial_sums) by reduction: slice 0 one around",
+    ),
     "cooperative, 2 x 1": ("cluster_barrier() by stages: removed", "cluster_barrier() by cluster: removed"),
     "ping-pong": ("wait(mbarrier) by atom: removed", "arrive(mbarrier) by roles: removed"),
 }

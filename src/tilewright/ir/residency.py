@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tilewright.ir.async_ops import Role
+from tilewright.ir.integer_ops import Let
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.op import Block, Op
 from tilewright.ir.ops import For, If
@@ -30,6 +32,8 @@ def first_wait(kernel: Kernel, sizes: Mapping[Sym, int] | None = None) -> Await 
 def _first_wait(block: Block, first: Mapping[Sym, Int], counted: Int) -> Await | None:
     """The same of some operations, before which the block itself has counted so much up, of any counter."""
     for op in block.ops:
+        if isinstance(op, Let):
+            first = {**first, op.result: substitute(op.value, first)}
         if isinstance(op, Await) and prove(substitute(less(counted, op.value), first)) is True:
             return op
         taken, known = _certain(op, first)
@@ -45,7 +49,12 @@ def _first_wait(block: Block, first: Mapping[Sym, Int], counted: Int) -> Await |
 
 
 def _certain(op: Op, first: Mapping[Sym, Int]) -> tuple[Block | None, Mapping[Sym, Int]]:
-    """Operations inside of another one that are certainly executed, and what is known there."""
+    """Operations inside of another one that are certainly executed, and what is known there.
+
+    Of the groups of a role the first is looked at.
+    """
+    if isinstance(op, Role):
+        return op.body, first if op.index is None else {**first, op.index: 0}
     if isinstance(op, If):
         condition = substitute(op.condition, first)
         if prove(condition) is True:

@@ -9,8 +9,9 @@ from functools import partial
 from typing import Any
 
 from tilewright.arch import REFERENCE, Arch
-from tilewright.dataflow.nodes import Flow, Integer, Node, Number
+from tilewright.dataflow.nodes import Flow, Integer, Node, Number, Store
 from tilewright.ir.kernel import Kernel
+from tilewright.lang.control import otherwise, when
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import derived
 from tilewright.lang.program import EXPLICIT, Parameter, Program
@@ -24,7 +25,7 @@ from tilewright.schedule.cluster_sums import ClusterSums
 from tilewright.schedule.epilogue.direct import Helper
 from tilewright.schedule.epilogue.paths import EPILOGUES
 from tilewright.schedule.epilogue.values import Views
-from tilewright.schedule.fixup import FIXUPS, Fixup, is_clustered, is_split
+from tilewright.schedule.fixup import FIXUPS, Fixup, ReduceScatter, is_clustered, is_split
 from tilewright.schedule.form import Factor, Form, array, extent_of, form_of
 from tilewright.schedule.groups import RowGroups
 from tilewright.schedule.legality import check
@@ -188,11 +189,22 @@ def _run(
             if isinstance(fixup, ClusterSums):
                 fixup.keep(work, total)
                 continue
+            if isinstance(fixup, ReduceScatter):
+                _scatter(work, total, fixup, epilogue, store)
+                continue
             with fixup.completed(work, total) if fixup else nullcontext(), made_by("epilogue", store):
                 epilogue.store(*values, total)
         if agent.accumulation is not None and not isinstance(fixup, ClusterSums):
             with made_by("epilogue", store):
                 epilogue.drain()
+
+
+def _scatter(work: Work, total: Fragment, fixup: ReduceScatter, epilogue: Any, store: Store) -> None:
+    """What those who multiply do with a part: go on with a share of its tile, or with all of it."""
+    with when(work.segment.parts > 1), fixup.shared(work, total, epilogue.shares), made_by("epilogue", store):
+        epilogue.store_share(work, work.segment.parts, partial(fixup.total, work))
+    with otherwise(), made_by("epilogue", store):
+        epilogue.store(*epilogue.slices(work), total)
 
 
 def _share(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from tilewright.dtypes import u32
@@ -12,14 +12,18 @@ from tilewright.lang.control import range as traced_range
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import launcher_memory
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
-from tilewright.lang.signals import await_, signal, ticket
+from tilewright.lang.signals import await_, reset, signal, ticket
 from tilewright.lang.tensors import Tensor
 from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.schedule import Schedule
+from tilewright.threads.distribution import Distribution
 
 FAN = 12
 """Parts whose sums one block adds up."""
+
+IN_FLIGHT = 64
+"""Values of each thread that are read of other parts before the first of them is added."""
 
 
 class Fixup:
@@ -37,7 +41,7 @@ class Fixup:
     """Whether the memory of a tile holds zeros when its first part comes, and again after its last."""
 
     def __init__(self, schedule: Schedule, tiles: Index, parts: Index) -> None:
-        self.has_roles = schedule.roles != "none"
+        self.has_roles, self.most = schedule.roles != "none", most_parts(schedule)
         self.has_copies = schedule.staging in ("cp_async", "fragments")
         groups = schedule.groups if self.has_roles else 1
         kept = maximum(self.kept(tiles, parts), 1)
@@ -51,15 +55,19 @@ class Fixup:
         """Of how many tiles there is memory for the sums."""
         raise NotImplementedError
 
+    def quiet(self) -> None:
+        """Without roles: the ring is still, for what comes now may lie where it lay."""
+        if not self.has_roles:
+            if self.has_copies:
+                tw.async_wait(0)
+            tw.barrier()
+
     @contextmanager
     def completed(self, work: Work, total: Fragment) -> Iterator[None]:
         """The with block is executed by those who have the sums of all parts, in ``total``."""
         last = var(1)
         with made_by("reduction"):
-            if not self.has_roles:  # the ring is still: what comes now may lie where it lay
-                if self.has_copies:
-                    tw.async_wait(0)
-                tw.barrier()
+            self.quiet()
             with when(work.segment.parts > 1):
                 last.set(self.meet(work, total))
         with when(last.get() > 0):
@@ -135,10 +143,111 @@ class Workspace(Fixup):
 
     def _add(self, work: Work, total: Fragment, first: Index, count: Index, step: int) -> None:
         """Add up so many parts, every so many-th."""
-        tw.fill(total, 0)
-        for number in traced_range(count):
-            at = work.segment.slot(first + number * step)
-            total.assign(total + tw.load(self.sums[at, work.group], total))
+        most = min(self.most if step == 1 else -(-self.most // step), FAN)
+        segment = work.segment
+        add_parts(total, count, most, lambda i: self.sums[segment.slot(first + i * step), work.group])
+
+
+class ReduceScatter(Fixup):
+    """Every part is written; then each block of the tile goes on with the sums of all parts of a share of it.
+
+    A block waits for all others of its tile, so that all of them must run at once.  Who has no share of the
+    tile, which has fewer slices than parts, does not wait.
+    """
+
+    def __init__(self, schedule: Schedule, tiles: Index, parts: Index) -> None:
+        super().__init__(schedule, tiles, parts)
+        read = launcher_memory((maximum(tiles, 1), self.groups), u32, resets=True)
+        self.read = read
+
+    def kept(self, tiles: Index, parts: Index) -> Index:
+        """Of all parts."""
+        return parts
+
+    @contextmanager
+    def shared(self, work: Work, total: Fragment, shares: int) -> Iterator[None]:
+        """The with block is executed by the blocks that have a share of a tile, when all parts are written.
+
+        Args:
+            work: a part of the tile.
+            total: the sums of the part.
+            shares: into how many shares the tile falls; the first blocks have them.
+        """
+        segment, barrier, counter = work.segment, self.barrier(work), self.counter(work)
+        with made_by("reduction"):
+            self.quiet()
+            tw.copy(total, self.sums[segment.slot(segment.part), work.group])
+            signal(counter, barrier=barrier)
+        with when(segment.part < shares):
+            with made_by("reduction"):
+                await_(counter, segment.parts, barrier=barrier)
+            yield
+            with made_by("reduction"):
+                readers = minimum(segment.parts, shares)
+                last = self.take_ticket(work, self.read[segment.tile, work.group], readers)
+                with when(last > 0):  # nobody waits any more
+                    reset(counter)
+
+    def total(self, work: Work, spread: Distribution, number: Index = 0) -> Fragment:
+        """The sums of all parts, added up in their order, of some columns of a group's tile.
+
+        Args:
+            work: the tile.
+            spread: which threads hold which elements of so many columns.
+            number: which of the tile's equal slices they are.
+        """
+        with made_by("reduction"):
+            total = tw.fragment(spread, self.sums.dtype)
+
+            def slice_of(part: Index) -> Tensor:
+                whole = self.sums[work.segment.slot(part), work.group]
+                count = int(whole.shape[1]) // spread.shape[1]
+                return whole.unmerge(1, (count, spread.shape[1]))[:, number]
+
+            add_parts(total, work.segment.parts, self.most, slice_of)
+        return total
+
+
+def add_parts(total: Fragment, count: Index, most: int, part: Callable[[Index], Tensor]) -> None:
+    """Add up so many parts, in their order; several are read before the first of them is added.
+
+    Args:
+        total: what they are added up in.
+        count: of parts.
+        most: how many there are at most.
+        part: number -> where it lies.
+    """
+    spread, done = total.distribution, var(0)
+    tw.fill(total, 0)
+    for at_once in rounds_of(min(IN_FLIGHT // spread.size_values, most)):
+        first = let(done.get())
+        turns = let((count - first) // at_once)
+        for turn in traced_range(turns):
+            held = [tw.load(part(first + turn * at_once + i), total) for i in range(at_once)]
+            for one in held:
+                total.assign(total + one)
+        done.set(first + turns * at_once)
+
+
+def rounds_of(limit: int) -> tuple[int, ...]:
+    """How many parts are read at once: first many, then fewer of what is left, then one by one.
+
+    Example:
+        >>> rounds_of(33), rounds_of(9), rounds_of(3), rounds_of(0)
+        ((16, 4, 1), (8, 2, 1), (2, 1), (1,))
+    """
+    found = [1]
+    size = next((size for size in (16, 8, 4, 2) if size <= limit), 1)
+    while size > 1:
+        found.insert(-1, size)
+        size //= 4
+    return tuple(found)
+
+
+def most_parts(schedule: Schedule) -> int:
+    """Parts of a tile, at most."""
+    split = schedule.split_k
+    return split if isinstance(split, int) else schedule.blocks
 
 
 class Turnstile(Fixup):
@@ -181,7 +290,12 @@ class Atomic(Fixup):
         return last
 
 
-FIXUPS: Mapping[str, type[Fixup]] = {"workspace": Workspace, "turnstile": Turnstile, "atomic": Atomic}
+FIXUPS: Mapping[str, type[Fixup]] = {
+    "workspace": Workspace,
+    "reduce-scatter": ReduceScatter,
+    "turnstile": Turnstile,
+    "atomic": Atomic,
+}
 """The ways through global memory, by the names that a schedule has for them."""
 
 
@@ -193,6 +307,11 @@ def is_flat(schedule: Schedule) -> bool:
 def is_clustered(schedule: Schedule) -> bool:
     """Whether the blocks of a tile's parts are a cluster."""
     return is_split(schedule) and schedule.reduction == "cluster"
+
+
+def has_shares(schedule: Schedule) -> bool:
+    """Whether all blocks of a tile's parts go on, each with the sums of all parts of a share of the tile."""
+    return is_split(schedule) and schedule.reduction in ("cluster", "reduce-scatter")
 
 
 def is_split(schedule: Schedule) -> bool:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from tilewright.arch import REFERENCE
 from tilewright.dataflow.nodes import Node, Store
 from tilewright.schedule.bulk import COPYING_REGISTERS, COPYING_WARPS
-from tilewright.schedule.fixup import is_clustered
+from tilewright.schedule.fixup import is_clustered, is_split
 from tilewright.schedule.resources import Case
 from tilewright.targets.atoms import TENSOR_CORE, fma, is_listed, spelled
 
@@ -51,6 +51,9 @@ def clusters(case: Case) -> Reasons:
     """The machine runs as many blocks together."""
     schedule, most, product = case.schedule, case.arch.cluster, case.form.sum
     if not case.target.warps:
+        if case.target.machine_code and is_split(schedule) and schedule.reduction == "reduce-scatter":
+            text = f'reduction="reduce-scatter"; {case.arch.name} does not run all blocks at once'
+            yield "reduction", text, 'reduction="workspace"', product
         if case.target.machine_code and is_clustered(schedule):
             text = f'reduction="cluster"; {case.arch.name} has no clusters'
             yield "reduction", text, 'reduction="workspace"', product

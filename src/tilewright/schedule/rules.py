@@ -256,6 +256,12 @@ def _split(case: Case) -> Reasons:
     if split == "stream" and schedule.reduction == "turnstile":
         text = 'reduction="turnstile"; a share of the steps begins with the part that others wait for longest'
         yield "reduction", text, 'reduction="workspace"', product
+    if split == "stream" and schedule.reduction == "reduce-scatter":
+        text = 'reduction="reduce-scatter"; blocks would wait for each other at the end of every tile'
+        yield "reduction", text, 'reduction="workspace", or split_k="auto"', product
+    if schedule.reduction == "reduce-scatter" and schedule.epilogue != "direct":
+        text = f'epilogue="{schedule.epilogue}" of shares of a tile, which are narrow'
+        yield "epilogue", text, 'epilogue="direct"', case.form.stores[0]
     if schedule.reduction == "cluster":
         yield from _of_a_cluster(case)
 

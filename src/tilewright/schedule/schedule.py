@@ -41,10 +41,12 @@ by bulk copies.  ``"overlapped"``: likewise, and warps of their own store under 
 next tile, and bring what is added to the sums.
 """
 
-REDUCTIONS = ("workspace", "turnstile", "atomic", "cluster")
+REDUCTIONS = ("workspace", "reduce-scatter", "turnstile", "atomic", "cluster")
 """How the sums of the parts come together where K is split.
 
 ``"workspace"``: each part is written to memory of its own, and who comes last adds them up in their order.
+``"reduce-scatter"``: likewise, but the blocks of a tile wait for each other, and each adds up all parts, in
+their order, of a share of the tile; on a GPU all of them must run at once.
 ``"turnstile"``: each part waits for the one before it and adds its own.  ``"atomic"``: parts are added where
 they meet, in the order in which they come, so that floats may be rounded otherwise from run to run.
 ``"cluster"``: the blocks of a tile's parts are a cluster; each keeps its sums in its shared memory, and all
@@ -123,8 +125,8 @@ class Schedule:
             ``group_n``.
         split_k: parts of K, each of which a block of its own adds up; ``"auto"``, ``"stream"``: see `SPLITS`,
             with ``blocks`` that run at once.  What is done with the sums is done once, with all of them.
-        reduction: how the sums of the parts come together: ``"workspace"``, ``"turnstile"``, ``"atomic"``,
-            ``"cluster"``; see `REDUCTIONS`.
+        reduction: how the sums of the parts come together: ``"workspace"``, ``"reduce-scatter"``,
+            ``"turnstile"``, ``"atomic"``, ``"cluster"``; see `REDUCTIONS`.
         bypass: operands that go past shared memory, straight into the registers that multiply: ``""`` none,
             ``"a"``, ``"b"`` or ``"ab"``; with ``staging="registers"``.  Worth it where no two warps multiply
             the same rows of the operand: all that do so read them for themselves.

@@ -250,7 +250,7 @@ extern "C" __global__ void __launch_bounds__(288) __cluster_dims__(4, 1, 1) line
       for (int j_1 = 0; j_1 < 16; ++j_1) {
         #pragma unroll
         for (int i = 0; i < 2; ++i) {
-          *(uint2*)(to + 1088*i + 8*j_1) = *(const uint2*)&acc[4*j_1 + 2*i];
+          *(float2*)(to + 1088*i + 8*j_1) = *(const float2*)&acc[4*j_1 + 2*i];
         }
       }
     }

@@ -322,7 +322,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
           for (int j = 0; j < 32; ++j) {
             #pragma unroll
             for (int i = 0; i < 2; ++i) {
-              *(uint2*)(to + 2048*i + 8*j) = *(const uint2*)&acc[4*j + 2*i];
+              *(float2*)(to + 2048*i + 8*j) = *(const float2*)&acc[4*j + 2*i];
             }
           }
         }
@@ -384,7 +384,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
               for (int j = 0; j < 32; ++j) {
                 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
-                  *(uint2*)(to + 2048*i + 8*j) = *(const uint2*)&acc[4*j + 2*i];
+                  *(float2*)(to + 2048*i + 8*j) = *(const float2*)&acc[4*j + 2*i];
                 }
               }
             }

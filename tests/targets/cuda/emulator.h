@@ -25,6 +25,7 @@ static double rsqrt(double x) { return 1.0 / sqrt(x); }
 struct uint2 { unsigned x, y; };
 struct uint4 { unsigned x, y, z, w; };
 struct float2 { float x, y; };
+struct float4 { float x, y, z, w; };
 struct double2 { double x, y; };
 struct Index { int x, y, z; };
 

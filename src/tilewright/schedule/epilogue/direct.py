@@ -10,12 +10,13 @@ from tilewright.dataflow.nodes import Part, Reduce, Store
 from tilewright.errors import LayoutError, TraceError
 from tilewright.lang import operations as tw
 from tilewright.lang.control import let, unroll, when
+from tilewright.lang.control import range as traced_range
 from tilewright.lang.fragments import Fragment
-from tilewright.lang.scalars import Condition, Index
+from tilewright.lang.scalars import Condition, Index, ceil_div
 from tilewright.lang.tracer import located
 from tilewright.schedule.epilogue.reductions import Reductions
 from tilewright.schedule.epilogue.values import Arguments, Place, Values, Views, above_sums
-from tilewright.schedule.fixup import is_clustered
+from tilewright.schedule.fixup import has_shares, is_clustered
 from tilewright.schedule.form import Form, extent_of
 from tilewright.schedule.partition import Work
 from tilewright.schedule.schedule import Schedule
@@ -23,6 +24,9 @@ from tilewright.threads.distribution import Distribution
 
 AT_ONCE = 32
 """Columns that are computed at once where arrays are read."""
+
+LEAST_SHARE = 8
+"""Columns of a tile that a block goes on with, at least."""
 
 
 class Helper(Protocol):
@@ -101,7 +105,12 @@ class Direct:
                 parts[j + 1].fetch(self.blocks)
             self.store_slice(parts[j], j)
 
-    def store_share(self, work: Work, blocks: int, sums: Callable[[Distribution, Index], Fragment]) -> None:
+    @property
+    def shares(self) -> int:
+        """Of a group's tile: those that blocks have which share it."""
+        return self.count if has_slices(self.form) else 1
+
+    def store_share(self, work: Work, blocks: Index, sums: Callable[[Distribution, Index], Fragment]) -> None:
         """Compute and store this block's share of a group's tile, whose slices are dealt out to some blocks.
 
         What is reduced, or stored along one dimension, is known of a whole tile alone: the first block then
@@ -113,20 +122,27 @@ class Direct:
             sums: the sums of a slice, of which there are as many as of a distribution fit into the tile.
         """
         rank, spread = work.segment.part, self.schedule.mma.c()
-        if self.count == 1 or not has_slices(self.form):
+        if self.shares == 1:
             with when(rank == 0):
                 self.store(*self.slices(work), sums(spread, 0))
             return
         whole, shape = self.place(work), (self.schedule.mma.tile[0], self.columns)
         with located():
             spread = spread.slice((0, 0), shape)
+
+        def store(j: Index, turn: int) -> None:
+            values = Values(self.views, self.reductions, self.slice_at(whole, j), spread, sums(spread, j))
+            self.store_slice(values, turn)
+
+        if not isinstance(blocks, int):
+            for later in traced_range(ceil_div(self.count - rank, blocks)):
+                store(let(later * blocks + rank), 0)
+            return
         for turn in unroll(own_slices(self.form, self.schedule, self.count)):
             j = let(turn * blocks + rank)
             # Of whole rounds of slices every block has as many.
             with when(j < self.count) if self.count % blocks else nullcontext():
-                place = self.slice_at(whole, j)
-                values = Values(self.views, self.reductions, place, spread, sums(spread, j))
-                self.store_slice(values, turn)
+                store(j, turn)
 
     def begin(self, tile: Values) -> None:
         """Before the slices of a tile: nothing."""
@@ -193,21 +209,25 @@ def has_slices(form: Form) -> bool:
 
 
 def own_slices(form: Form, schedule: Schedule, count: int) -> int:
-    """How many of a tile's slices a block computes, at most: its share, in a cluster that shares the tile."""
-    if not is_clustered(schedule) or not isinstance(schedule.split_k, int) or not has_slices(form):
+    """How many of a tile's slices a block computes, at most: its share, where blocks share the tile."""
+    if not has_shares(schedule) or not isinstance(schedule.split_k, int) or not has_slices(form):
         return count
     return -(-count // schedule.split_k)
 
 
 def shared_columns(form: Form, schedule: Schedule, spread: Distribution) -> int:
-    """Columns of the slices of a tile, of which each block of a cluster that shares it has one.
+    """Columns of the slices of a tile, of which each block that shares it has one.
 
-    All of them where K is not split among the blocks of a cluster.
+    All of them where blocks share no tile.
     """
     columns = spread.shape[1]
     most = columns // AT_ONCE
-    if not is_clustered(schedule) or not isinstance(schedule.split_k, int) or not has_slices(form):
+    if not has_shares(schedule) or not has_slices(form):
         return columns
+    if not is_clustered(schedule):
+        widths = (width for width in range(LEAST_SHARE, columns, LEAST_SHARE) if in_parts(spread, width))
+        return next(widths, columns)
+    assert isinstance(schedule.split_k, int), "a number of blocks, by the rules"
     for count in range(min(schedule.split_k, most), 1, -1):
         if columns % count == 0 and in_parts(spread, columns // count):
             return columns // count

@@ -212,7 +212,7 @@ DIALECT = SimtDialect(
     built_in=frozenset(
         (
             *("blockIdx", "threadIdx", "blockDim", "gridDim", "warpSize"),
-            *("uint2", "uint4", "float2", "double2"),
+            *("uint2", "uint4", "float2", "float4", "double2"),
             *("fmod", "fmodf", "floor", "floorf", "copysign", "copysignf"),
             *(*_ATOMS, *MATH),
         )

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
 
-from tilewright.dtypes import DType
+from tilewright.dtypes import DType, f32
 from tilewright.ir.ops import Copy
 from tilewright.ir.types import Memory, Value
 from tilewright.symbolic.expr import add, xor
@@ -22,6 +22,7 @@ from tilewright.symbolic.nodes import TRUE, Cond, Constant, Element, Int, Sym
 from tilewright.symbolic.rebuilding import symbols, with_elements
 from tilewright.targets.simt.arithmetic import rounded
 from tilewright.targets.simt.conversion import converted
+from tilewright.targets.simt.dialect import FLOATS
 from tilewright.targets.simt.emitter import LOOPS, Scope, SimtEmitter, element, walk_of
 from tilewright.targets.simt.rows import read_rows
 from tilewright.targets.simt.swizzled import split_flips
@@ -235,6 +236,8 @@ def _store(emitter: SimtEmitter, op: Copy) -> None:
             value = converted(held, op.source.dtype, op.target.dtype, types)
             emitter.one_line(path.loops, target.store(emitter, value))
         elif op.source.dtype == op.target.dtype:
+            if op.source.dtype == f32:
+                target = replace(target, word=named(FLOATS[vector]))
             value = code("*(const {}*)&{}", target.word, held)
             emitter.one_line(path.loops, target.store(emitter, value))
         else:

@@ -12,6 +12,13 @@ from tilewright.targets.cfamily import Dialect
 WORDS = {2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}
 """Types that move so many bytes in one access; words of several are pieces of text."""
 
+FLOATS = {2: "float2", 4: "float4"}
+"""Types that move so many f32 out of registers in one access.
+
+Accumulators of MMAs in the background that were read as integers would first have to be moved, and the MMAs
+be executed one by one (seen with NVRTC 13.0, which says so by C7511).
+"""
+
 THREAD = "tid"
 """The variable that holds the thread's index in its block, or in its role."""
 

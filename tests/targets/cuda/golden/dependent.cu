@@ -47,7 +47,9 @@ extern "C" __global__ void __launch_bounds__(32) dependent(
     const bool inside = 32*n + col < N;
     #pragma unroll
     for (int i = 0; i < 4; ++i) {
-      if (inside && 16*m + 4*i + row < M) *(uint4*)(to + 4*Y_stride0*i) = *(const uint4*)&add[4*i];
+      if (inside && 16*m + 4*i + row < M) {
+        *(float4*)(to + 4*Y_stride0*i) = *(const float4*)&add[4*i];
+      }
     }
   }
 }

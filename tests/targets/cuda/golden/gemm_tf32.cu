@@ -119,7 +119,7 @@ extern "C" __global__ void __launch_bounds__(128) basic_gemm(
     for (int j = 0; j < 4; ++j) {
       #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        *(uint2*)(to + 8*C_stride0*i + 8*j) = *(const uint2*)&acc[8*j + 2*i];
+        *(float2*)(to + 8*C_stride0*i + 8*j) = *(const float2*)&acc[8*j + 2*i];
       }
     }
   }
