@@ -10,6 +10,7 @@ Kernels are compiled first, in parallel processes; with ``--build`` nothing is l
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import sys
 import tempfile
@@ -34,6 +35,7 @@ from dense_problems import (
 from isolated import Progress, Record, parser, run
 from reporting import table
 
+import tilewright as tw
 from tilewright.schedule.choose import Candidate
 from tilewright.schedule.memory import memory_us
 
@@ -113,6 +115,22 @@ def tasks_of(problem: Problem, most: int | None) -> Iterator[CandidatesTask]:
         yield CandidatesTask(named, family, proposed)
 
 
+def variants_of(file: Path) -> Iterator[CandidatesTask]:
+    """A task for each problem of a file of schedules.
+
+    It is a list of ``{"shape": [m, n, k], "dtype": "f16", "schedule": "tw.Schedule(…)"}``.
+    """
+    found: dict[tuple[str, tuple[int, int, int]], dict[str, Candidate]] = {}
+    for one in json.loads(file.read_text(encoding="utf-8")):
+        named = found.setdefault((one["dtype"], tuple(one["shape"])), {})
+        schedule = eval(one["schedule"], {"tw": tw})
+        named[f"candidate {len(named) + 1}"] = Candidate(schedule, 0.0, "as the file says")
+    for (kind, shape), proposed in found.items():
+        schedules = {name: one.schedule for name, one in proposed.items()}
+        problem = Problem("split", shape, kind, schedules=schedules, seconds=3 * SECONDS)
+        yield CandidatesTask(problem, "split, of a file", proposed)
+
+
 HEAD = ("problem", "family", "of", "fastest us", "estimate", "first us", "over library", "fastest")
 
 
@@ -145,6 +163,8 @@ def lines(rows: Sequence[Mapping[str, Any]]) -> Iterator[list[str]]:
 
 def chosen(asked: argparse.Namespace) -> list[CandidatesTask]:
     """What is asked for, family by family, so that a run that is cut has all problems."""
+    if asked.variants is not None:
+        return [*variants_of(asked.variants)]
     names = [*SHAPES] if asked.rows == "all" else asked.rows.split(",")
     if unknown := [name for name in names if name not in SHAPES]:
         sys.exit(f"unknown rows: {', '.join(unknown)}; choose from {', '.join(SHAPES)}")
@@ -158,6 +178,7 @@ def main() -> None:
     begun = time.time()
     made = parser(__doc__)
     made.add_argument("--rows", default="all", help=f"some of {', '.join(SHAPES)}")
+    made.add_argument("--variants", type=Path, help="a file of schedules, instead of what rules propose")
     made.add_argument("--most", type=int, help="schedules of each family; default: all")
     asked = made.parse_args()
     tasks = chosen(asked)
