@@ -258,7 +258,7 @@ A = np.zeros((4, 4), np.float32)
     [
         ({"split_k": 0}, "split_k must be an integer from 1 on, 'auto' or 'stream'"),
         ({"split_k": "all"}, "split_k must be an integer from 1 on, 'auto' or 'stream'"),
-        ({"split_k": 2, "reduction": "sum"}, "reduction must be one of 'workspace', 'turnstile', 'atomic'"),
+        ({"split_k": 2, "reduction": "sum"}, "reduction must be one of 'workspace', 'reduce-scatter'"),
         ({"batch_invariant": True, "reduction": "atomic"}, 'nearest legal choice: reduction="workspace"'),
         ({"batch_invariant": True, "split_k": "stream"}, 'nearest legal choice: split_k="auto"'),
         (

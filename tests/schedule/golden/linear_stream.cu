@@ -343,19 +343,23 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
         role_barrier_of_group<128>(g + 1);
         const int number_2 = number[g];
         if (0 < max_int(-near + number_2 + 2, 0)) {
+          long long done = 0;
           // test_golden.py:27 reduction: acc = 0
           #pragma unroll
           for (int i = 0; i < 128; ++i) acc[i] = 0.0f;
-          for (int number_3 = 0; number_3 < near; ++number_3) {
+          const long long done_now = done;
+          const long long first_3 = done_now;
+          const long long turns = -first_3 + near;
+          for (long long turn_2 = 0; turn_2 < turns; ++turn_2) {
             // test_golden.py:27 reduction: loaded: f32 64x256, 128 per thread
             __align__(8) float loaded[128];
             // test_golden.py:27 reduction: partial_sums_slice_1 -> loaded, 8 bytes at a time
             {
               const int row = 16*(tid / 32) + ((tid / 4) % 8);
               const int col = 2*(tid % 4);
-              const float* from = partial_sums + 65536*first_2 + 65536*number_3
-                  + 65536*owner_1 - 32768*min_int(first_2 + number_3, 1) + 16384*g + 256*row + col
-                  + 32768;
+              const float* from = partial_sums + 65536*first_2 + 65536*first_3 + 65536*owner_1
+                  + 65536*turn_2 - 32768*min_int(first_2 + first_3 + turn_2, 1) + 16384*g + 256*row
+                  + col + 32768;
               #pragma unroll
               for (int j = 0; j < 32; ++j) {
                 #pragma unroll
@@ -372,6 +376,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
             #pragma unroll
             for (int i = 0; i < 128; ++i) acc[i] = add[i];
           }
+          done = first_3 + turns;
           has_all = 1;
           if (12 < parts_1) {
             // test_golden.py:27 reduction: acc -> partial_sums[2*first_2 + 2*owner_1 - min(first_2, 1) + 1, g], 8 bytes at a time
@@ -389,30 +394,34 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
               }
             }
             const int count = (parts_1 + 11) / 12;
-            // test_golden.py:27 reduction: number_4: i32 2
-            int* const number_4 = (int*)(shared_memory + 229456);
+            // test_golden.py:27 reduction: number_3: i32 2
+            int* const number_3 = (int*)(shared_memory + 229456);
             // test_golden.py:27 reduction: barrier g + 1 of 128 threads
             role_barrier_of_group<128>(g + 1);
             // test_golden.py:27 reduction: take a ticket of arrived[tile_1, g], the last of count resets it
-            if (tid == 0) number_4[g] = take_ticket_of(arrived + 2*tile_1 + g, count);
+            if (tid == 0) number_3[g] = take_ticket_of(arrived + 2*tile_1 + g, count);
             // test_golden.py:27 reduction: barrier g + 1 of 128 threads
             role_barrier_of_group<128>(g + 1);
-            const int number_6 = number_4[g];
-            has_all = max_int(-(long long)count + (long long)number_6 + 2, 0);
-            if (0 < max_int(-count + number_6 + 2, 0)) {
+            const int number_5 = number_3[g];
+            has_all = max_int(-(long long)count + (long long)number_5 + 2, 0);
+            if (0 < max_int(-count + number_5 + 2, 0)) {
+              long long done_1 = 0;
               // test_golden.py:27 reduction: acc = 0
               #pragma unroll
               for (int i = 0; i < 128; ++i) acc[i] = 0.0f;
-              for (int number_7 = 0; number_7 < count; ++number_7) {
+              const long long done_1_now = done_1;
+              const long long first_4 = done_1_now;
+              const long long turns_1 = count - first_4;
+              for (long long turn_3 = 0; turn_3 < turns_1; ++turn_3) {
                 // test_golden.py:27 reduction: loaded_1: f32 64x256, 128 per thread
                 __align__(8) float loaded_1[128];
                 // test_golden.py:27 reduction: partial_sums_slice_3 -> loaded_1, 8 bytes at a time
                 {
                   const int row = 16*(tid / 32) + ((tid / 4) % 8);
                   const int col = 2*(tid % 4);
-                  const float* from = partial_sums + 786432*number_7
-                      + 65536*owner_1 - 32768*min_int(12*number_7, 1) + 16384*g + 256*row + col
-                      + 32768;
+                  const float* from = partial_sums + 786432*first_4 + 786432*turn_3
+                      + 65536*owner_1 - 32768*min_int(12*first_4 + 12*turn_3, 1) + 16384*g
+                      + 256*row + col + 32768;
                   #pragma unroll
                   for (int j = 0; j < 32; ++j) {
                     #pragma unroll
@@ -429,6 +438,7 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
                 #pragma unroll
                 for (int i = 0; i < 128; ++i) acc[i] = add_1[i];
               }
+              done_1 = first_4 + turns_1;
             }
           }
         }
