@@ -17,28 +17,28 @@ from tilewright.schedule.memory import memory_us
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
 
-FIXED_US = 2.9
+FIXED_US = 2.0
 """Of a launch, which does not become less by splitting K."""
 
-RAMP_US = 6.3
-"""Until memory delivers at its rate."""
+RAMP_US = 11.9
+"""Until memory delivers at its rate, at most; less than what all bytes take then."""
 
-ARRIVAL_US = 1.23
+ARRIVAL_US = 1.14
 """From the request of a stage to its arrival, besides its bytes."""
 
-BYTES_PER_US = 1.62e5
+BYTES_PER_US = 1.3e5
 """Into the shared memory of one multiprocessor."""
 
-CACHED_BYTES_PER_US = 9.3e6
+CACHED_BYTES_PER_US = 8.9e6
 """From the second-level cache into all multiprocessors."""
 
-OUTSIDE_US = 0.0013
+OUTSIDE_US = 0.00038
 """A line of `ROW_BYTES` that lies outside the array, which a bulk copy fills with zeros."""
 
 LINE_US = 0.00277 / 2
 """The multiply of 64 rows with one column, along `ROW_BYTES` of K."""
 
-TILE_US = 3.7
+TILE_US = 5.8
 """Of a block besides its steps: its start, the first stage, and its results."""
 
 OVERLAP = 5
@@ -47,10 +47,10 @@ OVERLAP = 5
 TICKET_US = 2.7
 """Writing the sums of a part to memory and taking a ticket."""
 
-READ_BYTES_PER_US = 4.6e4
+READ_BYTES_PER_US = 2.7e4
 """At which a multiprocessor reads and adds the sums of the parts."""
 
-CLUSTER_US, DOUBLED_US = 1.4, 3.3
+CLUSTER_US, DOUBLED_US = 0.8, 3.9
 """Meeting in a cluster of two blocks, and what each doubling of the cluster adds."""
 
 READ_MULTIPLY_ADDS = 4
@@ -160,6 +160,7 @@ def bulk_us(question: Question, schedule: Schedule) -> float:
         schedule: how it is computed.
     """
     load = Load(question, schedule)
-    waits = (load.path_us(), memory_us(question) + RAMP_US, load.cached_us())
+    memory = memory_us(question)
+    waits = (load.path_us(), memory + min(RAMP_US, memory), load.cached_us())
     overlapped: float = sum(wait**OVERLAP for wait in waits) ** (1 / OVERLAP)
     return FIXED_US + overlapped + meeting_us(question, schedule)

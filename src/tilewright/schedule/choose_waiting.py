@@ -27,6 +27,9 @@ PAYS = 0.8
 WAYS: tuple[tuple[int | str, str], ...] = (("auto", "workspace"), *((parts, "cluster") for parts in CLUSTERS))
 """In which K is split where nobody asks for it; streams were never the fastest."""
 
+SHORTEST_BYTES = 8192
+"""Along K, of what is split where nobody asks for it; with less, parts cost more than they saved."""
+
 
 def without_waiting(question: Question, whole: Sequence[Candidate], promoted: int) -> Iterator[Candidate]:
     """Forms in the order in which they are tried: the given order, or that of the waiting for memory.
@@ -68,9 +71,11 @@ def _parts(question: Question, whole: Candidate, most: float) -> Iterator[Candid
 
 
 def _is_idle(question: Question, schedule: Schedule) -> bool:
-    """Whether half of the multiprocessors are idle, and more blocks could be made."""
-    grouped = question.form.flow.grouped is not None
-    return not grouped and not schedule.blocks and tiles_of(question, schedule) * 2 <= question.processors
+    """Whether half of the multiprocessors are idle, and K is long enough for more blocks."""
+    if schedule.blocks or question.form.flow.grouped is not None:
+        return False
+    long = question.shape[2] * question.dtype.bytes >= SHORTEST_BYTES
+    return long and tiles_of(question, schedule) * 2 <= question.processors
 
 
 def _is_carried(question: Question, schedule: Schedule) -> bool:
