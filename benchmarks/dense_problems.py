@@ -12,7 +12,7 @@ from tilewright.errors import LaunchError
 from tilewright.runtime.kernel import Bound
 from tilewright.schedule.candidates import candidates
 from tilewright.schedule.choose import Candidate, Question, Splitting
-from tilewright.schedule.choose_split import split_candidates
+from tilewright.schedule.choose_split import SHARED, split_candidates
 
 How: TypeAlias = tw.Schedule | Splitting | None
 """A schedule, or how K is to be split under one that is chosen, or nothing of it."""
@@ -258,7 +258,7 @@ def family_of(schedule: tw.Schedule) -> str:
     copies = "bulk copies" if schedule.staging == "tma" else "other copies"
     if schedule.split_k == 1:
         return "few rows" if schedule.swap_ab else copies
-    way = "cluster" if schedule.reduction == "cluster" else schedule.split_k
+    way = schedule.split_k if schedule.reduction not in SHARED else schedule.reduction
     return f"few rows, split {way}" if schedule.swap_ab else f"split {way}"
 
 

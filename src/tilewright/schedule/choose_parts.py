@@ -45,9 +45,16 @@ def split_schedule(
         batches=1,
         blocks=processors if isinstance(split_k, str) else 0,
         balanced=plain.balanced and split_k != "stream",
-        epilogue="staged" if plain.epilogue == "overlapped" else plain.epilogue,
+        epilogue=_epilogue(plain, reduction),
         registers=plain.registers if split_k == "stream" or plain.staging != "tma" else 0,
     )
+
+
+def _epilogue(plain: Schedule, reduction: str) -> str:
+    """Shares of a tile are narrow, and leave their threads directly."""
+    if reduction == "reduce-scatter":
+        return "direct"
+    return "staged" if plain.epilogue == "overlapped" else plain.epilogue
 
 
 def period_of(depth: int) -> int:

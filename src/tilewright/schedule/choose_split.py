@@ -13,11 +13,14 @@ from tilewright.schedule.choose_ways import ways_to_split
 INSTRUCTIONS = ("wgmma", "mma", "fma")
 """What multiplies, the fastest first."""
 
+SHARED = ("reduce-scatter", "cluster")
+"""Ways in which all blocks of a tile add up a share of it."""
+
 
 def split_candidates(question: Question) -> Iterator[Candidate]:
     """What is proposed for a problem whose K is to be split, in the order of the estimates.
 
-    Behind all others stand those whose parts come together in clusters, unless they are asked for.
+    Behind all others stand those whose blocks add up shares of a tile, unless they are asked for.
 
     Args:
         question: the problem, with the way in which K is to be split.
@@ -29,7 +32,7 @@ def split_candidates(question: Question) -> Iterator[Candidate]:
     assert wanted is not None
     found = _sorted(question)
     if not found:
-        nearest = 'reduction="workspace"' if wanted.reduction == "cluster" else "split_k=None"
+        nearest = 'reduction="workspace"' if wanted.reduction in SHARED else "split_k=None"
         raise LaunchError(
             f"kernel {question.form.flow.name}: no schedule that is known for these arrays splits K with "
             f"{_said(wanted)}; nearest legal choice: {nearest}, or a schedule of your own"
@@ -37,8 +40,9 @@ def split_candidates(question: Question) -> Iterator[Candidate]:
     yield from found
     if wanted.reduction == "workspace" and not wanted.batch_invariant:
         number = wanted.split_k if isinstance(wanted.split_k, int) else None
-        clustered = replace(wanted, split_k=number, reduction="cluster")
-        yield from _sorted(replace(question, splitting=clustered))
+        for reduction in SHARED:
+            shared = replace(wanted, split_k=number, reduction=reduction)
+            yield from _sorted(replace(question, splitting=shared))
 
 
 def _sorted(question: Question) -> list[Candidate]:

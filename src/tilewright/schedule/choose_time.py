@@ -74,6 +74,8 @@ def meeting_us(question: Question, schedule: Schedule) -> float:
     tile_us = rows * columns * schedule.atom.c_dtype.bytes / READ_BYTES_PER_US
     if is_clustered(schedule):  # each block adds a share of the tile
         return CLUSTER_US + DOUBLED_US * (log2(parts) - 1) + tile_us
+    if schedule.reduction == "reduce-scatter":  # each adds a share of the tile, and waits twice
+        return 2 * TICKET_US + 2 * tile_us
     # A block of a stream has parts of two tiles.
     return TICKET_US * (1 + (parts > FAN)) + (read + (schedule.split_k == "stream")) * tile_us
 

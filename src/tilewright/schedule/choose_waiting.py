@@ -27,6 +27,9 @@ PAYS = 0.8
 WAYS: tuple[tuple[int | str, str], ...] = (("auto", "workspace"), *((parts, "cluster") for parts in CLUSTERS))
 """In which K is split where nobody asks for it; streams were never the fastest."""
 
+UNMEASURED: tuple[tuple[int | str, str], ...] = (("auto", "reduce-scatter"),)
+"""Ways that stand behind everything else, for they have not been measured."""
+
 SHORTEST_BYTES = 8192
 """Along K, of what is split where nobody asks for it; with less, parts cost more than they saved."""
 
@@ -41,11 +44,14 @@ def without_waiting(question: Question, whole: Sequence[Candidate], promoted: in
     """
     rated = [replace(one, estimate=bulk_us(question, one.schedule)) for one in whole]
     if has_few_rows(question):
-        yield from _parted(question, [*rated, *few_rows(question, promoted)], inf)
+        rated += few_rows(question, promoted)
+        yield from _parted(question, rated, inf)
+        yield from _unmeasured(question, rated)
         return
     least = min((one.estimate for one in rated), default=0.0)
     yield from (one for one in _parted(question, rated, PAYS * least) if one.schedule.split_k != 1)
     yield from whole
+    yield from _unmeasured(question, rated)
 
 
 def _parted(question: Question, whole: Sequence[Candidate], most: float) -> Iterator[Candidate]:
@@ -53,21 +59,29 @@ def _parted(question: Question, whole: Sequence[Candidate], most: float) -> Iter
 
     Whether the latter, and forms for few rows, are legal is asked when it is their turn.
     """
-    found = [*whole, *(made for one in whole for made in _parts(question, one, most))]
+    parted = (made for one in whole for made in _parts(question, one, WAYS) if made.estimate < most)
+    found = [*whole, *parted]
     for one in sorted(found, key=lambda one: one.estimate):
         asked = one.schedule.split_k != 1 or one.schedule.swap_ab
         if not asked or _is_carried(question, one.schedule):
             yield one
 
 
-def _parts(question: Question, whole: Candidate, most: float) -> Iterator[Candidate]:
+def _unmeasured(question: Question, whole: Sequence[Candidate]) -> Iterator[Candidate]:
+    found = (made for one in whole for made in _parts(question, one, UNMEASURED))
+    legal = (one for one in found if _is_carried(question, one.schedule))
+    yield from sorted(legal, key=lambda one: one.estimate)
+
+
+def _parts(
+    question: Question, whole: Candidate, ways: Sequence[tuple[int | str, str]]
+) -> Iterator[Candidate]:
     """A schedule with K in parts, if half of the multiprocessors are idle without; it need not be legal."""
-    for split_k, reduction in WAYS if _is_idle(question, whole.schedule) else ():
+    for split_k, reduction in ways if _is_idle(question, whole.schedule) else ():
         made = split_schedule(whole.schedule, split_k, question.processors, reduction)
         if made is not None and parts_under(question, made) > 1:
             estimate = bulk_us(question, made)
-            if estimate < most:
-                yield Candidate(made, estimate, f"{whole.rule}, {rule_of(question, made)}")
+            yield Candidate(made, estimate, f"{whole.rule}, {rule_of(question, made)}")
 
 
 def _is_idle(question: Question, schedule: Schedule) -> bool:

@@ -61,6 +61,8 @@ def _schedules(question: Question, plain: Schedule, wanted: Splitting) -> Iterat
     tried: tuple[int | str, ...] = SPLITS if wanted.split_k is None else (wanted.split_k,)
     if wanted.reduction == "cluster" and wanted.split_k in (None, "auto"):
         tried = CLUSTERS
+    if wanted.reduction == "reduce-scatter" and wanted.split_k is None:
+        tried = ("auto",)  # whose blocks run at once
     for split_k in tried:
         made = split_schedule(plain, split_k, question.processors)
         if made is not None:
