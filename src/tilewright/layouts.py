@@ -20,9 +20,11 @@ from tilewright.layout.algebra import (
     zipped_divide,
 )
 from tilewright.namespaces import namespace
+from tilewright.views.strided import AsStrided
 from tilewright.views.transforms import Broadcast, Embed, Merge, Pad, PadTo, Permute, Unmerge
 
 __all__ = [
+    "AsStrided",
     "Broadcast",
     "Embed",
     "Merge",

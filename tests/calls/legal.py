@@ -52,6 +52,7 @@ tw.layouts.Unmerge(1, (4, 2)).apply(view)
 tw.layouts.Merge(0, 2).apply(view)
 tw.layouts.Embed(0, (3, 2), (1, 1), 1).apply(view)
 tw.layouts.Permute((1, 0)).apply(view)
+tw.layouts.AsStrided((4, 8), (16, 1), 3).apply(tw.View.strided((100,), (1,)))
 tw.layouts.Broadcast(1, 8).apply(view)
 tw.im2col(image, spatial=(1, 2), filter=(3, 3), stride=1, padding=1, batch=0, channel=-1, groups=2)
 tw.blocked((256, 32), (64, 4), (1, 0), 1, (0, 1), 4)
@@ -88,6 +89,7 @@ tw.kernel(function)
 tw.kernel(X="M N", alpha=tw.f32)(function)
 tw.matmul(a, b, out, precision="exact", target="reference", schedule=None, stream=None)
 tw.matmul(a, b, target="reference")
+tw.grouped_matmul([a, a], (b, b), out=None, target="reference")
 tw.grouped_matmul(a, stack, ends, out, bias=None, activation="relu", target="reference", schedule=None)
 tw.Schedule(tw.atoms.MMA_F16, (64, 64, 32), (2, 2), 3, staging="cp_async")
 tw.testing.operands("integers", tw.f16, (4, 5, 6), seed=1, layout="nt")
@@ -266,135 +268,3 @@ n >= 4
 (n > 2) | (n < 1)
 """.strip().splitlines()
 """Calls inside of a kernel."""
-
-VALUES = """
-None
-True
-0
-1
--1
-2
-3
-7
-8
-32
-33
-128
-1024
-1048576
-2147483648
-1099511627776
-9223372036854775808
-1000000000000000000
-100000000000000000000000000000000000
--2147483648
-0.5
-1.0
--0.0
-float("nan")
-float("inf")
-""
-"f16"
-"f61"
-"cuda"
-"row"
-long
-b"f16"
-()
-(1,)
-(4, 8)
-(8, 4)
-(0, 1)
-(1, 0)
-(1, 1, 1)
-(0, 0)
-(-1, 4)
-(1048576, 1048576)
-(1099511627776, 1)
-(4, "8")
-(4, 0.5)
-(4, None)
-(None, None)
-((4, 8), 2)
-[4, 8]
-given
-range(3)
-range(1000000000)
-table
-{4, 8}
-nested
-object()
-strange
-print
-lambda: 3
-np.float32
-np.float32(2)
-np.int64(4)
-np.bool_(True)
-np.array(3)
-np.array([4, 8])
-np.array(["4", "8"])
-np.zeros((4, 4), np.float32)
-int
-tw
-tw.f16
-tw.c64
-tw.Layout
-tw.Layout((4, 8))
-tw.Layout(1, 0)
-tw.Layout((8, 4), (4, 1))
-tw.Layout((1048576, 1048576))
-tw.Layout(4, -1)
-symbolic
-view
-image
-rows
-columns
-tw.Mode(4, 0, 1)
-tw.Mode(-1, 9, 0)
-tw.Swizzle(3, 3, 3)
-tw.atoms
-tw.atoms.MMA_F16
-tw.atoms.MMA_F16.a
-mma
-schedule
-a
-b
-text
-traced
-scale
-bound
-linear
-flow
-flowing
-tw.TensorSpec("f16", 2, 1, (256, 32), (16, 1), 16, False)
-tw.like("f32", 8, 8)
-liar
-(i for i in (4, 8))
-""".strip().splitlines()
-"""What replaces an argument; names stand for what `tests/calls/performed.py` makes."""
-
-TRACED = """
-X
-S
-T
-I
-I[0]
-f
-A
-acc
-alpha
-n
-m
-n > 2
-full
-full[0]
-X.tiles((32, 32))
-v0
-X.shape
-S.value
-(n, 4)
-n * 1099511627776
-h
-""".strip().splitlines()
-"""The same inside of a kernel."""

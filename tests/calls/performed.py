@@ -19,7 +19,8 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 from tests.calls.devices import DEVICES
 from tests.calls.flows import FLOWS, RECORDED
-from tests.calls.legal import INSIDE, OUTSIDE, TRACED, VALUES
+from tests.calls.legal import INSIDE, OUTSIDE
+from tests.calls.values import TRACED, VALUES
 
 import tilewright as tw
 from tilewright.errors import TilewrightError, shown

@@ -15,8 +15,9 @@ import pytest
 from hypothesis import strategies as st
 from tests.calls import performed
 from tests.calls.flows import FLOWS, RECORDED
-from tests.calls.legal import INSIDE, OUTSIDE, TRACED, VALUES
+from tests.calls.legal import INSIDE, OUTSIDE
 from tests.calls.performed import Call, Failure, drawn, failure_of, perform
+from tests.calls.values import TRACED, VALUES
 
 import tilewright as tw
 

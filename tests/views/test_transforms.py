@@ -16,6 +16,7 @@ from tilewright.symbolic.expr import Sym
 from tilewright.symbolic.rebuilding import substitute
 from tilewright.views.transforms import (
     TRANSFORMS,
+    AsStrided,
     Broadcast,
     Embed,
     Merge,
@@ -169,7 +170,7 @@ def drawn(draw: st.DrawFn, kind: type, shape: tuple[int, ...]) -> Step:
 
 
 def test_every_transform_has_an_oracle() -> None:
-    assert {*STEPS, Swizzle} == set(TRANSFORMS)
+    assert {*STEPS, Swizzle, AsStrided} == set(TRANSFORMS)
 
 
 @pytest.mark.parametrize("kind", STEPS, ids=lambda kind: kind.__name__)
@@ -298,3 +299,25 @@ def test_what_does_not_fit_is_refused(transform: Transform, message: str) -> Non
 def test_a_swizzle_that_is_none_is_refused() -> None:
     with pytest.raises(LayoutError, match="shift >= bits"):
         Swizzle(3, 3, 2)
+
+
+@given(data=st.data())
+def test_other_strides_show_what_numpy_shows(data: st.DataObject) -> None:
+    lengths = data.draw(st.lists(st.integers(1, 5), min_size=1, max_size=3))
+    strides = [data.draw(st.integers(-4, 7)) for _ in lengths]
+    ends = [(n - 1) * step for n, step in zip(lengths, strides, strict=True)]
+    start = data.draw(st.integers(0, 5)) - sum(end for end in ends if end < 0)
+    step = data.draw(st.integers(1, 3))
+    count = start + sum(end for end in ends if end > 0) + 1
+    buffer = np.arange(1, step * count + 1)
+    after = AsStrided(tuple(lengths), tuple(strides), start).apply(View.strided((count,), (step,)))
+    whole = np.lib.stride_tricks.as_strided
+    steps = [stride * step * buffer.itemsize for stride in strides]
+    assert np.array_equal(read(after, buffer), whole(buffer[start * step :], lengths, steps))
+
+
+def test_other_strides_are_of_one_dimension() -> None:
+    with pytest.raises(LayoutError, match="as_strided of a tensor of rank 2"):
+        AsStrided((2,), (1,)).apply(View.strided((4, 4), (4, 1)))
+    with pytest.raises(LayoutError, match="differ in number"):
+        AsStrided((2, 2), (1,)).apply(View.strided((4,), (1,)))

@@ -19,7 +19,10 @@ from tilewright.runtime.backends import backend_for
 from tilewright.runtime.fresh import fresh
 from tilewright.runtime.strided import Strided
 from tilewright.schedule.schedule import Schedule
-from tilewright.targets.target import TARGETS
+from tilewright.targets.target import TARGETS, part
+
+LISTS = "tilewright.ops.lists:product_of_lists"
+"""What multiplies lists of arrays; loaded when the first are multiplied."""
 
 RANKS = {"a": 2, "b": 3, "ends": 1, "bias": 2, "out": 2}
 
@@ -28,7 +31,7 @@ RANKS = {"a": 2, "b": 3, "ends": 1, "bias": 2, "out": 2}
 def grouped_matmul(
     a: Any,
     b: Any,
-    ends: Any,
+    ends: Any = None,
     out: Any = None,
     *,
     bias: Any = None,
@@ -45,26 +48,35 @@ def grouped_matmul(
     kernel reads the ends where they lie: they may have been computed on the GPU a moment before, and the
     host waits for nothing.
 
+    Of lists, or tuples, of arrays it is ``out[g] = activation(a[g] @ b[g] + bias[g])`` for every ``g``, where
+    M, N and K differ from product to product, and so do strides; any of them may be 0.  It is one launch too,
+    of a kernel that reads from a table where the arrays lie; the host makes the table at every call, and on a
+    GPU one copy in order with the stream brings it there, so that the host waits for nothing.  A captured
+    graph replays the extents and addresses that it was captured with.
+
     Args:
-        a: array (T, K): the rows of all groups, one group behind the other.
-        b: array (G, K, N): a matrix for each group.
+        a: array (T, K): the rows of all groups, one group behind the other; or a list of arrays (M, K).
+        b: array (G, K, N): a matrix for each group; or a list of arrays (K, N).
         ends: array (G,) of i32 or i64, which must not descend.  An end that is negative or behind T is taken
-            as the nearest that is not; rows behind the last end are not written.
-        out: array (T, N) to write; default: a new one of the framework of ``a``.
-        bias: array (G, N), a row for each group.
+            as the nearest that is not; rows behind the last end are not written.  None of lists.
+        out: array (T, N) to write; or a list of arrays (M, N), none of which shares memory with another
+            array; default: new ones of the framework of ``a``.
+        bias: array (G, N), a row for each group; or a list of arrays (N,).
         activation: as in `matmul`.
         precision: as in `matmul`.
         out_dtype: as in `matmul`.
-        schedule: how it is computed; default: chosen for the average number of rows of a group.
+        schedule: how it is computed; default: chosen for the average group.  Lists take one whose tiles do
+            not come by bulk copies, with ``blocks`` of as many as run at once.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 
     Returns:
-        ``out``.
+        ``out``; of lists a list.
 
     Raises:
-        LaunchError: shapes or devices do not fit, or ``out`` shares memory with what is read.
-        DTypeError: an unsupported dtype or mixture.
+        LaunchError: shapes or devices do not fit, lists differ in length, or ``out`` shares memory with what
+            is read, or with itself.
+        DTypeError: an unsupported dtype or mixture, or two dtypes in one list.
 
     Example:
         >>> import numpy as np
@@ -76,9 +88,28 @@ def grouped_matmul(
                [20., 30.],
                [40., 50.],
                [60., 70.]], dtype=float32)
+
+        Products of any extents:
+
+        >>> many = [np.ones((2, 3)), np.ones((0, 9)), np.ones((1, 5))]
+        >>> [c.tolist() for c in tw.grouped_matmul(many, [np.ones((one.shape[1], 2)) for one in many])]
+        [[[3.0, 3.0], [3.0, 3.0]], [], [[5.0, 5.0]]]
     """
-    wanted = Wanted(activation=activation, precision=precision, out_dtype=out_dtype, target=target)
+    wanted = Wanted(
+        activation=activation, precision=precision, out_dtype=out_dtype, schedule=schedule, target=target
+    )
     check_words(wanted)
+    if isinstance(a, list | tuple) or isinstance(b, list | tuple):
+        if ends is not None:
+            raise LaunchError(
+                "grouped_matmul: ends says where groups of the rows of one array end, and a or b is a list; "
+                "nearest legal choice: lists without ends"
+            )
+        return part(LISTS)({"a": a, "b": b, "bias": bias, "out": out}, wanted, stream)
+    if ends is None:
+        raise LaunchError(
+            "grouped_matmul: no ends of the groups of rows; nearest legal choice: ends=, or lists of arrays"
+        )
     added = {"bias": bias, "out": out}
     arrays = {"a": a, "b": b, "ends": ends}
     arrays |= {name: array for name, array in added.items() if array is not None}

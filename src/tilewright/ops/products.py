@@ -128,5 +128,38 @@ def grouped(number: DType) -> Kernel:
     return gemm_grouped
 
 
+@lru_cache(maxsize=64)
+def each(number: DType) -> Kernel:
+    """``D[g, m, n] = activation(sum_k A[g, m, k] * B[g, k, n] + bias[g, n])``, as of one array for each list.
+
+    Args:
+        number: the dtype in which all but the sums is computed.
+    """
+
+    @kernel(A="G M K", B="G K N", bias="G N", D="G M N")
+    def gemm_each(
+        A: Any,
+        B: Any,
+        bias: Any,
+        D: Any,
+        *,
+        precision: str,
+        terms: frozenset[str],
+        activation: str | None,
+    ) -> None:
+        for g, m, n in tiles(D):
+            acc = zeros()
+            for k in steps(A.shape[-1]):
+                acc += A[g, m, k].matmul(B[g, k, n], precision=precision)
+            value = acc.to(number) if terms else acc
+            if "bias" in terms:
+                value = value + bias[g, n].to(number)
+            if activation is not None:
+                value = ACTIVATIONS[activation](value)
+            D[g, m, n] = value
+
+    return gemm_each
+
+
 def _lead(rank: int) -> str:
     return "".join(f"B{dim} " for dim in range(rank))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from tilewright.arch import REFERENCE, Arch
 from tilewright.dataflow.nodes import Flow, Integer, Node, Number, Store
@@ -29,6 +29,7 @@ from tilewright.schedule.fixup import FIXUPS, Fixup, ReduceScatter, is_clustered
 from tilewright.schedule.form import Factor, Form, array, extent_of, form_of
 from tilewright.schedule.groups import RowGroups
 from tilewright.schedule.legality import check
+from tilewright.schedule.lists import Listed, ListedArray
 from tilewright.schedule.partition import (
     MOST_SPLITS,
     DataParallel,
@@ -47,6 +48,9 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.settle import settle
 from tilewright.schedule.shares import Shares
 from tilewright.schedule.stream import Stream
+
+Tiles: TypeAlias = DataParallel | Persistent | Listed
+"""Which tiles a block computes."""
 
 RINGS: dict[str, Callable[..., Any]] = {
     "direct": Direct,
@@ -121,6 +125,21 @@ class Expanded(Program):
         return super().trace(specs, constants, arch)
 
 
+def write_lists(
+    form: Form, schedule: Schedule, specs: Mapping[str, TensorSpec], arguments: Mapping[str, Any]
+) -> None:
+    """Write the explicit kernel of a product whose batch items are arrays of their own.
+
+    Args:
+        form: the product, as of one array for each of its lists.
+        schedule: how it is computed.
+        specs: for each list what its arrays have in common, by the names of the flow, as the table has them.
+        arguments: by the same names the buffers that they are parts of; the table, and how many items it has.
+    """
+    with expanding(schedule, form.sum):
+        _write(form, schedule, {**arguments, **ListedArray.of(form, specs, arguments)})
+
+
 def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     """Write the explicit kernel."""
     form = form.arranged(schedule.swap_ab)
@@ -159,7 +178,7 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
 
 def _run(
     agent: Any,
-    partition: DataParallel | Persistent,
+    partition: Tiles,
     fixup: Fixup | ClusterSums | None,
     epilogue: Any,
     form: Form,
@@ -207,9 +226,7 @@ def _scatter(work: Work, total: Fragment, fixup: ReduceScatter, epilogue: Any, s
         epilogue.store(*epilogue.slices(work), total)
 
 
-def _share(
-    agent: Any, partition: DataParallel | Persistent, sums: ClusterSums, epilogue: Any, form: Form
-) -> None:
+def _share(agent: Any, partition: Tiles, sums: ClusterSums, epilogue: Any, form: Form) -> None:
     """What those who multiply do when all blocks of a cluster have their sums: go on with a share of them."""
     if agent.accumulation is None:
         return
@@ -222,7 +239,7 @@ def _share(
             epilogue.drain()
 
 
-def _serve(helper: Helper, partition: DataParallel | Persistent, form: Form) -> None:
+def _serve(helper: Helper, partition: Tiles, form: Form) -> None:
     """What warps do that take part in the epilogue alone."""
     store = form.stores[0]
     with made_by("epilogue", store), helper.role() as group:
@@ -230,7 +247,10 @@ def _serve(helper: Helper, partition: DataParallel | Persistent, form: Form) -> 
             helper.serve(work)
 
 
-def _partition(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> DataParallel | Persistent:
+def _partition(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> Tiles:
+    order = Order(schedule.group_n, "n") if schedule.group_n else Order(schedule.group_m or 1, "m")
+    if form.lists:
+        return Listed(form, schedule, order, arguments)
     leading = form.batch if form.flow.grouped is None else ()
     extents = {span: extent_of(form, arguments, span) for span in (*leading, form.m, form.n, form.a.depth)}
     batch = tuple(extents[span] for span in leading)
@@ -241,7 +261,6 @@ def _partition(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> Dat
     )
     groups = _groups(form, schedule, arguments)
     problem = Problem(batch, m, n, extents[form.a.depth], schedule.tile, groups)
-    order = Order(schedule.group_n, "n") if schedule.group_n else Order(schedule.group_m or 1, "m")
     if schedule.split_k == "stream":
         return Stream(problem, order, schedule.blocks)
     splits, unit = _splits(problem, schedule), max(schedule.promote, 1)
@@ -284,7 +303,7 @@ def _splits(problem: Problem, schedule: Schedule) -> Index:
 
 
 def _sources(
-    form: Form, schedule: Schedule, arguments: dict[str, Any], partition: DataParallel | Persistent
+    form: Form, schedule: Schedule, arguments: dict[str, Any], partition: Tiles
 ) -> tuple[Source, Source]:
     rows, columns, _ = schedule.mma.tile
     first = Work((0,) * len(form.batch), 0, 0, 0, 0, 0, 0)

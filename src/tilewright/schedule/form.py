@@ -101,6 +101,7 @@ class Form:
         m: the span of the rows of the result.
         n: the span of its columns.
         swap_ab: whether it is the transposed product; see `arranged`.
+        lists: whether the items of its batch are arrays of their own, see `tilewright.schedule.lists`.
     """
 
     flow: Flow
@@ -111,6 +112,7 @@ class Form:
     m: Span
     n: Span
     swap_ab: bool = False
+    lists: bool = False
 
     def arranged(self, swap_ab: bool) -> Form:
         """The form as a schedule multiplies it: as the author wrote it, or ``C^T = B^T @ A^T``.

@@ -1,4 +1,4 @@
-"""What rows in groups, whose sizes lie in memory, ask of a schedule."""
+"""What rows in groups, whose sizes lie in memory, ask of a schedule, and lists of arrays."""
 
 from __future__ import annotations
 
@@ -32,6 +32,30 @@ def grouped(case: Case) -> Reasons:
     for side in case.sides:
         if schedule.staging in ALIGNED and (text := against_groups(case, side)):
             yield "staging", text, f'staging="registers", or {side.factor.name} transposed', side.factor.part
+
+
+def listed(case: Case) -> Reasons:
+    """Blocks go through the tiles of arrays that lie anywhere, each with extents of its own."""
+    schedule, product = case.schedule, case.form.sum
+    if not case.form.lists:
+        return
+    what = "extents and places of the arrays lie in memory"
+    if schedule.staging == "tma":
+        yield "staging", f'staging="tma"; {what}, and so would tensor maps', 'staging="cp_async"', product
+    if not schedule.blocks:
+        text = f"blocks=0, a block for each tile; {what}, and with them how many tiles there are"
+        yield "blocks", text, "blocks= of as many as run at once", product
+    if schedule.balanced:
+        text = f"balanced=True; {what}, and shares are made before the launch"
+        yield "balanced", text, "balanced=False", product
+    if schedule.cluster != (1, 1):
+        text = f"cluster={schedule.cluster}; {what}, and neighbours may be tiles of two of them"
+        yield "cluster", text, "cluster=(1, 1)", product
+    if schedule.split_k != 1:
+        text = f"split_k={schedule.split_k!r}; {what}, and parts of K belong to tiles that are counted before"
+        yield "split_k", text, "split_k=1", product
+    if schedule.batches != 1:
+        yield "batches", f"batches={schedule.batches}; {what}", "batches=1", product
 
 
 def against_groups(case: Case, side: Side) -> str:

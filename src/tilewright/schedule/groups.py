@@ -8,6 +8,7 @@ by halving, and what is numbered besides the tiles, one of each group at most, h
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from tilewright.lang.control import let, var
@@ -74,16 +75,7 @@ class RowGroups:
         Ends that are negative or behind the last row are taken as the nearest that are not.  Ends that
         descend make groups overlap, whose tiles then store the same rows.
         """
-        low, left = var(0), var(self.count)
-        # As many halvings as the count has binary digits.
-        halvings = derived(sum(minimum(self.count // 2**i, 1) for i in range(MOST_GROUPS_LOG2)))
-        for _ in traced_range(halvings):
-            half, group = let(natural(left.get()) // 2), let(natural(low.get()))
-            middle = let(group + half)
-            first = let(self._begin(middle) // self.tile + middle)
-            low.set(group + half * minimum(maximum(number + 1 - first, 0), 1))
-            left.set(left.get() - half)
-        group = let(minimum(natural(low.get()), self.count - 1))
+        group = last_not_after(number, self.count, lambda g: self._begin(g) // self.tile + g)
         begin = let(self._begin(group))
         end = let(maximum(self._end(group), begin))
         at = let(natural(number - begin // self.tile - group))
@@ -96,6 +88,27 @@ class RowGroups:
     def _end(self, group: Index) -> Index:
         """Where a group ends."""
         return minimum(natural(index(self.ends[group])), self.extent)
+
+
+def last_not_after(number: Index, count: Index, first_of: Callable[[Index], Index]) -> Index:
+    """The last of the groups whose first number is not behind a number, found by halving.
+
+    Args:
+        number: the number.
+        count: how many groups there are.
+        first_of: group -> its first number, which does not descend.
+    """
+    low, left = var(0), var(count)
+    # As many halvings as the count has binary digits.
+    halvings = derived(sum(minimum(count // 2**i, 1) for i in range(MOST_GROUPS_LOG2)))
+    for _ in traced_range(halvings):
+        half, group = let(natural(left.get()) // 2), let(natural(low.get()))
+        middle = let(group + half)
+        first = let(first_of(middle))
+        low.set(group + half * minimum(maximum(number + 1 - first, 0), 1))
+        left.set(left.get() - half)
+    group = let(minimum(natural(low.get()), count - 1))
+    return group  # noqa: RET504 the kernel's variable is named after it
 
 
 def natural(value: Index) -> Index:

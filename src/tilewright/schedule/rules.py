@@ -12,7 +12,7 @@ from collections.abc import Callable
 from tilewright.arch import BULK
 from tilewright.dataflow.nodes import Reduce
 from tilewright.schedule.bulk_arrays import against_array
-from tilewright.schedule.group_rules import grouped
+from tilewright.schedule.group_rules import grouped, listed
 from tilewright.schedule.machine_rules import (
     Reasons,
     clusters,
@@ -375,6 +375,7 @@ OF_MEANING: tuple[Callable[[Case], Reasons], ...] = (
     _roles,
     _split,
     grouped,
+    listed,
     _shared_by_clusters,
     sums_beside,
 )

@@ -1,7 +1,6 @@
 """Transforms of views: each a frozen dataclass whose `apply` writes the old coordinates in terms of the new.
 
-To add one: write the class here and list it in `TRANSFORMS`; printing, parsing, every target and the
-tensor surface then know it.
+To add one, list its class in `TRANSFORMS`: printing, parsing, targets and the tensor surface then know it.
 """
 
 from __future__ import annotations
@@ -29,6 +28,7 @@ from tilewright.symbolic.expr import (
 )
 from tilewright.symbolic.nodes import Cond, Int
 from tilewright.symbolic.ranges import divisor
+from tilewright.views.strided import AsStrided
 from tilewright.views.view import View, coordinates
 
 
@@ -396,5 +396,5 @@ class Swizzle:
 
 
 TRANSFORMS: tuple[type, ...] = (
-    *(Tile, Slice, Pad, PadTo, Unmerge, Merge, Embed, Permute, Broadcast, Swizzle),
+    *(Tile, Slice, Pad, PadTo, Unmerge, Merge, Embed, Permute, Broadcast, Swizzle, AsStrided),
 )

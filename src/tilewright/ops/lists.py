@@ -1,0 +1,366 @@
+"""`grouped_matmul` of lists of arrays: products of any extents, in one launch."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tilewright import dtypes
+from tilewright.arch import Arch
+from tilewright.dataflow.nodes import EXACT
+from tilewright.dtypes import DType
+from tilewright.errors import DTypeError, LaunchError
+from tilewright.lang.specs import TensorSpec
+from tilewright.ops.planning import Wanted, result_dtype, warn
+from tilewright.ops.products import each
+from tilewright.runtime.arrays import LOCATORS, ArrayInfo, current_stream, locate_new, stream_handle
+from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.backends import Backend, arch_of, backend_for
+from tilewright.runtime.binding import check_output
+from tilewright.runtime.decorator import kernel
+from tilewright.runtime.fresh import Fresh, fresh
+from tilewright.runtime.kernel import Bound
+from tilewright.runtime.listed import ArrayList, Integers, ListShape, check_apart
+from tilewright.runtime.recent import Recent
+from tilewright.runtime.strided import Strided
+from tilewright.schedule.choose import Question, choose
+from tilewright.schedule.classes import coarse
+from tilewright.schedule.form import Form, form_of
+from tilewright.schedule.legality import check
+from tilewright.schedule.lists import COUNT, LAST, PLACES, SIZES, TABLE
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import HOST, TARGETS, part
+
+LISTS = {"a": "A", "b": "B", "bias": "bias", "out": "D"}
+"""The lists, and what the kernel calls them."""
+
+ROWS = 256
+"""Of the table, a multiple: so that lists of any lengths share a kernel."""
+
+MOST_TILES = 2**31 - 1
+
+WRITES = "tilewright.schedule.expand:write_lists"
+"""What writes the kernel; loaded when the first is traced."""
+
+UPLOADS = "tilewright.runtime.uploads:uploads"
+"""What brings tables to a GPU; loaded when the first is brought there."""
+
+
+class Extents(NamedTuple):
+    """Of one product."""
+
+    m: int
+    n: int
+    k: int
+
+
+class Known(NamedTuple):
+    """What is known of lists whose arrays have these extents and strides, wherever they lie.
+
+    Args:
+        shapes: of each list.
+        backend: what serves them.
+        kernel: what computes the products.
+        table: what the kernel reads of each product, but for where its arrays begin.
+        products: how many there are.
+    """
+
+    shapes: Mapping[str, ListShape]
+    backend: Backend
+    kernel: Bound
+    table: Integers
+    products: int
+
+
+_KNOWN: Recent[Any, Known] = Recent(256)
+_FRESH: Recent[Any, list[Fresh]] = Recent(256)
+
+
+def product_of_lists(given: Mapping[str, Any], wanted: Wanted, stream: Any) -> list[Any]:
+    """``out[g] = activation(a[g] @ b[g] + bias[g])`` for every ``g``.
+
+    Args:
+        given: the lists by their names, None for those that are not there.
+        wanted: what is asked for besides arrays.
+        stream: the CUDA stream.
+
+    Raises:
+        LaunchError: lists of unequal lengths, shapes that do not fit, outputs that share memory.
+        DTypeError: an unsupported dtype or mixture, or two dtypes in one list.
+    """
+    arrays = _lists(given)
+    if not arrays["a"]:
+        return list(arrays.get("out", ()))
+    located = {name: _located(name, list_) for name, list_ in arrays.items()}
+    if "out" not in arrays:
+        arrays["out"] = [one.make() for one in _outputs(arrays, located, wanted)]
+        located["out"] = _located("out", arrays["out"])
+    key = (wanted, *((name, *(exact for exact, _ in pairs)) for name, pairs in located.items()))
+    known = _KNOWN.get(key)
+    if known is None:
+        known = _looked_at(arrays, wanted)
+        _KNOWN.keep(key, known)
+    lists = {
+        name: ArrayList.of(name, arrays[name], shape, [pointer for _, pointer in located[name]])
+        for name, shape in known.shapes.items()
+    }
+    check_apart(lists, "out")
+    if TARGETS[known.backend.name].machine_code:
+        _launch(lists, known, wanted, stream)
+    else:  # the reference looks at every element of what it is given
+        copies = {name: list_.together() for name, list_ in lists.items()}
+        _launch(copies, known, wanted, stream)
+        lists["out"].take(copies["out"])
+    return list(arrays["out"])
+
+
+def _located(name: str, arrays: Sequence[Any]) -> list[tuple[Hashable, int]]:
+    """Of each array of a list what does not depend on where it lies, and its address."""
+    try:
+        return [LOCATORS.get(type(array), locate_new)(array, 0) for array in arrays]
+    except (LaunchError, TypeError, ValueError):
+        _described(name, arrays)  # which says of what
+        raise
+
+
+def _outputs(
+    arrays: Mapping[str, Sequence[Any]],
+    located: Mapping[str, Sequence[tuple[Hashable, int]]],
+    wanted: Wanted,
+) -> list[Fresh]:
+    """What makes the outputs, of the framework of each array of A."""
+    kinds = (type(array) for array in arrays["a"])
+    key = (wanted, *kinds, *((name, *(exact for exact, _ in pairs)) for name, pairs in located.items()))
+    found = _FRESH.get(key)
+    if found is None:
+        infos = {name: _described(name, list_) for name, list_ in arrays.items()}
+        extents, kind = _extents(infos), _kind(infos, wanted)
+        found = [fresh(one, (e.m, e.n), kind) for one, e in zip(arrays["a"], extents, strict=True)]
+        _FRESH.keep(key, found)
+    return found
+
+
+def _kind(infos: Mapping[str, Sequence[ArrayInfo]], wanted: Wanted) -> DType:
+    return result_dtype({name: list_[0] for name, list_ in infos.items()}, wanted, "grouped_matmul")
+
+
+def _looked_at(arrays: Mapping[str, Sequence[Any]], wanted: Wanted) -> Known:
+    """Everything about lists that does not depend on where their arrays lie."""
+    infos = {name: _described(name, arrays[name]) for name in LISTS if name in arrays}
+    extents = _extents(infos)
+    _kind(infos, wanted)
+    named = [(f"{name}[{at}]", one) for name, list_ in infos.items() for at, one in enumerate(list_)]
+    backend = backend_for("grouped_matmul", named, wanted.target)
+    for name, info in named:
+        if name.startswith("out"):
+            check_output("grouped_matmul", name, info)
+    shapes = {name: ListShape(list_) for name, list_ in infos.items()}
+    arch = arch_of(backend, None)
+    specs = tuple((LISTS[name], coarse(shape.spec, arch)) for name, shape in shapes.items())
+    average = Extents(*(-(-sum(sizes) // len(extents)) for sizes in zip(*extents, strict=True)))
+    kernel = kernel_for(
+        specs, (len(extents), *average), wanted._replace(target=None), arch, backend.processors()
+    )
+    table = table_for(shapes, extents, kernel.constants["schedule"])
+    return Known(shapes, backend, kernel, table, len(extents))
+
+
+def table_for(shapes: Mapping[str, ListShape], extents: Sequence[Extents], schedule: Schedule) -> Integers:
+    """What the kernel reads of each product, see `tilewright.schedule.lists`, but for where arrays begin."""
+    count, columns = len(extents), PLACES + sum(1 + shape.steps.shape[1] for shape in shapes.values())
+    table = np.zeros((-(-count // ROWS) * ROWS, columns), np.int64)
+    sizes = np.asarray(extents, np.int64)
+    tile = np.asarray(schedule.tile[:2][:: -1 if schedule.swap_ab else 1])
+    table[:count, LAST] = np.cumsum(np.prod(-(-sizes[:, :2] // tile), axis=1))
+    if table[count - 1, LAST] > MOST_TILES:
+        raise LaunchError(
+            f"grouped_matmul: {table[count - 1, LAST]} tiles of {tile[0]} x {tile[1]}; nearest legal choice: "
+            f"lists with at most {MOST_TILES} of them"
+        )
+    table[:count, SIZES:PLACES] = sizes
+    column = PLACES
+    for shape in shapes.values():
+        rank = shape.steps.shape[1]
+        table[:count, column + 1 : column + 1 + rank] = shape.steps
+        column += 1 + rank
+    return table
+
+
+def filled(table: Integers, lists: Mapping[str, ArrayList], count: int) -> Integers:
+    """The table with where each array begins."""
+    made, column = table.copy(), PLACES
+    for list_ in lists.values():
+        made[:count, column] = list_.starts
+        column += 1 + list_.shape.steps.shape[1]
+    return made
+
+
+def _launch(lists: Mapping[str, ArrayList], known: Known, wanted: Wanted, stream: Any) -> None:
+    """Launch on lists that fit."""
+    count, kernel = known.products, known.kernel
+    if known.table[count - 1, LAST] == 0:
+        return
+    table = filled(known.table, lists, count)
+    first = lists["a"].shape.infos[0]
+    # A launch on a GPU is told another address; where the table lies is no part of what a plan is made for.
+    place = replace(first, pointer=table.ctypes.data, shape=table.shape, strides=(table.shape[1], 1))
+    seen = Strided(
+        table if first.device == HOST else lists["a"].arrays[0],
+        replace(place, dtype=dtypes.i64, readonly=True),
+    )
+    absent = lists["b"].buffer  # stands for a bias that is not there, and is not read
+    buffers = [*(lists[name].buffer if name in lists else absent for name in LISTS), seen]
+    arguments = (*buffers, count)
+    names = (parameter.name for parameter in kernel.program.parameters if parameter.kind == "tensor")
+    infos = {name: one.info for name, one in zip(names, buffers, strict=True)}
+    plan, pointers = kernel.planned(arguments, known.backend.name, infos)
+    if TARGETS[known.backend.name].warps and wanted.schedule is None:
+        warn(plan.prepared.executable)
+    if isinstance(first.device, str):
+        plan.prepared.launch(arguments, pointers, stream)
+        return
+    handle = current_stream(first.device, lists["a"].arrays[:1]) if stream is None else stream_handle(stream)
+    with part(UPLOADS)(first.device[1]).table(table[:count].tobytes(), handle) as address:
+        plan.prepared.launch(arguments, [*pointers[:-1], address], handle)
+
+
+# -------------------------------------------------------------------- kernels
+
+
+@kernel(table="G F", count=int)
+def listed(
+    A: Any,
+    B: Any,
+    bias: Any,
+    D: Any,
+    table: Any,
+    count: Any,
+    *,
+    form: Form,
+    schedule: Schedule,
+    specs: tuple[tuple[str, TensorSpec], ...],
+) -> None:
+    """The products of `each` for lists of arrays: buffers that hold them, and a table of where they lie."""
+    arguments = {"A": A, "B": B, "bias": bias, "D": D, TABLE: table, COUNT: count}
+    part(WRITES)(form, schedule, dict(specs), arguments)
+
+
+@lru_cache(maxsize=1024)
+def kernel_for(
+    specs: tuple[tuple[str, TensorSpec], ...],
+    extents: tuple[int, int, int, int],
+    wanted: Wanted,
+    arch: Arch,
+    processors: int,
+) -> Bound:
+    """The kernel for lists of some classes.
+
+    Args:
+        specs: the class of each list, by the names of the kernel.
+        extents: how many products there are, and M, N and K on average.
+        wanted: what is asked for besides arrays.
+        arch: the machine.
+        processors: how many of its processors there are.
+
+    Raises:
+        ScheduleError: a schedule that is not legal for them.
+    """
+    known = dict(specs)
+    form = _form(specs, wanted.precision, wanted.activation)
+    schedule = wanted.schedule
+    if schedule is None:
+        schedule = choose(Question(form, _complete(known), extents, arch, max(processors, 1)))
+    check(schedule, form, _complete(known), arch)
+    return listed.bind(form=form, schedule=schedule, specs=specs)
+
+
+@lru_cache(maxsize=256)
+def _form(specs: tuple[tuple[str, TensorSpec], ...], precision: str, activation: str | None) -> Form:
+    """The product, as of one array for each list."""
+    known = dict(specs)
+    kinds = {spec.dtype for spec in known.values()}
+    wide = dtypes.f64 in kinds or not known["A"].dtype.is_float
+    terms = {"bias"} & known.keys() | ({"activation"} if activation is not None else set())
+    kernel = each(dtypes.f64 if wide else dtypes.f32).bind(
+        precision=precision if known["A"].dtype == dtypes.f32 else EXACT,
+        terms=frozenset(terms),
+        activation=activation,
+    )
+    flow = kernel.flow(**_complete(known))
+    return replace(form_of(flow), lists=True)
+
+
+def _complete(specs: Mapping[str, TensorSpec]) -> dict[str, TensorSpec]:
+    """The classes of all arrays of the flow; one that is not read may be of any."""
+    b = specs["B"]
+    row = replace(b, rank=2, unit_dim=None, extent_divisors=(1, 1), stride_divisors=(1, 1))
+    return {name: specs.get(name, row) for name in LISTS.values()}
+
+
+# -------------------------------------------------------------------- what is given
+
+
+def _lists(given: Mapping[str, Any]) -> dict[str, Sequence[Any]]:
+    """The lists that are there, of one length."""
+    found: dict[str, Sequence[Any]] = {}
+    for name, list_ in given.items():
+        if list_ is None and name not in ("a", "b"):
+            continue
+        if not isinstance(list_, list | tuple):
+            raise LaunchError(
+                f"grouped_matmul: {name} is one {type(list_).__name__}, and others are lists; nearest legal "
+                "choice: a list with an array for each product"
+            )
+        if len(list_) != len(found.get("a", list_)):
+            raise LaunchError(
+                f"grouped_matmul: {len(list_)} arrays in {name} and {len(found['a'])} in a; nearest legal "
+                "choice: as many in all lists"
+            )
+        found[name] = list_
+    return found
+
+
+def _described(name: str, arrays: Sequence[Any]) -> list[ArrayInfo]:
+    """What the arrays of a list are; all have one dtype, and the rank of the list."""
+    rank = 1 if name == "bias" else 2
+    found: list[ArrayInfo] = []
+    for at, array in enumerate(arrays):
+        info = described(array, f"grouped_matmul, argument {name}[{at}]")
+        if len(info.shape) != rank:
+            legal = "(N,)" if rank == 1 else {"a": "(M, K)", "b": "(K, N)", "out": "(M, N)"}[name]
+            raise LaunchError(
+                f"grouped_matmul: {name}[{at}] has shape {info.shape}; nearest legal choice: {legal}"
+            )
+        if info.dtype != (found or [info])[0].dtype:
+            raise DTypeError(
+                f"grouped_matmul: {name}[{at}] is {info.dtype}, and {name}[0] is {found[0].dtype}; nearest "
+                f"legal choice: one dtype for all of {name}"
+            )
+        found.append(info)
+    return found
+
+
+def _extents(infos: Mapping[str, Sequence[ArrayInfo]]) -> list[Extents]:
+    """The extents of each product.
+
+    Raises:
+        LaunchError: those of two of its arrays do not fit; names the product.
+    """
+    found = []
+    dims = {"a": "MK", "b": "KN", "bias": "N", "out": "MN"}
+    for at in range(len(infos["a"])):
+        known: dict[str, tuple[int, str]] = {}
+        for name, list_ in infos.items():
+            for dim, extent in zip(dims[name], list_[at].shape, strict=True):
+                first, where = known.setdefault(dim, (extent, name))
+                if first != extent:
+                    raise LaunchError(
+                        f"grouped_matmul: product {at}: {name}[{at}] has {dim} = {extent}, and {where}[{at}] "
+                        f"has {dim} = {first}; nearest legal choice: {first}"
+                    )
+        found.append(Extents(*(known[dim][0] for dim in "MNK")))
+    return found

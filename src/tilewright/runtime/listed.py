@@ -1,0 +1,214 @@
+"""Lists of the caller's arrays: what those of one list have in common, and where each of them lies.
+
+A kernel takes a list as one buffer, from the lowest element of any of its arrays on, and a table of where in
+the buffer each array begins, with its strides.  Between the arrays lies what is not theirs, and is not
+touched: which elements there are, the extents in the table say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from math import gcd
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from tilewright.errors import LaunchError
+from tilewright.lang.specs import TensorSpec
+from tilewright.runtime.arrays import ArrayInfo, describe, elements, overlap, reach
+from tilewright.runtime.specialise import MAX_EXTENT
+from tilewright.runtime.strided import Strided
+
+ALIGN_BYTES = 16
+DIVISOR = 16
+"""Of strides it is known up to here what divides them."""
+
+Integers: TypeAlias = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class ListShape:
+    """All about the arrays of a list but where they lie: of that only their addresses modulo 16.
+
+    Args:
+        infos: arrays of one dtype, rank and device.
+    """
+
+    def __init__(self, infos: Sequence[ArrayInfo]) -> None:
+        self.infos = tuple(infos)
+        self.dtype = self.infos[0].dtype
+        reaches = np.asarray([reach(info) for info in self.infos], np.int64)
+        self.low, self.high = reaches[:, 0], reaches[:, 1]
+        """Bytes from each array's address to its lowest element, and to behind its highest."""
+        self.there = self.low < self.high
+        """Which arrays have elements."""
+        # What is not stepped along has any stride; 0 keeps what is known of the others.
+        self.steps: Integers = np.asarray(
+            [
+                [
+                    step if extent > 1 and there else 0
+                    for step, extent in zip(info.strides, info.shape, strict=True)
+                ]
+                for info, there in zip(self.infos, self.there, strict=True)
+            ],
+            np.int64,
+        )
+
+    @cached_property
+    def spec(self) -> TensorSpec:
+        """The class of all of them, as of an array with a leading dimension."""
+        found = [info for info, there in zip(self.infos, self.there, strict=True) if there]
+        dims = range(len(self.infos[0].shape))
+        unit = next((dim for dim in reversed(dims) if all(_is_unit(info, dim) for info in found)), None)
+        steps = [1 if dim == unit else gcd(DIVISOR, *map(int, self.steps[:, dim])) for dim in dims]
+        # The buffer begins where one of them has its lowest element.
+        begins = [info.pointer + low for info in found for low in (0, reach(info)[0])]
+        return TensorSpec(
+            dtype=self.dtype,
+            rank=1 + len(dims),
+            unit_dim=None if unit is None else unit + 1,
+            extent_divisors=(1, *(gcd(256, *(info.shape[dim] for info in self.infos)) for dim in dims)),
+            stride_divisors=(1, *steps),
+            align=gcd(ALIGN_BYTES, *begins),
+            wide=True,
+            signed=bool((self.steps < 0).any()),
+        )
+
+
+def _is_unit(info: ArrayInfo, dim: int) -> bool:
+    return info.strides[dim] == 1 or info.shape[dim] == 1
+
+
+@dataclass(frozen=True)
+class ArrayList:
+    """The arrays of a list.
+
+    Args:
+        name: what messages call it.
+        arrays: the arrays, of any framework.
+        shape: what they are.
+        pointers: the address of each.
+        base: of the buffer that they are parts of.
+        length: elements of the buffer, as the kernel is told.
+        owner: what keeps a buffer of our own alive.
+    """
+
+    name: str
+    arrays: Sequence[Any]
+    shape: ListShape
+    pointers: Integers
+    base: int
+    length: int = MAX_EXTENT
+    owner: Any = None
+
+    @staticmethod
+    def of(name: str, arrays: Sequence[Any], shape: ListShape, pointers: Sequence[int]) -> ArrayList:
+        """A list in the caller's memory; its buffer begins with the lowest element of all."""
+        known = np.asarray(pointers, np.int64)
+        begins = (known + shape.low)[shape.there]
+        return ArrayList(name, arrays, shape, known, int(begins.min()) if begins.size else ALIGN_BYTES)
+
+    @property
+    def buffer(self) -> Strided:
+        """What the kernel takes for all of them."""
+        first = self.shape.infos[0]
+        readonly = any(one.readonly for one in self.shape.infos)
+        info = replace(first, pointer=self.base, shape=(self.length,), strides=(1,), readonly=readonly)
+        return Strided(self.arrays[0], info if self.owner is None else replace(info, owner=self.owner))
+
+    @property
+    def starts(self) -> Integers:
+        """Of each array where it begins, in elements.
+
+        Raises:
+            LaunchError: an array that begins between two elements of another one.
+        """
+        size = self.shape.dtype.bytes
+        found, rest = np.divmod(np.where(self.shape.there, self.pointers - self.base, 0), size)
+        if rest.any():
+            at = int(rest.argmax())
+            raise LaunchError(
+                f"{self.name}[{at}] lies {rest[at]} bytes behind a multiple of {size} bytes from the others; "
+                f"nearest legal choice: arrays that begin at multiples of {size} bytes"
+            )
+        return found
+
+    @property
+    def infos(self) -> list[ArrayInfo]:
+        """What the arrays are, and where they lie."""
+        pairs = zip(self.shape.infos, self.pointers.tolist(), strict=True)
+        return [replace(info, pointer=pointer) for info, pointer in pairs]
+
+    def together(self) -> ArrayList:
+        """Copies in one buffer that holds nothing else, with the same strides and as well aligned."""
+        size, place, places = self.shape.dtype.bytes, 0, []
+        for pointer, low, high in zip(self.pointers, self.shape.low, self.shape.high, strict=True):
+            place += int(pointer + low - place) % ALIGN_BYTES
+            places.append(place - int(low))
+            place += int(high - low)
+        length = max(-(-place // size), 1)
+        memory = np.full(length * size + ALIGN_BYTES, 0xFF, np.uint8)
+        base = memory.ctypes.data + -memory.ctypes.data % ALIGN_BYTES
+        copies = []
+        for info, at in zip(self.infos, places, strict=True):
+            steps = tuple(step * size for step in info.strides)
+            offset = base - memory.ctypes.data + at
+            copy = np.empty(info.shape, info.dtype.numpy)
+            if copy.size:
+                copy = np.ndarray(info.shape, info.dtype.numpy, memory, offset, steps)
+                copy.view(f"V{size}")[...] = elements(info)
+            copies.append(copy)
+        pointers = base + np.asarray(places, np.int64)
+        return ArrayList(self.name, copies, self.shape, pointers, base, length, memory)
+
+    def take(self, copies: ArrayList) -> None:
+        """Copy what `together` made back to where it came from."""
+        for info, copy in zip(self.infos, copies.arrays, strict=True):
+            elements(info)[...] = elements(describe(copy))
+
+
+def check_apart(lists: Mapping[str, ArrayList], written: str) -> None:
+    """Refuse arrays that are written and share memory with any other one.
+
+    Args:
+        lists: by name.
+        written: which of them is written; others are read alone.
+
+    Raises:
+        LaunchError: names two of them.
+    """
+    own = _ranges(lists[written])
+    own = own[:, np.argsort(own[0], kind="stable")]
+    apart = bool((own[1, :-1] <= own[0, 1:]).all())
+    for name, list_ in lists.items():
+        if not apart:
+            break
+        if name == written or not own.size:
+            continue
+        low, high = _ranges(list_)
+        # The last of those written that begins before it ends: it ends behind all others that do.
+        before = np.searchsorted(own[0], high) - 1
+        apart = not bool(((before >= 0) & (own[1, before] > low)).any())
+    if not apart:
+        _look_closer(lists, written)
+
+
+def _ranges(list_: ArrayList) -> Integers:
+    """Where the arrays begin and end that have elements."""
+    shape = list_.shape
+    return np.stack((list_.pointers + shape.low, list_.pointers + shape.high))[:, shape.there]
+
+
+def _look_closer(lists: Mapping[str, ArrayList], written: str) -> None:
+    """Arrays that interleave may be apart all the same."""
+    results = lists[written].infos
+    for at, one in enumerate(results):
+        for name, list_ in lists.items():
+            for other, info in enumerate(results[:at] if name == written else list_.infos):
+                if overlap(one, info):
+                    raise LaunchError(
+                        f"{written}[{at}] and {name}[{other}] share memory, or interleave in too intricate a "
+                        "way to tell: elements would be overwritten before they are read, or twice; nearest "
+                        f"legal choice: another array for {written}[{at}]"
+                    )

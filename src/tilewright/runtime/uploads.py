@@ -1,0 +1,114 @@
+"""Small tables of the host that a launch on a GPU reads: copied in order with its stream, without waiting.
+
+A table is written into memory that the driver copies from in the background, and copied to memory of the GPU
+that no other launch reads.  Both are used again when an event behind the launch has come to pass.  What goes
+into a graph is never used again: the graph copies it at every replay.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from tilewright.runtime import cuda
+from tilewright.runtime.forks import renew_after_fork
+from tilewright.runtime.memory import Memory
+
+LEAST_BYTES = 4096
+
+
+class _Place:
+    """Memory of the host and as much of a GPU, and the event after which they are free again."""
+
+    def __init__(self, size_bytes: int, index: int) -> None:
+        self.size_bytes = size_bytes
+        self.memory = Memory(size_bytes, index)
+        with cuda.Current(index), cuda.AnyCapture():
+            self.host = int(cuda.call("cuMemAllocHost", size_bytes))
+            cuda.give_back(self, index, "cuMemFreeHost", self.host)
+            flags = int(cuda.driver().CUevent_flags.CU_EVENT_DISABLE_TIMING)
+            self.event = cuda.call("cuEventCreate", flags)
+            cuda.give_back(self, index, "cuEventDestroy", self.event)
+
+    def is_free(self) -> bool:
+        """Whether the launch that read it last has come to its end."""
+        (status,) = cuda.driver().cuEventQuery(self.event)
+        return bool(status == cuda.driver().CUresult.CUDA_SUCCESS)
+
+
+class Uploads:
+    """Tables on one device.
+
+    Args:
+        index: the device.
+    """
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._idle: list[_Place] = []
+        self._used: list[_Place] = []
+        self._in_graphs: list[_Place] = []
+
+    @contextmanager
+    def table(self, content: bytes, stream: int) -> Iterator[int]:
+        """Copy a table, in order with a stream, for what is launched there within the with block.
+
+        Args:
+            content: its bytes.
+            stream: the handle.
+
+        Yields:
+            Its address on the device.
+        """
+        captured = cuda.is_capturing(stream)
+        with cuda.Current(self._index):
+            place = self._taken(len(content))
+            ctypes.memmove(place.host, content, len(content))
+            cuda.call("cuMemcpyHtoDAsync", place.memory.address, place.host, len(content), stream)
+        if captured:
+            self._in_graphs.append(place)
+        yield place.memory.address
+        if not captured:
+            with cuda.Current(self._index):
+                cuda.call("cuEventRecord", place.event, stream)
+            self._used.append(place)
+
+    def _taken(self, size_bytes: int) -> _Place:
+        """A place that nobody uses, large enough."""
+        with cuda.AnyCapture():
+            for place in list(self._used):
+                if place.is_free() and _removed(self._used, place):
+                    self._idle.append(place)
+        for place in list(self._idle):
+            if place.size_bytes >= size_bytes and _removed(self._idle, place):
+                return place
+        return _Place(max(LEAST_BYTES, 1 << (size_bytes - 1).bit_length()), self._index)
+
+
+def _removed(places: list[_Place], place: _Place) -> bool:
+    """Take a place out of a list; False if another thread was faster."""
+    try:
+        places.remove(place)
+    except ValueError:
+        return False
+    return True
+
+
+class _OfProcess:
+    """Those of this process; a forked child has nothing on any device."""
+
+    def __init__(self) -> None:
+        self.renew()
+
+    def renew(self) -> None:
+        """None yet."""
+        self.found: dict[int, Uploads] = {}
+
+
+_process = renew_after_fork(_OfProcess())
+
+
+def uploads(index: int) -> Uploads:
+    """The tables on a device."""
+    return _process.found.setdefault(index, Uploads(index))

@@ -1,0 +1,190 @@
+"""Lists of arrays: products whose operands lie anywhere, each with extents and strides of its own.
+
+What is computed is a batch of products.  Its items differ in their extents, so that a table in memory says
+of each item how many tiles come before it and with it, its extents M, N and K, and for each of its arrays
+where it begins and its strides.  Blocks go through the tiles of all items, one after the other; which item a
+tile belongs to is found by halving.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import lcm
+from typing import Any
+
+from tilewright.dataflow.nodes import Operand
+from tilewright.dtypes import DType
+from tilewright.lang.control import let, var
+from tilewright.lang.control import range as traced_range
+from tilewright.lang.launch import block_index
+from tilewright.lang.memory_integers import index
+from tilewright.lang.scalars import Index, ceil_div, maximum, minimum, unwrap
+from tilewright.lang.specs import TensorSpec
+from tilewright.lang.tensors import Tensor
+from tilewright.schedule.form import Form
+from tilewright.schedule.groups import MOST, last_not_after, natural
+from tilewright.schedule.partition import Order, Work
+from tilewright.schedule.schedule import Schedule
+from tilewright.symbolic.nodes import Int
+from tilewright.views.strided import AsStrided
+
+TABLE = "table"
+"""The kernel's parameter for the table: i64, a row for each item; more rows are not read."""
+
+COUNT = "count"
+"""The kernel's parameter for how many items there are."""
+
+LAST, SIZES, PLACES = 0, 1, 4
+"""Columns of the table: tiles up to an item's last, its extents M, N and K, and where its arrays lie."""
+
+
+@dataclass
+class ListedArray:
+    """The arrays of a list, as one array with a leading dimension.
+
+    Args:
+        buffer: the memory that all of them are parts of.
+        table: where they lie in it.
+        column: of the table, the one that says where an array begins; its strides follow.
+        spec: what all of them have in common, with the leading dimension.
+        lengths: of the dimensions behind it, the extents' names in the graph.
+    """
+
+    buffer: Tensor
+    table: Tensor
+    column: int
+    spec: TensorSpec
+    lengths: tuple[Int, ...]
+    matrix: Tensor = field(init=False)
+    """That of the item that was begun last."""
+
+    @staticmethod
+    def of(
+        form: Form, specs: Mapping[str, TensorSpec], arguments: Mapping[str, Any]
+    ) -> dict[str, ListedArray]:
+        """The lists of a kernel, by the names of the graph's arrays.
+
+        Args:
+            form: what is computed.
+            specs: what all arrays of a list have in common, in the order of the table.
+            arguments: the buffers that they are parts of, and the table.
+        """
+        shapes = {one.name: one.shape for one in form.flow.parameters if isinstance(one, Operand)}
+        found, column = {}, PLACES
+        for name, spec in specs.items():
+            found[name] = ListedArray(arguments[name], arguments[TABLE], column, spec, shapes[name][1:])
+            column += spec.rank
+        return found
+
+    def __post_init__(self) -> None:
+        rank = self.spec.rank - 1  # what is known before any item is begun: along what they are contiguous
+        self.matrix = self._viewed((MOST,) * rank, [1 if self._is_unit(dim) else 2 for dim in range(rank)], 0)
+
+    @property
+    def dtype(self) -> DType:
+        """Of the elements."""
+        return self.buffer.dtype
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """How many arrays there are, and the extents of the one of the item that was begun last."""
+        return (self.table.shape[0], *self.matrix.shape)
+
+    def begin(self, item: Index, sizes: Mapping[Int, Index]) -> None:
+        """Read where the array of an item lies.
+
+        Args:
+            item: which one.
+            sizes: its extents, by their names in the graph.
+        """
+        per_start = max(self.spec.align // self.spec.dtype.bytes, 1)
+        start = index(self.table[item, self.column], 0, multiple=per_start)
+        strides: list[Index] = []
+        for dim in range(self.spec.rank - 1):
+            place, divisor = self.table[item, self.column + 1 + dim], self.spec.stride_divisors[dim + 1]
+            least = None if self.spec.signed else 0
+            stride = 1 if self._is_unit(dim) else index(place, least, multiple=divisor)
+            strides.append(stride)
+        self.matrix = self._viewed([sizes[length] for length in self.lengths], strides, start)
+
+    def __getitem__(self, at: tuple[Any, ...]) -> Tensor:
+        """Of the item that was begun last."""
+        _, *rest = at
+        return self.matrix if all(part == slice(None) for part in rest) else self.matrix[tuple(rest)]
+
+    def _is_unit(self, dim: int) -> bool:
+        return self.spec.unit_dim == dim + 1
+
+    def _viewed(self, lengths: Sequence[Index], strides: Sequence[Index], start: Index) -> Tensor:
+        shape, steps = (tuple(unwrap(one) for one in given) for given in (lengths, strides))
+        return self.buffer._view(AsStrided(shape, steps, unwrap(start)), "of_item")
+
+
+class Listed:
+    """As many blocks as the schedule says; each computes one tile of all items after the other.
+
+    Args:
+        form: what is computed.
+        schedule: how.
+        order: of the tiles of an item.
+        arguments: the kernel's lists and its table.
+    """
+
+    split: tuple[Index, Index] | None = None
+    rank: tuple[Index, Index] = (0, 0)
+
+    def __init__(self, form: Form, schedule: Schedule, order: Order, arguments: Mapping[str, Any]) -> None:
+        self.form, self.schedule, self.order = form, schedule, order
+        self.table: Tensor = arguments[TABLE]
+        self.lists = [one for one in arguments.values() if isinstance(one, ListedArray)]
+        self.count: Index = arguments[COUNT]
+        block = block_index(schedule.blocks)
+        tiles = index(self.table[self.count - 1, LAST], 0, MOST + 1)
+        turns = let(ceil_div(maximum(tiles - block, 0), schedule.blocks))
+        self.block, self.turns = block, turns
+
+    def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
+        """The block's tiles."""
+        form, (tile_m, tile_n, tile_k) = self.form, self.schedule.tile
+        done = var(0)
+        for turn in traced_range(self.turns):
+            number = let(natural(self.block + turn * self.schedule.blocks))
+            item = last_not_after(number, self.count, self._first)
+            at = let(natural(number - self._first(item)))
+            sizes = self._sizes(item)
+            tiles_m = let(maximum(ceil_div(sizes[form.m.extent], tile_m), 1))
+            tiles_n = let(maximum(ceil_div(sizes[form.n.extent], tile_n), 1))
+            m, n = self.order.place(at, tiles_m, tiles_n)
+            steps = let(ceil_div(sizes[form.a.depth.extent], tile_k))
+            for one in self.lists:
+                one.begin(item, sizes)
+            first = let(done.get())
+            done.set(first + steps)
+            yield Work((item,), m, n, first, steps, turn, group)
+
+    def _first(self, item: Index) -> Index:
+        """The number of an item's first tile."""
+        before = index(self.table[maximum(item - 1, 0), LAST], 0, MOST + 1)
+        return before * minimum(item, 1)
+
+    def _sizes(self, item: Index) -> dict[Int, Index]:
+        """The extents of an item, by their names in the graph."""
+        form = self.form.arranged(False)  # the table names extents as the author does
+        found: dict[Int, Index] = {}
+        for at, span in enumerate((form.m, form.n, form.a.depth)):
+            divisor = self._multiple(span.extent)
+            extent = index(self.table[item, SIZES + at], 0, MOST + 1, multiple=divisor)
+            found[span.extent] = extent
+        return found
+
+    def _multiple(self, extent: Int) -> int:
+        """What divides an extent of all items."""
+        return lcm(
+            *(
+                one.spec.extent_divisors[dim + 1]
+                for one in self.lists
+                for dim, length in enumerate(one.lengths)
+                if length == extent
+            )
+        )
