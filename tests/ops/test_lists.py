@@ -191,6 +191,16 @@ def test_schedules(changes: dict[str, Any]) -> None:
     check_around(out, whole)
 
 
+def test_multiplies_in_the_background() -> None:
+    a, b = operands(ALIGNED, "f16", orders=(0, 2))
+    atom = tw.atoms.wgmma("f16", 32)
+    schedule = tw.Schedule(atom, (64, 32, 64), (1, 1), 3, staging="cp_async", blocks=2)
+    out, whole = poisoned(ALIGNED, "f16")
+    tw.grouped_matmul(a, b, out=out, schedule=schedule, target="reference")
+    check(a, b, out)
+    check_around(out, whole)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -236,12 +246,13 @@ SHARED = np.zeros((4, 5), np.float32)
         ({"ends": np.zeros(2, np.int32)}, tw.LaunchError, "nearest legal choice: lists without ends"),
         ({"a": np.zeros((2, 2)), "b": np.zeros((1, 2, 2))}, tw.LaunchError, "no ends of the groups"),
         ({"activation": "elu"}, tw.LaunchError, "activation='elu'; choose one of"),
+        ({"target": "cuda"}, tw.LaunchError, "target 'cuda' cannot reach arrays in host memory"),
     ],
 )  # fmt: skip
 def test_refusals(change: dict[str, Any], error: type[Exception], words: str) -> None:
     given: dict[str, Any] = {"a": matrices((3, 4), (1, 7)), "b": matrices((4, 5), (7, 5))}
     with pytest.raises(error) as caught:
-        tw.grouped_matmul(**given | change, target="cpu")
+        tw.grouped_matmul(**{"target": "cpu"} | given | change)
     assert words in str(caught.value)
 
 

@@ -154,7 +154,9 @@ def _looked_at(arrays: Mapping[str, Sequence[Any]], wanted: Wanted) -> Known:
     extents = _extents(infos)
     _kind(infos, wanted)
     named = [(f"{name}[{at}]", one) for name, list_ in infos.items() for at, one in enumerate(list_)]
-    backend = backend_for("grouped_matmul", named, wanted.target)
+    # Of each device one array, so that errors name few.
+    places = {info.device: (name, info) for name, info in reversed(named)}
+    backend = backend_for("grouped_matmul", list(places.values()), wanted.target)
     for name, info in named:
         if name.startswith("out"):
             check_output("grouped_matmul", name, info)

@@ -1,0 +1,108 @@
+"""Products of lists of arrays on a GPU: one launch beside a launch for each, by device time and by host time.
+
+    python benchmarks/lists.py [--quick] [--json results/lists.json]
+
+Every product of every list is compared with f64 first. Device time counts what the GPU does for all products
+of a list, with a cold second-level cache; host time what a call costs before any work.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from reporting import arguments, effort, keep, table
+
+import tilewright as tw
+from tilewright.tune.measure import measure, measure_calls
+
+ONE, WGMMA, EACH, RIVAL = "one launch", "one launch, wgmma", "tw.matmul for each", "torch.mm for each"
+CALLS = 8
+"""Per sample of host time, so that the launches of each stay below the depth of the queue."""
+
+SCHEDULE = tw.Schedule(
+    tw.atoms.wgmma("bf16", 128), (128, 128, 64), (2, 1), 4, staging="cp_async", blocks=132, group_m=8
+)
+
+
+def uneven(count: int, average: int, n: int, k: int) -> list[tuple[int, int, int]]:
+    """Extents of products of which some have no rows, and others many."""
+    draw = np.random.default_rng(count)
+    rows = draw.multinomial(count * average, draw.dirichlet([0.5] * count))
+    return [(int(m), n, k) for m in rows]
+
+
+def lists() -> dict[str, list[tuple[int, int, int]]]:
+    """The extents of each list."""
+    draw = np.random.default_rng(0)
+    mixed = [(int(m), 64 * int(n), 64 * int(k)) for m, n, k in draw.integers(1, 64, (48, 3)) * (8, 1, 1)]
+    return {
+        "8 x (16, 4096, 4096)": [(16, 4096, 4096)] * 8,
+        "8 x (1024, 4096, 4096)": [(1024, 4096, 4096)] * 8,
+        "64 x (128, 4096, 4096)": [(128, 4096, 4096)] * 64,
+        "64 x (uneven, 4096, 4096)": uneven(64, 128, 4096, 4096),
+        "256 x (64, 64, 64)": [(64, 64, 64)] * 256,
+        "48 of mixed M, N, K": mixed,
+    }
+
+
+def for_each(call: Callable[..., Any], *given: Sequence[Any]) -> None:
+    """A launch for each product that has elements."""
+    for a, b, out in zip(*given, strict=True):
+        if out.numel():
+            call(a, b, out=out)
+
+
+def main() -> None:
+    asked = arguments(__doc__).parse_args()
+    chosen = dict(list(lists().items())[-2:]) if asked.quick else lists()
+    lines, rows = [], []
+    for name, shapes in chosen.items():
+        torch.manual_seed(0)
+        a = [torch.randn((m, k), dtype=torch.bfloat16, device="cuda") for m, _, k in shapes]
+        b = [torch.randn((k, n), dtype=torch.bfloat16, device="cuda") for _, n, k in shapes]
+        outs = {
+            call: [
+                torch.full((m, n), float("nan"), dtype=torch.bfloat16, device="cuda") for m, n, _ in shapes
+            ]
+            for call in (ONE, WGMMA, EACH, RIVAL)
+        }
+        calls: dict[str, Any] = {
+            ONE: functools.partial(tw.grouped_matmul, a, b, out=outs[ONE]),
+            WGMMA: functools.partial(tw.grouped_matmul, a, b, out=outs[WGMMA], schedule=SCHEDULE),
+            EACH: functools.partial(for_each, tw.matmul, a, b, outs[EACH]),
+            RIVAL: functools.partial(for_each, torch.mm, a, b, outs[RIVAL]),
+        }
+        for call, run in calls.items():
+            run()
+            torch.cuda.synchronize()
+            for x, y, made in zip(a, b, outs[call], strict=True):
+                exact = x.double() @ y.double()
+                bound = 2.0**-7 * (x.double().abs() @ y.double().abs())
+                assert bool(((made.double() - exact).abs() <= bound).all()), f"{call}, {name}"
+        device = measure(calls, "cuda", effort=effort(asked))
+        host = measure_calls(calls, "cuda", calls=1 if len(shapes) > 64 else CALLS, effort=effort(asked))
+        flops = sum(2 * m * n * k for m, n, k in shapes)
+        for call in calls:
+            us = device[call].us.median
+            lines.append(
+                (
+                    name,
+                    call,
+                    f"{us:.1f}",
+                    f"{flops / us / 1e6:.0f}",
+                    f"{device.speed(RIVAL, call)}",
+                    f"{host[call].us.median:.0f}",
+                )
+            )
+            rows.append({"list": name, "call": call, "us": us, "host_us": host[call].us.median})
+    head = ("list", "call", "us", "TFlops", f"time over {RIVAL} [95 %]", "host us")
+    print(table(head, lines))
+    keep(asked, "lists", "cuda", rows)
+
+
+if __name__ == "__main__":
+    main()
