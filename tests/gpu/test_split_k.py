@@ -209,6 +209,23 @@ def test_matmul_of_ragged_depth_into_any_strides(way: str, kind: str, schedules:
         assert schedules[-1].reduction == WAYS[way].get("reduction", "workspace")
 
 
+@pytest.mark.parametrize("kind", ["bf16", "f16", "f32"])
+@pytest.mark.parametrize("layout", LAYOUTS[:2])
+def test_what_is_chosen_for_few_rows_and_for_few_tiles(
+    kind: str, layout: str, schedules: list[Schedule]
+) -> None:
+    """Nothing is asked for: 16-bit types of 1 and 16 rows are turned, and K has parts where tiles are few."""
+    shapes = [(1, 1024, 4096), (16, 1032, 4104), (64, 1024, 4096), (40, 72, 16384), (136, 128, 16384)]
+    for m, n, k in shapes:
+        a, b = drawn(1, (m, k), kind, layout[0]), drawn(2, (k, n), kind, layout[1])
+        there = [DeviceArray.of(array) for array in (a, b, blank((m, n), kind))]
+        tw.matmul(*there)
+        cuda.synchronize()
+        compare_gemm(a, b, there[2].host(), accumulation(schedules[-1])).raise_if_wrong()
+        if kind != "f32" and k % 64 == 0:
+            assert schedules[-1].swap_ab or schedules[-1].split_k != 1
+
+
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 @WAY
 def test_what_is_done_with_the_sums_is_done_once(
