@@ -17,6 +17,7 @@ from tilewright.lang.tensors import Tensor
 from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.thread_order import in_order_of_threads
 from tilewright.threads.distribution import Distribution
 
 FAN = 12
@@ -45,7 +46,8 @@ class Fixup:
         self.has_copies = schedule.staging in ("cp_async", "fragments")
         groups = schedule.groups if self.has_roles else 1
         kept = maximum(self.kept(tiles, parts), 1)
-        shape = (kept, groups, *schedule.mma.tile[:2])
+        self.order = in_order_of_threads(schedule.mma.c())
+        shape = (kept, groups, *self.order.extents)
         partial_sums = launcher_memory(shape, schedule.atom.c_dtype, resets=self.zeroed)
         arrived = launcher_memory((maximum(tiles, 1), groups), u32, resets=True)
         self.sums, self.arrived = partial_sums, arrived
@@ -80,6 +82,10 @@ class Fixup:
             1 for those who then have all of them in ``total``, else 0.
         """
         raise NotImplementedError
+
+    def held(self, slot: Index, group: Index) -> Tensor:
+        """(rows, columns): the memory of some sums."""
+        return self.order.tile(self.sums[slot, group])
 
     def barrier(self, work: Work) -> Index | None:
         """The number of the barrier at which a group meets."""
@@ -139,13 +145,13 @@ class Workspace(Fixup):
         return has_all.get()
 
     def _write(self, work: Work, total: Fragment, part: Index) -> None:
-        tw.copy(total, self.sums[work.segment.slot(part), work.group])
+        tw.copy(total, self.held(work.segment.slot(part), work.group))
 
     def _add(self, work: Work, total: Fragment, first: Index, count: Index, step: int) -> None:
         """Add up so many parts, every so many-th."""
         most = min(self.most if step == 1 else -(-self.most // step), FAN)
         segment = work.segment
-        add_parts(total, count, most, lambda i: self.sums[segment.slot(first + i * step), work.group])
+        add_parts(total, count, most, lambda i: self.held(segment.slot(first + i * step), work.group))
 
 
 class ReduceScatter(Fixup):
@@ -176,7 +182,7 @@ class ReduceScatter(Fixup):
         segment, barrier, counter = work.segment, self.barrier(work), self.counter(work)
         with made_by("reduction"):
             self.quiet()
-            tw.copy(total, self.sums[segment.slot(segment.part), work.group])
+            tw.copy(total, self.held(segment.slot(segment.part), work.group))
             signal(counter, barrier=barrier)
         with when(segment.part < shares):
             with made_by("reduction"):
@@ -200,7 +206,7 @@ class ReduceScatter(Fixup):
             total = tw.fragment(spread, self.sums.dtype)
 
             def slice_of(part: Index) -> Tensor:
-                whole = self.sums[work.segment.slot(part), work.group]
+                whole = self.held(work.segment.slot(part), work.group)
                 count = int(whole.shape[1]) // spread.shape[1]
                 return whole.unmerge(1, (count, spread.shape[1]))[:, number]
 
@@ -217,16 +223,15 @@ def add_parts(total: Fragment, count: Index, most: int, part: Callable[[Index], 
         most: how many there are at most.
         part: number -> where it lies.
     """
-    spread, done = total.distribution, var(0)
+    first: Index = 0
     tw.fill(total, 0)
-    for at_once in rounds_of(min(IN_FLIGHT // spread.size_values, most)):
-        first = let(done.get())
+    for at_once in rounds_of(min(IN_FLIGHT // total.distribution.size_values, most)):
         turns = let((count - first) // at_once)
         for turn in traced_range(turns):
             held = [tw.load(part(first + turn * at_once + i), total) for i in range(at_once)]
             for one in held:
                 total.assign(total + one)
-        done.set(first + turns * at_once)
+        first = let(first + turns * at_once)
 
 
 def rounds_of(limit: int) -> tuple[int, ...]:
@@ -260,7 +265,7 @@ class Turnstile(Fixup):
     def meet(self, work: Work, total: Fragment) -> Index:
         """The last part has all."""
         segment, barrier = work.segment, self.barrier(work)
-        sums, counter = self.sums[segment.tile, work.group], self.counter(work)
+        sums, counter = self.held(segment.tile, work.group), self.counter(work)
         await_(counter, segment.part, barrier=barrier)
         with when(segment.part > 0):
             total.assign(total + tw.load(sums, total))
@@ -281,7 +286,7 @@ class Atomic(Fixup):
 
     def meet(self, work: Work, total: Fragment) -> Index:
         """Add, and see who is last."""
-        sums = self.sums[work.segment.tile, work.group]
+        sums = self.held(work.segment.tile, work.group)
         tw.copy(total, sums, reduction="add")
         last = self.take_ticket(work, self.counter(work), work.segment.parts)
         with when(last > 0):
