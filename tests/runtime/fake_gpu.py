@@ -60,6 +60,8 @@ class Driver:
     devices: int = 1
     current: int = 0
     used: list[tuple[str, int]] = field(default_factory=list)
+    events: int = 0
+    pending: set[int] = field(default_factory=set)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(bindings, name)
@@ -104,6 +106,18 @@ class Driver:
         self.freed.append(address)
         del self.memory[address]
 
+    def cuMemFreeHost(self, address: int) -> None:  # noqa: N802
+        del self.memory[address]
+
+    def cuEventDestroy(self, event: int) -> None:  # noqa: N802
+        assert event <= self.events
+
+    def cuEventQuery(self, event: int) -> tuple[Any]:  # noqa: N802
+        relaxed = bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+        assert self.mode == relaxed or not self.capturing, "a question that spoils the graph"
+        results = bindings.CUresult
+        return (results.CUDA_ERROR_NOT_READY if event in self.pending else results.CUDA_SUCCESS,)
+
     def call(self, name: str, *arguments: Any) -> Any:
         if name == "cuCtxSetCurrent":
             self.current = int(arguments[0])
@@ -112,7 +126,14 @@ class Driver:
             self.mode, before = arguments[0], self.mode
             return before
         self.used.append((name, self.current))
-        if name == "cuMemAlloc":
+        if name == "cuEventCreate":
+            self.events += 1
+            return self.events
+        if name == "cuEventRecord":
+            assert arguments[1] not in self.capturing, "the event would be the graph's"
+            self.pending.add(arguments[0])
+            return None
+        if name in ("cuMemAlloc", "cuMemAllocHost"):
             relaxed = bindings.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
             assert self.mode == relaxed or not self.capturing, "an allocation spoils the graph"
             kept = ctypes.create_string_buffer(arguments[0] + 256)
@@ -122,8 +143,8 @@ class Driver:
         if name == "cuMemsetD8Async":
             self.cleared.append((arguments[0], arguments[2], int(arguments[3])))
             return None
-        if name in ("cuMemcpyHtoD", "cuMemcpyDtoH"):
-            ctypes.memmove(*arguments)
+        if name in ("cuMemcpyHtoD", "cuMemcpyDtoH", "cuMemcpyHtoDAsync"):
+            ctypes.memmove(*arguments[:3])
             return None
         if name == "cuStreamGetId":
             assert arguments[0] not in self.capturing, "not permitted when a stream is capturing"

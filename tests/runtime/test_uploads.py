@@ -1,0 +1,96 @@
+"""The table of lists of arrays on a GPU: what is in it, and when the memory that it lies in is used again."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.ops import lists as in_ops
+from tilewright.runtime import uploads
+from tilewright.runtime.recent import Recent
+from tilewright.schedule.lists import LAST, PLACES, SIZES
+
+from .fake_gpu import Driver, OnGpu
+
+STREAM = 77
+SHAPES = [(5, 7, 9), (0, 4, 4), (70, 33, 40)]
+SCHEDULE = tw.Schedule(tw.atoms.fma("f32", each=(4, 4)), (32, 32, 16), blocks=6)
+POINTERS = ("A", "B", "bias", "D", "table")
+
+
+@pytest.fixture
+def lists(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[OnGpu]]:
+    """A, B and the results of some products, on a GPU of which nothing else is remembered."""
+    monkeypatch.setattr(uploads._process, "found", {})
+    monkeypatch.setattr(in_ops, "_KNOWN", Recent(4))
+    in_ops.kernel_for.cache_clear()  # what was prepared launches through the driver of another test
+    in_ops.listed._bound.forget()
+    gpu.arguments = len(POINTERS)
+    shapes: dict[str, Any] = {"a": [(m, k) for m, _, k in SHAPES], "b": [(k, n) for _, n, k in SHAPES]}
+    shapes["out"] = [(m, n) for m, n, _ in SHAPES]
+    return {
+        name: [OnGpu(np.zeros(shape, np.float32)) for shape in several] for name, several in shapes.items()
+    }
+
+
+def launched(gpu: Driver, lists: dict[str, list[OnGpu]]) -> dict[str, int]:
+    """The addresses of one more launch."""
+    count = len(gpu.launched)
+    tw.grouped_matmul(**lists, schedule=SCHEDULE, stream=STREAM)
+    assert [one.stream for one in gpu.launched[count:]] == [STREAM], "one launch for all"
+    return dict(zip(POINTERS, gpu.launched[-1].words, strict=True))
+
+
+def test_the_table_says_where_every_array_lies(gpu: Driver, lists: dict[str, list[OnGpu]]) -> None:
+    found = launched(gpu, lists)
+    assert gpu.launched[-1].shape[0] == SCHEDULE.blocks
+    columns = PLACES + 3 * 3
+    table = np.frombuffer(ctypes.string_at(found["table"], len(SHAPES) * columns * 8), np.int64)
+    rows = table.reshape(len(SHAPES), columns)
+    assert rows[:, LAST].tolist() == [1, 1, 1 + 3 * 2]
+    assert rows[:, SIZES:PLACES].tolist() == [list(shape) for shape in SHAPES]
+    for place, (name, base) in enumerate(zip(("a", "b", "out"), ("A", "B", "D"), strict=True)):
+        for row, one in zip(rows[:, PLACES + 3 * place :], lists[name], strict=True):
+            if one.array.size:
+                assert found[base] + 4 * row[0] == one.address
+                assert 4 * row[1] == one.array.strides[0]
+
+
+def test_memory_is_used_again_when_its_launch_has_ended(gpu: Driver, lists: dict[str, list[OnGpu]]) -> None:
+    first = launched(gpu, lists)["table"]  # which loads code, for which other code may have to go
+    waits, second = gpu.waits, launched(gpu, lists)["table"]
+    assert first != second
+    gpu.pending = {2}
+    assert launched(gpu, lists)["table"] == first
+    assert launched(gpu, lists)["table"] not in (first, second)
+    gpu.pending = set()
+    assert launched(gpu, lists)["table"] in gpu.memory
+    assert gpu.events == 3
+    assert gpu.waits == waits, "the host waits for nothing"
+
+
+def test_memory_of_a_graph_is_its_own(gpu: Driver, lists: dict[str, list[OnGpu]]) -> None:
+    before = launched(gpu, lists)["table"]
+    gpu.pending = set()
+    gpu.capturing.add(STREAM)
+    ours = {launched(gpu, lists)["table"] for _ in range(3)}
+    assert len(ours) == 3
+    gpu.capturing.clear()
+    for _ in range(4):
+        gpu.pending = set()
+        assert launched(gpu, lists)["table"] not in ours
+    assert before in ours, "what was idle is taken, and kept"
+
+
+def test_more_products_take_more_memory(gpu: Driver, lists: dict[str, list[OnGpu]]) -> None:
+    less = launched(gpu, lists)["table"]
+    gpu.pending = set()
+    many = {name: several * 200 for name, several in lists.items() if name != "out"}
+    many["out"] = [OnGpu(np.zeros(one.array.shape, np.float32)) for one in lists["out"] * 200]
+    more = launched(gpu, many)["table"]
+    assert more != less
+    assert ctypes.sizeof(gpu.memory[more]) >= 600 * (PLACES + 9) * 8
