@@ -6,15 +6,21 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner, Result
 
+import tilewright as tw
 from tilewright.cli import measuring
 from tilewright.cli.verbs import app
+from tilewright.ops.products import plain
 from tilewright.runtime import tables
+from tilewright.schedule.choose import Splitting
+from tilewright.schedule.choose_parts import parts_under
+from tilewright.schedule.choose_split import split_candidates
 from tilewright.schedule.text import read_schedule
 from tilewright.tune import clocks
 from tilewright.tune.gemm import Arrays, Gemm, GemmArrays
@@ -134,15 +140,20 @@ def test_the_record_goes_to_the_standard_output_alone(directory: Path) -> None:
     assert "best" in done.stderr
 
 
-def test_the_number_of_parts_of_k_is_shown_where_a_schedule_has_it() -> None:
+def test_the_number_of_parts_of_k_is_shown_and_how_it_came_about() -> None:
     made = profile_of_reference()
     (row,) = made.rows
-    assert row.splits == str(getattr(row.candidate.schedule, "split_k", 1))
-
-    class Split:
-        split_k = "auto"
-
-    assert Row("x", type("C", (), {"schedule": Split()})()).splits == "auto"  # type: ignore[arg-type]
+    assert row.splits == "1"
+    asked = plain(0).bind(precision="exact").question(
+        tw.like("bf16", 256, 65536), tw.like("bf16", 65536, 256, order="F"), tw.like("bf16", 256, 256),
+        target="cuda", arch="sm_90a",
+    )  # fmt: skip
+    assert asked is not None
+    chosen = next(split_candidates(replace(asked, splitting=Splitting("auto"))))
+    parts = parts_under(asked, chosen.schedule)
+    assert parts > 4
+    assert Row("x", chosen, parts).splits == f"{parts} (auto)"
+    assert f"K in {parts} parts: {asked.processors} blocks" in chosen.rule
 
 
 def profile_of_reference() -> Any:

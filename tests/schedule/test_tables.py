@@ -33,6 +33,15 @@ VERSION = Version.now("sm_90a", "some GPU", 132)
 CUBE = (4096, 4096, 4096)
 
 
+@tw.kernel(A="T K", B="G N K", ends="G", C="T N")
+def in_groups(A, B, ends, C):
+    for g, m, n in tw.tiles(C, groups=ends):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[g, n, k].T
+        C[m, n] = acc
+
+
 def question(
     shape: tuple[int, int, int],
     dtype: str = "bf16",
@@ -113,6 +122,15 @@ def test_functions_of_each_sum_are_of_the_class_of_the_product_alone() -> None:
 
     assert class_of(asked("bias")) == class_of(question(CUBE)) == "bf16[k] x bf16[mn] -> bf16[n], exact"
     assert class_of(asked("residual")) == ""
+
+
+def test_rows_in_groups_are_a_class_of_their_own() -> None:
+    a, b = tw.like("bf16", 1024, 4096), tw.like("bf16", 8, 4096, 4096)
+    arrays = {"A": a, "B": b, "ends": tw.like("i32", 8), "C": tw.like("bf16", 1024, 4096)}
+    asked = in_groups.bind().question(*arrays.values(), target="cuda", arch="sm_90a")
+    assert asked is not None
+    assert class_of(asked) == "bf16[k] x bf16[k] -> bf16[n], exact, rows in groups"
+    assert extents_of(asked) == (8, 128, 4096, 4096)
 
 
 def test_without_entries_the_rules_choose() -> None:

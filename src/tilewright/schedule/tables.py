@@ -216,6 +216,7 @@ def class_of(question: Question) -> str:
     aside = question.reads_result_sized or question.stores_lines or question.covered != (0, 0)
     parts = [form.a.part.operand, form.b.part.operand, *(store.operand for store in form.stores)]
     aside = aside or any(operand.transforms for operand in parts) or len(form.stores) != 1
+    aside = aside or bool(form.lists)
     if aside or not (form.a.is_plain and form.b.is_plain):
         return ""
     (store,) = form.stores

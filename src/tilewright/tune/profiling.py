@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.schedule.choose import Candidate
+from tilewright.schedule.choose_parts import parts_under
 from tilewright.schedule.schedule import Schedule
 from tilewright.tune.building import build
 from tilewright.tune.contest import Contest, Result
@@ -26,17 +27,20 @@ class Row:
     Args:
         name: what it is called in the contest.
         candidate: the candidate.
+        parts: of K, into how many it is split; what ``"auto"`` comes to.
         against: why it was not measured; empty if it was.
     """
 
     name: str
     candidate: Candidate
+    parts: int = 1
     against: str = ""
 
     @property
     def splits(self) -> str:
-        """Into how many parts K is split, as the schedule says it."""
-        return str(getattr(self.candidate.schedule, "split_k", 1))
+        """Into how many parts K is split, and what the schedule says of it if that is no number."""
+        said = self.candidate.schedule.split_k
+        return f"{self.parts} ({said})" if isinstance(said, str) else str(self.parts)
 
 
 @dataclass(frozen=True)
@@ -120,7 +124,7 @@ def profile(
         progress: is told how far it is.
         readings: the clocks and the power meanwhile.
     """
-    rows = [*_rows(gemm.candidates(), most)]
+    rows = [*_rows(gemm, gemm.candidates(), most)]
     wanted = [row.candidate.schedule for row in rows if not row.against]
     failed = build(gemm, wanted, processes, done=lambda done: progress("compiling", done, len(wanted)))
     arrays = GemmArrays(gemm, seed)
@@ -142,15 +146,15 @@ def scaled(effort: Effort, count: int) -> Effort:
     return Effort(seconds=seconds, warm_up_seconds=warm_up, least=effort.least, most=effort.most)
 
 
-def _rows(found: tuple[Candidate, ...], most: int | None) -> Iterator[Row]:
-    legal = 0
+def _rows(gemm: Gemm, found: tuple[Candidate, ...], most: int | None) -> Iterator[Row]:
+    legal, question = 0, gemm.question()
     for count, candidate in enumerate(found):
         name = "untuned" if count == 0 else f"candidate {count}"
         against = "; ".join(candidate.against)
         legal += not against
         if not against and most is not None and legal > most:
             against = f"left out: {most} were asked for"
-        yield Row(name, candidate, against)
+        yield Row(name, candidate, parts_under(question, candidate.schedule), against)
 
 
 def _entered(row: Row, contest: Contest[Arrays], arrays: GemmArrays, failed: dict[Schedule, str]) -> Row:
@@ -159,10 +163,10 @@ def _entered(row: Row, contest: Contest[Arrays], arrays: GemmArrays, failed: dic
     if row.against:
         return row
     if why := failed.get(schedule, ""):
-        return Row(row.name, row.candidate, f"not compiled: {why}")
+        return replace(row, against=f"not compiled: {why}")
     if contest.enter(row.name, arrays.bind(schedule), arrays.check(schedule)):
         return row
-    return Row(row.name, row.candidate, f"wrong: {contest.wrong[row.name]}")
+    return replace(row, against=f"wrong: {contest.wrong[row.name]}")
 
 
 def _enter_rivals(gemm: Gemm, contest: Contest[Arrays], arrays: GemmArrays) -> tuple[str, ...]:
