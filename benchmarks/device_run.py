@@ -43,7 +43,7 @@ TILE_SUBJECTS = (
     *("tiles", "numbers", "saturation", "packed", "role_reductions", "attention", "hopper_attention"),
 )
 TILE_TESTS = tuple(f"tests/targets/test_{name}.py" for name in TILE_SUBJECTS)
-SPLIT_NAMES = ("split_k", "cluster_sums", "groups", "small_products")
+SPLIT_NAMES = ("split_k", "cluster_sums", "groups", "lists", "small_products")
 SPLIT_TESTS = tuple(f"tests/gpu/test_{name}.py" for name in SPLIT_NAMES)
 """Those of products whose K is split, of few rows, of groups, and of many batch items."""
 
@@ -259,6 +259,7 @@ def parts(quick: bool) -> list[Part]:
         Part("racecheck-planted", _sanitizer("racecheck", "planted"), 60, _found),
         _benchmark("conflicts", 240, *hurry),
         _benchmark("launch_overhead", 60, *hurry),
+        _benchmark("lists", 90, *hurry),
         _benchmark("startup", 120, *hurry),
         _benchmark("dense", 240, *hurry),
         replace(_benchmark("tuning", 560, "--seconds", "540", *hurry), asked=True),
