@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,20 @@ def test_what_is_measured_is_not_measured_again(tmp_path: Path) -> None:
     second = Tuner(gemm, Journal(tmp_path / "j", version(gemm)), LITTLE, most=4).run()
     assert (first.measured, second.measured, second.known) == (4, 0, 4)
     assert first.entry.schedule in [one.schedule for one in gemm.candidates()]
+
+
+def test_the_table_that_comes_with_the_package_is_in_use_on_its_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TILEWRIGHT_CACHE_DIR", str(tmp_path))
+    asked = Gemm((16, 4096, 4096), "bf16", "nt", "exact", "cuda").question()
+    found = version(Gemm((16, 4096, 4096), "bf16", "nt", "exact", "cuda"))
+    tables.forget()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table = tables.table_for(asked.arch, asked.processors)
+    tables.forget()
+    is_shipped = (found.arch, found.device, found.processors) == ("sm_90a", "NVIDIA H200", 132)
+    assert (table is not None) == is_shipped
+    if table is not None:
+        assert next(table.nearest(asked)).extents == (1, 16, 4096, 4096)

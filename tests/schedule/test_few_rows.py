@@ -12,9 +12,10 @@ from tilewright.checking.compare import Accumulation, gemm_bound
 from tilewright.ir import verify
 from tilewright.ops.products import output_dtype, plain
 from tilewright.schedule.candidates import candidates
-from tilewright.schedule.choose import Candidate, Question, choose
+from tilewright.schedule.choose import Candidate, Question, Splitting, choose, proposals
 from tilewright.schedule.choose_few_rows import STREAMS, Stream
 from tilewright.schedule.choose_parts import parts_under, tiles_of
+from tilewright.schedule.choose_split import split_candidates
 from tilewright.schedule.choose_time import meeting_us
 from tilewright.schedule.expand import Expanded
 from tilewright.schedule.legality import reasons
@@ -83,6 +84,13 @@ def test_what_bulk_copies_cannot_carry_has_no_form_for_few_rows() -> None:
     found = candidates(asked)
     assert all(one.schedule.staging != "tma" and not one.schedule.swap_ab for one in found)
     assert found[0].against == ()
+
+
+@pytest.mark.parametrize("shape", [(1, 4096, 4096), (64, 4096, 4096), (4096, 4096, 4096), (256, 256, 65536)])
+def test_what_is_batch_invariant_is_rated_as_the_rest_is(shape: tuple[int, int, int]) -> None:
+    asked = question("bf16", shape)
+    found = split_candidates(replace(asked, splitting=Splitting(batch_invariant=True)))
+    assert next(found).estimate <= 1.3 * next(proposals(asked)).estimate
 
 
 def test_a_reduction_costs_what_its_parts_do() -> None:

@@ -12,10 +12,11 @@ from itertools import product
 from math import prod
 
 from tilewright.schedule.choose import Candidate, Question, widened
+from tilewright.schedule.choose_few_rows import has_few_rows
 from tilewright.schedule.choose_fma import small_tiles
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.choose_small import small
-from tilewright.schedule.choose_time import OVERLAP
+from tilewright.schedule.choose_time import OVERLAP, bulk_us
 from tilewright.schedule.choose_waiting import without_waiting
 from tilewright.schedule.form import Factor
 from tilewright.schedule.memory import memory_us
@@ -180,7 +181,9 @@ def _hopper(question: Question, shapes: Sequence[Shape]) -> Iterator[Candidate]:
 
 
 def _of_form(question: Question, shape: Shape) -> Candidate:
-    return Candidate(hopper_schedule(question, shape), _time_us(question, shape), _name(shape))
+    made = hopper_schedule(question, shape)
+    time = bulk_us(question, made) if has_few_rows(question) else _time_us(question, shape)
+    return Candidate(made, time, _name(shape))
 
 
 def _name(shape: Shape) -> str:

@@ -88,7 +88,7 @@ def estimated(question: Question, plain: Candidate, schedule: Schedule) -> float
         schedule: how K is split.
     """
     if schedule.staging == "tma":
-        return bulk_us(question, schedule)
+        return plain.estimate if schedule.split_k == 1 else bulk_us(question, schedule)
     if is_known(question, schedule):
         return fma_us(question, schedule)
     parts, tiles, blocks = parts_under(question, schedule), tiles_of(question, schedule), question.processors
