@@ -17,6 +17,7 @@ from tilewright.schedule.choose_fma_time import fma_us, resident, with_more_bloc
 from tilewright.schedule.choose_split import split_candidates
 from tilewright.schedule.memory import memory_us
 from tilewright.schedule.resources import Case
+from tilewright.schedule.schedule import SPLITS
 
 from .epilogues import Problem
 
@@ -36,9 +37,9 @@ def question(shape: tuple[int, int, int], arch: str = "sm_90a", precision: str =
 def test_the_choice_is_no_larger_than_the_result(shape: tuple[int, int, int], arch: str) -> None:
     asked = question(shape, arch)
     found = candidates(asked)
-    assert found[0].rule.startswith("multiply-adds: a small tile")
-    assert found[0].schedule.split_k == "auto"
-    small = [one for one in found if "small tile" in one.rule]
+    assert found[0].rule.startswith("multiply-adds, few tiles")
+    assert found[0].schedule.split_k in SPLITS or arch == "sm_86"  # whose memory is slower
+    small = [one for one in found if "few tiles" in one.rule]
     assert [one.estimate for one in small] == sorted(one.estimate for one in small)
     for one in small:
         assert one.against == ()
@@ -50,7 +51,7 @@ def test_large_products_are_computed_as_before() -> None:
     for side in (1024, 4096):
         chosen = choose(question((side, side, side)))
         assert (chosen.tile, chosen.warps, chosen.split_k) == ((128, 128, 32), (4, 2), 1)
-        assert not any("small tile" in one.rule for one in candidates(question((side, side, side))))
+        assert not any("few tiles" in one.rule for one in candidates(question((side, side, side))))
     assert choose(question((16, 4096, 4096), precision="tf32")).atom.instruction != "fma"
 
 
@@ -73,7 +74,14 @@ def test_what_is_wasted_costs_time() -> None:
     assert times[(16, 16, 64)] < times[(32, 64, 64)] < times[(64, 128, 32)]
 
 
-TRIED = (FORMS[0], FORMS[2], FORMS[2].transposed, FORMS[7])
+def test_rounds_that_are_half_empty_are_dealt_out_in_streams() -> None:
+    chosen = choose(question((1536, 1536, 12288)))  # 144 tiles of 128 x 128
+    assert chosen.split_k == "stream"
+    assert chosen.blocks % 132 == 0
+    assert chosen.tile[0] * chosen.tile[1] >= 64 * 64
+
+
+TRIED = (FORMS[0], FORMS[2], FORMS[2].transposed, FORMS[8])
 
 
 @pytest.mark.parametrize("form", TRIED, ids=lambda form: "x".join(map(str, form.tile)))

@@ -26,34 +26,49 @@ LARGE = 128
 IDLE = 4
 """Large tiles are few where there is not one for every so many multiprocessors."""
 
-FIXED_US = 5.0
+HALF = 0.55
+"""Of the multiprocessors, in all rounds: large tiles that keep no more of them busy are split."""
+
+FIXED_US = 8.81
 """Of a launch."""
 
-BLOCK_US = 2.0
+BLOCK_US = 0.559
 """Of a block besides its steps: its start, the first stage, and its results."""
 
-ARRIVAL_US = 1.2
+ARRIVAL_US = 1.21
 """From the request of a stage to its arrival."""
 
-WAITING = 1.3
+WAITING = 0.657
 """Of one warp for each scheduler: the cycles that it waits for each one that it multiplies in."""
 
-ISSUED = 1.08
-"""Instructions for each multiply-add, however many warps there are."""
+HIDING = 1.81
+"""The power of the number of warps with which that becomes less."""
 
-CACHED_BYTES_PER_US = 5.5e6
+ISSUED = 0.903
+"""Cycles for each multiply-add of a warp, however many warps there are."""
+
+READING = 0.696
+"""The same for each wavefront that is read from shared memory."""
+
+CACHED_BYTES_PER_US = 9.7e6
 """From the second-level cache into all multiprocessors."""
 
-OVERLAP = 4
+SHORT_BYTES = 40.6
+"""Of a row of a tile, about: what could be read in the time that each row costs."""
+
+OVERLAP = 4.4
 """How well multiplying, memory and cache overlap: the power of the norm of their times."""
 
-TICKET_US = 2.9
+TICKET_US = 0.233
 """Writing the sums of a part to memory and taking a ticket."""
 
-READ_BYTES_PER_US = 3.3e4
+WRITTEN_BYTES_PER_US = 1.83e6
+"""At which all multiprocessors write the sums of the parts."""
+
+READ_BYTES_PER_US = 7.16e4
 """At which a multiprocessor reads and adds the sums of the parts."""
 
-READ_US = 0.3
+READ_US = 0.0874
 """Until the sums of one part come."""
 
 WAVEFRONTS = 2
@@ -113,16 +128,18 @@ class Load:
         """Along K."""
         return max(-(-self.question.shape[2] // self.schedule.block_k), 1)
 
-    @property
-    def cycles(self) -> float:
-        """Of a multiprocessor for one step of a tile: of its lanes, or of its shared memory."""
-        (rows, columns, depth), rates = self.schedule.tile, self.question.arch.rates
+    def step_cycles(self, warps: float) -> float:
+        """Of a multiprocessor for one step of a tile.
+
+        Args:
+            warps: for each of its schedulers.
+        """
+        (rows, columns, depth), rates, mma = self.schedule.tile, self.question.arch.rates, self.schedule.mma
         assert rates is not None
         multiply = rows * columns * depth * 2 / rates.fma_flops["f32"]
-        mma = self.schedule.mma
-        read = (mma.a(VECTOR).size_values + mma.b(VECTOR).size_values) / VECTOR
-        warps = prod(self.schedule.warps)
-        return max(multiply, read * WAVEFRONTS * warps * depth / VECTOR)
+        vectors = (mma.a(VECTOR).size_values + mma.b(VECTOR).size_values) / VECTOR
+        read = vectors * WAVEFRONTS * prod(self.schedule.warps) * depth / VECTOR
+        return float(multiply * (ISSUED + WAITING / warps**HIDING) + read * READING)
 
     def multiply_us(self) -> float:
         """Of the multiprocessor with most blocks."""
@@ -134,17 +151,22 @@ class Load:
         assert rates is not None
         parts, tiles = parts_under(self.question, schedule), tiles_of(self.question, schedule)
         blocks = max(-(-tiles * parts // processors), 1)
-        if schedule.split_k == "stream":
+        is_stream = schedule.split_k == "stream"  # whose blocks begin and end within tiles
+        if is_stream:
             blocks = max(schedule.blocks // processors, 1)
             turns = -(-tiles * self.steps // schedule.blocks) * blocks
         else:
             turns = blocks * -(-self.steps // parts)
         beside = min(blocks, resident(self.question, schedule))
-        busy = beside * prod(schedule.warps) / SCHEDULERS
-        cycles = turns * self.cycles * (ISSUED + WAITING / busy**2)
+        cycles = turns * self.step_cycles(beside * prod(schedule.warps) / SCHEDULERS)
         arriving = turns / beside * ARRIVAL_US / (schedule.stages - 1)
         rounds = -(-blocks // beside)
-        return max(cycles / rates.boards[0].clock_mhz, arriving) + rounds * BLOCK_US
+        return max(cycles / rates.boards[0].clock_mhz, arriving) + (rounds + is_stream) * BLOCK_US
+
+    def memory_us(self) -> float:
+        """Of the memory: of rows that are read piece by piece, and of the sums of parts."""
+        row = self.schedule.block_k * self.question.dtype.bytes
+        return memory_us(self.question) * (1 + SHORT_BYTES / row)
 
     def cached_us(self) -> float:
         """Of the second-level cache, for all blocks."""
@@ -155,13 +177,16 @@ class Load:
 
     def meeting_us(self) -> float:
         """Of the last block of a tile, which adds up the sums of all parts."""
-        parts = parts_under(self.question, self.schedule)
-        if parts <= 1:
+        parts, is_stream = parts_under(self.question, self.schedule), self.schedule.split_k == "stream"
+        if parts <= 1 and not is_stream:
             return 0.0
         rows, columns, _ = self.schedule.mma.tile
         read = parts if parts <= FAN else FAN + -(-parts // FAN)
-        each = max(READ_US, rows * columns * self.schedule.atom.c_dtype.bytes / READ_BYTES_PER_US)
-        return TICKET_US * (1 + (parts > FAN)) + read * each
+        tile = rows * columns * self.schedule.atom.c_dtype.bytes
+        written = parts * tiles_of(self.question, self.schedule) * tile / WRITTEN_BYTES_PER_US
+        # A block of a stream has parts of two tiles.
+        reading = (read + is_stream) * max(READ_US, tile / READ_BYTES_PER_US)
+        return TICKET_US * (1 + (parts > FAN)) + written + reading
 
 
 def fma_us(question: Question, schedule: Schedule) -> float:
@@ -174,7 +199,7 @@ def fma_us(question: Question, schedule: Schedule) -> float:
     if question.arch.rates is None:
         return 0.0
     load = Load(question, schedule)
-    waits = (load.multiply_us(), memory_us(question), load.cached_us())
+    waits = (load.multiply_us(), load.memory_us(), load.cached_us())
     overlapped: float = sum(wait**OVERLAP for wait in waits) ** (1 / OVERLAP)
     return FIXED_US + overlapped + load.meeting_us()
 
@@ -200,7 +225,9 @@ def is_few_tiles(question: Question) -> bool:
     if form.flow.grouped is not None or question.arch.rates is None:
         return False
     tiles = -(-m // LARGE) * -(-n // LARGE) * prod(question.extents[:-3])
-    return min(m, n) <= FEW or tiles * IDLE <= question.processors
+    rounds = -(-tiles // question.processors)
+    is_uneven = rounds > 1 and tiles <= HALF * rounds * question.processors
+    return min(m, n) <= FEW or tiles * IDLE <= question.processors or is_uneven
 
 
 def with_more_blocks(question: Question, schedule: Schedule) -> Iterator[Schedule]:
