@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
 import re
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.far import MAP_NORESERVE
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, gemm_bound
@@ -254,6 +256,18 @@ def test_refusals(change: dict[str, Any], error: type[Exception], words: str) ->
     with pytest.raises(error) as caught:
         tw.grouped_matmul(**{"target": "cpu"} | given | change)
     assert words in str(caught.value)
+
+
+def test_arrays_with_more_than_32_bits_between_them() -> None:
+    (x, y), _ = operands([(40, 8, 24)] * 2)
+    _, b = operands([(40, 8, 24)] * 2)
+    room = mmap.mmap(-1, 1 << 35, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | MAP_NORESERVE)
+    there = np.frombuffer(room, np.float32)
+    a = [there[: x.size].reshape(x.shape), there[-y.size :].reshape(y.shape)]
+    out = [there[1000:1320].reshape(40, 8), there[-2000:-1680].reshape(40, 8)]
+    a[0][...], a[1][...] = x, y
+    tw.grouped_matmul(a, b, out=out, target="cpu", schedule=ON_CPU)
+    check([x, y], b, out)
 
 
 def test_outputs_that_interleave_without_meeting_are_written() -> None:
