@@ -167,11 +167,11 @@ def candidates(question: Question) -> Iterator[Candidate]:
 
 
 def _hopper(question: Question, shapes: Sequence[Shape]) -> Iterator[Candidate]:
-    """Forms that can compute what is asked, the fastest first; then what is near the fastest."""
+    """Forms that can compute what is asked, the fastest first; then, of many rows, what is near them."""
     ranked = sorted(shapes, key=lambda shape: _time_us(question, shape))
     whole = [_of_form(question, shape) for shape in ranked]
     yield from without_waiting(question, whole, PROMOTED_EVERY if question.dtype.name in FP8 else 0)
-    for shape in ranked[:NEIGHBOURS]:
+    for shape in () if has_few_rows(question) else ranked[:NEIGHBOURS]:
         for near, difference in _neighbours(shape):
             yield replace(_of_form(question, near), rule=f"{_name(shape)} {difference}")
         found = _of_form(question, shape)
