@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from tilewright.lang import operations as tw
 from tilewright.lang.clusters import cluster_barrier, peer
-from tilewright.lang.control import range as traced_range
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.scalars import Index
+from tilewright.lang.tensors import Tensor
+from tilewright.schedule.adding import add_parts
 from tilewright.schedule.epilogue.buffers import spare
 from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import made_by
@@ -54,8 +55,11 @@ class ClusterSums:
             number: which of the tile's equal slices they are.
         """
         with made_by("reduction"):
-            count, total = self.columns // spread.shape[1], tw.fragment(spread, self.sums.dtype, 0)
-            for part in traced_range(self.blocks):
+            count, total = self.columns // spread.shape[1], tw.fragment(spread, self.sums.dtype)
+
+            def slice_of(part: Index) -> Tensor:
                 held = peer(self.sums, part)[work.group].unmerge(1, (count, spread.shape[1]))
-                total.assign(total + tw.load(held[:, number], total))
+                return held[:, number]
+
+            add_parts(total, self.blocks, self.blocks, slice_of)
         return total

@@ -282,20 +282,38 @@ extern "C" __global__ void __launch_bounds__(288) __cluster_dims__(4, 1, 1) line
     const int j = cluster_m;
     if (j < 2) {
       // test_golden.py:28 reduction: total: f32 64x64, 32 per thread
-      float total[32] = {};
-      for (int part = 0; part < 4; ++part) {
+      float total[32];
+      // test_golden.py:28 reduction: total = 0
+      #pragma unroll
+      for (int i = 0; i < 32; ++i) total[i] = 0.0f;
+      for (int turn = 0; turn < 2; ++turn) {
         // test_golden.py:28 reduction: loaded: f32 64x64, 32 per thread
         __align__(8) float loaded[32];
         // test_golden.py:28 reduction: held_3[:, j] -> loaded, 8 bytes at a time
         {
           const int row = 16*(tid / 32) + ((tid / 4) % 8);
           const int col = 2*(tid % 4);
-          const float* from = peer(partial_sums, part) + 8704*g_1 + 136*row + 64*j + col;
+          const float* from = peer(partial_sums, 2*turn) + 8704*g_1 + 136*row + 64*j + col;
           #pragma unroll
           for (int j_1 = 0; j_1 < 8; ++j_1) {
             #pragma unroll
             for (int i = 0; i < 2; ++i) {
               *(uint2*)&loaded[4*j_1 + 2*i] = *(const uint2*)(from + 1088*i + 8*j_1);
+            }
+          }
+        }
+        // test_golden.py:28 reduction: loaded_1: f32 64x64, 32 per thread
+        __align__(8) float loaded_1[32];
+        // test_golden.py:28 reduction: held_4[:, j] -> loaded_1, 8 bytes at a time
+        {
+          const int row = 16*(tid / 32) + ((tid / 4) % 8);
+          const int col = 2*(tid % 4);
+          const float* from = peer(partial_sums, 2*turn + 1) + 8704*g_1 + 136*row + 64*j + col;
+          #pragma unroll
+          for (int j_1 = 0; j_1 < 8; ++j_1) {
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) {
+              *(uint2*)&loaded_1[4*j_1 + 2*i] = *(const uint2*)(from + 1088*i + 8*j_1);
             }
           }
         }
@@ -306,6 +324,13 @@ extern "C" __global__ void __launch_bounds__(288) __cluster_dims__(4, 1, 1) line
         // test_golden.py:28 reduction: add -> total
         #pragma unroll
         for (int i = 0; i < 32; ++i) total[i] = add[i];
+        // test_golden.py:28 reduction: add_1 = add(total, loaded_1)
+        float add_1[32];
+        #pragma unroll
+        for (int i = 0; i < 32; ++i) add_1[i] = total[i] + loaded_1[i];
+        // test_golden.py:28 reduction: add_1 -> total
+        #pragma unroll
+        for (int i = 0; i < 32; ++i) total[i] = add_1[i];
       }
       // test_golden.py:28 epilogue: rbias: bf16 1x64, 16 per thread
       __align__(4) bf16_t rbias[16];
@@ -322,19 +347,19 @@ extern "C" __global__ void __launch_bounds__(288) __cluster_dims__(4, 1, 1) line
       float convert[16];
       #pragma unroll
       for (int i = 0; i < 16; ++i) convert[i] = bf16_to_float(rbias[i]);
-      // test_golden.py:28 epilogue: add_1 = add(total, convert)
-      float add_1[32];
+      // test_golden.py:28 epilogue: add_2 = add(total, convert)
+      float add_2[32];
       #pragma unroll
-      for (int i = 0; i < 32; ++i) add_1[i] = total[i] + convert[2*(i / 4) + (i % 2)];
-      // test_golden.py:28 epilogue: silu = silu(add_1)
+      for (int i = 0; i < 32; ++i) add_2[i] = total[i] + convert[2*(i / 4) + (i % 2)];
+      // test_golden.py:28 epilogue: silu = silu(add_2)
       float silu_1[32];
       #pragma unroll
-      for (int i = 0; i < 32; ++i) silu_1[i] = fast_silu(add_1[i]);
+      for (int i = 0; i < 32; ++i) silu_1[i] = fast_silu(add_2[i]);
       // test_golden.py:28 epilogue: wait until at most 0 groups of stores read shared memory
       if (tid == 0) bulk_wait<0>();
       // test_golden.py:28 epilogue: barrier g_1 + 1 of 128 threads
       role_barrier_of_group<128>(g_1 + 1);
-      // test_golden.py:28 epilogue: silu -> held_4, 4 matrices at a time
+      // test_golden.py:28 epilogue: silu -> held_5, 4 matrices at a time
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -351,7 +376,7 @@ extern "C" __global__ void __launch_bounds__(288) __cluster_dims__(4, 1, 1) line
       fence_async();
       // test_golden.py:28 epilogue: barrier g_1 + 1 of 128 threads
       role_barrier_of_group<128>(g_1 + 1);
-      // test_golden.py:28 epilogue: held_5 -> tile_3, by TMA
+      // test_golden.py:28 epilogue: held_6 -> tile_3, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 4096*g_1, 128*n + 64*j, 128*m + 64*g_1);
         // test_golden.py:28 epilogue: close the group of stores

@@ -312,17 +312,18 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
       }
       long long last = 1;
       if (1 < parts_1) {
-        // test_golden.py:27 reduction: acc -> partial_sums[2*owner_1 + 2*part_1 - min(part_1, 1) + 1, g], 8 bytes at a time
+        // test_golden.py:27 reduction: acc -> ordered_1.merge(1, 3), 8 bytes at a time
         {
           const int row = 16*(tid / 32) + ((tid / 4) % 8);
           const int col = 2*(tid % 4);
           float* to = partial_sums + 65536*owner_1 + 65536*part_1 - 32768*min_int(part_1, 1)
-              + 16384*g + 256*row + col + 32768;
+              + 16384*g + 8*(row % 8) + col + 32768;
           #pragma unroll
           for (int j = 0; j < 32; ++j) {
             #pragma unroll
             for (int i = 0; i < 2; ++i) {
-              *(float2*)(to + 2048*i + 8*j) = *(const float2*)&acc[4*j + 2*i];
+              *(float2*)(to + 512*j + 256*(((row / 8) + i) % 2) + 64*((8*i + row) / 16)) =
+                  *(const float2*)&acc[4*j + 2*i];
             }
           }
         }
@@ -343,28 +344,27 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
         role_barrier_of_group<128>(g + 1);
         const int number_2 = number[g];
         if (0 < max_int(-near + number_2 + 2, 0)) {
-          long long done = 0;
           // test_golden.py:27 reduction: acc = 0
           #pragma unroll
           for (int i = 0; i < 128; ++i) acc[i] = 0.0f;
-          const long long done_now = done;
-          const long long first_3 = done_now;
-          const long long turns = -first_3 + near;
-          for (long long turn_2 = 0; turn_2 < turns; ++turn_2) {
+          const int turns = near;
+          for (int turn_2 = 0; turn_2 < turns; ++turn_2) {
             // test_golden.py:27 reduction: loaded: f32 64x256, 128 per thread
             __align__(8) float loaded[128];
-            // test_golden.py:27 reduction: partial_sums_slice_1 -> loaded, 8 bytes at a time
+            // test_golden.py:27 reduction: ordered_3.merge(1, 3) -> loaded, 8 bytes at a time
             {
               const int row = 16*(tid / 32) + ((tid / 4) % 8);
               const int col = 2*(tid % 4);
-              const float* from = partial_sums + 65536*first_2 + 65536*first_3 + 65536*owner_1
-                  + 65536*turn_2 - 32768*min_int(first_2 + first_3 + turn_2, 1) + 16384*g + 256*row
-                  + col + 32768;
+              const float* from = partial_sums + 65536*first_2 + 65536*owner_1
+                  + 65536*turn_2 - 32768*min_int(first_2 + turn_2, 1) + 16384*g + 8*(row % 8) + col
+                  + 32768;
               #pragma unroll
               for (int j = 0; j < 32; ++j) {
                 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
-                  *(uint2*)&loaded[4*j + 2*i] = *(const uint2*)(from + 2048*i + 8*j);
+                  *(uint2*)&loaded[4*j + 2*i] =
+                      *(const uint2*)(from + 512*j + 256*(((row / 8) + i) % 2)
+                      + 64*((8*i + row) / 16));
                 }
               }
             }
@@ -376,20 +376,20 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
             #pragma unroll
             for (int i = 0; i < 128; ++i) acc[i] = add[i];
           }
-          done = first_3 + turns;
           has_all = 1;
           if (12 < parts_1) {
-            // test_golden.py:27 reduction: acc -> partial_sums[2*first_2 + 2*owner_1 - min(first_2, 1) + 1, g], 8 bytes at a time
+            // test_golden.py:27 reduction: acc -> ordered_5.merge(1, 3), 8 bytes at a time
             {
               const int row = 16*(tid / 32) + ((tid / 4) % 8);
               const int col = 2*(tid % 4);
               float* to = partial_sums + 65536*first_2 + 65536*owner_1 - 32768*min_int(first_2, 1)
-                  + 16384*g + 256*row + col + 32768;
+                  + 16384*g + 8*(row % 8) + col + 32768;
               #pragma unroll
               for (int j = 0; j < 32; ++j) {
                 #pragma unroll
                 for (int i = 0; i < 2; ++i) {
-                  *(float2*)(to + 2048*i + 8*j) = *(const float2*)&acc[4*j + 2*i];
+                  *(float2*)(to + 512*j + 256*(((row / 8) + i) % 2) + 64*((8*i + row) / 16)) =
+                      *(const float2*)&acc[4*j + 2*i];
                 }
               }
             }
@@ -405,28 +405,27 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
             const int number_5 = number_3[g];
             has_all = max_int(-(long long)count + (long long)number_5 + 2, 0);
             if (0 < max_int(-count + number_5 + 2, 0)) {
-              long long done_1 = 0;
               // test_golden.py:27 reduction: acc = 0
               #pragma unroll
               for (int i = 0; i < 128; ++i) acc[i] = 0.0f;
-              const long long done_1_now = done_1;
-              const long long first_4 = done_1_now;
-              const long long turns_1 = count - first_4;
-              for (long long turn_3 = 0; turn_3 < turns_1; ++turn_3) {
+              const int turns_1 = count;
+              for (int turn_3 = 0; turn_3 < turns_1; ++turn_3) {
                 // test_golden.py:27 reduction: loaded_1: f32 64x256, 128 per thread
                 __align__(8) float loaded_1[128];
-                // test_golden.py:27 reduction: partial_sums_slice_3 -> loaded_1, 8 bytes at a time
+                // test_golden.py:27 reduction: ordered_7.merge(1, 3) -> loaded_1, 8 bytes at a time
                 {
                   const int row = 16*(tid / 32) + ((tid / 4) % 8);
                   const int col = 2*(tid % 4);
-                  const float* from = partial_sums + 786432*first_4 + 786432*turn_3
-                      + 65536*owner_1 - 32768*min_int(12*first_4 + 12*turn_3, 1) + 16384*g
-                      + 256*row + col + 32768;
+                  const float* from = partial_sums + 786432*turn_3
+                      + 65536*owner_1 - 32768*min_int(12*turn_3, 1) + 16384*g + 8*(row % 8) + col
+                      + 32768;
                   #pragma unroll
                   for (int j = 0; j < 32; ++j) {
                     #pragma unroll
                     for (int i = 0; i < 2; ++i) {
-                      *(uint2*)&loaded_1[4*j + 2*i] = *(const uint2*)(from + 2048*i + 8*j);
+                      *(uint2*)&loaded_1[4*j + 2*i] =
+                          *(const uint2*)(from + 512*j + 256*(((row / 8) + i) % 2)
+                          + 64*((8*i + row) / 16));
                     }
                   }
                 }
@@ -438,7 +437,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
                 #pragma unroll
                 for (int i = 0; i < 128; ++i) acc[i] = add_1[i];
               }
-              done_1 = first_4 + turns_1;
             }
           }
         }
