@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.lang import operations as tw
-from tilewright.lang.control import let
+from tilewright.lang.control import otherwise, when
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.fragments import Fragment
-from tilewright.lang.scalars import Index
+from tilewright.lang.scalars import Index, ceil_div
 from tilewright.lang.tensors import Tensor
 
 IN_FLIGHT = 64
@@ -18,36 +18,39 @@ IN_FLIGHT = 64
 def add_parts(total: Fragment, count: Index, most: int, part: Callable[[Index], Tensor]) -> None:
     """Add up so many parts, in their order; several are read before the first of them is added.
 
+    A branch stands around what is read, so that a compiler that saves registers does not add in between.
+
     Args:
         total: what they are added up in.
         count: of parts.
         most: how many there are at most.
         part: number -> where it lies.
     """
-    first: Index = 0
-    limit = min(IN_FLIGHT // total.distribution.size_values, most)
+    at_once = parts_at_once(count, min(IN_FLIGHT // total.distribution.size_values, most))
+    is_whole = isinstance(count, int) and at_once == count
     tw.fill(total, 0)
-    for at_once in (count,) if isinstance(count, int) and count <= limit else rounds_of(limit):
-        turns = let((count - first) // at_once)
-        if isinstance(turns, int) and turns == 0:
-            continue
-        for turn in traced_range(turns):
-            held = [tw.load(part(first + turn * at_once + i), total) for i in range(at_once)]
-            for one in held:
-                total.assign(total + one)
-        first = let(first + turns * at_once)
+    for turn in traced_range(ceil_div(count, at_once)):
+        first = turn * at_once
+        held = [tw.fragment(total.distribution, total.dtype, 0, name="part") for _ in range(at_once)]
+        with when(first + at_once <= count):
+            for i in range(at_once):
+                tw.copy(part(first + i), held[i])
+        if at_once > 1 and not is_whole:
+            with otherwise():
+                for i in range(at_once - 1):
+                    with when(first + i < count):
+                        tw.copy(part(first + i), held[i])
+        for i in range(at_once):
+            total.assign(total + held[i])
 
 
-def rounds_of(limit: int) -> tuple[int, ...]:
-    """How many parts are read at once: first many, then fewer of what is left, then one by one.
+def parts_at_once(count: Index, limit: int) -> int:
+    """How many parts are read at once: all of a known number, or a power of 2.
 
     Example:
-        >>> rounds_of(33), rounds_of(9), rounds_of(3), rounds_of(0)
-        ((16, 4, 1), (8, 2, 1), (2, 1), (1,))
+        >>> parts_at_once(7, 16), parts_at_once(7, 4), parts_at_once(7, 0)
+        (7, 4, 1)
     """
-    found = [1]
-    size = next((size for size in (16, 8, 4, 2) if size <= limit), 1)
-    while size > 1:
-        found.insert(-1, size)
-        size //= 4
-    return tuple(found)
+    if isinstance(count, int) and count <= limit:
+        return count
+    return next((size for size in (16, 8, 4, 2) if size <= limit), 1)

@@ -287,47 +287,66 @@ extern "C" __global__ void __launch_bounds__(288) __cluster_dims__(4, 1, 1) line
       #pragma unroll
       for (int i = 0; i < 32; ++i) total[i] = 0.0f;
       for (int turn = 0; turn < 2; ++turn) {
-        // test_golden.py:28 reduction: loaded: f32 64x64, 32 per thread
-        __align__(8) float loaded[32];
-        // test_golden.py:28 reduction: held_3[:, j] -> loaded, 8 bytes at a time
-        {
-          const int row = 16*(tid / 32) + ((tid / 4) % 8);
-          const int col = 2*(tid % 4);
-          const float* from = peer(partial_sums, 2*turn) + 8704*g_1 + 136*row + 64*j + col;
-          #pragma unroll
-          for (int j_1 = 0; j_1 < 8; ++j_1) {
+        // test_golden.py:28 reduction: part: f32 64x64, 32 per thread
+        __align__(8) float part[32] = {};
+        // test_golden.py:28 reduction: part_1: f32 64x64, 32 per thread
+        __align__(8) float part_1[32] = {};
+        if (true) {
+          // test_golden.py:28 reduction: held_3[:, j] -> part, 8 bytes at a time
+          {
+            const int row = 16*(tid / 32) + ((tid / 4) % 8);
+            const int col = 2*(tid % 4);
+            const float* from = peer(partial_sums, 2*turn) + 8704*g_1 + 136*row + 64*j + col;
             #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-              *(uint2*)&loaded[4*j_1 + 2*i] = *(const uint2*)(from + 1088*i + 8*j_1);
+            for (int j_1 = 0; j_1 < 8; ++j_1) {
+              #pragma unroll
+              for (int i = 0; i < 2; ++i) {
+                *(uint2*)&part[4*j_1 + 2*i] = *(const uint2*)(from + 1088*i + 8*j_1);
+              }
+            }
+          }
+          // test_golden.py:28 reduction: held_4[:, j] -> part_1, 8 bytes at a time
+          {
+            const int row = 16*(tid / 32) + ((tid / 4) % 8);
+            const int col = 2*(tid % 4);
+            const float* from = peer(partial_sums, 2*turn + 1) + 8704*g_1 + 136*row + 64*j + col;
+            #pragma unroll
+            for (int j_1 = 0; j_1 < 8; ++j_1) {
+              #pragma unroll
+              for (int i = 0; i < 2; ++i) {
+                *(uint2*)&part_1[4*j_1 + 2*i] = *(const uint2*)(from + 1088*i + 8*j_1);
+              }
             }
           }
         }
-        // test_golden.py:28 reduction: loaded_1: f32 64x64, 32 per thread
-        __align__(8) float loaded_1[32];
-        // test_golden.py:28 reduction: held_4[:, j] -> loaded_1, 8 bytes at a time
-        {
-          const int row = 16*(tid / 32) + ((tid / 4) % 8);
-          const int col = 2*(tid % 4);
-          const float* from = peer(partial_sums, 2*turn + 1) + 8704*g_1 + 136*row + 64*j + col;
-          #pragma unroll
-          for (int j_1 = 0; j_1 < 8; ++j_1) {
-            #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-              *(uint2*)&loaded_1[4*j_1 + 2*i] = *(const uint2*)(from + 1088*i + 8*j_1);
+        else {
+          if (true) {
+            // test_golden.py:28 reduction: held_5[:, j] -> part, 8 bytes at a time
+            {
+              const int row = 16*(tid / 32) + ((tid / 4) % 8);
+              const int col = 2*(tid % 4);
+              const float* from = peer(partial_sums, 2*turn) + 8704*g_1 + 136*row + 64*j + col;
+              #pragma unroll
+              for (int j_1 = 0; j_1 < 8; ++j_1) {
+                #pragma unroll
+                for (int i = 0; i < 2; ++i) {
+                  *(uint2*)&part[4*j_1 + 2*i] = *(const uint2*)(from + 1088*i + 8*j_1);
+                }
+              }
             }
           }
         }
-        // test_golden.py:28 reduction: add = add(total, loaded)
+        // test_golden.py:28 reduction: add = add(total, part)
         float add[32];
         #pragma unroll
-        for (int i = 0; i < 32; ++i) add[i] = total[i] + loaded[i];
+        for (int i = 0; i < 32; ++i) add[i] = total[i] + part[i];
         // test_golden.py:28 reduction: add -> total
         #pragma unroll
         for (int i = 0; i < 32; ++i) total[i] = add[i];
-        // test_golden.py:28 reduction: add_1 = add(total, loaded_1)
+        // test_golden.py:28 reduction: add_1 = add(total, part_1)
         float add_1[32];
         #pragma unroll
-        for (int i = 0; i < 32; ++i) add_1[i] = total[i] + loaded_1[i];
+        for (int i = 0; i < 32; ++i) add_1[i] = total[i] + part_1[i];
         // test_golden.py:28 reduction: add_1 -> total
         #pragma unroll
         for (int i = 0; i < 32; ++i) total[i] = add_1[i];
@@ -359,7 +378,7 @@ extern "C" __global__ void __launch_bounds__(288) __cluster_dims__(4, 1, 1) line
       if (tid == 0) bulk_wait<0>();
       // test_golden.py:28 epilogue: barrier g_1 + 1 of 128 threads
       role_barrier_of_group<128>(g_1 + 1);
-      // test_golden.py:28 epilogue: silu -> held_5, 4 matrices at a time
+      // test_golden.py:28 epilogue: silu -> held_6, 4 matrices at a time
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -376,7 +395,7 @@ extern "C" __global__ void __launch_bounds__(288) __cluster_dims__(4, 1, 1) line
       fence_async();
       // test_golden.py:28 epilogue: barrier g_1 + 1 of 128 threads
       role_barrier_of_group<128>(g_1 + 1);
-      // test_golden.py:28 epilogue: held_6 -> tile_3, by TMA
+      // test_golden.py:28 epilogue: held_7 -> tile_3, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 4096*g_1, 128*n + 64*j, 128*m + 64*g_1);
         // test_golden.py:28 epilogue: close the group of stores

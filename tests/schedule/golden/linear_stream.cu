@@ -347,31 +347,32 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
           // test_golden.py:27 reduction: acc = 0
           #pragma unroll
           for (int i = 0; i < 128; ++i) acc[i] = 0.0f;
-          const int turns = near;
-          for (int turn_2 = 0; turn_2 < turns; ++turn_2) {
-            // test_golden.py:27 reduction: loaded: f32 64x256, 128 per thread
-            __align__(8) float loaded[128];
-            // test_golden.py:27 reduction: ordered_3.merge(1, 3) -> loaded, 8 bytes at a time
-            {
-              const int row = 16*(tid / 32) + ((tid / 4) % 8);
-              const int col = 2*(tid % 4);
-              const float* from = partial_sums + 65536*first_2 + 65536*owner_1
-                  + 65536*turn_2 - 32768*min_int(first_2 + turn_2, 1) + 16384*g + 8*(row % 8) + col
-                  + 32768;
-              #pragma unroll
-              for (int j = 0; j < 32; ++j) {
+          for (int turn_2 = 0; turn_2 < near; ++turn_2) {
+            // test_golden.py:27 reduction: part_2: f32 64x256, 128 per thread
+            __align__(8) float part_2[128] = {};
+            if (true) {
+              // test_golden.py:27 reduction: ordered_3.merge(1, 3) -> part_2, 8 bytes at a time
+              {
+                const int row = 16*(tid / 32) + ((tid / 4) % 8);
+                const int col = 2*(tid % 4);
+                const float* from = partial_sums + 65536*first_2 + 65536*owner_1
+                    + 65536*turn_2 - 32768*min_int(first_2 + turn_2, 1) + 16384*g + 8*(row % 8)
+                    + col + 32768;
                 #pragma unroll
-                for (int i = 0; i < 2; ++i) {
-                  *(uint2*)&loaded[4*j + 2*i] =
-                      *(const uint2*)(from + 512*j + 256*(((row / 8) + i) % 2)
-                      + 64*((8*i + row) / 16));
+                for (int j = 0; j < 32; ++j) {
+                  #pragma unroll
+                  for (int i = 0; i < 2; ++i) {
+                    *(uint2*)&part_2[4*j + 2*i] =
+                        *(const uint2*)(from + 512*j + 256*(((row / 8) + i) % 2)
+                        + 64*((8*i + row) / 16));
+                  }
                 }
               }
             }
-            // test_golden.py:27 reduction: add = add(acc, loaded)
+            // test_golden.py:27 reduction: add = add(acc, part_2)
             float add[128];
             #pragma unroll
-            for (int i = 0; i < 128; ++i) add[i] = acc[i] + loaded[i];
+            for (int i = 0; i < 128; ++i) add[i] = acc[i] + part_2[i];
             // test_golden.py:27 reduction: add -> acc
             #pragma unroll
             for (int i = 0; i < 128; ++i) acc[i] = add[i];
@@ -408,31 +409,32 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
               // test_golden.py:27 reduction: acc = 0
               #pragma unroll
               for (int i = 0; i < 128; ++i) acc[i] = 0.0f;
-              const int turns_1 = count;
-              for (int turn_3 = 0; turn_3 < turns_1; ++turn_3) {
-                // test_golden.py:27 reduction: loaded_1: f32 64x256, 128 per thread
-                __align__(8) float loaded_1[128];
-                // test_golden.py:27 reduction: ordered_7.merge(1, 3) -> loaded_1, 8 bytes at a time
-                {
-                  const int row = 16*(tid / 32) + ((tid / 4) % 8);
-                  const int col = 2*(tid % 4);
-                  const float* from = partial_sums + 786432*turn_3
-                      + 65536*owner_1 - 32768*min_int(12*turn_3, 1) + 16384*g + 8*(row % 8) + col
-                      + 32768;
-                  #pragma unroll
-                  for (int j = 0; j < 32; ++j) {
+              for (int turn_3 = 0; turn_3 < count; ++turn_3) {
+                // test_golden.py:27 reduction: part_3: f32 64x256, 128 per thread
+                __align__(8) float part_3[128] = {};
+                if (true) {
+                  // test_golden.py:27 reduction: ordered_7.merge(1, 3) -> part_3, 8 bytes at a time
+                  {
+                    const int row = 16*(tid / 32) + ((tid / 4) % 8);
+                    const int col = 2*(tid % 4);
+                    const float* from = partial_sums + 786432*turn_3
+                        + 65536*owner_1 - 32768*min_int(12*turn_3, 1) + 16384*g + 8*(row % 8) + col
+                        + 32768;
                     #pragma unroll
-                    for (int i = 0; i < 2; ++i) {
-                      *(uint2*)&loaded_1[4*j + 2*i] =
-                          *(const uint2*)(from + 512*j + 256*(((row / 8) + i) % 2)
-                          + 64*((8*i + row) / 16));
+                    for (int j = 0; j < 32; ++j) {
+                      #pragma unroll
+                      for (int i = 0; i < 2; ++i) {
+                        *(uint2*)&part_3[4*j + 2*i] =
+                            *(const uint2*)(from + 512*j + 256*(((row / 8) + i) % 2)
+                            + 64*((8*i + row) / 16));
+                      }
                     }
                   }
                 }
-                // test_golden.py:27 reduction: add_1 = add(acc, loaded_1)
+                // test_golden.py:27 reduction: add_1 = add(acc, part_3)
                 float add_1[128];
                 #pragma unroll
-                for (int i = 0; i < 128; ++i) add_1[i] = acc[i] + loaded_1[i];
+                for (int i = 0; i < 128; ++i) add_1[i] = acc[i] + part_3[i];
                 // test_golden.py:27 reduction: add_1 -> acc
                 #pragma unroll
                 for (int i = 0; i < 128; ++i) acc[i] = add_1[i];
@@ -456,10 +458,10 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
             *(unsigned*)&rbias[2*i] = load_if<unsigned>(256*n_1 + 8*i + col + 64 < N, from + 8*i);
           }
         }
-        // test_golden.py:27 epilogue: part_2 = acc[0:64, 0:64]
-        float part_2[32];
+        // test_golden.py:27 epilogue: part_4 = acc[0:64, 0:64]
+        float part_4[32];
         #pragma unroll
-        for (int i = 0; i < 32; ++i) part_2[i] = acc[i];
+        for (int i = 0; i < 32; ++i) part_4[i] = acc[i];
         // test_golden.py:28 epilogue: rbias_1: bf16 1x64, 16 per thread
         __align__(4) bf16_t rbias_1[16];
         // test_golden.py:28 epilogue: tile_5 -> rbias_1, 4 bytes at a time
@@ -475,10 +477,10 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
         float convert[16];
         #pragma unroll
         for (int i = 0; i < 16; ++i) convert[i] = bf16_to_float(rbias_1[i]);
-        // test_golden.py:28 epilogue: add_2 = add(part_2, convert)
+        // test_golden.py:28 epilogue: add_2 = add(part_4, convert)
         float add_2[32];
         #pragma unroll
-        for (int i = 0; i < 32; ++i) add_2[i] = part_2[i] + convert[2*(i / 4) + (i % 2)];
+        for (int i = 0; i < 32; ++i) add_2[i] = part_4[i] + convert[2*(i / 4) + (i % 2)];
         // test_golden.py:28 epilogue: silu = silu(add_2)
         float silu_1[32];
         #pragma unroll
@@ -522,18 +524,18 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
                 load_if<unsigned>(256*n_1 + 8*i + col + 128 < N, from + 8*i);
           }
         }
-        // test_golden.py:27 epilogue: part_3 = acc[0:64, 64:128]
-        float part_3[32];
+        // test_golden.py:27 epilogue: part_5 = acc[0:64, 64:128]
+        float part_5[32];
         #pragma unroll
-        for (int i = 0; i < 32; ++i) part_3[i] = acc[i + 32];
+        for (int i = 0; i < 32; ++i) part_5[i] = acc[i + 32];
         // test_golden.py:28 epilogue: convert_1 = convert(rbias)
         float convert_1[16];
         #pragma unroll
         for (int i = 0; i < 16; ++i) convert_1[i] = bf16_to_float(rbias[i]);
-        // test_golden.py:28 epilogue: add_3 = add(part_3, convert_1)
+        // test_golden.py:28 epilogue: add_3 = add(part_5, convert_1)
         float add_3[32];
         #pragma unroll
-        for (int i = 0; i < 32; ++i) add_3[i] = part_3[i] + convert_1[2*(i / 4) + (i % 2)];
+        for (int i = 0; i < 32; ++i) add_3[i] = part_5[i] + convert_1[2*(i / 4) + (i % 2)];
         // test_golden.py:28 epilogue: silu_1 = silu(add_3)
         float silu_1_1[32];
         #pragma unroll
@@ -577,18 +579,18 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
                 load_if<unsigned>(256*n_1 + 8*i + col + 192 < N, from + 8*i);
           }
         }
-        // test_golden.py:27 epilogue: part_4 = acc[0:64, 128:192]
-        float part_4[32];
+        // test_golden.py:27 epilogue: part_6 = acc[0:64, 128:192]
+        float part_6[32];
         #pragma unroll
-        for (int i = 0; i < 32; ++i) part_4[i] = acc[i + 64];
+        for (int i = 0; i < 32; ++i) part_6[i] = acc[i + 64];
         // test_golden.py:28 epilogue: convert_2 = convert(rbias_2)
         float convert_2[16];
         #pragma unroll
         for (int i = 0; i < 16; ++i) convert_2[i] = bf16_to_float(rbias_2[i]);
-        // test_golden.py:28 epilogue: add_4 = add(part_4, convert_2)
+        // test_golden.py:28 epilogue: add_4 = add(part_6, convert_2)
         float add_4[32];
         #pragma unroll
-        for (int i = 0; i < 32; ++i) add_4[i] = part_4[i] + convert_2[2*(i / 4) + (i % 2)];
+        for (int i = 0; i < 32; ++i) add_4[i] = part_6[i] + convert_2[2*(i / 4) + (i % 2)];
         // test_golden.py:28 epilogue: silu_2 = silu(add_4)
         float silu_2[32];
         #pragma unroll
@@ -620,18 +622,18 @@ extern "C" __global__ void __launch_bounds__(384, 1) linear(
           // test_golden.py:28 epilogue: close the group of stores
           bulk_commit();
         }
-        // test_golden.py:27 epilogue: part_5 = acc[0:64, 192:256]
-        float part_5[32];
+        // test_golden.py:27 epilogue: part_7 = acc[0:64, 192:256]
+        float part_7[32];
         #pragma unroll
-        for (int i = 0; i < 32; ++i) part_5[i] = acc[i + 96];
+        for (int i = 0; i < 32; ++i) part_7[i] = acc[i + 96];
         // test_golden.py:28 epilogue: convert_3 = convert(rbias_3)
         float convert_3[16];
         #pragma unroll
         for (int i = 0; i < 16; ++i) convert_3[i] = bf16_to_float(rbias_3[i]);
-        // test_golden.py:28 epilogue: add_5 = add(part_5, convert_3)
+        // test_golden.py:28 epilogue: add_5 = add(part_7, convert_3)
         float add_5[32];
         #pragma unroll
-        for (int i = 0; i < 32; ++i) add_5[i] = part_5[i] + convert_3[2*(i / 4) + (i % 2)];
+        for (int i = 0; i < 32; ++i) add_5[i] = part_7[i] + convert_3[2*(i / 4) + (i % 2)];
         // test_golden.py:28 epilogue: silu_3 = silu(add_5)
         float silu_3[32];
         #pragma unroll
