@@ -46,7 +46,7 @@ dense.DenseTask.measure = measure
 import {script} as script
 import isolated
 made = [task for task in script.{"tasks_of" if script == "split_k" else "chosen"}(
-    type("Asked", (), {{"rows": {rows!r}, "quick": True, "variants": None, "most": 1, "dtype": "f16", "variants": None}})())]
+    type("Asked", (), {{"rows": {rows!r}, "quick": True, "variants": None, "most": 1, "dtype": "f16"}})())]
 record = isolated.Record(Path({str(tmp_path / "kept.json")!r}), {script!r})
 for at, task in enumerate(made):
     record.add(at, task, task.measure(1.0, None))

@@ -69,7 +69,7 @@ def test_they_are_chosen(dtype: str, rows: int) -> None:
 
 def test_k_has_parts_where_multiprocessors_would_be_idle() -> None:
     """The choice is legal as it stands; where tiles are many, or K is short, nothing is split."""
-    for shape in ((64, 4096, 4096), (16, 16, 262144), (256, 256, 65536), (128, 128, 16384)):
+    for shape in ((64, 64, 65536), (16, 16, 262144), (256, 256, 65536), (128, 128, 16384)):
         asked = question("f16", shape)
         chosen = choose(asked)
         assert parts_under(asked, chosen) > 1
@@ -77,6 +77,13 @@ def test_k_has_parts_where_multiprocessors_would_be_idle() -> None:
         assert reasons(chosen, asked.form, asked.specs, asked.arch) == []
     for shape in ((512, 512, 512), (1024, 1024, 1024), (256, 4096, 4096), (4096, 4096, 4096)):
         assert choose(question("f16", shape)).split_k == 1
+
+
+def test_narrow_tiles_are_chosen_where_they_are_as_many_as_multiprocessors() -> None:
+    for rows, narrow in ((64, True), (33, True), (16, False), (65, False)):
+        chosen = choose(question("bf16", (rows, 4096, 4096)))
+        assert (chosen.tile[:2] == (64, 32)) == narrow
+    assert choose(question("bf16", (64, 4096, 14336))).tile[:2] == (64, 32)
 
 
 def test_what_bulk_copies_cannot_carry_has_no_form_for_few_rows() -> None:

@@ -19,6 +19,9 @@ from tilewright.targets.atoms import wgmma
 ROWS = (8, 16, 32, 64)
 """Rows of A that a tile takes: the smallest that hold all of them."""
 
+NARROW_COLUMNS = 32
+"""Of B, in a tile that holds up to 64 rows of A along the rows of the atom."""
+
 MOST_STAGES = 16
 
 BARRIERS_BYTES = 1024
@@ -95,9 +98,31 @@ def candidates(question: Question, promoted_every: int = 0) -> Iterator[Candidat
     if not has_few_rows(question):
         return
     rows = next(count for count in ROWS if count >= question.shape[0])
+    if question.shape[0] > NARROW_COLUMNS:
+        narrow = _narrow(question, promoted_every)
+        rule = f"narrow tiles: {NARROW_COLUMNS} columns of B, steps of {2 * ROW_BYTES} bytes of K"
+        yield Candidate(narrow, bulk_us(question, narrow), rule)
     for stream in STREAMS:
         if stream.stages(question, rows) > 1:
             schedule = stream.schedule(question, rows, promoted_every)
             deep = f"steps of {stream.depth * ROW_BYTES} bytes of K"
             rule = f"few rows: {stream.columns} columns of B along the rows of the atom, {deep}"
             yield Candidate(schedule, bulk_us(question, schedule), rule)
+
+
+def _narrow(question: Question, promoted_every: int) -> Schedule:
+    """Tiles of 64 rows and few columns, of which there are as many as multiprocessors."""
+    dtype = question.dtype
+    block_k = 2 * ROW_BYTES // dtype.bytes
+    return Schedule(
+        wgmma(dtype, NARROW_COLUMNS),
+        (ROWS[-1], NARROW_COLUMNS, block_k),
+        stages=8,
+        staging="tma",
+        roles="cooperative",
+        group_m=8,
+        promote=max(promoted_every // block_k, 1) if promoted_every else 0,
+        epilogue="staged",
+        buffers=1,
+        registers=0,
+    )

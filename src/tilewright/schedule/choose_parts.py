@@ -46,6 +46,7 @@ def split_schedule(
         blocks=processors if isinstance(split_k, str) else 0,
         balanced=plain.balanced and split_k != "stream",
         epilogue=_epilogue(plain, reduction),
+        buffers=1 if reduction == "reduce-scatter" and plain.roles != "none" else plain.buffers,
         registers=plain.registers if split_k == "stream" or plain.staging != "tma" else 0,
     )
 

@@ -20,7 +20,7 @@ from tilewright.schedule.stages import ROW_BYTES
 FIXED_US = 2.0
 """Of a launch, which does not become less by splitting K."""
 
-RAMP_US = 11.9
+RAMP_US = 12.6
 """Until memory delivers at its rate, at most; less than what all bytes take then."""
 
 ARRIVAL_US = 1.14
@@ -29,10 +29,10 @@ ARRIVAL_US = 1.14
 BYTES_PER_US = 1.3e5
 """Into the shared memory of one multiprocessor."""
 
-CACHED_BYTES_PER_US = 8.9e6
+CACHED_BYTES_PER_US = 1.4e7
 """From the second-level cache into all multiprocessors."""
 
-OUTSIDE_US = 0.00038
+OUTSIDE_US = 0.00043
 """A line of `ROW_BYTES` that lies outside the array, which a bulk copy fills with zeros."""
 
 LINE_US = 0.00277 / 2
@@ -44,14 +44,17 @@ TILE_US = 5.8
 OVERLAP = 5
 """How well memory, cache and rings overlap: the power of the norm of their times."""
 
-TICKET_US = 2.7
+TICKET_US = 0.8
 """Writing the sums of a part to memory and taking a ticket."""
 
-READ_BYTES_PER_US = 2.7e4
+READ_BYTES_PER_US = 2.2e4
 """At which a multiprocessor reads and adds the sums of the parts."""
 
-CLUSTER_US, DOUBLED_US = 0.8, 3.9
+CLUSTER_US, DOUBLED_US = 0.7, 5.7
 """Meeting in a cluster of two blocks, and what each doubling of the cluster adds."""
+
+SCATTER_US, PART_US = 1.4, 0.06
+"""Waiting until the parts of a tile are written, and reading a share of each one of them."""
 
 READ_MULTIPLY_ADDS = 4
 """What a processor could do while it writes and reads one sum of another part. An estimate."""
@@ -74,8 +77,8 @@ def meeting_us(question: Question, schedule: Schedule) -> float:
     tile_us = rows * columns * schedule.atom.c_dtype.bytes / READ_BYTES_PER_US
     if is_clustered(schedule):  # each block adds a share of the tile
         return CLUSTER_US + DOUBLED_US * (log2(parts) - 1) + tile_us
-    if schedule.reduction == "reduce-scatter":  # each adds a share of the tile, and waits twice
-        return 2 * TICKET_US + 2 * tile_us
+    if schedule.reduction == "reduce-scatter":  # each waits for all, and adds a share of the tile
+        return SCATTER_US + parts * PART_US + tile_us
     # A block of a stream has parts of two tiles.
     return TICKET_US * (1 + (parts > FAN)) + (read + (schedule.split_k == "stream")) * tile_us
 

@@ -24,11 +24,15 @@ from tilewright.schedule.settle import settle
 PAYS = 0.8
 """What parts of K must be estimated to save of forms whose own model says more than that of waiting."""
 
-WAYS: tuple[tuple[int | str, str], ...] = (("auto", "workspace"), *((parts, "cluster") for parts in CLUSTERS))
+WAYS: tuple[tuple[int | str, str], ...] = (
+    ("auto", "workspace"),
+    ("auto", "reduce-scatter"),
+    *((parts, "cluster") for parts in CLUSTERS),
+)
 """In which K is split where nobody asks for it; streams were never the fastest."""
 
-UNMEASURED: tuple[tuple[int | str, str], ...] = (("auto", "reduce-scatter"),)
-"""Ways that stand behind everything else, for they have not been measured."""
+DOUBT = 1.02
+"""Less than that is not believed to be saved by parts of K."""
 
 SHORTEST_BYTES = 8192
 """Along K, of what is split where nobody asks for it; with less, parts cost more than they saved."""
@@ -44,40 +48,30 @@ def without_waiting(question: Question, whole: Sequence[Candidate], promoted: in
     """
     rated = [replace(one, estimate=bulk_us(question, one.schedule)) for one in whole]
     if has_few_rows(question):
-        rated += few_rows(question, promoted)
-        yield from _parted(question, rated, inf)
-        yield from _unmeasured(question, rated)
+        yield from _parted(question, rated, [*few_rows(question, promoted)], inf)
         return
     least = min((one.estimate for one in rated), default=0.0)
-    yield from (one for one in _parted(question, rated, PAYS * least) if one.schedule.split_k != 1)
+    yield from (one for one in _parted(question, rated, [], PAYS * least) if one.schedule.split_k != 1)
     yield from whole
-    yield from _unmeasured(question, rated)
 
 
-def _parted(question: Question, whole: Sequence[Candidate], most: float) -> Iterator[Candidate]:
+def _parted(
+    question: Question, whole: Sequence[Candidate], few: Sequence[Candidate], most: float
+) -> Iterator[Candidate]:
     """The schedules, and those with K in parts that are estimated to take less than `most`, all in order.
 
     Whether the latter, and forms for few rows, are legal is asked when it is their turn.
     """
-    parted = (made for one in whole for made in _parts(question, one, WAYS) if made.estimate < most)
-    found = [*whole, *parted]
-    for one in sorted(found, key=lambda one: one.estimate):
-        asked = one.schedule.split_k != 1 or one.schedule.swap_ab
-        if not asked or _is_carried(question, one.schedule):
+    parted = (made for one in (*whole, *few) for made in _parts(question, one) if made.estimate < most)
+    found = [*whole, *few, *parted]
+    for one in sorted(found, key=lambda one: one.estimate * (1 if one.schedule.split_k == 1 else DOUBT)):
+        if one in whole or _is_carried(question, one.schedule):
             yield one
 
 
-def _unmeasured(question: Question, whole: Sequence[Candidate]) -> Iterator[Candidate]:
-    found = (made for one in whole for made in _parts(question, one, UNMEASURED))
-    legal = (one for one in found if _is_carried(question, one.schedule))
-    yield from sorted(legal, key=lambda one: one.estimate)
-
-
-def _parts(
-    question: Question, whole: Candidate, ways: Sequence[tuple[int | str, str]]
-) -> Iterator[Candidate]:
+def _parts(question: Question, whole: Candidate) -> Iterator[Candidate]:
     """A schedule with K in parts, if half of the multiprocessors are idle without; it need not be legal."""
-    for split_k, reduction in ways if _is_idle(question, whole.schedule) else ():
+    for split_k, reduction in WAYS if _is_idle(question, whole.schedule) else ():
         made = split_schedule(whole.schedule, split_k, question.processors, reduction)
         if made is not None and parts_under(question, made) > 1:
             estimate = bulk_us(question, made)
