@@ -77,3 +77,10 @@ def test_reductions_are_compiled_for_hopper(columns: int) -> None:
         target="cuda", arch="sm_90a",
     )  # fmt: skip
     assert "wgmma" in made.source
+
+
+@pytest.mark.parametrize("shape", [(0, 64, 256), (64, 0, 256), (64, 64, 0), (0, 0, 0)])
+def test_a_problem_of_nothing_gets_a_schedule(shape: tuple[int, int, int]) -> None:
+    m, n, k = shape
+    arrays = [np.zeros(extents, np.float16) for extents in ((m, k), (n, k), (m, n))]
+    assert gemm.bind().compile(*arrays, target="cuda", arch="sm_90a").schedule.tile

@@ -136,7 +136,7 @@ class Load:
     def path_us(self) -> float:
         """Of the multiprocessor with most blocks."""
         schedule, processors = self.schedule, max(self.question.processors, 1)
-        tiles = tiles_of(self.question, schedule)
+        tiles = max(tiles_of(self.question, schedule), 1)
         parts = parts_under(self.question, schedule)
         fits = 1 if schedule.blocks else max(min(self.question.arch.shared_bytes // self.held_bytes, 2), 1)
         beside = min(fits, -(-tiles * parts // processors))
