@@ -69,9 +69,10 @@ def matmul(
         split_k: into how many parts K is split, each of which a block of its own adds up: a number,
             ``"auto"`` for as many as fill the machine, or ``"stream"`` to deal out the steps of all tiles in
             equal shares; default: as the schedule has it. See `Schedule`.
-        reduction: how the sums of the parts come together: ``"workspace"``, ``"turnstile"``, in an order that
-            depends on nothing but the problem and the machine; ``"atomic"``, as they come; or ``"cluster"``,
-            in their order, in the shared memory of the 2 to 8 blocks that compute them.
+        reduction: how the sums of the parts come together: ``"workspace"``, ``"reduce-scatter"`` or
+            ``"turnstile"``, in an order that depends on nothing but the problem and the machine;
+            ``"atomic"``, as they come; or ``"cluster"``, in their order, in the shared memory of the 2 to 8
+            blocks that compute them.
         batch_invariant: whether the bits of a row of the result must not depend on how many rows there are:
             products of arrays that are contiguous along the same dimensions are then added in an order that
             follows from K and the dtypes alone, and from ``split_k`` where that is a number; ``"auto"`` is as
