@@ -222,8 +222,8 @@ def test_what_is_chosen_for_few_rows_and_for_few_tiles(
         tw.matmul(*there)
         cuda.synchronize()
         compare_gemm(a, b, there[2].host(), accumulation(schedules[-1])).raise_if_wrong()
-        if kind != "f32" and k % 64 == 0:
-            assert schedules[-1].swap_ab or schedules[-1].split_k != 1
+        if kind != "f32" and k == 4096 and m <= 16:
+            assert schedules[-1].swap_ab
 
 
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
