@@ -33,11 +33,15 @@ RUNS = 20
 IN_ORDER = [
     name
     for name, form in SPLIT_FORMS.items()
-    if form.schedule.reduction != "atomic" and form.schedule.split_k in (7, 13, "stream", 1)
+    if form.schedule.reduction != "atomic"
+    and (form.schedule.split_k in (7, 13, "stream", 1) or form.schedule.reduction == "reduce-scatter")
 ]
 """Forms whose bits must not differ from run to run."""
 
-SHARED = ["cooperative, 13 parts, workspace", "cp_async, 7 parts, turnstile", "fma, stream parts, workspace"]
+SHARED = [
+    *("cooperative, 13 parts, workspace", "cooperative, auto parts, reduce-scatter"),
+    *("cp_async, 7 parts, turnstile", "fma, stream parts, workspace"),
+]
 """Forms that several streams and threads launch at once; and one whose sums are added as they come."""
 AS_THEY_COME = "cooperative, auto parts, atomic"
 
@@ -46,6 +50,7 @@ WAYS: dict[str, dict[str, Any]] = {
     "13": {"split_k": 13},
     "auto": {"split_k": "auto"},
     "stream": {"split_k": "stream"},
+    "reduce-scatter": {"split_k": "auto", "reduction": "reduce-scatter"},
     "turnstile": {"split_k": 13, "reduction": "turnstile"},
     "atomic": {"split_k": 13, "reduction": "atomic"},
     "batch-invariant": {"batch_invariant": True},
@@ -165,7 +170,7 @@ def test_two_threads_with_two_streams_each_at_once(name: str) -> None:
 
 
 @KINDS
-@pytest.mark.parametrize("way", ["13", "auto", "stream", "turnstile", "atomic"])
+@pytest.mark.parametrize("way", ["13", "auto", "stream", "reduce-scatter", "turnstile", "atomic"])
 def test_the_first_call_inside_the_capture_of_a_graph_and_its_replays(
     way: str, kind: str, canaries: Canaries, no_known_products: None, schedules: list[Schedule]
 ) -> None:
