@@ -178,7 +178,8 @@ def schedules(target: str) -> Iterator[Case]:
 
 def splits(target: str) -> Iterator[Case]:
     for form in SPLIT_FORMS.values():
-        if form.schedule.split_k in (3, FAN + 1, "stream") or form.schedule.reduction == "cluster":
+        together = form.schedule.reduction in ("cluster", "reduce-scatter")
+        if together or form.schedule.split_k in (3, FAN + 1, "stream"):
             yield formed(form, next(form.shapes(0, form.layouts[0])), target)
 
 
