@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.runtime.fake_gpu import Driver, OnGpu
 from tests.runtime.fake_gpu import gpu as gpu  # a fixture
+from tests.schedule.small import ONCE, SPLIT, product
 from tests.targets import signals
 
 import tilewright as tw
@@ -51,6 +54,18 @@ def test_blocks_that_wait_for_all_are_launched_together(gpu: Driver) -> None:
     gpu.arguments = 4
     signals.hand_over(*arrays(256), stream=7)  # block 1 waits for block 0 alone
     assert gpu.launched[-1].attributes == {}
+
+
+@pytest.mark.parametrize("schedule", [SPLIT, replace(ONCE, split_k=2, epilogue="direct")], ids=["fma", "TMA"])
+def test_parts_of_k_that_wait_for_each_other_are_launched_together(
+    gpu: Driver, schedule: tw.Schedule
+) -> None:
+    """Where there are several: of a K that is one part nobody waits."""
+    bound = product.bind(schedule=replace(schedule, reduction="reduce-scatter"))
+    for depth, attributes in ((512, {"cooperative": 1}), (8, {})):
+        operands = [OnGpu(np.zeros((32, depth), np.float16)) for _ in range(2)]
+        bound(*operands, OnGpu(np.zeros((32, 32), np.float32)), stream=7)
+        assert gpu.launched[-1].attributes == attributes
 
 
 @tw.kernel(X="N", Y="N")

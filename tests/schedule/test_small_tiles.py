@@ -9,15 +9,20 @@ import pytest
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
+from tilewright.lang.specs import TensorSpec
+from tilewright.ops import lists
 from tilewright.ops.products import plain
 from tilewright.schedule.candidates import candidates
 from tilewright.schedule.choose import Question, Splitting, choose
 from tilewright.schedule.choose_fma import FORMS, Form
 from tilewright.schedule.choose_fma_time import fma_us, resident, with_more_blocks
+from tilewright.schedule.choose_parts import parts_under, tiles_of
 from tilewright.schedule.choose_split import split_candidates
+from tilewright.schedule.classes import coarse
 from tilewright.schedule.memory import memory_us
 from tilewright.schedule.resources import Case
 from tilewright.schedule.schedule import SPLITS
+from tilewright.targets.target import CUDA
 
 from .epilogues import Problem
 
@@ -105,3 +110,23 @@ def test_kernels_compile_without_spills(form: Form) -> None:
     made = plain(0).bind(precision="exact", schedule=schedule).compile(*given, target="cuda", arch="sm_90a")
     assert not made.resources["spill_store_bytes"]
     assert "copy_async<16>" in made.source
+
+
+def test_parts_that_wait_for_each_other_are_as_many_as_run_at_once() -> None:
+    """A part for each period, as batch-invariant products have them, would be more: K is not split then."""
+    for shape in ((1024, 1024, 4096), (64, 8192, 8192), (512, 512, 4096)):
+        wanted = Splitting(reduction="reduce-scatter", batch_invariant=True)
+        for one in split_candidates(replace(question(shape), splitting=wanted)):
+            parts = parts_under(replace(question(shape), splitting=wanted), one.schedule)
+            assert parts == 1 or tiles_of(question(shape), one.schedule) * parts <= 132
+
+
+def test_of_lists_tiles_are_as_small_as_of_a_batch() -> None:
+    machine = CUDA.architecture("sm_90a")
+    spec = TensorSpec(tw.dtype("f32"), 3, 2, (1, 16, 16), (1, 16, 1), align=16, wide=True, signed=False)
+    specs = {name: coarse(spec, machine) for name in "ABD"}
+    form = lists._form(tuple(specs.items()), "exact", None)
+    for extents in ((8, 16, 512, 4096), (8, 64, 64, 1024)):
+        found = choose(Question(form, lists._complete(specs), extents, machine, 132))
+        assert found.tile[0] <= 64
+        assert found.blocks

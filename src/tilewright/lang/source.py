@@ -161,7 +161,7 @@ class Span:
         """Whether a variable is read before it is written on some way through the code, exceptions aside.
 
         Which way is taken is no matter of where the compiler put the instructions: some versions of Python
-        move those that are seldom executed to the end.
+        move those that are seldom executed to the end.  Both ways of a condition count, even of a constant.
         """
         offsets, found = instructions(self.frame.f_code)
         at = bisect_right(offsets, self.start)

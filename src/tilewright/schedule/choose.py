@@ -135,7 +135,9 @@ def proposals(question: Question) -> Iterator[Candidate]:
     They are made when they are asked for, and nobody has asked yet whether they are legal.
     """
     owner = next(target for target in TARGETS.values() if question.arch.name in target.architectures)
-    found: Iterator[Candidate] = part(owner.chooser)(question)
+    # Of lists what is proposed for the items of a batch, and then changed.
+    asked = replace(question, form=replace(question.form, lists=False))
+    found: Iterator[Candidate] = part(owner.chooser)(asked)
     if question.form.lists:
         return _of_lists(question, found)
     return found if question.form.flow.grouped is None else _of_groups(question, found)

@@ -176,7 +176,7 @@ class Load:
         return moved / CACHED_BYTES_PER_US
 
     def meeting_us(self) -> float:
-        """Of the last block of a tile, which adds up the sums of all parts."""
+        """Of the last block of a tile, which adds up the sums of all parts; others count alike."""
         parts, is_stream = parts_under(self.question, self.schedule), self.schedule.split_k == "stream"
         if parts <= 1 and not is_stream:
             return 0.0

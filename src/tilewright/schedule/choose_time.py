@@ -12,7 +12,8 @@ from math import log2
 
 from tilewright.schedule.choose import Question
 from tilewright.schedule.choose_parts import parts_under, tiles_of
-from tilewright.schedule.fixup import FAN, is_clustered
+from tilewright.schedule.fixup import FAN, LEAST_SHARE, is_clustered
+from tilewright.schedule.form import has_slices
 from tilewright.schedule.memory import memory_us
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
@@ -78,6 +79,8 @@ def meeting_us(question: Question, schedule: Schedule) -> float:
     if is_clustered(schedule):  # each block adds a share of the tile
         return CLUSTER_US + DOUBLED_US * (log2(parts) - 1) + tile_us
     if schedule.reduction == "reduce-scatter":  # each waits for all, and adds a share of the tile
+        if columns <= LEAST_SHARE or not has_slices(question.form):  # one adds all of it
+            return SCATTER_US + parts * tile_us
         return SCATTER_US + parts * PART_US + tile_us
     # A block of a stream has parts of two tiles.
     return TICKET_US * (1 + (parts > FAN)) + (read + (schedule.split_k == "stream")) * tile_us

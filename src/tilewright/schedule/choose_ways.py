@@ -64,9 +64,17 @@ def _schedules(question: Question, plain: Schedule, wanted: Splitting) -> Iterat
     if wanted.reduction == "reduce-scatter" and wanted.split_k is None:
         tried = ("auto",)  # whose blocks run at once
     for split_k in tried:
-        made = split_schedule(plain, split_k, question.processors)
-        if made is not None:
-            yield from with_more_blocks(question, replace(made, reduction=wanted.reduction))
+        made = split_schedule(plain, split_k, question.processors, wanted.reduction)
+        if made is not None and _runs_at_once(question, made):
+            yield from with_more_blocks(question, made)
+
+
+def _runs_at_once(question: Question, schedule: Schedule) -> bool:
+    """Whether a GPU runs all blocks at once, if they wait for each other."""
+    if schedule.reduction != "reduce-scatter" or schedule.blocks or question.processors <= 1:
+        return True
+    parts = parts_under(question, schedule)
+    return parts == 1 or tiles_of(question, schedule) * parts <= question.processors
 
 
 def _parts_of_periods(plain: Schedule, depth: int, wanted: Splitting) -> int | str:

@@ -23,6 +23,9 @@ from tilewright.threads.distribution import Distribution
 FAN = 12
 """Parts whose sums one block adds up."""
 
+LEAST_SHARE = 8
+"""Columns of a tile that a block goes on with, at least."""
+
 
 class Fixup:
     """What the ways through global memory have in common.

@@ -304,3 +304,11 @@ def extent_of(form: Form, arguments: Mapping[str, Any], span: Span) -> Index:
         array(arguments, operand).shape[at.index(span)] for operand, at in reversed(places) if span in at
     )
     return found
+
+
+def has_slices(form: Form) -> bool:
+    """Whether what is stored is known slice by slice: nothing is reduced, or stored along one dimension."""
+    whole = {form.m, form.n}
+    return all(whole <= {*store.at} for store in form.stores) and not any(
+        isinstance(node, Reduce) for node in form.flow.walk()
+    )

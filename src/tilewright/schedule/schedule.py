@@ -46,7 +46,8 @@ REDUCTIONS = ("workspace", "reduce-scatter", "turnstile", "atomic", "cluster")
 
 ``"workspace"``: each part is written to memory of its own, and who comes last adds them up in their order.
 ``"reduce-scatter"``: likewise, but the blocks of a tile wait for each other, and each adds up all parts, in
-their order, of a share of the tile; on a GPU all of them must run at once.
+their order, of a share of the tile; on a GPU all of them must run at once.  Where something is reduced, or
+stored along one dimension, the first block does the whole tile.
 ``"turnstile"``: each part waits for the one before it and adds its own.  ``"atomic"``: parts are added where
 they meet, in the order in which they come, so that floats may be rounded otherwise from run to run.
 ``"cluster"``: the blocks of a tile's parts are a cluster; each keeps its sums in its shared memory, and all

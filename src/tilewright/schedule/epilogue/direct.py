@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
-from tilewright.dataflow.nodes import Part, Reduce, Store
+from tilewright.dataflow.nodes import Part, Store
 from tilewright.errors import LayoutError, TraceError
 from tilewright.lang import operations as tw
 from tilewright.lang.control import let, unroll, when
@@ -16,17 +16,14 @@ from tilewright.lang.scalars import Condition, Index, ceil_div
 from tilewright.lang.tracer import located
 from tilewright.schedule.epilogue.reductions import Reductions
 from tilewright.schedule.epilogue.values import Arguments, Place, Values, Views, above_sums
-from tilewright.schedule.fixup import has_shares, is_clustered
-from tilewright.schedule.form import Form, extent_of
+from tilewright.schedule.fixup import LEAST_SHARE, has_shares, is_clustered
+from tilewright.schedule.form import Form, extent_of, has_slices
 from tilewright.schedule.partition import Work
 from tilewright.schedule.schedule import Schedule
 from tilewright.threads.distribution import Distribution
 
 AT_ONCE = 32
 """Columns that are computed at once where arrays are read."""
-
-LEAST_SHARE = 8
-"""Columns of a tile that a block goes on with, at least."""
 
 
 class Helper(Protocol):
@@ -198,14 +195,6 @@ class Direct:
                 continue
             with when(first):
                 self.store_from(tile, [store])
-
-
-def has_slices(form: Form) -> bool:
-    """Whether what is stored is known slice by slice: nothing is reduced, or stored along one dimension."""
-    whole = {form.m, form.n}
-    return all(whole <= {*store.at} for store in form.stores) and not any(
-        isinstance(node, Reduce) for node in form.flow.walk()
-    )
 
 
 def own_slices(form: Form, schedule: Schedule, count: int) -> int:
