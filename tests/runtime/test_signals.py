@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.runtime.fake_gpu import Driver, OnGpu
 from tests.runtime.fake_gpu import gpu as gpu  # a fixture
-from tests.schedule.small import ONCE, SPLIT, product
+from tests.schedule.small import ONCE, SPLIT, product, row_sums
 from tests.targets import signals
 
 import tilewright as tw
@@ -66,6 +66,25 @@ def test_parts_of_k_that_wait_for_each_other_are_launched_together(
         operands = [OnGpu(np.zeros((32, depth), np.float16)) for _ in range(2)]
         bound(*operands, OnGpu(np.zeros((32, 32), np.float32)), stream=7)
         assert gpu.launched[-1].attributes == attributes
+
+
+def test_of_no_blocks_none_waits(gpu: Driver) -> None:
+    """What names the place of a tile has no value then."""
+    bound = product.bind(schedule=replace(SPLIT, group_m=2, reduction="reduce-scatter"))
+    operands = [OnGpu(np.zeros((rows, 512), np.float16)) for rows in (32, 0)]
+    bound(*operands, OnGpu(np.zeros((32, 0), np.float32)), stream=7)
+    assert not gpu.launched
+
+
+def test_an_array_of_nothing_has_zeros_in_its_place(gpu: Driver) -> None:
+    """What is reduced over no columns is computed by copies of B, of which there is nothing."""
+    operands = [OnGpu(np.zeros((rows, 128), np.float16)) for rows in (32, 0)]
+    sums = OnGpu(np.zeros(32, np.float32))
+    row_sums.bind(schedule=ONCE)(*operands, OnGpu(np.zeros((32, 0), np.float32)), sums, stream=7)
+    assert gpu.launched
+    elsewhere = [address for address in gpu.maps if address not in gpu.memory]
+    assert len(gpu.maps) > len(elsewhere) == 1  # A alone lies in memory that is not ours
+    assert all(not any(gpu.memory[address].raw) for address in gpu.maps if address in gpu.memory)
 
 
 @tw.kernel(X="N", Y="N")

@@ -26,6 +26,10 @@ def first_wait(kernel: Kernel, sizes: Mapping[Sym, int] | None = None) -> Await 
         sizes: those of its sizes that are known.
     """
     first: dict[Sym, Int] = {**(sizes or {}), **{axis.sym: 0 for axis in kernel.grid}}
+    # Of no blocks there is no first, and what names its place may have no value.
+    extents = [substitute(axis.extent, first) for axis in kernel.grid]
+    if 0 in extents or not any(isinstance(op, Await) for op in kernel.walk()):
+        return None
     return _first_wait(kernel.body, first, 0)
 
 

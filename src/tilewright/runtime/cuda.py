@@ -220,20 +220,19 @@ def _take(index: int, name: str, handle: Any) -> None:
 
 
 _unwanted: list[tuple[int, Any]] = []
-"""Machine code that nobody holds, and its device; unloaded when other code is loaded.
+"""Machine code that nobody holds, and its device; unloaded when the device has been waited for.
 
-Not when its last holder is collected: its launches may still run, and waiting for them while any thread
-captures a graph would spoil the graph.
+Not when its last holder is collected, or when other code is loaded: its launches may still run, and waiting
+for them while any thread captures a graph would spoil the graph.
 """
+
+MOST_UNWANTED = 256
+"""Pieces of such code; when there are more, the next that is loaded waits for the device."""
 
 
 def _unload_unwanted(index: int) -> None:
-    ours = [entry for entry in list(_unwanted) if entry[0] == index]
-    if not ours:
-        return
-    with contextlib.suppress(LaunchError):  # of a kernel that failed
-        call("cuCtxSynchronize")
-    for entry in ours:
+    """Unload code of a device that has been waited for."""
+    for entry in [entry for entry in list(_unwanted) if entry[0] == index]:
         with contextlib.suppress(ValueError):  # another thread was faster
             _unwanted.remove(entry)
             driver().cuModuleUnload(entry[1])
@@ -279,7 +278,9 @@ class Function:
         self.index = index
         self.shared_bytes = shared_bytes
         with Current(index):
-            _unload_unwanted(index)
+            if len(_unwanted) > MOST_UNWANTED:
+                with contextlib.suppress(LaunchError):  # of a kernel that failed
+                    synchronize(index)
             module = call("cuModuleLoadData", cubin)
             # Every launch prepared with the code holds this object.
             give_back(self, index, "cuModuleUnload", module)
@@ -397,3 +398,4 @@ def synchronize(index: int = 0) -> None:
     """
     with Current(index):
         call("cuCtxSynchronize")
+        _unload_unwanted(index)

@@ -29,6 +29,6 @@ class Memory:
     def read(self, target: int, size_bytes: int) -> None:
         """Copy the first bytes of this memory to an address of the host, after all work on the device."""
         with cuda.Current(self.index):
-            cuda.call("cuCtxSynchronize")
+            cuda.synchronize(self.index)
             if size_bytes:
                 cuda.call("cuMemcpyDtoH", target, self.address, size_bytes)

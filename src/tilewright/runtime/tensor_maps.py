@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import ctypes
+from functools import cached_property
 from typing import Any
+
+import numpy as np
 
 from tilewright.errors import LaunchError
 from tilewright.ir.kernel import TensorMap
 from tilewright.runtime import cuda
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.executable import MAP_BYTES
+from tilewright.runtime.memory import Memory
 from tilewright.runtime.recent import Recent
 
 KEPT = 64
 """How many addresses are remembered for one map; the least recently used is forgotten first."""
+
+NOTHING_BYTES = 128
+"""Of memory in the place of an array without elements; a bulk store writes 16 bytes at least."""
 
 _FORMATS = {"f16": "FLOAT16", "bf16": "BFLOAT16", "f32": "FLOAT32", "f64": "FLOAT64", "i32": "INT32"}
 
@@ -32,6 +39,15 @@ class TensorMaps:
         self._index = 0 if isinstance(info.device, str) else info.device[1]
         self._encoded: Recent[int, bytes] = Recent(KEPT)
 
+    @cached_property
+    def _nothing(self) -> Memory:
+        """Zeros in the place of an array without elements."""
+        made = Memory(NOTHING_BYTES, self._index)
+        zeros = np.zeros(NOTHING_BYTES, np.uint8)
+        with cuda.AnyCapture():
+            made.fill(zeros.ctypes.data, zeros.nbytes)
+        return made
+
     def at(self, address: int) -> bytes:
         """The map of the array at an address."""
         found = self._encoded.get(address)
@@ -49,8 +65,9 @@ class TensorMaps:
         order = self._map.order
         shape, outer = [self._shape[dim] for dim in order], [self._strides[dim] for dim in order[:-1]]
         if 0 in shape:
-            # Nothing of it is ever copied; the driver wants a map all the same.
-            shape, outer, address = [1] * rank, [16 // size] * (rank - 1), 16
+            # A map has one element at least. What is reduced over nothing is computed, as of one tile of
+            # none: copies of it find zeros here, and stores go nowhere else.
+            shape, outer, address = [1] * rank, [16 // size] * (rank - 1), self._nothing.address
         # TMA counts dimensions from the innermost, whose stride is 1 and not named.
         extents = [driver.cuuint64_t(n) for n in reversed(shape)]
         strides = [driver.cuuint64_t(stride * size) for stride in reversed(outer)]
