@@ -99,7 +99,7 @@ def test_the_tiled_mma_is_that_of_one_group() -> None:
         ({"tile": (64, 64)}, "tile must be"),
         ({"split_k": 0}, "split_k must be an integer from 1 on, 'auto' or 'stream'"),
         ({"split_k": "all"}, "split_k must be an integer from 1 on, 'auto' or 'stream'"),
-        ({"reduction": "two-stage"}, "reduction must be one of 'workspace', 'turnstile', 'atomic'"),
+        ({"reduction": "two-stage"}, "reduction must be one of 'workspace', 'reduce-scatter'"),
         ({"atom": "wgmma"}, "one of tw.atoms"),
     ],
 )

@@ -158,11 +158,13 @@ class Span:
     stop: int
 
     def reads_first(self, name: str) -> bool:
-        """Whether a variable is read before it is written on some way through the code, exceptions aside.
+        """Whether a variable is read before it is written: from top to bottom, and on some way there is.
 
         Which way is taken is no matter of where the compiler put the instructions: some versions of Python
-        move those that are seldom executed to the end.  Both ways of a condition count, even of a constant.
+        move those that are seldom executed to the end.  Exceptions are no way.
         """
+        if not next((access == "load" for access, _ in self._accesses(name)), False):
+            return False
         offsets, found = instructions(self.frame.f_code)
         at = bisect_right(offsets, self.start)
         waiting, known = [at], set[int]()

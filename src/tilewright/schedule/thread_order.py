@@ -44,8 +44,8 @@ def in_order_of_threads(spread: Distribution) -> ThreadOrder:
         Of a 16 x 8 accumulator each of 32 threads holds two neighbours of a row and of the eighth row below.
         Memory has the two halves of the rows behind each other, each thread by thread:
 
-        >>> from tilewright.atoms import MMA_F16
-        >>> in_order_of_threads(MMA_F16.c)
+        >>> from tilewright.public import atoms
+        >>> in_order_of_threads(atoms.MMA_F16.c)
         ThreadOrder(extents=(2, 8, 4, 2), rows=(0, 1), columns=(2, 3))
     """
     plain = ThreadOrder(spread.shape, (0,), (1,))

@@ -22,7 +22,6 @@ from tilewright.symbolic.nodes import TRUE, Cond, Constant, Element, Int, Sym
 from tilewright.symbolic.rebuilding import symbols, with_elements
 from tilewright.targets.simt.arithmetic import rounded
 from tilewright.targets.simt.conversion import converted
-from tilewright.targets.simt.dialect import FLOATS
 from tilewright.targets.simt.emitter import LOOPS, Scope, SimtEmitter, element, walk_of
 from tilewright.targets.simt.rows import read_rows
 from tilewright.targets.simt.swizzled import split_flips
@@ -236,8 +235,9 @@ def _store(emitter: SimtEmitter, op: Copy) -> None:
             value = converted(held, op.source.dtype, op.target.dtype, types)
             emitter.one_line(path.loops, target.store(emitter, value))
         elif op.source.dtype == op.target.dtype:
-            if op.source.dtype == f32:
-                target = replace(target, word=named(FLOATS[vector]))
+            floats = emitter.dialect.floats
+            if op.source.dtype == f32 and vector in floats:
+                target = replace(target, word=named(floats[vector]))
             value = code("*(const {}*)&{}", target.word, held)
             emitter.one_line(path.loops, target.store(emitter, value))
         else:

@@ -12,13 +12,6 @@ from tilewright.targets.cfamily import Dialect
 WORDS = {2: "unsigned short", 4: "unsigned", 8: "uint2", 16: "uint4"}
 """Types that move so many bytes in one access; words of several are pieces of text."""
 
-FLOATS = {2: "float2", 4: "float4"}
-"""Types that move so many f32 out of registers in one access.
-
-Accumulators of MMAs in the background that were read as integers would first have to be moved, and the MMAs
-be executed one by one (seen with NVRTC 13.0, which says so by C7511).
-"""
-
 THREAD = "tid"
 """The variable that holds the thread's index in its block, or in its role."""
 
@@ -54,6 +47,7 @@ class SimtDialect(Dialect):
         needs: the pieces that a piece names, if it names some.
         built_in: what the compiler knows without a declaration, and no variable may be called.
         words: the type that moves so many bytes in one access.
+        floats: the type that moves so many f32 out of registers in one access; others are moved as ``words``.
         align: attribute of a declaration that is aligned to ``{}`` bytes.
         float_of: how the float of some bits begins, up to these.
         bits_of: how the bits of a float begin.
@@ -83,6 +77,7 @@ class SimtDialect(Dialect):
     needs: Mapping[str, tuple[str, ...]] = field(repr=False, hash=False)
     built_in: frozenset[str] = frozenset()
     words: Mapping[int, str] = field(default_factory=lambda: WORDS, hash=False)
+    floats: Mapping[int, str] = field(default_factory=dict, hash=False)
     align: str
     float_of: str
     bits_of: str
