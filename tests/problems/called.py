@@ -25,7 +25,7 @@ from tests.problems.partitions import partitions_of
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import StoredComparison, compare_flow
-from tilewright.errors import ScheduleError, TilewrightError
+from tilewright.errors import LaunchError, ScheduleError, TilewrightError
 from tilewright.ops.problem import result_shape
 from tilewright.runtime.kernel import Bound
 from tilewright.schedule.schedule import Schedule
@@ -40,6 +40,10 @@ def carry_out_call(call: Call, target: str) -> Outcome:
             result = run.stored(run.made())
     except ScheduleError as error:
         return Outcome("" if "schedule" in call.words else f"{error}", refused=str(error))
+    except LaunchError as error:  # how many blocks a schedule has follows from the extents
+        is_refused = bool("schedule" in call.words) and "blocks wait for each other" in str(error)
+        said = "" if is_refused else f"{type(error).__name__}: {error}"
+        return Outcome(said, refused=str(error) if is_refused else "")
     except TilewrightError as error:
         return Outcome(f"{type(error).__name__}: {error}")
     schedule = ran[-1].schedule

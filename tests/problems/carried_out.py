@@ -17,7 +17,7 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
 from tilewright.checking.sample import normal
-from tilewright.errors import ScheduleError, TilewrightError
+from tilewright.errors import LaunchError, ScheduleError, TilewrightError
 from tilewright.runtime.device_array import DeviceArray
 from tilewright.schedule.fixup import FAN
 from tilewright.schedule.schedule import Schedule
@@ -53,6 +53,10 @@ def carry_out(problem: Problem, target: str) -> Outcome:
         ran = _launched(problem, arrays, numbers, target)
     except ScheduleError as error:
         return Outcome("" if group.schedule else f"{error}", refused=str(error))
+    except LaunchError as error:  # how many blocks a schedule has follows from the extents
+        is_refused = bool(group.schedule) and "blocks wait for each other" in str(error)
+        said = "" if is_refused else f"{type(error).__name__}: {error}"
+        return Outcome(said, refused=str(error) if is_refused else "")
     except TilewrightError as error:
         return Outcome(f"{type(error).__name__}: {error}")
     extents = dict(problem.extents)

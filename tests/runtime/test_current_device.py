@@ -173,3 +173,12 @@ def test_with_one_device_a_context_of_the_callers_own_comes_back(gpu: Driver, mo
     call()
     assert tried == [FOREIGN, context(0)]
     assert gpu.current == FOREIGN
+
+
+def test_a_result_of_arrays_of_ours_is_one(gpu: Driver) -> None:
+    a, b = (DeviceArray.of(np.ones(shape, np.float16)) for shape in ((16, 32), (32, 24)))
+    made = tw.matmul(a, b, out_dtype="f32")
+    assert isinstance(made, DeviceArray)
+    assert (made.shape, made.strides, made.dtype) == ((16, 24), (96, 4), np.float32)
+    assert made.memory.address in gpu.memory
+    assert len(gpu.launched) == 1

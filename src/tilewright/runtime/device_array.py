@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,12 @@ class DeviceArray:
         made = cls(Memory(dense.nbytes, index), dense.shape, dense.strides, dtype(dense.dtype))
         made.memory.fill(dense.ctypes.data, dense.nbytes)
         return made
+
+    @classmethod
+    def empty(cls, shape: tuple[int, ...], element: DType, index: int = 0) -> DeviceArray:
+        """An array of a shape, row by row, that holds anything."""
+        strides = tuple(element.bytes * math.prod(shape[dim + 1 :]) for dim in range(len(shape)))
+        return cls(Memory(element.bytes * math.prod(shape), index), shape, strides, element)
 
     @property
     def T(self) -> DeviceArray:  # noqa: N802

@@ -72,6 +72,8 @@ def fresh(like: Any, shape: tuple[int, ...], dtype: DType) -> Fresh:
         # Of all that makes a tensor this looks at its arguments in the shortest time.
         none = library.empty(0, dtype=getattr(library, _TORCH[dtype.name]), device=like.device)
         return Fresh(partial(none.new_empty_strided, shape, strides), methodcaller("data_ptr"))
+    if name == "tilewright":
+        return Fresh(partial(type(like).empty, shape, dtype, like.memory.index), attrgetter("memory.address"))
     if name == "cupy":
         return Fresh(partial(library.empty, shape, dtype.numpy), attrgetter("data.ptr"))
     raise LaunchError(f"cannot make an output for {type(like).__name__}; pass out=")
