@@ -128,3 +128,21 @@ def test_operands_are_rounded_as_the_atom_rounds_them() -> None:
     how = Accumulation.of(tw.atoms.MMA_TF32)
     assert compare_flow(flow, {"C": c}, {"A": a, "B": b}, how=how).ok
     assert not compare_flow(flow, {"C": c}, {"A": a, "B": b}).ok
+
+
+def test_what_a_gpu_flushes_may_be_zero_and_nothing_larger() -> None:
+    """sigmoid(-95) is 5.5e-42: below the smallest normal number of f32."""
+
+    @tw.kernel(A="M K", B="K N", C="M N")
+    def gate(A, B, C):
+        for m, n in tw.tiles(C):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ B[k, n]
+            C[m, n] = tw.sigmoid(acc)
+
+    a, b = np.full((3, 5), -19, np.float32), np.ones((5, 4), np.float32)
+    flow = gate.flow(a, b, np.zeros((3, 4), np.float32))
+    for value, is_right in ((0.0, True), (5.5e-42, True), (1e-30, False)):
+        found = compare_flow(flow, {"C": np.full((3, 4), value, np.float32)}, {"A": a, "B": b})
+        assert found.ok is is_right

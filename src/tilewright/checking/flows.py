@@ -29,6 +29,13 @@ from tilewright.functions.table import COMPARISON, CONVERSION, FUNCTIONS
 EXACT = ("neg", "abs", "max", "min", "floor", "ceil", "round", "trunc", "select")
 """Functions whose values need no rounding."""
 
+FLUSHED = 2.0**-126
+"""Below that an approximation of a GPU may be 0 in f32.
+
+Seen on an H200 with sigmoid, whose ``ex2.approx.ftz`` and ``rcp.approx.ftz`` are defined so.
+Source: PTX ISA, "ex2", "rcp".
+"""
+
 
 @dataclass(frozen=True)
 class StoredComparison:
@@ -242,7 +249,11 @@ class _Bounded(Evaluation):
             return moved
         own = 2 * (row.ulp + 1) * node.dtype.unit_roundoff
         size = np.maximum(np.abs(given[0]), np.abs(centre)) if row.of_operand else np.abs(centre)
-        return np.asarray(moved + own * (size + moved) + wide.smallest(node.dtype), np.float64)
+        least = np.asarray(wide.smallest(node.dtype))
+        if node.dtype.is_float and node.dtype.component.bits <= 32 and row.ulp:
+            # What is computed may have the argument, or 1, as another factor.
+            least = np.maximum(least, FLUSHED * (1 + np.abs(given[0])))
+        return np.asarray(moved + own * (size + moved) + least, np.float64)
 
     def _product(self, node: Sum, given: Sequence[Array], radii: Sequence[Array], centre: Array) -> Array:
         if not node.dtype.is_float:
