@@ -231,7 +231,6 @@ MOST_UNWANTED = 256
 
 
 def _unload_unwanted(index: int) -> None:
-    """Unload code of a device that has been waited for."""
     for entry in [entry for entry in list(_unwanted) if entry[0] == index]:
         with contextlib.suppress(ValueError):  # another thread was faster
             _unwanted.remove(entry)
