@@ -44,6 +44,27 @@ def add_parts(total: Fragment, count: Index, most: int, part: Callable[[Index], 
             total.assign(total + held[i])
 
 
+def add_slices(
+    total: Fragment, count: Index, most: int, number: Index, tile: Callable[[Index], Tensor]
+) -> None:
+    """Add up so many parts of a tile, of some of its columns, in their order.
+
+    Args:
+        total: what they are added up in, of so many columns.
+        count: of parts.
+        most: how many there are at most.
+        number: which of the tile's equal slices it is.
+        tile: part -> where all of it lies, (rows, columns).
+    """
+    columns = total.shape[1]
+
+    def slice_of(part: Index) -> Tensor:
+        whole = tile(part)
+        return whole.unmerge(1, (int(whole.shape[1]) // columns, columns))[:, number]
+
+    add_parts(total, count, most, slice_of)
+
+
 def parts_at_once(count: Index, limit: int) -> int:
     """How many parts are read at once: all of a known number, or a power of 2.
 

@@ -6,8 +6,7 @@ from tilewright.lang import operations as tw
 from tilewright.lang.clusters import cluster_barrier, peer
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.scalars import Index
-from tilewright.lang.tensors import Tensor
-from tilewright.schedule.adding import add_parts
+from tilewright.schedule.adding import add_slices
 from tilewright.schedule.epilogue.buffers import spare
 from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import made_by
@@ -31,7 +30,6 @@ class ClusterSums:
         self.blocks, kind = schedule.split_k, schedule.atom.c_dtype
         groups = schedule.groups if schedule.roles != "none" else 1
         rows, columns, _ = schedule.mma.tile
-        self.columns = columns
         stride = columns + spare(kind, along_rows=False)
         view = View.strided((groups, rows, columns), (rows * stride, stride, 1))
         self.sums = tw.shared((groups, rows, columns), kind, layout=view, name="partial_sums")
@@ -55,11 +53,6 @@ class ClusterSums:
             number: which of the tile's equal slices they are.
         """
         with made_by("reduction"):
-            count, total = self.columns // spread.shape[1], tw.fragment(spread, self.sums.dtype)
-
-            def slice_of(part: Index) -> Tensor:
-                held = peer(self.sums, part)[work.group].unmerge(1, (count, spread.shape[1]))
-                return held[:, number]
-
-            add_parts(total, self.blocks, self.blocks, slice_of)
+            total = tw.fragment(spread, self.sums.dtype)
+            add_slices(total, self.blocks, self.blocks, number, lambda i: peer(self.sums, i)[work.group])
         return total

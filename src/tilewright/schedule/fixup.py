@@ -13,7 +13,7 @@ from tilewright.lang.launch import launcher_memory
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.signals import await_, reset, signal, ticket
 from tilewright.lang.tensors import Tensor
-from tilewright.schedule.adding import add_parts
+from tilewright.schedule.adding import add_parts, add_slices
 from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.schedule import Schedule
@@ -203,14 +203,10 @@ class ReduceScatter(Fixup):
             number: which of the tile's equal slices they are.
         """
         with made_by("reduction"):
-            total = tw.fragment(spread, self.sums.dtype)
-
-            def slice_of(part: Index) -> Tensor:
-                whole = self.held(work.segment.slot(part), work.group)
-                count = int(whole.shape[1]) // spread.shape[1]
-                return whole.unmerge(1, (count, spread.shape[1]))[:, number]
-
-            add_parts(total, work.segment.parts, self.most, slice_of)
+            total, segment = tw.fragment(spread, self.sums.dtype), work.segment
+            add_slices(
+                total, segment.parts, self.most, number, lambda i: self.held(segment.slot(i), work.group)
+            )
         return total
 
 

@@ -292,7 +292,7 @@ extern "C" __global__ void __launch_bounds__(288) __cluster_dims__(4, 1, 1) line
         // test_golden.py:28 reduction: part_1: f32 64x64, 32 per thread
         __align__(8) float part_1[32] = {};
         if (true) {
-          // test_golden.py:28 reduction: held_3[:, j] -> part, 8 bytes at a time
+          // test_golden.py:28 reduction: whole.unmerge(1, (2, 64))[:, j] -> part, 8 bytes at a time
           {
             const int row = 16*(tid / 32) + ((tid / 4) % 8);
             const int col = 2*(tid % 4);
@@ -305,7 +305,7 @@ extern "C" __global__ void __launch_bounds__(288) __cluster_dims__(4, 1, 1) line
               }
             }
           }
-          // test_golden.py:28 reduction: held_4[:, j] -> part_1, 8 bytes at a time
+          // test_golden.py:28 reduction: whole_1.unmerge(1, (2, 64))[:, j] -> part_1, 8 bytes at a time
           {
             const int row = 16*(tid / 32) + ((tid / 4) % 8);
             const int col = 2*(tid % 4);
@@ -321,7 +321,7 @@ extern "C" __global__ void __launch_bounds__(288) __cluster_dims__(4, 1, 1) line
         }
         else {
           if (true) {
-            // test_golden.py:28 reduction: held_5[:, j] -> part, 8 bytes at a time
+            // test_golden.py:28 reduction: whole_2.unmerge(1, (2, 64))[:, j] -> part, 8 bytes at a time
             {
               const int row = 16*(tid / 32) + ((tid / 4) % 8);
               const int col = 2*(tid % 4);
@@ -378,7 +378,7 @@ extern "C" __global__ void __launch_bounds__(288) __cluster_dims__(4, 1, 1) line
       if (tid == 0) bulk_wait<0>();
       // test_golden.py:28 epilogue: barrier g_1 + 1 of 128 threads
       role_barrier_of_group<128>(g_1 + 1);
-      // test_golden.py:28 epilogue: silu -> held_6, 4 matrices at a time
+      // test_golden.py:28 epilogue: silu -> held_3, 4 matrices at a time
       {
         const int row = 16*(tid / 32) + (tid % 16);
         const int col = 8*((tid / 16) % 2);
@@ -395,7 +395,7 @@ extern "C" __global__ void __launch_bounds__(288) __cluster_dims__(4, 1, 1) line
       fence_async();
       // test_golden.py:28 epilogue: barrier g_1 + 1 of 128 threads
       role_barrier_of_group<128>(g_1 + 1);
-      // test_golden.py:28 epilogue: held_7 -> tile_3, by TMA
+      // test_golden.py:28 epilogue: held_4 -> tile_3, by TMA
       if (tid == 0) {
         tma_store_2d(&C_map, sC + 4096*g_1, 128*n + 64*j, 128*m + 64*g_1);
         // test_golden.py:28 epilogue: close the group of stores
