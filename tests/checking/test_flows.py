@@ -146,3 +146,27 @@ def test_what_a_gpu_flushes_may_be_zero_and_nothing_larger() -> None:
     for value, is_right in ((0.0, True), (5.5e-42, True), (1e-30, False)):
         found = compare_flow(flow, {"C": np.full((3, 4), value, np.float32)}, {"A": a, "B": b})
         assert found.ok is is_right
+
+
+def test_what_f64_computes_is_rounded_to_f16_once() -> None:
+    """Just below the middle of two numbers of f16, and nearer to it than f32 can tell."""
+
+    @tw.kernel(A="M K", B="K N", bias="N", C="M N")
+    def layer(A, B, bias, C):
+        for m, n in tw.tiles(C):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ B[k, n]
+            C[m, n] = tw.sigmoid(acc.to(tw.f64) + bias[n])
+
+    a, b = np.full((1, 16), 0.5, np.float16), np.ones((16, 2), np.float16)
+    middle = 1 - 2.0**-12
+    bias = np.log(middle / (1 - middle)) - 8 + np.array([-1e-5, 1e-5])
+    right = np.array([[1 - 2.0**-11, 1]], np.float16)
+    flow = layer.flow(a, b, bias, right)
+    given = {"A": a, "B": b, "bias": bias}
+    # Products and sums are exact in f32; the bound allows for sums that are not.
+    exact = Accumulation(k_step=16)
+    assert compare_flow(flow, {"C": right}, given, how=exact).ok
+    for stored in (right[:, ::-1], np.float16([[1, 1]]), np.float16([[1 - 2.0**-11] * 2])):
+        assert not compare_flow(flow, {"C": stored}, given, how=exact).ok

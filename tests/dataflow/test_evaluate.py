@@ -379,3 +379,22 @@ def test_ml_dtypes_are_rounded_once() -> None:
     [y] = evaluate(flow, {"X": x}).values()
     assert y.dtype == ml_dtypes.bfloat16
     assert y.astype(float).tolist() == [1 + 2**-7, 1.0, float(np.float32(3e38).astype(ml_dtypes.bfloat16))]
+
+
+@pytest.mark.parametrize("narrow", [tw.f8e4m3, tw.f8e5m2, tw.bf16, tw.f16, tw.f32], ids=str)
+@pytest.mark.parametrize("least", [2.0**-28, 2.0**-48, 2.0**-61])
+def test_f64_is_rounded_once(narrow: tw.DType, least: float) -> None:
+    """What lies beside the middle of two numbers, by more or less than f32 or f64 can tell."""
+
+    def added(X, Z, Y):
+        for m in tw.tiles(Y):
+            Y[m] = X[m] + Z[m]
+
+    wide = spec(tw.f64, 1)
+    flow = recorded(added, dict.fromkeys("XZY", "M"), X=wide, Z=wide, Y=spec(narrow, 1))
+    ulp = 2.0**-narrow.mantissa
+    x = 1 + ulp * np.array([0.5, 0.5, 1.5, 1.5])
+    z = least * np.array([-1, 1, -1, 1])
+    for sign in (1, -1):
+        [y] = evaluate(flow, {"X": sign * x, "Z": sign * z}).values()
+        assert (y.astype(float) == sign * (1 + ulp * np.array([0, 1, 1, 2]))).all()

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from tilewright.dtypes import DType, f32, limits
+from tilewright.dtypes import DType, f16, f32, limits
 from tilewright.packing import patterns
 
 Array: TypeAlias = np.ndarray[Any, np.dtype[Any]]
@@ -99,16 +99,20 @@ def rounded(wide: Array, target: DType) -> Array:
         if target.name != "c32":
             return wide.astype(target.numpy)
         pair = np.empty(wide.shape, target.numpy)
-        pair["re"], pair["im"] = wide.real.astype(np.float16), wide.imag.astype(np.float16)
+        pair["re"], pair["im"] = rounded(wide.real, f16), rounded(wide.imag, f16)
         return pair
     if np.iscomplexobj(wide):
         wide = wide.real
     if target.kind == "bool":
         return np.asarray(wide != 0)
     if target.is_float:
-        # ml_dtypes rounds through f32; an odd last bit there keeps the second rounding from seeing a tie.
-        through = target.bits < 32 and target.name != "f16" and wide.dtype.itemsize > 2
-        return (_odd_f32(_f64(wide)) if through else wide).astype(target.numpy)
+        # ml_dtypes rounds through f32, as NumPy does from longdouble to f16; an odd last bit on the way keeps
+        # the second rounding from seeing a tie.
+        if target.bits < 32 and target != f16 and wide.dtype.itemsize > 2:
+            wide = _odd(_f64(wide), np.float32)
+        elif wide.dtype == np.longdouble and target == f16:
+            wide = _f64(wide)
+        return wide.astype(target.numpy)
     return _saturated(wide, target.numpy) if wide.dtype.kind == "f" else np.asarray(wide, target.numpy)
 
 
@@ -136,7 +140,9 @@ def number(value: float | int, target: DType) -> Array:
 
 
 def _f64(wide: Array) -> Array:
-    """Numbers as f64; the last of its 53 bits is set where an integer has more (round to odd)."""
+    """Numbers as f64; the last of its 53 bits is set where one has more (round to odd)."""
+    if wide.dtype == np.longdouble:
+        return _odd(wide, np.float64)
     if wide.dtype not in (np.int64, np.uint64):
         return wide.astype(np.float64)
     size = np.abs(wide).view(np.uint64)
@@ -144,13 +150,13 @@ def _f64(wide: Array) -> Array:
     return np.where(wide < 0, -1.0, 1.0) * np.where(size >> np.uint64(53), odd, size).astype(np.float64)
 
 
-def _odd_f32(wide: Array) -> Array:
-    """f64 to f32, truncated, with the last bit set where anything was lost (round to odd)."""
-    near = wide.astype(np.float32)
-    bits = near.view(np.uint32)
-    away = np.isfinite(near) & (np.abs(near.astype(np.float64)) > np.abs(wide))
-    lost = np.isfinite(near) & (near.astype(np.float64) != wide)
-    odd: Array = ((bits - away.astype(np.uint32)) | lost.astype(np.uint32)).view(np.float32)
+def _odd(wide: Array, narrow: type[np.float32 | np.float64]) -> Array:
+    """Floats as narrower ones, truncated, with the last bit set where anything was lost (round to odd)."""
+    near = wide.astype(narrow)
+    bits = near.view(np.uint32 if narrow is np.float32 else np.uint64)
+    away = np.isfinite(near) & (np.abs(near) > np.abs(wide))
+    lost = np.isfinite(near) & (near != wide)
+    odd: Array = ((bits - away.astype(bits.dtype)) | lost.astype(bits.dtype)).view(narrow)
     return odd
 
 
