@@ -82,23 +82,56 @@ def test_a_forked_child_is_refused_and_its_parent_goes_on(canaries: Canaries) ->
     assert torch.equal(y, 2 * x)
 
 
-def test_machine_code_is_unloaded_while_other_kernels_run(
-    monkeypatch: pytest.MonkeyPatch, canaries: Canaries
+@pytest.fixture
+def unloaded(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The machine code that is unloaded; 8 executables are remembered, and no code waits to be unloaded."""
+    gc.collect()
+    before, made = loaded._entered, []
+    monkeypatch.setattr(loaded, "_entered", Recent(8, before._used, before._dropped))
+    monkeypatch.setattr(cuda, "_unwanted", [])
+    real = cuda.driver().cuModuleUnload
+    monkeypatch.setattr(cuda.driver(), "cuModuleUnload", lambda what: (made.append(what), real(what))[1])
+    return made
+
+
+def test_machine_code_is_unloaded_when_the_device_has_been_waited_for(
+    unloaded: list[object], canaries: Canaries
 ) -> None:
     torch = import_module("torch")
-    before = loaded._entered
-    monkeypatch.setattr(loaded, "_entered", Recent(8, before._used, before._dropped))
-    unloaded: list[object] = []
-    real = cuda.driver().cuModuleUnload
-    monkeypatch.setattr(cuda.driver(), "cuModuleUnload", lambda what: (unloaded.append(what), real(what))[1])
     x = torch.randn(1 << 20, device="cuda")
     ys = [canaries.torch(np.full(1 << 20, np.nan, np.float32)) for _ in range(30)]
     held = scale.bind(seed=1000).prepare(x, ys[0], 0.0)
-    for seed, y in enumerate(ys):
-        scale(x, y, 1.0, seed=seed)  # nobody waits for it
+    launches = [scale.bind(seed=seed).prepare(x, y, 1.0) for seed, y in enumerate(ys)]
+    torch.cuda._sleep(2_000_000_000)  # about a second, before the first of them begins
+    for launch in launches:
+        launch()
+    del launch
+    launches.clear()
     gc.collect()
-    assert len(unloaded) >= 15
+    assert not torch.cuda.current_stream().query(), "the launches are over already"
+    assert len(cuda._unwanted) >= 15
+    assert not unloaded
     for seed, y in enumerate(ys):
         assert torch.equal(y, x * (1.0 + seed))
+    assert not unloaded
+    cuda.synchronize()
+    assert len(unloaded) >= 15
+    assert not cuda._unwanted
     held()
     assert torch.equal(ys[0], x * 1000.0)
+
+
+def test_machine_code_that_waits_to_be_unloaded_is_bounded(
+    unloaded: list[object], monkeypatch: pytest.MonkeyPatch, canaries: Canaries
+) -> None:
+    torch = import_module("torch")
+    monkeypatch.setattr(cuda, "MOST_UNWANTED", 2)
+    x = torch.randn(1 << 20, device="cuda")
+    ys = [canaries.torch(np.full(1 << 20, np.nan, np.float32)) for _ in range(24)]
+    for seed, y in enumerate(ys):
+        scale(x, y, 1.0, seed=seed)  # nobody waits for it, but the next that is loaded
+        gc.collect()
+        assert len(cuda._unwanted) <= 2 + 2
+    assert len(unloaded) >= 8
+    for seed, y in enumerate(ys):
+        assert torch.equal(y, x * (1.0 + seed))

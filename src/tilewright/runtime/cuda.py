@@ -222,19 +222,15 @@ def _take(index: int, name: str, handle: Any) -> None:
 _unwanted: list[tuple[int, Any]] = []
 """Machine code that nobody holds, and its device; unloaded when the device has been waited for.
 
-Not when its last holder is collected, or when other code is loaded: its launches may still run, and waiting
-for them while any thread captures a graph would spoil the graph.
+Until then its launches may still run, and to wait for them while any thread captures a graph would spoil it.
 """
 
 MOST_UNWANTED = 256
-"""Pieces of such code; when there are more, the next that is loaded waits for the device."""
+"""Pieces of such code; when a device has more, the next that it loads waits for it."""
 
 
-def _unload_unwanted(index: int) -> None:
-    for entry in [entry for entry in list(_unwanted) if entry[0] == index]:
-        with contextlib.suppress(ValueError):  # another thread was faster
-            _unwanted.remove(entry)
-            driver().cuModuleUnload(entry[1])
+def _unwanted_of(index: int) -> list[tuple[int, Any]]:
+    return [entry for entry in list(_unwanted) if entry[0] == index]
 
 
 class AnyCapture:
@@ -277,7 +273,7 @@ class Function:
         self.index = index
         self.shared_bytes = shared_bytes
         with Current(index):
-            if len(_unwanted) > MOST_UNWANTED:
+            if len(_unwanted_of(index)) > MOST_UNWANTED:
                 with contextlib.suppress(LaunchError):  # of a kernel that failed
                     synchronize(index)
             module = call("cuModuleLoadData", cubin)
@@ -395,6 +391,10 @@ def synchronize(index: int = 0) -> None:
     Raises:
         LaunchError: a kernel failed.
     """
+    unwanted = _unwanted_of(index)  # what is let go while it waits was perhaps launched in the meantime
     with Current(index):
         call("cuCtxSynchronize")
-        _unload_unwanted(index)
+        for entry in unwanted:
+            with contextlib.suppress(ValueError):  # another thread was faster
+                _unwanted.remove(entry)
+                driver().cuModuleUnload(entry[1])
