@@ -37,6 +37,9 @@ PARTS = (2, 3, 5, 7, FAN, FAN + 1, 25, 40)
 OF_A_CLUSTER = tuple(parts for parts in PARTS if parts <= 8)
 """Those that the blocks of a cluster compute."""
 
+OF_BLOCKS_AT_ONCE = ("cluster", "reduce-scatter")
+"""Ways in which the blocks of parts wait for each other: a processor does not run all of them at once."""
+
 FEW_ROWS = (8, 16, 32, 64)
 
 
@@ -46,8 +49,8 @@ def partitions_of(schedule: Schedule) -> list[str]:
 
 
 def reductions_of(target: str) -> tuple[str, ...]:
-    """How the sums of the parts may come together: a processor has no clusters."""
-    return tuple(name for name in REDUCTIONS if (name, target) != ("cluster", "cpu"))
+    """How the sums of the parts may come together on a target."""
+    return tuple(name for name in REDUCTIONS if target != "cpu" or name not in OF_BLOCKS_AT_ONCE)
 
 
 def way_of(draw: random.Random, partition: str, target: str) -> Splitting | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from math import prod
 from typing import Any
 
@@ -14,12 +15,13 @@ from tests.problems.called import carry_out_call
 from tests.problems.calls import call
 from tests.problems.carried_out import carry_out
 from tests.problems.drawing import BULK_ROWS, EACH, ITEMS, SMALL, problem
+from tests.problems.kernels import product
 from tests.problems.partitions import CHOSEN, PARTITIONS, PARTS, partitions_of, reductions_of
 
 import tilewright as tw
 from tilewright.schedule.choose import Splitting
 from tilewright.schedule.fixup import FAN
-from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.schedule import REDUCTIONS, Schedule
 
 PER_DAY = 10_000
 """So many numbers of problems are a day's."""
@@ -94,6 +96,18 @@ def test_k_is_split_in_every_way_and_of_every_depth(target: str) -> None:
     items = [dict(problem(number, target, "batches").extents) for number in range(60 * EACH)]
     assert max(one["L"] for one in items) == ITEMS[target]
     assert all(one[name] <= SMALL + BULK_ROWS for one in items for name in "MNK")
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_parts_come_together_as_they_can_on_a_target(target: str) -> None:
+    """Where there is no schedule for a way, none of its problems would be computed so."""
+    arrays = [np.zeros(shape, np.float32) for shape in ((40, 600), (600, 40), (40, 40))]
+    found = []
+    for reduction in REDUCTIONS:
+        with suppress(tw.LaunchError):
+            product.bind(schedule=Splitting(2, reduction)).trace(*arrays, target=target)
+            found.append(reduction)
+    assert (*found,) == reductions_of(target)
 
 
 WRONG = {
