@@ -206,10 +206,8 @@ class _Bounded(Evaluation):
                 return self.rearranged(radii[0], argument.axes, node.axes)
             case Map(function=function) if function in CONVERSION:
                 source = node.given[0].dtype
-                ends = [
-                    wide.converted(function, end, source, node.dtype) for end in _ends(given[0], radii[0])
-                ]
-                return _farthest(ends, centre)
+                ends = _ends(given[0], radii[0])[1:]
+                return _farthest([wide.converted(function, end, source, node.dtype) for end in ends], centre)
             case Map(function="select"):
                 return self._choice(node, given, radii)
             case Map():
@@ -240,11 +238,11 @@ class _Bounded(Evaluation):
             return np.broadcast_to(np.max(np.broadcast_arrays(*radii), axis=0), centre.shape)
         row = FUNCTIONS[node.function]
         assert row.meaning is not None, node.function
-        exact = np.asarray(row.meaning(*np.broadcast_arrays(*given)))
         corners = itertools.product(
             *(_ends(value, radius) for value, radius in zip(given, radii, strict=True))
         )
-        moved = _farthest([row.meaning(*np.broadcast_arrays(*corner)) for corner in corners], exact)
+        exact, *others = (np.asarray(row.meaning(*np.broadcast_arrays(*corner))) for corner in corners)
+        moved = _farthest(others, exact)
         if node.function in COMPARISON or node.function in EXACT:
             return moved
         own = 2 * (row.ulp + 1) * node.dtype.unit_roundoff
@@ -270,7 +268,9 @@ class _Bounded(Evaluation):
         for index in np.ndindex(batches):
             (a, far_a), (b, far_b) = ([each[index] for each in side] for side in sides)
             bound = gemm_bound(a, b, how, f64, twice=False)[2]
-            made[index] = bound + far_a @ (np.abs(b) + far_b) + np.abs(a) @ far_b
+            made[index] = bound
+            if far_a.any() or far_b.any():
+                made[index] += far_a @ (np.abs(b) + far_b) + np.abs(a) @ far_b
         return made.reshape(centre.shape)
 
 
@@ -282,7 +282,7 @@ def _keeps_bits(node: Map) -> bool:
 
 
 def _ends(value: Array, radius: Array) -> list[Array]:
-    """What a value may be: the least, the largest, and what is most likely."""
+    """What a value may be: what is most likely, first, then the least and the largest."""
     if not radius.any():
         return [value]
     return [value, np.asarray(value - radius, value.dtype), np.asarray(value + radius, value.dtype)]
@@ -293,6 +293,6 @@ def _farthest(values: Sequence[Array], centre: Array) -> Array:
     made = np.zeros(centre.shape)
     for value in values:
         same = (value == centre) | ((value != value) & (centre != centre))
-        off = np.abs(np.subtract(value, centre, dtype=np.longdouble))
-        made = np.maximum(made, np.where(same, 0, np.nan_to_num(off, nan=np.inf)).astype(np.float64))
+        off = np.abs(np.subtract(value, centre, dtype=None if centre.dtype == np.float64 else np.longdouble))
+        made = np.maximum(made, np.where(same, 0, np.where(np.isnan(off), np.inf, off)).astype(np.float64))
     return made
