@@ -46,7 +46,8 @@ DEVICE float bf16_to_float(bf16_t x) {
 DEVICE float e4m3_to_float(e4m3_t x) {
   // The bits of an f16 whose exponent is 8 too small; 0x7f is NaN.
   const half_t scaled = {(unsigned short)((x.bits & 0x80) << 8 | (x.bits & 0x7f) << 7)};
-  return (x.bits & 0x7f) == 0x7f ? NOT_A_NUMBER : 256.0f * half_to_float(scaled);
+  const float y = 256.0f * half_to_float(scaled);  // before the choice, which is a select then, not a branch
+  return (x.bits & 0x7f) == 0x7f ? NOT_A_NUMBER : y;
 }""",
     "e5m2_to_float": """
 DEVICE float e5m2_to_float(e5m2_t x) {
