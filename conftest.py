@@ -16,6 +16,7 @@ from collections.abc import Callable, Generator, Iterable
 from datetime import date
 from importlib import import_module
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -36,6 +37,18 @@ def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
         reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr)
         report.outcome = "failed"
         report.longrepr = NO_SKIPS.format(reason)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Where Python is told to write no bytecode, this session's processes share a folder of it.
+
+    The tests start some hundred processes; without bytecode each compiles the source of hundreds of modules.
+    """
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", "") and "PYTHONPYCACHEPREFIX" not in os.environ:
+        bytecode = TemporaryDirectory(prefix="bytecode-of-tests-", ignore_cleanup_errors=True)
+        config.add_cleanup(bytecode.cleanup)
+        os.environ["PYTHONPYCACHEPREFIX"] = bytecode.name
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
