@@ -15,6 +15,7 @@ from tilewright.kinds import is_integer, legal
 Int: TypeAlias = Union[int, "Expr"]
 INFINITY = math.inf
 OperatorType = TypeVar("OperatorType", bound=Callable[..., Any])
+NodeType = TypeVar("NodeType")
 
 
 def _of_integers(operator: OperatorType) -> OperatorType:
@@ -35,10 +36,12 @@ _SPELT: dict[str, Callable[..., str]] = {}
 def builds(function: OperatorType) -> OperatorType:
     """Make a function that builds integers known to their operators, which stand before it.
 
+    It remembers what it built: passes and copies ask for the same sums and products again and again.
     `tilewright.symbolic` loads what the operators need, whichever of its modules is asked for.
     """
-    _BUILT[function.__name__] = function
-    return function
+    remembered = cast(OperatorType, functools.lru_cache(maxsize=65536)(function))
+    _BUILT[function.__name__] = remembered
+    return remembered
 
 
 def spells(function: OperatorType) -> OperatorType:
@@ -47,10 +50,25 @@ def spells(function: OperatorType) -> OperatorType:
     return function
 
 
+def _hashed_once(node: type[NodeType]) -> type[NodeType]:
+    """Make a node keep its hash: it is made of other nodes, and a key of many tables."""
+    computed = node.__hash__
+
+    def __hash__(self: Any) -> int:  # noqa: N807
+        try:
+            return self._hash  # type: ignore[no-any-return]
+        except AttributeError:
+            object.__setattr__(self, "_hash", found := computed(self))
+            return found
+
+    node.__hash__ = __hash__  # type: ignore[method-assign]
+    return node
+
+
 class Expr:
     """A symbolic integer. Build with Python operators and the functions of this module."""
 
-    __slots__ = ()
+    __slots__ = ("_hash",)
 
     @_of_integers
     def __add__(self, other: Int) -> Int:
@@ -104,6 +122,7 @@ class Expr:
         return _SPELT["format_int"](self)
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Sym(Expr):
     """A named unknown integer.
@@ -123,6 +142,7 @@ class Sym(Expr):
     stop: Int | None = None
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Add(Expr):
     """``constant + sum(coefficient * term)``; terms are distinct, ordered, and no sums themselves."""
@@ -131,6 +151,7 @@ class Add(Expr):
     constant: int
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Mul(Expr):
     """A product of two or more symbolic factors (constants live in the enclosing sum)."""
@@ -138,6 +159,7 @@ class Mul(Expr):
     factors: tuple[Expr, ...]
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class FloorDiv(Expr):
     """``floor(left / right)``."""
@@ -146,6 +168,7 @@ class FloorDiv(Expr):
     right: Int
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Mod(Expr):
     """``left - right * floor(left / right)``."""
@@ -154,6 +177,7 @@ class Mod(Expr):
     right: Int
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Xor(Expr):
     """Bitwise exclusive or of two non-negative integers."""
@@ -162,6 +186,7 @@ class Xor(Expr):
     right: Int
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Min(Expr):
     """The smaller of two integers."""
@@ -170,6 +195,7 @@ class Min(Expr):
     right: Int
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Max(Expr):
     """The larger of two integers."""
@@ -178,6 +204,7 @@ class Max(Expr):
     right: Int
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Select(Expr):
     """``left`` where ``cond`` holds, else ``right``."""
@@ -187,6 +214,7 @@ class Select(Expr):
     right: Int
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Element(Expr):
     """An integer that lies in memory: element ``at`` of the buffer called ``table``.
@@ -207,7 +235,7 @@ class Element(Expr):
 class Cond:
     """A truth value over symbolic integers."""
 
-    __slots__ = ()
+    __slots__ = ("_hash",)
 
     def __bool__(self) -> bool:
         raise TypeError(f"the condition {self} has no truth value; use prove()")
@@ -216,6 +244,7 @@ class Cond:
         return _SPELT["format_cond"](self)
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Constant(Cond):
     """A condition that is known."""
@@ -223,6 +252,7 @@ class Constant(Cond):
     value: bool
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Less(Cond):
     """``left < right``."""
@@ -231,6 +261,7 @@ class Less(Cond):
     right: Int
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Equal(Cond):
     """``left == right``."""
@@ -239,6 +270,7 @@ class Equal(Cond):
     right: Int
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class And(Cond):
     """All of the parts hold."""
@@ -246,6 +278,7 @@ class And(Cond):
     parts: tuple[Cond, ...]
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Or(Cond):
     """Some of the parts hold."""
@@ -253,6 +286,7 @@ class Or(Cond):
     parts: tuple[Cond, ...]
 
 
+@_hashed_once
 @dataclass(frozen=True, slots=True, repr=False)
 class Not(Cond):
     """The part does not hold."""
