@@ -22,6 +22,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+ROOT = Path(__file__).parent
+
 # Several processes test at once; a product of NumPy's in each must not ask for all processors.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -41,10 +43,13 @@ def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
-    """Where Python is told to write no bytecode, this session's processes share a folder of it.
+    """The processes that tests start import this tree, whatever ``PYTHONPATH`` says, and compile it once.
 
-    The tests start some hundred processes; without bytecode each compiles the source of hundreds of modules.
+    Where Python is told to write no bytecode they share a folder of it for as long as the session lasts; each of
+    some hundred processes would compile hundreds of modules.
     """
+    paths = dict.fromkeys((str(ROOT / "src"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)))
+    os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)
     if os.environ.pop("PYTHONDONTWRITEBYTECODE", "") and "PYTHONPYCACHEPREFIX" not in os.environ:
         bytecode = TemporaryDirectory(prefix="bytecode-of-tests-", ignore_cleanup_errors=True)
         config.add_cleanup(bytecode.cleanup)
