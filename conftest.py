@@ -45,8 +45,8 @@ def _refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """The processes that tests start import this tree, whatever ``PYTHONPATH`` says, and compile it once.
 
-    Where Python is told to write no bytecode they share a folder of it for as long as the session lasts; each of
-    some hundred processes would compile hundreds of modules.
+    Where Python is told to write no bytecode they share a folder of it for as long as the session lasts: some
+    hundred processes would compile hundreds of modules each.
     """
     paths = dict.fromkeys((str(ROOT / "src"), *os.environ.get("PYTHONPATH", "").split(os.pathsep)))
     os.environ["PYTHONPATH"] = os.pathsep.join(path for path in paths if path)

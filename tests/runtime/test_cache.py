@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.runtime import entries
-from tilewright.runtime.cache import Cache, key, package_hash, source_hash
+from tilewright.runtime.cache import Cache, key
 
 from .cached import KEY, built, files, refuse, wait_for
 
@@ -44,7 +44,7 @@ def test_one_string_is_no_list_of_parts() -> None:
 
 def test_two_kernels_of_one_name_never_meet(cache: Cache) -> None:
     texts = [f"kernel gemm() {{ range(0, {n}) }}" for n in (16, 32)]
-    paths = {built(cache, key([text, package_hash()]), text.encode()).path for text in texts}
+    paths = {built(cache, key([text]), text.encode()).path for text in texts}
     assert sorted(path.read_bytes() for path in paths) == [text.encode() for text in texts]
 
 
@@ -58,44 +58,6 @@ def test_a_key_is_a_digest(cache: Cache, bad: str) -> None:
 def test_a_suffix_is_a_free_name_ending(cache: Cache, bad: str) -> None:
     with pytest.raises(ValueError, match=r"not a free name ending; nearest: '\.bin'"):
         built(cache, KEY, suffix=bad)
-
-
-# The package's hash.
-
-
-def test_the_package_hash_is_stable_here_and_in_another_process() -> None:
-    program = "from tilewright.runtime.cache import package_hash; print(package_hash())"
-    result = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert result.stdout.strip() == source_hash(Path(entries.__file__).parents[1], time.time_ns())
-    assert package_hash() is package_hash()
-
-
-def test_every_source_file_counts(tmp_path: Path) -> None:
-    (tmp_path / "room").mkdir()
-    (tmp_path / "room" / "a.py").write_text("a")
-    (tmp_path / "b.py").write_text("b")
-    loaded = time.time_ns()
-    seen = [source_hash(tmp_path, loaded)]
-    for name in ("room/__pycache__/a.pyc", ".b.py.swp", "b.py~"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text("litter")
-    assert source_hash(tmp_path, time.time_ns()) == seen[0]
-    (tmp_path / "b.py").rename(tmp_path / "c.py")
-    seen.append(source_hash(tmp_path, time.time_ns()))
-    (tmp_path / "c.py").write_text("c")
-    seen.append(source_hash(tmp_path, time.time_ns()))
-    (tmp_path / "room" / "header.cuh").touch()
-    seen.append(source_hash(tmp_path, time.time_ns()))
-    assert len(set(seen)) == 4
-
-
-def test_a_process_whose_source_was_edited_shares_nothing(tmp_path: Path) -> None:
-    loaded = time.time_ns()
-    wait_for(lambda: time.time_ns() > loaded + 10_000_000)  # the file system's clock is coarse
-    (tmp_path / "a.py").write_text("a")
-    wait_for(lambda: time.time_ns() > (tmp_path / "a.py").stat().st_mtime_ns)
-    assert source_hash(tmp_path, loaded) != source_hash(tmp_path, loaded)
-    assert source_hash(tmp_path, time.time_ns()) == source_hash(tmp_path, time.time_ns())
 
 
 # Hits, builds and meta data.

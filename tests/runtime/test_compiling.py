@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 import time
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.runtime import host
 
 PROGRAM = """
 import json, sys, time
@@ -98,6 +100,33 @@ def test_kernels_of_one_name_and_other_constants_never_meet(cache: Path) -> None
         executable.path.read_bytes() for executable in sorted(made, key=lambda executable: executable.path)
     ]
     assert run(times_kernel(), 3.0).cached
+
+
+def test_where_a_kernel_was_written_and_what_traced_it_do_not_count(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is compiled is the text: the same from another line, or of another version, is found."""
+    kernel = (
+        "import tilewright as tw\n"
+        "@tw.kernel(X='N', Y='N')\n"
+        "def twice(X, Y):\n"
+        "    n = tw.block_index(tw.ceil_div(X.shape[0], 64))\n"
+        "    x = tw.load(X.tile((64,), (n,)).partition((32,)))\n"
+        "    tw.copy(x + x, Y.tile((64,), (n,)))\n"
+    )
+    x, found = np.ones(100, np.float32), []
+    for name, above in (("one", ""), ("other", "\n\n")):
+        path = cache.parent / f"{name}.py"
+        path.write_text(above + kernel)
+        y = np.empty_like(x)
+        found.append(runpy.run_path(str(path))["twice"](x, y, target="cpu"))
+        assert (y == 2).all()
+    first, second = found
+    assert first.listing.text != second.listing.text
+    assert [first.cached, second.cached] == [False, True]
+    assert first.path == second.path
+    monkeypatch.setattr(host, "toolchain_id", lambda: "another compiler")
+    assert not runpy.run_path(str(path))["twice"](x, y, target="cpu").cached
 
 
 def test_one_name_and_other_text_never_meet(cache: Path) -> None:

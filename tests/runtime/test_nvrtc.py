@@ -67,10 +67,11 @@ def test_the_same_text_gives_the_same_bytes() -> None:
     assert nvrtc.compile_text(DOUBLE, "sm_90a").cubin == nvrtc.compile_text(DOUBLE, "sm_90a").cubin
 
 
-def test_the_toolchain_names_version_and_options() -> None:
+def test_the_toolchain_names_version_options_and_what_is_kept() -> None:
     major, minor = nvrtc.version()
     options = "--std=c++17 --fmad=false --ptxas-options=-v --no-cache"
-    assert nvrtc.toolchain_id() == f"nvrtc {major}.{minor} {options}"
+    kept = "C7508 C7510 C7511 C7517 registers stack_bytes spill_store_bytes spill_load_bytes"
+    assert nvrtc.toolchain_id() == f"nvrtc {major}.{minor} {options} {kept}"
 
 
 def test_fatal_warnings_fail_the_build(monkeypatch: pytest.MonkeyPatch) -> None:

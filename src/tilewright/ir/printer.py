@@ -1,7 +1,7 @@
 """Kernels as text, in Python's syntax; `tilewright.ir.parser` reads it back.
 
-The canonical text has no addresses, no paths and no locations: it keys the cache.  `print_kernel` with
-``locations=True`` appends the author's line to each operation.
+The canonical text has no addresses, no paths and no locations.  `print_kernel` with ``locations=True``
+appends the author's line to each operation.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import functools
 import hashlib
 import os
 import shutil
@@ -18,7 +17,7 @@ import threading
 import time
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -32,9 +31,8 @@ from tilewright.runtime.forks import renew_after_fork
 from tilewright.runtime.recent import Recent
 from tilewright.runtime.trust import distrust
 
-__all__ = ["Cache", "Entry", "Stats", "key", "package_hash", "source_hash"]
+__all__ = ["Cache", "Entry", "Stats", "key"]
 
-_LOADED_NS = time.time_ns()
 _LITTER_SECONDS = 3600.0
 _MOST_UNWRITTEN = 64
 
@@ -49,8 +47,8 @@ def key(parts: Mapping[str, str] | Sequence[str]) -> str:
     count with their names, in any order.
 
     Args:
-        parts: everything that the artifact depends on: the kernel's canonical text, `package_hash()`, the
-            toolchain, the target's features.
+        parts: everything that the artifact depends on: the generated text, the toolchain with its options,
+            the target and its features.
 
     Raises:
         TypeError: `parts` is one string.
@@ -73,47 +71,6 @@ def key(parts: Mapping[str, str] | Sequence[str]) -> str:
         digest.update(b"%d:" % len(encoded))
         digest.update(encoded)
     return digest.hexdigest()
-
-
-@functools.cache
-def package_hash() -> str:
-    """The sha256 of this package's own source files: what a generated text depends on besides the kernel.
-
-    Computed once: the code that runs does not change when a file does.  A file edited after this process
-    loaded it makes the hash unlike any other, so that what the old code makes is never found under the new
-    code's key.
-    """
-    return source_hash(Path(__file__).parents[1], _LOADED_NS)
-
-
-def source_hash(root: Path, loaded_ns: int) -> str:
-    """The sha256 of the files under `root`, by relative path; of this process alone if one changed since.
-
-    Args:
-        root: a directory; files that Python or an editor left there do not count.
-        loaded_ns: when the files were loaded, in nanoseconds since the epoch.
-    """
-    digest, now = hashlib.sha256(), time.time_ns()
-    for path, name in sorted(_sources(str(root), ""), key=lambda pair: pair[1]):
-        with open(path, "rb", buffering=0) as file:
-            data = file.read()
-            changed = os.fstat(file.fileno()).st_mtime_ns
-        digest.update(b"%d:%b%d:" % (len(name.encode()), name.encode(), len(data)))
-        digest.update(data)
-        if loaded_ns < changed <= now:
-            digest.update(os.urandom(16))
-    return digest.hexdigest()
-
-
-def _sources(directory: str, prefix: str) -> Iterator[tuple[str, str]]:
-    with os.scandir(directory) as found:
-        for item in found:
-            if item.name.startswith((".", "__pycache__")) or item.name.endswith(("~", ".pyc")):
-                continue
-            if item.is_dir():
-                yield from _sources(item.path, f"{prefix}{item.name}/")
-            else:
-                yield item.path, prefix + item.name
 
 
 @dataclass(frozen=True, slots=True)

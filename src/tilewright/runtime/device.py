@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 from tilewright.errors import LaunchError, LegalityError, Violation
 from tilewright.ir.kernel import Kernel, SizeParam, Workspace
 from tilewright.ir.passed import passed_params
-from tilewright.ir.printer import print_kernel
 from tilewright.ir.residency import first_wait
 from tilewright.lang.program import Parameter
 from tilewright.runtime import cuda as driver
@@ -19,7 +18,7 @@ from tilewright.runtime import nvrtc
 from tilewright.runtime.arguments import NumberWriter
 from tilewright.runtime.arrays import ArrayInfo, stream_handle, stream_reader
 from tilewright.runtime.binding import Binding
-from tilewright.runtime.cache import Cache, key, package_hash
+from tilewright.runtime.cache import Cache, key
 from tilewright.runtime.executable import MAP_BYTES, ArgumentLayout, Executable, argument_layout
 from tilewright.runtime.launch_attributes import launch_attributes
 from tilewright.runtime.tensor_maps import TensorMaps
@@ -66,7 +65,7 @@ class CudaBackend:
             meta["resources"] = binary.resources
             return binary.cubin
 
-        address = key([print_kernel(kernel), package_hash(), nvrtc.toolchain_id(), self.name, chosen])
+        address = key([listing.code, nvrtc.toolchain_id(), self.name, chosen])
         entry = Cache.default().get_or_build(address, ".cubin", build, meta)
         resources = {**dict(entry.meta["resources"]), "shared_bytes": listing.shared_bytes}  # type: ignore[call-overload]
         if broken := cuda.too_many_as_compiled(kernel, CUDA.architecture(chosen), resources["registers"]):

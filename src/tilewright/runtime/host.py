@@ -10,16 +10,16 @@ from typing import Any, ClassVar
 
 from tilewright.errors import LaunchError, Violation
 from tilewright.ir.kernel import Kernel, SizeParam, Workspace
-from tilewright.ir.printer import print_kernel
 from tilewright.lang.program import Parameter
 from tilewright.runtime.arguments import NumberWriter
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.binding import Binding
-from tilewright.runtime.cache import Cache, key, package_hash
+from tilewright.runtime.cache import Cache, key
 from tilewright.runtime.environment import settings
 from tilewright.runtime.executable import ArgumentLayout, Executable, argument_layout
 from tilewright.runtime.libraries import Library
 from tilewright.runtime.native import compile_library, host_arch, toolchain_id
+from tilewright.runtime.pool_source import POOL_SOURCE
 from tilewright.runtime.processor import processor_name
 from tilewright.runtime.shortcut_table import InlineLaunch
 from tilewright.runtime.workers import Launcher, Scratch
@@ -59,7 +59,7 @@ class CpuBackend:
         start = time.perf_counter()
         chosen = arch or self.arch_name()
         listing = self.listing(kernel, chosen)
-        address = key([print_kernel(kernel), package_hash(), toolchain_id(), self.name, chosen])
+        address = key([listing.code, POOL_SOURCE, toolchain_id(), self.name, chosen])
         meta = {"kernel": kernel.name, "target": self.name, "arch": chosen}
 
         def build() -> bytes:

@@ -34,6 +34,7 @@ LANGUAGE = ("-std=c++17", "-fno-exceptions", "-fno-rtti", "-fwrapv", "-fno-stric
 # No errno and no floating-point traps: neither changes a result, and loops with branches vectorise.
 # Contraction is off, so that every operation rounds once; the micro-kernels allow it for themselves.
 ARITHMETIC = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
+LINKING = ("-shared", "-nostdlib")
 OUTPUT = ("-fPIC", "-fvisibility=hidden", "-fno-stack-protector", "-fno-asynchronous-unwind-tables")
 NATIVE = "-march=native"
 WIDE_VECTORS = "-mprefer-vector-width=512"
@@ -60,7 +61,7 @@ class Toolchain:
     @property
     def identity(self) -> str:
         """What the generated code depends on: compiler, version, flags and processor; no paths."""
-        return f"{self.name} {self.version} {' '.join(flags())} {host_features()}"
+        return f"{self.name} {self.version} {' '.join((*flags(), *LINKING))} {host_features()}"
 
     def __str__(self) -> str:
         return f"{self.name} {self.version}"
@@ -256,7 +257,7 @@ def _commands(toolchain: Toolchain, triple: Triple | None) -> list[list[str]]:
         compiled = [*compiler, "-c", "kernel.cpp", "-o", "kernel.o"]
         return [compiled, [*toolchain.linker, "-shared", "kernel.o", "-o", "kernel.so"]]
     late = ("-Wl,-undefined,dynamic_lookup",) if platform.system() == "Darwin" else ()
-    return [[*compiler, "-shared", "-nostdlib", *late, "kernel.cpp", "-o", "kernel.so"]]
+    return [[*compiler, *LINKING, *late, "kernel.cpp", "-o", "kernel.so"]]
 
 
 def _run(command: list[str], folder: str, source: str) -> None:

@@ -19,6 +19,14 @@ assembler's warnings and figures, and `runtime.cache` keeps the code already.
 FATAL = ("C7508", "C7510", "C7511", "C7517")
 """Warnings of the assembler that mean wrong or slow code: ignored setmaxnreg, serialised wgmma."""
 
+RESOURCES = {
+    "registers": r"Used (\d+) registers",
+    "stack_bytes": r"(\d+) bytes stack frame",
+    "spill_store_bytes": r"(\d+) bytes spill stores",
+    "spill_load_bytes": r"(\d+) bytes spill loads",
+}
+"""What the assembler's log says that a thread takes."""
+
 
 @dataclass(frozen=True)
 class Binary:
@@ -64,9 +72,9 @@ def version() -> tuple[int, int]:
 
 
 def toolchain_id() -> str:
-    """What the machine code depends on besides the text and the architecture: version and options."""
+    """What an artifact depends on besides the text and the architecture: version, options, what is kept."""
     major, minor = version()
-    return f"nvrtc {major}.{minor} {' '.join(FLAGS)}"
+    return f"nvrtc {major}.{minor} {' '.join((*FLAGS, *FATAL, *RESOURCES))}"
 
 
 def compile_text(text: str, arch: str, name: str = "kernel") -> Binary:
@@ -129,11 +137,5 @@ def _excerpts(log: str, text: str) -> str:
 
 
 def _resources(log: str) -> dict[str, int]:
-    patterns = {
-        "registers": r"Used (\d+) registers",
-        "stack_bytes": r"(\d+) bytes stack frame",
-        "spill_store_bytes": r"(\d+) bytes spill stores",
-        "spill_load_bytes": r"(\d+) bytes spill loads",
-    }
-    found = {name: re.search(pattern, log) for name, pattern in patterns.items()}
+    found = {name: re.search(pattern, log) for name, pattern in RESOURCES.items()}
     return {name: int(match[1]) for name, match in found.items() if match}

@@ -42,3 +42,8 @@ class Listing:
     shared_bytes: int
     notes: tuple[str, ...] = ()
     accesses: Mapping[tuple[Op, Location | None], Access] = field(default_factory=dict)
+
+    @property
+    def code(self) -> str:
+        """The text without its lines of comment, which say where the author wrote it: what is compiled."""
+        return "\n".join(line for line in self.text.splitlines() if not line.lstrip().startswith("//"))
