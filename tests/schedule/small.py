@@ -205,6 +205,7 @@ FEW_ROWS = replace(
 )
 """Columns of the result fill the atom, of which 8 rows are enough."""
 SPLIT = replace(CP_ASYNC, split_k=3)
+SCATTERED = replace(ONCE, split_k=2, epilogue="direct", reduction="reduce-scatter")
 
 CASES = {
     "direct": Case(SYNC, edge=19),
@@ -306,10 +307,16 @@ CASES = {
     "cooperative, 2 x 1, once": Case(replace(ONCE, cluster=(2, 1))),
     "cooperative, split": Case(replace(ONCE, split_k=2), residual),
     "cooperative, split, turnstile": Case(replace(ONCE, split_k=2, reduction="turnstile")),
-    "cooperative, split, reduce-scatter": Case(
-        replace(ONCE, split_k=2, epilogue="direct", reduction="reduce-scatter"), residual
-    ),
+    "cooperative, split, reduce-scatter": Case(SCATTERED, residual),
     "cooperative, split, atomic": Case(replace(ONCE, split_k=2, reduction="atomic", promote=2)),
+    "cooperative, 2 x 1, split": Case(replace(ONCE, cluster=(2, 1), split_k=2), residual),
+    "cooperative, 1 x 2, split, turnstile": Case(
+        replace(ONCE, cluster=(1, 2), split_k=3, epilogue="direct", reduction="turnstile"), tiles=(1, 3)
+    ),
+    "cooperative, 2 x 1, split, reduce-scatter": Case(replace(SCATTERED, cluster=(2, 1)), residual),
+    "cooperative, 2 x 2, split, auto": Case(
+        replace(SCATTERED, cluster=(2, 2), blocks=8, split_k="auto"), tiles=(3, 1)
+    ),
     "cooperative, stream": Case(replace(COOPERATIVE, split_k="stream", blocks=2), tiles=(5, 1)),
     "cooperative, several batch items": Case(
         replace(ONCE, batches=3, epilogue="overlapped"),

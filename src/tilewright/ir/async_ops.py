@@ -100,7 +100,8 @@ class Arrive(Op):
 
     ``each`` says how many arrivals it makes: one by the ``"role"``'s first thread, or one by the first lane
     of each ``"warp"`` after the warp's lanes came together.  ``block`` is the rank, in the cluster, of the
-    block whose barrier is meant; None: one's own.
+    block whose barrier is meant; None: one's own.  A ``relaxed`` arrival lets who waits have shared memory
+    overwritten by bulk copies, and shows it nothing of what was written.
     """
 
     name = "arrive"
@@ -112,6 +113,7 @@ class Arrive(Op):
     expect_bytes: int = 0
     each: str = "role"
     block: Int | None = None
+    relaxed: bool = False
 
     def verify(self) -> Iterator[Violation]:
         """Bytes are announced at one's own barrier only."""

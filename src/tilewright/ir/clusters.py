@@ -59,7 +59,8 @@ def needs_cluster_scope(kernel: Kernel) -> bool:
     That is so where threads write global memory, which may be any array's, and where they access shared
     memory that another block's multicast or threads access. Bulk copies and asynchronous MMA have other ways
     of completing. Barriers at which no other block arrives, and no other block's bytes do, order the block's
-    own threads alone; where all are such, what other blocks do is ordered by barriers of the cluster.
+    own threads alone; where all are such, what other blocks do is ordered by barriers of the cluster.  Bytes
+    and relaxed arrivals tell nothing of what threads wrote to global memory.
     """
     ops = list(kernel.walk())
     if not kernel.cluster or not any(_reaches_barriers(op) for op in ops):
@@ -67,7 +68,9 @@ def needs_cluster_scope(kernel: Kernel) -> bool:
     sent = {op.target.buffer for op in ops if is_bulk(op) and op.multicast}
     sent |= {op.source.buffer for op in ops if isinstance(op, Peer)}
     own = [op for op in ops if not (is_bulk(op) or isinstance(op, MmaAsync))]
-    return any(value.buffer in sent for op in own for value in (*op.read, *op.written)) or any(
+    if any(value.buffer in sent for op in own for value in (*op.read, *op.written)):
+        return True
+    return any(isinstance(op, Arrive) and op.block is not None and not op.relaxed for op in ops) and any(
         value.is_tensor and value.tensor.memory is Memory.GLOBAL for op in own for value in op.written
     )
 

@@ -148,6 +148,7 @@ def arrive(
     expect_bytes: int = 0,
     each: str = "role",
     block: Index | Sequence[Index] | None = None,
+    relaxed: bool = False,
 ) -> None:
     """Arrive at a transaction barrier.
 
@@ -157,6 +158,9 @@ def arrive(
         each: ``"role"``: one arrival by the role's first thread; ``"warp"``: one by each warp, after its
             lanes came together.
         block: whose barrier: the coordinate in the cluster of another block, or its rank; default: one's own.
+        relaxed: who waits may only have shared memory overwritten by bulk copies, and sees nothing of what
+            was written before the arrival.  That is all that a stage's release to another block must say, and
+            the memory's order over a whole cluster, which it leaves out, waits for all of a warp's accesses.
 
     Example:
         Each of two warps says that its half is there:
@@ -180,8 +184,16 @@ def arrive(
     """
     if each not in ("role", "warp"):
         raise TraceError(f"arrive(each={each!r}); choose 'role' or 'warp'", here())
+    if not isinstance(relaxed, bool):
+        raise TraceError(f"arrive(relaxed={relaxed!r}); choose True or False", here())
     size = constant("expect_bytes", expect_bytes)
     rank = None if block is None else other_block(block)
     current().emit(
-        ops.Arrive, barrier=barrier.value, stage=barrier.stage, expect_bytes=size, each=each, block=rank
+        ops.Arrive,
+        barrier=barrier.value,
+        stage=barrier.stage,
+        expect_bytes=size,
+        each=each,
+        block=rank,
+        relaxed=relaxed and rank is not None,
     )

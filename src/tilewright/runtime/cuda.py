@@ -285,18 +285,6 @@ class Function:
                 call("cuFuncSetAttribute", self.handle, attribute, shared_bytes)
 
 
-def resident_blocks(function: Function, threads: int) -> int:
-    """How many blocks of a kernel a device holds at once.
-
-    Source: CUDA Driver API, "Occupancy".
-    """
-    with Current(function.index):
-        each = call(
-            "cuOccupancyMaxActiveBlocksPerMultiprocessor", function.handle, threads, function.shared_bytes
-        )
-    return int(each) * device(function.index).multiprocessors
-
-
 MOST_STARTS = 64
 """For how many streams a launch keeps its call of the driver."""
 

@@ -21,6 +21,7 @@ from tilewright.runtime.binding import Binding
 from tilewright.runtime.cache import Cache, key
 from tilewright.runtime.executable import MAP_BYTES, ArgumentLayout, Executable, argument_layout
 from tilewright.runtime.launch_attributes import launch_attributes
+from tilewright.runtime.residents import resident_blocks
 from tilewright.runtime.tensor_maps import TensorMaps
 from tilewright.runtime.workspaces import Clears, Workspaces
 from tilewright.targets import cuda
@@ -127,7 +128,7 @@ def _waits_for_all(executable: Executable, binding: Binding, index: int) -> bool
     if wait is None:
         return False
     function = executable.handle.on(index)
-    most = driver.resident_blocks(function, kernel.threads)
+    most = resident_blocks(function, kernel)
     if binding.blocks > most:
         where = "" if wait.location is None else f"\n{wait.location.excerpt()}"
         raise LaunchError(

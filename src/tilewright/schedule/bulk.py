@@ -76,9 +76,9 @@ class Bulk:
             return
         (across, beside), (row, column) = self.schedule.cluster, self.rank
         for i in unroll(across):
-            arrive(self.empty[stage], each="warp", block=((row + i) % across, column))
+            arrive(self.empty[stage], each="warp", block=((row + i) % across, column), relaxed=True)
         for j in unroll(beside - 1):
-            arrive(self.empty[stage], each="warp", block=(row, (column + 1 + j) % beside))
+            arrive(self.empty[stage], each="warp", block=(row, (column + 1 + j) % beside), relaxed=True)
 
     def _turns(self, warps: int) -> Barriers | None:
         """For each group that plays ping-pong a barrier that says that it has multiplied."""

@@ -291,7 +291,7 @@ def _splits(problem: Problem, schedule: Schedule) -> Index:
     """Parts of K; 0 if it is not split."""
     if not is_split(schedule):
         return 0
-    rows, columns = problem.tiles
+    rows, columns = _whole_clusters(problem, schedule)
     split = schedule.split_k
     if is_clustered(schedule) and isinstance(split, int):
         return split  # a cluster is as large as it is: some parts may have no steps
@@ -300,6 +300,12 @@ def _splits(problem: Problem, schedule: Schedule) -> Index:
     units = ceil_div(problem.steps, max(schedule.promote, 1))
     parts = derived(maximum(minimum(wanted, minimum(units, MOST_SPLITS)), 1))
     return parts  # noqa: RET504 the kernel's parameter is named after it
+
+
+def _whole_clusters(problem: Problem, schedule: Schedule) -> Sequence[Index]:
+    """Tiles along the rows and along the columns, with those that only fill a cluster."""
+    pairs = zip(problem.tiles, schedule.cluster, strict=True)
+    return [count if blocks == 1 else ceil_div(count, blocks) * blocks for count, blocks in pairs]
 
 
 def _sources(

@@ -11,7 +11,7 @@ from tilewright.lang.control import let, var, when
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.launch import launcher_memory
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
-from tilewright.lang.signals import await_, reset, signal, ticket
+from tilewright.lang.signals import await_, signal, ticket
 from tilewright.lang.tensors import Tensor
 from tilewright.schedule.adding import add_parts, add_slices
 from tilewright.schedule.partition import Work
@@ -161,11 +161,6 @@ class ReduceScatter(Fixup):
     tile, which has fewer slices than parts, does not wait.
     """
 
-    def __init__(self, schedule: Schedule, tiles: Index, parts: Index) -> None:
-        super().__init__(schedule, tiles, parts)
-        read = launcher_memory((maximum(tiles, 1), self.groups), u32, resets=True)
-        self.read = read
-
     def kept(self, tiles: Index, parts: Index) -> Index:
         """Of all parts."""
         return parts
@@ -187,12 +182,9 @@ class ReduceScatter(Fixup):
         with when(segment.part < shares):
             with made_by("reduction"):
                 await_(counter, segment.parts, barrier=barrier)
+                # Who has waited counts too, and the last of them resets the counter.
+                signal(counter, of=segment.parts + minimum(segment.parts, shares), barrier=barrier)
             yield
-            with made_by("reduction"):
-                readers = minimum(segment.parts, shares)
-                last = self.take_ticket(work, self.read[segment.tile, work.group], readers)
-                with when(last > 0):  # nobody waits any more
-                    reset(counter)
 
     def total(self, work: Work, spread: Distribution, number: Index = 0) -> Fragment:
         """The sums of all parts, added up in their order, of some columns of a group's tile.

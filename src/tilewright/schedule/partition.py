@@ -252,12 +252,13 @@ class DataParallel(Partition):
         number: Index = 0
         for index, extent in zip(self.batch, self.problem.batch, strict=True):
             number = number * extent + index
-        tile = let((number * self.tiles_m + self.place[0]) * self.tiles_n + self.place[1])
+        tiles_m, tiles_n = self.tiles_m * self.cluster[0], self.tiles_n * self.cluster[1]
+        tile = let((number * tiles_m + self.place[0]) * tiles_n + self.place[1])
         begin = let((part * each + minimum(part, more)) * unit)
         own = (each + minimum(maximum(more - part, 0), 1)) * unit
         self.steps = let(own if unit == 1 else minimum(own, maximum(self.steps - begin, 0)))
         self.segment = Segment(begin, tile, part, self.parts, lambda p: tile * self.parts + p)
-        tiles = self.tiles_m * self.tiles_n * self.problem.batches
+        tiles = tiles_m * tiles_n * self.problem.batches
         self.split = tiles, tiles * self.parts
 
     def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:

@@ -277,7 +277,7 @@ class Case:
                 yield Buffer("turn", BARRIERS, self.schedule.groups * BARRIER_BYTES)
 
     def _tickets(self) -> Iterator[Buffer]:
-        if not is_split(self.schedule) or self.schedule.reduction in ("turnstile", "cluster"):
+        if not is_split(self.schedule) or self.schedule.reduction not in ("workspace", "atomic"):
             return
         steps = 2 if self.schedule.reduction == "workspace" and not is_flat(self.schedule) else 1
         for _ in range(steps):

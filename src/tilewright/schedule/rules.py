@@ -248,9 +248,10 @@ def _split(case: Case) -> Reasons:
     if schedule.epilogue == "overlapped":
         text = 'epilogue="overlapped"; warps of their own do not know which block has the whole sums'
         yield "epilogue", text, 'epilogue="staged"', case.form.stores[0]
-    if schedule.cluster != (1, 1):
-        text = f"cluster={schedule.cluster}; parts of K are computed by blocks one by one"
-        yield "cluster", text, "cluster=(1, 1)", product
+    if schedule.cluster != (1, 1) and (split == "stream" or schedule.reduction == "cluster"):
+        alone = 'split_k="stream"' if split == "stream" else 'reduction="cluster"'
+        text = f"cluster={schedule.cluster} with {alone}; blocks that share operands have the same part of K"
+        yield "cluster", text, 'cluster=(1, 1), or split_k="auto" with another reduction', product
     if split == "stream" and schedule.balanced:
         yield "split_k", 'split_k="stream" of balanced shares', 'split_k="auto"', product
     if split == "stream" and schedule.reduction == "turnstile":

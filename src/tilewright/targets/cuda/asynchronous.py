@@ -105,7 +105,8 @@ def arrive(emitter: SimtEmitter, op: ops.Arrive) -> None:
     place = _barrier(emitter, op.barrier, op.stage)
     arrival, first, whose = call("mbarrier_arrive", place), FIRST_THREAD, ""
     if op.block is not None:
-        arrival = call(f"mbarrier_arrive_at{_scope(emitter)}", place, emitter.spell(op.block))
+        scope = "" if op.relaxed else _scope(emitter)
+        arrival = call(f"mbarrier_arrive_at{scope}", place, emitter.spell(op.block))
         whose = " of another block"
     elif op.expect_bytes:
         arrival = call("mbarrier_arrive_expect", place, op.expect_bytes)

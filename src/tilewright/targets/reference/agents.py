@@ -179,16 +179,23 @@ class Message:
         others = tuple(dict(known) for known in self.others)
         return Message(self.every.copy(), self.order.copy(), others, self.seen)
 
-    def tell(self, agent: Agent, homes: Array) -> None:
-        """Add what the first lane of a warp knows: of its own accesses, and what all lanes know."""
-        told, known = self.every, agent.every
+    def tell(self, agent: Agent, homes: Array, clocks: slice = slice(None)) -> None:
+        """Add what the first lane of a warp knows: of its own accesses, and what all lanes know.
+
+        Args:
+            agent: the warp.
+            homes: for each slot, the slot of the warp whose lanes the agent serves.
+            clocks: which of its clocks it tells; of signals it tells if it tells all.
+        """
+        told, known = self.every[clocks], agent.every[clocks]
         for scope in (Scope.BLOCK, Scope.LANE):
             np.maximum(told[:, scope], known[:, Scope.BLOCK], out=told[:, scope])
         first = np.maximum(known[:, Scope.FIRST], known[:, Scope.LANE] * (homes == agent.home))
         np.maximum(told[:, Scope.FIRST], first, out=told[:, Scope.FIRST])
-        for mine, known_to in zip(self.others, agent.every_others, strict=True):
+        for mine, known_to in zip(self.others[clocks], agent.every_others[clocks], strict=True):
             learn_others(mine, known_to)
-        self.seen |= agent.seen
+        if clocks == slice(None):
+            self.seen |= agent.seen
         self.tell_order(agent)
 
     def tell_order(self, agent: Agent) -> None:

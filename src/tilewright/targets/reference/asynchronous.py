@@ -88,7 +88,8 @@ def _arrive(machine: Machine, warp: Warp, op: ops.Arrive) -> None:
             f"no wait for it comes before, so this may be one arrival too many for {barrier.arrivals}"
         ) + ("" if block is warp.block else f"; the barrier is that{_of(block)}")
         machine.checker.barrier(Kind.PHASE, warp.agent, op, barrier, reason)
-    barrier.arrive(warp.agent, op, op.expect_bytes, machine.checker.events.homes)
+    homes = machine.checker.events.homes
+    barrier.arrive(warp.agent, op, op.expect_bytes, homes, relaxed=op.relaxed)
     warp.agent.advance()
     if barrier.is_complete and not barrier.waits_for_bytes:
         _complete(machine, barrier)

@@ -6,9 +6,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from tilewright.functions.conversions import Array
-from tilewright.ir.async_ops import RoleBarrier
+from tilewright.ir.async_ops import FENCED, RoleBarrier
 from tilewright.ir.ops import Op
 from tilewright.targets.reference.agents import Agent, Message, Scope, join, learn_time
+
+FOR_BULK_COPIES = slice(1 + FENCED.index("shared"), 2 + FENCED.index("shared"))
+"""Which of a warp's clocks bulk copies come after that it has overwrite shared memory."""
 
 
 @dataclass(eq=False)
@@ -118,9 +121,9 @@ class TransactionBarrier:
         self.arrivers, self.came = [], []
         return late
 
-    def arrive(self, agent: Agent, op: Op, expect_bytes: int, homes: Array) -> None:
-        """Count an arrival of a warp's first lane, which tells what it knows."""
-        self.told.tell(agent, homes)
+    def arrive(self, agent: Agent, op: Op, expect_bytes: int, homes: Array, *, relaxed: bool = False) -> None:
+        """Count an arrival of a warp's first lane, which tells what it knows, or only bulk copies of it."""
+        self.told.tell(agent, homes, FOR_BULK_COPIES if relaxed else slice(None))
         self.arrivers.append((agent, op))
         self.came.append((agent.slot, agent.time))
         self.arrived += 1

@@ -86,6 +86,16 @@ class Count:
                 return wait
         return None
 
+    def unsignalled(self, of: int) -> list[Passed]:
+        """The waits that may still be under way when the last of so many signals comes.
+
+        Who signals after a wait, and without whose signal there are not so many, has passed it by then.
+        """
+        after = 0
+        for one in self.certain(of):
+            after |= one.seen
+        return [wait for wait in self.passed if not wait.is_before(after)]
+
     def unordered(self, agent: Agent, marks: Sequence[Mark]) -> Mark | None:
         """The first of some marks that an agent does not come after."""
         return next((mark for mark in marks if not mark.is_before(agent.seen)), None)

@@ -78,7 +78,7 @@ def _count_up(machine: Machine, warp: Warp, op: Op, counter: Value, value: int, 
         return old
     if isinstance(op, Ticket):
         learn(agent, count.signals[:-1])
-    _make_zero(machine, agent, op, count, count.passed)
+    _make_zero(machine, agent, op, count, count.unsignalled(end))
     return old
 
 
