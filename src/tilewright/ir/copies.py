@@ -69,6 +69,7 @@ class Copy(Op):
         matrices: of the matrix engine, who names which row; None before a target has chosen.
         multicast: of a bulk copy, axes of the cluster: every block that differs from this one only along them
             gets the box, at the same place of its own ``target``, and the bytes count at its own barrier.
+        readers: of a bulk copy, how many load these elements in the whole launch; 0: nobody says.
     """
 
     name = "copy"
@@ -86,6 +87,7 @@ class Copy(Op):
     reduction: str | None = None
     matrices: Matrices | None = None
     multicast: tuple[int, ...] = ()
+    readers: Int = 0
 
     @property
     def variant(self) -> str:

@@ -9,6 +9,7 @@ from tilewright.ir import async_ops as ops
 from tilewright.ir.copies import Copy
 from tilewright.lang.clusters import shared_axes
 from tilewright.lang.constants import constant
+from tilewright.lang.scalars import Index, unwrap
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current
@@ -23,6 +24,7 @@ def tma_load(
     barrier: BarrierStage,
     *,
     multicast: int | Sequence[int] = (),
+    readers: Index = 0,
 ) -> None:
     """``target = source``, a box of a tensor parameter to shared memory, by TMA in the background.
 
@@ -36,6 +38,11 @@ def tma_load(
         barrier: one stage of `mbarrier`.
         multicast: axes of the cluster; all blocks that differ from this one only along them get the box too,
             at the same place of their shared memory, and its bytes count at their own barriers.
+        readers: how many blocks, or clusters that multicast, load these elements in the launch.  What one
+            alone loads leaves the second-level cache first, for the sake of what others will read.  Default:
+            it is not said.  Results do not depend on it.
+
+    Source: PTX ISA, "cp.async.bulk.tensor"; "createpolicy".
 
     Example:
         What lies outside of ``X`` is 0 in shared memory; only the rows of ``Y`` that there are, are written:
@@ -64,6 +71,7 @@ def tma_load(
         barrier=barrier.value,
         stage=barrier.stage,
         multicast=shared_axes(multicast),
+        readers=unwrap(readers),
     )
 
 

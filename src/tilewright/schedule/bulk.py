@@ -148,7 +148,8 @@ class Producer:
                     matrix, row = source.matrix(work), source.row(work)
                     at = work.segment.begin + step.index
                     for tile, target in held.pairs(matrix, row, at, stage, share):
-                        tma_load(tile, target, ring.full[stage], multicast=share.multicast)
+                        barrier, axis = ring.full[stage], share.multicast
+                        tma_load(tile, target, barrier, multicast=axis, readers=source.readers)
 
         return [Verb("load", 0, load)]
 

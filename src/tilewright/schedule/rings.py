@@ -49,6 +49,7 @@ class Source:
         decode: what makes the operand of a fragment of its elements; None: they are multiplied as they are.
         part: what the graph says of it.
         is_cut: whether what is decoded of elements past the edge of K is not 0, and so is replaced by 0.
+        readers: how many blocks, or clusters, load each of its elements; 0: it is not known.
     """
 
     name: str
@@ -59,6 +60,7 @@ class Source:
     decode: Callable[[Fragment], Any] | None = None
     part: Part | None = None
     is_cut: bool = False
+    readers: Index = 0
 
     @property
     def side(self) -> int:

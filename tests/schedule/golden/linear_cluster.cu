@@ -105,6 +105,19 @@ __device__ __forceinline__ void tma_load_2d(const tensor_map_t* map, void* to, m
                ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(map), "r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(x0), "r"(x1) : "memory");
 }
 
+__device__ __forceinline__ void tma_load_once_2d(const tensor_map_t* map, void* to, mbarrier_t* barrier, int x0, int x1) {
+  unsigned long long first;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+               "[%0], [%1, {%3, %4}], [%2], %5;"
+               ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(map), "r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(x0), "r"(x1), "l"(first) : "memory");
+}
+
+__device__ __forceinline__ void tma_load_read_by_2d(const tensor_map_t* map, void* to, mbarrier_t* barrier, int readers, int x0, int x1) {
+  if (readers == 1) tma_load_once_2d(map, to, barrier, x0, x1);
+  else tma_load_2d(map, to, barrier, x0, x1);
+}
+
 __device__ __forceinline__ void tma_store_2d(const tensor_map_t* map, const void* from, int x0, int x1) {
   asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];"
                ::"l"(map), "r"((unsigned)__cvta_generic_to_shared(from)), "r"(x0), "r"(x1) : "memory");
@@ -174,7 +187,7 @@ __device__ __forceinline__ void wgmma_m64n128k16_bf16(float* d, descriptor_t a, 
 }
 
 extern "C" __global__ void __launch_bounds__(288) __cluster_dims__(4, 1, 1) linear(
-    const bf16_t* bias, int M, int K, int N, int derived, int derived_1,
+    const bf16_t* bias, int M, int K, int N, int derived, int derived_1, int readers, int readers_1,
     const __grid_constant__ tensor_map_t A_map, const __grid_constant__ tensor_map_t B_map,
     const __grid_constant__ tensor_map_t C_map) {
   const int tid = threadIdx.x;
@@ -267,9 +280,11 @@ extern "C" __global__ void __launch_bounds__(288) __cluster_dims__(4, 1, 1) line
       if (tid == 0) {
         mbarrier_arrive_expect(full + stage_1, 32768);
         // test_golden.py:27 staging: A.tile((128, 64), (m, begin + k_1)) -> held_1.merge(0), by TMA
-        tma_load_2d(&A_map, sA + 8192*stage_1, full + stage_1, 64*begin + 64*k_1, 128*m);
+        tma_load_read_by_2d(&A_map, sA + 8192*stage_1, full + stage_1, readers, 64*begin + 64*k_1,
+            128*m);
         // test_golden.py:27 staging: B.tile((128, 64), (n, begin + k_1)) -> held_2, by TMA
-        tma_load_2d(&B_map, sB + 8192*stage_1, full + stage_1, 64*begin + 64*k_1, 128*n);
+        tma_load_read_by_2d(&B_map, sB + 8192*stage_1, full + stage_1, readers_1, 64*begin
+            + 64*k_1, 128*n);
       }
     }
   }

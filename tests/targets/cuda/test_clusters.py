@@ -11,6 +11,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.ir import verify
+from tilewright.ir.async_ops import Arrive
 from tilewright.ir.clusters import needs_cluster_scope
 from tilewright.runtime.nvrtc import FATAL, compile_text
 from tilewright.targets import cuda
@@ -89,8 +90,18 @@ def test_blocks_exchange_data_through_global_memory() -> None:
     np.testing.assert_array_equal(y, wanted)
 
 
+@tw.kernel(A="M K", B="N K", C="M N")
+def product(A, B, C):
+    """C = A Bᵀ."""
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].T
+        C[m, n] = acc
+
+
 @tw.kernel(Y="M N")
-def one_after_the_other(Y):
+def one_after_the_other(Y, *, relaxed=False):
     """Block 0 writes, then block 1 writes the same: only the barrier between them says who is last."""
     tw.block_index((2, 1))
     rank = tw.hopper.cluster_index((2, 1))[0]
@@ -99,7 +110,7 @@ def one_after_the_other(Y):
     ours = tw.fragment(tw.raked((32, 128), (4, 32), 4, 1), tw.f32, 1)
     with tw.when(rank == 0):
         tw.copy(ours, Y.tile((32, 128), (0, 0)))
-        tw.hopper.arrive(written[0], each="warp", block=1)
+        tw.hopper.arrive(written[0], each="warp", block=1, relaxed=relaxed)
     with tw.when(rank == 1):
         tw.hopper.wait(written[0], 0)
         tw.copy(ours + 1.0, Y.tile((32, 128), (0, 0)))
@@ -115,3 +126,30 @@ def test_a_write_after_another_blocks_needs_the_order_too() -> None:
     assert one_after_the_other(y, target="reference").target == "reference"
     assert (y == 2).all()
     assert not needs_cluster_scope(trace())
+
+
+def test_a_relaxed_arrival_tells_nothing_of_what_was_written() -> None:
+    y = np.full((32, 128), np.nan, np.float32)
+    kernel = one_after_the_other.trace(y, relaxed=True)
+    assert not needs_cluster_scope(kernel)
+    assert "mbarrier_arrive_at(written" in cuda.emit(kernel, "sm_90a").text
+    report = one_after_the_other.check(y, relaxed=True)
+    assert [finding.kind.value for finding in report.findings] == ["race"], str(report)
+    with pytest.raises(tw.TraceError, match=r"relaxed=1\); choose True or False"):
+        one_after_the_other.trace(y, relaxed=1)
+
+
+def test_a_stage_is_released_to_other_blocks_by_relaxed_arrivals() -> None:
+    """Threads write C, which would otherwise ask for the memory's order over the whole cluster at each step."""
+    wgmma = tw.atoms.wgmma("bf16", 64)
+    for epilogue in ("direct", "staged"):
+        schedule = tw.Schedule(
+            wgmma, (128, 64, 64), stages=3, staging="tma", roles="cooperative", groups=2, cluster=(2, 1),
+            epilogue=epilogue, registers=0,
+        )  # fmt: skip
+        arrays = (tw.like("bf16", 256, 128), tw.like("bf16", 128, 128), tw.like("bf16", 256, 128))
+        kernel = product.bind(schedule=schedule).trace(*arrays)
+        assert any(isinstance(op, Arrive) and op.relaxed for op in kernel.walk())
+        text = cuda.emit(kernel, "sm_90a").text
+        assert ".release.cluster.shared" not in text
+        assert ".acquire.cluster.shared" not in text

@@ -156,6 +156,9 @@ def _tma_load(emitter: SimtEmitter, op: Copy) -> None:
     if op.multicast:
         function, how = "tma_load_multicast", f"by TMA, to all blocks along {_axes(op.multicast)}"
         places.append(_mask(emitter, op.multicast))
+    if op.readers != 0:
+        function += "_read_by"
+        places.append(emitter.spell(op.readers))
     emitter.comment(op, f"{op.source} -> {op.target}, {how}")
     _walk_box(emitter, op, function, places)
 

@@ -56,27 +56,52 @@ DEVICE void mbarrier_wait{suffix}(mbarrier_t* barrier, int parity) {{
 }
 
 
+def _tma_loads(rank: int, sent: str, taken: str, given: str) -> dict[str, str]:
+    """Loads of a box to one block or to several; also those of which it is said how many read the box.
+
+    What is read once leaves the second-level cache first.  A hint that a box is to be kept as usual makes a
+    GEMM slower by a tenth and more (seen on an H200), so that other boxes have none.
+    """
+    blocks, passed = ("unsigned short blocks, ", "blocks, ") if sent else ("", "")
+    coordinates, numbers = (", ".join(f"{kind}x{i}" for i in range(rank)) for kind in ("int ", ""))
+    inputs = ", ".join([*([given] if sent else []), *(f'"r"(x{i})' for i in range(rank))])
+    before = 3 + bool(sent)
+    places, last = ", ".join(f"%{before + i}" for i in range(rank)), before + rank
+    copy = f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes{sent}"
+    ends = f'::"r"({_SHARED}(to)), "l"(map), "r"({_SHARED}(barrier)), {inputs}'
+    name = f"tma_load{taken}"
+    signature = "const tensor_map_t* map, void* to, mbarrier_t* barrier,"
+    mask = ", %3" if sent else ""
+    return {
+        f"{name}_{rank}d": f"""
+DEVICE void {name}_{rank}d({signature} {blocks}{coordinates}) {{
+  asm volatile("{copy} "
+               "[%0], [%1, {{{places}}}], [%2]{mask};"
+               {ends} : "memory");
+}}""",
+        f"{name}_once_{rank}d": f"""
+DEVICE void {name}_once_{rank}d({signature} {blocks}{coordinates}) {{
+  unsigned long long first;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(first));
+  asm volatile("{copy}.L2::cache_hint "
+               "[%0], [%1, {{{places}}}], [%2]{mask}, %{last};"
+               {ends}, "l"(first) : "memory");
+}}""",
+        f"{name}_read_by_{rank}d": f"""
+DEVICE void {name}_read_by_{rank}d({signature} {blocks}int readers, {coordinates}) {{
+  if (readers == 1) {name}_once_{rank}d(map, to, barrier, {passed}{numbers});
+  else {name}_{rank}d(map, to, barrier, {passed}{numbers});
+}}""",
+    }
+
+
 def _tma(rank: int) -> dict[str, str]:
     coordinates = ", ".join(f"int x{i}" for i in range(rank))
     inputs = ", ".join(f'"r"(x{i})' for i in range(rank))
-    load = ", ".join(f"%{i + 3}" for i in range(rank))
     store = ", ".join(f"%{i + 2}" for i in range(rank))
-    multicast = ", ".join(f"%{i + 4}" for i in range(rank))
     return {
-        f"tma_load_{rank}d": f"""
-DEVICE void tma_load_{rank}d(const tensor_map_t* map, void* to, mbarrier_t* barrier, {coordinates}) {{
-  asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes "
-               "[%0], [%1, {{{load}}}], [%2];"
-               ::"r"({_SHARED}(to)), "l"(map), "r"({_SHARED}(barrier)), {inputs} : "memory");
-}}""",
-        f"tma_load_multicast_{rank}d": f"""
-DEVICE void tma_load_multicast_{rank}d(const tensor_map_t* map, void* to, mbarrier_t* barrier,
-                                       unsigned short blocks, {coordinates}) {{
-  asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
-               ".multicast::cluster [%0], [%1, {{{multicast}}}], [%2], %3;"
-               ::"r"({_SHARED}(to)), "l"(map), "r"({_SHARED}(barrier)), "h"(blocks),
-                 {inputs} : "memory");
-}}""",
+        **_tma_loads(rank, "", "", ""),
+        **_tma_loads(rank, ".multicast::cluster", "_multicast", '"h"(blocks)'),
         f"tma_store_{rank}d": f"""
 DEVICE void tma_store_{rank}d(const tensor_map_t* map, const void* from, {coordinates}) {{
   asm volatile("cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group [%0, {{{store}}}], [%1];"
@@ -199,6 +224,11 @@ NEEDS: dict[str, tuple[str, ...]] = {
     **{name: ("mbarrier_t",) for name in _BARRIERS if name != "mbarrier_t"},
     **{name: ("tensor_map_t",) for name in _COPIES if name.startswith("tma_")},
     **{name: ("tensor_map_t", "mbarrier_t") for name in _COPIES if name.startswith("tma_load")},
+    **{
+        name: (name.replace("_read_by_", "_once_"), name.replace("_read_by_", "_"))
+        for name in _COPIES
+        if "_read_by_" in name
+    },
     "descriptor": ("descriptor_t",),
     "descriptor_of_panels": ("descriptor_t",),
 }

@@ -69,12 +69,10 @@ __device__ __forceinline__ void tma_load_2d(const tensor_map_t* map, void* to, m
                ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(map), "r"((unsigned)__cvta_generic_to_shared(barrier)), "r"(x0), "r"(x1) : "memory");
 }
 
-__device__ __forceinline__ void tma_load_multicast_2d(const tensor_map_t* map, void* to, mbarrier_t* barrier,
-                                       unsigned short blocks, int x0, int x1) {
-  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-               ".multicast::cluster [%0], [%1, {%4, %5}], [%2], %3;"
-               ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(map), "r"((unsigned)__cvta_generic_to_shared(barrier)), "h"(blocks),
-                 "r"(x0), "r"(x1) : "memory");
+__device__ __forceinline__ void tma_load_multicast_2d(const tensor_map_t* map, void* to, mbarrier_t* barrier, unsigned short blocks, int x0, int x1) {
+  asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster "
+               "[%0], [%1, {%4, %5}], [%2], %3;"
+               ::"r"((unsigned)__cvta_generic_to_shared(to)), "l"(map), "r"((unsigned)__cvta_generic_to_shared(barrier)), "h"(blocks), "r"(x0), "r"(x1) : "memory");
 }
 
 __device__ __forceinline__ void tma_store_2d(const tensor_map_t* map, const void* from, int x0, int x1) {
