@@ -134,13 +134,13 @@ def test_a_relaxed_arrival_tells_nothing_of_what_was_written() -> None:
     assert not needs_cluster_scope(kernel)
     assert "mbarrier_arrive_at(written" in cuda.emit(kernel, "sm_90a").text
     report = one_after_the_other.check(y, relaxed=True)
-    assert [finding.kind.value for finding in report.findings] == ["race"], str(report)
+    assert [finding.kind.value for finding in report.findings] == ["write-write race"], str(report)
     with pytest.raises(tw.TraceError, match=r"relaxed=1\); choose True or False"):
         one_after_the_other.trace(y, relaxed=1)
 
 
 def test_a_stage_is_released_to_other_blocks_by_relaxed_arrivals() -> None:
-    """Threads write C, which would otherwise ask for the memory's order over the whole cluster at each step."""
+    """Threads write C, which would otherwise ask for the order of the whole cluster at each step."""
     wgmma = tw.atoms.wgmma("bf16", 64)
     for epilogue in ("direct", "staged"):
         schedule = tw.Schedule(
