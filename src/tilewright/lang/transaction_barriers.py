@@ -184,8 +184,6 @@ def arrive(
     """
     if each not in ("role", "warp"):
         raise TraceError(f"arrive(each={each!r}); choose 'role' or 'warp'", here())
-    if not isinstance(relaxed, bool):
-        raise TraceError(f"arrive(relaxed={relaxed!r}); choose True or False", here())
     size = constant("expect_bytes", expect_bytes)
     rank = None if block is None else other_block(block)
     current().emit(
