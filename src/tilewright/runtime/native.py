@@ -41,6 +41,9 @@ WIDE_VECTORS = "-mprefer-vector-width=512"
 
 _EXCERPTS = 3
 
+_POOLS: dict[tuple[Toolchain, Triple | None], bytes] = {}
+"""The object files of what the worker threads run, linked to every kernel: one for each way to compile."""
+
 
 @dataclass(frozen=True)
 class Toolchain:
@@ -226,10 +229,19 @@ def compile_library(source: str, toolchain: Toolchain | None = None, triple: Tri
     try:
         chosen = toolchain or find_toolchain()
         with tempfile.TemporaryDirectory(prefix="tilewright-", ignore_cleanup_errors=True) as folder:
-            Path(folder, "kernel.cpp").write_text(source + POOL_SOURCE, encoding="utf-8")
+            pool, known = Path(folder, "pool.o"), _POOLS.get((chosen, triple))
+            if known is None:
+                Path(folder, "pool.cpp").write_text(POOL_SOURCE, encoding="utf-8")
+                _run([*_compiling(chosen, triple), "-c", "pool.cpp", "-o", "pool.o"], folder, POOL_SOURCE)
+            else:
+                pool.write_bytes(known)
+            Path(folder, "kernel.cpp").write_text(source, encoding="utf-8")
             for command in _commands(chosen, triple):
                 _run(command, folder, source)
-            return _made(Path(folder, "kernel.so"), chosen)
+            made = _made(Path(folder, "kernel.so"), chosen)
+            if known is None and pool.exists():
+                _POOLS[chosen, triple] = pool.read_bytes()  # whole, for the library is
+            return made
     except OSError as problem:
         reason = f"{problem.strerror or problem}"
         raise ToolchainError(f"cannot compile a kernel: {reason}; {way_out(problem)}") from problem
@@ -250,14 +262,18 @@ def _made(path: Path, toolchain: Toolchain) -> bytes:
     return data
 
 
+def _compiling(toolchain: Toolchain, triple: Triple | None) -> list[str]:
+    return [*toolchain.compiler, "-x", "c++", *flags(triple)]
+
+
 def _commands(toolchain: Toolchain, triple: Triple | None) -> list[list[str]]:
-    """The commands that make kernel.so of kernel.cpp."""
-    compiler = [*toolchain.compiler, "-x", "c++", *flags(triple)]
+    """The commands that make kernel.so of kernel.cpp and pool.o."""
+    compiler = _compiling(toolchain, triple)
     if toolchain.linker:
         compiled = [*compiler, "-c", "kernel.cpp", "-o", "kernel.o"]
-        return [compiled, [*toolchain.linker, "-shared", "kernel.o", "-o", "kernel.so"]]
+        return [compiled, [*toolchain.linker, "-shared", "kernel.o", "pool.o", "-o", "kernel.so"]]
     late = ("-Wl,-undefined,dynamic_lookup",) if platform.system() == "Darwin" else ()
-    return [[*compiler, *LINKING, *late, "kernel.cpp", "-o", "kernel.so"]]
+    return [[*compiler, *LINKING, *late, "kernel.cpp", "-x", "none", "pool.o", "-o", "kernel.so"]]
 
 
 def _run(command: list[str], folder: str, source: str) -> None:
