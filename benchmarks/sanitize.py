@@ -9,7 +9,8 @@
     planted    a GEMM without the barrier after the multiply, so that the tool has something to find
 
 Every result is compared. No framework is loaded: the tool sees our kernels and nothing else. ``--compile``
-compiles every text and launches none; ``--target`` runs them where there is no GPU.
+compiles every text and launches none; ``--target`` runs them where there is no GPU; ``--part 1 3`` takes
+every third kernel, from the second on.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -236,8 +238,11 @@ def main() -> None:
     parser.add_argument("kernels", nargs="?", choices=KERNELS, default="gemms")
     parser.add_argument("--target", default="cuda")
     parser.add_argument("--compile", action="store_true", help=f"only compile, for {ARCH}; needs no GPU")
+    parser.add_argument("--part", nargs=2, type=int, default=(0, 1), metavar=("FIRST", "STEP"))
     asked: Any = parser.parse_args()
-    for case in KERNELS[asked.kernels]("reference" if asked.compile else asked.target):
+    first, step = asked.part
+    cases = KERNELS[asked.kernels]("reference" if asked.compile else asked.target)
+    for case in islice(cases, first, None, step):
         if asked.compile:
             compile_text(cuda.emit(case.trace(), ARCH).text, ARCH)
             print(case.name, "compiled", flush=True)

@@ -21,8 +21,8 @@ from tests.calls.values import TRACED, VALUES
 
 import tilewright as tw
 
-CALLS = 1250
-"""For each of four seeds: together about fifteen seconds."""
+CALLS = 800
+"""For each of four seeds: together as long as the budget says."""
 
 SPACES = ("ck", "hopper", "ir", "layouts", "testing")
 
