@@ -52,8 +52,9 @@ def measured(rows: Sequence[Row]) -> Iterator[tuple[str, Measured]]:
 
 
 def belongs(schedule: Schedule) -> bool:
-    """Whether the model speaks of it where a choice is made: no streams, no clusters that share operands."""
-    return schedule.staging == "tma" and schedule.split_k != "stream" and schedule.cluster == (1, 1)
+    """Whether the model speaks of it where a choice is made: no streams, no whole K in clusters."""
+    is_alone = schedule.cluster == (1, 1) or schedule.split_k != 1
+    return schedule.staging == "tma" and schedule.split_k != "stream" and is_alone
 
 
 def estimates(one: Measured) -> list[float]:

@@ -28,7 +28,6 @@ OTHER_SLOTS = (
 HARMLESS = (
     "if() -> copy: there are several parts, and the last one of a turnstile may write the sums once more"
 )
-ONE_IS_LEFT = "if() -> copy: of two parts that are read at once, the first is there where not both are"
 SAME_LANES = "load -> copy: each lane writes what it has read itself"
 
 STAGED = replace(CP_ASYNC, epilogue="staged", blocks=1, group_m=1, buffers=1)
@@ -101,7 +100,6 @@ EQUIVALENT = {
     },
     "split, reduce-scatter": {
         **APART,
-        "if() by reduction: always": ONE_IS_LEFT,
         "if() by roles: always": HARMLESS,
         "view(arrived) by roles: slice 0 one around": OTHER_SLOTS,
     },

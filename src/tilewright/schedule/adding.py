@@ -10,9 +10,14 @@ from tilewright.lang.control import range as traced_range
 from tilewright.lang.fragments import Fragment
 from tilewright.lang.scalars import Index, ceil_div
 from tilewright.lang.tensors import Tensor
+from tilewright.threads.distribution import Distribution
+from tilewright.threads.map_modes import Mode
 
-IN_FLIGHT = 64
-"""Values of each thread that are read of other parts before the first of them is added."""
+IN_FLIGHT, STACKED = 64, 128
+"""Values of each thread that are read of other parts before the first of them is added.
+
+More of those that come by one copy, when nothing else is held any more.
+"""
 
 
 def add_parts(total: Fragment, count: Index, most: int, part: Callable[[Index], Tensor]) -> None:
@@ -65,6 +70,31 @@ def add_slices(
     add_parts(total, count, most, slice_of)
 
 
+def add_stack(total: Fragment, count: Index, most: int, stack: Callable[[Index, Index], Tensor]) -> None:
+    """Add up so many parts, in their order, that lie beside each other; several come by one copy.
+
+    Args:
+        total: what they are added up in.
+        count: of parts.
+        most: how many there are at most.
+        stack: (first, how many) -> (rows, columns of each of so many parts).
+    """
+    spread, columns = total.distribution, total.shape[1]
+    at_once = parts_at_once(count, min(STACKED // spread.size_values, most))
+    several = Mode(at_once, 1, columns)
+    wide = Distribution((spread.shape[0], at_once * columns), spread.threads, (*spread.values, several))
+    tw.fill(total, 0)
+    for turn in traced_range(ceil_div(count, at_once)):
+        first = turn * at_once
+        held = tw.fragment(wide, total.dtype, name="parts")
+        with when(first + at_once <= count):
+            tw.copy(stack(first, at_once), held)
+        with otherwise():
+            tw.copy(stack(first, count - first).tile(wide.shape, (0, 0)), held)
+        for i in range(at_once):
+            total.assign(total + held[:, i * columns : (i + 1) * columns])
+
+
 def parts_at_once(count: Index, limit: int) -> int:
     """How many parts are read at once: all of a known number, or a power of 2.
 
@@ -74,4 +104,4 @@ def parts_at_once(count: Index, limit: int) -> int:
     """
     if isinstance(count, int) and count <= limit:
         return count
-    return next((size for size in (16, 8, 4, 2) if size <= limit), 1)
+    return next((size for size in (32, 16, 8, 4, 2) if size <= limit), 1)

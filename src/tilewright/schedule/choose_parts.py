@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from math import prod
 
@@ -12,6 +13,12 @@ from tilewright.schedule.schedule import Schedule
 
 MOST_SPLIT_SUMS = 64 * 128
 """Of a group of warps whose blocks compute a part each: where registers are not dealt out to roles."""
+
+CLUSTERS_THAT_SHARE = ((2, 1), (1, 2), (2, 2), (4, 1), (1, 4))
+"""Blocks along M and N of clusters that are tried where all of them have the same part of K."""
+
+PARTITIONS = 8
+"""Into which the multiprocessors of a Hopper GPU fall, at most (GPCs)."""
 
 PERIODS = 8
 """Parts of K, at most, whose order of addition is the same for all numbers of rows."""
@@ -96,7 +103,9 @@ def rule_of(question: Question, schedule: Schedule) -> str:
     parts, tiles = parts_under(question, schedule), tiles_of(question, schedule)
     count = f"{parts} part{'s' if parts != 1 else ''}"
     if schedule.split_k == "auto":
-        return f"K in {count}: {schedule.blocks} blocks for {tiles} tiles"
+        across, beside = schedule.cluster
+        shared = "" if across * beside == 1 else f", in clusters of {across} x {beside} that share operands"
+        return f"K in {count}: {schedule.blocks} blocks for {tiles} tiles{shared}"
     if schedule.split_k == "stream":
         return f"steps of {tiles} tiles dealt out to {schedule.blocks} blocks"
     return f"K in {count}" + (" among the blocks of a cluster" if is_clustered(schedule) else "")
@@ -104,7 +113,38 @@ def rule_of(question: Question, schedule: Schedule) -> str:
 
 def tiles_of(question: Question, schedule: Schedule) -> int:
     """Tiles of the result."""
+    return prod(tiles_along(question, schedule)) * prod(question.extents[:-3])
+
+
+def tiles_along(question: Question, schedule: Schedule) -> tuple[int, int]:
+    """Tiles of a batch item along its rows and along its columns."""
     m, n, _ = question.shape
     rows, columns, _ = schedule.tile
     m, n = (n, m) if schedule.swap_ab else (m, n)
-    return -(-m // rows) * -(-n // columns) * prod(question.extents[:-3])
+    return -(-m // rows), -(-n // columns)
+
+
+def sharing(question: Question, schedule: Schedule) -> Iterator[Schedule]:
+    """A schedule whose blocks have parts of K, with clusters that its tiles fill, which share operands."""
+    tiles = tiles_along(question, schedule)
+    for cluster in CLUSTERS_THAT_SHARE:
+        blocks = in_clusters(question.processors, prod(cluster))
+        if (
+            schedule.blocks
+            and blocks
+            and not any(count % of for count, of in zip(tiles, cluster, strict=True))
+        ):
+            yield replace(schedule, cluster=cluster, blocks=blocks)
+
+
+def in_clusters(processors: int, size: int) -> int:
+    """How many blocks certainly run at once, each alone on a multiprocessor, in clusters of 2 or more.
+
+    A cluster lies in one of the at most `PARTITIONS` partitions of a GPU, each an even number of
+    multiprocessors, so that each may leave ``size - 2`` of them idle.
+
+    Example:
+        >>> in_clusters(132, 2), in_clusters(132, 4), in_clusters(132, 8)
+        (132, 116, 80)
+    """
+    return max(processors - PARTITIONS * (size - 2), 0) // size * size

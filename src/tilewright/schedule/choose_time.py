@@ -119,6 +119,13 @@ class Load:
         return sum(inside for _, inside in self._sides) * self.lines * ROW_BYTES
 
     @property
+    def fetched_bytes(self) -> float:
+        """That the second-level cache delivers of a step for one block: those of a cluster share the rest."""
+        across, beside = self.schedule.cluster
+        shares = zip(self._sides, (beside, across), strict=True)
+        return sum(inside / blocks for (_, inside), blocks in shares) * self.lines * ROW_BYTES
+
+    @property
     def outside(self) -> int:
         """Lines of a step that lie outside the arrays."""
         return sum(tile - inside for tile, inside in self._sides) * self.lines
@@ -156,7 +163,7 @@ class Load:
 
     def cached_us(self) -> float:
         """Of the second-level cache, for all blocks."""
-        moved = tiles_of(self.question, self.schedule) * self.steps * self.step_bytes
+        moved = tiles_of(self.question, self.schedule) * self.steps * self.fetched_bytes
         return moved / CACHED_BYTES_PER_US
 
 

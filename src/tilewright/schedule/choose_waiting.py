@@ -13,7 +13,7 @@ from math import inf
 from tilewright.schedule.choose import Candidate, Question
 from tilewright.schedule.choose_few_rows import candidates as few_rows
 from tilewright.schedule.choose_few_rows import has_few_rows
-from tilewright.schedule.choose_parts import parts_under, rule_of, split_schedule, tiles_of
+from tilewright.schedule.choose_parts import parts_under, rule_of, sharing, split_schedule, tiles_of
 from tilewright.schedule.choose_time import bulk_us
 from tilewright.schedule.choose_ways import CLUSTERS
 from tilewright.schedule.classes import coarse
@@ -73,9 +73,10 @@ def _parts(question: Question, whole: Candidate) -> Iterator[Candidate]:
     """A schedule with K in parts, if half of the multiprocessors are idle without; it need not be legal."""
     for split_k, reduction in WAYS if _is_idle(question, whole.schedule) else ():
         made = split_schedule(whole.schedule, split_k, question.processors, reduction)
-        if made is not None and parts_under(question, made) > 1:
-            estimate = bulk_us(question, made)
-            yield Candidate(made, estimate, f"{whole.rule}, {rule_of(question, made)}")
+        for one in () if made is None else (made, *sharing(question, made)):
+            if parts_under(question, one) > 1:
+                rule = f"{whole.rule}, {rule_of(question, one)}"
+                yield Candidate(one, bulk_us(question, one), rule)
 
 
 def _is_idle(question: Question, schedule: Schedule) -> bool:

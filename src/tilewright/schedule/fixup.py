@@ -13,7 +13,7 @@ from tilewright.lang.launch import launcher_memory
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.signals import await_, signal, ticket
 from tilewright.lang.tensors import Tensor
-from tilewright.schedule.adding import add_parts, add_slices
+from tilewright.schedule.adding import add_parts, add_stack
 from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.schedule import Schedule
@@ -196,9 +196,14 @@ class ReduceScatter(Fixup):
         """
         with made_by("reduction"):
             total, segment = tw.fragment(spread, self.sums.dtype), work.segment
-            add_slices(
-                total, segment.parts, self.most, number, lambda i: self.held(segment.slot(i), work.group)
-            )
+            columns, slot = total.shape[1], segment.slot(0)
+
+            def stack(first: Index, count: Index) -> Tensor:
+                tiles = self.order.stack(self.sums[slot + first : slot + first + count, work.group])
+                slices = tiles.unmerge(2, (int(tiles.shape[2]) // columns, columns))
+                return slices[:, :, number].merge(1)
+
+            add_stack(total, segment.parts, self.most, stack)
         return total
 
 

@@ -33,6 +33,16 @@ class ThreadOrder:
             ordered = ordered.merge(0, len(self.rows))
         return ordered.merge(1, len(self.columns)) if len(self.columns) > 1 else ordered
 
+    def stack(self, memory: Tensor) -> Tensor:
+        """(rows, several, columns) of memory of several such tiles, one behind the other."""
+        if len(self.extents) == 2:
+            return memory.permute(1, 0, 2)
+        rows, columns = ([1 + dim for dim in dims] for dims in (self.rows, self.columns))
+        ordered = memory.permute(*rows, 0, *columns)
+        if len(rows) > 1:
+            ordered = ordered.merge(0, len(rows))
+        return ordered.merge(2, len(columns)) if len(columns) > 1 else ordered
+
 
 def in_order_of_threads(spread: Distribution) -> ThreadOrder:
     """The order for a tile that is held so; row by row where threads hold copies, or there is one of them.
