@@ -220,43 +220,25 @@ def evaluate(value: Any, env: Mapping[Sym, Any]) -> Any:
     Raises:
         ZeroDivisionError: a divisor is 0 or negative.
     """
-    match value:
-        case Sym():
-            return env[value]
-        case Add():
-            return sum((evaluate(term, env) * factor for term, factor in value.terms), value.constant)
-        case Mul():
-            return math.prod(evaluate(factor, env) for factor in value.factors)
-        case FloorDiv():
-            return evaluate(value.left, env) // _divisor(value.right, env)
-        case Mod():
-            return evaluate(value.left, env) % _divisor(value.right, env)
-        case Xor():
-            return evaluate(value.left, env) ^ evaluate(value.right, env)
-        case Min():
-            left, right = evaluate(value.left, env), evaluate(value.right, env)
-            return _choose(left < right, left, right)
-        case Max():
-            left, right = evaluate(value.left, env), evaluate(value.right, env)
-            return _choose(left < right, right, left)
-        case Select():
-            return _choose(evaluate(value.cond, env), evaluate(value.left, env), evaluate(value.right, env))
-        case Element():
-            return env[value.table](evaluate(value.at, env))
-        case Constant():
-            return value.value
-        case Less():
-            return evaluate(value.left, env) < evaluate(value.right, env)
-        case Equal():
-            return evaluate(value.left, env) == evaluate(value.right, env)
-        case And():
-            return _all(evaluate(part, env) for part in value.parts)
-        case Or():
-            return ~_all(~_array(evaluate(part, env)) for part in value.parts)
-        case Not():
-            return ~_array(evaluate(value.part, env))
-        case _:
-            return value
+    rule = _EVALUATE.get(type(value))
+    return value if rule is None else rule(value, env)
+
+
+def _sum(value: Add, env: Mapping[Sym, Any]) -> Any:
+    total: Any = value.constant
+    for term, factor in value.terms:
+        total = total + evaluate(term, env) * factor
+    return total
+
+
+def _smaller(value: Min, env: Mapping[Sym, Any]) -> Any:
+    left, right = evaluate(value.left, env), evaluate(value.right, env)
+    return _choose(left < right, left, right)
+
+
+def _larger(value: Max, env: Mapping[Sym, Any]) -> Any:
+    left, right = evaluate(value.left, env), evaluate(value.right, env)
+    return _choose(left < right, right, left)
 
 
 def _divisor(value: Int, env: Mapping[Sym, Any]) -> Any:
@@ -282,6 +264,29 @@ def _choose(cond: Any, left: Any, right: Any) -> Any:
     if isinstance(cond, bool):
         return left if cond else right
     return np.where(cond, left, right)
+
+
+_EVALUATE: dict[type, Callable[[Any, Mapping[Sym, Any]], Any]] = {
+    Sym: lambda value, env: env[value],
+    Add: _sum,
+    Mul: lambda value, env: math.prod(evaluate(factor, env) for factor in value.factors),
+    FloorDiv: lambda value, env: evaluate(value.left, env) // _divisor(value.right, env),
+    Mod: lambda value, env: evaluate(value.left, env) % _divisor(value.right, env),
+    Xor: lambda value, env: evaluate(value.left, env) ^ evaluate(value.right, env),
+    Min: _smaller,
+    Max: _larger,
+    Select: lambda value, env: _choose(
+        evaluate(value.cond, env), evaluate(value.left, env), evaluate(value.right, env)
+    ),
+    Element: lambda value, env: env[value.table](evaluate(value.at, env)),
+    Constant: lambda value, env: value.value,
+    Less: lambda value, env: evaluate(value.left, env) < evaluate(value.right, env),
+    Equal: lambda value, env: evaluate(value.left, env) == evaluate(value.right, env),
+    And: lambda value, env: _all(evaluate(part, env) for part in value.parts),
+    Or: lambda value, env: ~_all(~_array(evaluate(part, env)) for part in value.parts),
+    Not: lambda value, env: ~_array(evaluate(value.part, env)),
+}
+"""What each node comes to; anything else is its own value."""
 
 
 def slope(value: Int, sym: Sym) -> Int | None:
