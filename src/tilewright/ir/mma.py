@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from tilewright.calls import layouts
 from tilewright.dtypes import DType, dtype
@@ -21,6 +22,9 @@ from tilewright.threads.warps import by_warps
 
 REGISTERS, SHARED = "registers", "shared"
 """Where an operand of an atom may live."""
+
+_shared_out = lru_cache(maxsize=4096)(by_warps)
+"""Remembers the maps of tiles: who chooses a schedule asks of each candidate for the same few."""
 
 ROUNDINGS = ("nearest", "truncate")
 """How elements of A and B lose the fraction bits that an atom does not multiply: ties go away from zero."""
@@ -196,17 +200,17 @@ class TiledMma:
     def a(self, k: int) -> Distribution:
         """Distribution of an A tile of shape (m, k): the warps of a row of the grid hold the same."""
         self._check_depth(k)
-        return by_warps((self.tile[0], k), self.atom.a, self.warps, reuse="row")
+        return _shared_out((self.tile[0], k), self.atom.a, self.warps, reuse="row")
 
     @layouts
     def b(self, k: int) -> Distribution:
         """Distribution of a B tile of shape (n, k): the warps of a column of the grid hold the same."""
         self._check_depth(k)
-        return by_warps((self.tile[1], k), self.atom.b, self.warps, reuse="column", along=0)
+        return _shared_out((self.tile[1], k), self.atom.b, self.warps, reuse="column", along=0)
 
     def c(self) -> Distribution:
         """Distribution of the accumulator of shape (m, n)."""
-        return by_warps(self.tile[:2], self.atom.c, self.warps)
+        return _shared_out(self.tile[:2], self.atom.c, self.warps)
 
     def _check_depth(self, k: int) -> None:
         unit = self.atom.shape[2]
