@@ -11,18 +11,22 @@ from dataclasses import dataclass
 from math import log2
 
 from tilewright.schedule.choose import Question
-from tilewright.schedule.choose_parts import parts_under, tiles_of
+from tilewright.schedule.choose_parts import parts_under, tiles_along, tiles_of
 from tilewright.schedule.fixup import FAN, LEAST_SHARE, is_clustered
 from tilewright.schedule.form import has_slices
-from tilewright.schedule.memory import memory_us
+from tilewright.schedule.memory import MOST_STREAMED, memory_us
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
 
 FIXED_US = 2.0
 """Of a launch, which does not become less by splitting K."""
 
-RAMP_US = 12.6
-"""Until memory delivers at its rate, at most; less than what all bytes take then."""
+RAMP_US = 14.0
+"""Until memory delivers at its rate, at most, as the cache writes back what it held; less than all bytes then
+take."""
+
+SPARED = 0.33
+"""What of that is spared where operands leave the cache first."""
 
 ARRIVAL_US = 1.14
 """From the request of a stage to its arrival, besides its bytes."""
@@ -30,7 +34,7 @@ ARRIVAL_US = 1.14
 BYTES_PER_US = 1.3e5
 """Into the shared memory of one multiprocessor."""
 
-CACHED_BYTES_PER_US = 1.4e7
+CACHED_BYTES_PER_US = 1.75e7
 """From the second-level cache into all multiprocessors."""
 
 OUTSIDE_US = 0.00043
@@ -45,16 +49,16 @@ TILE_US = 5.8
 OVERLAP = 5
 """How well memory, cache and rings overlap: the power of the norm of their times."""
 
-TICKET_US = 0.8
+TICKET_US = 1.07
 """Writing the sums of a part to memory and taking a ticket."""
 
-READ_BYTES_PER_US = 2.2e4
+READ_BYTES_PER_US = 3.0e4
 """At which a multiprocessor reads and adds the sums of the parts."""
 
 CLUSTER_US, DOUBLED_US = 0.7, 5.7
 """Meeting in a cluster of two blocks, and what each doubling of the cluster adds."""
 
-SCATTER_US, PART_US = 1.4, 0.06
+SCATTER_US, PART_US = 1.2, 0.05
 """Waiting until the parts of a tile are written, and reading a share of each one of them."""
 
 READ_MULTIPLY_ADDS = 4
@@ -143,6 +147,19 @@ class Load:
         """Along K, of a tile."""
         return max(-(-self.question.shape[2] // self.schedule.block_k), 1)
 
+    @property
+    def streamed(self) -> float:
+        """Of the operands' bytes, the share that one block or cluster reads, which leaves the cache first."""
+        (m, n), depth = (self.question.shape[0], self.question.shape[1]), self.question.shape[2]
+        extents = (n, m) if self.schedule.swap_ab else (m, n)
+        beside = zip(tiles_along(self.question, self.schedule), self.schedule.cluster, strict=True)
+        across, along = (-(-tiles // blocks) for tiles, blocks in beside)
+        found = 0
+        for extent, readers in zip(extents, (along, across), strict=True):
+            if readers == 1 and extent * depth * self.question.dtype.bytes <= MOST_STREAMED:
+                found += extent
+        return found / max(m + n, 1)
+
     def path_us(self) -> float:
         """Of the multiprocessor with most blocks."""
         schedule, processors = self.schedule, max(self.question.processors, 1)
@@ -176,6 +193,7 @@ def bulk_us(question: Question, schedule: Schedule) -> float:
     """
     load = Load(question, schedule)
     memory = memory_us(question)
-    waits = (load.path_us(), memory + min(RAMP_US, memory), load.cached_us())
+    ramp = min(RAMP_US, memory) * (1 - SPARED * load.streamed)
+    waits = (load.path_us(), memory + ramp, load.cached_us())
     overlapped: float = sum(wait**OVERLAP for wait in waits) ** (1 / OVERLAP)
     return FIXED_US + overlapped + meeting_us(question, schedule)

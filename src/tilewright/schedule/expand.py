@@ -30,6 +30,7 @@ from tilewright.schedule.form import Factor, Form, array, extent_of, form_of
 from tilewright.schedule.groups import RowGroups
 from tilewright.schedule.legality import check
 from tilewright.schedule.lists import Listed, ListedArray
+from tilewright.schedule.memory import MOST_STREAMED
 from tilewright.schedule.partition import (
     MOST_SPLITS,
     DataParallel,
@@ -51,13 +52,6 @@ from tilewright.schedule.stream import Stream
 
 Tiles: TypeAlias = DataParallel | Persistent | Listed
 """Which tiles a block computes."""
-
-MOST_STREAMED = 1 << 28
-"""Bytes of a matrix that is read once and leaves the second-level cache first.
-
-On an H200 products of few rows gain 2 to 4 us by that, of which the matrix has 32 to 117 MB, and lose as much
-where it has 470 MB.
-"""
 
 RINGS: dict[str, Callable[..., Any]] = {
     "direct": Direct,
