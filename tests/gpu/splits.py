@@ -130,5 +130,23 @@ def small_tile_forms() -> Iterator[SplitForm]:
         yield SplitForm(about, made, "f32", "f32", next(kernels), (next(layouts),))
 
 
-SPLIT_FORMS = {form.name: form for form in (*split_forms(), *few_row_forms(), *small_tile_forms())}
+def cluster_forms() -> Iterator[SplitForm]:
+    """Clusters whose blocks share operands and have the same part of K."""
+    clusters: dict[tuple[int, int], tuple[tuple[int | str, str], ...]] = {
+        (2, 1): (("auto", "reduce-scatter"), (7, "turnstile")),
+        (1, 2): ((FAN + 1, "workspace"), ("auto", "atomic")),
+        (2, 2): (("auto", "reduce-scatter"), ("auto", "workspace")),
+    }
+    layouts, kernels = cycle(LAYOUTS), cycle((residual, plain, residual))
+    for cluster, found in clusters.items():
+        whole = hopper("f16", 128, blocks=0, registers=0, cluster=cluster)
+        for split_k, reduction in found:
+            name = f"clusters of {cluster[0]} x {cluster[1]}, {split_k} parts, {reduction}"
+            made = split_of(whole, split_k, reduction)
+            yield SplitForm(name, made, "f16", "f16", next(kernels), (next(layouts),))
+
+
+SPLIT_FORMS = {
+    form.name: form for form in (*split_forms(), *few_row_forms(), *small_tile_forms(), *cluster_forms())
+}
 """By name."""
