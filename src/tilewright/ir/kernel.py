@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TypeAlias
 
 from tilewright.arch import REFERENCE
@@ -216,7 +217,7 @@ class Kernel:
         """Whether a grid of it may begin before the grid before it has ended: it waits where it must."""
         return any(isinstance(op, PriorGridWait) for op in self.walk())
 
-    @property
+    @cached_property
     def splits_cluster_barriers(self) -> bool:
         """Whether a warp goes on between its arrival at a barrier of the cluster and its wait."""
         return any(isinstance(op, ClusterArrive) for op in self.walk())
