@@ -293,7 +293,8 @@ DEEP = (
     *((512, 512, 32768), (1536, 1536, 12288)),
 )
 ORDERS: dict[str, How] = {
-    OURS: Splitting("auto"),
+    OURS: None,  # parts of K of which nothing is said are added in one order
+    "workspace": Splitting("auto"),
     "atomic": Splitting("auto", "atomic"),
     "turnstile": Splitting("auto", "turnstile"),
     "cluster": Splitting("auto", "cluster"),
