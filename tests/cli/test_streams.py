@@ -78,10 +78,17 @@ def test_names_that_the_locale_does_not_know_are_spelled(tmp_path: Path) -> None
     assert b"??.npy: C 8x8 f32" in done.stdout
 
 
+# A shell's background jobs ignore interrupts, and so does what they start: as where the suite runs in one.
+HEEDS_INTERRUPTS = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+
+
 def interrupted(program: str, folder: Path) -> None:
     """Run a program, interrupt it once it has made a file, and see what it says."""
     process = subprocess.Popen(
-        [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.PIPE, cwd=folder
+        [sys.executable, "-c", HEEDS_INTERRUPTS + program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        cwd=folder,
     )
     deadline = time.monotonic() + 60
     while not (folder / "there").exists() and time.monotonic() < deadline:
