@@ -41,7 +41,7 @@ IN_ORDER = [
 SHARED = [
     *("cooperative, 13 parts, workspace", "cooperative, auto parts, reduce-scatter"),
     *("cp_async, 7 parts, turnstile", "fma, stream parts, workspace"),
-    "clusters of 2 x 2, auto parts, reduce-scatter",
+    "clusters of 2 x 1, auto parts, reduce-scatter",
 ]
 """Forms that several streams and threads launch at once; and one whose sums are added as they come."""
 AS_THEY_COME = "cooperative, auto parts, atomic"

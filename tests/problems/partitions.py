@@ -123,7 +123,8 @@ def _split(draw: random.Random, plain: Schedule, partition: str, target: str) ->
     if reduction == "cluster":
         split_k = draw.choice(OF_A_CLUSTER)
     blocks = draw.choice((2, 8, 16, 132)) if split_k == "auto" else 0
-    return replace(made, split_k=split_k, blocks=blocks, reduction=reduction)
+    cluster = plain.cluster if reduction != "cluster" else (1, 1)
+    return replace(made, split_k=split_k, blocks=blocks, reduction=reduction, cluster=cluster)
 
 
 def _few_rows(draw: random.Random, plain: Schedule) -> Schedule:

@@ -62,6 +62,7 @@ class Driver:
     used: list[tuple[str, int]] = field(default_factory=list)
     events: int = 0
     pending: set[int] = field(default_factory=set)
+    clusters: int = 66
 
     def __getattr__(self, name: str) -> Any:
         return getattr(bindings, name)
@@ -151,6 +152,8 @@ class Driver:
             return self.stream_ids.get(arguments[0], arguments[0])
         if name == "cuOccupancyMaxActiveBlocksPerMultiprocessor":
             return 2
+        if name == "cuOccupancyMaxActiveClusters":
+            return self.clusters
         if name == "cuCtxSynchronize":
             self.waits += 1
             return None

@@ -68,6 +68,25 @@ def test_parts_of_k_that_wait_for_each_other_are_launched_together(
         assert gpu.launched[-1].attributes == attributes
 
 
+def test_clusters_that_wait_for_each_other_are_counted_as_clusters(
+    gpu: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clusters = replace(ONCE, split_k=2, epilogue="direct", reduction="reduce-scatter", cluster=(2, 1))
+    bound = product.bind(schedule=clusters)
+    operands = [OnGpu(np.zeros((256, 512), np.float16)) for _ in range(2)]
+    bound(*operands, OnGpu(np.zeros((256, 256), np.float32)), stream=7)
+    attributes = gpu.launched[-1].attributes
+    assert attributes["cooperative"] == 1
+    assert {**attributes, "cooperative": 1} == attributes != {"cooperative": 1}
+    monkeypatch.setattr(gpu, "clusters", 3)
+    with pytest.raises(
+        tw.LaunchError, match=r"its 16 blocks wait for each other, and device 0 holds 6 of them"
+    ):
+        product.bind(schedule=replace(clusters, group_m=1))(
+            *operands, OnGpu(np.zeros((256, 256), np.float32)), stream=7
+        )
+
+
 def test_of_no_blocks_none_waits(gpu: Driver) -> None:
     """What names the place of a tile has no value then."""
     bound = product.bind(schedule=replace(SPLIT, group_m=2, reduction="reduce-scatter"))

@@ -313,7 +313,8 @@ def split(draw: random.Random, schedule: tw.Schedule) -> dict[str, Any]:
         changes["registers"] = 0
     if draw.random() < 0.9:
         changes["blocks"] = 132 if isinstance(changes["split_k"], str) else 0
-        changes["cluster"] = (1, 1)
+        if changes["split_k"] == "stream" or changes["reduction"] == "cluster":
+            changes["cluster"] = (1, 1)
         changes["epilogue"] = "staged" if schedule.epilogue == "overlapped" else schedule.epilogue
         if changes["reduction"] == "reduce-scatter":
             changes["epilogue"] = "direct"

@@ -305,6 +305,9 @@ CASES = {
     "cooperative, 1 x 2": Case(replace(COOPERATIVE, cluster=(1, 2), blocks=2), tiles=(3, 2)),
     "cooperative, 2 x 2": Case(replace(COOPERATIVE, cluster=(2, 2), blocks=4), tiles=(2, 6)),
     "cooperative, 2 x 1, once": Case(replace(ONCE, cluster=(2, 1))),
+    "cooperative, 2 x 1, multiplied by warps": Case(
+        replace(ONCE, atom=tw.atoms.MMA_F16, warps=(2, 2), cluster=(2, 1), epilogue="direct"), tiles=(2, 1)
+    ),
     "cooperative, split": Case(replace(ONCE, split_k=2), residual),
     "cooperative, split, turnstile": Case(replace(ONCE, split_k=2, reduction="turnstile")),
     "cooperative, split, reduce-scatter": Case(SCATTERED, residual),
@@ -315,7 +318,7 @@ CASES = {
     ),
     "cooperative, 2 x 1, split, reduce-scatter": Case(replace(SCATTERED, cluster=(2, 1)), residual),
     "cooperative, 2 x 2, split, auto": Case(
-        replace(SCATTERED, cluster=(2, 2), blocks=8, split_k="auto"), tiles=(3, 1)
+        replace(SCATTERED, cluster=(2, 2), blocks=16, split_k="auto"), tiles=(3, 1)
     ),
     "cooperative, stream": Case(replace(COOPERATIVE, split_k="stream", blocks=2), tiles=(5, 1)),
     "cooperative, several batch items": Case(

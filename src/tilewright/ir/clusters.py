@@ -56,8 +56,9 @@ def sharing(cluster: Sequence[ClusterAxis], axes: Sequence[int]) -> tuple[int, I
 def needs_cluster_scope(kernel: Kernel) -> bool:
     """Whether barriers must order accesses of threads to memory that threads of another block access too.
 
-    That is so where threads write global memory, which may be any array's, and where they access shared
-    memory that another block's multicast or threads access. Bulk copies and asynchronous MMA have other ways
+    That is so where threads write global memory, which may be any array's, and arrive at another block's
+    barrier other than relaxed; and where they access shared memory that another block's multicast or threads
+    access. Bulk copies and asynchronous MMA have other ways
     of completing. Barriers at which no other block arrives, and no other block's bytes do, order the block's
     own threads alone; where all are such, what other blocks do is ordered by barriers of the cluster.  Bytes
     and relaxed arrivals tell nothing of what threads wrote to global memory.
@@ -91,8 +92,13 @@ def violations(kernel: Kernel) -> Iterator[Violation]:
                 f"the grid has {len(kernel.grid)} axes",
                 f"tw.block_index of {axes} extents",
             )
-    for op in kernel.walk():
+    ops = [*kernel.walk()]
+    reaches_memory = any(isinstance(op, Peer) for op in ops)
+    for op in ops:
         yield from _operation(op, kernel.cluster)
+        if reaches_memory and isinstance(op, Arrive) and op.relaxed:
+            text = "relaxed, in a kernel whose threads access other blocks' memory, which it would not order"
+            yield op.violation("arrive", text, "relaxed=False")
 
 
 def _operation(op: Op, cluster: Sequence[ClusterAxis]) -> Iterator[Violation]:

@@ -106,7 +106,7 @@ def mbarrier(stages: int, arrivals: int) -> Barriers:
 def wait(barrier: BarrierStage, parity: Index) -> None:
     """Wait until the phase of this parity has completed; parity 1 of a fresh barrier passes at once.
 
-    What was done before the arrivals is seen after the wait.
+    What was done before the arrivals is seen after the wait, unless they were relaxed.
 
     Args:
         barrier: one stage of `mbarrier`.
@@ -158,9 +158,11 @@ def arrive(
         each: ``"role"``: one arrival by the role's first thread; ``"warp"``: one by each warp, after its
             lanes came together.
         block: whose barrier: the coordinate in the cluster of another block, or its rank; default: one's own.
-        relaxed: who waits may only have shared memory overwritten by bulk copies, and sees nothing of what
-            was written before the arrival.  That is all that a stage's release to another block must say, and
-            the memory's order over a whole cluster, which it leaves out, waits for all of a warp's accesses.
+        relaxed: at another block's barrier: who waits may have shared memory overwritten by bulk copies, and
+            sees nothing of what was written before the arrival.  That is all that the release of a stage
+            must say, if bulk copies or MMAs in the background have read it, or threads have and then called
+            `fence_async`.  An arrival that is not relaxed orders memory over the whole cluster where that is
+            needed, and then waits for all of a warp's accesses.  Refused where threads access `peer` memory.
 
     Example:
         Each of two warps says that its half is there:

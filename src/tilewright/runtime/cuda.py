@@ -213,13 +213,13 @@ def _take(index: int, name: str, handle: Any) -> None:
     if _process.bindings is None:  # a forked child, to which nothing belongs
         return
     if name == "cuModuleUnload":
-        _unwanted.append((index, handle))
+        _unwanted.append((index, handle, object()))  # the driver may give a handle to other code later
         return
     with Current(index), AnyCapture():
         getattr(driver(), name)(handle)
 
 
-_unwanted: list[tuple[int, Any]] = []
+_unwanted: list[tuple[int, Any, object]] = []
 """Machine code that nobody holds, and its device; unloaded when the device has been waited for.
 
 Until then its launches may still run, and to wait for them while any thread captures a graph would spoil it.
@@ -229,7 +229,7 @@ MOST_UNWANTED = 256
 """Pieces of such code; when a device has more, the next that it loads waits for it."""
 
 
-def _unwanted_of(index: int) -> list[tuple[int, Any]]:
+def _unwanted_of(index: int) -> list[tuple[int, Any, object]]:
     return [entry for entry in list(_unwanted) if entry[0] == index]
 
 

@@ -13,11 +13,13 @@ from tilewright.lang.tensors import Tensor
 from tilewright.threads.distribution import Distribution
 from tilewright.threads.map_modes import Mode
 
-IN_FLIGHT, STACKED = 64, 128
-"""Values of each thread that are read of other parts before the first of them is added.
+IN_FLIGHT = 64
+"""Registers of each thread that hold values of other parts before the first of them is added."""
 
-More of those that come by one copy, when nothing else is held any more.
-"""
+STACKED = 128
+"""The same where the sums that a block has multiplied are not in registers any more."""
+
+REGISTER_BYTES = 4
 
 
 def add_parts(total: Fragment, count: Index, most: int, part: Callable[[Index], Tensor]) -> None:
@@ -31,7 +33,7 @@ def add_parts(total: Fragment, count: Index, most: int, part: Callable[[Index], 
         most: how many there are at most.
         part: number -> where it lies.
     """
-    at_once = parts_at_once(count, min(IN_FLIGHT // total.distribution.size_values, most))
+    at_once = parts_at_once(count, min(IN_FLIGHT // _registers(total), most))
     is_whole = isinstance(count, int) and at_once == count
     tw.fill(total, 0)
     for turn in traced_range(ceil_div(count, at_once)):
@@ -80,7 +82,7 @@ def add_stack(total: Fragment, count: Index, most: int, stack: Callable[[Index, 
         stack: (first, how many) -> (rows, columns of each of so many parts).
     """
     spread, columns = total.distribution, total.shape[1]
-    at_once = parts_at_once(count, min(STACKED // spread.size_values, most))
+    at_once = parts_at_once(count, min(STACKED // _registers(total), most))
     several = Mode(at_once, 1, columns)
     wide = Distribution((spread.shape[0], at_once * columns), spread.threads, (*spread.values, several))
     tw.fill(total, 0)
@@ -93,6 +95,11 @@ def add_stack(total: Fragment, count: Index, most: int, stack: Callable[[Index, 
             tw.copy(stack(first, count - first).tile(wide.shape, (0, 0)), held)
         for i in range(at_once):
             total.assign(total + held[:, i * columns : (i + 1) * columns])
+
+
+def _registers(total: Fragment) -> int:
+    """Of each thread, for as many values."""
+    return max(total.distribution.size_values * total.dtype.bytes // REGISTER_BYTES, 1)
 
 
 def parts_at_once(count: Index, limit: int) -> int:

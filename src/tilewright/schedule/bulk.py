@@ -75,10 +75,11 @@ class Bulk:
             arrive(self.empty[stage], each="warp")
             return
         (across, beside), (row, column) = self.schedule.cluster, self.rank
+        relaxed = self.schedule.atom.asynchronous  # no thread has read the stage
         for i in unroll(across):
-            arrive(self.empty[stage], each="warp", block=((row + i) % across, column), relaxed=True)
+            arrive(self.empty[stage], each="warp", block=((row + i) % across, column), relaxed=relaxed)
         for j in unroll(beside - 1):
-            arrive(self.empty[stage], each="warp", block=(row, (column + 1 + j) % beside), relaxed=True)
+            arrive(self.empty[stage], each="warp", block=(row, (column + 1 + j) % beside), relaxed=relaxed)
 
     def _turns(self, warps: int) -> Barriers | None:
         """For each group that plays ping-pong a barrier that says that it has multiplied."""

@@ -86,7 +86,11 @@ def parts_under(question: Question, schedule: Schedule) -> int:
     The same is computed at every launch, from its extents.
     """
     steps = max(-(-question.shape[2] // schedule.block_k), 1)
-    tiles, blocks = tiles_of(question, schedule), schedule.blocks
+    along = zip(tiles_along(question, schedule), schedule.cluster, strict=True)
+    whole = prod(
+        -(-count // blocks) * blocks for count, blocks in along
+    )  # with those that only fill a cluster
+    tiles, blocks = whole * prod(question.extents[:-3]), schedule.blocks
     units = -(-steps // max(schedule.promote, 1))
     if schedule.split_k == "stream":
         return max(-(-min(blocks, tiles * steps) // max(tiles, 1)), 1)

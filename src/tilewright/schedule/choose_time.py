@@ -150,7 +150,9 @@ class Load:
     @property
     def streamed(self) -> float:
         """Of the operands' bytes, the share that one block or cluster reads, which leaves the cache first."""
-        (m, n), depth = (self.question.shape[0], self.question.shape[1]), self.question.shape[2]
+        form, (m, n, depth) = self.question.form, self.question.shape
+        if form.batch or any(factor.part.operand.transforms for factor in (form.a, form.b)):
+            return 0.0
         extents = (n, m) if self.schedule.swap_ab else (m, n)
         beside = zip(tiles_along(self.question, self.schedule), self.schedule.cluster, strict=True)
         across, along = (-(-tiles // blocks) for tiles, blocks in beside)
