@@ -318,7 +318,8 @@ CASES = {
     ),
     "cooperative, 2 x 1, split, reduce-scatter": Case(replace(SCATTERED, cluster=(2, 1)), residual),
     "cooperative, 2 x 2, split, auto": Case(
-        replace(SCATTERED, cluster=(2, 2), blocks=16, split_k="auto"), tiles=(3, 1)
+        replace(SCATTERED, tile=(64, 64, 64), groups=1, cluster=(2, 2), blocks=16, split_k="auto"),
+        tiles=(3, 1),
     ),
     "cooperative, stream": Case(replace(COOPERATIVE, split_k="stream", blocks=2), tiles=(5, 1)),
     "cooperative, several batch items": Case(

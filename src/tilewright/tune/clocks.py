@@ -128,11 +128,11 @@ class CudaClock:
     def sample(self, work: Work, calls: int) -> float:
         """Seconds per call."""
         self._samples += 1
-        for _ in range(self.TRIES):
-            seconds, is_late = self._sample(work, calls)
-            if not is_late:
-                return seconds
-        self._late += 1
+        seconds, is_late = self._sample(work, calls)
+        for _ in range(self.TRIES - 1):
+            if is_late:
+                seconds, is_late = self._sample(work, calls)
+        self._late += is_late
         return seconds
 
     def _sample(self, work: Work, calls: int) -> tuple[float, bool]:
