@@ -14,7 +14,7 @@ from tilewright.ops.products import output_dtype, plain
 from tilewright.schedule.candidates import candidates
 from tilewright.schedule.choose import Candidate, Question, Splitting, choose, proposals
 from tilewright.schedule.choose_few_rows import STREAMS, Stream
-from tilewright.schedule.choose_parts import parts_under, tiles_of
+from tilewright.schedule.choose_parts import parts_under, sharing, tiles_of
 from tilewright.schedule.choose_split import split_candidates
 from tilewright.schedule.choose_time import meeting_us
 from tilewright.schedule.expand import Expanded
@@ -133,3 +133,29 @@ def test_two_groups_compile_without_spills() -> None:
     made = plain(0).bind(precision="exact", schedule=wide).compile(*given, target="cuda", arch="sm_90a")
     assert "wgmma.mma_async.sync.aligned.m64n64k16" in made.source
     assert made.resources["spill_store_bytes"] == made.resources["stack_bytes"] == 0
+
+
+def test_parts_are_counted_with_tiles_that_only_fill_a_cluster() -> None:
+    asked = question("bf16", (357, 40, 4096))
+    schedule = tw.Schedule(
+        tw.atoms.wgmma("bf16", 64),
+        (128, 64, 64),
+        stages=4,
+        staging="tma",
+        roles="cooperative",
+        groups=2,
+        blocks=24,
+        registers=0,
+        split_k="auto",
+    )
+    assert parts_under(asked, schedule) == 24 // 3
+    assert parts_under(asked, replace(schedule, cluster=(2, 2))) == 24 // 8
+
+
+def test_operands_are_shared_only_in_clusters_that_tiles_fill() -> None:
+    asked = question("bf16", (256, 256, 65536))
+    schedule = tw.Schedule(
+        tw.atoms.wgmma("bf16", 128), (128, 128, 64), stages=4, staging="tma", blocks=132, split_k="auto"
+    )
+    found = {one.cluster: one.blocks for one in sharing(asked, schedule)}
+    assert found == {(2, 1): 132, (1, 2): 132, (2, 2): 116}

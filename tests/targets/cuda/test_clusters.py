@@ -153,3 +153,29 @@ def test_a_stage_is_released_to_other_blocks_by_relaxed_arrivals() -> None:
         text = cuda.emit(kernel, "sm_90a").text
         assert ".release.cluster.shared" not in text
         assert ".acquire.cluster.shared" not in text
+
+
+@tw.kernel(Y="M N")
+def handed_over(Y, *, relaxed):
+    """Each block writes into the other's shared memory, and says so at its barrier."""
+    tw.block_index((2, 1))
+    rank = tw.hopper.cluster_index((2, 1))[0]
+    held = tw.shared((32, 32), tw.f32)
+    written = tw.hopper.mbarrier(1, arrivals=1)
+    tw.hopper.cluster_barrier()
+    ours = tw.fragment(tw.raked((32, 32), (1, 32), 1, 1), tw.f32, 1)
+    tw.copy(ours, tw.hopper.peer(held, (rank + 1) % 2))
+    tw.hopper.arrive(written[0], each="warp", block=(rank + 1) % 2, relaxed=relaxed)
+    tw.hopper.wait(written[0], 0)
+    tw.copy(tw.load(held, ours), Y.tile((32, 32), (rank, 0)))
+    tw.hopper.cluster_barrier()
+
+
+def test_a_relaxed_arrival_is_refused_where_threads_reach_other_blocks_memory() -> None:
+    y = np.full((64, 32), np.nan, np.float32)
+    assert [*verify.violations(handed_over.trace(y, relaxed=False))] == []
+    (found,) = verify.violations(handed_over.trace(y, relaxed=True))
+    assert "whose threads access other blocks' memory" in str(found)
+    assert found.nearest == "relaxed=False"
+    handed_over(y, relaxed=False, target="reference")
+    assert (y == 1).all()
