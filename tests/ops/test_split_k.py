@@ -250,6 +250,78 @@ def test_as_many_parts_as_fill_the_machine() -> None:
         assert parts_of_k(tiles, steps, 132) == parts
 
 
+def refused_on_a_gpu(kind: str, shape: tuple[int, ...], asked: Splitting, arch: str = "sm_90a") -> str:
+    """Why a way to split K is refused; empty if there is a schedule."""
+    *lead, m, n, k = shape
+    arrays = (tw.like(kind, *lead, *extents) for extents in ((m, k), (k, n), (m, n)))
+    try:
+        bound = plain(len(lead)).bind(precision="exact", schedule=asked)
+        bound.schedule_for(*arrays, target="cuda", arch=arch)
+    except tw.LaunchError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "parts", "blocks", "most"),
+    [
+        ("f32", (3, 683, 16, 1600), 25, "25 parts of 18 tiles are 450 blocks", 7),
+        ("f64", (1, 359, 634, 1151), 13, "13 parts of 30 tiles are 390 blocks", 4),
+        ("f16", (3, 629, 532, 709), 13, "12 parts of 75 tiles are 900 blocks", 1),
+    ],
+)
+def test_more_blocks_that_wait_for_each_other_than_run_at_once_are_refused(
+    kind: str, shape: tuple[int, ...], parts: int, blocks: str, most: int
+) -> None:
+    """The nearest number that is named is legal, and none between it and what was asked for."""
+    said = refused_on_a_gpu(kind, shape, Splitting(parts, "reduce-scatter"))
+    assert "its blocks wait for each other" in said
+    assert f"{blocks} at least, and 132 run at once" in said
+    near = f'split_k={most}, or reduction="workspace"' if most > 1 else 'reduction="workspace"'
+    assert said.endswith(f"nearest legal choice: {near}")
+    found = [not refused_on_a_gpu(kind, shape, Splitting(n, "reduce-scatter")) for n in range(2, parts + 1)]
+    assert found == [n <= most for n in range(2, parts + 1)]
+    assert not refused_on_a_gpu(kind, shape, Splitting(parts, "workspace"))
+
+
+def test_periods_are_one_part_where_their_blocks_would_wait_for_more_than_run_at_once() -> None:
+    for shape, is_split in (((629, 532, 709), True), ((3, 629, 532, 709), False)):
+        *lead, m, n, k = shape
+        asked = Splitting("auto", "reduce-scatter", batch_invariant=True)
+        bound = plain(len(lead)).bind(precision="exact", schedule=asked)
+        given = (tw.like("f16", *lead, *extents) for extents in ((m, k), (k, n), (m, n)))
+        made = bound.schedule_for(*given, target="cuda", arch="sm_90a")
+        assert made.promote * made.block_k == period_of(k)
+        assert (made.split_k != 1) == is_split
+
+
+@pytest.mark.parametrize(
+    ("asked", "arch", "why", "nearest"),
+    [
+        (Splitting(13, "cluster"), "sm_90a", "has at most 8", 'split_k=8, or reduction="workspace"'),
+        (Splitting(2, "cluster"), "sm_80", "sm_80 has no clusters", 'reduction="workspace"'),
+        (
+            Splitting("stream", "turnstile"),
+            "sm_90a",
+            "the part that others wait for longest",
+            'reduction="workspace"',
+        ),
+        (
+            Splitting("stream", "reduce-scatter"),
+            "sm_90a",
+            "blocks would wait for each other at the end of every tile",
+            'reduction="workspace", or split_k="auto"',
+        ),
+    ],
+)
+def test_another_reason_is_named_with_what_is_near(
+    asked: Splitting, arch: str, why: str, nearest: str
+) -> None:
+    said = refused_on_a_gpu("f16", (200, 200, 709), asked, arch)
+    assert why in said
+    assert said.endswith(f"nearest legal choice: {nearest}")
+
+
 A = np.zeros((4, 4), np.float32)
 
 
@@ -263,7 +335,7 @@ A = np.zeros((4, 4), np.float32)
         ({"batch_invariant": True, "split_k": "stream"}, 'nearest legal choice: split_k="auto"'),
         (
             {"split_k": "stream", "reduction": "turnstile"},
-            "no schedule that is known for these arrays splits K",
+            "a share of the steps begins with the part that others wait for longest",
         ),
         (
             {"split_k": 2, "schedule": tw.Schedule(tw.atoms.fma("f32"), (32, 32, 8))},

@@ -18,14 +18,14 @@ from unittest.mock import patch
 import numpy as np
 from tests.movers.random_movers import Array
 from tests.problems.calls import RESULT_SIZED, Call
-from tests.problems.carried_out import Outcome, There, fill, kinds_of, misplaced
+from tests.problems.carried_out import Outcome, There, fill, kinds_of, misplaced, refused
 from tests.problems.kernels import called
 from tests.problems.partitions import partitions_of
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import StoredComparison, compare_flow
-from tilewright.errors import LaunchError, ScheduleError, TilewrightError
+from tilewright.errors import TilewrightError
 from tilewright.ops.problem import result_shape
 from tilewright.runtime.kernel import Bound
 from tilewright.schedule.schedule import Schedule
@@ -38,14 +38,8 @@ def carry_out_call(call: Call, target: str) -> Outcome:
     try:
         with launched() as ran:
             result = run.stored(run.made())
-    except ScheduleError as error:
-        return Outcome("" if "schedule" in call.words else f"{error}", refused=str(error))
-    except LaunchError as error:  # how many blocks a schedule has follows from the extents
-        is_refused = bool("schedule" in call.words) and "blocks wait for each other" in str(error)
-        said = "" if is_refused else f"{type(error).__name__}: {error}"
-        return Outcome(said, refused=str(error) if is_refused else "")
     except TilewrightError as error:
-        return Outcome(f"{type(error).__name__}: {error}")
+        return refused(error, call.group.schedule)
     schedule = ran[-1].schedule
     if ran[-1].target != target:
         return Outcome(f"it ran on {ran[-1].target}")

@@ -19,7 +19,8 @@ from tilewright.checking.flows import compare_flow
 from tilewright.checking.sample import normal
 from tilewright.errors import LaunchError, ScheduleError, TilewrightError
 from tilewright.runtime.device_array import DeviceArray
-from tilewright.schedule.fixup import FAN
+from tilewright.schedule.choose import Splitting
+from tilewright.schedule.fixup import FAN, WAITING
 from tilewright.schedule.schedule import Schedule
 
 
@@ -51,14 +52,8 @@ def carry_out(problem: Problem, target: str) -> Outcome:
     before = {name: made.array.copy() for name, made in arrays.items()}
     try:
         ran = _launched(problem, arrays, numbers, target)
-    except ScheduleError as error:
-        return Outcome("" if group.schedule else f"{error}", refused=str(error))
-    except LaunchError as error:  # how many blocks a schedule has follows from the extents
-        is_refused = bool(group.schedule) and "blocks wait for each other" in str(error)
-        said = "" if is_refused else f"{type(error).__name__}: {error}"
-        return Outcome(said, refused=str(error) if is_refused else "")
     except TilewrightError as error:
-        return Outcome(f"{type(error).__name__}: {error}")
+        return refused(error, group.schedule)
     extents = dict(problem.extents)
     extents = extents if group.subject in WITH_BATCHES else {**extents, "L": 1}
     schedule, kinds = ran.schedule, Counter(kinds_of(group, ran.schedule, extents))
@@ -74,6 +69,22 @@ def carry_out(problem: Problem, target: str) -> Outcome:
     flow = group.bound.flow(*before.values(), *numbers.values())
     found = compare_flow(flow, stored, read, numbers, how)
     return Outcome("" if found.ok else str(found), schedule, elements=found.size, kinds=kinds)
+
+
+def refused(error: TilewrightError, schedule: Schedule | Splitting | None) -> Outcome:
+    """What comes of an error: nothing is wrong where what the problem asks for is rightly refused.
+
+    Args:
+        error: the error.
+        schedule: what the problem asks for: a schedule, or a way to split K; None: nothing.
+    """
+    is_waiting = isinstance(error, LaunchError) and "blocks wait for each other" in str(error)
+    if isinstance(schedule, Schedule):  # how many blocks it has follows from the extents
+        is_right = is_waiting or isinstance(error, ScheduleError)
+    else:
+        has_parts = schedule is not None and isinstance(schedule.split_k, int)
+        is_right = is_waiting and has_parts and schedule.reduction in WAITING
+    return Outcome(refused=str(error)) if is_right else Outcome(f"{type(error).__name__}: {error}")
 
 
 def misplaced(arrays: Mapping[str, Array], before: Mapping[str, Any], stored: tuple[str, ...]) -> str:

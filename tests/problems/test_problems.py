@@ -150,6 +150,34 @@ def test_numbers_are_compared_with_nan_in_place_of_what_is_not_read() -> None:
     )
 
 
+WAITING = tw.LaunchError("its blocks wait for each other")
+DRAWN = tw.Schedule(tw.atoms.fma("f32"), (32, 32, 8))
+RIGHTLY: tuple[tuple[Any, Any, bool], ...] = (
+    (WAITING, Splitting(25, "reduce-scatter"), True),
+    (WAITING, Splitting(2, "reduce-scatter", batch_invariant=True), True),
+    (WAITING, DRAWN, True),
+    (WAITING, Splitting("auto", "reduce-scatter"), False),
+    (WAITING, Splitting(25, "workspace"), False),
+    (WAITING, Splitting(25, "turnstile"), False),
+    (WAITING, Splitting(4, "cluster"), False),
+    (WAITING, None, False),
+    (tw.LaunchError("no memory"), Splitting(25, "reduce-scatter"), False),
+    (tw.LaunchError("no memory"), DRAWN, False),
+    (tw.ScheduleError("gemm", "numpy", "", []), DRAWN, True),
+    (tw.ScheduleError("gemm", "numpy", "", []), Splitting(25, "reduce-scatter"), False),
+    (tw.ScheduleError("gemm", "numpy", "", []), None, False),
+    (tw.LayoutError("blocks wait for each other"), DRAWN, False),
+)
+"""An error, what a problem asks for, and whether it may be refused so."""
+
+
+@pytest.mark.parametrize(("error", "asked", "is_right"), RIGHTLY)
+def test_what_is_refused_is_wrong_but_where_it_may_be(error: Any, asked: Any, is_right: bool) -> None:
+    found = carried_out.refused(error, asked)
+    assert found.refused == (str(error) if is_right else "")
+    assert bool(found.wrong) != is_right
+
+
 def without(name: str) -> Any:
     """`tw.matmul`, but that it forgets an argument."""
     product = tw.matmul

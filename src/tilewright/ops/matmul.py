@@ -76,7 +76,8 @@ def matmul(
         batch_invariant: whether the bits of a row of the result must not depend on how many rows there are:
             products of arrays that are contiguous along the same dimensions are then added in an order that
             follows from K and the dtypes alone, and from ``split_k`` where that is a number; ``"auto"`` is as
-            many parts as that order has, and not ``"stream"``.
+            many parts as that order has, or one where their blocks wait for each other and are more than run
+            at once; and not ``"stream"``.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 

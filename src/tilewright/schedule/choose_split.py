@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from tilewright.errors import LaunchError
 from tilewright.schedule.candidates import candidates
-from tilewright.schedule.choose import Candidate, Question, Splitting
+from tilewright.schedule.choose import Candidate, Question
+from tilewright.schedule.choose_refused import refusal
 from tilewright.schedule.choose_ways import ways_to_split
 
 INSTRUCTIONS = ("wgmma", "mma", "fma")
@@ -32,11 +32,7 @@ def split_candidates(question: Question) -> Iterator[Candidate]:
     assert wanted is not None
     found = _sorted(question)
     if not found:
-        nearest = 'reduction="workspace"' if wanted.reduction in SHARED else "split_k=None"
-        raise LaunchError(
-            f"kernel {question.form.flow.name}: no schedule that is known for these arrays splits K with "
-            f"{_said(wanted)}; nearest legal choice: {nearest}, or a schedule of your own"
-        )
+        raise refusal(question)
     yield from found
     if wanted.reduction == "workspace" and not wanted.batch_invariant:
         number = wanted.split_k if isinstance(wanted.split_k, int) else None
@@ -65,8 +61,3 @@ def _of_one_instruction(found: list[Candidate]) -> list[Candidate]:
 
     best = min(map(instruction, found), default=None)
     return [one for one in found if instruction(one) == best]
-
-
-def _said(wanted: Splitting) -> str:
-    split = "" if wanted.split_k is None else f"split_k={wanted.split_k!r}, "
-    return f"{split}reduction={wanted.reduction!r}, batch_invariant={wanted.batch_invariant}"

@@ -10,7 +10,7 @@ from tilewright.schedule.choose_fma_time import fma_us, is_known, with_more_bloc
 from tilewright.schedule.choose_parts import parts_under, period_of, rule_of, split_schedule, tiles_of
 from tilewright.schedule.choose_time import FIXED_US, bulk_us, meeting_us
 from tilewright.schedule.classes import coarse
-from tilewright.schedule.fixup import FAN, is_clustered
+from tilewright.schedule.fixup import FAN, WAITING, is_clustered
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.memory import memory_us
 from tilewright.schedule.partition import MOST_SPLITS
@@ -31,11 +31,8 @@ def ways_to_split(question: Question, plain: Candidate, wanted: Splitting) -> It
     """
     form, arch = question.form, question.arch
     specs = {name: coarse(spec, arch) for name, spec in question.specs.items()}
-    whole = plain.schedule
-    if wanted.batch_invariant:  # which instruction it is must not depend on how rows of A are aligned
-        whole, _ = settle(whole, form, specs, arch)
-    for asked in _schedules(question, whole, wanted):
-        tried = () if plain.against else _stages_of(asked)
+    for asked in () if plain.against else schedules_of(question, plain.schedule, wanted):
+        tried = _stages_of(asked) if runs_at_once(question, asked) else ()
         schedule = next((one for one in tried if not reasons(one, form, specs, arch)), None)
         if schedule is not None:
             estimate = estimated(question, plain, schedule)
@@ -50,9 +47,20 @@ def _stages_of(schedule: Schedule) -> Iterator[Schedule]:
             yield replace(schedule, stages=stages)
 
 
-def _schedules(question: Question, plain: Schedule, wanted: Splitting) -> Iterator[Schedule]:
+def schedules_of(question: Question, plain: Schedule, wanted: Splitting) -> Iterator[Schedule]:
+    """The ways to split K under a schedule, of which nobody has asked yet whether they are legal.
+
+    Args:
+        question: the problem.
+        plain: the schedule that does not.
+        wanted: how K is to be split.
+    """
+    is_fixed = isinstance(wanted.split_k, int)
     if wanted.batch_invariant:
-        depth = question.shape[2]
+        depth, arch = question.shape[2], question.arch
+        # Which instruction it is must not depend on how rows of A are aligned.
+        specs = {name: coarse(spec, arch) for name, spec in question.specs.items()}
+        plain, _ = settle(plain, question.form, specs, arch)
         if not plain.promote:  # sums of few bits are promoted more often, and always as often
             plain = replace(plain, promote=period_of(depth) // plain.block_k)
         if wanted.split_k is None:
@@ -65,13 +73,22 @@ def _schedules(question: Question, plain: Schedule, wanted: Splitting) -> Iterat
         tried = ("auto",)  # whose blocks run at once
     for split_k in tried:
         made = split_schedule(plain, split_k, question.processors, wanted.reduction)
-        if made is not None and _runs_at_once(question, made):
+        if made is not None and not is_fixed and not runs_at_once(question, made):
+            made = replace(
+                plain, reduction=wanted.reduction
+            )  # periods are added in the same order in one part
+        if made is not None:
             yield from with_more_blocks(question, made)
 
 
-def _runs_at_once(question: Question, schedule: Schedule) -> bool:
-    """Whether a GPU runs all blocks at once, if they wait for each other."""
-    if schedule.reduction != "reduce-scatter" or schedule.blocks or question.processors <= 1:
+def runs_at_once(question: Question, schedule: Schedule) -> bool:
+    """Whether a GPU certainly runs all blocks at once, if they wait for each other.
+
+    Args:
+        question: the problem.
+        schedule: how it is computed.
+    """
+    if schedule.reduction not in WAITING or schedule.blocks or question.processors <= 1:
         return True
     parts = parts_under(question, schedule)
     return parts == 1 or tiles_of(question, schedule) * parts <= question.processors

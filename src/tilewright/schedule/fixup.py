@@ -262,6 +262,10 @@ FIXUPS: Mapping[str, type[Fixup]] = {
 """The ways through global memory, by the names that a schedule has for them."""
 
 
+WAITING = ("reduce-scatter",)
+"""Of those the ones in which all blocks of a tile wait for each other: a GPU must run all of them at once."""
+
+
 def is_flat(schedule: Schedule) -> bool:
     """Whether there are never so many parts that they are added up in two steps."""
     return isinstance(schedule.split_k, int) and schedule.split_k <= FAN
