@@ -88,6 +88,7 @@ def verify_role(op: Role) -> Iterator[Violation]:
 
 def verify_mma_async(op: MmaAsync | Mma) -> Iterator[Violation]:
     """The rules of `MmaAsync`."""
+    yield from verify_sign(op)
     m, n, _ = op.mma.tile
     atom = op.mma.atom
     if not atom.asynchronous:
@@ -108,6 +109,13 @@ def verify_mma_async(op: MmaAsync | Mma) -> Iterator[Violation]:
         yield op.violation("distribution", f"{op.c} is not distributed as the accumulator of {atom}")
     elif op.c.dtype != atom.c_dtype:
         yield op.violation("dtype", f"{atom} accumulates in {atom.c_dtype}, {op.c} is {op.c.dtype}")
+
+
+def verify_sign(op: MmaAsync | Mma) -> Iterator[Violation]:
+    """Products are subtracted by the negative of an operand, which integers need not have."""
+    if op.negative and not op.mma.atom.c_dtype.is_float:
+        text = f"negative=True: products of {op.mma.atom.a_dtype}, whose lowest number has no negative"
+        yield op.violation("mma sign", text, "an accumulator of its own, which is subtracted at the end")
 
 
 def _verify_operand(

@@ -194,6 +194,7 @@ class MmaAsync(Op):
         c: fragment distributed as ``mma.c()``; not to be touched before `MmaWait`.
         mma: an atom of 128 lanes, warpgroups, repeats.
         fresh: where it holds, ``c`` is overwritten instead of added to, and need not have been written.
+        negative: whether the products are subtracted instead.
     """
 
     name = "mma_async"
@@ -204,6 +205,7 @@ class MmaAsync(Op):
     c: Value
     mma: TiledMma
     fresh: Cond | bool = False
+    negative: bool = False
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from functools import lru_cache
 from tilewright.arch import REFERENCE, in_words
 from tilewright.dtypes import has_infinity, limits
 from tilewright.errors import Violation
-from tilewright.ir.async_legality import verify_mma_async
+from tilewright.ir.async_legality import verify_mma_async, verify_sign
 from tilewright.ir.copies import Copy
 from tilewright.ir.elementwise_legality import moved, spelled, verify_conversion, verify_literals
 from tilewright.ir.nearest_shapes import nearest_shapes
@@ -268,6 +268,7 @@ def verify_mma(op: Mma) -> Iterator[Violation]:
     if op.mma.atom.asynchronous:
         yield from verify_mma_async(op)
         return
+    yield from verify_sign(op)
     for axis, (label, value, dtype) in enumerate(
         (("A", op.a, op.mma.atom.a_dtype), ("B", op.b, op.mma.atom.b_dtype))
     ):

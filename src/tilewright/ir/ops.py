@@ -217,6 +217,7 @@ class Mma(Op):
         b: (N, K), in shared memory or a fragment distributed as ``mma.b(K)``.
         c: fragment distributed as ``mma.c()``.
         mma: atom, warps, repeats.
+        negative: whether the products are subtracted instead.
     """
 
     name = "mma"
@@ -226,6 +227,7 @@ class Mma(Op):
     b: Value
     c: Value
     mma: TiledMma
+    negative: bool = False
 
 
 # ---------------------------------------------------------------- synchronisation

@@ -57,6 +57,7 @@ def mma_async(
     tiled: TiledMma | None = None,
     *,
     fresh: Condition | bool = False,
+    negative: bool = False,
 ) -> None:
     """``acc[m, n] += sum_k a[m, k] * b[n, k]`` in the background; complete after `mma_wait`.
 
@@ -66,6 +67,7 @@ def mma_async(
         acc: the accumulator.
         tiled: the tiled MMA; default: that of which ``acc`` was made.
         fresh: where it holds, ``acc`` is overwritten instead of added to: it need not have been filled.
+        negative: whether the products are subtracted instead; floats alone can be.
 
     Raises:
         TraceError: no tiled MMA, or a ``fresh`` that is no condition.
@@ -100,7 +102,8 @@ def mma_async(
         raise TraceError(
             "mma_async needs the tiled MMA: make acc with tw.accumulator(mma), or pass it", here()
         )
-    current().emit(ops.MmaAsync, a=a.value, b=b.value, c=acc.value, mma=chosen, fresh=known)
+    operands = {"a": a.value, "b": b.value, "c": acc.value}
+    current().emit(ops.MmaAsync, **operands, mma=chosen, fresh=known, negative=negative)
 
 
 @verb

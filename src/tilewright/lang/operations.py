@@ -284,7 +284,14 @@ def fill(target: Fragment, value: float | int | Number) -> None:
 
 
 @verb
-def mma(a: Tensor | Fragment, b: Tensor | Fragment, acc: Fragment, tiled: TiledMma | None = None) -> None:
+def mma(
+    a: Tensor | Fragment,
+    b: Tensor | Fragment,
+    acc: Fragment,
+    tiled: TiledMma | None = None,
+    *,
+    negative: bool = False,
+) -> None:
     """``acc[m, n] += sum_k a[m, k] * b[n, k]``, by all warps of the tiled MMA; done when it returns.
 
     With an asynchronous atom it is `tw.hopper.mma_fence`, `tw.hopper.mma_async`, `tw.hopper.mma_commit` and
@@ -296,6 +303,7 @@ def mma(a: Tensor | Fragment, b: Tensor | Fragment, acc: Fragment, tiled: TiledM
         b: (N, K), likewise for operand B.
         acc: from `accumulator`.
         tiled: the tiled MMA, if ``acc`` does not come from `accumulator`.
+        negative: whether the products are subtracted from ``acc`` instead; floats alone can be.
 
     Example:
         >>> import numpy as np
@@ -317,7 +325,7 @@ def mma(a: Tensor | Fragment, b: Tensor | Fragment, acc: Fragment, tiled: TiledM
         raise TraceError("mma needs the tiled MMA: make acc with tw.accumulator(mma), or pass it", here())
     if not chosen.atom.asynchronous:  # which several warps execute together
         current().multiplies_by(chosen.atom.lanes)
-    current().emit(Mma, a=a.value, b=b.value, c=acc.value, mma=chosen)
+    current().emit(Mma, a=a.value, b=b.value, c=acc.value, mma=chosen, negative=negative)
 
 
 @inline

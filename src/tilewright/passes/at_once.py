@@ -17,7 +17,7 @@ def wait_for_multiplies(kernel: Kernel) -> Kernel:
         if not isinstance(op, Mma) or not op.mma.atom.asynchronous:
             return None
         at = op.location
-        multiply = MmaAsync(op.a, op.b, op.c, op.mma, location=at)
+        multiply = MmaAsync(op.a, op.b, op.c, op.mma, negative=op.negative, location=at)
         return (MmaFence(location=at), multiply, MmaCommit(location=at), MmaWait(0, location=at))
 
     return rewrite_kernel(kernel, change)

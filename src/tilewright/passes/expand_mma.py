@@ -10,7 +10,7 @@ from tilewright.ir.fragment_ops import Redistribute
 from tilewright.ir.indices import loop_index
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.legality import widest_vector
-from tilewright.ir.ops import Block, Copy, For, Fragment, Mma, Op, Reshape
+from tilewright.ir.ops import Block, Copy, Elementwise, For, Fragment, Mma, Op, Reshape
 from tilewright.ir.types import Value
 from tilewright.passes.rewrite import Rewriter, rewrite_kernel
 from tilewright.symbolic.expr import mul
@@ -24,7 +24,8 @@ def expand_mma(kernel: Kernel, *, unroll: int = 64) -> Kernel:
     """Every `Mma` with an operand in shared memory: fragments, copies into them, and an `Mma` of fragments.
 
     They become a loop over K, as much of it per turn as `step_depth` says; an operand that is a fragment
-    already gives the part of its registers that belongs to the turn.
+    already gives the part of its registers that belongs to the turn.  Products that are subtracted become
+    those of the negative of A, which are added.
 
     Args:
         kernel: the kernel.
@@ -32,8 +33,10 @@ def expand_mma(kernel: Kernel, *, unroll: int = 64) -> Kernel:
     """
 
     def change(op: Op, rewriter: Rewriter) -> Iterable[Op] | None:
-        if not isinstance(op, Mma) or (op.a.is_fragment and op.b.is_fragment):
+        if not isinstance(op, Mma):
             return None
+        if op.a.is_fragment and op.b.is_fragment:
+            return _negated(op, rewriter) if op.negative else None
         depth = step_depth(op)
         extent = _depth(op.a)
         if extent == depth:
@@ -150,4 +153,12 @@ def _step(op: Mma, rewriter: Rewriter, depth: int, at: Int | None) -> list[Op]:
             ops.append(renamed)
             held = renamed.result
         loaded.append(held)
-    return [*ops, replace(op, a=loaded[0], b=loaded[1])]
+    whole = replace(op, a=loaded[0], b=loaded[1])
+    return [*ops, *(_negated(whole, rewriter) if op.negative else (whole,))]
+
+
+def _negated(op: Mma, rewriter: Rewriter) -> tuple[Op, ...]:
+    """Products that are subtracted, of fragments: those of the negative of A are added."""
+    name = f"{op.a.buffer.name}_negated"
+    made = rewriter.define(Elementwise, name, op.location, function="neg", operands_=(op.a,))
+    return made, replace(op, a=made.result, negative=False)

@@ -33,7 +33,7 @@ def emit_multiply(emitter: CpuEmitter, op: Multiply) -> None:
     tile_m, tile_n = mma.c.fragment.shape
     depth = mma.a.tensor.shape[1]
     assert isinstance(depth, int)
-    emitter.comment(op, f"{mma.c} += {mma.a} * {mma.b}")
+    emitter.comment(op, f"{mma.c} {'-=' if mma.negative else '+='} {mma.a} * {mma.b}")
     with emitter.indented():
         m = _panels(emitter, "m", extents.rows, tile_m, rows)
         n = _panels(emitter, "n", extents.columns, tile_n, columns)
@@ -172,11 +172,13 @@ def _micro_kernel(emitter: CpuEmitter, op: Mma, size: tuple[int, int], a: Panels
     name = f"multiply_{compute}"
     if precision is not None:
         name += f"_{'keeping' if rounding == 'nearest' else 'cut_to'}_{precision}_bits"
+    if op.negative:
+        name += "_subtracting"
     function = emitter.function(name, _source(emitter, op, pitch, lanes, (a, b)))
     micro = code("{}<{},{}>", function, rows, vectors)
     if acc == compute:
         return micro
-    name = f"multiply_{rows}x{size[1]}_into_{acc}"
+    name = f"multiply_{rows}x{size[1]}_into_{acc}{'_subtracting' if op.negative else ''}"
     return emitter.function(name, _converting(emitter, micro, rows * pitch, compute, acc))
 
 
@@ -190,6 +192,7 @@ def _source(emitter: CpuEmitter, op: Mma, pitch: int, lanes: int, operands: tupl
     at_a = f"{_index('i', a.row_stride)} + {_index('k', a.k_stride)}"
     at_b = f"{_index('k', b.k_stride)} + {_index('j', lanes)}"
     at_c = f"{_index('i', pitch)} + {_index('j', lanes)}"
+    sign = "-" if op.negative else "+"
     left, right, bits = f"a[{at_a}]", f"*(const vector*)(b + {at_b})", ""
     if precision is not None:
         narrowed = "keep" if atom.rounding == "nearest" else "cut"
@@ -202,7 +205,7 @@ def _source(emitter: CpuEmitter, op: Mma, pitch: int, lanes: int, operands: tupl
         for index, count in (("i", "ROWS"), ("j", "VECTORS"))
     )
     return f"""\
-// c[i][j] = (adds ? c[i][j] : 0) + sum of a[i][k] * b[k][j] over k, for i < ROWS and j < {lanes} * VECTORS
+// c[i][j] = (adds ? c[i][j] : 0) {sign} sum of a[i][k] * b[k][j] over k, for i < ROWS and j < {lanes} * VECTORS
 template <int ROWS, int VECTORS>
 CONTRACTED static void {SELF}(const {real}* a, const {real}* b, {real}* c, Index depth, bool adds) {{
   CONTRACT
@@ -217,7 +220,7 @@ CONTRACTED static void {SELF}(const {real}* a, const {real}* b, {real}* c, Index
     {each_vector} right[j] = {right};
     {each_row} {{
       const {real} left = {left};
-      {each_vector} sum[i][j] += left * right[j];
+      {each_vector} sum[i][j] {sign}= left * right[j];
     }}
   }}
   if (adds) {{

@@ -36,11 +36,13 @@ class Form:
         from_registers: whether A comes from registers.
         along: which operands lie along M or N: some of ``"mn"``; the others lie along K.
         chooses: whether an argument says if products are added to the sums, or take their place.
+        negative: whether products are subtracted.
     """
 
     from_registers: bool = False
     along: str = ""
     chooses: bool = False
+    negative: bool = False
 
 
 Spelling: TypeAlias = Callable[[MmaAtom, Form], Function]
@@ -150,7 +152,7 @@ def _wgmma(atom: MmaAtom, form: Form) -> Function:
     """
     name = _name("wgmma", atom) + ("_registers" if form.from_registers else "")
     name += f"_{form.along}" if form.along else ""
-    name += "_or_fresh" if form.chooses else ""
+    name += ("_negative" if form.negative else "") + ("_or_fresh" if form.chooses else "")
     a_type, b_type, c_type = _types(atom)
     c = _Registers.of(atom.c_dtype, atom.c.size_values)
     sums = c.operand("d", updated=True)
@@ -162,13 +164,13 @@ def _wgmma(atom: MmaAtom, form: Form) -> Function:
         inputs = ", ".join(f'"r"(((const unsigned*)a)[{i}])' for i in range(count))
     else:
         count, kind, a_text, inputs = 1, "descriptor_t", f"%{c.count}", '"l"(a)'
-    # Sums are added to, or so the argument says; of floats neither operand is negated.
+    # Sums are added to, or so the argument says; of floats an operand may be negated.
     choice = ("", "1", "", "", "")
     if form.chooses:
         set_it = rf'"{{\n.reg .pred adds;\nsetp.ne.b32 adds, %{c.count + count + 1}, 0;\n"' + "\n      "
         choice = (", int adds", "adds", set_it, "\\n}", ', "r"(adds)')
     argument, adds, before, after, given = choice
-    scales = [adds, *(["1", "1"] if atom.c_dtype.is_float else [])]
+    scales = [adds, *(["-1" if form.negative else "1", "1"] if atom.c_dtype.is_float else [])]
     if "mn" in atom.majors:
         scales += [str(int(letter in form.along)) for letter in ("n" if form.from_registers else "mn")]
     return Function(

@@ -109,7 +109,9 @@ def reduce_into(elements: Array, at: Array, values: Array, kind: str) -> None:
         _REDUCED[kind].at(elements, at, values)
 
 
-def accumulate(atom: MmaAtom, a: Array, b: Array, c: Array, rows: Array, columns: Array) -> Array:
+def accumulate(
+    atom: MmaAtom, a: Array, b: Array, c: Array, rows: Array, columns: Array, negative: bool = False
+) -> Array:
     """``c + (a @ b.T)[rows, columns]``: exact products, one wide sum, one rounding to c's dtype.
 
     Products of two floats of at most 24 fraction bits are exact in f64, as are all integer products in i64.
@@ -121,19 +123,20 @@ def accumulate(atom: MmaAtom, a: Array, b: Array, c: Array, rows: Array, columns
         c: accumulators, of any shape.
         rows: the row of every accumulator.
         columns: the column of every accumulator.
+        negative: whether the products are subtracted.
     """
-    return add_products(atom, multiply(atom, a, b)[rows, columns], c)
+    return add_products(atom, multiply(atom, a, b, negative)[rows, columns], c)
 
 
-def multiply(atom: MmaAtom, a: Array, b: Array) -> Array:
-    """``a @ b.T``, exact products in one wide sum: (m, k) by (n, k)."""
+def multiply(atom: MmaAtom, a: Array, b: Array, negative: bool = False) -> Array:
+    """``a @ b.T`` or its negative, exact products in one wide sum: (m, k) by (n, k)."""
     with np.errstate(all="ignore"):
         if atom.precision is not None:
             a, b = (keep_fraction(x, atom.precision, atom.rounding) for x in (a, b))
         if atom.c_dtype.is_float:
             wide: Any = np.complex128 if atom.c_dtype.components == 2 else np.float64
             product: Array = widen(a, atom.a_dtype).astype(wide) @ widen(b, atom.b_dtype).astype(wide).T
-            return product
+            return -product if negative else product
         narrow = atom.a_dtype.bits <= 16 and atom.b_dtype.bits <= 16 and a.shape[1] <= 2**20
         exact: Any = np.float64 if narrow else np.int64
         return np.asarray((a.astype(exact) @ b.astype(exact).T).astype(np.int64))

@@ -170,7 +170,7 @@ def _carry_out(machine: Machine, issue: Issue) -> None:
     op = issue.op
     b, b_marks = _sampled(*issue.b)
     a, a_marks = _sampled(*issue.a) if issue.a is not None else _from_registers(machine, issue, b.shape[1])
-    products = multiply(op.mma.atom, a, b)
+    products = multiply(op.mma.atom, a, b, op.negative)
     beyond = _beyond(machine, issue, (a, b), (a_marks, b_marks))
     table = op.mma.c().table
     for warp, part in issue.parts.items():
