@@ -193,6 +193,7 @@ def _source(emitter: CpuEmitter, op: Mma, pitch: int, lanes: int, operands: tupl
     at_b = f"{_index('k', b.k_stride)} + {_index('j', lanes)}"
     at_c = f"{_index('i', pitch)} + {_index('j', lanes)}"
     sign = "-" if op.negative else "+"
+    value = f"(adds ? c[i][j] : 0) {sign} sum of a[i][k] * b[k][j] over k"
     left, right, bits = f"a[{at_a}]", f"*(const vector*)(b + {at_b})", ""
     if precision is not None:
         narrowed = "keep" if atom.rounding == "nearest" else "cut"
@@ -205,7 +206,7 @@ def _source(emitter: CpuEmitter, op: Mma, pitch: int, lanes: int, operands: tupl
         for index, count in (("i", "ROWS"), ("j", "VECTORS"))
     )
     return f"""\
-// c[i][j] = (adds ? c[i][j] : 0) {sign} sum of a[i][k] * b[k][j] over k, for i < ROWS and j < {lanes} * VECTORS
+// c[i][j] = {value}, for i < ROWS and j < {lanes} * VECTORS
 template <int ROWS, int VECTORS>
 CONTRACTED static void {SELF}(const {real}* a, const {real}* b, {real}* c, Index depth, bool adds) {{
   CONTRACT
