@@ -173,7 +173,8 @@ def _mma(machine: Machine, warp: Warp, op: ops.Mma) -> None:
             _scattered(values[part], index, shape)
             for values, (index, shape) in zip((a, b), maps[:2], strict=True)
         ]
-        result[part] = accumulate(op.mma.atom, dense[0], dense[1], c[part], *maps[2][0], op.negative)
+        at = maps[2][0]
+        result[part] = accumulate(op.mma.atom, dense[0], dense[1], c[part], *at, negative=op.negative)
         if any(marks is not None for marks in beyond):
             marks = [
                 _scattered(np.zeros(v.shape, bool)[part] if m is None else m[part], index, shape)
