@@ -19,7 +19,7 @@ from tilewright.targets.reference.agents import Agent, join
 from tilewright.targets.reference.fragments import define, held, read, set_beyond, touch
 from tilewright.targets.reference.integers import read_index
 from tilewright.targets.reference.machine import Machine
-from tilewright.targets.reference.numerics import accumulate, elementwise
+from tilewright.targets.reference.numerics import add_products, elementwise, multiply
 from tilewright.targets.reference.overlaps import find_overlap
 from tilewright.targets.reference.state import Registers, Steps, Warp
 from tilewright.targets.rules import RuleTable
@@ -173,8 +173,8 @@ def _mma(machine: Machine, warp: Warp, op: ops.Mma) -> None:
             _scattered(values[part], index, shape)
             for values, (index, shape) in zip((a, b), maps[:2], strict=True)
         ]
-        at = maps[2][0]
-        result[part] = accumulate(op.mma.atom, dense[0], dense[1], c[part], *at, negative=op.negative)
+        sums, before = multiply(op.mma.atom, dense[0], dense[1], op.negative), c[part]
+        result[part] = add_products(op.mma.atom, sums[maps[2][0]], before)
         if any(marks is not None for marks in beyond):
             marks = [
                 _scattered(np.zeros(v.shape, bool)[part] if m is None else m[part], index, shape)

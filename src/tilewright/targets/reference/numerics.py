@@ -109,10 +109,8 @@ def reduce_into(elements: Array, at: Array, values: Array, kind: str) -> None:
         _REDUCED[kind].at(elements, at, values)
 
 
-def accumulate(
-    atom: MmaAtom, a: Array, b: Array, c: Array, rows: Array, columns: Array, negative: bool = False
-) -> Array:
-    """``c + (a @ b.T)[rows, columns]``: exact products, one wide sum, one rounding to c's dtype.
+def multiply(atom: MmaAtom, a: Array, b: Array, negative: bool = False) -> Array:
+    """``a @ b.T`` or its negative, exact products in one wide sum: (m, k) by (n, k).
 
     Products of two floats of at most 24 fraction bits are exact in f64, as are all integer products in i64.
 
@@ -120,16 +118,8 @@ def accumulate(
         atom: the instruction; tells dtypes and the precision of its inputs.
         a: (m, k) of A's dtype.
         b: (n, k) of B's dtype.
-        c: accumulators, of any shape.
-        rows: the row of every accumulator.
-        columns: the column of every accumulator.
-        negative: whether the products are subtracted.
+        negative: whether it is the negative.
     """
-    return add_products(atom, multiply(atom, a, b, negative)[rows, columns], c)
-
-
-def multiply(atom: MmaAtom, a: Array, b: Array, negative: bool = False) -> Array:
-    """``a @ b.T`` or its negative, exact products in one wide sum: (m, k) by (n, k)."""
     with np.errstate(all="ignore"):
         if atom.precision is not None:
             a, b = (keep_fraction(x, atom.precision, atom.rounding) for x in (a, b))
