@@ -278,9 +278,8 @@ def fill(target: Fragment, value: float | int | Number) -> None:
         >>> set_to(x, 2.5, target="reference").target, x.tolist()
         ('reference', [2.5, 2.5, 2.5])
     """
-    current().emit(
-        Fill, target=target.value, value=value.value if isinstance(value, Number) else number(value)
-    )
+    given = value.value if isinstance(value, Number) else number(value)
+    current().emit(Fill, target=target.value, value=given)
 
 
 @verb
@@ -354,9 +353,6 @@ def operand_b(mma: TiledMma, k: int) -> Distribution:
     """
     with located():
         return mma.b(k)
-
-
-# ---------------------------------------------------------------- synchronisation
 
 
 @verb

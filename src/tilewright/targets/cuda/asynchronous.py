@@ -290,9 +290,8 @@ def mma_async(emitter: SimtEmitter, op: ops.MmaAsync) -> None:
     a = _Operand.of(op.a, m, k) if op.a.is_tensor else None
     b = _Operand.of(op.b, n, k)
     along = "".join(letter for letter, side in (("m", a), ("n", b)) if side and not side.lies.along)
-    with emitter.scope(
-        op, f"{op.c} {'-=' if op.negative else '+='} {op.a} * {op.b}, by {mma.atom.name}"
-    ) as scope:
+    sign = "-=" if op.negative else "+="
+    with emitter.scope(op, f"{op.c} {sign} {op.a} * {op.b}, by {mma.atom.name}") as scope:
         group = _warpgroup(scope, mma.warps)
         names = scope.name("a"), scope.name("b")
         for name, side, at, repeats in zip(names, (a, b), group, mma.repeats, strict=True):
@@ -317,7 +316,7 @@ def mma_async(emitter: SimtEmitter, op: ops.MmaAsync) -> None:
             a_text = code("&{}[{}]", emitter.name(op.a), emitter.spell(at))
         made = function(mma.atom, Form(a is None, along, op.fresh is not False, op.negative))
         assert made is not None, "legality refuses other atoms"
-        adds = [] if op.fresh is False else [_adds(emitter, op.fresh, step)]
+        adds = () if op.fresh is False else (_adds(emitter, op.fresh, step),)
         multiplied = Do(call(emitter.defined(made), target, a_text, b_text, *adds))
         emitter.one_line([loop for loop in (step, *loops) if loop.high], multiplied)
 
