@@ -67,6 +67,15 @@ def decoded(A, B, C):
         C[m, n] = acc
 
 
+@tw.kernel(A="M K", B="N K", C="M N")
+def shifted(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            acc += (A[m, k] + 1.0) @ B[n, k].T
+        C[m, n] = acc
+
+
 @tw.kernel(A="L M K", B="L N K", C="L M N")
 def batched(A, B, C):
     for b, m, n in tw.tiles(C):
@@ -204,6 +213,10 @@ FEW_ROWS = replace(
     ONCE, atom=tw.atoms.wgmma("f16", 8), tile=(64, 8, 128), groups=1, group_m=0, buffers=1, swap_ab=True
 )
 """Columns of the result fill the atom, of which 8 rows are enough."""
+DECODED = replace(
+    COOPERATIVE, atom=tw.atoms.wgmma("f16", 16), tile=(128, 16, 128), stages=2, buffers=1, swap_ab=True
+)
+"""The columns of the result fill the atom, whose operand A is made of B on its way."""
 SPLIT = replace(CP_ASYNC, split_k=3)
 SCATTERED = replace(ONCE, split_k=2, epilogue="direct", reduction="reduce-scatter")
 
@@ -353,6 +366,31 @@ CASES = {
         ),
         residual,
         tiles=(3, 1),
+    ),
+    "decoded in bulk": Case(DECODED, decoded, kinds=(("B", "f8e4m3"),), tiles=(3, 1)),
+    "decoded in bulk, once, deep steps": Case(
+        replace(DECODED, tile=(64, 16, 256), groups=1, blocks=0, registers=0),
+        decoded,
+        kinds=(("B", "i8"),),
+        tiles=(2, 1),
+        edge=19,
+    ),
+    "decoded in bulk, columns": Case(
+        replace(DECODED, tile=(256, 16, 128), registers=0, blocks=0),
+        decoded,
+        layout="nn",
+        kinds=(("B", "f8e5m2"),),
+    ),
+    "decoded in bulk, cut": Case(
+        replace(DECODED, swap_ab=False, epilogue="direct"), shifted, tiles=(1, 3), edge=3
+    ),
+    "decoded in bulk, ping-pong": Case(
+        replace(DECODED, tile=(64, 16, 128), roles="ping-pong"), decoded, kinds=(("B", "i8"),), tiles=(5, 1)
+    ),
+    "decoded in bulk, 2 x 1, split": Case(
+        replace(DECODED, tile=(64, 16, 128), groups=1, blocks=0, cluster=(2, 1), split_k=2),
+        decoded,
+        kinds=(("B", "f8e4m3"),),
     ),
     "groups": Case(replace(SYNC, warps=(1, 2)), grouped, batches=6, tiles=(3, 2), edge=19),
     "groups, registers, columns": Case(

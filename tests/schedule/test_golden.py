@@ -70,6 +70,26 @@ def test_text_of_parts_in_a_cluster(golden) -> None:
     assert not made.resources["spill_store_bytes"]
 
 
+@tw.kernel(A="M K", B="N K", scale="N", C="M N")
+def widened(A, B, scale, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros(tw.f32)
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k] @ B[n, k].to(A.dtype).T
+        C[m, n] = acc * scale[n]
+
+
+def test_text_of_an_operand_that_is_widened_on_its_way(golden) -> None:
+    given = [tw.like("f16", 1024, 512), tw.like("f8e4m3", 768, 512), tw.like("f32", 768)]
+    schedule = replace(LIKE_EXAMPLE_03, atom=tw.atoms.wgmma("f16", 256), tile=(128, 256, 128), stages=2)
+    schedule = replace(schedule, swap_ab=True, buffers=1)
+    made = widened.bind(schedule=schedule).compile(
+        *given, tw.like("f16", 1024, 768), target="cuda", arch="sm_90a"
+    )
+    golden(made.source, "widened.cu")
+    assert not made.resources["spill_store_bytes"]
+
+
 def test_text_for_the_host(golden) -> None:
     schedule = tw.Schedule(
         tw.atoms.fma("bf16", lanes=(1, 1), each=(6, 16)), (768, 2048, 256), staging="panels"

@@ -142,3 +142,34 @@ def test_a_refused_schedule_raises_with_every_reason() -> None:
         "atom",
         "staging",
     }
+
+
+IN_BULK = replace(BULK, atom=tw.atoms.wgmma("f16", 16), tile=(128, 16, 128), swap_ab=True)
+
+
+@pytest.mark.parametrize(
+    ("changes", "broken"),
+    [
+        ({}, {}),
+        ({"swap_ab": False}, {"swap_ab": "swap_ab=True"}),
+        ({"tile": (128, 16, 192)}, {"tile": "tile=(128, 16, 256)"}),
+        ({"promote": 2}, {"promote": "promote=0"}),
+        ({"atom": tw.atoms.MMA_F16}, {"staging": 'staging="fragments"'}),
+        ({"registers": 40}, {"tile": "a smaller tile"}),
+    ],
+    ids=str,
+)
+def test_what_decodes_under_multiplications_in_the_background(
+    changes: dict[str, object], broken: dict[str, str]
+) -> None:
+    given = specs()
+    del given["bias"]
+    given["B"] = replace(given["B"], dtype=tw.i8)
+    flow = flow_of(given, Program(decoded, {"A": "M K", "B": "N K", "C": "M N"}))
+    found = {
+        one.rule: one.nearest for one in reasons(replace(IN_BULK, **changes), form_of(flow), given, HOPPER)
+    }
+    assert found.keys() >= broken.keys()
+    assert broken or not found
+    for field, nearest in broken.items():
+        assert nearest in found[field]

@@ -32,6 +32,7 @@ SAME_LANES = "load -> copy: each lane writes what it has read itself"
 
 STAGED = replace(CP_ASYNC, epilogue="staged", blocks=1, group_m=1, buffers=1)
 MANY = CASES["split, many"]
+BULK = CASES["decoded in bulk"]
 MUTATED = {
     "registers": CASES["registers"],
     "registers, past shared memory": CASES["registers, A past shared memory"],
@@ -40,6 +41,9 @@ MUTATED = {
     "fragments": CASES["fragments, persistent"],
     "fragments, decoded": CASES["fragments, decoded"],
     "wgmma, cp_async": CASES["wgmma, cp_async, persistent"],
+    "decoded in bulk": replace(
+        BULK, schedule=replace(BULK.schedule, tile=(64, 16, 128), groups=1, epilogue="direct")
+    ),
     "split, workspace": CASES["split"],
     "split, many": replace(MANY, schedule=replace(MANY.schedule, split_k=27), each=2),
     "split, turnstile": CASES["split, turnstile"],
@@ -137,6 +141,14 @@ FOUND = {
         "bulk_wait() by epilogue: one more pending",
         "bulk_commit() by epilogue: removed",
         "mma_wait() by atom: removed",
+    ),
+    "decoded in bulk": (
+        "wait(full) by stages: removed",
+        "wait(empty) by staging: removed",
+        "arrive(empty) by stages: removed",
+        "mma_fence() by atom: removed",
+        "mma_wait() by atom: removed",
+        "mma_wait() by atom: one more pending",
     ),
     "split, workspace": (
         "ticket(arrived, number) by reduction: removed",

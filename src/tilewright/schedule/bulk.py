@@ -32,6 +32,9 @@ COPYING_REGISTERS = 40
 class Bulk:
     """The ring: stages of A and B, each with a barrier for its coming and one for its going."""
 
+    is_read_by_threads = False
+    """Whether those who multiply by an asynchronous atom read a stage themselves."""
+
     def __init__(self, schedule: Schedule, sources: tuple[Source, Source]) -> None:
         self.schedule, self.sources = schedule, sources
         self.beside: list[Callable[[], None]] = []
@@ -75,7 +78,7 @@ class Bulk:
             arrive(self.empty[stage], each="warp")
             return
         (across, beside), (row, column) = self.schedule.cluster, self.rank
-        relaxed = self.schedule.atom.asynchronous  # no thread has read the stage
+        relaxed = self.schedule.atom.asynchronous and not self.is_read_by_threads
         for i in unroll(across):
             arrive(self.empty[stage], each="warp", block=((row + i) % across, column), relaxed=relaxed)
         for j in unroll(beside - 1):
@@ -92,9 +95,12 @@ class Bulk:
 
         Whole warpgroups multiply, so that it comes behind them.
         """
-        if self.schedule.registers:
-            return [Producer(self), Consumer(self)]
-        return [Consumer(self), Producer(self)]
+        copying, multiplying = Producer(self), self.consumer()
+        return [copying, multiplying] if self.schedule.registers else [multiplying, copying]
+
+    def consumer(self) -> Consumer:
+        """Those who multiply."""
+        return Consumer(self)
 
     def number(self, work: Work, at: Step) -> Index:
         """The running number of a step, by which it finds its stage and that stage's phase."""

@@ -21,6 +21,7 @@ from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current
 from tilewright.schedule.batches import Batches
 from tilewright.schedule.bulk import Bulk
+from tilewright.schedule.bulk_decoding import bulk_ring
 from tilewright.schedule.cluster_sums import ClusterSums
 from tilewright.schedule.epilogue.direct import Helper
 from tilewright.schedule.epilogue.paths import EPILOGUES
@@ -59,7 +60,7 @@ RINGS: dict[str, Callable[..., Any]] = {
     "registers": Registers,
     "cp_async": CpAsync,
     "fragments": Fragments,
-    "tma": Bulk,
+    "tma": bulk_ring,
 }
 """The rings, by the names that a schedule has for them."""
 

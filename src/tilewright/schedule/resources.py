@@ -17,6 +17,7 @@ from tilewright.ir.kernel import BARRIER_BYTES
 from tilewright.ir.mma import TiledMma
 from tilewright.lang.specs import TensorSpec
 from tilewright.schedule.bulk import COPYING_WARPS
+from tilewright.schedule.bulk_decoding import SETS, part_depth
 from tilewright.schedule.epilogue.buffers import spare
 from tilewright.schedule.epilogue_resources import (
     BARRIERS,
@@ -116,6 +117,11 @@ class Case:
         return self.schedule.staging == "tma"
 
     @property
+    def is_decoding_bulk(self) -> bool:
+        """Whether operand A comes by bulk copies, and is decoded in registers that are multiplied from."""
+        return self.is_bulk and self.schedule.atom.asynchronous and not self.form.a.is_plain
+
+    @property
     def is_persistent(self) -> bool:
         """Whether a block computes one tile after the other."""
         schedule = self.schedule
@@ -206,7 +212,7 @@ class Case:
             return sum(self._prefetched(side) for side in self.sides)
         if self.schedule.staging == "fragments" and not self.schedule.atom.asynchronous:
             return sum(self._of_part(side) for side in self.sides)
-        return 0
+        return self._of_decoded_part if self.is_decoding_bulk else 0
 
     def _prefetched(self, side: Side) -> int:
         """Registers of the next tile of an operand, and of this one if it goes past shared memory."""
@@ -236,6 +242,13 @@ class Case:
         if not side.factor.is_plain:
             kinds.append(atom.a_dtype if is_a else atom.b_dtype)
         return sum(2 * -(-values * kind.bytes // 4) for kind in kinds)
+
+    @property
+    def _of_decoded_part(self) -> int:
+        """Registers of a part of operand A as it comes, and of the sets that it is decoded into."""
+        kind = self.schedule.atom.a_dtype
+        values = self.mma.a(part_depth(kind)).size_values
+        return -(-values * self.sides[0].dtype.bytes // 4) + SETS * -(-values * kind.bytes // 4)
 
     @property
     def leaving(self) -> Leaving:

@@ -348,14 +348,28 @@ class Fragments(CpAsync):
 
     def _decode(self, work: Work, step: Step) -> None:
         for source, held, decoded in zip(self.sources, self.held, self.decoded, strict=True):
-            if source.decode is None:
-                continue
-            made = source.decode(held[step.part % 2])
-            if source.is_cut:
-                depth, first = made.shape[1], (work.segment.begin + step.index) * self.schedule.block_k
-                left = source.matrix(work).shape[1] - first - step.part * depth
-                made = elementwise("select", coordinates(made, 1) < left, made, 0)
-            decoded[step.part % 2].assign(made)
+            if source.decode is not None:
+                made = decoded_part(source, held[step.part % 2], work, step, self.schedule.block_k)
+                decoded[step.part % 2].assign(made)
 
     def _held_operands(self, step: Step) -> tuple[Fragment, Fragment]:
         return self.decoded[0][step.part % 2], self.decoded[1][step.part % 2]
+
+
+def decoded_part(source: Source, held: Fragment, work: Work, step: Step, block_k: int) -> Any:
+    """What is multiplied of a part of an operand: decoded, and 0 past the edge of K.
+
+    Args:
+        source: the operand, which is decoded.
+        held: the part, as it lies in memory.
+        work: the tile of the result.
+        step: which part of which tile along K.
+        block_k: how deep a tile is.
+    """
+    assert source.decode is not None, "there is nothing to decode"
+    made = source.decode(held)
+    if not source.is_cut:
+        return made
+    depth, first = made.shape[1], (work.segment.begin + step.index) * block_k
+    left = source.matrix(work).shape[1] - first - step.part * depth
+    return elementwise("select", coordinates(made, 1) < left, made, 0)

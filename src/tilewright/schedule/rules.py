@@ -12,6 +12,7 @@ from collections.abc import Callable
 from tilewright.arch import BULK
 from tilewright.dataflow.nodes import Reduce
 from tilewright.schedule.bulk_arrays import against_array
+from tilewright.schedule.decoding_rules import decoded, parts_in_bulk
 from tilewright.schedule.group_rules import grouped, listed
 from tilewright.schedule.machine_rules import (
     Reasons,
@@ -64,12 +65,8 @@ def _operands(case: Case) -> Reasons:
 
 
 def _exactness(case: Case) -> Reasons:
-    """Products are as exact as the kernel asks, sums are added in its dtype, and operands are decoded."""
+    """Products are as exact as the kernel asks, and sums are added in its dtype."""
     atom, product = case.schedule.atom, case.form.sum
-    for side in case.sides:
-        if not side.factor.is_plain and case.schedule.staging != "fragments":
-            text = f"{side.label} is computed from {side.factor.name}, for which this staging has no place"
-            yield "staging", text, 'staging="fragments"', product
     if atom.c_dtype != product.dtype:
         yield "atom", f"{atom} adds in {atom.c_dtype}, the kernel in {product.dtype}", fitting(case), product
     if atom.precision is not None and case.form.precision == "exact":
@@ -128,6 +125,8 @@ def _asynchronous(case: Case) -> Reasons:
         text = f"{atom} takes B from shared memory, not from registers"
         yield "staging", text, 'staging="cp_async"', case.form.sum
     for side, unit in zip(case.sides, atom.shape[:2], strict=True):
+        if not side.factor.is_plain:
+            continue  # the instruction does not see how it lies in memory
         if side.along_rows and "mn" not in atom.majors:
             text = (
                 f"{side.factor.name} is contiguous along {side.factor.row.name}; {atom} takes operands that "
@@ -149,7 +148,8 @@ def _rows_of_128_bytes(case: Case) -> Reasons:
         return
     for side in case.sides:
         m, n, k = case.tile
-        if side.along_rows and "mn" in case.schedule.atom.majors and side.rows % side.width:
+        taken = "mn" in case.schedule.atom.majors or not side.factor.is_plain
+        if side.along_rows and taken and side.rows % side.width:
             rows = -(-side.rows // side.width) * side.width * max(side.sharing, 1)
             text = (
                 f"{side.rows} rows of {side.factor.name}, which is contiguous along them, are no multiple of "
@@ -363,6 +363,7 @@ OF_KERNELS: tuple[Callable[[Case], Reasons], ...] = (
 """What an expanded kernel would break."""
 
 OF_MEANING: tuple[Callable[[Case], Reasons], ...] = (
+    decoded,
     _exactness,
     _alone,
     _balanced,
@@ -373,6 +374,7 @@ OF_MEANING: tuple[Callable[[Case], Reasons], ...] = (
     dealt,
     _parts,
     _whole_parts,
+    parts_in_bulk,
     _roles,
     _split,
     grouped,

@@ -32,6 +32,16 @@ OVERRIDES = {
         for name, sign in (("max", ">"), ("min", "<"))
     },
     "round_to_tf32": "static float round_to_tf32(float x) { return to_tf32(x); }",
+    **{
+        f"{source}_pair_to_{kind}": f"static void {source}_pair_to_{kind}({kind}_t* to, const {given}* from) "
+        f"{{ for (int i = 0; i < 2; ++i) to[i] = to_{kind}<{kind}_t>({value}); }}"
+        for source, given, value in (
+            ("e4m3", "e4m3_t", "from_e4m3(from[i].bits)"),
+            ("e5m2", "e5m2_t", "from_e5m2(from[i].bits)"),
+            ("i8", "signed char", "from[i]"),
+        )
+        for kind in ("half", "bf16")
+    },
     "copy_async": """template <int bytes>
 static void copy_async(void* to, const void* from, bool exists = true) {
   if (exists) memcpy(to, from, bytes); else memset(to, 0, bytes);

@@ -158,6 +158,17 @@ template <class Half> static Half to_bf16(float x) {
   bits = x != x ? 0x7fc00000 : bits + 0x7fff + (bits >> 16 & 1);
   return Half{(unsigned short)(bits >> 16)};
 }
+static float of_parts(unsigned char x, int fraction, int bias) {
+  const int exponent = (x & 0x7f) >> fraction, rest = x & ((1 << fraction) - 1);
+  const float size = exponent ? ldexpf(1 + ldexpf(rest, -fraction), exponent - bias)
+                              : ldexpf(rest, 1 - bias - fraction);
+  return x & 0x80 ? -size : size;
+}
+static float from_e4m3(unsigned char x) { return (x & 0x7f) == 0x7f ? NAN : of_parts(x, 3, 7); }
+static float from_e5m2(unsigned char x) {
+  if ((x & 0x7f) >= 0x7c) return (x & 3) ? NAN : x & 0x80 ? -INFINITY : INFINITY;
+  return of_parts(x, 2, 15);
+}
 static float to_tf32(float x) { return __uint_as_float((__float_as_uint(x) + 0x1000) & 0xffffe000); }
 
 // ---------------------------------------------------------------- warp instructions

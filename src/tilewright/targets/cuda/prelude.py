@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from tilewright.targets.atoms import MMA_SYNC
 from tilewright.targets.c_integers import INTEGERS, called_in_names, integer_type
-from tilewright.targets.cuda import atomics, signals, wgmma
+from tilewright.targets.cuda import atomics, pair_pieces, signals, wgmma
 from tilewright.targets.cuda.instructions import TF32_BITS, function
 from tilewright.targets.simt import prelude
 from tilewright.targets.simt.arithmetic import MATH
@@ -213,15 +213,16 @@ DIALECT = SimtDialect(
     atomics=atomics.ATOMICS,
     pieces=(
         *(prelude.TYPES, prelude.DIVISION, _CONVERSIONS, prelude.CONVERSIONS),
-        *(prelude.ACTIVATIONS, prelude.MOVES, _MOVES),
+        *(pair_pieces.PIECES, prelude.ACTIVATIONS, prelude.MOVES, _MOVES),
         *(_MATRICES, _CLUSTER, wgmma.PIECES, atomics.PIECES, signals.PIECES),
     ),
-    needs={**prelude.NEEDS, **wgmma.NEEDS, **atomics.NEEDS},
+    needs={**prelude.NEEDS, **pair_pieces.NEEDS, **wgmma.NEEDS, **atomics.NEEDS},
     built_in=frozenset(
         (
             *("blockIdx", "threadIdx", "blockDim", "gridDim", "warpSize"),
             *("uint2", "uint4", "float2", "float4", "double2"),
             *("fmod", "fmodf", "floor", "floorf", "copysign", "copysignf"),
+            "__byte_perm",
             *(*_ATOMS, *MATH),
         )
     ),
