@@ -15,83 +15,20 @@ from tilewright.dtypes import dtype
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.schedule.schedule import Schedule
 
+from .small_kernels import (
+    batched,
+    decoded,
+    grouped,
+    product,
+    residual,
+    row_sums,
+    shifted,
+    two_results,
+)
+
 Array = np.ndarray[Any, Any]
 STORED = ("C", "D", "total")
 """Arrays that kernels store and do not read."""
-
-
-@tw.kernel(A="M K", B="N K", C="M N")
-def product(A, B, C):
-    for m, n in tw.tiles(C):
-        acc = tw.zeros()
-        for k in tw.steps(A.shape[1]):
-            acc += A[m, k] @ B[n, k].T
-        C[m, n] = acc
-
-
-@tw.kernel(A="M K", B="N K", bias="N", R="M N", C="M N")
-def residual(A, B, bias, R, C):
-    for m, n in tw.tiles(C):
-        acc = tw.zeros()
-        for k in tw.steps(A.shape[1]):
-            acc += A[m, k] @ B[n, k].T
-        C[m, n] = tw.maximum(acc + bias[n], 0) + R[m, n]
-
-
-@tw.kernel(A="M K", B="N K", s="M", C="M N", D="M N")
-def two_results(A, B, s, C, D):
-    for m, n in tw.tiles(C):
-        acc = tw.zeros()
-        for k in tw.steps(A.shape[1]):
-            acc += A[m, k] @ B[n, k].T
-        D[m, n] = acc
-        C[m, n] = acc * s[m][:, None]
-
-
-@tw.kernel(A="M K", B="N K", C="M N", total="M")
-def row_sums(A, B, C, total):
-    for m, n in tw.tiles(C):
-        acc = tw.zeros()
-        for k in tw.steps(A.shape[1]):
-            acc += A[m, k] @ B[n, k].T
-        total[m] = acc.sum(axis=1)
-        C[m, n] = acc
-
-
-@tw.kernel(A="M K", B="N K", C="M N")
-def decoded(A, B, C):
-    for m, n in tw.tiles(C):
-        acc = tw.zeros()
-        for k in tw.steps(A.shape[1]):
-            acc += A[m, k] @ B[n, k].to(A.dtype).T
-        C[m, n] = acc
-
-
-@tw.kernel(A="M K", B="N K", C="M N")
-def shifted(A, B, C):
-    for m, n in tw.tiles(C):
-        acc = tw.zeros()
-        for k in tw.steps(A.shape[1]):
-            acc += (A[m, k] + 1.0) @ B[n, k].T
-        C[m, n] = acc
-
-
-@tw.kernel(A="L M K", B="L N K", C="L M N")
-def batched(A, B, C):
-    for b, m, n in tw.tiles(C):
-        acc = tw.zeros()
-        for k in tw.steps(A.shape[2]):
-            acc += A[b, m, k] @ B[b, n, k].T
-        C[b, m, n] = acc
-
-
-@tw.kernel(A="M K", B="L N K", ends="L", bias="L N", R="M N", C="M N")
-def grouped(A, B, ends, bias, R, C):
-    for g, m, n in tw.tiles(C, groups=ends):
-        acc = tw.zeros()
-        for k in tw.steps(A.shape[1]):
-            acc += A[m, k] @ B[g, n, k].T
-        C[m, n] = tw.maximum(acc + bias[g, n], 0) + R[m, n]
 
 
 SYNC = Schedule(tw.atoms.MMA_F16, (32, 32, 16), warps=(2, 1))
