@@ -29,13 +29,14 @@ from reporting import table
 from tilewright.schedule.candidates import candidates
 from tilewright.schedule.choose import Candidate, Question
 from tilewright.schedule.choose_parts import parts_under, split_schedule
-from tilewright.schedule.choose_ways import estimated
+from tilewright.schedule.choose_ways import estimated, with_more_blocks
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.schedule import Schedule
 from tilewright.tune.figures import new_figure, save
 
 SHAPES = ((64, 64, 65536), (16, 16, 262144), (512, 512, 32768))
+LEAST_STAGES = 3
 LIMITS = (0, 100, 48)
 """KiB of shared memory of a block; 0: as many as the machine has."""
 
@@ -56,26 +57,35 @@ def legal(asked: Question, schedule: Schedule) -> bool:
 
 
 def fitting(asked: Question, kib: int) -> tuple[Candidate, Schedule]:
-    """What splits K for as many blocks as the machine runs, by the least estimate of those whose ring fits.
+    """What splits K for as many blocks as the machine runs, by the least estimate of those that fit.
 
-    Such with room for less than three stages are taken only where there is no other.
+    Bulk copies come first, and such with room for less than three stages last.
 
     Returns:
         The candidate that does not split K, and the schedule that does, with as many stages as fit.
     """
-    small, found = limited(asked, kib), []
-    for plain in candidates(asked):
-        made = None if plain.against else split_schedule(plain.schedule, "auto", asked.processors)
-        if made is not None and legal(asked, made):
-            found.append((made.staging != "tma", estimated(asked, plain, made), plain, made))
-    found.sort(key=lambda one: one[:2])
-    for least in (3, 2):
-        for _, _, plain, made in found:
-            for stages in range(made.stages, least - 1, -1):
-                schedule = replace(made, stages=stages)
-                if legal(small, schedule):
-                    return plain, schedule
-    raise SystemExit(f"no schedule for {asked.shape} fits into {kib} KiB of shared memory")
+    small = limited(asked, kib)
+    found = [
+        ((made.stages < LEAST_STAGES, made.staging != "tma", estimated(asked, plain, made)), plain, made)
+        for plain in candidates(asked)
+        if not plain.against
+        for split in [split_schedule(shortened(small, plain.schedule), "auto", asked.processors)]
+        for made in (() if split is None else with_more_blocks(asked, split))
+        if legal(small, made)
+    ]
+    if not found:
+        raise SystemExit(f"no schedule for {asked.shape} fits into {kib} KiB of shared memory")
+    return min(found, key=lambda one: one[0])[1:]
+
+
+def shortened(small: Question, plain: Schedule) -> Schedule:
+    """The schedule, with as many stages as fit when K is split."""
+    for stages in range(plain.stages, 1, -1):
+        made = replace(plain, stages=stages)
+        split = split_schedule(made, "auto", small.processors)
+        if split is not None and legal(small, split):
+            return made
+    return plain
 
 
 def swept(asked: Question, kib: int, parts: Sequence[int]) -> dict[str, Schedule]:

@@ -19,7 +19,7 @@ from tilewright.schedule.choose_small import small
 from tilewright.schedule.choose_time import OVERLAP, bulk_us
 from tilewright.schedule.choose_waiting import without_waiting
 from tilewright.schedule.form import Factor
-from tilewright.schedule.memory import memory_us
+from tilewright.schedule.memory import flops_of, memory_us
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
 from tilewright.targets.atoms import fma, wgmma
@@ -280,15 +280,11 @@ def _least_us(question: Question, schedule: Schedule) -> float:
     (m, n, k), rates = question.shape, question.arch.rates
     if rates is None:
         return 0.0
-    atom, board = schedule.atom, rates.boards[0]
-    units = rates.fma_flops if atom.instruction == "fma" else rates.tensor_flops
-    kind = "tf32" if atom.precision is not None else question.dtype.name
-    flops = units.get(kind, rates.fma_flops["f32"]) * board.clock_mhz
     tiles = -(-m // schedule.tile[0]) * -(-n // schedule.tile[1]) * _items(question)
     rounds = -(-tiles // max(question.processors, 1))
-    multiply = rounds * 2 * schedule.tile[0] * schedule.tile[1] * k / flops
+    multiply = rounds * 2 * schedule.tile[0] * schedule.tile[1] * k / flops_of(question, schedule)
     moved = (m * k + k * n + m * n) * _items(question) * question.dtype.bytes
-    return max(multiply, moved / board.memory_gbytes_per_s / 1e3)
+    return max(multiply, moved / rates.boards[0].memory_gbytes_per_s / 1e3)
 
 
 def _ampere_schedule(question: Question) -> Schedule:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.schedule.choose import Candidate, Question
-from tilewright.schedule.choose_fma_time import fma_us, is_few_tiles, with_more_blocks
+from tilewright.schedule.choose_fma_time import fma_us, is_few_tiles
 from tilewright.schedule.choose_parts import parts_under, rule_of, split_schedule, tiles_of
+from tilewright.schedule.choose_ways import with_more_blocks
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.fixup import is_split
 from tilewright.schedule.legality import reasons

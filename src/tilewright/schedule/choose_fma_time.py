@@ -7,14 +7,14 @@ an H200, with operands that no cache held.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 
 from tilewright.schedule.choose import Question
 from tilewright.schedule.choose_parts import parts_under, tiles_of
 from tilewright.schedule.fixup import FAN
 from tilewright.schedule.memory import memory_us
+from tilewright.schedule.occupancy import VECTOR, resident
 from tilewright.schedule.schedule import Schedule
 
 FEW = 64
@@ -76,39 +76,6 @@ WAVEFRONTS = 2
 
 SCHEDULERS = 4
 """Of a multiprocessor, each with a quarter of its warps."""
-
-OTHER_REGISTERS = 48
-"""Of a thread, besides its sums and its operands of four steps."""
-
-MOST_BLOCKS = 32
-"""Of a multiprocessor, however small they are."""
-
-SYSTEM_BYTES = 1024
-"""Of shared memory, beside what a block asks for; the memory of a multiprocessor has room for one more."""
-
-VECTOR = 4
-"""Elements along K that a thread reads at once."""
-
-
-def registers_of(schedule: Schedule) -> int:
-    """Registers of a thread, about."""
-    a, b = (operand.size_values for operand in (schedule.mma.a(VECTOR), schedule.mma.b(VECTOR)))
-    sums: int = schedule.mma.c().size_values * (2 if schedule.promote else 1)
-    return int(sums + a + b + OTHER_REGISTERS)
-
-
-def resident(question: Question, schedule: Schedule) -> int:
-    """Blocks that a multiprocessor runs at once: what registers and shared memory allow.
-
-    Args:
-        question: the problem.
-        schedule: how it is computed.
-    """
-    (rows, columns, depth), arch = schedule.tile, question.arch
-    held = schedule.stages * (rows + columns) * depth * question.dtype.bytes
-    of_memory = (arch.shared_bytes + SYSTEM_BYTES) // (held + SYSTEM_BYTES)
-    of_registers = arch.registers // (schedule.mma.threads * registers_of(schedule))
-    return max(min(MOST_BLOCKS, of_registers, of_memory), 1)
 
 
 @dataclass(frozen=True)
@@ -228,16 +195,3 @@ def is_few_tiles(question: Question) -> bool:
     rounds = -(-tiles // question.processors)
     is_uneven = rounds > 1 and tiles <= HALF * rounds * question.processors
     return min(m, n) <= FEW or tiles * IDLE <= question.processors or is_uneven
-
-
-def with_more_blocks(question: Question, schedule: Schedule) -> Iterator[Schedule]:
-    """A schedule that deals K out to as many blocks as run at once: one, and more, for each multiprocessor.
-
-    Args:
-        question: the problem.
-        schedule: with a block for each multiprocessor.
-    """
-    yield schedule
-    if schedule.blocks and is_known(question, schedule) and not schedule.promote:
-        for beside in range(2, resident(question, schedule) + 1):
-            yield replace(schedule, blocks=beside * schedule.blocks)

@@ -6,19 +6,24 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from tilewright.schedule.choose import Candidate, Question, Splitting
-from tilewright.schedule.choose_fma_time import fma_us, is_known, with_more_blocks
+from tilewright.schedule.choose_fma_time import fma_us, is_known
 from tilewright.schedule.choose_parts import parts_under, period_of, rule_of, split_schedule, tiles_of
-from tilewright.schedule.choose_time import FIXED_US, bulk_us, meeting_us
+from tilewright.schedule.choose_ring_time import is_ring, ring_us
+from tilewright.schedule.choose_time import bulk_us, meeting_us
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.fixup import FAN, WAITING, is_clustered
 from tilewright.schedule.legality import reasons
-from tilewright.schedule.memory import memory_us
+from tilewright.schedule.occupancy import resident
 from tilewright.schedule.partition import MOST_SPLITS
 from tilewright.schedule.schedule import SPLITS, Schedule
 from tilewright.schedule.settle import settle
 
 CLUSTERS = (2, 4, 8)
 """Parts of K that are tried where the blocks that compute them are a cluster."""
+
+
+PAYS = 0.9
+"""What more blocks for each multiprocessor must be estimated to take of the time of one, but of exact f32."""
 
 
 def ways_to_split(question: Question, plain: Candidate, wanted: Splitting) -> Iterator[Candidate]:
@@ -104,6 +109,25 @@ def _parts_of_periods(plain: Schedule, depth: int, wanted: Splitting) -> int | s
     return MOST_SPLITS if periods <= FAN else 1
 
 
+def with_more_blocks(question: Question, schedule: Schedule) -> Iterator[Schedule]:
+    """A schedule that deals K out to blocks: to one for each multiprocessor, and to more of them.
+
+    They are no more than run at once, about, and none where all must certainly do so.
+
+    Args:
+        question: the problem.
+        schedule: with a block for each multiprocessor, or none that are counted.
+    """
+    yield schedule
+    if not schedule.blocks or schedule.reduction in WAITING or not is_ring(question, schedule):
+        return
+    is_fitted, alone = is_known(question, schedule), ring_us(question, schedule)
+    for beside in range(2, resident(question, schedule) + 1):
+        made = replace(schedule, blocks=beside * schedule.blocks)
+        if is_fitted or ring_us(question, made) < PAYS * alone:
+            yield made
+
+
 def estimated(question: Question, plain: Candidate, schedule: Schedule) -> float:
     """Estimated time of a schedule that splits K, or does not.
 
@@ -116,6 +140,8 @@ def estimated(question: Question, plain: Candidate, schedule: Schedule) -> float
         return plain.estimate if schedule.split_k == 1 else bulk_us(question, schedule)
     if is_known(question, schedule):
         return fma_us(question, schedule)
+    if is_ring(question, schedule):
+        return ring_us(question, schedule)
     parts, tiles, blocks = parts_under(question, schedule), tiles_of(question, schedule), question.processors
     if schedule.split_k == 1:
         return plain.estimate
@@ -124,7 +150,4 @@ def estimated(question: Question, plain: Candidate, schedule: Schedule) -> float
         shared = max(tiles / blocks, 1 / parts) / rounds
     else:
         shared = -(-tiles * parts // blocks) / parts / rounds
-    meeting = meeting_us(question, schedule)
-    if question.arch.lanes == 1:
-        return plain.estimate * shared + meeting
-    return FIXED_US + max((plain.estimate - FIXED_US) * shared, memory_us(question)) + meeting
+    return plain.estimate * shared + meeting_us(question, schedule)

@@ -1,10 +1,11 @@
-"""What a problem takes of a machine's memory, below which no schedule is."""
+"""What a machine's rates say of a problem: the least time of its memory, and how fast it multiplies."""
 
 from __future__ import annotations
 
 from math import prod
 
 from tilewright.schedule.choose import Question
+from tilewright.schedule.schedule import Schedule
 
 MOST_STREAMED = 1 << 28
 """Bytes of a matrix that is read once and leaves the second-level cache first.
@@ -26,3 +27,17 @@ def memory_us(question: Question) -> float:
     board = rates.boards[0]
     moved = (m * k + k * n + m * n) * prod(question.extents[:-3]) * question.dtype.bytes
     return moved / (board.copied_gbytes_per_s or board.memory_gbytes_per_s) / 1e3
+
+
+def flops_of(question: Question, schedule: Schedule) -> float:
+    """Operations that what multiplies does on a multiprocessor in a microsecond, at best.
+
+    Args:
+        question: the problem, on a machine whose rates are known.
+        schedule: how it is computed.
+    """
+    atom, rates = schedule.atom, question.arch.rates
+    assert rates is not None
+    units = rates.fma_flops if atom.instruction == "fma" else rates.tensor_flops
+    kind = "tf32" if atom.precision is not None else question.dtype.name
+    return units.get(kind, rates.fma_flops["f32"]) * rates.boards[0].clock_mhz

@@ -1,0 +1,127 @@
+"""K is dealt out to as many blocks as share a multiprocessor, where that is estimated to pay."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tilewright as tw
+from tilewright.ops.products import plain
+from tilewright.schedule.choose import Candidate, Question, Splitting
+from tilewright.schedule.choose_parts import parts_under
+from tilewright.schedule.choose_ring_time import is_ring, ring_us
+from tilewright.schedule.choose_split import split_candidates
+from tilewright.schedule.choose_ways import estimated, with_more_blocks
+from tilewright.schedule.fixup import WAITING
+from tilewright.schedule.occupancy import registers_of, resident
+from tilewright.schedule.schedule import REDUCTIONS, Schedule
+from tilewright.schedule.text import read_schedule
+
+MEASURED = Path(__file__).parents[2] / "benchmarks" / "results" / "h200_shapes.json"
+RING = Schedule(tw.atoms.MMA_F16, (64, 64, 64), (2, 2), stages=3, staging="cp_async", group_m=8)
+
+
+def sweeps() -> list[dict[str, Any]]:
+    """What was measured of K in 1 to 132 parts, for each limit of shared memory."""
+    found = [part["result"] for part in json.loads(MEASURED.read_text())["parts"]]
+    return [row for one in found if one and one["benchmark"] == "split_k" for row in one["rows"]]
+
+
+def question(
+    shape: tuple[int, ...], kind: str = "f16", arch: str = "sm_90a", prec: str = "exact"
+) -> Question:
+    m, n, k = shape
+    given = (tw.like(kind, m, k), tw.like(kind, k, n, order="F"), tw.like(kind, m, n))
+    found = plain(0).bind(precision=prec).question(*given, target="cuda", arch=arch)
+    assert found is not None
+    return found
+
+
+SWEEPS = sweeps()
+
+
+@pytest.mark.parametrize("row", SWEEPS, ids=lambda row: row["problem"])
+def test_as_many_parts_are_chosen_as_were_measured_to_be_fast(row: dict[str, Any]) -> None:
+    asked, auto = question(tuple(row["shape"])), read_schedule(row["schedules"]["auto"])
+    whole = Candidate(replace(auto, split_k=1, blocks=0), 0.0, "")
+    tried = with_more_blocks(asked, auto)
+    chosen = min(tried, key=lambda one: estimated(asked, whole, one))
+    us = {row["parts"]["auto"]: row["us"]["auto"]}
+    us |= {int(name): time for name, time in row["us"].items() if name.isdigit()}
+    assert min(us.values()) >= 0.95 * us[parts_under(asked, chosen)]
+    if row["shape"] == [512, 512, 32768] and row["kib"] == 48:
+        assert (chosen.blocks, parts_under(asked, chosen)) == (3 * 132, 6)
+
+
+def test_every_limit_was_measured() -> None:
+    assert sorted({row["kib"] for row in SWEEPS}) == [0, 48, 100]
+    assert len(SWEEPS) == 9
+
+
+def test_estimates_are_near_what_was_measured() -> None:
+    """Where parts are few enough to save time, and as many as 64."""
+    seen = 0
+    for row in SWEEPS:
+        asked, auto = question(tuple(row["shape"])), read_schedule(row["schedules"]["auto"])
+        for name, us in row["us"].items() if is_ring(asked, auto) else ():
+            if name.isdigit() and int(name) <= 64:
+                made = ring_us(asked, replace(auto, split_k=int(name), blocks=0))
+                assert 0.7 < made / us < 1.2, (row["problem"], name)
+                seen += 1
+    assert seen > 90
+
+
+RINGS = {
+    "f16": (RING, "f16", "exact"),
+    "f16, 64 sums of a thread": (replace(RING, tile=(64, 128, 64)), "f16", "exact"),
+    "f64": (replace(RING, atom=tw.atoms.MMA_F64, tile=(64, 64, 16)), "f64", "exact"),
+}
+
+
+@pytest.mark.parametrize("name", RINGS)
+def test_blocks_that_share_a_multiprocessor_are_those_of_the_compiled_kernel(name: str) -> None:
+    whole, kind, precision = RINGS[name]
+    asked = question((512, 512, 8192), kind)
+    schedule = replace(whole, split_k="auto", blocks=132)
+    given = (tw.like(kind, 512, 8192), tw.like(kind, 8192, 512, order="F"), tw.like(kind, 512, 512))
+    bound = plain(0).bind(precision=precision, schedule=schedule)
+    taken = bound.compile(*given, target="cuda", arch="sm_90a").resources
+    arch, threads = asked.arch, schedule.mma.threads
+    unit = arch.register_unit
+    of_registers = arch.registers // (threads * -(-taken["registers"] // unit) * unit)
+    of_memory = (arch.shared_bytes + 1024) // (taken["shared_bytes"] + 1024)
+    assert resident(asked, schedule) == min(of_registers, of_memory)
+    assert abs(registers_of(asked, schedule) - taken["registers"]) <= 8
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_89"])
+@pytest.mark.parametrize(("kind", "precision"), [("f16", "exact"), ("f32", "tf32"), ("i8", "exact")])
+def test_machines_without_bulk_copies_deal_k_out_to_more_blocks(kind: str, precision: str, arch: str) -> None:
+    asked = question((512, 512, 32768), kind, arch, precision)
+    chosen = next(split_candidates(replace(asked, splitting=Splitting("auto")))).schedule
+    beside = chosen.blocks // asked.processors
+    assert (chosen.staging, chosen.blocks) == ("cp_async", beside * asked.processors)
+    assert 1 <= beside <= resident(asked, chosen)
+    alone = replace(chosen, blocks=asked.processors)
+    assert ring_us(asked, chosen) <= ring_us(asked, alone)
+
+
+def test_only_blocks_that_need_not_run_at_once_are_more_than_one_for_each_multiprocessor() -> None:
+    asked = question((512, 512, 32768))
+    for reduction in REDUCTIONS:
+        made = replace(RING, split_k="auto", blocks=132, reduction=reduction)
+        blocks = [one.blocks for one in with_more_blocks(asked, made)]
+        assert blocks == [132] if reduction in WAITING else {132, 396} <= {*blocks}
+    wanted = Splitting("auto", "reduce-scatter")
+    exact = replace(question((64, 64, 65536), "f32"), splitting=wanted)
+    assert {one.schedule.blocks for one in split_candidates(exact)} == {132}
+
+
+def test_a_number_of_parts_is_that_number() -> None:
+    asked = question((512, 512, 32768))
+    made = replace(RING, split_k=6)
+    assert [*with_more_blocks(asked, made)] == [made]
