@@ -58,7 +58,8 @@ class DecodingConsumer(Consumer):
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
         """Multiply a part; when the one before it is done, decode the next into its registers, fetch another.
 
-        What is fetched is decoded one part later, so that nobody waits for shared memory.
+        What is fetched is decoded one part later, so that nobody waits for shared memory; but at once where
+        neighbours along K are none in memory, and each number would take a register of its own until then.
         """
         source, atom = self.ring.sources[0], self.ring.schedule.atom
         with made_by("staging", source.part):
@@ -75,12 +76,16 @@ class DecodingConsumer(Consumer):
         def release(step: Step) -> None:
             self.ring.release(self.ring.number(work, step) % self.ring.stages)
 
+        ahead = 1 if source.sample.unit_dim == 0 else 2
+        decode = Verb("decode", 1, partial(self._decode, source, held, work), outside=True)
+        fetching = [
+            Verb("acquire", ahead, partial(self._acquire, work), self.parts),
+            Verb("fetch", ahead, partial(self._fetch, held, work)),
+        ]
         return [
             *self.accumulation.verbs(sums, operands),
             Verb("release", -self.parts, release, self.parts),
-            Verb("decode", 1, partial(self._decode, source, held, work), outside=True),
-            Verb("acquire", 2, partial(self._acquire, work), self.parts),
-            Verb("fetch", 2, partial(self._fetch, held, work)),
+            *([*fetching, decode] if ahead == 1 else [decode, *fetching]),
         ]
 
     def _acquire(self, work: Work, step: Step) -> None:

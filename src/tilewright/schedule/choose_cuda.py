@@ -1,126 +1,32 @@
 """Schedules for NVIDIA GPUs, by rules and a model of their time.
 
 With Hopper's operations: of a few forms the one that is estimated to finish first.  Elsewhere, and for
-operands that Hopper's multiply does not take: ``mma.sync`` or multiply-adds, with copies in the background.
+operands that Hopper's multiply takes neither from memory nor decoded: ``mma.sync`` or multiply-adds, with
+copies in the background.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import product
-from math import prod
 
 from tilewright.schedule.choose import Candidate, Question, widened
+from tilewright.schedule.choose_decoded import candidates as decoded_in_bulk
 from tilewright.schedule.choose_few_rows import has_few_rows
 from tilewright.schedule.choose_fma import small_tiles
+from tilewright.schedule.choose_forms import FP8, PROMOTED_EVERY, Shape, cached_row_us, items_of, overflows
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.choose_small import small
-from tilewright.schedule.choose_time import OVERLAP, bulk_us
+from tilewright.schedule.choose_time import bulk_us
 from tilewright.schedule.choose_waiting import without_waiting
-from tilewright.schedule.form import Factor
-from tilewright.schedule.memory import flops_of, memory_us
+from tilewright.schedule.memory import flops_of
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
 from tilewright.targets.atoms import fma, wgmma
 
-FP8 = ("f8e4m3", "f8e5m2")
-PROMOTED_EVERY = 512
-"""Elements along K after which sums of 8-bit floats, which keep 13 bits, are added to others in f32."""
-
-PROMOTED_ELEMENTS = 64 * 192
-"""Of a group's tile: more do not fit into the registers twice."""
-
 BAND, GROUPED_BAND = 8, 4
 """Rows of tiles that follow each other; of groups of rows, where a block takes tile after tile."""
-
-COLUMN_US = 0.00277
-"""A column of 64 rows times 128 bytes of K, on one multiprocessor; for all types, whose rates go by bytes."""
-
-ROW_US, CUT_ROW_US = 0.95e-5, 2.4e-5
-"""128 bytes of a row from the second-level cache, shared by all multiprocessors; if they lie in two lines."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """A form of the Hopper kernel, and what was measured of it on an H200.
-
-    Args:
-        rows: of one group's tile.
-        columns: of a tile.
-        groups: that multiply.
-        stages: of the ring, in units of 128 bytes of K.
-        buffers: of each group's epilogue, of 128 bytes a row.
-        roles: how the groups share the work.
-        persistent: whether a block takes tile after tile.
-        cluster: blocks that share operands.
-        fixed_us: what a launch takes besides its steps.
-        tile_us: what a tile takes besides its steps.
-        latency_us: of a step of a block that has a multiprocessor to itself.
-        busy_us: of a step where several blocks share one.
-    """
-
-    rows: int
-    columns: int
-    groups: int
-    stages: int
-    buffers: int
-    roles: str = "cooperative"
-    persistent: bool = True
-    cluster: tuple[int, int] = (1, 1)
-    fixed_us: float = 5.0
-    tile_us: float = 1.0
-    latency_us: float = 0.0
-    busy_us: float = 0.0
-
-    @property
-    def tile(self) -> tuple[int, int]:
-        """Rows and columns of what is computed at once."""
-        return (self.rows * (1 if self.roles == "ping-pong" else self.groups), self.columns)
-
-    def against(self, question: Question) -> str:
-        """Why it cannot compute what is asked; empty if it can."""
-        rows, columns = question.covered
-        elements = self.rows * self.columns
-        if question.dtype.name in FP8 and elements > PROMOTED_ELEMENTS:
-            return f"{elements} sums of a group lie twice in its registers, and {PROMOTED_ELEMENTS} fit"
-        whole = self.roles == "ping-pong" or self.groups == 1
-        if columns > self.columns:
-            return f"{columns} columns are reduced together, and its tile has {self.columns}"
-        if rows and not (whole and rows <= self.rows):
-            return f"{rows} rows are reduced together, and a group has fewer of them"
-        if not self.persistent and _overflows(question):
-            return (
-                f"{_items(question)} batch items, and an axis of a grid has {question.arch.grid[-1]} blocks"
-            )
-        return ""
-
-    def time_us(self, question: Question, row_us: tuple[float, float]) -> float:
-        """Estimated time of a problem.
-
-        Args:
-            question: the problem.
-            row_us: of 128 bytes of a row of A, and of B.
-        """
-        m, n, k = question.shape
-        (rows, columns), (across, beside) = self.tile, self.cluster
-        tiles = -(-m // (rows * across)) * across * -(-n // (columns * beside)) * beside
-        tiles *= _items(question)
-        processors = question.processors // (across * beside) * across * beside
-        rounds = max(-(-tiles // processors), 1)
-        steps = -(-k * question.dtype.bytes // ROW_BYTES)
-        asked = rows / beside * row_us[0] + columns / across * row_us[1]
-        multiply = rows / 64 * columns * COLUMN_US / 2
-        step = max(multiply, min(tiles, processors) * asked, self.latency_us / rounds, self.busy_us)
-        waits = (rounds * (steps * step + self.tile_us), memory_us(question) * self.memory)
-        overlapped: float = sum(wait**OVERLAP for wait in waits) ** (1 / OVERLAP)
-        return self.fixed_us + overlapped
-
-    @property
-    def memory(self) -> float:
-        """How many times as long as by memory's rate its operands are on their way from there."""
-        return 1.2 if self.persistent else 1.12
-
 
 SHAPES = (
     Shape(64, 256, 2, 4, 2),
@@ -154,6 +60,8 @@ def candidates(question: Question) -> Iterator[Candidate]:
     few = small(question)
     if few is not None:
         yield few
+    if "sm_90a" in question.arch.features and question.decodes:
+        yield from decoded_in_bulk(question)
     if "sm_90a" not in question.arch.features or not _takes_wgmma(question):
         yield from small_tiles(question)
         yield from _ampere(question)
@@ -192,7 +100,7 @@ def _name(shape: Shape) -> str:
 
 
 def _time_us(question: Question, shape: Shape) -> float:
-    a, b = (_row_us(question, factor) for factor in (question.form.a, question.form.b))
+    a, b = (cached_row_us(question, factor) for factor in (question.form.a, question.form.b))
     return shape.time_us(question, (a, b))
 
 
@@ -205,16 +113,6 @@ def _neighbours(shape: Shape) -> Iterator[tuple[Shape, str]]:
         yield replace(shape, stages=stages), f"with {stages} stages"
 
 
-def _items(question: Question) -> int:
-    """Batch items of the problem."""
-    return prod(question.extents[:-3])
-
-
-def _overflows(question: Question) -> bool:
-    """Whether there are more batch items than a block for each tile of each of them could be counted."""
-    return _items(question) > question.arch.grid[-1]
-
-
 def _takes_wgmma(question: Question) -> bool:
     """Whether Hopper's multiply takes the operands as they lie in memory."""
     dtype, form = question.dtype, question.form
@@ -224,16 +122,6 @@ def _takes_wgmma(question: Question) -> bool:
         return True
     known = dtype.name in (*FP8, "i8", "u8") or (dtype.name == "f32" and form.precision == "tf32")
     return known and question.majors == ("k", "k")
-
-
-def _row_us(question: Question, factor: Factor) -> float:
-    """What 128 bytes of an operand take: rows that begin off a line lie in two."""
-    spec = question.form.spec(factor.part.operand, question.specs)
-    steps = [step for dim, step in enumerate(spec.stride_divisors) if dim != spec.unit_dim]
-    # Divisors of strides are known up to 16 elements only; extents up to 256.
-    unit = spec.extent_divisors[spec.unit_dim or 0] * spec.dtype.bytes
-    whole = all(step * spec.dtype.bytes % ROW_BYTES == 0 for step in steps) or unit % ROW_BYTES == 0
-    return ROW_US if whole else CUT_ROW_US
 
 
 def hopper_schedule(question: Question, shape: Shape) -> Schedule:
@@ -261,7 +149,7 @@ def hopper_schedule(question: Question, shape: Shape) -> Schedule:
 def _ampere(question: Question) -> Iterator[Candidate]:
     """Tensor cores where there is an atom, multiply-adds elsewhere, with copies in the background."""
     chosen = _ampere_schedule(question)
-    if _overflows(question):
+    if overflows(question):
         chosen = replace(chosen, blocks=BESIDE * question.processors)
     rule = "the larger tile" if chosen.tile[0] > 64 else "the tile of which there are more"
     proposed = {widened(chosen, question): rule}
@@ -280,10 +168,10 @@ def _least_us(question: Question, schedule: Schedule) -> float:
     (m, n, k), rates = question.shape, question.arch.rates
     if rates is None:
         return 0.0
-    tiles = -(-m // schedule.tile[0]) * -(-n // schedule.tile[1]) * _items(question)
+    tiles = -(-m // schedule.tile[0]) * -(-n // schedule.tile[1]) * items_of(question)
     rounds = -(-tiles // max(question.processors, 1))
     multiply = rounds * 2 * schedule.tile[0] * schedule.tile[1] * k / flops_of(question, schedule)
-    moved = (m * k + k * n + m * n) * _items(question) * question.dtype.bytes
+    moved = (m * k + k * n + m * n) * items_of(question) * question.dtype.bytes
     return max(multiply, moved / rates.boards[0].memory_gbytes_per_s / 1e3)
 
 

@@ -33,25 +33,32 @@ class Stream:
     """A form of the Hopper kernel for few rows of A.
 
     Args:
-        groups: that multiply, each 64 columns of B.
+        groups: that multiply.
         depth: of a step, in units of 128 bytes of K.
         beside: blocks that share a multiprocessor, and its shared memory.
+        each: columns of B that a group multiplies.
     """
 
     groups: int
     depth: int
     beside: int = 1
+    each: int = 64
 
     @property
     def columns(self) -> int:
         """Of B, in a tile."""
-        return 64 * self.groups
+        return self.each * self.groups
 
     def stages(self, question: Question, rows: int) -> int:
         """As many as shared memory holds beside the results."""
         room = question.arch.shared_bytes // self.beside - BARRIERS_BYTES
         room -= sum(store.operand.dtype.bytes for store in question.form.stores) * rows * self.columns
-        return min(room // ((self.columns + rows) * self.depth * ROW_BYTES), MOST_STAGES)
+        a, b = question.form.a.dtype.bytes, question.form.b.dtype.bytes
+        return min(room // (self.block_k(question) * (self.columns * b + rows * a)), MOST_STAGES)
+
+    def block_k(self, question: Question) -> int:
+        """Elements along K of a step."""
+        return self.depth * ROW_BYTES // question.form.b.dtype.bytes
 
     def schedule(self, question: Question, rows: int, promoted_every: int) -> Schedule:
         """The schedule of the form.
@@ -62,7 +69,7 @@ class Stream:
             promoted_every: elements along K after which sums are added to others; 0: never.
         """
         dtype = question.dtype
-        block_k = self.depth * ROW_BYTES // dtype.bytes
+        block_k = self.block_k(question)
         return Schedule(
             wgmma(dtype, rows),
             (self.columns, rows, block_k),
@@ -81,6 +88,9 @@ class Stream:
 STREAMS = (Stream(1, 4), Stream(2, 2), Stream(1, 2, beside=2))
 """Few, so that few kernels are compiled; 16 to 32 KiB of B in each step, and about 200 KiB in all rings."""
 
+ALONG_COLUMNS = (Stream(1, 2, each=128), Stream(1, 4, each=128))
+"""The same where B is decoded and contiguous along N: it lies in rows of 128 bytes, which a group decodes."""
+
 
 def has_few_rows(question: Question) -> bool:
     """Whether a tile of `STREAMS` holds all rows, and nothing else speaks against them."""
@@ -98,11 +108,12 @@ def candidates(question: Question, promoted_every: int = 0) -> Iterator[Candidat
     if not has_few_rows(question):
         return
     rows = next(count for count in ROWS if count >= question.shape[0])
-    if question.shape[0] > NARROW_COLUMNS:
+    if question.shape[0] > NARROW_COLUMNS and not question.decodes:
         narrow = _narrow(question, promoted_every)
         rule = f"narrow tiles: {NARROW_COLUMNS} columns of B, steps of {2 * ROW_BYTES} bytes of K"
         yield Candidate(narrow, bulk_us(question, narrow), rule)
-    for stream in STREAMS:
+    along_columns = question.decodes and question.majors[1] == "mn"
+    for stream in ALONG_COLUMNS if along_columns else STREAMS:
         if stream.stages(question, rows) > 1:
             schedule = stream.schedule(question, rows, promoted_every)
             deep = f"steps of {stream.depth * ROW_BYTES} bytes of K"

@@ -91,6 +91,23 @@ def meeting_us(question: Question, schedule: Schedule) -> float:
 
 
 @dataclass(frozen=True)
+class _Side:
+    """An operand of a schedule.
+
+    Args:
+        extent: of a tile.
+        inside: how much of it lies in the array.
+        row_bytes: of a row of a step.
+        array_bytes: of the whole array.
+    """
+
+    extent: int
+    inside: int
+    row_bytes: int
+    array_bytes: int
+
+
+@dataclass(frozen=True)
 class Load:
     """What the blocks of a schedule fetch.
 
@@ -103,42 +120,45 @@ class Load:
     schedule: Schedule
 
     @property
-    def _sides(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Of a tile, along its rows and its columns: the extent, and how much of it lies in the arrays."""
-        m, n, _ = self.question.shape
+    def _sides(self) -> tuple[_Side, _Side]:
+        """Of a tile, along its rows and its columns."""
+        m, n, k = self.question.shape
+        form = self.question.form.arranged(self.schedule.swap_ab)
         extents = (n, m) if self.schedule.swap_ab else (m, n)
+        depth = self.schedule.block_k
         rows, columns = (
-            (tile, min(tile, most)) for tile, most in zip(self.schedule.tile, extents, strict=False)
+            _Side(tile, min(tile, most), depth * factor.dtype.bytes, k * most * factor.dtype.bytes)
+            for tile, most, factor in zip(self.schedule.tile, extents, (form.a, form.b), strict=False)
         )
         return rows, columns
 
     @property
     def lines(self) -> int:
-        """Of `ROW_BYTES` along K, of a step."""
+        """Of `ROW_BYTES` of what is multiplied along K, of a step."""
         return self.schedule.block_k * self.question.dtype.bytes // ROW_BYTES
 
     @property
     def step_bytes(self) -> int:
         """That a step brings from the arrays."""
-        return sum(inside for _, inside in self._sides) * self.lines * ROW_BYTES
+        return sum(side.inside * side.row_bytes for side in self._sides)
 
     @property
     def fetched_bytes(self) -> float:
         """That the second-level cache delivers of a step for one block: those of a cluster share the rest."""
         across, beside = self.schedule.cluster
         shares = zip(self._sides, (beside, across), strict=True)
-        return sum(inside / blocks for (_, inside), blocks in shares) * self.lines * ROW_BYTES
+        return sum(side.inside * side.row_bytes / blocks for side, blocks in shares)
 
     @property
     def outside(self) -> int:
         """Lines of a step that lie outside the arrays."""
-        return sum(tile - inside for tile, inside in self._sides) * self.lines
+        return sum((side.extent - side.inside) * side.row_bytes for side in self._sides) // ROW_BYTES
 
     @property
     def held_bytes(self) -> int:
         """Shared memory of a block, about."""
         rows, columns, _ = self.schedule.tile
-        ring = self.schedule.stages * (rows + columns) * self.lines * ROW_BYTES
+        ring = self.schedule.stages * sum(side.extent * side.row_bytes for side in self._sides)
         stored = sum(store.operand.dtype.bytes for store in self.question.form.stores)
         return ring + rows * columns * stored
 
@@ -150,17 +170,15 @@ class Load:
     @property
     def streamed(self) -> float:
         """Of the operands' bytes, the share that one block or cluster reads, which leaves the cache first."""
-        form, (m, n, depth) = self.question.form, self.question.shape
+        form = self.question.form
         if form.batch or any(factor.part.operand.transforms for factor in (form.a, form.b)):
             return 0.0
-        extents = (n, m) if self.schedule.swap_ab else (m, n)
         beside = zip(tiles_along(self.question, self.schedule), self.schedule.cluster, strict=True)
         across, along = (-(-tiles // blocks) for tiles, blocks in beside)
-        found = 0
-        for extent, readers in zip(extents, (along, across), strict=True):
-            if readers == 1 and extent * depth * self.question.dtype.bytes <= MOST_STREAMED:
-                found += extent
-        return found / max(m + n, 1)
+        readers = zip(self._sides, (along, across), strict=True)
+        sizes = [(side.array_bytes, count) for side, count in readers]
+        once = sum(size for size, count in sizes if count == 1 and size <= MOST_STREAMED)
+        return once / max(sum(size for size, _ in sizes), 1)
 
     def path_us(self) -> float:
         """Of the multiprocessor with most blocks."""

@@ -65,7 +65,7 @@ def _parted(
     parted = (made for one in (*whole, *few) for made in _parts(question, one) if made.estimate < most)
     found = [*whole, *few, *parted]
     for one in sorted(found, key=lambda one: one.estimate * (1 if one.schedule.split_k == 1 else DOUBT)):
-        if one in whole or _is_carried(question, one.schedule):
+        if one in whole or is_carried(question, one.schedule):
             yield one
 
 
@@ -87,7 +87,7 @@ def _is_idle(question: Question, schedule: Schedule) -> bool:
     return long and tiles_of(question, schedule) * 2 <= question.processors
 
 
-def _is_carried(question: Question, schedule: Schedule) -> bool:
+def is_carried(question: Question, schedule: Schedule) -> bool:
     """Whether a schedule is legal as it stands, and bulk copies carry the operands."""
     form, arch = question.form, question.arch
     specs = {name: coarse(spec, arch) for name, spec in question.specs.items()}

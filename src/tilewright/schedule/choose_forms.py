@@ -1,0 +1,126 @@
+"""Forms of the Hopper kernel for any number of rows, and how long they take, by what was measured of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from tilewright.schedule.choose import Question
+from tilewright.schedule.choose_time import OVERLAP
+from tilewright.schedule.form import Factor
+from tilewright.schedule.memory import memory_us
+from tilewright.schedule.stages import ROW_BYTES
+
+FP8 = ("f8e4m3", "f8e5m2")
+PROMOTED_EVERY = 512
+"""Elements along K after which sums of 8-bit floats, which keep 13 bits, are added to others in f32."""
+
+PROMOTED_ELEMENTS = 64 * 192
+"""Of a group's tile: more do not fit into the registers twice."""
+
+COLUMN_US = 0.00277
+"""A column of 64 rows times 128 bytes of K, on one multiprocessor; for all types, whose rates go by bytes."""
+
+ROW_US, CUT_ROW_US = 0.95e-5, 2.4e-5
+"""128 bytes of a row from the second-level cache, shared by all multiprocessors; if they lie in two lines."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """A form of the Hopper kernel, and what was measured of it on an H200.
+
+    Args:
+        rows: of one group's tile.
+        columns: of a tile.
+        groups: that multiply.
+        stages: of the ring, in units of 128 bytes of K.
+        buffers: of each group's epilogue, of 128 bytes a row.
+        roles: how the groups share the work.
+        persistent: whether a block takes tile after tile.
+        cluster: blocks that share operands.
+        fixed_us: what a launch takes besides its steps.
+        tile_us: what a tile takes besides its steps.
+        latency_us: of a step of a block that has a multiprocessor to itself.
+        busy_us: of a step where several blocks share one.
+    """
+
+    rows: int
+    columns: int
+    groups: int
+    stages: int
+    buffers: int
+    roles: str = "cooperative"
+    persistent: bool = True
+    cluster: tuple[int, int] = (1, 1)
+    fixed_us: float = 5.0
+    tile_us: float = 1.0
+    latency_us: float = 0.0
+    busy_us: float = 0.0
+
+    @property
+    def tile(self) -> tuple[int, int]:
+        """Rows and columns of what is computed at once."""
+        return (self.rows * (1 if self.roles == "ping-pong" else self.groups), self.columns)
+
+    def against(self, question: Question) -> str:
+        """Why it cannot compute what is asked; empty if it can."""
+        rows, columns = question.covered
+        elements = self.rows * self.columns
+        if question.dtype.name in FP8 and elements > PROMOTED_ELEMENTS:
+            return f"{elements} sums of a group lie twice in its registers, and {PROMOTED_ELEMENTS} fit"
+        whole = self.roles == "ping-pong" or self.groups == 1
+        if columns > self.columns:
+            return f"{columns} columns are reduced together, and its tile has {self.columns}"
+        if rows and not (whole and rows <= self.rows):
+            return f"{rows} rows are reduced together, and a group has fewer of them"
+        if not self.persistent and overflows(question):
+            return (
+                f"{items_of(question)} batch items, and an axis of a grid has {question.arch.grid[-1]} blocks"
+            )
+        return ""
+
+    def time_us(self, question: Question, row_us: tuple[float, float]) -> float:
+        """Estimated time of a problem.
+
+        Args:
+            question: the problem.
+            row_us: of 128 bytes of a row of A, and of B.
+        """
+        m, n, k = question.shape
+        (rows, columns), (across, beside) = self.tile, self.cluster
+        tiles = -(-m // (rows * across)) * across * -(-n // (columns * beside)) * beside
+        tiles *= items_of(question)
+        processors = question.processors // (across * beside) * across * beside
+        rounds = max(-(-tiles // processors), 1)
+        steps = -(-k * question.dtype.bytes // ROW_BYTES)
+        asked = rows / beside * row_us[0] + columns / across * row_us[1]
+        multiply = rows / 64 * columns * COLUMN_US / 2
+        step = max(multiply, min(tiles, processors) * asked, self.latency_us / rounds, self.busy_us)
+        waits = (rounds * (steps * step + self.tile_us), memory_us(question) * self.memory)
+        overlapped: float = sum(wait**OVERLAP for wait in waits) ** (1 / OVERLAP)
+        return self.fixed_us + overlapped
+
+    @property
+    def memory(self) -> float:
+        """How many times as long as by memory's rate its operands are on their way from there."""
+        return 1.2 if self.persistent else 1.12
+
+
+def items_of(question: Question) -> int:
+    """Batch items of the problem."""
+    return prod(question.extents[:-3])
+
+
+def overflows(question: Question) -> bool:
+    """Whether there are more batch items than a block for each tile of each of them could be counted."""
+    return items_of(question) > question.arch.grid[-1]
+
+
+def cached_row_us(question: Question, factor: Factor) -> float:
+    """What 128 bytes of an operand take: rows that begin off a line lie in two."""
+    spec = question.form.spec(factor.part.operand, question.specs)
+    steps = [step for dim, step in enumerate(spec.stride_divisors) if dim != spec.unit_dim]
+    # Divisors of strides are known up to 16 elements only; extents up to 256.
+    unit = spec.extent_divisors[spec.unit_dim or 0] * spec.dtype.bytes
+    whole = all(step * spec.dtype.bytes % ROW_BYTES == 0 for step in steps) or unit % ROW_BYTES == 0
+    return ROW_US if whole else CUT_ROW_US

@@ -1,0 +1,85 @@
+"""What is chosen on Hopper where an operand is decoded on its way: forms in bulk, legal, of one kernel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+import tilewright as tw
+from tilewright.schedule.choose import Question, choose, proposals
+from tilewright.schedule.legality import reasons
+from tilewright.schedule.memory import memory_us
+
+from .small_kernels import decoded, shifted
+
+SHAPES = [(1, 4096, 4096), (16, 14336, 4096), (64, 4096, 4096), (256, 4096, 4096), (4096, 4096, 4096)]
+
+
+def arrays(shape: tuple[int, int, int], kind: str, wide: str = "f16", order: Any = "C") -> list[Any]:
+    m, n, k = shape
+    return [tw.like(wide, m, k), tw.like(kind, n, k, order=order), tw.like(wide, m, n)]
+
+
+def question(kernel: Any, given: list[Any], arch: str = "sm_90a") -> Question:
+    found = kernel.bind().question(*given, target="cuda", arch=arch)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_all_that_is_proposed_in_bulk_is_legal(shape: tuple[int, int, int], order: str) -> None:
+    asked = question(decoded, arrays(shape, "f8e4m3", order=order))
+    found = [one for one in proposals(asked) if one.schedule.staging == "tma"]
+    assert found
+    assert found[0].schedule == choose(asked)
+    for one in found:
+        assert one.schedule.swap_ab
+        assert one.schedule.atom.asynchronous
+        assert not reasons(one.schedule, asked.form, asked.specs, asked.arch)
+        assert one.estimate >= memory_us(asked)
+
+
+def test_few_rows_take_a_tile_of_few_rows() -> None:
+    for rows in (1, 8, 16):
+        assert choose(question(decoded, arrays((rows, 4096, 4096), "i8"))).tile[1] < 64
+
+
+def test_an_operand_a_is_decoded_where_it_is() -> None:
+    given = [tw.like("f16", 512, 512) for _ in range(3)]
+    chosen = choose(question(shifted, given))
+    assert (chosen.staging, chosen.swap_ab) == ("tma", False)
+
+
+def test_narrow_bytes_count_as_such() -> None:
+    wide, narrow = (question(decoded, arrays((16, 4096, 4096), kind)) for kind in ("f16", "f8e5m2"))
+    assert 1.9 < memory_us(wide) / memory_us(narrow) < 2.0
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "arch"),
+    [((64, 100, 100), "i8", "sm_90a"), ((256, 4096, 4096), "f8e4m3", "sm_80")],
+    ids=str,
+)
+def test_what_bulk_copies_do_not_carry_is_decoded_between_other_multiplications(
+    shape: tuple[int, int, int], kind: str, arch: str
+) -> None:
+    assert choose(question(decoded, arrays(shape, kind), arch)).staging == "fragments"
+
+
+@pytest.mark.parametrize(
+    ("shape", "kind", "wide", "order"),
+    [
+        ((16, 4096, 4096), "f8e4m3", "f16", "C"),
+        ((4096, 4096, 4096), "i8", "bf16", "C"),
+        ((4096, 4096, 4096), "i8", "bf16", "F"),
+        ((4096, 4096, 4096), "f8e5m2", "f16", "F"),
+    ],
+    ids=str,
+)
+def test_nothing_spills(shape: tuple[int, int, int], kind: str, wide: str, order: str) -> None:
+    made = decoded.compile(*arrays(shape, kind, wide, order), target="cuda", arch="sm_90a")
+    assert made.schedule is not None
+    assert made.schedule.staging == "tma"
+    assert made.resources["spill_store_bytes"] == 0
