@@ -15,7 +15,7 @@ from tilewright.dtypes import dtype
 from tilewright.runtime.kernel import Bound, Kernel
 from tilewright.schedule.schedule import Schedule
 
-from .small_kernels import (
+from .small_flows import (
     batched,
     decoded,
     grouped,

@@ -11,7 +11,7 @@ from tilewright.schedule.choose import Question, choose, proposals
 from tilewright.schedule.legality import reasons
 from tilewright.schedule.memory import memory_us
 
-from .small_kernels import decoded, shifted
+from .small_flows import decoded, shifted
 
 SHAPES = [(1, 4096, 4096), (16, 14336, 4096), (64, 4096, 4096), (256, 4096, 4096), (4096, 4096, 4096)]
 

@@ -210,6 +210,11 @@ class _Bounded(Evaluation):
                 return _farthest([wide.converted(function, end, source, node.dtype) for end in ends], centre)
             case Map(function="select"):
                 return self._choice(node, given, radii)
+            case Map(function="add" | "sub") if len(terms := added_up(node)) > 1:
+                found = self.aligned(terms, [self.radius[id(one)] for one in terms])
+                apart = self._function(node, given, radii, centre)
+                together: Array = len(terms) * np.add.reduce(np.broadcast_arrays(*found))
+                return np.maximum(apart, together)
             case Map():
                 return self._function(node, given, radii, centre)
             case Sum():
@@ -272,6 +277,19 @@ class _Bounded(Evaluation):
             if far_a.any() or far_b.any():
                 made[index] += far_a @ (np.abs(b) + far_b) + np.abs(a) @ far_b
         return made.reshape(centre.shape)
+
+
+def added_up(node: Node) -> list[Sum]:
+    """The sums that a value adds up, and nothing else; none if it is anything else.
+
+    A kernel may add up the products of all of them in one go, which rounds as often as there are products.
+    """
+    if isinstance(node, Sum):
+        return [node]
+    if not isinstance(node, Map) or node.function not in ("add", "sub"):
+        return []
+    left, right = (added_up(one) for one in node.given)
+    return [*left, *right] if left and right else []
 
 
 def _keeps_bits(node: Map) -> bool:

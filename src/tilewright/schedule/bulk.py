@@ -11,14 +11,14 @@ from tilewright.lang.clusters import cluster_barrier
 from tilewright.lang.control import let, unroll
 from tilewright.lang.roles import role
 from tilewright.lang.scalars import Index, minimum
-from tilewright.lang.tensors import Tensor
 from tilewright.lang.tracer import current
 from tilewright.lang.transaction_barriers import Barriers, arrive, mbarrier, wait
+from tilewright.schedule.factors import Product
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
-from tilewright.schedule.plans import Accumulation, Sums
+from tilewright.schedule.plans import Accumulation, Held, Sums
 from tilewright.schedule.provenance import made_by
-from tilewright.schedule.rings import Source
+from tilewright.schedule.rings import Source, Sources, of_both
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import Share, SwizzledStages
 
@@ -30,21 +30,25 @@ COPYING_REGISTERS = 40
 
 
 class Bulk:
-    """The ring: stages of A and B, each with a barrier for its coming and one for its going."""
+    """The ring: stages of all operands, each with a barrier for its coming and one for its going."""
 
     is_read_by_threads = False
     """Whether those who multiply by an asynchronous atom read a stage themselves."""
 
-    def __init__(self, schedule: Schedule, sources: tuple[Source, Source]) -> None:
-        self.schedule, self.sources = schedule, sources
+    def __init__(self, schedule: Schedule, sources: Sources, products: tuple[Product, ...]) -> None:
+        self.schedule, self.sources, self.products = schedule, sources, products
         self.beside: list[Callable[[], None]] = []
         """What is recorded of the other warps of the group whose first one copies."""
         self.stages = schedule.stages
         self.pingpong = schedule.roles == "ping-pong"
-        a, b = sources
-        shared_by = 0 if self.pingpong else schedule.groups
-        self.a = SwizzledStages(a.sample, a.rows, schedule.block_k, self.stages, shared_by, f"s{a.name}")
-        self.b = SwizzledStages(b.sample, b.rows, schedule.block_k, self.stages, 0, f"s{b.name}")
+        self.rings = tuple(self._ring(source) for source in sources)
+
+    def _ring(self, source: Source) -> SwizzledStages:
+        """Groups that do not play ping-pong share the rows of A, and take the same ones of B."""
+        schedule = self.schedule
+        shared_by = 0 if self.pingpong or source.side else schedule.groups
+        rows, depth, name = source.rows, schedule.block_k, f"s{source.name}"
+        return SwizzledStages(source.sample, rows, depth, self.stages, shared_by, name)
 
     def synchronise(self, rank: tuple[Index, Index]) -> None:
         """Make the barriers.
@@ -149,10 +153,10 @@ class Producer:
             number = ring.number(work, step)
             stage = let(number % ring.stages)
             wait(ring.empty[stage], 1 - number // ring.stages % 2)
-            arrive(ring.full[stage], expect_bytes=ring.a.bytes + ring.b.bytes)
-            for source, held, share in zip(ring.sources, (ring.a, ring.b), ring.shares, strict=True):
+            arrive(ring.full[stage], expect_bytes=sum(held.bytes for held in ring.rings))
+            for source, held in zip(ring.sources, ring.rings, strict=True):
                 with made_by(node=source.part):
-                    matrix, row = source.matrix(work), source.row(work)
+                    matrix, row, share = source.matrix(work), source.row(work), ring.shares[source.side]
                     at = work.segment.begin + step.index
                     for tile, target in held.pairs(matrix, row, at, stage, share):
                         barrier, axis = ring.full[stage], share.multicast
@@ -170,7 +174,7 @@ class Consumer:
         self.ring = ring
         schedule = ring.schedule
         self.each = schedule.groups if ring.pingpong else 1
-        self.accumulation = Accumulation(schedule.mma, 1, schedule.promote)
+        self.accumulation = Accumulation(schedule.mma, ring.products, 1, schedule.promote)
 
     @contextmanager
     def role(self, *, again: bool = False) -> Iterator[Index]:
@@ -209,9 +213,10 @@ class Consumer:
             step.shared["stage"] = stage
             wait(ring.full[stage], number // ring.stages % 2)
 
-        def operands(step: Step) -> tuple[Tensor, Tensor]:
-            stage = step.shared["stage"]
-            return ring.a.operand(stage, work.group), ring.b.operand(stage, 0)
+        def operands(step: Step) -> tuple[Held, Held]:
+            stage, groups = step.shared["stage"], (work.group, 0)
+            pairs = zip(ring.rings, ring.sources, strict=True)
+            return of_both(ring.sources, [held.operand(stage, groups[source.side]) for held, source in pairs])
 
         def release(step: Step) -> None:
             ring.release(ring.number(work, step) % ring.stages)

@@ -6,22 +6,24 @@ it in registers, and multiplies these by the tile of B in shared memory, while i
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from tilewright.dtypes import DType
 from tilewright.lang import operations as tw
 from tilewright.lang.scalars import Index
-from tilewright.lang.tensors import Fragment, Tensor
+from tilewright.lang.tensors import Fragment
 from tilewright.lang.transaction_barriers import wait
 from tilewright.schedule.bulk import Bulk, Consumer
+from tilewright.schedule.factors import Product
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
-from tilewright.schedule.plans import Sums
+from tilewright.schedule.plans import Held, Sums
 from tilewright.schedule.provenance import made_by
-from tilewright.schedule.rings import Source, decoded_part
+from tilewright.schedule.rings import Source, Sources, decoded_part
 from tilewright.schedule.schedule import Schedule
-from tilewright.schedule.stages import ROW_BYTES
+from tilewright.schedule.stages import ROW_BYTES, SwizzledStages
 
 SETS = 2
 """Sets of registers that take turns: the multiplication reads one while the other is decoded into."""
@@ -33,14 +35,18 @@ def part_depth(dtype: DType) -> int:
 
 
 @dataclass(frozen=True)
-class Held:
-    """The registers of operand A.
+class Decoded:
+    """The registers of an operand along M that is decoded.
 
     Args:
+        source: the operand.
+        ring: the stages that bulk copies bring it to.
         raw: a part as it lies in memory.
         made: the operand that is made of it, in as many sets as take turns.
     """
 
+    source: Source
+    ring: SwizzledStages
     raw: Fragment
     made: tuple[Fragment, ...]
 
@@ -61,26 +67,26 @@ class DecodingConsumer(Consumer):
         What is fetched is decoded one part later, so that nobody waits for shared memory; but at once where
         neighbours along K are none in memory, and each number would take a register of its own until then.
         """
-        source, atom = self.ring.sources[0], self.ring.schedule.atom
-        with made_by("staging", source.part):
-            # What is decoded behind the last part is multiplied by nobody, but it must be something.
-            raw = tw.fragment(self.spread, source.sample.dtype, 0, name=f"r{source.name}")
-            made = [tw.fragment(self.spread, atom.a_dtype, name=f"d{source.name}") for _ in range(SETS)]
-        held = Held(raw, tuple(made))
+        pairs = [*zip(self.ring.sources, self.ring.rings, strict=True)]
+        decoded = [self._registers(source, ring) for source, ring in pairs if not source.side]
+        of_n = [ring for source, ring in pairs if source.side]
 
-        def operands(step: Step) -> tuple[Fragment, Tensor]:
+        def operands(step: Step) -> tuple[Held, Held]:
             stage = self.ring.number(work, step) % self.ring.stages
-            b = self.ring.b.operand(stage, 0)
-            return held.made[step.part % SETS], b.tiles((b.shape[0], self.depth))[0, step.part]
+            parts = []
+            for ring in of_n:
+                b = ring.operand(stage, 0)
+                parts.append(b.tiles((b.shape[0], self.depth))[0, step.part])
+            return [one.made[step.part % SETS] for one in decoded], parts
 
         def release(step: Step) -> None:
             self.ring.release(self.ring.number(work, step) % self.ring.stages)
 
-        ahead = 1 if source.sample.unit_dim == 0 else 2
-        decode = Verb("decode", 1, partial(self._decode, source, held, work), outside=True)
+        ahead = 1 if any(one.source.sample.unit_dim == 0 for one in decoded) else 2
+        decode = Verb("decode", 1, partial(self._decode, decoded, work), outside=True)
         fetching = [
             Verb("acquire", ahead, partial(self._acquire, work), self.parts),
-            Verb("fetch", ahead, partial(self._fetch, held, work)),
+            Verb("fetch", ahead, partial(self._fetch, decoded, work)),
         ]
         return [
             *self.accumulation.verbs(sums, operands),
@@ -88,21 +94,32 @@ class DecodingConsumer(Consumer):
             *([*fetching, decode] if ahead == 1 else [decode, *fetching]),
         ]
 
+    def _registers(self, source: Source, ring: SwizzledStages) -> Decoded:
+        with made_by("staging", source.part):
+            # What is decoded behind the last part is multiplied by nobody, but it must be something.
+            raw = tw.fragment(self.spread, source.sample.dtype, 0, name=f"r{source.name}")
+            kind, name = self.ring.schedule.atom.a_dtype, f"d{source.name}"
+            return Decoded(
+                source, ring, raw, tuple(tw.fragment(self.spread, kind, name=name) for _ in range(SETS))
+            )
+
     def _acquire(self, work: Work, step: Step) -> None:
         """Wait until a stage is full."""
         ring, number = self.ring, self._number(work, step)
         wait(ring.full[number % ring.stages], number // ring.stages % 2)
 
-    def _fetch(self, held: Held, work: Work, step: Step) -> None:
+    def _fetch(self, decoded: Sequence[Decoded], work: Work, step: Step) -> None:
         """Load a part from shared memory as it lies there."""
         stage = self._number(work, step) % self.ring.stages
-        tile = self.ring.a.operand(stage, work.group)
-        tw.copy(tile.tiles(self.spread.shape)[0, step.part], held.raw)
+        for one in decoded:
+            tile = one.ring.operand(stage, work.group)
+            tw.copy(tile.tiles(self.spread.shape)[0, step.part], one.raw)
 
-    def _decode(self, source: Source, held: Held, work: Work, step: Step) -> None:
-        """Make the operand of a part: into registers whose multiplication is known to be complete."""
-        made = decoded_part(source, held.raw, work, step, self.ring.schedule.block_k)
-        held.made[step.part % SETS].assign(made)
+    def _decode(self, decoded: Sequence[Decoded], work: Work, step: Step) -> None:
+        """Make the operands of a part: into registers whose multiplication is known to be complete."""
+        for one in decoded:
+            made = decoded_part(one.source, one.raw, work, step, self.ring.schedule.block_k)
+            one.made[step.part % SETS].assign(made)
 
     def _number(self, work: Work, step: Step) -> Index:
         """The running number of a step; before the loop no iteration has a name for it yet."""
@@ -119,7 +136,7 @@ class DecodingBulk(Bulk):
         return DecodingConsumer(self)
 
 
-def bulk_ring(schedule: Schedule, sources: tuple[Source, Source]) -> Bulk:
+def bulk_ring(schedule: Schedule, sources: Sources, products: tuple[Product, ...]) -> Bulk:
     """The ring that bulk copies fill for these operands."""
     decodes = schedule.atom.asynchronous and sources[0].decode is not None
-    return (DecodingBulk if decodes else Bulk)(schedule, sources)
+    return (DecodingBulk if decodes else Bulk)(schedule, sources, products)

@@ -9,7 +9,8 @@ from tilewright.arch import Arch
 from tilewright.dataflow.nodes import Operand, Part, Reduce
 from tilewright.dtypes import DType
 from tilewright.lang.specs import TensorSpec
-from tilewright.schedule.form import Factor, Form
+from tilewright.schedule.factors import Factor
+from tilewright.schedule.form import Form
 from tilewright.schedule.schedule import Schedule
 from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
@@ -73,7 +74,7 @@ class Question:
     @property
     def decodes(self) -> bool:
         """Whether an operand is computed from what lies in memory, between the multiplications."""
-        return not (self.form.a.is_plain and self.form.b.is_plain)
+        return not all(factor.is_plain for factor in self.form.factors)
 
     @property
     def reads_result_sized(self) -> bool:

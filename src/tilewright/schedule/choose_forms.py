@@ -7,7 +7,7 @@ from math import prod
 
 from tilewright.schedule.choose import Question
 from tilewright.schedule.choose_time import OVERLAP
-from tilewright.schedule.form import Factor
+from tilewright.schedule.factors import Factor
 from tilewright.schedule.memory import memory_us
 from tilewright.schedule.stages import ROW_BYTES
 

@@ -171,7 +171,7 @@ class Load:
     def streamed(self) -> float:
         """Of the operands' bytes, the share that one block or cluster reads, which leaves the cache first."""
         form = self.question.form
-        if form.batch or any(factor.part.operand.transforms for factor in (form.a, form.b)):
+        if form.batch or any(factor.part.operand.transforms for factor in form.factors):
             return 0.0
         beside = zip(tiles_along(self.question, self.schedule), self.schedule.cluster, strict=True)
         across, along = (-(-tiles // blocks) for tiles, blocks in beside)

@@ -24,9 +24,14 @@ def decoded(case: Case) -> Reasons:
 def _in_bulk(case: Case, side: Side) -> Reasons:
     """An instruction that multiplies in the background takes operand A, and no other, from registers."""
     atom = case.schedule.atom
+    if side.label == "A" and any(factor.is_plain for factor in case.form.rows_m):
+        plain = next(factor for factor in case.form.rows_m if factor.is_plain)
+        text = f"A is computed from {side.factor.name}, and is {plain.name} itself in another product"
+        yield "staging", text, 'staging="fragments" and an atom of mma.sync', case.form.sum
+        return
     computed = f"{side.label} is computed from {side.factor.name}"
     if side.label == "B":
-        both = not case.form.a.is_plain
+        both = not all(factor.is_plain for factor in case.form.rows_m)
         nearest = (
             'staging="fragments" and an atom of mma.sync' if both else f"swap_ab={not case.form.swap_ab}"
         )

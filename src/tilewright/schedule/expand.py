@@ -26,8 +26,9 @@ from tilewright.schedule.cluster_sums import ClusterSums
 from tilewright.schedule.epilogue.direct import Helper
 from tilewright.schedule.epilogue.paths import EPILOGUES
 from tilewright.schedule.epilogue.values import Views
+from tilewright.schedule.factors import Factor
 from tilewright.schedule.fixup import FIXUPS, Fixup, ReduceScatter, is_clustered, is_split
-from tilewright.schedule.form import Factor, Form, array, extent_of, form_of
+from tilewright.schedule.form import Form, array, extent_of, form_of
 from tilewright.schedule.groups import RowGroups
 from tilewright.schedule.legality import check
 from tilewright.schedule.lists import Listed, ListedArray
@@ -149,7 +150,8 @@ def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:
     with made_by("blocks", form.stores[0]):
         partition = _partition(form, schedule, arguments)
     with made_by("stages"):
-        ring = RINGS[schedule.staging](schedule, _sources(form, schedule, arguments, partition))
+        sources = _sources(form, schedule, arguments, partition)
+        ring = RINGS[schedule.staging](schedule, sources, form.products)
     with made_by("epilogue", form.stores[0]):
         epilogue = EPILOGUES[schedule.epilogue](form, schedule, arguments)
         epilogue.views.shares = partition if isinstance(partition, Shares) else None
@@ -206,15 +208,15 @@ def _run(
             if agent.accumulation is None:
                 continue
             with made_by("promote"):
-                total = agent.accumulation.end(sums, work.steps)
+                totals = agent.accumulation.end(sums, work.steps)
             if isinstance(fixup, ClusterSums):
-                fixup.keep(work, total)
+                fixup.keep(work, *totals)
                 continue
             if isinstance(fixup, ReduceScatter):
-                _scatter(work, total, fixup, epilogue, store)
+                _scatter(work, totals[0], fixup, epilogue, store)
                 continue
-            with fixup.completed(work, total) if fixup else nullcontext(), made_by("epilogue", store):
-                epilogue.store(*values, total)
+            with fixup.completed(work, *totals) if fixup else nullcontext(), made_by("epilogue", store):
+                epilogue.store(*values, totals)
         if agent.accumulation is not None and not isinstance(fixup, ClusterSums):
             with made_by("epilogue", store):
                 epilogue.drain()
@@ -225,7 +227,7 @@ def _scatter(work: Work, total: Fragment, fixup: ReduceScatter, epilogue: Any, s
     with when(work.segment.parts > 1), fixup.shared(work, total, epilogue.shares), made_by("epilogue", store):
         epilogue.store_share(work, work.segment.parts, partial(fixup.total, work))
     with otherwise(), made_by("epilogue", store):
-        epilogue.store(*epilogue.slices(work), total)
+        epilogue.store(*epilogue.slices(work), (total,))
 
 
 def _share(agent: Any, partition: Tiles, sums: ClusterSums, epilogue: Any, form: Form) -> None:
@@ -312,11 +314,12 @@ def _whole_clusters(problem: Problem, schedule: Schedule) -> Sequence[Index]:
 
 def _sources(
     form: Form, schedule: Schedule, arguments: dict[str, Any], partition: Tiles
-) -> tuple[Source, Source]:
+) -> tuple[Source, ...]:
     rows, columns, _ = schedule.mma.tile
     first = Work((0,) * len(form.batch), 0, 0, 0, 0, 0, 0)
     made = []
-    for factor, along, count in ((form.a, "m", rows), (form.b, "n", columns)):
+    along_m = [(factor, "m", rows) for factor in form.rows_m]
+    for factor, along, count in [*along_m, *((factor, "n", columns) for factor in form.rows_n)]:
 
         def matrix(work: Work, factor: Factor = factor, along: str = along) -> Tensor:
             whole = factor.matrix(array(arguments, factor.part.operand), form.places(work, whole=True))
@@ -337,7 +340,7 @@ def _sources(
                 0 if schedule.staging != "tma" else _readers(form, partition, factor, along),
             )
         )
-    return made[0], made[1]
+    return tuple(made)
 
 
 def _readers(form: Form, partition: Tiles, factor: Factor, along: str) -> Index:

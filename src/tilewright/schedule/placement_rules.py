@@ -22,8 +22,8 @@ def near_divisor(value: int, whole: int) -> int:
 def together(case: Case) -> Reasons:
     """Neighbours along K that stay together in shared memory: whole K1, where threads fill it."""
     schedule, product = case.schedule, case.form.sum
-    for at, side in enumerate(case.sides):
-        k1, extra, depth = schedule.k1[at], schedule.extra_rows[at], case.tile[2]
+    for side in case.sides:
+        k1, extra, depth = schedule.k1[side.at], schedule.extra_rows[side.at], case.tile[2]
         if not k1 and not extra:
             continue
         if against := _against(case, side):
@@ -39,8 +39,8 @@ def together(case: Case) -> Reasons:
 def dealt(case: Case) -> Reasons:
     """A tile is dealt to all threads in equal parts."""
     schedule, product = case.schedule, case.form.sum
-    for at, side in enumerate(case.sides):
-        rows, along_k = schedule.dealt[at]
+    for side in case.sides:
+        rows, along_k = schedule.dealt[side.at]
         if not rows and not along_k:
             continue
         near = f"(0, 0) in the place of {(rows, along_k)}"

@@ -13,23 +13,27 @@ from tilewright.lang.control import when
 from tilewright.lang.scalars import Index
 from tilewright.lang.source import here
 from tilewright.lang.tensors import Fragment, Tensor
+from tilewright.schedule.factors import Product
 from tilewright.schedule.pipeline import Step, Verb
 
-Operands = Callable[[Step], tuple[Tensor | Fragment, Tensor | Fragment]]
-"""Where the operands of a step are, when its turn has come."""
+Held = Sequence[Tensor | Fragment]
+"""Tiles of operands, where they are multiplied from."""
+
+Operands = Callable[[Step], tuple[Held, Held]]
+"""Where the operands along M and those along N of a step are, when its turn has come."""
 
 
 @dataclass(frozen=True)
 class Sums:
-    """The sums of one tile.
+    """The sums of one tile, for each total.
 
     Args:
         acc: what products are added to.
         total: what keeps all bits; ``acc`` itself where nothing is promoted.
     """
 
-    acc: Fragment
-    total: Fragment
+    acc: tuple[Fragment, ...]
+    total: tuple[Fragment, ...]
 
 
 @dataclass(frozen=True)
@@ -38,11 +42,13 @@ class Accumulation:
 
     Args:
         mma: the tiled MMA.
+        products: what is multiplied.
         behind: parts after which an asynchronous product is known to be complete.
         promote: tiles along K after which sums are added to others that keep all bits; 0: never.
     """
 
     mma: TiledMma
+    products: tuple[Product, ...]
     behind: int
     promote: int
 
@@ -53,29 +59,40 @@ class Accumulation:
 
     def begin(self) -> Sums:
         """Clear the sums; those that are promoted begin afresh with a product where the atom can do so."""
-        acc = tw.accumulator(self.mma, fill=None if self.refreshes else 0)
-        total = tw.accumulator(self.mma) if self.promote else acc
+        count, fill = {one.total for one in self.products}, None if self.refreshes else 0
+        acc = tuple(tw.accumulator(self.mma, fill=fill) for _ in count)
+        total = tuple(tw.accumulator(self.mma) for _ in count) if self.promote else acc
         return Sums(acc, total)
 
     def verbs(self, sums: Sums, operands: Operands) -> list[Verb]:
         """Multiply a step; wait for the one that is known to be complete then."""
 
         def multiply(step: Step) -> None:
-            a, b = operands(step)
+            of_m, of_n = operands(step)
             if not self.mma.atom.asynchronous:
-                tw.mma(a, b, sums.acc)
+                for one in self.products:
+                    tw.mma(of_m[one.a], of_n[one.b], sums.acc[one.total], negative=one.negative)
                 return
-            if not isinstance(b, Tensor):
-                text = f"{self.mma.atom} takes operand B from shared memory"
-                raise TraceError(f'{text}; nearest legal choice: staging="cp_async"', here())
             mma_fence()
-            mma_async(a, b, sums.acc, fresh=self.refreshes and step.index % self.promote == 0)
+            self._begin(step, sums, of_m, of_n)
             mma_commit()
 
         found = [Verb("multiply", 0, multiply)]
         if self.mma.atom.asynchronous:
             found.append(Verb("retire", -self.behind, lambda step: mma_wait(step.behind), outside=True))
         return found
+
+    def _begin(self, step: Step, sums: Sums, of_m: Held, of_n: Held) -> None:
+        """All products of a step, in the background; the first one of a total may begin it afresh."""
+        begun: set[int] = set()
+        for one in self.products:
+            b = of_n[one.b]
+            if not isinstance(b, Tensor):
+                text = f"{self.mma.atom} takes operand B from shared memory"
+                raise TraceError(f'{text}; nearest legal choice: staging="cp_async"', here())
+            fresh = self.refreshes and one.total not in begun and step.index % self.promote == 0
+            mma_async(of_m[one.a], b, sums.acc[one.total], fresh=fresh, negative=one.negative)
+            begun.add(one.total)
 
     def promoting(self, sums: Sums) -> Sequence[Verb]:
         """Every so often add the sums to those that keep all bits; behind all that waits for products."""
@@ -84,15 +101,17 @@ class Accumulation:
             with when((step.index + 1) % self.promote == 0):
                 if self.behind:
                     mma_wait(0)
-                sums.total.assign(sums.total + sums.acc)
-                if not self.refreshes:
-                    tw.fill(sums.acc, 0)
+                for total, acc in zip(sums.total, sums.acc, strict=True):
+                    total.assign(total + acc)
+                    if not self.refreshes:
+                        tw.fill(acc, 0)
 
         return [Verb("promote", 0, promote)] if self.promote else []
 
-    def end(self, sums: Sums, steps: Index) -> Fragment:
+    def end(self, sums: Sums, steps: Index) -> tuple[Fragment, ...]:
         """The sums, when all steps are done."""
         if self.promote > 1:
             with when(steps % self.promote != 0):
-                sums.total.assign(sums.total + sums.acc)
+                for total, acc in zip(sums.total, sums.acc, strict=True):
+                    total.assign(total + acc)
         return sums.total

@@ -29,8 +29,9 @@ from tilewright.schedule.epilogue_resources import (
     Buffer,
     Leaving,
 )
+from tilewright.schedule.factors import Factor
 from tilewright.schedule.fixup import is_clustered, is_flat, is_split
-from tilewright.schedule.form import Factor, Form
+from tilewright.schedule.form import Form
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import (
     MOST_ROWS,
@@ -63,6 +64,11 @@ class Side:
     spec: TensorSpec
     rows: int
     sharing: int
+
+    @property
+    def at(self) -> int:
+        """0 of operand A, 1 of operand B."""
+        return "AB".index(self.label)
 
     @property
     def dtype(self) -> DType:
@@ -156,13 +162,15 @@ class Case:
         return TiledMma(self.schedule.atom, self.schedule.warps, tile=(m // self.cooperating, n))
 
     @cached_property
-    def sides(self) -> tuple[Side, Side]:
-        """Operands A and B."""
+    def sides(self) -> tuple[Side, ...]:
+        """The operands, those along M first."""
         (rows, columns, _), form = self.mma.tile, self.form
         sharing = self.schedule.groups if self.is_bulk and self.schedule.roles != "ping-pong" else 0
-        return (
-            Side("A", form.a, form.spec(form.a.part.operand, self.specs), rows, sharing),
-            Side("B", form.b, form.spec(form.b.part.operand, self.specs), columns, 0),
+        along_m = (("A", factor, rows, sharing) for factor in form.rows_m)
+        along_n = (("B", factor, columns, 0) for factor in form.rows_n)
+        return tuple(
+            Side(label, factor, form.spec(factor.part.operand, self.specs), extent, groups)
+            for label, factor, extent, groups in (*along_m, *along_n)
         )
 
     # ------------------------------------------------------------ what it takes
@@ -202,7 +210,7 @@ class Case:
     @property
     def accumulators(self) -> int:
         """Registers of a thread that hold sums."""
-        values = self.mma.c().size_values
+        values = self.mma.c().size_values * len(self.form.totals)
         return -(-values * self.schedule.atom.c_dtype.bytes // 4) * (2 if self.schedule.promote else 1)
 
     @property
@@ -229,8 +237,7 @@ class Case:
 
     def together(self, side: Side) -> Together | None:
         """How an operand lies in shared memory, if not as its array."""
-        at = 0 if side.label == "A" else 1
-        made = Together(self.schedule.k1[at], self.schedule.extra_rows[at])
+        made = Together(self.schedule.k1[side.at], self.schedule.extra_rows[side.at])
         return made if made.k1 and made.k1 <= self.tile[2] else None
 
     def _of_part(self, side: Side) -> int:
@@ -248,7 +255,8 @@ class Case:
         """Registers of a part of operand A as it comes, and of the sets that it is decoded into."""
         kind = self.schedule.atom.a_dtype
         values = self.mma.a(part_depth(kind)).size_values
-        return -(-values * self.sides[0].dtype.bytes // 4) + SETS * -(-values * kind.bytes // 4)
+        raw = sum(-(-values * factor.dtype.bytes // 4) for factor in self.form.rows_m)
+        return raw + SETS * len(self.form.rows_m) * -(-values * kind.bytes // 4)
 
     @property
     def leaving(self) -> Leaving:

@@ -6,7 +6,7 @@ roles the whole block is one, with roles those who copy and those who multiply a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,9 +20,10 @@ from tilewright.lang.scalars import Index
 from tilewright.lang.tensors import Fragment, Tensor
 from tilewright.lang.tile_arithmetic import coordinates
 from tilewright.layout.layout import Layout
+from tilewright.schedule.factors import Product
 from tilewright.schedule.partition import Work
 from tilewright.schedule.pipeline import Step, Verb
-from tilewright.schedule.plans import Accumulation, Sums
+from tilewright.schedule.plans import Accumulation, Held, Sums
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import (
@@ -72,6 +73,16 @@ class Source:
         return work.m if self.along == "m" else work.n
 
 
+Sources = tuple[Source, ...]
+"""All operands, those along M first."""
+
+
+def of_both(sources: Sources, held: Sequence[Tensor | Fragment]) -> tuple[Held, Held]:
+    """The tiles of operands along M, and of those along N."""
+    first = sum(source.side == 0 for source in sources)
+    return held[:first], held[first:]
+
+
 @dataclass(frozen=True)
 class Move:
     """A tile that is copied for one step.
@@ -107,11 +118,11 @@ class Whole:
 
     each = 1
 
-    def __init__(self, schedule: Schedule, sources: tuple[Source, Source]) -> None:
+    def __init__(self, schedule: Schedule, sources: Sources, products: tuple[Product, ...]) -> None:
         self.schedule, self.sources = schedule, sources
         self.asynchronous = schedule.mma.atom.asynchronous
         behind = self.behind if self.asynchronous else 0
-        self.accumulation = Accumulation(schedule.mma, behind, schedule.promote)
+        self.accumulation = Accumulation(schedule.mma, products, behind, schedule.promote)
         self.parts = 1
         self.rings: tuple[Any, ...] = tuple(self._ring(source) for source in sources)
 
@@ -168,10 +179,9 @@ class Whole:
             found += [Move(here, there, source.part, dealing) for here, there in pairs]
         return found
 
-    def _operands(self, step: Step) -> tuple[Tensor | Fragment, Tensor | Fragment]:
+    def _operands(self, step: Step) -> tuple[Held, Held]:
         stage = step.index % self.schedule.stages if self.schedule.stages > 1 else 0
-        a, b = (self._multiplied(ring, stage) for ring in self.rings)
-        return a, b
+        return of_both(self.sources, [self._multiplied(ring, stage) for ring in self.rings])
 
     def _multiplied(self, ring: Any, stage: Index) -> Tensor | Fragment:
         """Where the tile of one stage is multiplied from."""
@@ -223,9 +233,8 @@ class Panels(Whole):
                 with made_by(node=move.part):
                     tw.copy(move.source, move.target, threads=1)
 
-        def operands(step: Step) -> tuple[Tensor, Tensor]:
-            a, b = (ring.shared for ring in self.rings)
-            return a, b
+        def operands(step: Step) -> tuple[Held, Held]:
+            return of_both(self.sources, [ring.shared for ring in self.rings])
 
         return [
             Verb("load", 0, load),
@@ -285,24 +294,23 @@ class Fragments(CpAsync):
     Operands that are functions of what lies in memory are decoded there, between the multiplications.
     """
 
-    def __init__(self, schedule: Schedule, sources: tuple[Source, Source]) -> None:
-        super().__init__(schedule, sources)
+    def __init__(self, schedule: Schedule, sources: Sources, products: tuple[Product, ...]) -> None:
+        super().__init__(schedule, sources, products)
         depth = schedule.mma.tile[2]
         self.parts = schedule.block_k // depth
         self.decodes = any(source.decode is not None for source in sources)
-        self.maps = (tw.operand_a(schedule.mma, depth), tw.operand_b(schedule.mma, depth))
+        both = (tw.operand_a(schedule.mma, depth), tw.operand_b(schedule.mma, depth))
+        self.maps = tuple(both[source.side] for source in sources)
         self.held = [
             [tw.fragment(part, source.sample.dtype, name=f"r{source.name}") for _ in range(2)]
             for part, source in zip(self.maps, sources, strict=True)
         ]
-        atom = schedule.mma.atom
+        kinds = schedule.mma.atom.a_dtype, schedule.mma.atom.b_dtype
         self.decoded = [
             held
             if source.decode is None
-            else [tw.fragment(part, dtype, name=f"d{source.name}") for _ in range(2)]
-            for part, source, held, dtype in zip(
-                self.maps, sources, self.held, (atom.a_dtype, atom.b_dtype), strict=True
-            )
+            else [tw.fragment(part, kinds[source.side], name=f"d{source.name}") for _ in range(2)]
+            for part, source, held in zip(self.maps, sources, self.held, strict=True)
         ]
 
     @property
@@ -352,8 +360,8 @@ class Fragments(CpAsync):
                 made = decoded_part(source, held[step.part % 2], work, step, self.schedule.block_k)
                 decoded[step.part % 2].assign(made)
 
-    def _held_operands(self, step: Step) -> tuple[Fragment, Fragment]:
-        return self.decoded[0][step.part % 2], self.decoded[1][step.part % 2]
+    def _held_operands(self, step: Step) -> tuple[Held, Held]:
+        return of_both(self.sources, [decoded[step.part % 2] for decoded in self.decoded])
 
 
 def decoded_part(source: Source, held: Fragment, work: Work, step: Step, block_k: int) -> Any:

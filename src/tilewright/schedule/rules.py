@@ -57,8 +57,8 @@ def _whole_parts(case: Case) -> Reasons:
 def _operands(case: Case) -> Reasons:
     """The atom multiplies what the kernel multiplies."""
     atom, product = case.schedule.atom, case.form.sum
-    for side, kind in zip(case.sides, (atom.a_dtype, atom.b_dtype), strict=True):
-        view = side.factor.view.dtype
+    for side in case.sides:
+        view, kind = side.factor.view.dtype, (atom.a_dtype, atom.b_dtype)[side.at]
         if view != kind:
             text = f"{atom} takes {side.label} of {kind}; {side.factor.name} is multiplied as {view}"
             yield "atom", text, fitting(case), product
@@ -124,9 +124,10 @@ def _asynchronous(case: Case) -> Reasons:
     if schedule.staging == "fragments":
         text = f"{atom} takes B from shared memory, not from registers"
         yield "staging", text, 'staging="cp_async"', case.form.sum
-    for side, unit in zip(case.sides, atom.shape[:2], strict=True):
+    for side in case.sides:
         if not side.factor.is_plain:
             continue  # the instruction does not see how it lies in memory
+        unit = atom.shape[side.at]
         if side.along_rows and "mn" not in atom.majors:
             text = (
                 f"{side.factor.name} is contiguous along {side.factor.row.name}; {atom} takes operands that "
@@ -263,6 +264,9 @@ def _split(case: Case) -> Reasons:
     if schedule.reduction == "reduce-scatter" and schedule.epilogue != "direct":
         text = f'epilogue="{schedule.epilogue}" of shares of a tile, which are narrow'
         yield "epilogue", text, 'epilogue="direct"', case.form.stores[0]
+    if len(case.form.totals) > 1:
+        text = f"split_k={split!r} of {len(case.form.totals)} totals of products, of which blocks pass on one"
+        yield "split_k", text, "split_k=1", product
     if schedule.reduction == "cluster":
         yield from _of_a_cluster(case)
 

@@ -217,7 +217,7 @@ def class_of(question: Question) -> str:
     parts = [form.a.part.operand, form.b.part.operand, *(store.operand for store in form.stores)]
     aside = aside or any(operand.transforms for operand in parts) or len(form.stores) != 1
     aside = aside or bool(form.lists)
-    if aside or not (form.a.is_plain and form.b.is_plain):
+    if aside or not form.is_single or question.decodes:
         return ""
     (store,) = form.stores
     spec = question.specs[store.operand.name]

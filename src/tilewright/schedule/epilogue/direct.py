@@ -92,8 +92,8 @@ class Direct:
         """When the last product of a tile is under way: read what its first slice is computed from."""
         parts[0].fetch(self.blocks)
 
-    def store(self, tile: Values, parts: Sequence[Values], sums: Fragment) -> None:
-        """Compute and store what becomes of the sums of a group's tile, slice by slice."""
+    def store(self, tile: Values, parts: Sequence[Values], sums: tuple[Fragment, ...]) -> None:
+        """Compute and store what becomes of the totals of a group's tile, slice by slice."""
         tile.sums = sums
         self.store_lines(tile)
         self.begin(tile)
@@ -121,14 +121,14 @@ class Direct:
         rank, spread = work.segment.part, self.schedule.mma.c()
         if self.shares == 1:
             with when(rank == 0):
-                self.store(*self.slices(work), sums(spread, 0))
+                self.store(*self.slices(work), (sums(spread, 0),))
             return
         whole, shape = self.place(work), (self.schedule.mma.tile[0], self.columns)
         with located():
             spread = spread.slice((0, 0), shape)
 
         def store(j: Index, turn: int) -> None:
-            values = Values(self.views, self.reductions, self.slice_at(whole, j), spread, sums(spread, j))
+            values = Values(self.views, self.reductions, self.slice_at(whole, j), spread, (sums(spread, j),))
             self.store_slice(values, turn)
 
         if not isinstance(blocks, int):

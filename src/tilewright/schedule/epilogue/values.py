@@ -34,7 +34,8 @@ from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import coordinates
 from tilewright.lang.tracer import located
 from tilewright.schedule.epilogue.reductions import Reductions
-from tilewright.schedule.form import EXPLICIT, Form, Places, array, matrix
+from tilewright.schedule.factors import EXPLICIT, Places, matrix
+from tilewright.schedule.form import Form, array
 from tilewright.schedule.partition import Work
 from tilewright.schedule.provenance import made_by
 from tilewright.schedule.shares import Shares
@@ -131,7 +132,7 @@ class Values:
         reductions: what is reduced, over whole tiles.
         place: the block.
         spread: which threads hold which of its elements.
-        sums: what was added up there; None: a part of that of the outer block.
+        sums: the totals of what was added up there; None: parts of those of the outer block.
         outer: the values of the block that this one is a part of, and the columns of it.
     """
 
@@ -141,7 +142,7 @@ class Values:
         reductions: Reductions,
         place: Place,
         spread: Distribution,
-        sums: Fragment | None = None,
+        sums: tuple[Fragment, ...] | None = None,
         outer: tuple[Values, slice] | None = None,
     ) -> None:
         self.views, self.reductions, self.place = views, reductions, place
@@ -210,18 +211,20 @@ class Values:
         if self.outer is None:
             return None
         values, columns = self.outer
-        is_wider = isinstance(node, Sum | Reduce) or (
-            isinstance(node, Part) and self.views.form.n not in node.at
-        )
+        form = self.views.form
+        is_wider = isinstance(node, Reduce) or form.number_of(node) is not None
+        is_wider = is_wider or (isinstance(node, Part) and form.n not in node.at)
         if not is_wider and id(node) not in values._known:
             return None
         made = values.value(node)
         return made[:, columns] if isinstance(made, Fragment) and made.shape[1] > 1 else made
 
     def _compute(self, node: Node) -> Any:
+        number = self.views.form.number_of(node)
+        if number is not None:
+            assert self.sums is not None, "the outer block has them"
+            return self.sums[number]
         match node:
-            case Sum():
-                return self.sums
             case Literal(value=value):
                 return value
             case Number(name=name):

@@ -144,6 +144,10 @@ def elementwise(emitter: SimtEmitter, op: Elementwise) -> None:
     emitter.one_line((i,), Assign(element(name, i), expression(emitter, op, i)))
 
 
+SIGNED_BITS = ("f16", "bf16", "f8e4m3", "f8e5m2")
+"""Types without arithmetic of their own whose first bit is the sign."""
+
+
 def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> Code:
     """The function of element ``index`` of its operands, in the result's storage type."""
     types = emitter.dialect.types
@@ -172,6 +176,9 @@ def expression(emitter: SimtEmitter, op: Elementwise, index: Sym | None) -> Code
         )
         return code("{} ? {} : {}", test, *texts)
     common = known[0] if known else result
+    first = op.operands_[0]
+    if op.function == "neg" and isinstance(first, Value) and common.name in SIGNED_BITS:
+        return call("negated", _spelled(emitter, op, first, index))
     texts = [
         widened(_spelled(emitter, op, v, index), common)
         if isinstance(v, Value)

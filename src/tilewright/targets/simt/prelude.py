@@ -98,6 +98,12 @@ DEVICE unsigned float_to_e2m1(float x) {
       + !(y < 3.5f) + !(y <= 5.0f);
   return size | (x == x ? BITS_OF(x) >> 28 & 8 : 0);
 }""",
+    "negated": """
+template <class T>
+DEVICE T negated(T x) {
+  x.bits ^= 1u << (8 * sizeof(x.bits) - 1);  // the sign
+  return x;
+}""",
     "clamp": """
 template <class T>
 DEVICE T clamp(T x, T low, T high) {

@@ -1,0 +1,283 @@
+"""What is multiplied: the operands of the sums of a flow, each once, and the totals that products add to."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from tilewright.dataflow import wide
+from tilewright.dataflow.nodes import (
+    Flow,
+    Integer,
+    Literal,
+    Map,
+    Node,
+    Number,
+    Part,
+    Rearrange,
+    Span,
+    Sum,
+)
+from tilewright.dtypes import DType
+from tilewright.errors import TraceError
+from tilewright.functions.conversions import Array
+from tilewright.functions.table import CONVERSION
+from tilewright.lang.dataflow.promotion import holds_all
+from tilewright.lang.scalars import Index
+from tilewright.lang.tensors import Tensor
+from tilewright.targets.atoms import WGMMA
+
+Places = Mapping[Span, Index | slice]
+"""An index along some spans, or a part of them."""
+
+EXPLICIT = "write it as an explicit kernel, with tw.block_index, tw.copy and tw.mma"
+
+
+@dataclass(frozen=True)
+class Factor:
+    """Operand A or B of a product, as rows along M or N and columns along K.
+
+    Args:
+        part: the array and the spans that it is taken along.
+        row: the span of its rows.
+        depth: the span along K.
+        view: what is multiplied: the part, or a function of its elements.
+    """
+
+    part: Part
+    row: Span
+    depth: Span
+    view: Node
+
+    @property
+    def name(self) -> str:
+        """The array's."""
+        return self.part.operand.name
+
+    @property
+    def dtype(self) -> DType:
+        """Of its elements in memory."""
+        return self.part.operand.dtype
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether its elements are multiplied as they lie in memory."""
+        return not isinstance(self.view, Map)
+
+    @property
+    def keeps_zero(self) -> bool:
+        """Whether 0 is made of 0, whatever is passed to the kernel: what lies past the edge is 0 then too."""
+        if any(isinstance(leaf, Number | Integer) for leaf in leaves(self.view)):
+            return False
+        return not np.any(at_zero(self.view))
+
+    def matrix(self, tensor: Tensor, places: Places) -> Tensor:
+        """The (rows, K) matrix of the array at some places of its other dimensions."""
+        return matrix(tensor, self.part.at, (self.row, self.depth), places)
+
+
+@dataclass(frozen=True)
+class Product:
+    """``total += a @ b``, or ``total -= a @ b``.
+
+    Args:
+        sum: what the graph says of it.
+        a: which of the operands that have rows along M.
+        b: which of the operands that have rows along N.
+        total: which of the totals.
+        negative: whether it is subtracted.
+    """
+
+    sum: Sum
+    a: int
+    b: int
+    total: int
+    negative: bool = False
+
+    @property
+    def transposed(self) -> Product:
+        """``total^T += b^T @ a^T``."""
+        return replace(self, a=self.b, b=self.a)
+
+
+@dataclass
+class Plan:
+    """The sums of a flow, as operands that are loaded once, products of them, and totals of those.
+
+    Args:
+        rows_m: the operands that have rows along M.
+        rows_n: the operands that have rows along N.
+        products: in the author's order.
+        totals: the values that are added up.
+    """
+
+    rows_m: list[Factor] = field(default_factory=list)
+    rows_n: list[Factor] = field(default_factory=list)
+    products: list[Product] = field(default_factory=list)
+    totals: list[Node] = field(default_factory=list)
+
+
+def plan_of(flow: Flow, m: Span, n: Span) -> Plan:
+    """What the sums of a flow are made of.
+
+    Sums that are only added to each other, or subtracted, are one total.  An operand that is negated is the
+    operand itself in a product that is subtracted.
+
+    Args:
+        flow: the graph.
+        m: the span of the rows of the result.
+        n: the span of its columns.
+
+    Raises:
+        TraceError: sums along different spans, or of different dtypes, or an operand that no ring loads.
+    """
+    plan, signs = Plan(), _signs(flow)
+    for product in flow.sums:
+        _refuse_mixtures(product, _factor(product.a, m, product), _factor(product.b, n, product))
+        _refuse_others(product, flow.sums[0])
+        total, negative = signs[id(product)]
+        a, negated_a = _positive(product.a, product)
+        b, negated_b = _positive(product.b, product)
+        negative = negative ^ negated_a ^ negated_b
+        at_a = _number(plan.rows_m, _factor(a, m, product))
+        at_b = _number(plan.rows_n, _factor(b, n, product))
+        plan.products.append(Product(product, at_a, at_b, _number(plan.totals, total), negative))
+    return plan
+
+
+def _signs(flow: Flow) -> dict[int, tuple[Node, bool]]:
+    """For every sum the total that it is a part of, and whether it is subtracted there."""
+    used = Counter(id(one) for node in flow.walk() for one in node.arguments)
+    used.update(id(store.value) for store in flow.stores)
+    found: dict[int, tuple[Node, bool]] = {}
+    terms: dict[int, list[tuple[Sum, bool]]] = {}
+    for node in flow.walk():
+        if isinstance(node, Sum):
+            terms[id(node)] = [(node, False)]
+        elif isinstance(node, Map) and node.function in ("add", "sub") and node.dtype.is_float:
+            left, right = node.given
+            if all(id(one) in terms and used[id(one)] == 1 and one.dtype == node.dtype for one in node.given):
+                taken = node.function == "sub"
+                terms[id(node)] = [*terms[id(left)], *((s, sign ^ taken) for s, sign in terms[id(right)])]
+        else:
+            continue
+        found |= {id(one): (node, sign) for one, sign in terms.get(id(node), ())}
+    return found
+
+
+def _positive(node: Node, product: Sum) -> tuple[Node, bool]:
+    """An operand without what only negates it, which no integer is, and whether it was negated."""
+    negative = False
+    while isinstance(node, Rearrange) or (_is_negated(node) and product.dtype.is_float):
+        negative ^= _is_negated(node)
+        (node,) = node.arguments
+    return node, negative
+
+
+def _is_negated(node: Node) -> bool:
+    return isinstance(node, Map) and node.function == "neg"
+
+
+def _number(known: list[Any], wanted: Any) -> int:
+    """The place of a value in a list, to which it is added if it is not there."""
+    if wanted not in known:
+        known.append(wanted)
+    return known.index(wanted)
+
+
+def _refuse_others(product: Sum, first: Sum) -> None:
+    """All sums are added up by one loop, with one instruction."""
+    kinds = [(one.a.dtype, one.b.dtype, one.dtype, one.precision) for one in (product, first)]
+    if product.span != first.span:
+        raise TraceError(
+            f"sums along {first.span.name} and along {product.span.name}; nearest legal choice: all products "
+            f"in one loop over steps, or {EXPLICIT}",
+            product.location,
+        )
+    if kinds[0] != kinds[1]:
+        a, b, c, precision = kinds[0]
+        raise TraceError(
+            f"products of {a} and {b}, added up in {c} ({precision}), beside products of {kinds[1][0]} and "
+            f"{kinds[1][1]} in {kinds[1][2]} ({kinds[1][3]}): one instruction multiplies them all; nearest "
+            "legal choice: operands that are converted to the same dtypes",
+            product.location,
+        )
+
+
+def _refuse_mixtures(product: Sum, a: Factor, b: Factor) -> None:
+    """Numbers of two dtypes are multiplied by few instructions alone."""
+    kinds = (a.view.dtype, b.view.dtype)
+    if kinds[0] == kinds[1] or any(kinds in ((row.a, row.b), (row.b, row.a)) for row in WGMMA):
+        return
+    wider = next((kind for kind in kinds if holds_all(kind, kinds)), None)
+    narrow = b if wider in (None, kinds[0]) else a
+    near = f"{_spelled(narrow)}.to(tw.{wider or kinds[0]})" + ("" if wider else ", which rounds")
+    raise TraceError(
+        f"a product of {_spelled(a)} in {kinds[0]} and {_spelled(b)} in {kinds[1]}: no instruction "
+        f"multiplies numbers of these two dtypes; nearest legal choice: {near}",
+        product.location,
+    )
+
+
+def _spelled(factor: Factor) -> str:
+    """The part that an operand is made of, as the author writes it."""
+    return f"{factor.name}[{', '.join(span.name for span in factor.part.at)}]"
+
+
+def _factor(node: Node, row: Span, product: Sum) -> Factor:
+    parts = [part for part in leaves(node) if isinstance(part, Part)]
+    if len(parts) != 1 or row not in parts[0].at or product.span not in parts[0].at:
+        raise TraceError(
+            f"an operand of a product is a function of one part of an array, along {row.name} and "
+            f"{product.span.name}; nearest legal choice: {EXPLICIT}",
+            node.location or product.location,
+        )
+    return Factor(parts[0], row, product.span, _plain(node))
+
+
+def _plain(node: Node) -> Node:
+    """A value without what only puts its axes in another order."""
+    while isinstance(node, Rearrange):
+        node = node.argument
+    return node
+
+
+def leaves(node: Node) -> list[Node]:
+    """What a value is computed from in the end."""
+    if not node.arguments:
+        return [node]
+    return [leaf for argument in node.arguments for leaf in leaves(argument)]
+
+
+def at_zero(node: Node) -> Array:
+    """What is computed of parts of arrays that hold 0; no number of the launch is among its leaves."""
+    given = [at_zero(argument) for argument in node.arguments]
+    if isinstance(node, Part):
+        return wide.literal(0, node.dtype)
+    if isinstance(node, Literal):
+        return wide.literal(node.value, node.dtype)
+    if not isinstance(node, Map):
+        return given[0]
+    if node.function in CONVERSION:
+        return wide.converted(node.function, given[0], node.given[0].dtype, node.dtype)
+    return wide.applied(node.function, given, node.dtype)
+
+
+def matrix(tensor: Tensor, at: Sequence[Span], wanted: Sequence[Span], places: Places) -> Tensor:
+    """A view with the wanted dimensions in their order, at one index of the others.
+
+    Args:
+        tensor: the array.
+        at: the span of each of its dimensions.
+        wanted: spans of the view.
+        places: the index along each of the others, and which part of the wanted ones.
+    """
+    if any(span in places for span in at):
+        tensor = tensor[tuple(places.get(span, slice(None)) for span in at)]
+    left = [span for span in at if span in wanted or span not in places]
+    order = [left.index(span) for span in wanted]
+    return tensor if order == [*range(len(order))] else tensor.permute(*order)

@@ -1,0 +1,194 @@
+"""Flows of several products: operands that are loaded once, totals that products add to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.checking.compare import Accumulation
+from tilewright.checking.flows import compare_flow
+from tilewright.schedule.form import form_of
+from tilewright.schedule.resources import Case
+
+from .forms import FORMS, HOPPER
+
+
+@tw.kernel(Ar="M K", Ai="M K", Br="N K", Bi="N K", Cr="M N", Ci="M N")
+def planar(Ar, Ai, Br, Bi, Cr, Ci):
+    """Complex numbers whose real and imaginary parts are arrays of their own."""
+    for m, n in tw.tiles(Cr):
+        re, im = tw.zeros(), tw.zeros()
+        for k in tw.steps(Ar.shape[1]):
+            re += Ar[m, k] @ Br[n, k].T
+            re -= Ai[m, k] @ Bi[n, k].T
+            im += Ar[m, k] @ Bi[n, k].T
+            im += Ai[m, k] @ Br[n, k].T
+        Cr[m, n] = re
+        Ci[m, n] = im
+
+
+@tw.kernel(Ah="M K", Al="M K", Bh="N K", Bl="N K", bias="N", C="M N")
+def in_parts(Ah, Al, Bh, Bl, bias, C):
+    """High and low parts of numbers; the product of both low parts is left out."""
+    for m, n in tw.tiles(C):
+        acc = tw.zeros()
+        for k in tw.steps(Ah.shape[1]):
+            acc += Al[m, k] @ Bh[n, k].T
+            acc += Ah[m, k] @ Bl[n, k].T
+            acc += Ah[m, k] @ Bh[n, k].T
+        C[m, n] = acc + bias[n]
+
+
+@tw.kernel(A="M K", B="N K", G="N K", R="M N", C="M N")
+def gated(A, B, G, R, C):
+    """One product lets the other pass, and an array is subtracted."""
+    for m, n in tw.tiles(C):
+        up, gate = tw.zeros(), tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            up += A[m, k] @ B[n, k].T
+            gate += A[m, k] @ G[n, k].T
+        C[m, n] = tw.sigmoid(gate) * up - R[m, n]
+
+
+@tw.kernel(A="M K", B="N K", G="N K", C="M N")
+def difference(A, B, G, C):
+    """The difference is taken of the sums, not in the loop."""
+    for m, n in tw.tiles(C):
+        one, other = tw.zeros(), tw.zeros()
+        for k in tw.steps(A.shape[1]):
+            one += A[m, k] @ B[n, k].T
+            other += A[m, k] @ G[n, k].T
+        C[m, n] = one - other
+
+
+KERNELS = {"planar": planar, "in parts": in_parts, "gated": gated, "difference": difference}
+PLANS = {
+    "planar": (2, 2, 2, [(0, 0, 0, False), (1, 1, 0, True), (0, 1, 1, False), (1, 0, 1, False)]),
+    "in parts": (2, 2, 1, [(0, 0, 0, False), (1, 1, 0, False), (1, 0, 0, False)]),
+    "gated": (1, 2, 2, [(0, 0, 0, False), (0, 1, 1, False)]),
+    "difference": (1, 2, 1, [(0, 0, 0, False), (0, 1, 0, True)]),
+}
+SCHEDULES = {name: replace(schedule, promote=0) for name, schedule in FORMS.items()} | {
+    "promoted": FORMS["cooperative, promoted"],
+    "swapped": replace(FORMS["cooperative"], swap_ab=True),
+}
+
+
+def arrays(name, shape, dtype, seed=0):
+    """Random operands with odd row strides, and results that hold NaN."""
+    m, n, k = shape
+    rng = np.random.default_rng(seed)
+    sizes = {"M K": (m, k), "N K": (n, k), "M N": (m, n), "N": (n,)}
+    made = {}
+    for parameter in KERNELS[name].program.parameters:
+        size = sizes[" ".join(parameter.dims)]
+        whole = np.full((*size[:-1], size[-1] + 8), np.nan, dtype)
+        made[parameter.name] = whole[..., :-8]
+        if not parameter.name.startswith("C"):
+            made[parameter.name][...] = rng.standard_normal(size)
+    return made
+
+
+def computed(name, schedule, shape, target, dtype=np.float16):
+    made = arrays(name, shape, dtype)
+    bound = KERNELS[name].bind(schedule=schedule)
+    if target == "reference":
+        bound.check(*made.values()).raise_if_any()
+    ran = bound(*made.values(), target=target)
+    assert ran.target == target
+    stored = {one: array for one, array in made.items() if one.startswith("C")}
+    given = {one: array for one, array in made.items() if one not in stored}
+    how = Accumulation.of(ran.schedule.atom, ran.schedule.promote * ran.schedule.block_k or None)
+    flow = bound.flow(*made.values())
+    compare_flow(flow, stored, given, how=how).raise_if_wrong()
+    return flow, stored, given, how
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_operands_are_loaded_once_and_totals_added_up_together(name):
+    made = arrays(name, (8, 8, 8), np.float16)
+    form = form_of(KERNELS[name].flow(*made.values()))
+    rows_m, rows_n, totals, products = PLANS[name]
+    assert (len(form.rows_m), len(form.rows_n), len(form.totals)) == (rows_m, rows_n, totals)
+    # In the order in which the values are computed.
+    found = [(one.a, one.b, one.total, one.negative) for one in form.products]
+    assert sorted(found) == sorted(products)
+    turned = form.arranged(True)
+    assert [(one.b, one.a, one.total, one.negative) for one in turned.products] == found
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_reference_computes_them_under_every_form(name, schedule):
+    computed(name, SCHEDULES[schedule], (130, 72, 200), "reference")
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_cpu_computes_them(name, dtype):
+    computed(name, None, (70, 61, 150), "cpu", dtype)
+
+
+@pytest.mark.parametrize("lost", ["Ai", "Br"])
+def test_a_product_that_is_lost_is_found(lost):
+    flow, stored, given, how = computed("planar", SCHEDULES["cooperative"], (64, 64, 72), "reference")
+    given = {name: np.zeros_like(array) if name == lost else array for name, array in given.items()}
+    assert not compare_flow(flow, stored, given, how=how).ok
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("schedule", ["cp_async", "fragments", "cooperative", "ping-pong", "swapped"])
+def test_they_compile_and_take_what_is_said(name, schedule):
+    made = [tw.like(tw.f16, array.shape) for array in arrays(name, (256, 256, 256), np.float16).values()]
+    bound = KERNELS[name].bind(schedule=SCHEDULES[schedule])
+    question = bound.question(*made, target="cuda", arch="sm_90a")
+    case = Case(SCHEDULES[schedule], question.form, question.specs, HOPPER)
+    kernel = bound.compile(*made, target="cuda", arch="sm_90a")
+    assert kernel.resources["spill_store_bytes"] == kernel.resources["stack_bytes"] == 0
+    assert kernel.resources["shared_bytes"] == case.shared_bytes
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("schedule", [None, *SCHEDULES])
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_gpu_computes_them(name, schedule):
+    computed(name, SCHEDULES.get(schedule), (130, 72, 200), "cuda")
+
+
+def test_several_totals_are_not_split():
+    split = replace(SCHEDULES["cp_async"], split_k=2)
+    with pytest.raises(tw.ScheduleError, match="2 totals of products"):
+        computed("planar", split, (64, 64, 64), "reference")
+    computed("in parts", split, (130, 72, 200), "reference")
+
+
+def test_products_of_other_dtypes_or_spans_are_refused():
+    @tw.kernel(A="M K", B="N K", P="M L", Q="N L", C="M N")
+    def both(A, B, P, Q, C):
+        for m, n in tw.tiles(C):
+            one, other = tw.zeros(), tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                one += A[m, k] @ B[n, k].T
+            for k in tw.steps(P.shape[1]):
+                other += P[m, k] @ Q[n, k].T
+            C[m, n] = one * other
+
+    a, c = np.ones((8, 8), np.float16), np.empty((8, 8), np.float16)
+    with pytest.raises(tw.TraceError, match="one loop over steps"):
+        both(a, a, a, a, c, target="reference")
+
+    @tw.kernel(A="M K", B="N K", P="M K", Q="N K", C="M N")
+    def mixed(A, B, P, Q, C):
+        for m, n in tw.tiles(C):
+            one, other = tw.zeros(), tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                one += A[m, k] @ B[n, k].T
+                other += P[m, k] @ Q[n, k].T
+            C[m, n] = one * other
+
+    wide = np.ones((8, 8), np.float32)
+    with pytest.raises(tw.TraceError, match="one instruction multiplies them all"):
+        mixed(a, a, wide, wide, c, target="reference")
