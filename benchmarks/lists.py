@@ -1,6 +1,6 @@
 """Products of lists of arrays on a GPU: one launch beside a launch for each, by device time and by host time.
 
-    python benchmarks/lists.py [--quick] [--json results/lists.json]
+    python benchmarks/lists.py [--quick] [--forms] [--json results/lists.json]
 
 Every product of every list is compared with f64 first. Device time counts what the GPU does for all products
 of a list, with a cold second-level cache; host time what a call costs before any work.
@@ -19,13 +19,31 @@ from reporting import arguments, effort, keep, table
 import tilewright as tw
 from tilewright.tune.measure import measure, measure_calls
 
-ONE, WGMMA, EACH, RIVAL = "one launch", "one launch, wgmma", "tw.matmul for each", "torch.mm for each"
+ONE, EACH, RIVAL = "one launch", "tw.matmul for each", "torch.mm for each"
 CALLS = 8
 """Per sample of host time, so that the launches of each stay below the depth of the queue."""
 
-SCHEDULE = tw.Schedule(
-    tw.atoms.wgmma("bf16", 128), (128, 128, 64), (2, 1), 4, staging="cp_async", blocks=132, group_m=8
-)
+FORMS = {
+    "one launch, wgmma by cp.async": tw.Schedule(
+        tw.atoms.wgmma("bf16", 128), (128, 128, 64), (2, 1), 4, staging="cp_async", blocks=132, group_m=8
+    ),
+    **{
+        f"one launch, {rows} x {columns} by TMA": tw.Schedule(
+            tw.atoms.wgmma("bf16", columns),
+            (rows, columns, 64),
+            stages=stages,
+            staging="tma",
+            roles="cooperative",
+            groups=2,
+            blocks=132,
+            group_m=8,
+            epilogue="staged",
+            registers=232,
+        )
+        for rows, columns, stages in ((128, 256, 4), (128, 192, 4), (128, 128, 6), (256, 128, 3))
+    },
+}
+"""By hand, for --forms; the default is chosen from such."""
 
 
 def uneven(count: int, average: int, n: int, k: int) -> list[tuple[int, int, int]]:
@@ -57,7 +75,10 @@ def for_each(call: Callable[..., Any], *given: Sequence[Any]) -> None:
 
 
 def main() -> None:
-    asked = arguments(__doc__).parse_args()
+    parser = arguments(__doc__)
+    parser.add_argument("--forms", action="store_true", help="also schedules by hand, beside the default")
+    asked = parser.parse_args()
+    forms = FORMS if asked.forms else {}
     chosen = dict(list(lists().items())[-2:]) if asked.quick else lists()
     lines, rows = [], []
     for name, shapes in chosen.items():
@@ -68,11 +89,14 @@ def main() -> None:
             call: [
                 torch.full((m, n), float("nan"), dtype=torch.bfloat16, device="cuda") for m, n, _ in shapes
             ]
-            for call in (ONE, WGMMA, EACH, RIVAL)
+            for call in (ONE, *forms, EACH, RIVAL)
         }
         calls: dict[str, Any] = {
             ONE: functools.partial(tw.grouped_matmul, a, b, out=outs[ONE]),
-            WGMMA: functools.partial(tw.grouped_matmul, a, b, out=outs[WGMMA], schedule=SCHEDULE),
+            **{
+                call: functools.partial(tw.grouped_matmul, a, b, out=outs[call], schedule=schedule)
+                for call, schedule in forms.items()
+            },
             EACH: functools.partial(for_each, tw.matmul, a, b, outs[EACH]),
             RIVAL: functools.partial(for_each, torch.mm, a, b, outs[RIVAL]),
         }

@@ -2,8 +2,10 @@
 
 from tilewright.lang.async_mma import mma_async, mma_commit, mma_fence, mma_wait
 from tilewright.lang.asynchrony import (
+    acquire_map,
     bulk_commit,
     bulk_wait,
+    by_map,
     fence_async,
     launch_dependents,
     prior_grid_wait,
@@ -18,9 +20,11 @@ from tilewright.namespaces import namespace
 __all__ = [
     "BarrierStage",
     "Barriers",
+    "acquire_map",
     "arrive",
     "bulk_commit",
     "bulk_wait",
+    "by_map",
     "cluster_arrive",
     "cluster_barrier",
     "cluster_index",

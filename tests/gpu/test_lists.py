@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.canaries import Canaries
+from tests.ops.test_list_maps import UNEVEN, apart
 from tests.ops.test_lists import ALIGNED, MIXED, check, operands
 
 import tilewright as tw
@@ -128,3 +129,46 @@ def test_two_streams_at_once() -> None:
     for (a, b), several in zip(given, made, strict=True):
         for out in several:
             check(a, b, [one.cpu().numpy() for one in out])
+
+
+LARGE = [(300, 520, 264), (0, 64, 64), (129, 1000, 328), (64, 0, 40), (17, 96, 0), (1, 136, 2056)]
+
+
+def on_gpu(torch: Any, array: Any) -> Any:
+    """The array with its strides, in a copy of all the memory that it is a view of."""
+    held = array.base if array.base is not None else array
+    held = held.base if held.base is not None else held
+    room = torch.from_numpy(held).cuda()
+    first = (array.ctypes.data - held.ctypes.data) // array.itemsize
+    steps = [step // array.itemsize for step in array.strides]
+    return torch.as_strided(room, array.shape, steps, first)
+
+
+@pytest.mark.parametrize("by_columns", [(False, False), (True, True)], ids=["rows", "columns"])
+@pytest.mark.parametrize("shapes", [UNEVEN, LARGE], ids=["uneven", "large"])
+def test_bulk_copies_by_maps_in_memory(
+    shapes: list[tuple[int, int, int]],
+    by_columns: tuple[bool, bool],
+    canaries: Canaries,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = import_module("torch")
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("a machine without wgmma")
+    staged, planned = [], Bound.planned
+
+    def noted(self: Bound, *given: Any) -> Any:
+        staged.append(self.constants["schedule"].staging)
+        return planned(self, *given)
+
+    monkeypatch.setattr(Bound, "planned", noted)
+    for seed in range(4):  # tables in the same memory, with maps of other arrays
+        a, b = operands(shapes, "f16", seed)
+        a, b = apart(a, seed, by_columns[0]), apart(b, seed + 9, by_columns[1])
+        bias = [np.random.default_rng(seed).standard_normal(n).astype(np.float16) for _, n, _ in shapes]
+        out = [canaries.torch(np.full((m, n), 99, np.float32)) for m, n, _ in shapes]
+        first, second, third = ([on_gpu(torch, one) for one in side] for side in (a, b, bias))
+        tw.grouped_matmul(first, second, out=out, bias=third)
+        torch.cuda.synchronize()
+        check(a, b, [one.cpu().numpy() for one in out], bias)
+    assert staged == ["tma"] * 4

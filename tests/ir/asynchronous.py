@@ -122,6 +122,14 @@ def cluster_barrier(A, n):
     tw.hopper.cluster_barrier()
 
 
+def by_map(A, n):
+    tw.hopper.by_map(A[0:n, :], tw.workspace((n, 32), "i64"), n, 16)
+
+
+def acquire_map(A, n):
+    tw.hopper.acquire_map(tw.hopper.by_map(A, tw.workspace((n, 16), "i64"), 0, 0).tile((8, 64), (n, 0)))
+
+
 def prior_grid_wait(A, n):
     tw.hopper.prior_grid_wait()
 
@@ -144,6 +152,8 @@ EACH: dict[str, Callable[..., Any]] = {
             cluster_arrive,
             cluster_wait,
             peer,
+            by_map,
+            acquire_map,
             prior_grid_wait,
         ),
         launch_dependents,

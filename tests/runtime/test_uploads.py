@@ -94,3 +94,47 @@ def test_more_products_take_more_memory(gpu: Driver, lists: dict[str, list[OnGpu
     more = launched(gpu, many)["table"]
     assert more != less
     assert ctypes.sizeof(gpu.memory[more]) >= 600 * (PLACES + 9) * 8
+
+
+HALF = [(40, 64, 72), (0, 64, 64), (70, 128, 40), (8, 64, 0)]
+BY_MAPS = tw.Schedule(
+    tw.atoms.wgmma("f16", 64), (64, 64, 64), stages=3, staging="tma", roles="cooperative", blocks=6
+)
+
+
+def test_tensor_maps_are_encoded_once_and_copied_with_the_table(
+    gpu: Driver, lists: dict[str, list[OnGpu]]
+) -> None:
+    def operands() -> dict[str, list[OnGpu]]:
+        shapes = {"a": [(m, k) for m, _, k in HALF], "b": [(k, n) for _, n, k in HALF]}
+        made = {name: [OnGpu(aligned(shape)) for shape in several] for name, several in shapes.items()}
+        return made | {"out": [OnGpu(np.zeros((m, n), np.float16)) for m, n, _ in HALF]}
+
+    def launched_by_maps(given: dict[str, list[OnGpu]]) -> np.ndarray[Any, Any]:
+        before = [name for name, _ in gpu.used].count("cuMemcpyHtoDAsync")
+        tw.grouped_matmul(**given, schedule=BY_MAPS, stream=STREAM)
+        assert [name for name, _ in gpu.used].count("cuMemcpyHtoDAsync") == before + 1, "one copy for all"
+        table = dict(zip(POINTERS, gpu.launched[-1].words, strict=True))["table"]
+        assert table % 128 == 0
+        return np.frombuffer(ctypes.string_at(table, len(HALF) * 48 * 8), np.uint64).reshape(-1, 48)
+
+    first, second = operands(), operands()
+    rows = launched_by_maps(first)
+    wanted = [one.address for name in ("a", "b") for one in first[name] if one.array.size]
+    assert gpu.maps == wanted, "one for each array with elements"
+    for at, column in enumerate((16, 32)):
+        for row, one in zip(
+            rows, first["ab"[at]], strict=True
+        ):  # where the driver's own encoding has the address
+            assert (row[column : column + 16] == (one.address if one.array.size else 0)).all()
+    assert (launched_by_maps(first) == rows).all()
+    assert gpu.maps == wanted, "they are known"
+    launched_by_maps({**first, "a": second["a"]})
+    assert gpu.maps == wanted + [one.address for one in second["a"] if one.array.size], "B is where it was"
+
+
+def aligned(shape: tuple[int, int]) -> np.ndarray[Any, Any]:
+    """An array of f16 that begins at a multiple of 16 bytes."""
+    room = np.zeros(shape[0] * shape[1] + 64, np.float16)
+    start = -room.ctypes.data % 128 // 2
+    return room[start : start + shape[0] * shape[1]].reshape(shape)

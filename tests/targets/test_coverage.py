@@ -20,8 +20,8 @@ EXECUTES = {"reference": {*KINDS}, "cuda": {*KINDS}, "cpu": {*KINDS} - BESIDE}
 """What each target executes; the cpu target, whose threads have nothing beside them, refuses the rest."""
 
 
-@tw.kernel(A="M K", B="N K", C="M N")
-def every_asynchronous_operation(A, B, C, *, mma):
+@tw.kernel(A="M K", B="N K", maps="G F", C="M N")
+def every_asynchronous_operation(A, B, maps, C, *, mma):
     block = tw.block_index(2)
     rank = tw.hopper.cluster_index(2)
     sA = tw.shared((64, 64), A.dtype, swizzle=128)
@@ -37,7 +37,9 @@ def every_asynchronous_operation(A, B, C, *, mma):
     with tw.role(warps=4):
         tw.hopper.arrive(full[0], expect_bytes=2 * 64 * 64 * A.dtype.bytes)
         tw.hopper.tma_load(A.tile((64, 64), (block, 0)), sA, full[0])
-        tw.hopper.tma_load(B.tile((64, 64), (0, 0)), sB, full[0])
+        columns = tw.hopper.by_map(B[0:64], maps, block, 0)
+        tw.hopper.acquire_map(columns)
+        tw.hopper.tma_load(columns.tile((64, 64), (0, 0)), sB, full[0])
     with tw.role(warps=4):
         acc = tw.accumulator(mma)
         tw.hopper.wait(full[0], 0)
@@ -57,7 +59,9 @@ def every_asynchronous_operation(A, B, C, *, mma):
 def arguments():
     rng = np.random.default_rng(0)
     a, b = (rng.integers(-4, 5, (rows, 64)).astype(ml_dtypes.bfloat16) for rows in (128, 64))
-    return a, b, np.zeros((128, 64), ml_dtypes.bfloat16)
+    maps = np.zeros((2, 16), np.int64)
+    maps[:, 1:7] = 64, 64, 64, 1, 64, 64
+    return a, b, maps, np.zeros((128, 64), ml_dtypes.bfloat16)
 
 
 BOUND = every_asynchronous_operation.bind(mma=tw.TiledMma(tw.atoms.wgmma(tw.bf16, 64), (1, 1)))
@@ -94,10 +98,10 @@ def test_the_table_is_the_one_that_people_read(golden) -> None:
 
 
 def test_the_reference_executes_all_asynchronous_operations() -> None:
-    a, b, c = arguments()
-    kernel = BOUND.trace(a, b, c)
+    a, b, maps, c = arguments()
+    kernel = BOUND.trace(a, b, maps, c)
     assert set(ASYNC_OPS) <= {type(op) for op in kernel.walk()}
-    assert BOUND(a, b, c, target="reference").target == "reference"
+    assert BOUND(a, b, maps, c, target="reference").target == "reference"
     assert (c == (a.astype(np.float32) @ b.astype(np.float32).T).astype(ml_dtypes.bfloat16)).all()
 
 

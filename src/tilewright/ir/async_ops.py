@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 
 from tilewright.arch import REFERENCE
 from tilewright.errors import Violation
+from tilewright.ir.map_ops import AcquireMap, ByMap
 from tilewright.ir.mma import TiledMma
 from tilewright.ir.op import Block, Op
 from tilewright.ir.traits import (
@@ -327,6 +328,8 @@ ASYNC_OPS: tuple[type[Op], ...] = (
         ClusterArrive,
         ClusterWait,
         Peer,
+        ByMap,
+        AcquireMap,
         PriorGridWait,
         LaunchDependents,
     ),

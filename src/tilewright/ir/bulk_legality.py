@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from tilewright.arch import BULK
 from tilewright.errors import Violation
-from tilewright.ir.copies import Copy
+from tilewright.ir.copies import Copy, is_bulk
+from tilewright.ir.op import Op
 from tilewright.ir.types import Memory, Value
 from tilewright.symbolic.ranges import bounds, divisor
 from tilewright.views.boxes import ROW_BYTES, Box, NoBox, find_box, swizzled_order
@@ -38,7 +39,7 @@ def box_of(op: Copy) -> Box | NoBox:
             f"{tile} of shape {shape} is not laid out in rows of 128 bytes under the 128-byte swizzle",
             f"tw.shared((..., rows, {columns}), {tile.dtype}, swizzle=128)",
         )
-    return find_box(tensor.tensor.view, tensor.buffer.tensor.shape, order)
+    return find_box(tensor.tensor.view, tensor.array.shape, order)
 
 
 def known_box(op: Copy) -> Box:
@@ -75,20 +76,20 @@ def verify_bulk_copy(op: Copy) -> Iterator[Violation]:
     if op.reduction in BULK_REDUCTIONS and kind.name not in known:
         text = f"TMA has no {op.reduction!r} of {kind}; there is one of {', '.join(known)}"
         yield op.violation("reduction", text, f"{known[0]}, or tw.copy(..., reduction={op.reduction!r})")
-    yield from _verify_array(op, tensor.buffer)
+    yield from _verify_array(op, tensor)
     box = box_of(op)
     if isinstance(box, NoBox):
         yield op.violation("tma", box.reason.replace("{tensor}", str(tensor.buffer)), box.nearest)
         return
     yield from _verify_sides(op, tensor.buffer, box)
     yield from _verify_starts(op, tensor.buffer, box)
-    yield from _verify_strides(op, tensor.buffer, box)
+    yield from _verify_strides(op, tensor, box)
     if op.way == ("shared", "global"):
-        yield from _verify_store(op, tensor.buffer, box)
+        yield from _verify_store(op, tensor, box)
 
 
-def _verify_array(op: Copy, array: Value) -> Iterator[Violation]:
-    rank = array.tensor.view.rank
+def _verify_array(op: Copy, tensor: Value) -> Iterator[Violation]:
+    array, rank = tensor.buffer, tensor.array.rank
     if rank == 1:
         what = f"{array} has 1 dimension; TMA copies boxes of rows, of tensors of 2 to {BULK.rank}"
         yield op.violation("tma", what, "pass it with a first dimension of 1, or use tw.copy")
@@ -98,6 +99,10 @@ def _verify_array(op: Copy, array: Value) -> Iterator[Violation]:
     if array.tensor.align < UNIT_BYTES:
         text = f"{array} is aligned to {array.tensor.align} bytes; TMA needs {UNIT_BYTES}"
         yield op.violation("alignment", text)
+    first = tensor.array.at((0,) * rank)
+    if divisor(first) * array.dtype.bytes % UNIT_BYTES:
+        text = f"{tensor} is of an array that begins at element {first} of {array}, no known multiple of"
+        yield op.violation("alignment", f"{text} {UNIT_BYTES} bytes")
 
 
 def _verify_sides(op: Copy, array: Value, box: Box) -> Iterator[Violation]:
@@ -131,10 +136,11 @@ def _verify_starts(op: Copy, array: Value, box: Box) -> Iterator[Violation]:
         )
 
 
-def _verify_strides(op: Copy, array: Value, box: Box) -> Iterator[Violation]:
-    unit, kind = UNIT_BYTES // array.dtype.bytes, array.dtype
+def _verify_strides(op: Copy, tensor: Value, box: Box) -> Iterator[Violation]:
+    array, kind = tensor.buffer, tensor.dtype
+    unit = UNIT_BYTES // kind.bytes
     for dim in reversed(box.order):
-        step = stride(array.tensor.view, dim)
+        step = stride(tensor.array, dim)
         assert step is not None, "arrays have strides"
         if dim == box.inner and step != 1:
             text = f"rows of the tile lie along dimension {dim} of {array}, which has stride {step}"
@@ -154,13 +160,14 @@ def _verify_strides(op: Copy, array: Value, box: Box) -> Iterator[Violation]:
             )
 
 
-def _verify_store(op: Copy, array: Value, box: Box) -> Iterator[Violation]:
+def _verify_store(op: Copy, tensor: Value, box: Box) -> Iterator[Violation]:
     """Where rows that are stored may begin and end: an H200 stored whole units of 16 bytes.
 
     What lay between a row's last element and the end of its unit was overwritten; a box that began before the
     tensor stopped the GPU.  Loads are cut exactly.
     """
-    unit, extent = UNIT_BYTES // array.dtype.bytes, array.tensor.shape[box.inner]
+    array = tensor.buffer
+    unit, extent = UNIT_BYTES // array.dtype.bytes, tensor.array.shape[box.inner]
     for dim, start in enumerate(box.starts):
         if bounds(start)[1] < 0:  # what only the launch knows is found by the reference
             text = (
@@ -175,3 +182,26 @@ def _verify_store(op: Copy, array: Value, box: Box) -> Iterator[Violation]:
             "bytes, and would overwrite what follows each row",
             f"tw.copy from shared memory, or an extent that is a multiple of {unit}",
         )
+
+
+def by_maps(ops: Iterable[Op]) -> Iterator[Copy]:
+    """Those of some operations that are bulk copies by tensor maps in memory."""
+    for op in ops:
+        if is_bulk(op) and op.ends[0].is_tensor and op.ends[0].tensor.map is not None:
+            yield op
+
+
+def verify_maps(ops: Iterable[Op]) -> Iterator[Violation]:
+    """A tensor map in memory is of boxes of one form, and of neighbouring elements."""
+    forms: dict[tuple[str, int], Box] = {}
+    for op in by_maps(ops):
+        held, box = op.ends[0].tensor.map, box_of(op)
+        if held is None or not isinstance(box, Box):
+            continue
+        known = forms.setdefault((held.table.buffer.name, held.column), box)
+        if (known.spans, known.order) != (box.spans, box.order):
+            text = f"boxes that reach over {known.spans} and over {box.spans} elements by one tensor map"
+            yield op.violation("tensor map", text, "a map for each, in columns of its own")
+        if set(box.steps) != {1}:
+            text = f"a box that takes one of {max(box.steps)} elements, by a tensor map in memory"
+            yield op.violation("tensor map", text, "neighbouring elements")

@@ -31,4 +31,6 @@ def _accessed_otherwise(kernel: Kernel) -> set[Value]:
     for op in kernel.walk():
         if not is_bulk(op):
             found.update(value.buffer for value in (*op.read, *op.written))
+        elif (held := op.ends[0].tensor.map) is not None:
+            found.add(held.table.buffer)
     return found

@@ -31,6 +31,23 @@ class Memory(Enum):
 
 
 @dataclass(frozen=True, slots=True)
+class MapInMemory:
+    """A tensor map that lies in a table in memory, and the array that it is of.
+
+    Args:
+        table: i64, of two dimensions; who launches the kernel has written the map there.
+        row: of the table.
+        column: where the integers of the map begin in that row.
+        array: the array, as a view of its buffer; bulk copies by the map walk boxes of it.
+    """
+
+    table: Value
+    row: Int
+    column: int
+    array: View
+
+
+@dataclass(frozen=True, slots=True)
 class TensorType:
     """A tensor in addressable memory; see `Kernel`.
 
@@ -42,6 +59,8 @@ class TensorType:
         distribution: how its coordinates are dealt to threads, if it was partitioned.
         indices: the tensors that its coordinates are read from; whoever accesses it reads them.
         block: the rank, in the cluster, of the block whose shared memory it is; None: one's own.
+        map: of an array that is part of a buffer, the tensor map by which bulk copies move boxes of it; None:
+            their boxes are boxes of the whole buffer.
 
     Example:
         >>> import tilewright as tw
@@ -60,6 +79,7 @@ class TensorType:
     distribution: Distribution | None = None
     indices: tuple[Value, ...] = ()
     block: Int | None = None
+    map: MapInMemory | None = None
 
     def __post_init__(self) -> None:
         read = {element.table.name for element in elements((self.view.offset, self.view.valid))}
@@ -195,6 +215,12 @@ class Value:
     def buffer(self) -> Value:
         """The value that owns the memory: itself, unless this is a view."""
         return self if self.root is None else self.root
+
+    @property
+    def array(self) -> View:
+        """Of what boxes of the tensor are boxes: the array of its tensor map, or the whole buffer."""
+        held = self.tensor.map
+        return self.buffer.tensor.view if held is None else held.array
 
     @property
     def tensor(self) -> TensorType:

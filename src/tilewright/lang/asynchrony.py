@@ -1,12 +1,14 @@
-"""What runs in the background: bulk tensor copies, the grid before and the next."""
+"""What runs in the background: bulk tensor copies and their maps, the grid before and the next."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from tilewright.errors import TraceError
 from tilewright.ir import async_ops as ops
 from tilewright.ir.copies import Copy
+from tilewright.ir.map_ops import AcquireMap, ByMap
 from tilewright.lang.clusters import shared_axes
 from tilewright.lang.constants import constant
 from tilewright.lang.scalars import Index, unwrap
@@ -211,6 +213,89 @@ def fence_async(memory: str = "shared") -> None:
     if memory not in ops.FENCED:
         raise TraceError(f"fence_async({memory!r}); choose 'shared' or 'global'", here())
     current().emit(ops.FenceAsync, memory=memory)
+
+
+@verb
+def by_map(source: Tensor, table: Tensor, row: Index, column: int) -> Tensor:
+    """The same tensor, as an array of which bulk copies load boxes by a tensor map that lies in memory.
+
+    A launch passes tensor maps of the arrays that it is called with.  Of arrays that are parts of one buffer,
+    whose places, extents and strides the kernel reads from memory, whoever fills that memory writes the maps
+    too: 16 integers each, that begin at a multiple of 8.  On a GPU they are what its driver encodes.  For
+    ``reference`` they are where the array begins in its buffer, its extents, its strides and the extents of
+    the boxes, in elements, and zeros; it finds a map that is of something else.
+
+    Args:
+        source: a view of a buffer in global memory: the whole of an array.
+        table: i64, of two dimensions, whose rows are whole multiples of 8 integers apart.
+        row: of the table, in which the map lies.
+        column: where it begins there.
+
+    Source: PTX ISA, "Tensor-map"; CUDA programming guide, on tensor maps in global memory.
+
+    Example:
+        Each block loads one of several arrays that lie in one buffer:
+
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N", maps="G F", Y="M N")
+        ... def load(X, maps, Y):
+        ...     item = tw.block_index(maps.shape[0])
+        ...     array = tw.hopper.by_map(X[8 * item:8 * item + 5], maps, item, 0)
+        ...     held = tw.shared((8, 64), X.dtype, swizzle=128)
+        ...     full = tw.hopper.mbarrier(1, arrivals=1)
+        ...     tw.barrier()
+        ...     tw.hopper.acquire_map(array)
+        ...     tw.hopper.arrive(full[0], expect_bytes=8 * 128)
+        ...     tw.hopper.tma_load(array.tile((8, 64), (0, 0)), held, full[0])
+        ...     tw.hopper.wait(full[0], 0)
+        ...     tw.copy(held, Y.tile((8, 64), (item, 0)), threads=32)
+        >>> x, y = np.ones((16, 64), np.float16), np.full((16, 64), 9, np.float16)
+        >>> maps = np.zeros((2, 16), np.int64)
+        >>> maps[:, 0], maps[:, 1:7] = (0, 8 * 64), (5, 64, 64, 1, 8, 64)
+        >>> load(x, maps, y, target="reference").target, y.sum(1).tolist()[3:10]
+        ('reference', [64.0, 64.0, 0.0, 0.0, 0.0, 64.0, 64.0])
+    """
+    ends: dict[str, Any] = {"source": source.value, "table": table.value}
+    place: dict[str, Any] = {"row": unwrap(row), "column": constant("column", column)}
+    return Tensor(current().define(ByMap, f"{source.value.buffer.name}_by_map", **ends, **place))
+
+
+@verb
+def acquire_map(tensor: Tensor) -> None:
+    """See the tensor map of a tensor as it was written before the launch; by the role's first thread.
+
+    Bulk copies read maps through a path of their own, on which what lay at the same place before may still be
+    found.  A fence in each block lets them see the map; another one is needed for another map only.
+
+    Args:
+        tensor: what `by_map` has made, or a view of it.
+
+    Source: PTX ISA, "membar, fence", "fence.proxy.tensormap"; CUDA programming guide, as for `by_map`.
+
+    Example:
+        A copy by a map that nothing lets it see is found:
+
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> @tw.kernel(X="M N", maps="G F")
+        ... def load(X, maps, *, fenced):
+        ...     array = tw.hopper.by_map(X[0:8], maps, 0, 0)
+        ...     held = tw.shared((8, 64), X.dtype, swizzle=128)
+        ...     full = tw.hopper.mbarrier(1, arrivals=1)
+        ...     tw.barrier()
+        ...     if fenced:
+        ...         tw.hopper.acquire_map(array)
+        ...     tw.hopper.arrive(full[0], expect_bytes=8 * 128)
+        ...     tw.hopper.tma_load(array.tile((8, 64), (0, 0)), held, full[0])
+        ...     tw.hopper.wait(full[0], 0)
+        >>> maps = np.zeros((1, 16), np.int64)
+        >>> maps[:, 1:7] = 8, 64, 64, 1, 8, 64
+        >>> x = np.ones((8, 64), np.float16)
+        >>> [len(load.check(x, maps, fenced=fenced).findings) for fenced in (True, False)]
+        [0, 1]
+    """
+    current().emit(AcquireMap, source=tensor.value)
 
 
 @verb

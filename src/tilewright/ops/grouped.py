@@ -65,8 +65,8 @@ def grouped_matmul(
         activation: as in `matmul`.
         precision: as in `matmul`.
         out_dtype: as in `matmul`.
-        schedule: how it is computed; default: chosen for the average group.  Lists take one whose tiles do
-            not come by bulk copies, with ``blocks`` of as many as run at once.
+        schedule: how it is computed; default: chosen for the average group.  Lists take one with ``blocks``
+            of as many as run at once; with ``staging="tma"`` where 16 bytes divide where rows begin.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 

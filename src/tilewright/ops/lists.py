@@ -7,14 +7,13 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-import numpy as np
-
 from tilewright import dtypes
 from tilewright.arch import Arch
 from tilewright.dataflow.nodes import EXACT
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.lang.specs import TensorSpec
+from tilewright.ops.list_tables import LISTS, Extents, ListTable
 from tilewright.ops.planning import Wanted, result_dtype, warn
 from tilewright.ops.products import each
 from tilewright.runtime.arrays import LOCATORS, ArrayInfo, current_stream, locate_new, stream_handle
@@ -24,38 +23,23 @@ from tilewright.runtime.binding import check_output
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.fresh import Fresh, fresh
 from tilewright.runtime.kernel import Bound
-from tilewright.runtime.listed import ArrayList, Integers, ListShape, check_apart
+from tilewright.runtime.listed import ArrayList, ListShape, check_apart
 from tilewright.runtime.recent import Recent
 from tilewright.runtime.strided import Strided
-from tilewright.schedule.choose import Question, choose
+from tilewright.schedule.choose import Question
+from tilewright.schedule.choose_lists import schedule_of_lists
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.form import Form, form_of
 from tilewright.schedule.legality import check
-from tilewright.schedule.lists import COUNT, LAST, PLACES, SIZES, TABLE
+from tilewright.schedule.lists import COUNT, TABLE
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import HOST, TARGETS, part
-
-LISTS = {"a": "A", "b": "B", "bias": "bias", "out": "D"}
-"""The lists, and what the kernel calls them."""
-
-ROWS = 256
-"""Of the table, a multiple: so that lists of any lengths share a kernel."""
-
-MOST_TILES = 2**31 - 1
 
 WRITES = "tilewright.schedule.expand:write_lists"
 """What writes the kernel; loaded when the first is traced."""
 
 UPLOADS = "tilewright.runtime.uploads:uploads"
 """What brings tables to a GPU; loaded when the first is brought there."""
-
-
-class Extents(NamedTuple):
-    """Of one product."""
-
-    m: int
-    n: int
-    k: int
 
 
 class Known(NamedTuple):
@@ -65,15 +49,13 @@ class Known(NamedTuple):
         shapes: of each list.
         backend: what serves them.
         kernel: what computes the products.
-        table: what the kernel reads of each product, but for where its arrays begin.
-        products: how many there are.
+        table: what the kernel reads of each product.
     """
 
     shapes: Mapping[str, ListShape]
     backend: Backend
     kernel: Bound
-    table: Integers
-    products: int
+    table: ListTable
 
 
 _KNOWN: Recent[Any, Known] = Recent(256)
@@ -167,46 +149,16 @@ def _looked_at(arrays: Mapping[str, Sequence[Any]], wanted: Wanted) -> Known:
     kernel = kernel_for(
         specs, (len(extents), *average), wanted._replace(target=None), arch, backend.processors()
     )
-    table = table_for(shapes, extents, kernel.constants["schedule"])
-    return Known(shapes, backend, kernel, table, len(extents))
-
-
-def table_for(shapes: Mapping[str, ListShape], extents: Sequence[Extents], schedule: Schedule) -> Integers:
-    """What the kernel reads of each product, see `tilewright.schedule.lists`, but for where arrays begin."""
-    count, columns = len(extents), PLACES + sum(1 + shape.steps.shape[1] for shape in shapes.values())
-    table = np.zeros((-(-count // ROWS) * ROWS, columns), np.int64)
-    sizes = np.asarray(extents, np.int64)
-    tile = np.asarray(schedule.tile[:2][:: -1 if schedule.swap_ab else 1])
-    table[:count, LAST] = np.cumsum(np.prod(-(-sizes[:, :2] // tile), axis=1))
-    if table[count - 1, LAST] > MOST_TILES:
-        raise LaunchError(
-            f"grouped_matmul: {table[count - 1, LAST]} tiles of {tile[0]} x {tile[1]}; nearest legal choice: "
-            f"lists with at most {MOST_TILES} of them"
-        )
-    table[:count, SIZES:PLACES] = sizes
-    column = PLACES
-    for shape in shapes.values():
-        rank = shape.steps.shape[1]
-        table[:count, column + 1 : column + 1 + rank] = shape.steps
-        column += 1 + rank
-    return table
-
-
-def filled(table: Integers, lists: Mapping[str, ArrayList], count: int) -> Integers:
-    """The table with where each array begins."""
-    made, column = table.copy(), PLACES
-    for list_ in lists.values():
-        made[:count, column] = list_.starts
-        column += 1 + list_.shape.steps.shape[1]
-    return made
+    table = ListTable(shapes, extents, kernel.constants["form"], kernel.constants["schedule"])
+    return Known(shapes, backend, kernel, table)
 
 
 def _launch(lists: Mapping[str, ArrayList], known: Known, wanted: Wanted, stream: Any) -> None:
     """Launch on lists that fit."""
-    count, kernel = known.products, known.kernel
-    if known.table[count - 1, LAST] == 0:
+    count, kernel = known.table.products, known.kernel
+    if known.table.tiles == 0:
         return
-    table = filled(known.table, lists, count)
+    table = known.table.filled(lists)
     first = lists["a"].shape.infos[0]
     # A launch on a GPU is told another address; where the table lies is no part of what a plan is made for.
     place = replace(first, pointer=table.ctypes.data, shape=table.shape, strides=(table.shape[1], 1))
@@ -220,6 +172,7 @@ def _launch(lists: Mapping[str, ArrayList], known: Known, wanted: Wanted, stream
     names = (parameter.name for parameter in kernel.program.parameters if parameter.kind == "tensor")
     infos = {name: one.info for name, one in zip(names, buffers, strict=True)}
     plan, pointers = kernel.planned(arguments, known.backend.name, infos)
+    known.table.write_maps(table, lists, plan.prepared.executable)
     if TARGETS[known.backend.name].warps and wanted.schedule is None:
         warn(plan.prepared.executable)
     if isinstance(first.device, str):
@@ -275,7 +228,7 @@ def kernel_for(
     form = _form(specs, wanted.precision, wanted.activation)
     schedule = wanted.schedule
     if schedule is None:
-        schedule = choose(Question(form, _complete(known), extents, arch, max(processors, 1)))
+        schedule = schedule_of_lists(Question(form, _complete(known), extents, arch, max(processors, 1)))
     check(schedule, form, _complete(known), arch)
     return listed.bind(form=form, schedule=schedule, specs=specs)
 

@@ -69,7 +69,7 @@ class ListShape:
             rank=1 + len(dims),
             unit_dim=None if unit is None else unit + 1,
             extent_divisors=(1, *(gcd(256, *(info.shape[dim] for info in self.infos)) for dim in dims)),
-            stride_divisors=(1, *steps),
+            stride_divisors=(DIVISOR, *steps),  # nothing steps from one array to the next
             align=gcd(ALIGN_BYTES, *begins),
             wide=True,
             signed=bool((self.steps < 0).any()),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
 
@@ -57,39 +58,60 @@ class TensorMaps:
         return found
 
     def _encode(self, address: int) -> bytes:
-        driver = cuda.driver()
-        size, rank = self._map.dtype.bytes, len(self._shape)
-        kind = "UINT8" if size == 1 else _FORMATS.get(self._map.dtype.name)
-        if kind is None:
-            raise LaunchError(f"TMA moves no {self._map.dtype}")
-        order = self._map.order
-        shape, outer = [self._shape[dim] for dim in order], [self._strides[dim] for dim in order[:-1]]
+        shape, strides, order = self._shape, self._strides, self._map.order
         if 0 in shape:
             # A map has one element at least. What is reduced over nothing is computed, as of one tile of
             # none: copies of it find zeros here, and stores go nowhere else.
-            shape, outer, address = [1] * rank, [16 // size] * (rank - 1), self._nothing.address
-        # TMA counts dimensions from the innermost, whose stride is 1 and not named.
-        extents = [driver.cuuint64_t(n) for n in reversed(shape)]
-        strides = [driver.cuuint64_t(stride * size) for stride in reversed(outer)]
-        box = [driver.cuuint32_t(n) for n in (self._map.box[dim] for dim in reversed(order))]
-        steps = [driver.cuuint32_t(self._map.steps[dim]) for dim in reversed(order)]
+            steps = 16 // self._map.dtype.bytes
+            strides = tuple(1 if dim == order[-1] else steps for dim in range(len(shape)))
+            shape, address = (1,) * len(shape), self._nothing.address
+        return encoded(self._map, shape, strides, address, self._index)
 
-        def choice(group: str, name: str) -> Any:
-            return getattr(getattr(driver, f"CUtensorMap{group}"), f"CU_TENSOR_MAP_{name}")
 
-        asked = (
-            choice("DataType", f"DATA_TYPE_{kind}"),
-            rank,
-            address,
-            extents,
-            strides,
-            box,
-            steps,
-            choice("Interleave", "INTERLEAVE_NONE"),
-            choice("Swizzle", "SWIZZLE_128B"),
-            choice("L2promotion", "L2_PROMOTION_L2_256B"),
-            choice("FloatOOBfill", "FLOAT_OOB_FILL_NONE"),
-        )
-        with cuda.Current(self._index):
-            encoded = cuda.call("cuTensorMapEncodeTiled", *asked)
-        return ctypes.string_at(int(encoded.getPtr()), MAP_BYTES)
+def encoded(
+    tensor_map: TensorMap, shape: Sequence[int], strides: Sequence[int], address: int, index: int
+) -> bytes:
+    """The map of an array that has elements.
+
+    Args:
+        tensor_map: what the kernel asks for.
+        shape: of the array.
+        strides: of the array, in elements.
+        address: where it begins.
+        index: the device.
+
+    Raises:
+        LaunchError: a dtype that TMA does not move.
+    """
+    driver = cuda.driver()
+    size, rank = tensor_map.dtype.bytes, len(shape)
+    kind = "UINT8" if size == 1 else _FORMATS.get(tensor_map.dtype.name)
+    if kind is None:
+        raise LaunchError(f"TMA moves no {tensor_map.dtype}")
+    order = tensor_map.order
+    # TMA counts dimensions from the innermost, whose stride is 1 and not named.
+    inwards = [*reversed(order)]
+    extents = [driver.cuuint64_t(shape[dim]) for dim in inwards]
+    steps_bytes = [driver.cuuint64_t(strides[dim] * size) for dim in inwards[1:]]
+    box = [driver.cuuint32_t(tensor_map.box[dim]) for dim in inwards]
+    steps = [driver.cuuint32_t(tensor_map.steps[dim]) for dim in inwards]
+
+    def choice(group: str, name: str) -> Any:
+        return getattr(getattr(driver, f"CUtensorMap{group}"), f"CU_TENSOR_MAP_{name}")
+
+    asked = (
+        choice("DataType", f"DATA_TYPE_{kind}"),
+        rank,
+        address,
+        extents,
+        steps_bytes,
+        box,
+        steps,
+        choice("Interleave", "INTERLEAVE_NONE"),
+        choice("Swizzle", "SWIZZLE_128B"),
+        choice("L2promotion", "L2_PROMOTION_L2_256B"),
+        choice("FloatOOBfill", "FLOAT_OOB_FILL_NONE"),
+    )
+    with cuda.Current(index):
+        made = cuda.call("cuTensorMapEncodeTiled", *asked)
+    return ctypes.string_at(int(made.getPtr()), MAP_BYTES)

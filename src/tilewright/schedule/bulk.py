@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 from tilewright.lang import operations as tw
-from tilewright.lang.asynchrony import tma_load
+from tilewright.lang.asynchrony import acquire_map, tma_load
 from tilewright.lang.clusters import cluster_barrier
-from tilewright.lang.control import let, unroll
+from tilewright.lang.control import let, unroll, when
 from tilewright.lang.roles import role
 from tilewright.lang.scalars import Index, minimum
 from tilewright.lang.tracer import current
@@ -137,7 +137,13 @@ class Producer:
                 work()
 
     def begin(self, work: Work) -> None:
-        """Before the steps of a tile: nothing."""
+        """Before the steps of a tile: see the tensor maps of its arrays, where these lie in memory."""
+        matrices = [source.matrix(work) for source in self.ring.sources if source.has_map]
+        if not matrices:
+            return
+        with when(work.begins):
+            for matrix in matrices:
+                acquire_map(matrix)
 
     def issued(self, work: Work) -> None:
         """When the last step is begun: nothing."""

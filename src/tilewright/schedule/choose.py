@@ -20,10 +20,6 @@ UNKNOWN = 4096
 """The extent that is assumed where a kernel is compiled for a class of arrays."""
 
 
-BESIDE = 2
-"""Blocks for each processor that go through the tiles of lists of arrays."""
-
-
 @dataclass(frozen=True)
 class Splitting:
     """How the K of a product is to be split, where that is said and the rest of its schedule is not.
@@ -136,11 +132,7 @@ def proposals(question: Question) -> Iterator[Candidate]:
     They are made when they are asked for, and nobody has asked yet whether they are legal.
     """
     owner = next(target for target in TARGETS.values() if question.arch.name in target.architectures)
-    # Of lists what is proposed for the items of a batch, and then changed.
-    asked = replace(question, form=replace(question.form, lists=False))
-    found: Iterator[Candidate] = part(owner.chooser)(asked)
-    if question.form.lists:
-        return _of_lists(question, found)
+    found: Iterator[Candidate] = part(owner.chooser)(question)
     return found if question.form.flow.grouped is None else _of_groups(question, found)
 
 
@@ -155,16 +147,6 @@ def _of_groups(question: Question, found: Iterator[Candidate]) -> Iterator[Candi
         if made.roles != "ping-pong" and made not in seen:
             seen.add(made)
             yield replace(one, schedule=made)
-
-
-def _of_lists(question: Question, found: Iterator[Candidate]) -> Iterator[Candidate]:
-    """What is proposed for arrays that lie anywhere, whose tiles a grid of a known size goes through."""
-    for one in found:
-        if one.schedule.staging != "tma" and one.schedule.split_k == 1:
-            schedule = replace(
-                one.schedule, balanced=False, cluster=(1, 1), batches=1, blocks=BESIDE * question.processors
-            )
-            yield replace(one, schedule=schedule)
 
 
 def choose(question: Question) -> Schedule:

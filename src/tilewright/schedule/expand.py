@@ -140,7 +140,7 @@ def write_lists(
         arguments: by the same names the buffers that they are parts of; the table, and how many items it has.
     """
     with expanding(schedule, form.sum):
-        _write(form, schedule, {**arguments, **ListedArray.of(form, specs, arguments)})
+        _write(form, schedule, {**arguments, **ListedArray.of(form, schedule, specs, arguments)})
 
 
 def _write(form: Form, schedule: Schedule, arguments: dict[str, Any]) -> None:

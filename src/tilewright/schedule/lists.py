@@ -1,20 +1,22 @@
 """Lists of arrays: products whose operands lie anywhere, each with extents and strides of its own.
 
 What is computed is a batch of products.  Its items differ in their extents, so that a table in memory says
-of each item how many tiles come before it and with it, its extents M, N and K, and for each of its arrays
-where it begins and its strides.  Blocks go through the tiles of all items, one after the other; which item a
-tile belongs to is found by halving.
+of each item how many tiles come before it and with it, its extents M, N and K, for each of its arrays where
+it begins and its strides, and for those that bulk copies load a tensor map.  Blocks go through the tiles of
+all items, one after the other; which item a tile belongs to is found by halving.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import lcm
 from typing import Any
 
 from tilewright.dataflow.nodes import Operand
 from tilewright.dtypes import DType
+from tilewright.ir.map_ops import MAP_WORDS
+from tilewright.lang.asynchrony import by_map
 from tilewright.lang.control import let, var
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.launch import block_index
@@ -39,6 +41,26 @@ LAST, SIZES, PLACES = 0, 1, 4
 """Columns of the table: tiles up to an item's last, its extents M, N and K, and where its arrays lie."""
 
 
+def map_columns(ranks: Mapping[str, int], mapped: Collection[str]) -> dict[str, int]:
+    """Where in a row of the table the tensor maps of its arrays begin; the row ends with the last.
+
+    Args:
+        ranks: for each list, dimensions of its arrays and one for the list, in the order of the table.
+        mapped: of which of them there are maps.
+
+    Example:
+        >>> map_columns({"A": 3, "B": 3, "D": 3}, ("A", "B"))
+        {'A': 16, 'B': 32}
+    """
+    first = -(-(PLACES + sum(ranks.values())) // MAP_WORDS) * MAP_WORDS
+    return {name: first + MAP_WORDS * at for at, name in enumerate(name for name in ranks if name in mapped)}
+
+
+def mapped_operands(form: Form, schedule: Schedule) -> tuple[str, ...]:
+    """The names of the lists of whose arrays there are tensor maps: of those that bulk copies load."""
+    return tuple(one.name for one in (form.a, form.b)) if schedule.staging == "tma" else ()
+
+
 @dataclass
 class ListedArray:
     """The arrays of a list, as one array with a leading dimension.
@@ -49,6 +71,7 @@ class ListedArray:
         column: of the table, the one that says where an array begins; its strides follow.
         spec: what all of them have in common, with the leading dimension.
         lengths: of the dimensions behind it, the extents' names in the graph.
+        map_column: of the table, where the array's tensor map begins; None: there are none.
     """
 
     buffer: Tensor
@@ -56,30 +79,36 @@ class ListedArray:
     column: int
     spec: TensorSpec
     lengths: tuple[Int, ...]
+    map_column: int | None = None
     matrix: Tensor = field(init=False)
     """That of the item that was begun last."""
 
     @staticmethod
     def of(
-        form: Form, specs: Mapping[str, TensorSpec], arguments: Mapping[str, Any]
+        form: Form, schedule: Schedule, specs: Mapping[str, TensorSpec], arguments: Mapping[str, Any]
     ) -> dict[str, ListedArray]:
         """The lists of a kernel, by the names of the graph's arrays.
 
         Args:
             form: what is computed.
+            schedule: how.
             specs: what all arrays of a list have in common, in the order of the table.
             arguments: the buffers that they are parts of, and the table.
         """
         shapes = {one.name: one.shape for one in form.flow.parameters if isinstance(one, Operand)}
+        ranks = {name: spec.rank for name, spec in specs.items()}
+        maps = map_columns(ranks, mapped_operands(form, schedule))
         found, column = {}, PLACES
         for name, spec in specs.items():
-            found[name] = ListedArray(arguments[name], arguments[TABLE], column, spec, shapes[name][1:])
+            buffer, table, lengths = arguments[name], arguments[TABLE], shapes[name][1:]
+            found[name] = ListedArray(buffer, table, column, spec, lengths, maps.get(name))
             column += spec.rank
         return found
 
     def __post_init__(self) -> None:
         rank = self.spec.rank - 1  # what is known before any item is begun: along what they are contiguous
-        self.matrix = self._viewed((MOST,) * rank, [1 if self._is_unit(dim) else 2 for dim in range(rank)], 0)
+        strides = [1 if self._is_unit(dim) else 2 for dim in range(rank)]
+        self.matrix = self._viewed((MOST,) * rank, strides, 0, 0)
 
     @property
     def dtype(self) -> DType:
@@ -106,7 +135,7 @@ class ListedArray:
             least = None if self.spec.signed else 0
             stride = 1 if self._is_unit(dim) else index(place, least, multiple=divisor)
             strides.append(stride)
-        self.matrix = self._viewed([sizes[length] for length in self.lengths], strides, start)
+        self.matrix = self._viewed([sizes[length] for length in self.lengths], strides, start, item)
 
     def __getitem__(self, at: tuple[Any, ...]) -> Tensor:
         """Of the item that was begun last."""
@@ -116,9 +145,12 @@ class ListedArray:
     def _is_unit(self, dim: int) -> bool:
         return self.spec.unit_dim == dim + 1
 
-    def _viewed(self, lengths: Sequence[Index], strides: Sequence[Index], start: Index) -> Tensor:
+    def _viewed(
+        self, lengths: Sequence[Index], strides: Sequence[Index], start: Index, item: Index
+    ) -> Tensor:
         shape, steps = (tuple(unwrap(one) for one in given) for given in (lengths, strides))
-        return self.buffer._view(AsStrided(shape, steps, unwrap(start)), "of_item")
+        matrix = self.buffer._view(AsStrided(shape, steps, unwrap(start)), "of_item")
+        return matrix if self.map_column is None else by_map(matrix, self.table, item, self.map_column)
 
 
 class Listed:
@@ -161,7 +193,8 @@ class Listed:
                 one.begin(item, sizes)
             first = let(done.get())
             done.set(first + steps)
-            yield Work((item,), m, n, first, steps, turn, group)
+            # The tile before has a number that is less by as many as there are blocks.
+            yield Work((item,), m, n, first, steps, turn, group, begins=at < self.schedule.blocks)
 
     def _first(self, item: Index) -> Index:
         """The number of an item's first tile."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from tilewright.lang.control import let, var
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.launch import batch_index, block_index, cluster_index, derived
-from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
+from tilewright.lang.scalars import Condition, Index, ceil_div, maximum, minimum
 from tilewright.schedule.groups import RowGroups, natural
 
 MOST_SPLITS = 4096
@@ -51,6 +51,7 @@ class Work:
         group: which group of warps takes it.
         segment: which part of K it is; all of it if K is not split.
         cuts: which of the rows, and of the columns, belong to its group; None: all of them.
+        begins: whether the block's tile before is none of the same batch item; True where nobody says.
     """
 
     batch: tuple[Index, ...]
@@ -62,6 +63,7 @@ class Work:
     group: Index
     segment: Segment = Segment()
     cuts: tuple[slice | None, slice | None] = (None, None)
+    begins: Condition | bool = True
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,11 @@ class Source:
     readers: Index = 0
 
     @property
+    def has_map(self) -> bool:
+        """Whether the tensor maps of its arrays lie in memory."""
+        return self.sample.value.tensor.map is not None
+
+    @property
     def side(self) -> int:
         """0 of operand A, 1 of B."""
         return 0 if self.along == "m" else 1

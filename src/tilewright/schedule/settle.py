@@ -68,7 +68,7 @@ def _others(case: Case) -> Iterator[Schedule]:
     schedule = case.schedule
     side_by_side = (schedule.warps[0] * case.cooperating, schedule.warps[1])
     alone = replace(schedule, roles="none", groups=1, warps=side_by_side, cluster=(1, 1))
-    widest = min(_width(side.spec) for side in case.sides)
+    widest = min(width(side.spec) for side in case.sides)
     least = min(case.arch.async_bytes, default=math.inf)
     for stages in range(schedule.stages, 1, -1) if widest >= least else ():
         for epilogue in dict.fromkeys(("direct" if schedule.epilogue == "direct" else "staged", "direct")):
@@ -77,8 +77,12 @@ def _others(case: Case) -> Iterator[Schedule]:
         yield replace(alone, staging=staging, stages=1, epilogue="direct")
 
 
-def _width(spec: TensorSpec) -> int:
-    """Bytes of the widest access that every row of an array begins at a multiple of."""
+def width(spec: TensorSpec) -> int:
+    """Bytes of the widest access that every row of an array begins at a multiple of.
+
+    Args:
+        spec: the array's class.
+    """
     size = spec.dtype.bytes
     if spec.unit_dim is None:
         return size

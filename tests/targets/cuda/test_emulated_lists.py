@@ -10,7 +10,8 @@ import pytest
 from tests.ops.test_lists import operands
 
 import tilewright as tw
-from tilewright.ops.lists import Extents, filled, kernel_for, table_for
+from tilewright.ops.list_tables import Extents, ListTable
+from tilewright.ops.lists import kernel_for
 from tilewright.ops.planning import Wanted
 from tilewright.runtime.arrays import describe, elements
 from tilewright.runtime.listed import ArrayList, ListShape
@@ -62,7 +63,7 @@ class Case:
         schedule = SCHEDULES[name]
         bound = kernel_for(specs, (len(shapes), 64, 64, 64), Wanted(schedule=schedule), ARCH, 4)
         extents = [Extents(*shape) for shape in shapes]
-        self.table = filled(table_for(shapes_of, extents, schedule), self.lists, len(shapes))
+        self.table = ListTable(shapes_of, extents, bound.constants["form"], schedule).filled(self.lists)
         buffers = [self.lists[name].buffer for name in ("a", "b", "b", "out")]
         self.kernel = bound.trace(*buffers, self.table, len(shapes), target="cuda", arch=ARCH.name)
         self.arrays = {

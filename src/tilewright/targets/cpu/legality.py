@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from tilewright.arch import Arch
 from tilewright.errors import Violation
-from tilewright.ir import async_ops
+from tilewright.ir import async_ops, map_ops
 from tilewright.ir.copies import BULK_VERBS, is_bulk
 from tilewright.ir.kernel import Kernel
 from tilewright.ir.ops import Elementwise, Mma, Op
@@ -26,6 +26,8 @@ INSTEAD: dict[str, str] = {
     async_ops.FenceAsync.name: "tw.copy, which needs none",
     async_ops.ClusterArrive.name: "none, and tw.barrier for the wait",
     async_ops.Peer.name: "a tw.workspace, which all blocks reach",
+    map_ops.ByMap.name: "the view itself, of which tw.copy moves tiles",
+    map_ops.AcquireMap.name: "tw.copy, which needs none",
     async_ops.PriorGridWait.name: "one launch after another, which need none",
     async_ops.LaunchDependents.name: "one launch after another, which need none",
 }

@@ -1,6 +1,6 @@
-"""CUDA's rules for roles, transaction barriers, bulk tensor copies and asynchronous MMA.
+"""CUDA's rules for roles, transaction barriers and asynchronous MMA.
 
-Source: PTX ISA, sections on mbarrier, cp.async.bulk.tensor, wgmma, setmaxnreg and griddepcontrol.
+Source: PTX ISA, sections on mbarrier, wgmma, setmaxnreg and griddepcontrol.
 """
 
 from __future__ import annotations
@@ -9,25 +9,20 @@ from dataclasses import dataclass
 
 from tilewright.ir import async_ops as ops
 from tilewright.ir.async_legality import SwizzledRows, swizzled_rows
-from tilewright.ir.bulk_legality import known_box
-from tilewright.ir.clusters import needs_cluster_scope, sharing
-from tilewright.ir.copies import Copy, is_bulk_load
+from tilewright.ir.clusters import needs_cluster_scope
 from tilewright.ir.kernel import layout_shared
 from tilewright.ir.types import Value
 from tilewright.symbolic.expr import add, any_of, less, mul, negate
 from tilewright.symbolic.nodes import Cond, Constant, Int, Sym
 from tilewright.targets.cuda.instructions import Form, function
+from tilewright.targets.cuda.places import FIRST_THREAD, TID, address_of, barrier_of, by_first_thread
 from tilewright.targets.cuda.spelling import CUDA_RULES
-from tilewright.targets.cuda.tensor_maps import map_of
 from tilewright.targets.cuda.wgmma import CLUSTER_SCOPE
 from tilewright.targets.simt.copies import when
-from tilewright.targets.simt.dialect import SHARED_MEMORY, THREAD
+from tilewright.targets.simt.dialect import SHARED_MEMORY
 from tilewright.targets.simt.emitter import Scope, SimtEmitter
 from tilewright.targets.statements import Arm, Branch, Code, Do, call, code, joined, named
 from tilewright.views.boxes import ROW_BYTES
-
-TID = named(THREAD)
-FIRST_THREAD = code("{} == 0", TID)
 
 
 @CUDA_RULES.rule(ops.Role)
@@ -84,10 +79,6 @@ def _warps(op: ops.Role) -> str:
     return warps if op.index is None else f"{warps}, in {op.groups} groups"
 
 
-def _by_first_thread(emitter: SimtEmitter, what: Code) -> None:
-    emitter.add(when(FIRST_THREAD, Do(what)))
-
-
 @CUDA_RULES.rule(ops.MBarrier)
 def mbarrier(emitter: SimtEmitter, op: ops.MBarrier) -> None:
     """Words of shared memory that the first thread initialises."""
@@ -96,13 +87,13 @@ def mbarrier(emitter: SimtEmitter, op: ops.MBarrier) -> None:
     emitter.comment(op, f"{name}: {op.stages} barriers of {op.arrivals} arrivals")
     kind = named("mbarrier_t")
     emitter.declare(code("{}* const", kind), name, code("({}*)({} + {})", kind, named(SHARED_MEMORY), offset))
-    _by_first_thread(emitter, call("mbarrier_init", name, op.stages, op.arrivals))
+    by_first_thread(emitter, call("mbarrier_init", name, op.stages, op.arrivals))
 
 
 @CUDA_RULES.rule(ops.Arrive)
 def arrive(emitter: SimtEmitter, op: ops.Arrive) -> None:
     """``mbarrier.arrive``, with the bytes that the phase waits for."""
-    place = _barrier(emitter, op.barrier, op.stage)
+    place = barrier_of(emitter, op.barrier, op.stage)
     arrival, first, whose = call("mbarrier_arrive", place), FIRST_THREAD, ""
     if op.block is not None:
         scope = "" if op.relaxed else _scope(emitter)
@@ -125,93 +116,13 @@ def arrive(emitter: SimtEmitter, op: ops.Arrive) -> None:
 def wait(emitter: SimtEmitter, op: ops.Wait) -> None:
     """``mbarrier.try_wait.parity`` until it succeeds."""
     emitter.comment(op, f"wait for {op.barrier}")
-    place = _barrier(emitter, op.barrier, op.stage)
+    place = barrier_of(emitter, op.barrier, op.stage)
     emitter.do(call(f"mbarrier_wait{_scope(emitter)}", place, emitter.spell(op.parity)))
 
 
 def _scope(emitter: SimtEmitter) -> str:
     """Which functions arrive and wait: those of the cluster's scope where threads need it."""
     return CLUSTER_SCOPE if needs_cluster_scope(emitter.kernel) else ""
-
-
-def _barrier(emitter: SimtEmitter, barrier: Value, stage: Int) -> Code:
-    return emitter.plus(emitter.name(barrier), stage)
-
-
-@CUDA_RULES.rule(Copy, variant="bulk")
-def bulk_copy(emitter: SimtEmitter, op: Copy) -> None:
-    """``cp.async.bulk.tensor``, by the role's first thread."""
-    if is_bulk_load(op):
-        _tma_load(emitter, op)
-    else:
-        _tma_store(emitter, op)
-
-
-def _tma_load(emitter: SimtEmitter, op: Copy) -> None:
-    """``cp.async.bulk.tensor`` into shared memory, completing on the barrier; of several blocks by a mask."""
-    assert op.barrier is not None, "the verifier asks for one"
-    place = _barrier(emitter, op.barrier, op.stage)
-    places = [_map(emitter, op), _address(emitter, op.target), place]
-    function, how = "tma_load", "by TMA"
-    if op.multicast:
-        function, how = "tma_load_multicast", f"by TMA, to all blocks along {_axes(op.multicast)}"
-        places.append(_mask(emitter, op.multicast))
-    if op.readers != 0:
-        function += "_read_by"
-        places.append(emitter.spell(op.readers))
-    emitter.comment(op, f"{op.source} -> {op.target}, {how}")
-    _walk_box(emitter, op, function, places)
-
-
-def _axes(axes: tuple[int, ...]) -> str:
-    return f"axis {axes[0]}" if len(axes) == 1 else f"axes {', '.join(map(str, axes))}"
-
-
-def _mask(emitter: SimtEmitter, axes: tuple[int, ...]) -> Code:
-    """One bit for each block that gets the box."""
-    mask, shift = sharing(emitter.kernel.cluster, axes)
-    return Code(f"{mask:#x}") if shift == 0 else code(f"{mask:#x} << {{}}", emitter.spell(shift, tight=True))
-
-
-def _tma_store(emitter: SimtEmitter, op: Copy) -> None:
-    """``cp.async.bulk.tensor`` out of shared memory, or ``cp.reduce.async.bulk.tensor``."""
-    function, how = "tma_store", "by TMA"
-    if op.reduction is not None:
-        function, how = f"tma_{op.reduction}", f"each {op.reduction!r} by TMA"
-    emitter.comment(op, f"{op.source} -> {op.target}, {how}")
-    _walk_box(emitter, op, function, [_map(emitter, op), _address(emitter, op.source)])
-
-
-def _walk_box(emitter: SimtEmitter, op: Copy, function: str, places: list[Code]) -> None:
-    """The first thread names where the box begins, the fastest dimension first."""
-    box = known_box(op)
-    starts = [emitter.spell(box.starts[dim]) for dim in reversed(box.order)]
-    _by_first_thread(emitter, call(f"{function}_{len(starts)}d", *places, *starts))
-
-
-def _map(emitter: SimtEmitter, op: Copy) -> Code:
-    return code("&{}", named(map_of(emitter.kernel, op).name))
-
-
-def _address(emitter: SimtEmitter, tile: Value, step: Int = 0) -> Code:
-    """The address of a tile's first element, plus ``step`` elements."""
-    view = tile.tensor.view
-    start = view.at((0,) * view.rank)
-    return emitter.plus(emitter.name(tile.buffer), add(start, step))
-
-
-@CUDA_RULES.rule(ops.BulkCommit)
-def bulk_commit(emitter: SimtEmitter, op: ops.BulkCommit) -> None:
-    """``cp.async.bulk.commit_group``."""
-    emitter.comment(op, "close the group of stores")
-    _by_first_thread(emitter, call("bulk_commit"))
-
-
-@CUDA_RULES.rule(ops.BulkWait)
-def bulk_wait(emitter: SimtEmitter, op: ops.BulkWait) -> None:
-    """``cp.async.bulk.wait_group.read``."""
-    emitter.comment(op, f"wait until at most {op.pending} groups of stores read shared memory")
-    _by_first_thread(emitter, call("bulk_wait", of=[op.pending]))
 
 
 @CUDA_RULES.rule(ops.FenceAsync)
@@ -271,7 +182,7 @@ class _Operand:
 
     def descriptor(self, emitter: SimtEmitter, rows: Int) -> Code:
         """The descriptor of the tile from a row on."""
-        start = _address(emitter, self.value, rows)
+        start = address_of(emitter, self.value, rows)
         if self.lies.along:
             return call("descriptor", start)
         return call("descriptor_of_panels", start, self.lies.elems * self.value.dtype.bytes)

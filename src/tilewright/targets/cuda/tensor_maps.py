@@ -13,10 +13,10 @@ Key: TypeAlias = tuple[str, tuple[int, ...], tuple[int, ...], tuple[int, ...]]
 
 
 def derive_tensor_maps(kernel: Kernel) -> Kernel:
-    """Add a tensor map for every tensor and form of a box that bulk copies walk."""
+    """Add a tensor map for every tensor and form of a box that bulk copies walk; others lie in memory."""
     maps: dict[Key, TensorMap] = {}
     for op in kernel.walk():
-        if not is_bulk(op) or (key := _key(op)) in maps:
+        if not is_bulk(op) or op.ends[0].tensor.map is not None or (key := _key(op)) in maps:
             continue
         tensor, box, order, steps = key
         same = sum(1 for known in maps if known[0] == tensor)

@@ -122,6 +122,10 @@ DEVICE void tma_{kind}_{rank}d(const tensor_map_t* map, const void* from, {coord
 _COPIES = {
     "tensor_map_t": "struct __align__(64) tensor_map_t { unsigned long long opaque[16]; };",
     **{name: text for rank in (1, 2, 3, 4, 5) for name, text in _tma(rank).items()},
+    "acquire_map": """
+DEVICE void acquire_map(const tensor_map_t* map) {
+  asm volatile("fence.proxy.tensormap::generic.acquire.sys [%0], 128;" ::"l"(map) : "memory");
+}""",
     "bulk_commit": """
 DEVICE void bulk_commit() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
@@ -222,6 +226,7 @@ PIECES: dict[str, str] = {**_BARRIERS, **_COPIES, **_MMA, **_CONTROL}
 
 NEEDS: dict[str, tuple[str, ...]] = {
     **{name: ("mbarrier_t",) for name in _BARRIERS if name != "mbarrier_t"},
+    "acquire_map": ("tensor_map_t",),
     **{name: ("tensor_map_t",) for name in _COPIES if name.startswith("tma_")},
     **{name: ("tensor_map_t", "mbarrier_t") for name in _COPIES if name.startswith("tma_load")},
     **{

@@ -10,6 +10,7 @@ import numpy as np
 from tilewright.ir import async_ops as ops
 from tilewright.ir.clusters import sharing
 from tilewright.ir.copies import Copy, is_bulk_load
+from tilewright.ir.map_ops import AcquireMap, ByMap
 from tilewright.ir.op import Op
 from tilewright.ir.types import Value
 from tilewright.symbolic.nodes import Int
@@ -17,6 +18,7 @@ from tilewright.targets.reference.agents import join
 from tilewright.targets.reference.barriers import NamedBarrier, Passed, TransactionBarrier
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.machine import Machine
+from tilewright.targets.reference.maps_in_memory import acquire
 from tilewright.targets.reference.meaning import REFERENCE
 from tilewright.targets.reference.state import BlockState, Steps, Visit, Wait, Warp
 from tilewright.targets.reference.tensor_cores import covered, is_issued, issue_mma, wait_mma
@@ -42,6 +44,17 @@ def _role(machine: Machine, warp: Warp, op: ops.Role) -> Steps:
 @REFERENCE.rule(ops.Peer)
 def _peer(machine: Machine, warp: Warp, op: Op) -> None:
     """A view is no action."""
+
+
+@REFERENCE.rule(ByMap)
+def _by_map(machine: Machine, warp: Warp, op: Op) -> None:
+    """A view is no action."""
+
+
+@REFERENCE.rule(AcquireMap)
+def _acquire_map(machine: Machine, warp: Warp, op: AcquireMap) -> None:
+    if not warp.rank:
+        acquire(warp, op.source)
 
 
 @REFERENCE.rule(ops.PriorGridWait, ops.LaunchDependents)

@@ -33,6 +33,7 @@ class Kind(Enum):
     DEADLOCK = "deadlock"
     PROXY = "missing proxy fence"
     UNFENCED = "missing mma_fence"
+    MAP = "wrong tensor map"
     UNINITIALISED = "uninitialised barrier"
     PHASE = "wrong phase"
     OVERTAKEN = "unguarded wait"

@@ -138,12 +138,12 @@ class Footprints:
 
 def whole(value: Value, env: Mapping[Sym, int]) -> tuple[Array, Array]:
     """All of a view: element offsets, and which elements exist, in the view and in the tensor behind it."""
-    view, tensor = value.tensor.view, value.buffer.tensor
+    view = value.tensor.view
     shape = [int(evaluate(extent, env)) for extent in view.shape]
     grids = np.indices(shape, sparse=True)
     mapping: dict[Sym, Any] = {**env, **dict(zip(view.coords, grids, strict=True))}
     exists = np.broadcast_to(np.asarray(evaluate(view.valid, mapping), bool), shape).copy()
-    for place, extent in zip(view.behind, tensor.shape, strict=True):
+    for place, extent in zip(view.behind, value.array.shape, strict=True):
         at = np.asarray(evaluate(place, mapping))
         exists &= (at >= 0) & (at < evaluate(extent, env))
     return _offsets(value, env, grids), exists

@@ -174,6 +174,7 @@ class Warp:
         executes: the operation that it is at.
         beyond: for fragments, which elements lie beyond the edge of an array; none that is not here.
         loaded: the same of what it read last from memory.
+        acquired: the tensor maps that it has made seen: the table of each, and where it begins there.
     """
 
     index: int
@@ -197,6 +198,7 @@ class Warp:
     executes: Op | None = None
     beyond: dict[Value, Array] = field(default_factory=dict)
     loaded: Array | None = None
+    acquired: set[tuple[Value, int]] = field(default_factory=set)
 
     def note(self, kind: str, place: Hashable, amount: int, phase: int, op: Op) -> None:
         """Remember a step for other schedules, see `Step`."""

@@ -22,6 +22,7 @@ from tilewright.targets.reference.barriers import Load, TransactionBarrier
 from tilewright.targets.reference.findings import Kind
 from tilewright.targets.reference.footprint import box_at, whole
 from tilewright.targets.reference.machine import Machine
+from tilewright.targets.reference.maps_in_memory import look_at_map
 from tilewright.targets.reference.memory import Buffer, poison
 from tilewright.targets.reference.numerics import reduce_into
 from tilewright.targets.reference.state import BlockState, BulkStore, Warp
@@ -45,6 +46,8 @@ def load_box(
         op: the copy.
         targets: the blocks whose ``target`` is written, each with its barrier.
     """
+    if machine.check:
+        look_at_map(machine, warp, op)
     tile = machine.footprints.box(op.target, warp.env)
     at, exists = whole(op.source, warp.env)
     source = warp.block.buffers[op.source.buffer]

@@ -1,0 +1,70 @@
+"""The tensor maps of the arrays of a list: encoded when the list first lies where it does, and kept."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tilewright.ir.kernel import TensorMap
+from tilewright.ir.map_ops import MAP_WORDS
+from tilewright.ir.maps_in_memory import in_plain_numbers
+from tilewright.runtime.listed import ArrayList, Integers, ListShape
+from tilewright.runtime.recent import Recent
+from tilewright.targets.target import part
+
+ENCODED = "tilewright.runtime.tensor_maps:encoded"
+"""What encodes a map; loaded when the first is encoded."""
+
+KEPT = 16
+"""For how many sets of addresses the maps of a list are remembered."""
+
+
+class ListMaps:
+    """The maps of arrays of these extents and strides, wherever they lie.
+
+    Args:
+        shape: what the arrays of the list are.
+    """
+
+    def __init__(self, shape: ListShape) -> None:
+        self._shape, unit = shape, shape.spec.unit_dim
+        assert unit is not None, "the rules of bulk copies ask for one"
+        steps = shape.steps.copy()
+        steps[:, unit - 1] = 1
+        self._steps = steps
+        self._kept: Recent[tuple[TensorMap, bool, bytes], Integers] = Recent(KEPT)
+
+    def of(self, list_: ArrayList, form: TensorMap, *, encoded: bool) -> Integers:
+        """The maps, as rows of integers; zeros for arrays without elements, which nobody copies.
+
+        Args:
+            list_: where the arrays lie.
+            form: what the kernel asks of each map.
+            encoded: whether a driver encodes them; in plain numbers, which name places in a buffer, if not.
+        """
+        places = list_.pointers if encoded else list_.starts
+        key = (form, encoded, places.tobytes())
+        found = self._kept.get(key)
+        if found is None:
+            found = self._made(places, form, encoded)
+            self._kept.keep(key, found)
+        return found
+
+    def _made(self, places: Integers, form: TensorMap, encoded: bool) -> Integers:
+        infos, there = self._shape.infos, self._shape.there
+        made = np.zeros((len(infos), MAP_WORDS), np.int64)
+        for at in np.flatnonzero(there):
+            shape, steps, place = infos[at].shape, self._steps[at].tolist(), int(places[at])
+            if not encoded:
+                made[at] = in_plain_numbers(place, shape, steps, form.box)
+                continue
+            device = infos[at].device
+            assert not isinstance(device, str), "drivers encode maps of what lies on their devices"
+            words = part(ENCODED)(form, shape, _stepped(shape, steps, form), place, device[1])
+            made[at] = np.frombuffer(words, np.int64)
+        return made
+
+
+def _stepped(shape: tuple[int, ...], steps: list[int], form: TensorMap) -> list[int]:
+    """The strides, of which drivers ask that they be some; what is not stepped along has any."""
+    least = 16 // form.dtype.bytes
+    return [step if extent > 1 else least for extent, step in zip(shape, steps, strict=True)]
