@@ -110,6 +110,7 @@ from tilewright.views.view import View
 
 if TYPE_CHECKING:
     from tilewright.inspect import draw
+    from tilewright.ops.attention import attention
     from tilewright.runtime.cuda import device_count
     from tilewright.targets.reference.report import Report
 
@@ -157,6 +158,7 @@ __all__ = [
     "async_commit",
     "async_wait",
     "atoms",
+    "attention",
     "await_",
     "barrier",
     "base_tile",
@@ -240,6 +242,7 @@ __all__ += exact_functions.__all__ + functions.__all__
 
 
 _LATE = {
+    "attention": "tilewright.ops.attention",
     "device_count": "tilewright.runtime.cuda",
     "draw": "tilewright.inspect.draw",
     "Report": "tilewright.targets.reference.report",

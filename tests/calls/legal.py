@@ -91,6 +91,8 @@ tw.matmul(a, b, out, precision="exact", target="reference", schedule=None, strea
 tw.matmul(a, b, target="reference")
 tw.grouped_matmul([a, a], (b, b), out=None, target="reference")
 tw.grouped_matmul(a, stack, ends, out, bias=None, activation="relu", target="reference", schedule=None)
+tw.attention(a, a, a, target="reference")
+tw.attention(a, a, a, causal=True, diagonal=1, scale=0.5, return_lse=True, kernel="warps", target="reference")
 tw.Schedule(tw.atoms.MMA_F16, (64, 64, 32), (2, 2), 3, staging="cp_async")
 tw.testing.operands("integers", tw.f16, (4, 5, 6), seed=1, layout="nt")
 tw.testing.compare_gemm(w, w, w @ w)

@@ -213,17 +213,17 @@ def mma_async(emitter: SimtEmitter, op: ops.MmaAsync) -> None:
         assert isinstance(depth, int)
         step = Sym(scope.name("i"), 0, depth // k - 1)
         loops = (Sym(scope.name("j"), 0, mma.repeats[1] - 1), Sym(scope.name("u"), 0, mma.repeats[0] - 1))
-        row, col = (loop if loop.high else 0 for loop in reversed(loops))
+        row, col, deep = (loop if loop.high else 0 for loop in (*reversed(loops), step))
         c_values, a_values = mma.atom.c.size_values, mma.atom.a.size_values
         acc = add(mul(row, c_values), mul(col, c_values * mma.repeats[0]))
         target = emitter.name(op.c)
         if acc != 0:
             target = code("&{}[{}]", target, emitter.spell(acc))
-        b_text = b.moved(emitter, names[1], add(b.deeper(step), b.rows(col)))
+        b_text = b.moved(emitter, names[1], add(b.deeper(deep), b.rows(col)))
         if a is not None:
-            a_text = a.moved(emitter, names[0], add(a.deeper(step), a.rows(row)))
+            a_text = a.moved(emitter, names[0], add(a.deeper(deep), a.rows(row)))
         else:
-            at = add(mul(row, a_values), mul(step, a_values * mma.repeats[0]))
+            at = add(mul(row, a_values), mul(deep, a_values * mma.repeats[0]))
             a_text = code("&{}[{}]", emitter.name(op.a), emitter.spell(at))
         made = function(mma.atom, Form(a is None, along, op.fresh is not False, op.negative))
         assert made is not None, "legality refuses other atoms"

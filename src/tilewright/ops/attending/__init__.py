@@ -1,0 +1,1 @@
+"""Attention: its explicit kernels, and which of them serves a problem."""

@@ -1,0 +1,275 @@
+"""Attention on Hopper: warp roles, bulk copies into rings, and ``wgmma`` with the weights from registers.
+
+As many blocks as run at once take one tile of queries after the other.  One warp loads; each warpgroup takes
+64 queries, issues the products of the next keys and of the last values together, and computes weights under
+the latter.  The tiles of the next item are loaded while an item ends.  ``examples/10_hopper_attention.py`` is
+the lesson that leads here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.ir.mma import TiledMma
+from tilewright.lang import operations as tw
+from tilewright.lang.async_mma import mma_async, mma_commit, mma_fence, mma_wait
+from tilewright.lang.asynchrony import bulk_commit, bulk_wait, fence_async, tma_load, tma_store
+from tilewright.lang.control import MutableIndex, let, unroll, var, when
+from tilewright.lang.control import range as traced_range
+from tilewright.lang.roles import role, role_barrier
+from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
+from tilewright.lang.tensors import Tensor
+from tilewright.lang.tile_arithmetic import redistribute
+from tilewright.lang.transaction_barriers import arrive, mbarrier, wait
+from tilewright.ops.attending.items import Item, Items
+from tilewright.ops.attending.parameters import PARAMETERS
+from tilewright.ops.attending.softmax import Softmax
+from tilewright.ops.attending.tiles import PANEL, WarpgroupTiles
+from tilewright.runtime.decorator import kernel
+from tilewright.targets.atoms import wgmma
+
+WARPS, ROWS = 4, 64
+"""Of a warpgroup."""
+
+REGISTERS = {1: (40, 232), 2: (40, 232), 3: (32, 160)}
+"""Math warpgroups -> registers of a thread that loads, and of one that computes."""
+
+
+@kernel(**PARAMETERS, band=int)
+def attention(
+    Q: Any,
+    K: Any,
+    V: Any,
+    O: Any,
+    L: Any,
+    exponent: Any,
+    diagonal: Any,
+    band: Any,
+    *,
+    causal: bool,
+    negated: bool,
+    with_lse: bool,
+    tiles: WarpgroupTiles,
+    blocks: int,
+) -> None:
+    """``O = softmax(scale Q Kᵀ) V``, and L the logarithms of the sums of exponentials.
+
+    ``exponent`` is ``abs(scale) * log2(e)``, row i sees the keys up to ``i + diagonal`` if it is causal, and
+    ``band`` is how many heads are worked at side by side.
+    """
+    block = _Block(Q, K, V, O, L, exponent, diagonal if causal else None, tiles, blocks, band)
+    block.negated, block.with_lse = negated, with_lse
+    tw.barrier()
+    few, many = REGISTERS[tiles.groups]
+    with role(warps=WARPS, registers=few), role(warps=1):
+        block.load()
+    # Behind a mask, and beyond 64 columns, each group has a text of its own: one for both takes longer.
+    if causal or tiles.depth > PANEL:
+        for g in unroll(tiles.groups):
+            with role(warps=WARPS, registers=many):
+                block.attend(g)
+    else:
+        with role(warps=WARPS, groups=tiles.groups, registers=many) as group:
+            block.attend(group)
+
+
+class _Block:
+    """What the roles of a block share: arrays, tiles in shared memory, and barriers."""
+
+    negated: bool
+    with_lse: bool
+
+    def __init__(
+        self,
+        Q: Tensor,
+        K: Tensor,
+        V: Tensor,
+        O: Tensor,
+        L: Tensor,
+        exponent: Any,
+        diagonal: Index | None,
+        tiles: WarpgroupTiles,
+        blocks: int,
+        band: Index,
+    ) -> None:
+        self.Q, self.K, self.V, self.O, self.L = Q, K, V, O, L
+        self.exponent, self.diagonal, self.tiles = exponent, diagonal, tiles
+        self.rows = tiles.groups * ROWS
+        self.items = Items(
+            (Q.shape[0], Q.shape[1], ceil_div(Q.shape[2], self.rows)),
+            blocks,
+            None if diagonal is None else band,
+        )
+        self.ratio = tw.derived(Q.shape[1] // maximum(K.shape[1], 1))
+        deep, wide = (-(-columns // PANEL) for columns in (tiles.depth, tiles.width))
+        kind, groups, stages, keys = Q.dtype, tiles.groups, tiles.stages, tiles.keys
+        self.sQ = tw.shared((groups, deep, ROWS, PANEL), kind, swizzle=128)
+        self.sO = tw.shared((groups, wide, ROWS, PANEL), kind, swizzle=128) if tiles.own_output else self.sQ
+        self.sK = tw.shared((stages, deep, keys, PANEL), kind, swizzle=128)
+        self.sV = tw.shared((stages, wide, keys, PANEL), kind, swizzle=128)
+        self.full_q, self.empty_q = mbarrier(1, arrivals=1), mbarrier(1, arrivals=groups * WARPS)
+        self.full_k, self.full_v = mbarrier(stages, arrivals=1), mbarrier(stages, arrivals=1)
+        self.empty_k, self.empty_v = (mbarrier(stages, arrivals=groups * WARPS) for _ in range(2))
+
+    def count(self, item: Item) -> Index:
+        """Tiles of keys that the item's last row sees."""
+        seen = self.K.shape[2]
+        if self.diagonal is not None:
+            seen = minimum(seen, maximum((item.tile + 1) * self.rows + self.diagonal, 0))
+        made: Index = let(ceil_div(seen, self.tiles.keys))
+        return made
+
+    def load(self) -> None:
+        """What the loading warp does: queries of each item, and its keys and values tile by tile."""
+        loaded, keys = var(0), self.tiles.keys
+        rings = ((self.K, self.sK, self.full_k, self.empty_k), (self.V, self.sV, self.full_v, self.empty_v))
+        for item in self.items.all():
+            b, h, g = item.batch, item.head, let(item.head // self.ratio)
+            wait(self.empty_q[0], 1 - item.parity)
+            arrive(self.full_q[0], expect_bytes=_bytes(self.sQ, self.sQ.shape))
+            for group in unroll(self.tiles.groups):
+                for p in unroll(self.sQ.shape[1]):
+                    at = (item.tile * self.tiles.groups + group, p)
+                    tma_load(self.Q[b, h].tile((ROWS, PANEL), at), self.sQ[group, p], self.full_q[0])
+            count = self.count(item)
+            for j in traced_range(count):
+                stage, parity = self.place(loaded, j)
+                for X, held, full, empty in rings:
+                    wait(empty[stage], 1 - parity)
+                    arrive(full[stage], expect_bytes=_bytes(held, held.shape[1:]))
+                    for p in unroll(held.shape[1]):
+                        tma_load(X[b, g].tile((keys, PANEL), (j, p)), held[stage, p], full[stage])
+            self.advance(loaded, count)
+
+    def place(self, before: MutableIndex, j: Index) -> tuple[Index, Index]:
+        """Stage and parity of an item's j-th tile of keys, by what came before the item: see `advance`."""
+        twice = 2 * self.tiles.stages
+        number = let(maximum(minimum(before.get(), twice - 1), 0) + j)  # which 32 bits hold
+        return let(number % self.tiles.stages), let(number // self.tiles.stages % 2)
+
+    def advance(self, before: MutableIndex, count: Index) -> None:
+        """Count the tiles of an item, modulo two turns of the ring, after which places repeat."""
+        twice = 2 * self.tiles.stages
+        before.set((maximum(minimum(before.get(), twice - 1), 0) + count) % twice)
+
+    def attend(self, g: Index) -> None:
+        """What one warpgroup does with its 64 queries of each item."""
+        done = var(0)
+        for item in self.items.all():
+            count = self.count(item)
+            _Rows(self, g, item, done).compute(count)
+            self.advance(done, count)
+        bulk_wait(0)
+
+
+class _Rows:
+    """The 64 queries that one warpgroup takes of an item, and what it keeps of them in registers.
+
+    Args:
+        block: what the roles share.
+        g: the warpgroup's number among those that compute.
+        item: the item.
+        before: the place in the rings at which the item's tiles begin.
+    """
+
+    def __init__(self, block: _Block, g: Index, item: Item, before: MutableIndex) -> None:
+        self.block, self.g, self.item, self.before = block, g, item, before
+        tiles, kind = block.tiles, block.Q.dtype
+        by_keys, by_width = (TiledMma(wgmma(kind, n)) for n in (tiles.keys, tiles.width))
+        self.q = _columns(block.sQ[g], tiles.depth)
+        self.acc, self.scores = tw.accumulator(by_width), tw.accumulator(by_keys, fill=None)
+        self.weights = tw.fragment(tw.operand_a(by_width, tiles.keys), kind)
+        self.softmax = Softmax(by_keys, block.exponent, negated=block.negated)
+        self.first = let((item.tile * tiles.groups + g) * ROWS)
+
+    def compute(self, count: Index) -> None:
+        """The rows of the result, from so many tiles of keys."""
+        block = self.block
+        wait(block.full_q[0], self.item.parity)
+        with when(count > 0):
+            self.multiply_keys(0)
+            mma_wait(0)
+            arrive(block.empty_k[self.place(0)[0]], each="warp")
+            self.weigh(0)
+            self.keep_weights()
+        for j in traced_range(1, count, provenance="mainloop"):
+            self.multiply_keys(j)
+            self.multiply_values(j - 1)
+            mma_wait(1)
+            arrive(block.empty_k[self.place(j)[0]], each="warp")
+            self.weigh(j)
+            mma_wait(0)
+            arrive(block.empty_v[self.place(j - 1)[0]], each="warp")
+            self.acc.assign(self.acc * self.softmax.decay)
+            self.keep_weights()
+        if block.tiles.own_output:  # all products with these queries are complete
+            arrive(block.empty_q[0], each="warp")
+        with when(count > 0):
+            self.multiply_values(count - 1)
+            mma_wait(0)
+            arrive(block.empty_v[self.place(count - 1)[0]], each="warp")
+        self.store()
+
+    def place(self, j: Index) -> tuple[Index, Index]:
+        """Stage and parity of the item's tile of keys."""
+        return self.block.place(self.before, j)
+
+    def multiply_keys(self, j: Index) -> None:
+        """Begin the scores of a tile of keys."""
+        block, (stage, parity) = self.block, self.place(j)
+        wait(block.full_k[stage], parity)
+        mma_fence()
+        mma_async(self.q, _columns(block.sK[stage], block.tiles.depth), self.scores, fresh=True)
+        mma_commit()
+
+    def multiply_values(self, j: Index) -> None:
+        """Begin adding the values of a tile of keys, each with its weight."""
+        block, (stage, parity) = self.block, self.place(j)
+        wait(block.full_v[stage], parity)
+        mma_fence()
+        mma_async(self.weights, _columns(block.sV[stage], block.tiles.width).permute(1, 0), self.acc)
+        mma_commit()
+
+    def weigh(self, j: Index) -> None:
+        """Make weights of the scores of a tile of keys."""
+        block, begin = self.block, j * self.block.tiles.keys
+        seen = None if block.diagonal is None else self.first + block.diagonal
+        self.softmax.hide(self.scores, begin, block.K.shape[2], seen)
+        self.softmax.weigh(self.scores)
+
+    def keep_weights(self) -> None:
+        """Round the weights to what operand A of the next product is."""
+        self.weights.assign(redistribute(self.scores.to(self.block.Q.dtype), self.weights))
+
+    def store(self) -> None:
+        """Send the averages by way of shared memory: a place of their own, or that of the queries."""
+        block, item, held = self.block, self.item, self.block.sO[self.g]
+        if block.tiles.own_output:
+            bulk_wait(0)  # the last item's have been read
+        role_barrier(1 + self.g, threads=32 * WARPS)
+        tw.copy(self.softmax.averages(self.acc), _columns(held, block.tiles.width))
+        fence_async()
+        role_barrier(1 + self.g, threads=32 * WARPS)
+        at, tile = self.first // ROWS, block.O[item.batch, item.head]
+        for p in unroll(held.shape[0]):
+            tma_store(held[p], tile.tile((ROWS, PANEL), (at, p)))
+        bulk_commit()
+        if block.with_lse:
+            tw.copy(self.softmax.log_sum_exp(), block.L[item.batch, item.head].tile((ROWS, 1), (at, 0)))
+        if not block.tiles.own_output:
+            bulk_wait(0)
+            arrive(block.empty_q[0], each="warp")
+
+
+def _columns(panels: Tensor, columns: int) -> Tensor:
+    """Panels side by side, of which the first columns are in use."""
+    whole = panels.permute(1, 0, 2).merge(1)
+    return whole if whole.shape[1] == columns else whole.tile((whole.shape[0], columns), (0, 0))
+
+
+def _bytes(held: Tensor, shape: tuple[Any, ...]) -> int:
+    """Bytes of a tile."""
+    count = held.dtype.bytes
+    for extent in shape:
+        count *= extent
+    return count

@@ -1,0 +1,100 @@
+"""Attention by ``mma.sync`` or multiply-adds: tiles of keys and values come by ``cp.async``, one step ahead.
+
+A block takes a tile of queries of one head and walks over the keys.  Scores never leave registers: their
+weights are operand A of the second product.  ``examples/09_attention.py`` is the lesson that leads here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.ir.mma import MmaAtom, TiledMma
+from tilewright.lang import operations as tw
+from tilewright.lang.control import let, when
+from tilewright.lang.control import range as traced_range
+from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
+from tilewright.lang.tensors import Tensor
+from tilewright.lang.tile_arithmetic import redistribute
+from tilewright.ops.attending.parameters import PARAMETERS
+from tilewright.ops.attending.softmax import Softmax
+from tilewright.ops.attending.tiles import WarpTiles
+from tilewright.runtime.decorator import kernel
+
+
+@kernel(**PARAMETERS)
+def attention(
+    Q: Any,
+    K: Any,
+    V: Any,
+    O: Any,
+    L: Any,
+    exponent: Any,
+    diagonal: Any,
+    *,
+    causal: bool,
+    negated: bool,
+    with_lse: bool,
+    tiles: WarpTiles,
+) -> None:
+    """``O = softmax(scale Q Kᵀ) V``, and L the logarithms of the sums of exponentials.
+
+    ``exponent`` is ``abs(scale) * log2(e)``, and row i sees the keys up to ``i + diagonal`` if it is causal.
+    """
+    rows, keys, depth, width = tiles.rows, tiles.keys, tiles.depth, tiles.width
+    atom, warps = tiles.atom, tiles.warps
+    by_keys, by_width = (_tiled(atom, warps, rows, columns) for columns in (keys, width))
+    number, queries = K.shape[2], Q.shape[2]
+    per_head = ceil_div(queries, rows)
+    block = tw.block_index(per_head * Q.shape[1] * Q.shape[0])
+    b, h, m = _place(block, Q.shape[1], per_head)
+    g = let(h // tw.derived(Q.shape[1] // maximum(K.shape[1], 1)))
+    seen = number
+    if causal:
+        m = let(per_head - 1 - m)  # those with the most keys begin first
+        seen = minimum(number, maximum((m + 1) * rows + diagonal, 0))
+    count = let(ceil_div(seen, keys))
+
+    sQ = tw.shared((rows, depth), Q.dtype)
+    sK = tw.shared((2, keys, depth), K.dtype)
+    sV = tw.shared((2, keys, width), V.dtype)
+    # Matrix units want of A what they give as C; other threads hold it for lanes that multiply by themselves.
+    scratch = tw.shared((rows, keys), V.dtype) if atom.instruction == "fma" else None
+
+    def fetch(source: Tensor, target: Tensor, at: Index) -> None:
+        tw.copy_async(source.tile(target.shape, (at, 0)), target, threads=atom.lanes * warps)
+
+    fetch(Q[b, h], sQ, m)
+    fetch(K[b, g], sK[0], 0)
+    fetch(V[b, g], sV[0], 0)
+    tw.async_commit()
+    acc = tw.accumulator(by_width)
+    softmax = Softmax(by_keys, exponent, negated=negated)
+    for j in traced_range(count, provenance="mainloop"):
+        tw.async_wait(0)
+        tw.barrier()  # tile j is there for all threads, and all have read tile j - 1
+        with when(j + 1 < count):
+            fetch(K[b, g], sK[(j + 1) % 2], j + 1)
+            fetch(V[b, g], sV[(j + 1) % 2], j + 1)
+        tw.async_commit()
+        scores = tw.accumulator(by_keys)
+        tw.mma(sQ, sK[j % 2], scores)
+        softmax.hide(scores, j * keys, number, m * rows + diagonal if causal else None)
+        softmax.weigh(scores)
+        acc *= softmax.decay
+        weights = redistribute(scores.to(V.dtype), tw.operand_a(by_width, keys), scratch=scratch)
+        tw.mma(weights, sV[j % 2].permute(1, 0), acc)
+    tw.copy(softmax.averages(acc), O[b, h].tile((rows, width), (m, 0)))
+    if with_lse:
+        tw.copy(softmax.log_sum_exp(), L[b, h].tile((rows, 1), (m, 0)))
+
+
+def _tiled(atom: MmaAtom, warps: int, rows: int, columns: int) -> TiledMma:
+    """Warps one below the other, so that each has whole rows of scores."""
+    m, n, _ = atom.shape
+    return TiledMma(atom, (warps, 1), (rows // m // warps, columns // n))
+
+
+def _place(number: Index, heads: Index, tiles: Index) -> tuple[Index, Index, Index]:
+    """Batch, head and tile of a block: the tiles of one head follow each other."""
+    over = let(number // tiles)
+    return let(over // heads), let(over % heads), let(number % tiles)

@@ -1,0 +1,43 @@
+"""What attention is, in the language of tiles: a fold over the keys, with the largest score as its state.
+
+Schedules compute no folds yet; ``tw.ir.evaluate`` does, and the explicit kernels are compared with it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from tilewright.dtypes import f32
+from tilewright.lang.dataflow.loops import full, steps, tiles, zeros
+from tilewright.lang.exact_functions import maximum, where
+from tilewright.lang.functions import exp, log
+from tilewright.runtime.decorator import kernel
+
+
+@kernel(
+    Q="B G R M D",
+    K="B G N D",
+    V="B G N E",
+    mask="M N",
+    O="B G R M E",
+    L="B G R M",
+    scale=f32,
+)
+def attention(Q: Any, K: Any, V: Any, mask: Any, O: Any, L: Any, scale: Any) -> None:
+    """``O = softmax(scale Q Kᵀ + mask) V`` for R heads of queries beside each head of keys, and L."""
+    for b, g, r, m, e in tiles(O):
+        top, total, out = full(-math.inf, f32, (m,)), zeros(f32, (m,)), zeros(f32, (m, e))
+        for n in steps(K.shape[2]):
+            s = zeros(f32)
+            for d in steps(Q.shape[4]):
+                s += Q[b, g, r, m, d] @ K[b, g, n, d].T
+            s = scale * s + mask[m, n]
+            new = maximum(top, s.max(axis=1))
+            base = where(new == -math.inf, 0.0, new)
+            p, keep = exp(s - base[:, None]), exp(top - base)
+            total.assign(total * keep + p.sum(axis=1))
+            out.assign(out * keep[:, None] + p @ V[b, g, n, e].to(f32))
+            top.assign(new)
+        O[b, g, r, m, e] = where(total[:, None] == 0, 0.0, out / total[:, None])
+        L[b, g, r, m] = log(total) + top

@@ -1,0 +1,94 @@
+"""Which tiles of queries the blocks of a persistent kernel take, and in which order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilewright.lang.control import let, var, when
+from tilewright.lang.control import range as traced_range
+from tilewright.lang.launch import block_index, derived, require
+from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
+
+MOST = (1 << 30) - 1
+"""Tiles of one launch: numbers of 32 bits, which GPUs divide fast."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One tile of queries of one head.
+
+    Args:
+        parity: whether the block has taken an odd number of items before.
+        batch: its batch.
+        head: its head among the queries'.
+        tile: its number along the queries.
+    """
+
+    parity: Index
+    batch: Index
+    head: Index
+    tile: Index
+
+
+class Items:
+    """As many blocks as run at once deal the tiles of all heads out among themselves.
+
+    Where every row sees all keys, tiles take equally long: they are dealt head after head, so that blocks
+    read the same keys at the same time.
+
+    Where rows see the keys before them alone, later tiles take longer.  Heads are then taken ``band`` at a
+    time, as many as have keys and values that fit the cache.  Of a band the last tiles of all heads come
+    first, and turn after turn the blocks draw forwards and backwards: who drew the longest of one turn draws
+    the shortest of the next.  The next band begins the other way round.
+
+    Args:
+        extents: batches, heads, and tiles of one head.
+        blocks: as many as run at once.
+        band: heads that are worked at side by side, if rows see the keys before them alone; else None.
+    """
+
+    def __init__(self, extents: tuple[Index, Index, Index], blocks: int, band: Index | None) -> None:
+        batches, heads, tiles = extents
+        require(batches * heads * tiles <= MOST, f"there are more than {MOST} tiles of queries")
+        self.heads, self.tiles = _bounded(maximum(heads, 1)), _bounded(maximum(tiles, 1))
+        self.all_heads, self.total = _bounded(batches * heads), _bounded(batches * heads * tiles)
+        self.blocks = derived(maximum(minimum(self.total, blocks), 1))
+        self.block = block_index(self.blocks)
+        self.band = None if band is None else _bounded(maximum(minimum(band, self.all_heads), 1))
+
+    def all(self) -> Iterator[Item]:
+        """The block's items, one after the other."""
+        taken = var(0)
+        for batch_head, tile in self._one_by_one() if self.band is None else self._in_bands():
+            parity = let(maximum(minimum(taken.get(), 1), 0))
+            yield Item(parity, let(batch_head // self.heads), let(batch_head % self.heads), tile)
+            taken.set(1 - parity)
+
+    def _one_by_one(self) -> Iterator[tuple[Index, Index]]:
+        """Heads and tiles, head after head."""
+        for turn in traced_range(let(ceil_div(self.total - self.block, self.blocks))):
+            number = let(minimum(turn * self.blocks + self.block, MOST))
+            yield let(number // self.tiles), let(number % self.tiles)
+
+    def _in_bands(self) -> Iterator[tuple[Index, Index]]:
+        """Heads and tiles, band after band, the longest tiles of each first."""
+        assert self.band is not None, "who asks for bands has said how wide"
+        bands = _bounded(ceil_div(self.all_heads, self.band))
+        turns = _bounded(maximum(ceil_div(self.band * self.tiles, self.blocks), 1))
+        for number in traced_range(_bounded(bands * turns)):
+            band, turn = let(number // turns), let(number % turns)
+            back = (band + turn) % 2
+            drawn = maximum(self.block + back * (self.blocks - 1 - 2 * self.block), 0)
+            within = let(minimum(turn * self.blocks + drawn, MOST))
+            first = let(minimum(band * self.band, MOST))
+            beside = let(maximum(minimum(self.all_heads - first, self.band), 1))
+            with when(within < beside * self.tiles):
+                tile = let(maximum(self.tiles - 1 - within // beside, 0))
+                yield let(minimum(first + within % beside, MOST)), tile
+
+
+def _bounded(count: Index) -> Index:
+    """A count as the host computes it, of which is known that 32 bits hold it."""
+    made: Index = derived(minimum(count, MOST))
+    return made

@@ -1,0 +1,144 @@
+"""Tiles of the kernels of attention: what registers and shared memory hold, by head dimension."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from tilewright.arch import Arch
+from tilewright.dtypes import DType, f32
+from tilewright.ir.mma import MmaAtom
+from tilewright.targets.atoms import TENSOR_CORE, fma
+
+MOST_COLUMNS = 256
+"""Of queries, keys and values."""
+
+PANEL = 64
+"""Columns that bulk copies carry together: rows of 128 bytes."""
+
+BARRIER_BYTES = 256
+"""Shared memory that is left for transaction barriers."""
+
+ROWS_OF_KEYS = {64: 128, 128: 128, 192: 112, 256: 80}
+"""Columns of values -> rows of a tile of keys: their scores and weights fit registers beside the sums."""
+
+
+@dataclass(frozen=True)
+class WarpgroupTiles:
+    """How the kernel for warpgroups cuts a problem.
+
+    Args:
+        depth: columns of queries and keys, a multiple of 16.
+        width: columns of values, a multiple of 16.
+        keys: rows of a tile of keys.
+        stages: tiles of keys, and as many of values, that are loaded ahead.
+        groups: warpgroups that compute, of 64 queries each.
+        own_output: whether results leave by a place of their own, so that the next queries come meanwhile.
+    """
+
+    depth: int
+    width: int
+    keys: int
+    stages: int
+    groups: int
+    own_output: bool
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory that it takes, of numbers of 2 bytes."""
+        deep, wide = (-(-columns // PANEL) * PANEL for columns in (self.depth, self.width))
+        rows = 64 * self.groups
+        held = rows * deep + (rows * wide if self.own_output else 0)
+        return 2 * (held + self.stages * self.keys * (deep + wide)) + BARRIER_BYTES
+
+
+@dataclass(frozen=True)
+class WarpTiles:
+    """How the kernel for warps cuts a problem.
+
+    Args:
+        rows: queries of a block.
+        keys: rows of a tile of keys.
+        depth: columns of queries and keys, a multiple of 16.
+        width: columns of values, a multiple of 16.
+        warps: of a block; each has whole rows of scores.
+        atom: what multiplies.
+    """
+
+    rows: int
+    keys: int
+    depth: int
+    width: int
+    warps: int
+    atom: MmaAtom
+
+    @property
+    def shared_bytes(self) -> int:
+        """Shared memory that it takes."""
+        held = self.rows * self.depth + 2 * self.keys * (self.depth + self.width)
+        scratch = self.rows * self.keys if self.atom.instruction == "fma" else 0
+        return self.atom.a_dtype.bytes * (held + scratch)
+
+
+def _covering(columns: int) -> int:
+    """A multiple of what one product is deep."""
+    return max(-(-columns // 16) * 16, 16)
+
+
+def for_warpgroups(columns: tuple[int, int], rows: int, arch: Arch, *, causal: bool) -> WarpgroupTiles:
+    """The tiles for warpgroups, of numbers of 2 bytes.
+
+    Args:
+        columns: of queries and keys, and of values.
+        rows: of the queries of one head.
+        arch: the machine; 0 bytes of shared memory are as many as are wanted.
+        causal: whether rows see the keys before them alone; the mask takes the registers of a third group.
+    """
+    depth, width = map(_covering, columns)
+    most = next(keys for least, keys in ROWS_OF_KEYS.items() if width <= least)
+    groups = 3 if max(depth, width) <= PANEL and not causal and _suit_three(rows) else 2
+
+    def sizes() -> Iterator[WarpgroupTiles]:
+        for keys in range(most, 0, -16):
+            for own_output in (True, False):
+                yield WarpgroupTiles(depth, width, keys, 2, groups, own_output)
+
+    return next(tiles for tiles in sizes() if _fits(tiles.shared_bytes, arch))
+
+
+def _suit_three(rows: int) -> bool:
+    """Whether tiles of three times 64 rows hang over by no more than 5 % beyond tiles of two times 64."""
+    by_three, by_two = (-(-rows // side) * side for side in (192, 128))
+    return by_three <= 1.05 * by_two
+
+
+def for_warps(columns: tuple[int, int], element: DType, arch: Arch) -> WarpTiles:
+    """The tiles for warps, by matrix units or, of f32, by multiply-adds.
+
+    Args:
+        columns: of queries and keys, and of values.
+        element: f16, bf16 or f32.
+        arch: the machine; 0 bytes of shared memory are as many as are wanted.
+    """
+    depth, width = map(_covering, columns)
+    if element == f32:  # lanes keep sums of other numbers of columns in memory
+        depth, width = (1 << (side - 1).bit_length() for side in (depth, width))
+
+    def sizes() -> Iterator[tuple[int, int, int]]:
+        """Rows, keys and warps, the best first."""
+        if element == f32:
+            yield from ((64, 32, 8), (64, 16, 8), (32, 16, 4))
+        elif max(depth, width) <= 64:
+            yield (128, 64, 4)
+        elif max(depth, width) <= 128:
+            yield (128, 32, 4)
+        else:
+            yield from ((128, 32, 8), (64, 32, 4))
+
+    atom = fma(f32, each=(2, 2)) if element == f32 else TENSOR_CORE[element.name]
+    made = (WarpTiles(rows, keys, depth, width, warps, atom) for rows, keys, warps in sizes())
+    return next(tiles for tiles in made if _fits(tiles.shared_bytes, arch))
+
+
+def _fits(shared_bytes: int, arch: Arch) -> bool:
+    return not arch.shared_bytes or shared_bytes <= arch.shared_bytes

@@ -1,0 +1,125 @@
+"""Problems of attention, what float64 makes of them, and how far off a right result may be.
+
+The bound of a result is that of ``tests/targets/test_attention.py``, and stands in the documentation of
+`tw.attention`.
+``lse`` is off by what a score is off by, by the relative error of the sum, ``(N + 8) u``, and by the rounding
+of its own terms, ``8u`` times the largest score and itself.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+import tilewright as tw
+from tilewright.checking.attention import softmax_attention
+from tilewright.ops.attending.flow import attention as flow_of_attention
+
+U = tw.f32.unit_roundoff
+
+
+@dataclass
+class Problem:
+    """Random arrays of one problem.
+
+    Args:
+        heads: batches, heads of queries, heads of keys.
+        rows: rows of queries, and keys.
+        columns: of queries and keys, and of values.
+        element: the dtype.
+        diagonal: as `tw.attention` takes it; None: not causal.
+        scale: likewise; None: the default.
+        seed: of the numbers.
+    """
+
+    heads: tuple[int, int, int]
+    rows: tuple[int, int]
+    columns: tuple[int, int]
+    element: tw.DType = tw.f16
+    diagonal: int | None = None
+    scale: float | None = None
+    seed: int = 0
+    q: Any = field(init=False)
+    k: Any = field(init=False)
+    v: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        (b, h, g), (m, n), (d, e) = self.heads, self.rows, self.columns
+        rng = np.random.default_rng(self.seed)
+        self.q, self.k, self.v = (
+            rng.standard_normal(shape).astype(self.element.numpy)
+            for shape in ((b, h, m, d), (b, g, n, d), (b, g, n, e))
+        )
+
+    @property
+    def by(self) -> float:
+        """The scale."""
+        return self.columns[0] ** -0.5 if self.scale is None else self.scale
+
+    @property
+    def words(self) -> dict[str, Any]:
+        """The arguments besides arrays."""
+        found: dict[str, Any] = {} if self.scale is None else {"scale": self.scale}
+        return found if self.diagonal is None else found | {"causal": True, "diagonal": self.diagonal}
+
+    def _wide(self, array: Any) -> Any:
+        """In f64, with a head for each head of queries."""
+        return np.repeat(array.astype(np.float64), self.heads[1] // array.shape[1], axis=1)
+
+    def scores(self) -> Any:
+        """Scores in f64, -inf where a key is hidden."""
+        scores = self.by * (self._wide(self.q) @ self._wide(self.k).swapaxes(-1, -2))
+        if self.diagonal is not None:
+            scores[..., ~np.tri(*self.rows, self.diagonal, dtype=bool)] = -math.inf
+        return scores
+
+    def expected(self) -> Any:
+        """The result in f64."""
+        return softmax_attention(self.q, self._wide(self.k), self._wide(self.v), self.by, self.diagonal)
+
+    def _off_scores(self) -> Any:
+        q, k = (np.abs(self._wide(x)) for x in (self.q, self.k))
+        largest = (q @ k.swapaxes(-1, -2)).max(axis=-1, keepdims=True, initial=0)
+        return abs(self.by) * (self.columns[0] + 1) * 2 * U * largest
+
+    def check(self, found: Any) -> None:
+        """Every element of the result is within its bound."""
+        keys, w = self.rows[1], self.element.unit_roundoff
+        off = self._off_scores() + 4 * U + 3 * U * 40 + w + 2 * keys * U
+        averages = softmax_attention(
+            self.q, self._wide(self.k), np.abs(self._wide(self.v)), self.by, self.diagonal
+        )
+        tiny = float(ml_dtypes.finfo(self.element.numpy).smallest_subnormal)
+        room = 2 * off * averages + w * np.abs(self.expected()) + tiny
+        error = np.abs(found.astype(np.float64) - self.expected())
+        assert (error <= room).all(), f"{(error / room).max()} of the bound"
+
+    def check_lse(self, found: Any) -> None:
+        """Every logarithm is within its bound; -inf stands where no key is seen."""
+        scores = self.scores()
+        top = scores.max(axis=-1, initial=-math.inf)
+        blind = np.isinf(top)
+        base = np.where(blind, 0.0, top)
+        assert (found[blind] == -math.inf).all()
+        wanted = base + np.log(np.maximum(np.exp(scores - base[..., None]).sum(axis=-1), blind))
+        off = (
+            self._off_scores()[..., 0] + (self.rows[1] + 8) * U + 8 * U * (np.abs(base) + np.abs(wanted) + 1)
+        )
+        error = np.abs(np.where(blind, 0, found).astype(np.float64) - wanted)
+        assert (error <= off).all(), f"{(error / off).max()} of the bound"
+
+    def flow(self) -> dict[str, Any]:
+        """What the dataflow kernel makes of it, key tiles of 7: O and L."""
+        (b, h, g), (m, n), (_, e) = self.heads, self.rows, self.columns
+        q = self.q.reshape(b, g, h // g, m, -1)
+        seen = np.tri(m, n, self.diagonal, dtype=bool) if self.diagonal is not None else np.ones((m, n), bool)
+        mask = np.where(seen, 0, -np.inf).astype(np.float32)
+        o, lse = np.empty((b, g, h // g, m, e), self.element.numpy), np.empty((b, g, h // g, m), np.float32)
+        graph = flow_of_attention.flow(q, self.k, self.v, mask, o, lse, self.by)
+        given = {"Q": q, "K": self.k, "V": self.v, "mask": mask}
+        found = tw.ir.evaluate(graph, given, {"scale": self.by}, rounded=False, run=7)
+        return {"O": found["O"].reshape(b, h, m, e), "L": found["L"].reshape(b, h, m)}

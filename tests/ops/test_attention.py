@@ -1,0 +1,281 @@
+"""`tw.attention` on every target, element by element against float64 and against the dataflow kernel."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.ops.attending import by_warpgroups
+from tilewright.ops.attending.choice import Question, chosen
+from tilewright.ops.attending.tiles import WarpgroupTiles, for_warpgroups, for_warps
+from tilewright.runtime.arrays import describe
+from tilewright.targets.target import CUDA, REFERENCE
+
+from .attending import Problem
+
+PROBLEMS = [
+    Problem((1, 2, 2), (70, 90), (64, 64)),
+    Problem((2, 4, 2), (33, 130), (64, 64), tw.bf16, diagonal=97),
+    Problem((1, 2, 1), (130, 140), (96, 96), tw.bf16, diagonal=-20),
+    Problem((1, 2, 1), (20, 40), (192, 192), diagonal=0),
+    Problem((1, 1, 1), (70, 90), (256, 256), tw.bf16),
+    Problem((1, 3, 1), (5, 33), (40, 136), diagonal=28, scale=-0.2),
+    Problem((1, 1, 1), (1, 70), (16, 8), tw.bf16, scale=0.0),
+]
+
+
+def named(given: Any) -> str:
+    """What a case is called."""
+    return given if isinstance(given, str) else f"{given.heads}-{given.rows}-{given.columns}"
+
+
+def poisoned(problem: Problem) -> Any:
+    (b, h, _), (m, _), (_, e) = problem.heads, problem.rows, problem.columns
+    return np.full((b, h, m, e), np.nan, problem.element.numpy)
+
+
+WAYS = [
+    *((problem, "reference", kernel) for problem in PROBLEMS for kernel in ("warps", "warpgroups")),
+    *((problem, "cpu", "warps") for problem in (PROBLEMS[1], PROBLEMS[5])),
+]
+
+
+@pytest.mark.parametrize(("problem", "target", "kernel"), WAYS, ids=named)
+def test_random_data(problem: Problem, target: str, kernel: str) -> None:
+    out = poisoned(problem)
+    found, lse = tw.attention(
+        problem.q,
+        problem.k,
+        problem.v,
+        **problem.words,
+        out=out,
+        return_lse=True,
+        kernel=kernel,
+        target=target,
+    )
+    assert found is out
+    problem.check(out)
+    problem.check_lse(lse)
+
+
+@pytest.mark.parametrize("problem", PROBLEMS[:4], ids=named)
+def test_the_dataflow_kernel_is_what_it_says(problem: Problem) -> None:
+    """The fold, which the bounds of the kernels rest on, is right to the rounding of f64."""
+    problem = replace(problem, scale=0.125)  # which f32 holds
+    found = problem.flow()
+    assert np.allclose(found["O"], problem.expected(), rtol=1e-12, atol=1e-12)
+    problem.check(found["O"])
+    problem.check_lse(found["L"])
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("diagonal", [None, 11])
+def test_f32(diagonal: int | None, target: str) -> None:
+    problem = Problem((1, 4, 2), (37, 45), (33, 17), tw.f32, diagonal=diagonal)
+    out, lse = tw.attention(problem.q, problem.k, problem.v, **problem.words, return_lse=True, target=target)
+    problem.check(out)
+    problem.check_lse(lse)
+
+
+def strided(array: Any, how: str) -> Any:
+    """The same numbers with other strides."""
+    b, h, m, d = array.shape
+    if how == "rows before heads":
+        return array.swapaxes(1, 2).copy().swapaxes(1, 2)
+    if how == "columns first":
+        return array.swapaxes(2, 3).copy().swapaxes(2, 3)
+    if how == "every other column":
+        return np.repeat(array, 2, axis=3)[..., ::2]
+    if how == "backwards":
+        return array[:, :, ::-1].copy()[:, :, ::-1]
+    if how == "padded":
+        held = np.zeros((b, h, m + 3, d + 8), array.dtype)
+        held[:, :, :m, :d] = array
+        return held[:, :, :m, :d]
+    return np.broadcast_to(array[:1, :1], array.shape)  # stride 0
+
+
+STRIDES = ["rows before heads", "columns first", "every other column", "backwards", "padded", "one for all"]
+
+
+STRIDED = [
+    *((how, "reference", kernel) for how in STRIDES for kernel in (None, "warpgroups")),
+    *((how, "cpu", None) for how in ("rows before heads", "backwards")),
+]
+
+
+@pytest.mark.parametrize(("how", "target", "kernel"), STRIDED)
+def test_any_strides(how: str, target: str, kernel: str | None) -> None:
+    problem = Problem((2, 4, 2), (35, 40), (32, 48), diagonal=3)
+    problem.q, problem.k, problem.v = (strided(x, how) for x in (problem.q, problem.k, problem.v))
+    out = poisoned(problem)
+    out = out if how == "one for all" else strided(out, how)
+    if how in ("columns first", "every other column", "backwards") and kernel:
+        with pytest.raises(
+            tw.LaunchError, match=r"kernel='warpgroups' cannot serve this call: .* nearest legal"
+        ):
+            tw.attention(problem.q, problem.k, problem.v, **problem.words, kernel=kernel, target=target)
+        return
+    tw.attention(problem.q, problem.k, problem.v, **problem.words, out=out, kernel=kernel, target=target)
+    problem.check(out)
+
+
+@pytest.mark.parametrize(("blocks", "band"), [(1, 1), (3, 2), (5, 3), (100, 2)])
+@pytest.mark.parametrize("diagonal", [None, 30])
+def test_blocks_deal_out_all_tiles(diagonal: int | None, blocks: int, band: int) -> None:
+    """Any number of blocks computes every tile once, whatever they draw, and rings go on."""
+    problem = Problem((1, 3, 1), (150, 40), (16, 16), diagonal=diagonal)
+    tiles = WarpgroupTiles(16, 16, 16, 2, 1, own_output=band % 2 == 0)
+    kernel = by_warpgroups.attention.bind(
+        causal=diagonal is not None, negated=False, with_lse=True, tiles=tiles, blocks=blocks
+    )
+    out, lse = poisoned(problem), np.full((1, 3, 150, 1), np.nan, np.float32)
+    numbers = (problem.by * math.log2(math.e), diagonal or 0, band)
+    assert (
+        kernel(problem.q, problem.k, problem.v, out, lse, *numbers, target="reference").target == "reference"
+    )
+    problem.check(out)
+    problem.check_lse(lse[..., 0])
+
+
+def test_heads_and_batches_may_be_left_out() -> None:
+    problem = Problem((1, 1, 1), (9, 20), (16, 24))
+    out, lse = tw.attention(*(x[0, 0] for x in (problem.q, problem.k, problem.v)), return_lse=True)
+    assert (out.shape, lse.shape) == ((9, 24), (9,))
+    problem.check(out[None, None])
+    out = tw.attention(problem.q[0], problem.k[0], problem.v[0])
+    problem.check(out[None])
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_nothing_to_attend_to(target: str) -> None:
+    """Without keys a row is 0 and its logarithm -inf; without rows nothing happens."""
+    q, none = np.ones((2, 5, 16), np.float16), np.ones((1, 0, 16), np.float16)
+    out, lse = tw.attention(q, none, none, return_lse=True, target=target)
+    assert (out == 0).all()
+    assert (lse == -np.inf).all()
+    rows = tw.attention(q[:, :0], q, q, target=target)
+    assert rows.shape == (2, 0, 16)
+
+
+def test_parts_of_the_keys_are_combined() -> None:
+    """What lse is for: attention to all keys from attention to two parts of them."""
+    problem = Problem((1, 2, 2), (30, 100), (32, 32), tw.f32)
+    parts = [
+        tw.attention(problem.q, problem.k[:, :, keys], problem.v[:, :, keys], return_lse=True)
+        for keys in (slice(0, 37), slice(37, 100))
+    ]
+    weights = [np.exp(lse.astype(np.float64)) for _, lse in parts]
+    total = sum(weights)
+    mixed = sum((w / total)[..., None] * out for w, (out, _) in zip(weights, parts, strict=True))
+    assert np.allclose(mixed, problem.expected(), rtol=1e-4, atol=1e-5)
+
+
+# ---------------------------------------------------------------- arguments
+
+X = np.ones((2, 4, 6, 16), np.float16)
+WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "heads": (
+        {"k": X[:, :3], "v": X[:, :3]},
+        tw.LaunchError,
+        "heads of q that are a multiple of those of k, as 3",
+    ),
+    "batches": ({"k": X[:1], "v": X[:1]}, tw.LaunchError, "k and v with 2 batches"),
+    "columns": ({"k": X[..., :8], "v": X}, tw.LaunchError, "k with 16 columns"),
+    "values": ({"v": X[:, :, :5]}, tw.LaunchError, r"v with shape \(2, 4, 6, 16\)"),
+    "rank": ({"q": X[0]}, tw.LaunchError, r"\(B, H, M, D\), \(B, G, N, D\)"),
+    "width": ({"v": np.ones((2, 4, 6, 257), np.float16)}, tw.LaunchError, "v with 256 columns"),
+    "mixture": (
+        {"k": X.astype(np.float32)},
+        tw.DTypeError,
+        "q is f16, k is f32, v is f16; nearest .* one dtype",
+    ),
+    "dtype": ({name: X.astype(np.float64) for name in "qkv"}, tw.DTypeError, "attention of f64; nearest"),
+    "out": ({"out": X[..., :8].copy()}, tw.LaunchError, r"out with shape \(2, 4, 6, 16\)"),
+    "overlap": ({"out": X}, tw.LaunchError, "out and [qkv] share memory"),
+    "kernel": ({"kernel": "warp"}, tw.LaunchError, "choose one of warps, warpgroups"),
+    "diagonal": ({"diagonal": 2}, tw.LaunchError, "diagonal=2 without a mask .* causal=True"),
+    "scale": ({"scale": float("nan")}, tw.LaunchError, "scale=nan; nearest legal choice"),
+    "kind": ({"causal": "yes"}, tw.LaunchError, "causal"),
+    "target": ({"kernel": "warpgroups", "target": "cpu"}, tw.LaunchError, "has no warpgroups"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_does_not_fit_is_refused(name: str) -> None:
+    changed, error, words = WRONG[name]
+    given: dict[str, Any] = {"q": X, "k": X, "v": X} | changed
+    with pytest.raises(error, match=words):
+        tw.attention(given.pop("q"), given.pop("k"), given.pop("v"), **given)
+
+
+# ---------------------------------------------------------------- which kernel, and what it takes
+
+
+def question(problem: Problem, arch: str, *, with_lse: bool = True) -> Question:
+    arrays = {"q": problem.q, "k": problem.k, "v": problem.v, "out": poisoned(problem)}
+    infos = {name: describe(array) for name, array in arrays.items()}
+    return Question(infos, problem.by, problem.diagonal, with_lse, CUDA.architecture(arch), 132)
+
+
+def test_which_kernel_serves() -> None:
+    problem, odd = Problem((1, 2, 2), (300, 300), (64, 64)), Problem((1, 2, 2), (30, 30), (20, 20))
+    for case, arch, name in (
+        (problem, "sm_90a", "by_warpgroups"),
+        (problem, "sm_80", "by_warps"),
+        (odd, "sm_90a", "by_warps"),  # rows that begin nowhere near 16 bytes
+        (replace(problem, element=tw.f32), "sm_90a", "by_warps"),
+    ):
+        answer = chosen(question(case, arch), None)
+        assert answer.kernel.program.function.__module__.endswith(name)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_86", "sm_90a"])
+def test_tiles_fit_every_machine(arch: str) -> None:
+    machine = CUDA.architecture(arch)
+    for depth in range(1, 257, 5):
+        for width in (1, 16, 64, depth, 200, 256):
+            for element in (tw.f16, tw.f32):
+                assert for_warps((depth, width), element, machine).shared_bytes <= machine.shared_bytes
+            if machine.bulk is not None:
+                for causal in (False, True):
+                    tiles = for_warpgroups((depth, width), 4096, machine, causal=causal)
+                    assert tiles.shared_bytes <= machine.shared_bytes
+                    assert tiles.keys >= 64
+
+
+COMPILED = [
+    ("sm_80", Problem((1, 2, 2), (64, 64), (128, 128), diagonal=0)),
+    ("sm_90a", Problem((1, 2, 2), (384, 64), (64, 64))),
+    ("sm_90a", Problem((1, 2, 2), (64, 64), (256, 256), tw.bf16, diagonal=0)),
+    ("sm_90a", Problem((1, 2, 2), (64, 64), (16, 16), tw.bf16)),
+]
+
+
+@pytest.mark.parametrize(("arch", "problem"), COMPILED, ids=named)
+def test_text_compiles_without_spills(arch: str, problem: Problem) -> None:
+    asked = question(problem, arch)
+    answer = chosen(asked, None)
+    arrays = [
+        problem.q,
+        problem.k,
+        problem.v,
+        poisoned(problem),
+        poisoned(problem)[..., :1].astype(np.float32),
+    ]
+    made = answer.kernel.compile(*arrays, *answer.numbers, target="cuda", arch=arch)
+    assert made.arch == arch
+    assert made.resources["spill_store_bytes"] == 0
+    assert made.resources["shared_bytes"] <= answer.kernel.constants["tiles"].shared_bytes
+    assert ("wgmma" in made.source) == (arch == "sm_90a")
+
+
+def test_the_reference_takes_what_is_executed_sooner() -> None:
+    problem = Problem((1, 1, 1), (64, 64), (64, 64))
+    asked = question(problem, "sm_90a")._replace(arch=REFERENCE.architecture("numpy"), processors=1)
+    assert chosen(asked, None).kernel.program.function.__module__.endswith("by_warps")
