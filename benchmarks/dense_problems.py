@@ -294,7 +294,7 @@ DEEP = (
 )
 ORDERS: dict[str, How] = {
     OURS: None,  # parts of K of which nothing is said are added in one order
-    "workspace": Splitting("auto"),
+    "workspace": Splitting("auto", "workspace"),
     "atomic": Splitting("auto", "atomic"),
     "turnstile": Splitting("auto", "turnstile"),
     "cluster": Splitting("auto", "cluster"),

@@ -23,6 +23,7 @@ SHAPES = {"cuda": (64, 64, 65536), "cpu": (64, 64, 65536), "reference": (64, 64,
 SMALL = {"cuda": (64, 64, 4096), "cpu": (64, 64, 2048), "reference": (40, 48, 300)}
 WAYS = {
     "not split": {},
+    "as is chosen": {"reduction": None},
     "workspace": {"reduction": "workspace"},
     "turnstile": {"reduction": "turnstile"},
     "atomic": {"reduction": "atomic"},

@@ -153,7 +153,7 @@ def test_the_number_of_parts_of_k_is_shown_and_how_it_came_about() -> None:
     parts = parts_under(asked, chosen.schedule)
     assert parts > 4
     assert Row("x", chosen, parts).splits == f"{parts} (auto)"
-    assert f"K in {parts} parts: {asked.processors} blocks" in chosen.rule
+    assert f"K in {parts} parts: {chosen.schedule.blocks} blocks" in chosen.rule
 
 
 def profile_of_reference() -> Any:

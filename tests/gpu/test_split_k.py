@@ -22,6 +22,7 @@ from tilewright.ops.products import ACTIVATIONS, combined
 from tilewright.runtime import cuda
 from tilewright.runtime.device import PreparedCuda
 from tilewright.runtime.device_array import DeviceArray
+from tilewright.schedule.choose import IN_ORDER as IN_ONE_ORDER
 from tilewright.schedule.partition import MOST_SPLITS
 from tilewright.schedule.schedule import Schedule
 
@@ -211,8 +212,28 @@ def test_matmul_of_ragged_depth_into_any_strides(way: str, kind: str, schedules:
         assert tw.matmul(*there, **WAYS[way]) is there[2]
         cuda.synchronize()
         compare_gemm(a, b, there[2].host(), accumulation(schedules[-1])).raise_if_wrong()
-        assert way not in RAN or schedules[-1].split_k == RAN[way]
-        assert schedules[-1].reduction == WAYS[way].get("reduction", "workspace")
+        chosen, named = schedules[-1], WAYS[way].get("reduction")
+        assert chosen.reduction == named if named else chosen.reduction in IN_ONE_ORDER
+        # As many parts as fill the machine are a number where they are a cluster.
+        assert way not in RAN or chosen.split_k == RAN[way] or (way, chosen.reduction) == ("auto", "cluster")
+
+
+@pytest.mark.parametrize("shape", [(64, 64, 16384), (512, 512, 8192), (1, 4096, 4096), (300, 208, 5008)])
+@pytest.mark.parametrize("split_k", ["auto", 7])
+def test_the_reduction_that_is_chosen_has_the_same_bits_every_time(
+    split_k: int | str, shape: tuple[int, int, int], schedules: list[Schedule]
+) -> None:
+    m, n, k = shape
+    a, b = drawn(1, (m, k), "bf16"), drawn(2, (k, n), "bf16", "t")
+    there, seen = [DeviceArray.of(array) for array in (a, b)], set()
+    for _ in range(RUNS):
+        out = DeviceArray.of(blank((m, n), "bf16"))
+        tw.matmul(*there, out, split_k=split_k)
+        cuda.synchronize()
+        seen.add(out.host().tobytes())
+    compare_gemm(a, b, out.host(), accumulation(schedules[-1])).raise_if_wrong()
+    assert len(seen) == 1
+    assert schedules[-1].reduction in IN_ONE_ORDER
 
 
 @pytest.mark.parametrize("kind", ["bf16", "f16", "f32"])

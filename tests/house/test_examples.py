@@ -112,8 +112,8 @@ def test_a_row_of_numbers_says_what_is_done(
 @pytest.mark.parametrize(
     ("numbers", "status", "lines"),
     [
-        ("1 1 0 40 24 300 304 -1 32 7", 0, (6, "batch invariant: all 960 elements are right")),
-        ("1 2 0 40 24 300 -1 -1 -1", 0, (6, "stream: all 960 elements are right")),
+        ("1 1 0 40 24 300 304 -1 32 7", 0, (7, "batch invariant: all 960 elements are right")),
+        ("1 2 0 40 24 300 -1 -1 -1", 0, (7, "stream: all 960 elements are right")),
         ("0 0 0", 0, (0, "")),
         ("1 2", 2, (0, "give verify init time M N K SA SB SC KBatch")),
         ("1 1 0 40 24 300 299 -1 -1", 2, (0, "SA is 299, and a row has 300 elements; nearest legal choice")),

@@ -56,12 +56,12 @@ def test_gpus_have_kernels_for_it(shape: tuple[int, int, int]) -> None:
         assert (first.schedule.atom.instruction, first.schedule.staging) == ("wgmma", "tma")
 
 
-def test_it_is_proposed_behind_all_others() -> None:
-    found = [
-        one.schedule.reduction for one in split_candidates(question((512, 512, 8192), Splitting("auto")))
-    ]
-    assert [*dict.fromkeys(found)] == ["workspace", "reduce-scatter", "cluster"]
-    assert found == sorted(found, reverse=True)
+def test_it_is_proposed_where_nothing_else_is_asked_for_and_not_where_a_workspace_is() -> None:
+    shape = (512, 512, 8192)
+    found = [one.schedule.reduction for one in split_candidates(question(shape, Splitting("auto")))]
+    assert {*found} == {"workspace", "reduce-scatter", "cluster"}
+    named = split_candidates(question(shape, Splitting("auto", "workspace")))
+    assert {one.schedule.reduction for one in named} == {"workspace"}
 
 
 def test_such_a_kernel_compiles() -> None:

@@ -62,13 +62,19 @@ def way_of(draw: random.Random, partition: str, target: str) -> Splitting | None
         target: what runs it.
     """
     if partition == "stream":
-        return Splitting("stream", draw.choice(("workspace", "atomic")))
+        return _perhaps_unnamed(draw, Splitting("stream", draw.choice(("workspace", "atomic"))))
     if partition == "split":
         reduction, invariant = draw.choice(reductions_of(target)), draw.random() < 0.3
         reduction = "workspace" if invariant and reduction == "atomic" else reduction
         parts = OF_A_CLUSTER if reduction == "cluster" else PARTS
-        return Splitting(draw.choice((*parts, "auto", "auto")), reduction, invariant)
+        made = Splitting(draw.choice((*parts, "auto", "auto")), reduction, invariant)
+        return _perhaps_unnamed(draw, made)
     return Splitting(batch_invariant=True) if partition == "data-parallel" and draw.random() < 0.2 else None
+
+
+def _perhaps_unnamed(draw: random.Random, way: Splitting) -> Splitting:
+    """The way; of two in a workspace one says nothing of how the sums come together."""
+    return replace(way, reduction=None) if way.reduction == "workspace" and draw.random() < 0.5 else way
 
 
 def placed_in(draw: random.Random, partition: str, plain: Schedule, target: str) -> Schedule:

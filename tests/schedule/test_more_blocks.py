@@ -12,12 +12,12 @@ import pytest
 import tilewright as tw
 from tilewright.ops.products import plain
 from tilewright.schedule.choose import Candidate, Question, Splitting
+from tilewright.schedule.choose_occupancy import registers_of, resident
 from tilewright.schedule.choose_parts import parts_under
 from tilewright.schedule.choose_ring_time import is_ring, ring_us
 from tilewright.schedule.choose_split import split_candidates
 from tilewright.schedule.choose_ways import estimated, with_more_blocks
 from tilewright.schedule.fixup import WAITING
-from tilewright.schedule.occupancy import registers_of, resident
 from tilewright.schedule.schedule import REDUCTIONS, Schedule
 from tilewright.schedule.text import read_schedule
 

@@ -16,12 +16,12 @@ from tilewright.schedule.candidates import candidates
 from tilewright.schedule.choose import Question, Splitting, choose
 from tilewright.schedule.choose_fma import FORMS, Form
 from tilewright.schedule.choose_fma_time import fma_us
+from tilewright.schedule.choose_occupancy import resident
 from tilewright.schedule.choose_parts import parts_under, tiles_of
 from tilewright.schedule.choose_split import split_candidates
 from tilewright.schedule.choose_ways import with_more_blocks
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.memory import memory_us
-from tilewright.schedule.occupancy import resident
 from tilewright.schedule.resources import Case
 from tilewright.schedule.schedule import SPLITS
 from tilewright.targets.target import CUDA

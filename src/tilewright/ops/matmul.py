@@ -16,7 +16,7 @@ from tilewright.tracebacks import trim
 _Arrays: TypeAlias = tuple[Any, Any, Any, Any, Any, Any]
 
 _ONE = 1.0
-_EXACT, _WORKSPACE = "exact", "workspace"
+_EXACT = "exact"
 _PLAIN_NUMBERS = {float, int, type(None)}
 _ARRAYS = ("a", "b", "out", "c", "bias", "residual")
 _PLAIN, _COMBINED = (tuple(map(_ARRAYS.index, names)) for names in (PLAIN, COMBINED))
@@ -41,7 +41,7 @@ def matmul(
     out_dtype: DType | str | None = None,
     schedule: Schedule | None = None,
     split_k: SplitK | None = None,
-    reduction: Reduction = _WORKSPACE,
+    reduction: Reduction | None = None,
     batch_invariant: bool = False,
     target: str | None = None,
     stream: Any = None,
@@ -72,7 +72,9 @@ def matmul(
         reduction: how the sums of the parts come together: ``"workspace"``, ``"reduce-scatter"`` or
             ``"turnstile"``, in an order that depends on nothing but the problem and the machine;
             ``"atomic"``, as they come; or ``"cluster"``, in their order, in the shared memory of the 2 to 8
-            blocks that compute them.
+            blocks that compute them; default: of ``"workspace"``, ``"reduce-scatter"`` and ``"cluster"``,
+            whose bits are the same at every run, the one that is estimated to be the fastest for the
+            problem on the machine, and ``"workspace"`` for ``"stream"`` and with ``batch_invariant``.
         batch_invariant: whether the bits of a row of the result must not depend on how many rows there are:
             products of arrays that are contiguous along the same dimensions are then added in an order that
             follows from K and the dtypes alone, and from ``split_k`` where that is a number; ``"auto"`` is as
@@ -117,7 +119,7 @@ def matmul(
             and out_dtype is None
             and schedule is None
             and split_k is None
-            and reduction is _WORKSPACE
+            and reduction is None
             and not batch_invariant
         ):
             if stream is None and target is None:

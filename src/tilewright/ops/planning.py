@@ -43,7 +43,7 @@ class Wanted(NamedTuple):
     schedule: Schedule | None = None
     target: str | None = None
     split_k: int | str | None = None
-    reduction: str = "workspace"
+    reduction: str | None = None
     batch_invariant: bool = False
 
     @property
@@ -63,7 +63,7 @@ def asked(
     schedule: Schedule | None = None,
     target: str | None = None,
     split_k: SplitK | None = None,
-    reduction: Reduction = "workspace",
+    reduction: Reduction | None = None,
     batch_invariant: bool = False,
 ) -> Wanted:
     """What is asked for besides arrays.

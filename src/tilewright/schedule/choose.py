@@ -20,20 +20,35 @@ UNKNOWN = 4096
 """The extent that is assumed where a kernel is compiled for a class of arrays."""
 
 
+IN_ORDER = ("workspace", "reduce-scatter", "cluster")
+"""Ways in which parts of K are added up in one order, at every run, and whose times are estimated."""
+
+
 @dataclass(frozen=True)
 class Splitting:
     """How the K of a product is to be split, where that is said and the rest of its schedule is not.
 
     Args:
         split_k: as a schedule has it; None: as the rules choose.
-        reduction: as a schedule has it.
+        reduction: as a schedule has it; None: the one of `IN_ORDER` that is estimated to be the fastest.
         batch_invariant: whether the order in which products are added follows from K and the dtypes alone, so
             that the bits of a row are those that it has among any other rows.
     """
 
     split_k: int | str | None = None
-    reduction: str = "workspace"
+    reduction: str | None = None
     batch_invariant: bool = False
+
+    @property
+    def reductions(self) -> tuple[str, ...]:
+        """The reductions that are tried.
+
+        Only in a workspace are the steps of streams added up, and have few and many rows the same order in
+        which nobody waits.
+        """
+        if self.reduction is not None:
+            return (self.reduction,)
+        return IN_ORDER[:1] if self.batch_invariant or self.split_k == "stream" else IN_ORDER
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from math import prod
 
 from tilewright.schedule.choose import Question
+from tilewright.schedule.choose_occupancy import VECTOR, resident
 from tilewright.schedule.choose_parts import parts_under, tiles_of
 from tilewright.schedule.fixup import FAN
 from tilewright.schedule.memory import memory_us
-from tilewright.schedule.occupancy import VECTOR, resident
 from tilewright.schedule.schedule import Schedule
 
 FEW = 64

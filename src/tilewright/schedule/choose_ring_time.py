@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from tilewright.schedule.choose import Question
 from tilewright.schedule.choose_fma_time import OVERLAP, Load
+from tilewright.schedule.choose_occupancy import resident
 from tilewright.schedule.choose_parts import parts_under, tiles_of
 from tilewright.schedule.memory import flops_of, memory_us
-from tilewright.schedule.occupancy import resident
 from tilewright.schedule.schedule import Schedule
 
 FIXED_US = 5.0

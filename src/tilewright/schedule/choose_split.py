@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from heapq import heapify, heappop, heappush
 
 from tilewright.schedule.candidates import candidates
 from tilewright.schedule.choose import Candidate, Question
-from tilewright.schedule.choose_refused import refusal
-from tilewright.schedule.choose_ways import ways_to_split
+from tilewright.schedule.choose_ways import legal_way, ways_to_split
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.split_refusal import refusal
 
 INSTRUCTIONS = ("wgmma", "mma", "fma")
 """What multiplies, the fastest first."""
@@ -20,8 +22,6 @@ SHARED = ("reduce-scatter", "cluster")
 def split_candidates(question: Question) -> Iterator[Candidate]:
     """What is proposed for a problem whose K is to be split, in the order of the estimates.
 
-    Behind all others stand those whose blocks add up shares of a tile, unless they are asked for.
-
     Args:
         question: the problem, with the way in which K is to be split.
 
@@ -30,26 +30,48 @@ def split_candidates(question: Question) -> Iterator[Candidate]:
     """
     wanted = question.splitting
     assert wanted is not None
-    found = _sorted(question)
-    if not found:
-        raise refusal(question)
-    yield from found
-    if wanted.reduction == "workspace" and not wanted.batch_invariant:
-        number = wanted.split_k if isinstance(wanted.split_k, int) else None
-        for reduction in SHARED:
-            shared = replace(wanted, split_k=number, reduction=reduction)
-            yield from _sorted(replace(question, splitting=shared))
-
-
-def _sorted(question: Question) -> list[Candidate]:
-    """Of other kernels than those with bulk copies what is estimated is what no kernel falls below."""
-    wanted = question.splitting
-    assert wanted is not None
     plain = (one for one in candidates(replace(question, splitting=None)) if one.schedule.split_k == 1)
-    found = [made for one in plain for made in ways_to_split(question, one, wanted)]
+    ways = [(one, way) for one in plain for way in ways_to_split(question, one, wanted)]
+    found = _legal(question, ways)
+    first = next(found, None)
+    if first is None:
+        raise refusal(question)
     if wanted.batch_invariant:
-        found = _of_one_instruction(found)
-    return sorted(found, key=lambda one: (one.schedule.staging != "tma", one.estimate))
+        yield from _of_one_instruction([first, *found])
+    else:
+        yield first
+        yield from found
+
+
+def _legal(question: Question, ways: Sequence[tuple[Candidate, Candidate]]) -> Iterator[Candidate]:
+    """Of schedules that do not split K, and ways to do so, the legal ways in the order of their estimates.
+
+    Whether one is legal is asked when it is its turn; if its ring is shorter then, its turn comes again.
+    """
+
+    def turn(way: Candidate, number: int) -> tuple[tuple[bool, bool], float, int]:
+        return _doubts(question, way.schedule), way.estimate, number
+
+    waiting = [(turn(way, number), plain, way) for number, (plain, way) in enumerate(ways)]
+    judged: set[int] = set()
+    heapify(waiting)
+    while waiting:
+        (_, _, number), plain, way = heappop(waiting)
+        made = way if number in judged else legal_way(question, plain, way)
+        if made is way:
+            yield way
+        elif made is not None:
+            judged.add(number)
+            heappush(waiting, (turn(made, number), plain, made))
+
+
+def _doubts(question: Question, schedule: Schedule) -> tuple[bool, bool]:
+    """Why an estimate says less than those of others: bulk copies were measured most, and workspaces.
+
+    How blocks meet without a workspace was measured of those with bulk copies alone.
+    """
+    is_copied = schedule.staging != "tma"
+    return is_copied, schedule.reduction in SHARED and (is_copied or question.arch.rates is None)
 
 
 def _of_one_instruction(found: list[Candidate]) -> list[Candidate]:

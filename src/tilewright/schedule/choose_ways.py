@@ -7,13 +7,20 @@ from dataclasses import replace
 
 from tilewright.schedule.choose import Candidate, Question, Splitting
 from tilewright.schedule.choose_fma_time import fma_us, is_known
-from tilewright.schedule.choose_parts import parts_under, period_of, rule_of, split_schedule, tiles_of
+from tilewright.schedule.choose_occupancy import resident
+from tilewright.schedule.choose_parts import (
+    parts_under,
+    period_of,
+    rule_of,
+    sharing,
+    split_schedule,
+    tiles_of,
+)
 from tilewright.schedule.choose_ring_time import is_ring, ring_us
 from tilewright.schedule.choose_time import bulk_us, meeting_us
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.fixup import FAN, WAITING, is_clustered
 from tilewright.schedule.legality import reasons
-from tilewright.schedule.occupancy import resident
 from tilewright.schedule.partition import MOST_SPLITS
 from tilewright.schedule.schedule import SPLITS, Schedule
 from tilewright.schedule.settle import settle
@@ -27,21 +34,34 @@ PAYS = 0.9
 
 
 def ways_to_split(question: Question, plain: Candidate, wanted: Splitting) -> Iterator[Candidate]:
-    """The legal ways to split K under a schedule.
+    """The ways to split K under a schedule, of which nobody has asked yet whether they are legal.
 
     Args:
         question: the problem.
         plain: the schedule that does not, with its estimate.
         wanted: how K is to be split.
     """
+    for asked in () if plain.against else schedules_of(question, plain.schedule, wanted):
+        if runs_at_once(question, asked):
+            rule = f"{plain.rule}, {rule_of(question, asked)}"
+            yield Candidate(asked, estimated(question, plain, asked), rule)
+
+
+def legal_way(question: Question, plain: Candidate, way: Candidate) -> Candidate | None:
+    """One of the ways to split K as it is legal, which may have a shorter ring; None if it is not.
+
+    Args:
+        question: the problem.
+        plain: the schedule that does not split K.
+        way: the one that does.
+    """
     form, arch = question.form, question.arch
     specs = {name: coarse(spec, arch) for name, spec in question.specs.items()}
-    for asked in () if plain.against else schedules_of(question, plain.schedule, wanted):
-        tried = _stages_of(asked) if runs_at_once(question, asked) else ()
-        schedule = next((one for one in tried if not reasons(one, form, specs, arch)), None)
-        if schedule is not None:
-            estimate = estimated(question, plain, schedule)
-            yield Candidate(schedule, estimate, f"{plain.rule}, {rule_of(question, schedule)}")
+    tried = _stages_of(way.schedule)
+    schedule = next((one for one in tried if not reasons(one, form, specs, arch)), None)
+    if schedule is None or schedule == way.schedule:
+        return None if schedule is None else way
+    return replace(way, schedule=schedule, estimate=estimated(question, plain, schedule))
 
 
 def _stages_of(schedule: Schedule) -> Iterator[Schedule]:
@@ -60,7 +80,16 @@ def schedules_of(question: Question, plain: Schedule, wanted: Splitting) -> Iter
         plain: the schedule that does not.
         wanted: how K is to be split.
     """
-    is_fixed = isinstance(wanted.split_k, int)
+    for reduction in wanted.reductions:
+        for made in _added_up(question, plain, replace(wanted, reduction=reduction)):
+            yield from with_more_blocks(question, made)
+            if wanted.reduction is None and made.staging == "tma" and not wanted.batch_invariant:
+                yield from sharing(question, made)
+
+
+def _added_up(question: Question, plain: Schedule, wanted: Splitting) -> Iterator[Schedule]:
+    """The ways to split K whose sums come together in the way that is wanted."""
+    reduction, is_fixed = wanted.reductions[0], isinstance(wanted.split_k, int)
     if wanted.batch_invariant:
         depth, arch = question.shape[2], question.arch
         # Which instruction it is must not depend on how rows of A are aligned.
@@ -72,18 +101,16 @@ def schedules_of(question: Question, plain: Schedule, wanted: Splitting) -> Iter
             yield plain
         wanted = replace(wanted, split_k=_parts_of_periods(plain, depth, wanted))
     tried: tuple[int | str, ...] = SPLITS if wanted.split_k is None else (wanted.split_k,)
-    if wanted.reduction == "cluster" and wanted.split_k in (None, "auto"):
+    if reduction == "cluster" and wanted.split_k in (None, "auto"):
         tried = CLUSTERS
-    if wanted.reduction == "reduce-scatter" and wanted.split_k is None:
+    if reduction == "reduce-scatter" and wanted.split_k is None:
         tried = ("auto",)  # whose blocks run at once
     for split_k in tried:
-        made = split_schedule(plain, split_k, question.processors, wanted.reduction)
+        made = split_schedule(plain, split_k, question.processors, reduction)
         if made is not None and not is_fixed and not runs_at_once(question, made):
-            made = replace(
-                plain, reduction=wanted.reduction
-            )  # periods are added in the same order in one part
+            made = replace(plain, reduction=reduction)  # periods are added in the same order in one part
         if made is not None:
-            yield from with_more_blocks(question, made)
+            yield made
 
 
 def runs_at_once(question: Question, schedule: Schedule) -> bool:

@@ -127,7 +127,8 @@ class Schedule:
         split_k: parts of K, each of which a block of its own adds up; ``"auto"``, ``"stream"``: see `SPLITS`,
             with ``blocks`` that run at once.  What is done with the sums is done once, with all of them.
         reduction: how the sums of the parts come together: ``"workspace"``, ``"reduce-scatter"``,
-            ``"turnstile"``, ``"atomic"``, ``"cluster"``; see `REDUCTIONS`.
+            ``"turnstile"``, ``"atomic"``, ``"cluster"``; see `REDUCTIONS`. Where `matmul` is asked to split K
+            and no reduction is named, the schedule that it chooses has the fastest of those in one order.
         bypass: operands that go past shared memory, straight into the registers that multiply: ``""`` none,
             ``"a"``, ``"b"`` or ``"ab"``; with ``staging="registers"``.  Worth it where no two warps multiply
             the same rows of the operand: all that do so read them for themselves.

@@ -82,5 +82,6 @@ def _of_rules(question: Question, tried: Sequence[tuple[Schedule, list[Violation
 
 
 def _said(wanted: Splitting) -> str:
-    split = "" if wanted.split_k is None else f"split_k={wanted.split_k!r}, "
-    return f"{split}reduction={wanted.reduction!r}, batch_invariant={wanted.batch_invariant}"
+    named = {"split_k": wanted.split_k, "reduction": wanted.reduction}
+    said = [f"{name}={value!r}" for name, value in named.items() if value is not None]
+    return ", ".join([*said, f"batch_invariant={wanted.batch_invariant}"])
