@@ -10,7 +10,10 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
+from tilewright.schedule.choose import choose
+from tilewright.schedule.classes import coarse
 from tilewright.schedule.form import form_of
+from tilewright.schedule.legality import reasons
 from tilewright.schedule.resources import Case
 
 from .forms import FORMS, HOPPER
@@ -192,3 +195,32 @@ def test_products_of_other_dtypes_or_spans_are_refused():
     wide = np.ones((8, 8), np.float32)
     with pytest.raises(tw.TraceError, match="one instruction multiplies them all"):
         mixed(a, a, wide, wide, c, target="reference")
+
+
+def asked(name, dtype, arch, shape):
+    """The question of a large problem."""
+    m, n, k = shape
+    sizes = {"M K": (m, k), "N K": (n, k), "M N": (m, n), "N": (n,)}
+    made = [tw.like(dtype, sizes[" ".join(one.dims)]) for one in KERNELS[name].program.parameters]
+    question = KERNELS[name].bind().question(*made, target="cuda", arch=arch)
+    return made, replace(question, extents=shape, processors=132)
+
+
+@pytest.mark.parametrize("name", KERNELS)
+@pytest.mark.parametrize("shape", [(4096, 4096, 4096), (1000, 2000, 272), (33, 100, 150)])
+def test_what_is_chosen_is_legal(name, shape):
+    for dtype in ("f16", "f32", "f64", "f8e4m3"):
+        for arch in ("sm_80", "sm_90a"):
+            question = asked(name, dtype, arch, shape)[1]
+            schedule = choose(question)
+            specs = {one: coarse(spec, question.arch) for one, spec in question.specs.items()}
+            assert not [*reasons(schedule, question.form, specs, question.arch)]
+            is_large = arch == "sm_90a" and dtype in ("f16", "f8e4m3") and shape[2] > 150
+            assert (schedule.atom.instruction == "wgmma") == is_large
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_what_is_chosen_of_large_products_does_not_spill(name):
+    made, question = asked(name, "f16", "sm_90a", (4096, 4096, 4096))
+    kernel = KERNELS[name].bind(schedule=choose(question)).compile(*made, target="cuda", arch="sm_90a")
+    assert kernel.resources["spill_store_bytes"] == kernel.resources["stack_bytes"] == 0

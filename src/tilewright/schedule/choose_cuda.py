@@ -17,6 +17,7 @@ from tilewright.schedule.choose_few_rows import has_few_rows
 from tilewright.schedule.choose_fma import small_tiles
 from tilewright.schedule.choose_forms import FP8, PROMOTED_EVERY, Shape, cached_row_us, items_of, overflows
 from tilewright.schedule.choose_reference import tensor_core
+from tilewright.schedule.choose_several import candidates as several
 from tilewright.schedule.choose_small import small
 from tilewright.schedule.choose_time import bulk_us
 from tilewright.schedule.choose_waiting import without_waiting
@@ -57,6 +58,9 @@ def candidates(question: Question) -> Iterator[Candidate]:
 
     What is for small products of many batch items comes first.
     """
+    if not question.form.is_single:
+        yield from several(question, "sm_90a" in question.arch.features and _takes_wgmma(question))
+        return
     few = small(question)
     if few is not None:
         yield few

@@ -84,7 +84,7 @@ class Shape:
 
         Args:
             question: the problem.
-            row_us: of 128 bytes of a row of A, and of B.
+            row_us: of 128 bytes of a row of A, and of B, of all that are loaded.
         """
         m, n, k = question.shape
         (rows, columns), (across, beside) = self.tile, self.cluster
@@ -94,7 +94,7 @@ class Shape:
         rounds = max(-(-tiles // processors), 1)
         steps = -(-k * question.dtype.bytes // ROW_BYTES)
         asked = rows / beside * row_us[0] + columns / across * row_us[1]
-        multiply = rows / 64 * columns * COLUMN_US / 2
+        multiply = rows / 64 * columns * COLUMN_US / 2 * len(question.form.products)
         step = max(multiply, min(tiles, processors) * asked, self.latency_us / rounds, self.busy_us)
         waits = (rounds * (steps * step + self.tile_us), memory_us(question) * self.memory)
         overlapped: float = sum(wait**OVERLAP for wait in waits) ** (1 / OVERLAP)

@@ -25,7 +25,7 @@ def memory_us(question: Question) -> float:
     if rates is None:
         return 0.0
     board = rates.boards[0]
-    a, b = question.form.a.dtype.bytes, question.form.b.dtype.bytes
+    a, b = (sum(one.dtype.bytes for one in side) for side in (question.form.rows_m, question.form.rows_n))
     moved = (m * k * a + k * n * b + m * n * question.dtype.bytes) * prod(question.extents[:-3])
     return moved / (board.copied_gbytes_per_s or board.memory_gbytes_per_s) / 1e3
 

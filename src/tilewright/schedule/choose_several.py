@@ -1,0 +1,115 @@
+"""Flows of several products on NVIDIA GPUs: what is loaded for a step of a tile is multiplied several times.
+
+Each total has sums of its own in registers, and each operand a tile of its own in every stage: tiles are as
+large as registers take, and rings as deep as shared memory does.  What is proposed is legal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import product
+
+from tilewright.schedule.choose import Candidate, Question, widened
+from tilewright.schedule.choose_few_rows import BARRIERS_BYTES
+from tilewright.schedule.choose_forms import FP8, PROMOTED_EVERY, Shape, cached_row_us
+from tilewright.schedule.choose_reference import tensor_core
+from tilewright.schedule.choose_waiting import is_carried
+from tilewright.schedule.memory import flops_of
+from tilewright.schedule.schedule import Schedule
+from tilewright.schedule.stages import ROW_BYTES
+from tilewright.targets.atoms import fma, wgmma
+
+BAND = 8
+"""Rows of tiles that follow each other."""
+
+LEAST_STAGES, MOST_STAGES = 2, 8
+
+MOST_SUMS, MOST_SUMS_ALONE = 192, 96
+"""Registers of a thread for sums: where those who copy give registers away, and where none are given."""
+
+FORMS = (
+    *(Shape(64, columns, 2, MOST_STAGES, 1) for columns in (256, 192, 128, 96, 64)),
+    *(Shape(64, columns, 3, MOST_STAGES, 1) for columns in (256, 192, 128)),
+    *(Shape(64, columns, 2, MOST_STAGES, 1, "ping-pong", tile_us=0.3) for columns in (192, 128)),
+    *(Shape(64, columns, 2, MOST_STAGES, 1, persistent=False, fixed_us=1.9) for columns in (128, 64)),
+    *(Shape(64, columns, 1, MOST_STAGES, 1, persistent=False, fixed_us=1.9) for columns in (128, 64, 32)),
+)
+
+DEPTHS = (ROW_BYTES, ROW_BYTES // 2)
+"""Bytes along K of tiles that threads copy."""
+
+
+def candidates(question: Question, takes_wgmma: bool) -> Iterator[Candidate]:
+    """Forms in the order of their estimates, then ``mma.sync`` or multiply-adds.
+
+    Args:
+        question: a problem of several products.
+        takes_wgmma: whether Hopper's multiply takes the first operands as they lie in memory.
+    """
+    if takes_wgmma:
+        found = [made for shape in FORMS if (made := _of_shape(question, shape)) is not None]
+        found.sort(key=lambda one: one.estimate)
+        yield from (one for one in found if is_carried(question, one.schedule))
+    copied = [*_copied(question)]
+    legal = (one for one in copied if is_carried(question, one.schedule))
+    first = next(legal, copied[0])  # which says what is wrong with it, where nothing is legal
+    yield first
+    yield from legal
+
+
+def _of_shape(question: Question, shape: Shape) -> Candidate | None:
+    """The schedule of a form; None where its sums, or two of its stages, do not fit."""
+    form, dtype, (rows, columns) = question.form, question.dtype, shape.tile
+    sums = shape.rows * columns // 128 * len(form.totals) * (2 if dtype.name in FP8 else 1)
+    if sums > (MOST_SUMS if shape.persistent else MOST_SUMS_ALONE) or shape.against(question):
+        return None
+    stage = ROW_BYTES * (rows * len(form.rows_m) + columns * len(form.rows_n))
+    stored = [store.operand.dtype.bytes for store in form.stores]
+    buffers = sum(shape.groups * shape.rows * min(ROW_BYTES, columns * size) for size in stored)
+    stages = min((question.arch.shared_bytes - BARRIERS_BYTES - buffers) // stage, shape.stages)
+    if stages < LEAST_STAGES:
+        return None
+    apart = shape.persistent and question.reads_result_sized and shape.roles == "cooperative"
+    made = Schedule(
+        wgmma(dtype, columns),
+        (rows, columns, ROW_BYTES // dtype.bytes),
+        stages=stages,
+        staging="tma",
+        roles=shape.roles,
+        groups=shape.groups,
+        blocks=question.processors if shape.persistent else 0,
+        group_m=BAND,
+        promote=PROMOTED_EVERY * dtype.bytes // ROW_BYTES if dtype.name in FP8 else 0,
+        epilogue="overlapped" if apart else "staged",
+        buffers=shape.buffers,
+        registers=232 if shape.persistent else 0,
+    )
+    asked = [sum(cached_row_us(question, one) for one in side) for side in (form.rows_m, form.rows_n)]
+    time = shape.time_us(question, (asked[0], asked[1]))
+    how = f"{shape.rows} x {columns} for each of {shape.groups} groups, {shape.roles}"
+    return Candidate(made, time, f"{len(form.products)} products of each step, {how}")
+
+
+def _copied(question: Question) -> Iterator[Candidate]:
+    """What threads copy in the background, the larger tile first where its blocks fill the machine."""
+    (m, n, _), atom = question.shape, tensor_core(question)
+    staging = "fragments" if question.decodes else "cp_async"
+    sizes = [(64, 64), (32, 64), (32, 32)] if atom else [(64, 64), (32, 64)]
+    if m * n < 64 * 64 * question.processors:
+        del sizes[0]
+    chosen = atom or fma(question.dtype, each=(4, 4), paired=True)
+    for tile, size, stages in product(sizes, DEPTHS, (3, 2)):
+        depth = max(size // question.dtype.bytes // (1 if atom else 2), chosen.shape[2])
+        made = Schedule(chosen, (*tile, depth), (2, 2), stages, staging, group_m=BAND)
+        made = widened(replace(made, promote=1 if question.dtype.name in FP8 else 0), question)
+        time = 2 * m * n * question.shape[2] * len(question.form.products) / _flops(question, made)
+        rule = f"a tile of {tile[0]} x {tile[1]}, {stages} stages"
+        yield Candidate(made, time, f"{'mma.sync' if atom else 'multiply-adds'}: {rule}")
+
+
+def _flops(question: Question, schedule: Schedule) -> float:
+    """Operations of the whole machine in a microsecond, at best; 1 where its rates are not known."""
+    if question.arch.rates is None:
+        return 1.0
+    return flops_of(question, schedule) * max(question.processors, 1)
