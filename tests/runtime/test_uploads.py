@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.ops import lists as in_ops
-from tilewright.runtime import uploads
+from tilewright.runtime import cuda, uploads
 from tilewright.runtime.recent import Recent
 from tilewright.schedule.lists import LAST, PLACES, SIZES
 
@@ -96,15 +96,24 @@ def test_more_products_take_more_memory(gpu: Driver, lists: dict[str, list[OnGpu
     assert ctypes.sizeof(gpu.memory[more]) >= 600 * (PLACES + 9) * 8
 
 
-HALF = [(40, 64, 72), (0, 64, 64), (70, 128, 40), (8, 64, 0)]
+HALF = [(40, 64, 72), (0, 64, 64), (70, 128, 40), (8, 64, 0), (1, 64, 24)]
 BY_MAPS = tw.Schedule(
     tw.atoms.wgmma("f16", 64), (64, 64, 64), stages=3, staging="tma", roles="cooperative", blocks=6
 )
 
 
 def test_tensor_maps_are_encoded_once_and_copied_with_the_table(
-    gpu: Driver, lists: dict[str, list[OnGpu]]
+    gpu: Driver, lists: dict[str, list[OnGpu]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    asked: list[tuple[list[int], list[int], list[int]]] = []
+
+    def call(name: str, *given: Any) -> Any:
+        if name == "cuTensorMapEncodeTiled":
+            asked.append(tuple([int(one) for one in several] for several in given[3:6]))
+        return gpu.call(name, *given)
+
+    monkeypatch.setattr(cuda, "call", call)
+
     def operands() -> dict[str, list[OnGpu]]:
         shapes = {"a": [(m, k) for m, _, k in HALF], "b": [(k, n) for _, n, k in HALF]}
         made = {name: [OnGpu(aligned(shape)) for shape in several] for name, several in shapes.items()}
@@ -122,6 +131,8 @@ def test_tensor_maps_are_encoded_once_and_copied_with_the_table(
     rows = launched_by_maps(first)
     wanted = [one.address for name in ("a", "b") for one in first[name] if one.array.size]
     assert gpu.maps == wanted, "one for each array with elements"
+    there = [one.array.shape[::-1] for name in ("a", "b") for one in first[name] if one.array.size]
+    assert asked == [([*shape], [2 * shape[0]], [64, 64]) for shape in there]
     for at, column in enumerate((16, 32)):
         for row, one in zip(
             rows, first["ab"[at]], strict=True

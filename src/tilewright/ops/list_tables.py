@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from tilewright.errors import LaunchError
+from tilewright.ir.kernel import TensorMap
 from tilewright.ir.map_ops import MAP_WORDS
 from tilewright.ir.maps_in_memory import wanted_maps
 from tilewright.runtime.executable import Executable
@@ -59,6 +60,7 @@ class ListTable:
         ends = (PLACES + sum(ranks.values()), *(column + MAP_WORDS for column in self._columns.values()))
         self._known = _known(shapes, extents, schedule, max(ends))
         self.products = len(extents)
+        self._forms: tuple[Executable | None, dict[int, TensorMap]] = (None, {})
 
     @property
     def tiles(self) -> int:
@@ -83,7 +85,10 @@ class ListTable:
         """
         if not self._maps:
             return
-        forms = {wanted.column: wanted.form for wanted in wanted_maps(executable.kernel)}
+        known, forms = self._forms
+        if known is not executable:
+            forms = {wanted.column: wanted.form for wanted in wanted_maps(executable.kernel)}
+            self._forms = (executable, forms)
         for name, maps in self._maps.items():
             column = self._columns[LISTS[name]]
             words = maps.of(lists[name], forms[column], encoded=executable.listing is not None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from tilewright.arch import BULK
 from tilewright.ir.kernel import TensorMap
 from tilewright.ir.map_ops import MAP_WORDS
 from tilewright.ir.maps_in_memory import in_plain_numbers
@@ -13,6 +14,9 @@ from tilewright.targets.target import part
 
 ENCODED = "tilewright.runtime.tensor_maps:encoded"
 """What encodes a map; loaded when the first is encoded."""
+
+UNIT_BYTES = BULK.unit_bytes
+"""What strides are multiples of."""
 
 KEPT = 16
 """For how many sets of addresses the maps of a list are remembered."""
@@ -26,11 +30,10 @@ class ListMaps:
     """
 
     def __init__(self, shape: ListShape) -> None:
-        self._shape, unit = shape, shape.spec.unit_dim
+        unit = shape.spec.unit_dim
         assert unit is not None, "the rules of bulk copies ask for one"
-        steps = shape.steps.copy()
-        steps[:, unit - 1] = 1
-        self._steps = steps
+        self._shape, self._unit, self._steps = shape, unit - 1, shape.steps.copy()
+        self._steps[:, self._unit] = 1
         self._kept: Recent[tuple[TensorMap, bool, bytes], Integers] = Recent(KEPT)
 
     def of(self, list_: ArrayList, form: TensorMap, *, encoded: bool) -> Integers:
@@ -59,12 +62,15 @@ class ListMaps:
                 continue
             device = infos[at].device
             assert not isinstance(device, str), "drivers encode maps of what lies on their devices"
-            words = part(ENCODED)(form, shape, _stepped(shape, steps, form), place, device[1])
+            words = part(ENCODED)(form, shape, self._stepped(shape, steps), place, device[1])
             made[at] = np.frombuffer(words, np.int64)
         return made
 
-
-def _stepped(shape: tuple[int, ...], steps: list[int], form: TensorMap) -> list[int]:
-    """The strides, of which drivers ask that they be some; what is not stepped along has any."""
-    least = 16 // form.dtype.bytes
-    return [step if extent > 1 else least for extent, step in zip(shape, steps, strict=True)]
+    def _stepped(self, shape: tuple[int, ...], steps: list[int]) -> list[int]:
+        """The strides as drivers take them: what is not stepped along has that of whole rows."""
+        per_unit = UNIT_BYTES // self._shape.dtype.bytes
+        whole = -(-shape[self._unit] // per_unit) * per_unit
+        return [
+            step if extent > 1 or dim == self._unit else whole
+            for dim, (extent, step) in enumerate(zip(shape, steps, strict=True))
+        ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -96,22 +96,24 @@ def encoded(
     box = [driver.cuuint32_t(tensor_map.box[dim]) for dim in inwards]
     steps = [driver.cuuint32_t(tensor_map.steps[dim]) for dim in inwards]
 
-    def choice(group: str, name: str) -> Any:
-        return getattr(getattr(driver, f"CUtensorMap{group}"), f"CU_TENSOR_MAP_{name}")
-
-    asked = (
-        choice("DataType", f"DATA_TYPE_{kind}"),
-        rank,
-        address,
-        extents,
-        steps_bytes,
-        box,
-        steps,
-        choice("Interleave", "INTERLEAVE_NONE"),
-        choice("Swizzle", "SWIZZLE_128B"),
-        choice("L2promotion", "L2_PROMOTION_L2_256B"),
-        choice("FloatOOBfill", "FLOAT_OOB_FILL_NONE"),
-    )
+    data_type, *fixed = _choices(kind)
+    asked = (data_type, rank, address, extents, steps_bytes, box, steps, *fixed)
     with cuda.Current(index):
         made = cuda.call("cuTensorMapEncodeTiled", *asked)
     return ctypes.string_at(int(made.getPtr()), MAP_BYTES)
+
+
+@lru_cache(maxsize=16)
+def _choices(kind: str) -> tuple[Any, ...]:
+    """What is the same for all maps of a type: the type, how boxes lie, and what lies outside of arrays."""
+    driver = cuda.driver()
+    names = (
+        ("DataType", f"DATA_TYPE_{kind}"),
+        ("Interleave", "INTERLEAVE_NONE"),
+        ("Swizzle", "SWIZZLE_128B"),
+        ("L2promotion", "L2_PROMOTION_L2_256B"),
+        ("FloatOOBfill", "FLOAT_OOB_FILL_NONE"),
+    )
+    return tuple(
+        getattr(getattr(driver, f"CUtensorMap{group}"), f"CU_TENSOR_MAP_{name}") for group, name in names
+    )
