@@ -38,6 +38,21 @@ class Extents(NamedTuple):
     k: int
 
 
+def typical(extents: Sequence[Extents]) -> tuple[int, int, int, int]:
+    """How many products of which M, N and K are as much work: the extents that work has on average.
+
+    Example:
+        >>> typical([Extents(100, 64, 64)] * 8)
+        (8, 100, 64, 64)
+        >>> typical([Extents(4, 64, 64)] * 50 + [Extents(1000, 64, 64)])
+        (1, 834, 64, 64)
+    """
+    sizes = np.maximum(np.asarray(extents, np.float64), 1)
+    work = np.prod(sizes, axis=1)
+    m, n, k = (int(extent) for extent in np.ceil(np.average(sizes, axis=0, weights=work) - 1e-6))
+    return max(round(work.sum() / (m * n * k)), 1), m, n, k
+
+
 class ListTable:
     """What the kernel reads of each product of lists whose arrays have these extents and strides.
 

@@ -13,7 +13,7 @@ from tilewright.dataflow.nodes import EXACT
 from tilewright.dtypes import DType
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.lang.specs import TensorSpec
-from tilewright.ops.list_tables import LISTS, Extents, ListTable
+from tilewright.ops.list_tables import LISTS, Extents, ListTable, typical
 from tilewright.ops.planning import Wanted, result_dtype, warn
 from tilewright.ops.products import each
 from tilewright.runtime.arrays import LOCATORS, ArrayInfo, current_stream, locate_new, stream_handle
@@ -144,10 +144,10 @@ def _looked_at(arrays: Mapping[str, Sequence[Any]], wanted: Wanted) -> Known:
             check_output("grouped_matmul", name, info)
     shapes = {name: ListShape(list_) for name, list_ in infos.items()}
     arch = arch_of(backend, None)
-    specs = tuple((LISTS[name], coarse(shape.spec, arch)) for name, shape in shapes.items())
-    average = Extents(*(-(-sum(sizes) // len(extents)) for sizes in zip(*extents, strict=True)))
+    exact = tuple((LISTS[name], shape.spec) for name, shape in shapes.items())
+    specs = tuple((name, coarse(spec, arch)) for name, spec in exact)
     kernel = kernel_for(
-        specs, (len(extents), *average), wanted._replace(target=None), arch, backend.processors()
+        specs, typical(extents), wanted._replace(target=None), arch, backend.processors(), exact
     )
     table = ListTable(shapes, extents, kernel.constants["form"], kernel.constants["schedule"])
     return Known(shapes, backend, kernel, table)
@@ -211,15 +211,17 @@ def kernel_for(
     wanted: Wanted,
     arch: Arch,
     processors: int,
+    exact: tuple[tuple[str, TensorSpec], ...] = (),
 ) -> Bound:
     """The kernel for lists of some classes.
 
     Args:
         specs: the class of each list, by the names of the kernel.
-        extents: how many products there are, and M, N and K on average.
+        extents: how many products there are, and M, N and K of a typical one.
         wanted: what is asked for besides arrays.
         arch: the machine.
         processors: how many of its processors there are.
+        exact: classes that say more than the kernel knows, for the choice of a schedule.
 
     Raises:
         ScheduleError: a schedule that is not legal for them.
@@ -228,7 +230,8 @@ def kernel_for(
     form = _form(specs, wanted.precision, wanted.activation)
     schedule = wanted.schedule
     if schedule is None:
-        schedule = schedule_of_lists(Question(form, _complete(known), extents, arch, max(processors, 1)))
+        said = _complete(known | dict(exact))
+        schedule = schedule_of_lists(Question(form, said, extents, arch, max(processors, 1)))
     check(schedule, form, _complete(known), arch)
     return listed.bind(form=form, schedule=schedule, specs=specs)
 

@@ -39,18 +39,24 @@ def list_proposals(question: Question) -> Iterator[Candidate]:
     """What the rules of the question's target propose for lists, the first legal one being the choice.
 
     Args:
-        question: the problem, of a form of lists; its extents are those of an average product.
+        question: the problem, of a form of lists; its extents are those of a typical product.
     """
     by_bulk: Candidate | None = None
+    later: list[Candidate] = []
     for one in proposals(replace(question, form=replace(question.form, lists=False))):
         made = replace(one.schedule, balanced=False, cluster=(1, 1), batches=1)
         if made.split_k != 1 or made.roles == "ping-pong":
             continue
         if made.staging == "tma":
             by_bulk = by_bulk or one
-            yield replace(one, schedule=replace(made, blocks=_resident(question, made)))
+            found = replace(one, schedule=replace(made, blocks=_resident(question, made)))
+            if made.blocks or question.shape[0] <= ROWS:
+                yield found
+            else:  # one that is made to take a tile alone has all the same to take one after the other
+                later.append(found)
             continue
         if by_bulk is not None:
+            yield from later
             yield from _by_threads(question, by_bulk)
             by_bulk = None
         yield replace(one, schedule=replace(made, blocks=BESIDE * question.processors))
