@@ -93,6 +93,7 @@ from tilewright.layout.layout import Layout, column_major, row_major
 from tilewright.layout.shown import shows
 from tilewright.ops.grouped import grouped_matmul
 from tilewright.ops.matmul import matmul
+from tilewright.ops.scaled import scaled_mm
 from tilewright.packing import pack, unpack
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.executable import Executable
@@ -221,6 +222,7 @@ __all__ = [
     "role",
     "role_barrier",
     "row_major",
+    "scaled_mm",
     "shared",
     "signal",
     "steps",

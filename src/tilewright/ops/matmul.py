@@ -7,6 +7,7 @@ from typing import Any, TypeAlias
 from tilewright.dtypes import DType
 from tilewright.errors import LaunchError, TilewrightError
 from tilewright.ops.planning import COMBINED, PLAIN, Wanted, asked, checked
+from tilewright.ops.recalled import again, located
 from tilewright.runtime.arrays import LOCATORS, locate_new
 from tilewright.runtime.plans import Plan, Plans
 from tilewright.runtime.shortcuts import Shortcuts
@@ -185,12 +186,7 @@ def _combined(arrays: _Arrays, wanted: Wanted, stream: Any) -> Any:
 
 def _located(arrays: _Arrays, wanted: Wanted) -> tuple[tuple[Any, ...] | None, list[int | None]]:
     """All that a plan depends on but addresses and numbers, and the addresses; no key if there is no plan."""
-    keys: list[Any] = [type(arrays[0])]
-    at: list[int | None] = []
-    for array in arrays:
-        key, address = (None, None) if array is None else LOCATORS.get(type(array), locate_new)(array, 0)
-        keys.append(key)
-        at.append(address)
+    keys, at = located(arrays)
     numbers = (wanted.alpha, wanted.beta)
     if wanted.schedule is not None or not {type(number) for number in numbers} <= _PLAIN_NUMBERS:
         return None, at
@@ -207,24 +203,11 @@ def _said(number: float | None) -> str:
     return str(int(number)) if number in (0, 1) else "whole" if float(number).is_integer() else "fraction"
 
 
-def _again(plan: Plan, arrays: tuple[Any, ...], at: list[int | None], wanted: Wanted, stream: Any) -> Any:
+def _again(plan: Plan, arrays: _Arrays, at: list[int | None], wanted: Wanted, stream: Any) -> Any:
     """Launch what is known on other arrays; None, and nothing is done, if that cannot be."""
-    out, address = arrays[2], at[2]
-    if address is None:
-        if plan.fresh is None:
-            return None
-        out = plan.fresh.make()
-        address = plan.fresh.address(out)
-        if address & 15:  # not as its kernel was told
-            return None
     order = _COMBINED if len(plan.reaches) == len(_COMBINED) else _PLAIN
-    given = [out if arrays[place] is None else arrays[place] for place in order]
-    pointers = [address if (there := at[place]) is None else there for place in order]
-    if not plan.apart(pointers):
-        return None
-    beta = 1.0 if wanted.beta is None else wanted.beta
-    plan.prepared.launch((*given, wanted.alpha, beta), pointers, stream)
-    return out
+    numbers = (wanted.alpha, 1.0 if wanted.beta is None else wanted.beta)
+    return again(plan, arrays, at, order, numbers, stream)
 
 
 def _launched(

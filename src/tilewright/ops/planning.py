@@ -173,7 +173,7 @@ def _product(
     arrays: Mapping[str, Any], infos: Mapping[str, ArrayInfo], problem: Problem, wanted: Wanted
 ) -> _Product:
     """The kernel of a product, for arrays that are given by the names of `matmul`."""
-    seen = {name: _seen(arrays[name], infos[name], problem.operands[name]) for name in arrays}
+    seen = {name: seen_as(arrays[name], infos[name], problem.operands[name]) for name in arrays}
     terms = _terms(arrays, wanted)
     # Other numbers than those of f32 are multiplied as they are in any case.
     precision = wanted.precision if infos["a"].dtype == dtypes.f32 else EXACT
@@ -201,7 +201,8 @@ def _terms(arrays: Mapping[str, Any], wanted: Wanted) -> frozenset[str]:
     return frozenset(terms | ({"activation"} if wanted.activation is not None else set()))
 
 
-def _seen(array: Any, info: ArrayInfo, matrices: Matrices) -> Strided:
+def seen_as(array: Any, info: ArrayInfo, matrices: Matrices) -> Strided:
+    """An array as the matrices of a problem."""
     return Strided(array, replace(info, shape=matrices.shape, strides=matrices.strides))
 
 

@@ -11,8 +11,8 @@ from tilewright.runtime.frameworks import ArrayInfo
 MOST = 2**31 - 1
 """The largest extent that dimensions are joined to."""
 
-RESULTS = ("out", "c", "residual")
-"""The arrays that have an element for each one of the result."""
+OTHERS = ("a", "b", "bias")
+"""The arrays that are not broadcast to the result."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,8 @@ def describe(arrays: Mapping[str, ArrayInfo]) -> Problem:
     """The problem that arrays pose.
 
     Args:
-        arrays: the arrays called ``a``, ``b``, ``out``, and, where they are given, ``c`` and ``residual``,
-            which are broadcast to the result, and ``bias``, one number for each column.
+        arrays: the arrays called ``a``, ``b``, ``out``, and, where it is given, ``bias``, one number for each
+            column; all others, such as ``c``, are broadcast to the result.
 
     Raises:
         LaunchError: shapes that do not fit.
@@ -133,8 +133,8 @@ def describe(arrays: Mapping[str, ArrayInfo]) -> Problem:
         "a": _expanded(_matrix(a, 0 if is_row else None), (*batch, m, k)),
         "b": _expanded(_matrix(b, 1 if is_column else None), (*batch, k, n)),
     }
-    for name in RESULTS:
-        if name in arrays:
+    for name in arrays:
+        if name not in OTHERS:
             steps[name] = _result_steps(name, arrays[name], shape, (*batch, m, n), is_row, is_column)
     if "bias" in arrays and arrays["bias"].shape != (n,):
         raise LaunchError(f"bias has shape {arrays['bias'].shape}; it is one number for each column: ({n},)")

@@ -1,4 +1,4 @@
-"""The kernels of `matmul` and `grouped_matmul`: what is computed, in tiles; a schedule says how."""
+"""The kernels of `matmul` and its kin: what is computed, in tiles; a schedule says how."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from tilewright import dtypes
 from tilewright.dtypes import DType
 from tilewright.lang.dataflow.loops import steps, tiles, zeros
+from tilewright.lang.exact_functions import round as nearest
 from tilewright.lang.functions import gelu, relu, sigmoid, silu, tanh
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.kernel import Kernel
@@ -92,6 +93,64 @@ def combined(rank: int, number: DType) -> Kernel:
             D[(*batch, m, n)] = value
 
     return gemm_combined
+
+
+@lru_cache(maxsize=64)
+def scaled(rank: int) -> Kernel:
+    """``D = activation(alpha * scale_a * (A @ B) * scale_b + bias)``, computed in f32 from the sums on.
+
+    A scale is a number for each row of A, or for each column of B.  The result saturates where it has 8 bits.
+
+    Args:
+        rank: how many dimensions of batches there are.
+    """
+    lead = _lead(rank)
+    declared: dict[str, Any] = {"scale_a": f"{lead}M", "scale_b": f"{lead}N", "bias": "N"}
+
+    @kernel(A=f"{lead}M K", B=f"{lead}K N", **declared, D=f"{lead}M N", alpha=dtypes.f32)
+    def gemm_scaled(
+        A: Any,
+        B: Any,
+        scale_a: Any,
+        scale_b: Any,
+        bias: Any,
+        D: Any,
+        alpha: Any,
+        *,
+        multiplied: DType,
+        terms: frozenset[str],
+        activation: str | None,
+    ) -> None:
+        for *batch, m, n in tiles(D):
+            acc = zeros()
+            for k in steps(A.shape[-1]):
+                acc += _widened(A[(*batch, m, k)], multiplied) @ _widened(B[(*batch, k, n)], multiplied)
+            value = acc.to(dtypes.f32)
+            if "alpha" in terms:
+                value = alpha * value
+            if "scale_a" in terms:
+                value = value * scale_a[(*batch, m)].to(dtypes.f32)[:, None]
+            if "scale_b" in terms:
+                value = value * scale_b[(*batch, n)].to(dtypes.f32)
+            if "bias" in terms:
+                value = value + bias[n].to(dtypes.f32)
+            if activation is not None:
+                value = ACTIVATIONS[activation](value)
+            D[(*batch, m, n)] = _saturated(value, D.dtype)
+
+    return gemm_scaled
+
+
+def _widened(value: Any, dtype: DType) -> Any:
+    """An operand in the dtype in which it is multiplied."""
+    return value if value.dtype == dtype else value.to(dtype)
+
+
+def _saturated(value: Any, dtype: DType) -> Any:
+    """A result of 8 bits is the nearest number that there is; of wider ones infinity is among them."""
+    if dtype.bits > 8:
+        return value
+    return (value if dtype.is_float else nearest(value)).to(dtype, saturate=True)
 
 
 @lru_cache(maxsize=64)

@@ -1,0 +1,231 @@
+"""`scaled_mm`: mixtures of widths, scales by their shapes, saturation and NaN, views, what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.checking.compare import Accumulation
+from tilewright.checking.flows import compare_flow
+from tilewright.ops.products import scaled
+from tilewright.ops.scales import OPERANDS, multiplied_as
+
+TARGETS = pytest.mark.parametrize("target", ["reference", "cpu"])
+ON_ALL = pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+MIXTURES = [
+    *(("f16", narrow) for narrow in ("f8e4m3", "f8e5m2", "i8", "f16")),
+    *(("bf16", "f8e4m3"), ("bf16", "i8"), ("f8e5m2", "f16"), ("f32", "i8")),
+    *(("f8e4m3", "f8e4m3"), ("f8e4m3", "f8e5m2"), ("i8", "i8"), ("f8e5m2", "i8")),
+]
+ON_CPU = [("f16", "f8e4m3"), ("bf16", "i8"), ("f8e4m3", "f8e5m2"), ("i8", "i8")]
+"""Few, for each is compiled."""
+Array = np.ndarray[Any, Any]
+
+
+def drawn(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> Array:
+    dtype = tw.dtype(kind)
+    if dtype.is_float:
+        return rng.standard_normal(shape).astype(dtype.numpy)
+    return rng.integers(-128, 128, shape).astype(dtype.numpy)
+
+
+def whole(rng: np.random.Generator, shape: tuple[int, ...], kind: str) -> Array:
+    """Integers so small that all sums and products of them are exact."""
+    return rng.integers(-3, 4, shape).astype(tw.dtype(kind).numpy)
+
+
+def on(target: str, array: Array) -> Any:
+    return tw.testing.device_put(array, target)
+
+
+def back(array: Any) -> Array:
+    found: Array = tw.testing.device_get(array)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("kind", "other", "target"),
+    [*((*pair, "reference") for pair in MIXTURES), *((*pair, "cpu") for pair in ON_CPU)],
+)
+@pytest.mark.parametrize("shape", [(37, 29, 70), (1, 5, 3), (3, 4, 0)], ids=str)
+def test_every_element_is_within_the_bound_of_its_graph(
+    kind: str, other: str, shape: tuple[int, int, int], target: str
+) -> None:
+    m, n, k = shape
+    rng = np.random.default_rng(m)
+    a, b = drawn(rng, (m, k), kind), drawn(rng, (n, k), other).T
+    scales = rng.uniform(0.5, 2, m).astype(np.float32), rng.uniform(0.01, 0.02, n).astype(np.float32)
+    bias = rng.standard_normal(n).astype(np.float16)
+    out = np.full((m + 2, n + 3), np.nan, np.float32)
+    inner = out[1:-1, 2:-1]
+    made = tw.scaled_mm(
+        a, b, inner, scale_a=scales[0], scale_b=scales[1], bias=bias, activation="silu", target=target
+    )
+    assert made is inner
+    multiplied = multiplied_as(tw.dtype(kind), tw.dtype(other))
+    kernel = scaled(0).bind(
+        multiplied=multiplied, terms=frozenset({"scale_a", "scale_b", "bias"}), activation="silu"
+    )
+    given = {"A": a, "B": b, "scale_a": scales[0], "scale_b": scales[1], "bias": bias}
+    flow = kernel.flow(*given.values(), inner, 1.0)
+    atom = kernel.schedule_for(*given.values(), inner, 1.0, target=target).atom
+    compare_flow(flow, {"D": inner}, given, {"alpha": 1.0}, Accumulation.of(atom)).raise_if_wrong()
+    inner[...] = np.nan
+    assert np.isnan(out).all(), "written outside of the array"
+
+
+@ON_ALL
+def test_shapes_of_scales_say_what_they_belong_to(target: str) -> None:
+    rng = np.random.default_rng(0)
+    a, b = whole(rng, (2, 5, 4), "f16"), whole(rng, (4, 3), "i8")
+    rows, columns = (rng.integers(1, 4, shape).astype(np.float32) for shape in ((2, 5), (3,)))
+    product = a.astype(np.float64) @ b
+    there, weights = on(target, a), on(target, b)
+    for scale_a, scale_b, factor in (
+        (2, 0.5, 1.0),
+        (np.float32(3), columns, 3 * columns),
+        (np.full((1, 1), 2, np.float16), columns[None], 2 * columns),
+        (rows, columns, rows[..., None] * columns),
+        (rows[..., None], None, rows[..., None]),
+        (rows[:1], None, rows[:1, :, None]),
+    ):
+        given = [on(target, one) if isinstance(one, np.ndarray) else one for one in (scale_a, scale_b)]
+        made = tw.scaled_mm(there, weights, scale_a=given[0], scale_b=given[1], target=target)
+        assert np.array_equal(back(made), product * factor)
+
+
+@TARGETS
+def test_vectors_and_batches_follow_numpy(target: str) -> None:
+    rng = np.random.default_rng(1)
+    a, b = whole(rng, (3, 4, 6), "bf16"), whole(rng, (3, 6, 5), "f8e5m2")
+    rows, columns = (rng.integers(1, 4, shape).astype(np.float32) for shape in ((3, 4), (3, 5)))
+    made = tw.scaled_mm(a, b, scale_a=rows, scale_b=columns, target=target)
+    product = a.astype(np.float64) @ b.astype(np.float64)
+    assert np.array_equal(made, product * rows[..., None] * columns[:, None])
+    made = tw.scaled_mm(a[0, 0], b, scale_b=columns[:, None], target=target)
+    expected = np.einsum("k,bkn->bn", a[0, 0].astype(float), b.astype(float)) * columns
+    assert np.array_equal(made, expected)
+    made = tw.scaled_mm(a, b[0, :, 0], scale_a=rows[..., None], target=target)
+    assert np.array_equal(made, a.astype(float) @ b[0, :, 0].astype(float) * rows)
+
+
+@ON_ALL
+@pytest.mark.parametrize("kind", ["f8e4m3", "f8e5m2", "i8"])
+@pytest.mark.parametrize("wide", ["f16", "bf16"])
+def test_every_code_is_multiplied_as_what_it_is(kind: str, wide: str, target: str) -> None:
+    codes = np.arange(256, dtype=np.uint8).view(tw.dtype(kind).numpy)
+    expected = codes.astype(np.float32)
+    with np.errstate(invalid="ignore"):
+        # In rows of their own, so that NaN and infinities are alone; K is long enough for every path.
+        a = np.zeros((8, 72), tw.dtype(wide).numpy)
+        finite = np.where(np.isfinite(expected), codes, np.zeros_like(codes))
+        a[0, 0] = 1
+        b = np.zeros((72, 256), codes.dtype)
+        b[0] = finite
+        made = back(tw.scaled_mm(on(target, a), on(target, b), out_dtype="f32", target=target))
+        assert np.array_equal(made[0], finite.astype(np.float32))
+        one, row = np.ones((1, 1), a.dtype), codes[None]
+        made = back(tw.scaled_mm(on(target, one), on(target, row), out_dtype="f32", target=target))
+    assert np.array_equal(made[0], expected, equal_nan=True)
+
+
+@ON_ALL
+def test_results_of_8_bits_saturate_and_nan_is_what_it_can_be(target: str) -> None:
+    given = np.float16([[1000, -1000, np.inf, -np.inf, np.nan, 2.5, 3.5, -0.4, 1e-4]])
+    one = on(target, np.ones((1, 1), np.float16))
+    made = {
+        kind: back(tw.scaled_mm(one, on(target, given), out_dtype=kind, target=target)).astype(np.float32)[0]
+        for kind in ("f8e4m3", "f8e5m2", "i8", "f16")
+    }
+    ends = {kind: float(ml_dtypes.finfo(tw.dtype(kind).numpy).max) for kind in ("f8e4m3", "f8e5m2")}
+    for kind, most in ends.items():
+        inside = given[0, 5:].astype(tw.dtype(kind).numpy).astype(np.float32)
+        expected = [min(1000, most) if most < 1000 else 1024, 0, most, -most, np.nan]
+        expected[1] = -expected[0]
+        assert np.array_equal(made[kind], [*expected, *inside], equal_nan=True)
+    assert np.array_equal(made["i8"], [127, -128, 127, -128, 0, 2, 4, 0, 0])
+    assert np.array_equal(made["f16"], given[0], equal_nan=True)
+
+
+@TARGETS
+def test_what_is_called_again_sees_other_arrays(target: str) -> None:
+    rng = np.random.default_rng(2)
+    for seed in range(3):
+        a, b = whole(rng, (4, 6), "f16"), whole(rng, (6, 5), "f8e4m3")
+        scale = np.full(5, seed + 1, np.float32)
+        made = tw.scaled_mm(a, b, scale_a=2.0 * seed, scale_b=scale, target=target)
+        assert np.array_equal(made, a.astype(float) @ b.astype(float) * scale * 2 * seed)
+
+
+def test_the_default_dtype_holds_what_is_multiplied() -> None:
+    for kind, other, expected in (
+        *(("bf16", "i8", "bf16"), ("f8e4m3", "f32", "f32"), ("f8e4m3", "f8e5m2", "f16")),
+        *(("i8", "i8", "f32"), ("f8e4m3", "f8e4m3", "f16")),
+    ):
+        a, b = (np.ones((1, 1), tw.dtype(name).numpy) for name in (kind, other))
+        assert tw.dtype(tw.scaled_mm(a, b, target="reference").dtype) == tw.dtype(expected)
+
+
+A, B = np.ones((4, 6), np.float16), np.ones((6, 5), np.int8)
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "message"),
+    [
+        (
+            {"scale_a": np.ones(5, np.float32)},
+            tw.LaunchError,
+            r"scale_a.*row of a, of shape \(4,\) or \(4, 1\)",
+        ),
+        (
+            {"scale_b": np.ones((5, 1), np.float32)},
+            tw.LaunchError,
+            r"column of b, of shape \(5,\) or \(1, 5\)",
+        ),
+        ({"scale_b": np.ones(5)}, tw.DTypeError, "scale_b is f64; nearest legal choice: f32"),
+        ({"bias": np.ones(5, np.int32)}, tw.DTypeError, "bias is i32"),
+        ({"bias": np.ones(4, np.float32)}, tw.LaunchError, "bias"),
+        ({"out_dtype": "i32"}, tw.DTypeError, "out_dtype is i32; nearest"),
+        ({"activation": "rely"}, tw.LaunchError, "relu"),
+        ({"b": np.ones((6, 5))}, tw.DTypeError, "scaled_mm of f64"),
+        ({"b": np.ones((6, 5), np.float32)}, tw.DTypeError, "f16 and f32"),
+        ({"b": np.ones((5, 6), np.int8)}, tw.LaunchError, "K is 6 in a and 5 in b; nearest: b.T"),
+    ],
+    ids=str,
+)
+def test_what_does_not_fit_is_refused_in_its_terms(change: dict[str, Any], error: Any, message: str) -> None:
+    given = {"a": A, "b": B, **change}
+    with pytest.raises(error, match=message):
+        tw.scaled_mm(given.pop("a"), given.pop("b"), **given)
+
+
+def test_results_share_no_memory_with_what_is_read() -> None:
+    a = np.ones((4, 4), np.float16)
+    with pytest.raises(tw.LaunchError, match="share memory"):
+        tw.scaled_mm(a, a, a)
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "multiplied"),
+    [("f16", "f8e4m3", "f16"), ("i8", "bf16", "bf16"), ("i8", "f8e5m2", "f16"), ("i8", "i8", "i8")],
+)
+def test_two_dtypes_are_multiplied_as_one_that_holds_both(a: str, b: str, multiplied: str) -> None:
+    assert multiplied_as(tw.dtype(a), tw.dtype(b)) == tw.dtype(multiplied)
+    assert all(multiplied_as(kind, kind) == kind for kind in OPERANDS)
+
+
+@pytest.mark.parametrize(("rows", "wide", "narrow"), [(16, "f16", "f8e4m3"), (4096, "bf16", "i8")])
+def test_one_kernel_on_hopper_widens_in_registers(rows: int, wide: str, narrow: str) -> None:
+    m, n, k = rows, 4096, 4096
+    terms = frozenset({"scale_a", "scale_b", "bias"})
+    kernel = scaled(0).bind(multiplied=tw.dtype(wide), terms=terms, activation="silu")
+    given = [tw.like(wide, m, k), tw.like(narrow, k, n, order="F"), *(tw.like("f32", e) for e in (m, n, n))]
+    made = kernel.compile(*given, tw.like(wide, m, n), 1.0, target="cuda", arch="sm_90a")
+    assert made.schedule is not None
+    assert (made.schedule.staging, made.schedule.atom.instruction) == ("tma", "wgmma")
+    assert made.schedule.swap_ab
+    assert made.resources["spill_store_bytes"] == 0
