@@ -28,19 +28,26 @@ FORMS = {
         tw.atoms.wgmma("bf16", 128), (128, 128, 64), (2, 1), 4, staging="cp_async", blocks=132, group_m=8
     ),
     **{
-        f"one launch, {rows} x {columns} by TMA": tw.Schedule(
+        f"one launch, {rows} x {columns} by TMA, {roles}": tw.Schedule(
             tw.atoms.wgmma("bf16", columns),
             (rows, columns, 64),
             stages=stages,
             staging="tma",
-            roles="cooperative",
+            roles=roles,
             groups=2,
             blocks=132,
             group_m=8,
             epilogue="staged",
             registers=232,
         )
-        for rows, columns, stages in ((128, 256, 4), (128, 192, 4), (128, 128, 6), (256, 128, 3))
+        for rows, columns, stages, roles in (
+            (128, 256, 4, "cooperative"),
+            (128, 192, 4, "cooperative"),
+            (128, 192, 4, "ping-pong"),
+            (128, 128, 6, "cooperative"),
+            (128, 128, 4, "ping-pong"),
+            (256, 128, 3, "cooperative"),
+        )
     },
 }
 """By hand, for --forms; the default is chosen from such."""

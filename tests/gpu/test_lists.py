@@ -144,11 +144,18 @@ def on_gpu(torch: Any, array: Any) -> Any:
     return torch.as_strided(room, array.shape, steps, first)
 
 
+PING_PONG = tw.Schedule(
+    tw.atoms.wgmma("f16", 128), (128, 128, 64), stages=4, staging="tma", roles="ping-pong", blocks=9, groups=2
+)
+
+
+@pytest.mark.parametrize("schedule", [None, PING_PONG], ids=["chosen", "ping-pong"])
 @pytest.mark.parametrize("by_columns", [(False, False), (True, True)], ids=["rows", "columns"])
 @pytest.mark.parametrize("shapes", [UNEVEN, LARGE], ids=["uneven", "large"])
 def test_bulk_copies_by_maps_in_memory(
     shapes: list[tuple[int, int, int]],
     by_columns: tuple[bool, bool],
+    schedule: tw.Schedule | None,
     canaries: Canaries,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -168,7 +175,7 @@ def test_bulk_copies_by_maps_in_memory(
         bias = [np.random.default_rng(seed).standard_normal(n).astype(np.float16) for _, n, _ in shapes]
         out = [canaries.torch(np.full((m, n), 99, np.float32)) for m, n, _ in shapes]
         first, second, third = ([on_gpu(torch, one) for one in side] for side in (a, b, bias))
-        tw.grouped_matmul(first, second, out=out, bias=third)
+        tw.grouped_matmul(first, second, out=out, bias=third, schedule=schedule)
         torch.cuda.synchronize()
         check(a, b, [one.cpu().numpy() for one in out], bias)
     assert staged == ["tma"] * 4

@@ -65,9 +65,10 @@ def staged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     [
         (False, False, {"epilogue": "staged"}),
         (True, True, {"atom": tw.atoms.wgmma("f16", 128), "tile": (128, 128, 64), "groups": 2, "group_m": 2}),
+        (True, False, {"roles": "ping-pong", "groups": 2, "blocks": 2, "group_n": 2}),
         (False, True, {"swap_ab": True, "atom": tw.atoms.wgmma("f16", 16), "tile": (64, 16, 128)}),
     ],
-    ids=["rows", "columns of two groups", "swapped"],
+    ids=["rows", "columns of two groups", "ping-pong", "swapped"],
 )
 def test_products_of_any_extents(
     a_by: bool, b_by: bool, changes: dict[str, Any], staged: list[tuple[str, str]]

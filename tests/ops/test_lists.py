@@ -210,10 +210,6 @@ def test_multiplies_in_the_background() -> None:
         ({"split_k": 2}, "split_k=2; extents and places of the arrays lie in memory"),
         ({"balanced": True}, "balanced=True; extents and places of the arrays lie in memory"),
         ({"batches": 2}, "batches=2; extents and places of the arrays lie in memory"),
-        (
-            {"staging": "tma", "roles": "ping-pong", "groups": 2},
-            'roles="ping-pong"; extents and places of the arrays lie in memory, and no group of warps knows',
-        ),
     ],
 )
 def test_schedules_that_know_no_lists(changes: dict[str, Any], words: str) -> None:

@@ -45,7 +45,7 @@ def list_proposals(question: Question) -> Iterator[Candidate]:
     later: list[Candidate] = []
     for one in proposals(replace(question, form=replace(question.form, lists=False))):
         made = replace(one.schedule, balanced=False, cluster=(1, 1), batches=1)
-        if made.split_k != 1 or made.roles == "ping-pong":
+        if made.split_k != 1:
             continue
         if made.staging == "tma":
             by_bulk = by_bulk or one

@@ -40,9 +40,6 @@ def listed(case: Case) -> Reasons:
     if not case.form.lists:
         return
     what = "extents and places of the arrays lie in memory"
-    if schedule.roles == "ping-pong":
-        text = f'roles="ping-pong"; {what}, and no group of warps knows how many steps another one takes'
-        yield "roles", text, 'roles="cooperative"', product
     if not schedule.blocks:
         text = f"blocks=0, a block for each tile; {what}, and with them how many tiles there are"
         yield "blocks", text, "blocks= of as many as run at once", product

@@ -9,7 +9,7 @@ all items, one after the other; which item a tile belongs to is found by halving
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import lcm
 from typing import Any
 
@@ -17,7 +17,7 @@ from tilewright.dataflow.nodes import Operand
 from tilewright.dtypes import DType
 from tilewright.ir.map_ops import MAP_WORDS
 from tilewright.lang.asynchrony import by_map
-from tilewright.lang.control import let, var
+from tilewright.lang.control import let, var, when
 from tilewright.lang.control import range as traced_range
 from tilewright.lang.launch import block_index
 from tilewright.lang.memory_integers import index
@@ -177,7 +177,10 @@ class Listed:
         self.block, self.turns = block, turns
 
     def items(self, each: int = 1, group: Index = 0) -> Iterator[Work]:
-        """The block's tiles."""
+        """The block's tiles; of groups that take turns each one's own, every ``each``-th.
+
+        How many steps a tile takes, those know alone who look: every group goes through the tiles of all.
+        """
         form, (tile_m, tile_n, tile_k) = self.form, self.schedule.tile
         done = var(0)
         for turn in traced_range(self.turns):
@@ -194,7 +197,12 @@ class Listed:
             first = let(done.get())
             done.set(first + steps)
             # The tile before has a number that is less by as many as there are blocks.
-            yield Work((item,), m, n, first, steps, turn, group, begins=at < self.schedule.blocks)
+            work = Work((item,), m, n, first, steps, turn, group, begins=at < self.schedule.blocks)
+            if each == 1:
+                yield work
+                continue
+            with when(turn % each == group):
+                yield replace(work, item=turn // each)
 
     def _first(self, item: Index) -> Index:
         """The number of an item's first tile."""
