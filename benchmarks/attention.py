@@ -1,10 +1,11 @@
-"""Attention forward (examples/09, 10) beside PyTorch on the GPU or NumPy on the CPU, in turns.
+"""`tw.attention` beside PyTorch's kernels on the GPU or NumPy on the CPU, in turns.
 
-    python benchmarks/attention.py [--target cuda|cpu] [--quick] [--json results/attention.json]
+    python benchmarks/attention.py [--target cuda|cpu] [--quick] [--examples] [--json results/attention.json]
 
-Each head is compared with a softmax in float64, element by element.  Our kernel is timed twice, under two
-names: what the two differ by is noise.  Shapes are batch x heads x queries x keys x head dimension; where a
-case is causal, half of the products are counted.
+Each head is compared with a softmax in float64, element by element, and what PyTorch computes likewise.  Our
+kernel is timed twice, under two names: what the two differ by is noise.  With ``--examples`` those of examples
+09 and 10 take their turns too.  Shapes are batch x heads x heads of keys x queries x keys x head dimension;
+where a case is causal, half of the products are counted.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import functools
 import math
 import runpy
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 from gemm_cpu import AGAIN, HEAD, columns, line, speed
 from reporting import ROOT, arguments, effort, keep, table
 
+import tilewright as tw
 from tilewright import dtypes
 from tilewright.dtypes import DType, f32
 from tilewright.errors import TilewrightError
@@ -27,59 +29,84 @@ from tilewright.testing import softmax_attention
 from tilewright.tune.measure import measure
 from tilewright.tune.trial import OURS
 
-EXAMPLE = runpy.run_path(str(ROOT / "examples" / "09_attention.py"))
-HOPPER = "examples/10"
-ON_HOPPER = runpy.run_path(str(ROOT / "examples" / "10_hopper_attention.py"))
-SHAPES = {
-    "cuda": [(4, 16, 1024, 1024), (4, 16, 4096, 4096), (1, 16, 16384, 16384)],
-    "cpu": [(1, 8, 512, 512), (1, 8, 2048, 2048)],
+EXAMPLES = {
+    "examples/09": runpy.run_path(str(ROOT / "examples" / "09_attention.py"))["bound"],
+    "examples/10": runpy.run_path(str(ROOT / "examples" / "10_hopper_attention.py"))["bound"],
 }
-QUICK = {"cuda": [(1, 2, 300, 500)], "cpu": [(1, 2, 130, 200)]}
-CASES = [("f16", 64, False), ("f16", 64, True), ("bf16", 128, False), ("bf16", 128, True)]
-RIVAL = {"cuda": "torch (SDPA)", "cpu": "NumPy f32"}
+PEERS = {"torch (cuDNN)": "CUDNN_ATTENTION", "torch (flash)": "FLASH_ATTENTION"}
+Case = tuple[str, tuple[int, int, int, int, int, int], bool]
+"""Element type, shape, and whether it is causal."""
+
+LENGTHS = [(4, 16, 1024), (4, 16, 2048), (4, 16, 4096), (1, 16, 16384)]
+"""Batches, heads, rows of queries and of keys."""
+
+
+def cases(asked: Any) -> Iterator[Case]:
+    """What is measured: every head dimension at every length, and fewer heads of keys at one."""
+    if asked.target == "cpu":
+        shapes = [(1, 2, 1, 130, 200)] if asked.quick else [(1, 8, 8, 512, 512), (1, 8, 2, 2048, 2048)]
+        depths = [("f16", 64), ("bf16", 128)]
+    else:
+        shapes = [(b, h, h, n, n) for b, h, n in LENGTHS] + [(4, 16, 4, 4096, 4096), (4, 16, 2, 1024, 1024)]
+        shapes = [(1, 4, 2, 300, 500)] if asked.quick else shapes
+        depths = [("f16", 64), ("bf16", 96), ("bf16", 128), ("bf16", 192), ("bf16", 256)]
+    for name, depth in depths:
+        for shape in shapes:
+            for causal in (False, True):
+                if shape[1] == shape[2] or depth in (64, 128) or asked.quick:
+                    yield name, (*shape, depth), causal
 
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--target", choices=SHAPES, default="cuda")
+    parser.add_argument("--target", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--examples", action="store_true", help="time examples 09 and 10 too")
     asked = parser.parse_args()
     rows: list[dict[str, Any]] = []
     failed: list[dict[str, Any]] = []
-    for name, depth, causal in CASES:
-        for shape in (QUICK if asked.quick else SHAPES)[asked.target]:
-            whole, kind = (*shape, depth), "causal" if causal else "full"
-            try:
-                rows.append(problem(asked, name, whole, causal=causal))
-                print(line(rows[-1]), flush=True)
-            except (TilewrightError, AssertionError, RuntimeError) as error:
-                failed.append({"dtype": name, "shape": list(whole), "layout": kind, "failed": str(error)})
-                print(f"FAILED {failed[-1]}", flush=True)
-            # What is done is kept, also when a limit ends this process.
-            keep(asked, f"attention_{asked.target}", asked.target, [*rows, *failed])
+    for name, shape, causal in cases(asked):
+        try:
+            rows.append(problem(asked, name, shape, causal=causal))
+            print(line(rows[-1]), flush=True)
+        except (TilewrightError, AssertionError, RuntimeError) as error:
+            kind = "causal" if causal else "full"
+            failed.append({"dtype": name, "shape": list(shape), "layout": kind, "failed": str(error)})
+            print(f"FAILED {failed[-1]}", flush=True)
+        # What is done is kept, also when a limit ends this process.
+        keep(asked, f"attention_{asked.target}", asked.target, [*rows, *failed])
     print()
-    print(table((*HEAD, HOPPER), [[*columns(found), hand(found)] for found in rows]))
+    print(table((*HEAD, "of the best"), [[*columns(found), f"{found['of_best']:.3f}"] for found in rows]))
     sys.exit(f"{len(failed)} problems failed" if failed else 0)
 
 
 def problem(asked: Any, name: str, shape: tuple[int, ...], *, causal: bool) -> dict[str, Any]:
-    """Verify one problem, and time it."""
-    batch, heads, queries, keys, depth = shape
+    """Verify one problem and its rivals, and time them in turns."""
+    batch, heads, shared, queries, keys, depth = shape
     element, scale = dtypes.dtype(name), 1 / math.sqrt(depth)
     make = on_gpu if asked.target == "cuda" else on_cpu
-    arrays, check, rival = make(element, shape, causal=causal)
-    bound = EXAMPLE["bound"](element, depth, causal=causal)
-    call = functools.partial(bound, *arrays, scale, 0, target=asked.target)
-    assert call().target == asked.target
-    of_bound = check()
-    calls: dict[str, Callable[[], object]] = {OURS: call, AGAIN: call, RIVAL[asked.target]: rival}
-    if asked.target == "cuda":
-        arrays[3].fill_(math.nan)
-        hopper = ON_HOPPER["bound"](element, depth, causal=causal)
-        calls[HOPPER] = functools.partial(hopper, *arrays, scale, 0, target="cuda")
-        calls[HOPPER]()
-        of_bound = max(of_bound, check())
+    arrays, check, rivals = make(element, shape, causal=causal)
+    q, k, v, o = arrays
+    call = functools.partial(tw.attention, q, k, v, causal=causal, out=o)
+    call()
+    of_bound, wrong = check(), {}
+    calls: dict[str, Callable[[], object]] = {OURS: call, AGAIN: call}
+    for label, rival in rivals.items():
+        try:  # PyTorch says at the call which kernels it has for a problem
+            check(rival())
+            calls[label] = rival
+        except (RuntimeError, AssertionError) as error:
+            wrong[label] = str(error).partition("\n")[0]
+    peers = [label for label in calls if label not in (OURS, AGAIN)]
+    if asked.examples and heads == shared and depth in (64, 128) and asked.target == "cuda":
+        for label, bound in EXAMPLES.items():
+            kernel = bound(element, depth, causal=causal)
+            calls[label] = functools.partial(kernel, *arrays, scale, 0, target="cuda")
+            o.fill_(math.nan)
+            calls[label]()
+            of_bound = max(of_bound, check())
     taken = measure(calls, asked.target, effort=effort(asked))
     flops = 4 * batch * heads * queries * keys * depth * (0.5 if causal else 1)
+    speeds = {label: speed(taken, OURS, label) for label in calls if label != OURS}
     return {
         "name": f"attention<{asked.target}, {name}, {'x'.join(map(str, shape))}>",
         "dtype": name,
@@ -88,15 +115,11 @@ def problem(asked: Any, name: str, shape: tuple[int, ...], *, causal: bool) -> d
         "target": asked.target,
         "error_of_bound": of_bound,
         "gflops": {timing.name: flops / timing.us.median / 1e3 for timing in taken.timings},
-        "by_hand": {HOPPER: speed(taken, HOPPER, RIVAL["cuda"])} if HOPPER in calls else {},
-        "speed": {label: speed(taken, OURS, label) for label in calls if label not in (OURS, HOPPER)},
+        "speed": speeds,
+        "of_best": min((speeds[label][0] for label in peers), default=math.nan),
+        "without": wrong,
         **taken.record(),
     }
-
-
-def hand(found: dict[str, Any]) -> str:
-    """Speed of the kernel with Hopper's operations over PyTorch's."""
-    return f"{found['by_hand'][HOPPER][0]:.3f}" if found["by_hand"] else "-"
 
 
 def relative(element: DType, keys: int) -> float:
@@ -105,64 +128,67 @@ def relative(element: DType, keys: int) -> float:
 
 
 def on_gpu(element: DType, shape: tuple[int, ...], *, causal: bool) -> tuple[Any, ...]:
-    """Random tensors on the GPU; a function that compares all heads; PyTorch's attention."""
+    """Random tensors on the GPU; a function that compares all heads; each of PyTorch's kernels."""
     import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
-    batch, heads, queries, keys, depth = shape
+    batch, heads, shared, queries, keys, depth = shape
     kind = {"f16": torch.float16, "bf16": torch.bfloat16}[element.name]
     q, k, v = (
-        torch.randn((batch, heads, n, depth), dtype=kind, device="cuda") for n in (queries, keys, keys)
+        torch.randn((batch, h, n, depth), dtype=kind, device="cuda")
+        for h, n in ((heads, queries), (shared, keys), (shared, keys))
     )
     o = torch.full_like(q, float("nan"))
 
-    def check() -> float:
-        worst, room = 0.0, relative(element, keys)
+    def check(found: Any = None) -> float:
+        given, worst, room = o if found is None else found, 0.0, relative(element, keys)
         for b, h in np.ndindex(batch, heads):
+            g = h * shared // heads
             for start in range(0, queries, 2048):
                 rows = slice(start, start + 2048)
-                scores = q[b, h, rows].double() @ k[b, h].double().T / math.sqrt(depth)
+                scores = q[b, h, rows].double() @ k[b, g].double().T / math.sqrt(depth)
                 if causal:
                     i = torch.arange(queries, device="cuda")[rows, None]
                     scores.masked_fill_(torch.arange(keys, device="cuda") > i, -math.inf)
                 weights = torch.softmax(scores, dim=-1)
-                wanted = weights @ v[b, h].double()
-                most = room * (weights @ v[b, h].double().abs()) + element.unit_roundoff * wanted.abs() + 1e-7
-                worst = max(
-                    worst, float(((o[b, h, rows].double() - wanted).abs() / most).nan_to_num(1e9).max())
-                )
+                wanted = weights @ v[b, g].double()
+                most = room * (weights @ v[b, g].double().abs()) + element.unit_roundoff * wanted.abs() + 1e-7
+                off = (given[b, h, rows].double() - wanted).abs() / most
+                worst = max(worst, float(off.nan_to_num(1e9).max()))
         assert worst <= 1, f"off by {worst:.3g} of the bound"
         return worst
 
-    rival = functools.partial(
-        torch.nn.functional.scaled_dot_product_attention,
-        q,
-        k,
-        v,
-        is_causal=causal,
-        scale=1 / math.sqrt(depth),
-    )
-    return (q, k, v, o), check, rival
+    def rival(backend: Any) -> Any:
+        with sdpa_kernel(backend):
+            return torch.nn.functional.scaled_dot_product_attention(
+                q, k, v, is_causal=causal, enable_gqa=heads != shared
+            )
+
+    rivals = {label: functools.partial(rival, getattr(SDPBackend, name)) for label, name in PEERS.items()}
+    return (q, k, v, o), check, rivals
 
 
 def on_cpu(element: DType, shape: tuple[int, ...], *, causal: bool) -> tuple[Any, ...]:
     """The same on the CPU; NumPy multiplies in f32, to which its inputs are converted beforehand."""
-    batch, heads, queries, keys, depth = shape
+    batch, heads, shared, queries, keys, depth = shape
     rng = np.random.default_rng(0)
     q, k, v = (
-        rng.standard_normal((batch, heads, n, depth)).astype(element.numpy) for n in (queries, keys, keys)
+        rng.standard_normal((batch, h, n, depth)).astype(element.numpy)
+        for h, n in ((heads, queries), (shared, keys), (shared, keys))
     )
     o, scale = np.full_like(q, np.nan), 1 / math.sqrt(depth)
+    each = [np.repeat(x, heads // shared, axis=1) for x in (k, v)]
 
-    def check() -> float:
-        shift = 0 if causal else None
-        wanted = softmax_attention(q, k, v, scale, shift)
-        averages = softmax_attention(q, k, np.abs(v), scale, shift)
+    def check(found: Any = None) -> float:
+        given, shift = o if found is None else found, 0 if causal else None
+        wanted = softmax_attention(q, *each, scale, shift)
+        averages = softmax_attention(q, each[0], np.abs(each[1]), scale, shift)
         most = relative(element, keys) * averages + element.unit_roundoff * np.abs(wanted) + 1e-7
-        worst = float(np.nan_to_num(np.abs(o.astype(np.float64) - wanted) / most, nan=1e9).max())
+        worst = float(np.nan_to_num(np.abs(given.astype(np.float64) - wanted) / most, nan=1e9).max())
         assert worst <= 1, f"off by {worst:.3g} of the bound"
         return worst
 
-    wide = [x.astype(np.float32) for x in (q, k, v)]
+    wide = [x.astype(np.float32) for x in (q, *each)]
     hidden = ~np.tri(queries, keys, dtype=bool)
 
     def rival() -> Any:
@@ -173,7 +199,7 @@ def on_cpu(element: DType, shape: tuple[int, ...], *, causal: bool) -> tuple[Any
         np.exp(scores, out=scores)
         return (scores @ wide[2]) / scores.sum(axis=-1, keepdims=True)
 
-    return (q, k, v, o), check, rival
+    return (q, k, v, o), check, {"NumPy f32": rival}
 
 
 if __name__ == "__main__":

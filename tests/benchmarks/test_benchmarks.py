@@ -107,7 +107,7 @@ def test_attention_on_the_cpu(tmp_path: Path) -> None:
     assert [row["layout"] for row in found["rows"]] == ["full", "causal"] * 2
     assert all(row["error_of_bound"] <= 1 and "failed" not in row for row in found["rows"])
     run("render.py", kept, "--out", tmp_path / "page.md")
-    assert "| f16 1×2×130×200×64 causal |" in (tmp_path / "page.md").read_text()
+    assert "| f16 1×2×1×130×200×64 causal |" in (tmp_path / "page.md").read_text()
 
 
 def test_startup(tmp_path: Path) -> None:

@@ -48,13 +48,14 @@ WAYS = [
 @pytest.mark.parametrize(("problem", "target", "kernel"), WAYS, ids=named)
 def test_random_data(problem: Problem, target: str, kernel: str) -> None:
     out = poisoned(problem)
-    found, lse = tw.attention(
+    lse = np.full(out.shape[:-1], np.nan, np.float32)
+    found = tw.attention(
         problem.q,
         problem.k,
         problem.v,
         **problem.words,
         out=out,
-        return_lse=True,
+        lse=lse,
         kernel=kernel,
         target=target,
     )
@@ -176,6 +177,25 @@ def test_parts_of_the_keys_are_combined() -> None:
     assert np.allclose(mixed, problem.expected(), rtol=1e-4, atol=1e-5)
 
 
+def test_known_calls() -> None:
+    """A call that is known launches on other arrays, makes what is missing, and looks for overlaps."""
+    first, second = (Problem((1, 2, 1), (20, 30), (16, 16), diagonal=4, seed=seed) for seed in (1, 2))
+    for problem in (first, second, first):
+        out, lse = tw.attention(problem.q, problem.k, problem.v, **problem.words, return_lse=True)
+        problem.check(out)
+        problem.check_lse(lse)
+        held = poisoned(problem)
+        assert tw.attention(problem.q, problem.k, problem.v, **problem.words, out=held) is held
+        problem.check(held)
+    both = np.zeros((2, 1, 2, 20, 16), np.float16)
+    q = both[0]
+    q[...] = first.q
+    tw.attention(q, first.k, first.v, **first.words, out=both[1])
+    first.check(both[1])
+    with pytest.raises(tw.LaunchError, match="out and q share memory"):
+        tw.attention(q, first.k, first.v, **first.words, out=q)
+
+
 # ---------------------------------------------------------------- arguments
 
 X = np.ones((2, 4, 6, 16), np.float16)
@@ -198,6 +218,9 @@ WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
     "dtype": ({name: X.astype(np.float64) for name in "qkv"}, tw.DTypeError, "attention of f64; nearest"),
     "out": ({"out": X[..., :8].copy()}, tw.LaunchError, r"out with shape \(2, 4, 6, 16\)"),
     "overlap": ({"out": X}, tw.LaunchError, "out and [qkv] share memory"),
+    "lse": ({"lse": np.ones((2, 4, 5), np.float32)}, tw.LaunchError, r"lse with shape \(2, 4, 6\)"),
+    "dtype of lse": ({"lse": np.ones((2, 4, 6))}, tw.DTypeError, "lse is f64; nearest legal choice: f32"),
+    "lse is v": ({"lse": X.view(np.float32)[..., 0]}, tw.LaunchError, "lse and [qkv] share memory"),
     "kernel": ({"kernel": "warp"}, tw.LaunchError, "choose one of warps, warpgroups"),
     "diagonal": ({"diagonal": 2}, tw.LaunchError, "diagonal=2 without a mask .* causal=True"),
     "scale": ({"scale": float("nan")}, tw.LaunchError, "scale=nan; nearest legal choice"),

@@ -1,28 +1,50 @@
-"""`attention`: look at the arrays, choose a kernel and its tiles, launch."""
+"""`attention`: look up or plan a launch for the arrays, launch."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NoReturn
+from typing import Any, NamedTuple
 
 from tilewright.calls import launches
-from tilewright.dtypes import bf16, f16, f32
-from tilewright.errors import DTypeError, LaunchError, close_to, shown
-from tilewright.ops.attending.choice import KERNELS, Question, chosen
-from tilewright.ops.attending.tiles import MOST_COLUMNS
+from tilewright.dtypes import f32
+from tilewright.errors import LaunchError
+from tilewright.ops.attending.choice import Question, chosen
+from tilewright.ops.attending.problem import Words, first_column, in_columns, in_four, result_shape
 from tilewright.ops.planning import check_apart
-from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.aliases import Pair
+from tilewright.runtime.arrays import LOCATORS, locate_new
 from tilewright.runtime.arrays import describe as described
 from tilewright.runtime.backends import arch_of, backend_for
-from tilewright.runtime.fresh import fresh
+from tilewright.runtime.fresh import Fresh, fresh
+from tilewright.runtime.plans import KEPT, Plans
+from tilewright.runtime.recent import Recent
 from tilewright.runtime.strided import Strided
+from tilewright.targets.target import TARGETS
 
-SUPPORTED = (f16, bf16, f32)
+ARRAYS = ("q", "k", "v", "out", "lse")
+OUT, LSE = ARRAYS.index("out"), ARRAYS.index("lse")
 
-MOST_SCALE = 2.0**64
-"""Scales below it have an exponent in f32."""
+_PAIRS = tuple(Pair(OUT, other) for other in range(OUT)), tuple(Pair(LSE, other) for other in range(LSE))
+"""What must not share memory with the result, and what not with the logarithms."""
+
+
+class _Rest(NamedTuple):
+    """What a call that is known needs besides its plan.
+
+    Args:
+        numbers: what the kernel is given behind the arrays.
+        makers: what makes arrays that are not given, by their places.
+        has_lse: whether logarithms are stored.
+    """
+
+    numbers: tuple[float | int, ...]
+    makers: dict[int, Fresh]
+    has_lse: bool
+
+
+_PLANS = Plans()
+_RESTS: Recent[Any, _Rest] = Recent(KEPT)
 
 
 @launches
@@ -35,6 +57,7 @@ def attention(
     diagonal: int = 0,
     scale: float | None = None,
     out: Any = None,
+    lse: Any = None,
     return_lse: bool = False,
     kernel: str | None = None,
     target: str | None = None,
@@ -62,8 +85,9 @@ def attention(
             wanted where keys of earlier rows are cached.
         scale: a number; default: ``1 / sqrt(D)``.
         out: array (B, H, M, E) to write, of any strides; default: a new array of the framework of ``q``.
-        return_lse: whether to return ``lse`` too, a new f32 array (B, H, M), with which parts of the keys
-            that were attended to on their own are combined.
+        lse: f32 array (B, H, M) to write ``lse`` to, of any strides: with it parts of the keys that were
+            attended to on their own are combined.
+        return_lse: whether to return ``lse`` too, a new array if none was given.
         kernel: ``"warpgroups"`` (TMA and wgmma, of Hopper) or ``"warps"``; default: the former where machine,
             dtype and strides let it.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
@@ -91,110 +115,81 @@ def attention(
         >>> out.shape, lse.shape, float(out[3, 4, 15])
         ((4, 5, 16), (4, 5), 1.0)
     """
-    _check_words(causal, diagonal, scale, kernel)
-    arrays = {"q": q, "k": k, "v": v} | ({} if out is None else {"out": out})
-    infos = {name: described(array, f"attention, argument {name}") for name, array in arrays.items()}
-    shape = _result_shape(infos)
-    backend = backend_for("attention", list(infos.items()), target)
-    if out is None:
-        out = arrays["out"] = fresh(q, shape, infos["q"].dtype).make()
-        infos["out"] = described(out)
-    check_apart(infos)
-    lse = fresh(q, shape[:-1], f32).make() if return_lse else None
-    if 0 not in shape:
-        seen = {name: _in_four(info) for name, info in infos.items()}
-        # A column of the result stands for logarithms that nobody wants; it is not touched.
-        seen["lse"] = _first_column(seen["out"]) if lse is None else _in_four(_in_columns(described(lse)))
-        given = arrays | {"lse": out if lse is None else lse}
-        by = 1 / math.sqrt(infos["q"].shape[-1]) if scale is None else float(scale)
-        question = Question(
-            {name: seen[name] for name in ("q", "k", "v", "out")},
-            by,
-            diagonal if causal else None,
-            return_lse,
-            arch_of(backend, None),
-            backend.processors(),
-        )
-        answer = chosen(question, kernel)
-        tensors = [Strided(given[name], seen[name]) for name in ("q", "k", "v", "out", "lse")]
-        names = [p.name for p in answer.kernel.program.parameters if p.kind == "tensor"]
-        by_name = {name: one.info for name, one in zip(names, tensors, strict=True)}
-        arguments = (*tensors, *answer.numbers)
-        plan, pointers = answer.kernel.planned(arguments, backend.name, by_name)
-        plan.prepared.launch(arguments, pointers, stream)
-    return (out, lse) if return_lse else out
+    words = Words(causal, diagonal, scale, return_lse, kernel, target)
+    made = _again([q, k, v, out, lse], words, stream) or _anew([q, k, v, out, lse], words, stream)
+    return (made[OUT], made[LSE]) if return_lse else made[OUT]
 
 
-def _check_words(causal: bool, diagonal: int, scale: float | None, kernel: str | None) -> None:
-    """Refuse arguments that say nothing, before any array is looked at."""
-    if diagonal and not causal:
-        raise LaunchError(
-            f"attention: diagonal={diagonal} without a mask that begins there; nearest legal choice: "
-            "causal=True"
-        )
-    if scale is not None and not abs(scale) < MOST_SCALE:
-        raise LaunchError(f"attention: scale={scale}; nearest legal choice: a number below {MOST_SCALE:g}")
-    if kernel is not None and kernel not in KERNELS:
-        raise LaunchError(
-            f"attention: kernel={shown(kernel)}; choose one of {', '.join(KERNELS)}"
-            f"{close_to(kernel, KERNELS)}"
-        )
+def _key(arrays: list[Any], words: Words) -> tuple[tuple[Any, ...], list[int | None]]:
+    """All that a plan depends on but addresses, and the addresses."""
+    located = [(None, None) if x is None else LOCATORS.get(type(x), locate_new)(x, 0) for x in arrays]
+    return (type(arrays[0]), words, *(one for one, _ in located)), [address for _, address in located]
 
 
-def _result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
-    """The shape of the result, of arrays that fit each other.
-
-    Raises:
-        LaunchError: shapes do not fit.
-        DTypeError: an unsupported dtype or mixture.
-    """
-    kinds = {name: info.dtype for name, info in infos.items()}
-    if len(set(kinds.values())) > 1:
-        listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
-        raise DTypeError(f"attention: {listed}; nearest legal choice: one dtype")
-    if infos["q"].dtype not in SUPPORTED:
-        known = ", ".join(map(str, SUPPORTED))
-        raise DTypeError(f"attention of {infos['q'].dtype}; nearest legal choice: one of {known}")
-    q, k, v = (infos[name].shape for name in ("q", "k", "v"))
-    if not 2 <= len(q) <= 4 or {len(k), len(v)} != {len(q)}:
-        _refuse(infos, "(B, H, M, D), (B, G, N, D) and (B, G, N, E); or without B; or without heads")
-    if k[:-1] != v[:-1]:
-        _refuse(infos, f"v with shape ({', '.join(map(str, (*k[:-1], v[-1])))}), beside each key its value")
-    if q[-1] != k[-1]:
-        _refuse(infos, f"k with {q[-1]} columns, as q has")
-    if q[:-3] != k[:-3]:
-        _refuse(infos, f"k and v with {q[0]} batches, as q has")
-    if len(q) > 2 and (q[-3] % k[-3] if k[-3] else q[-3]):
-        _refuse(
-            infos,
-            f"heads of q that are a multiple of those of k, as {max(q[-3] // max(k[-3], 1), 1) * k[-3]}",
-        )
-    for name, columns in (("q", q[-1]), ("v", v[-1])):
-        if not 1 <= columns <= MOST_COLUMNS:
-            _refuse(infos, f"{name} with {min(max(columns, 1), MOST_COLUMNS)} columns")
-    shape = (*q[:-1], v[-1])
-    if "out" in infos and infos["out"].shape != shape:
-        _refuse(infos, f"out with shape {shape}")
-    return shape
+def _again(arrays: list[Any], words: Words, stream: Any) -> list[Any] | None:
+    """Launch what is known on other arrays; None, and nothing is done, if that cannot be."""
+    try:
+        key, at = _key(arrays, words)
+        plan, rest = _PLANS.find(key), _RESTS.get(key)
+    except (LaunchError, TypeError):  # no array, or something of no hash: which, is said by who plans
+        return None
+    if plan is None or rest is None:
+        return None
+    for place, maker in rest.makers.items():
+        arrays[place] = maker.make()
+        at[place] = maker.address(arrays[place])
+        if maker.address(arrays[place]) & 15:  # not as its kernel was told
+            arrays[place] = None
+            return None
+    given, pointers = list(arrays), [address or 0 for address in at]
+    if not rest.has_lse:
+        given[LSE], pointers[LSE] = given[OUT], pointers[OUT]
+    if not plan.apart(pointers):
+        return None
+    plan.prepared.launch((*given, *rest.numbers), pointers, stream)
+    return arrays
 
 
-def _refuse(infos: Mapping[str, ArrayInfo], nearest: str) -> NoReturn:
-    shapes = ", ".join(f"{name} {info.shape}" for name, info in infos.items())
-    raise LaunchError(f"attention: {shapes} do not fit; nearest legal choice: {nearest}")
-
-
-def _in_four(info: ArrayInfo) -> ArrayInfo:
-    """The array with four dimensions; those that are missing have one element."""
-    missing = 4 - len(info.shape)
-    span = abs(info.strides[0]) * info.shape[0] if missing else 0
-    return replace(info, shape=(1,) * missing + info.shape, strides=(span,) * missing + info.strides)
-
-
-def _in_columns(info: ArrayInfo) -> ArrayInfo:
-    """The array with one column."""
-    return replace(info, shape=(*info.shape, 1), strides=(*info.strides, 1))
-
-
-def _first_column(info: ArrayInfo) -> ArrayInfo:
-    """The first column of an array, as an array with one column."""
-    return replace(info, shape=(*info.shape[:-1], 1))
+def _anew(arrays: list[Any], words: Words, stream: Any) -> list[Any]:
+    """Look at everything, choose a kernel, launch it, and remember it."""
+    words.check()
+    named = {name: array for name, array in zip(ARRAYS, arrays, strict=True) if array is not None}
+    infos = {name: described(array, f"attention, argument {name}") for name, array in named.items()}
+    shape = result_shape(infos)
+    backend = backend_for("attention", list(infos.items()), words.target)
+    key, _ = _key(arrays, words)
+    makers: dict[int, Fresh] = {}
+    for place, extents, kind in ((OUT, shape, infos["q"].dtype), (LSE, shape[:-1], f32)):
+        if arrays[place] is None and (place == OUT or words.return_lse):
+            makers[place] = fresh(arrays[0], extents, kind)
+            arrays[place] = makers[place].make()
+            infos[ARRAYS[place]] = described(arrays[place])
+    has_lse = "lse" in infos
+    for written in ("out", "lse")[: 1 + has_lse]:
+        check_apart(infos, written)
+    if 0 in shape:
+        return arrays
+    seen = {name: in_four(info) for name, info in infos.items() if name != "lse"}
+    question = Question(
+        dict(seen),
+        1 / math.sqrt(infos["q"].shape[-1]) if words.scale is None else float(words.scale),
+        words.diagonal if words.causal else None,
+        has_lse,
+        arch_of(backend, None),
+        backend.processors(),
+    )
+    answer = chosen(question, words.kernel)
+    # A column of the result stands for logarithms that nobody wants; it is not touched.
+    seen["lse"] = in_four(in_columns(infos["lse"])) if has_lse else first_column(seen["out"])
+    held = [*arrays[:LSE], arrays[LSE] if has_lse else arrays[OUT]]
+    tensors = [Strided(array, seen[name]) for name, array in zip(ARRAYS, held, strict=True)]
+    names = [p.name for p in answer.kernel.program.parameters if p.kind == "tensor"]
+    by_name = {name: one.info for name, one in zip(names, tensors, strict=True)}
+    arguments = (*tensors, *answer.numbers)
+    plan, pointers = answer.kernel.planned(arguments, backend.name, by_name)
+    plan.prepared.launch(arguments, pointers, stream)
+    # The reference reads the arrays themselves, which are not seen as the caller has them.
+    if TARGETS[backend.name].machine_code:
+        _RESTS.keep(key, _Rest(answer.numbers, makers, has_lse))
+        _PLANS.keep(key, replace(plan, pairs=_PAIRS[0] + _PAIRS[1] * has_lse))
+    return arrays

@@ -290,16 +290,16 @@ def _check_added(infos: Mapping[str, ArrayInfo]) -> None:
             )
 
 
-def check_apart(infos: Mapping[str, ArrayInfo]) -> None:
-    """What is written must not be read in another place."""
-    out = infos["out"]
+def check_apart(infos: Mapping[str, ArrayInfo], written: str = "out") -> None:
+    """What is written must not be read, or written too, in another place."""
+    out = infos[written]
     for name, info in infos.items():
-        if name == "out" or (name in ("c", "residual") and is_same(info, out)):
+        if name == written or (name in ("c", "residual") and is_same(info, out)):
             continue
         if overlap(out, info):
             raise LaunchError(
-                f"out and {name} share memory, or interleave in too intricate a way to tell: elements of "
-                f"{name} would be overwritten before they are read; nearest legal choice: another array"
+                f"{written} and {name} share memory, or interleave in too intricate a way to tell: elements "
+                f"of {name} would be overwritten before they are read; nearest legal choice: another array"
             )
 
 

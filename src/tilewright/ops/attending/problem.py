@@ -1,0 +1,113 @@
+"""The arrays of a call of attention: whether they fit each other, and how kernels see them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import NamedTuple, NoReturn
+
+from tilewright.dtypes import bf16, f16, f32
+from tilewright.errors import DTypeError, LaunchError, close_to, shown
+from tilewright.ops.attending.choice import KERNELS
+from tilewright.ops.attending.tiles import MOST_COLUMNS
+from tilewright.runtime.arrays import ArrayInfo
+
+SUPPORTED = (f16, bf16, f32)
+
+MOST_SCALE = 2.0**64
+"""Scales below it have an exponent in f32."""
+
+
+class Words(NamedTuple):
+    """What is asked for besides arrays; the arguments of `attention` by their names."""
+
+    causal: bool
+    diagonal: int
+    scale: float | None
+    return_lse: bool
+    kernel: str | None
+    target: str | None
+
+    def check(self) -> None:
+        """Refuse what says nothing, before any array is looked at.
+
+        Raises:
+            LaunchError: a diagonal without a mask, a scale that is no finite number, or no such kernel.
+        """
+        if self.diagonal and not self.causal:
+            raise LaunchError(
+                f"attention: diagonal={self.diagonal} without a mask that begins there; nearest legal "
+                "choice: causal=True"
+            )
+        if self.scale is not None and not abs(self.scale) < MOST_SCALE:
+            raise LaunchError(
+                f"attention: scale={self.scale}; nearest legal choice: a number below {MOST_SCALE:g}"
+            )
+        if self.kernel is not None and self.kernel not in KERNELS:
+            raise LaunchError(
+                f"attention: kernel={shown(self.kernel)}; choose one of {', '.join(KERNELS)}"
+                f"{close_to(self.kernel, KERNELS)}"
+            )
+
+
+def result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
+    """The shape of the result, of arrays that fit each other.
+
+    Raises:
+        LaunchError: shapes do not fit.
+        DTypeError: an unsupported dtype or mixture.
+    """
+    kinds = {name: info.dtype for name, info in infos.items() if name != "lse"}
+    if len(set(kinds.values())) > 1:
+        listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
+        raise DTypeError(f"attention: {listed}; nearest legal choice: one dtype")
+    if infos["q"].dtype not in SUPPORTED:
+        known = ", ".join(map(str, SUPPORTED))
+        raise DTypeError(f"attention of {infos['q'].dtype}; nearest legal choice: one of {known}")
+    q, k, v = (infos[name].shape for name in ("q", "k", "v"))
+    if not 2 <= len(q) <= 4 or {len(k), len(v)} != {len(q)}:
+        _refuse(infos, "(B, H, M, D), (B, G, N, D) and (B, G, N, E); or without B; or without heads")
+    if k[:-1] != v[:-1]:
+        _refuse(infos, f"v with shape ({', '.join(map(str, (*k[:-1], v[-1])))}), beside each key its value")
+    if q[-1] != k[-1]:
+        _refuse(infos, f"k with {q[-1]} columns, as q has")
+    if q[:-3] != k[:-3]:
+        _refuse(infos, f"k and v with {q[0]} batches, as q has")
+    if len(q) > 2 and (q[-3] % k[-3] if k[-3] else q[-3]):
+        _refuse(
+            infos,
+            f"heads of q that are a multiple of those of k, as {max(q[-3] // max(k[-3], 1), 1) * k[-3]}",
+        )
+    for name, columns in (("q", q[-1]), ("v", v[-1])):
+        if not 1 <= columns <= MOST_COLUMNS:
+            _refuse(infos, f"{name} with {min(max(columns, 1), MOST_COLUMNS)} columns")
+    shape = (*q[:-1], v[-1])
+    if "lse" in infos and infos["lse"].dtype != f32:
+        raise DTypeError(f"attention: lse is {infos['lse'].dtype}; nearest legal choice: f32")
+    if "lse" in infos and infos["lse"].shape != shape[:-1]:
+        _refuse(infos, f"lse with shape {shape[:-1]}")
+    if "out" in infos and infos["out"].shape != shape:
+        _refuse(infos, f"out with shape {shape}")
+    return shape
+
+
+def _refuse(infos: Mapping[str, ArrayInfo], nearest: str) -> NoReturn:
+    shapes = ", ".join(f"{name} {info.shape}" for name, info in infos.items())
+    raise LaunchError(f"attention: {shapes} do not fit; nearest legal choice: {nearest}")
+
+
+def in_four(info: ArrayInfo) -> ArrayInfo:
+    """The array with four dimensions; those that are missing have one element."""
+    missing = 4 - len(info.shape)
+    span = abs(info.strides[0]) * info.shape[0] if missing else 0
+    return replace(info, shape=(1,) * missing + info.shape, strides=(span,) * missing + info.strides)
+
+
+def in_columns(info: ArrayInfo) -> ArrayInfo:
+    """The array with one column."""
+    return replace(info, shape=(*info.shape, 1), strides=(*info.strides, 1))
+
+
+def first_column(info: ArrayInfo) -> ArrayInfo:
+    """The first column of an array, as an array with one column."""
+    return replace(info, shape=(*info.shape[:-1], 1))

@@ -1,0 +1,77 @@
+"""`tw.attention` on a GPU: both kernels, more tiles than multiprocessors, any strides, PyTorch's tensors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.canaries import Canaries
+from tests.ops.attending import Problem
+from tests.ops.test_attention import PROBLEMS, STRIDES, named, poisoned, strided
+
+import tilewright as tw
+from tilewright.runtime.device_array import DeviceArray
+
+pytestmark = pytest.mark.gpu
+
+LARGE = [
+    Problem((2, 12, 12), (1100, 700), (64, 64), tw.bf16),  # three warpgroups, 144 tiles
+    Problem((2, 12, 4), (1100, 700), (128, 128), tw.f16, diagonal=0),
+    Problem((1, 24, 3), (1030, 1500), (96, 96), tw.bf16, diagonal=470),
+    Problem((1, 20, 5), (900, 400), (192, 192), tw.f16),
+    Problem((1, 20, 4), (900, 400), (256, 256), tw.bf16, diagonal=-100),
+    Problem((1, 18, 6), (1000, 300), (192, 128), tw.bf16, diagonal=0),
+    Problem((1, 3, 1), (5, 5000), (80, 72), tw.f16, scale=-0.1),
+    Problem((2, 4, 2), (300, 500), (33, 17), tw.f16, diagonal=11),  # of which bulk copies carry nothing
+    Problem((1, 4, 2), (300, 200), (64, 64), tw.f32, diagonal=0),
+    Problem((1, 2, 2), (130, 140), (192, 256), tw.f32),
+]
+
+
+@pytest.mark.parametrize("kernel", [None, "warps"])
+@pytest.mark.parametrize("problem", [*PROBLEMS, *LARGE], ids=named)
+def test_random_data(problem: Problem, kernel: str | None) -> None:
+    out = DeviceArray.of(poisoned(problem))
+    lse = DeviceArray.of(np.full(out.shape[:-1], np.nan, np.float32))
+    given = [DeviceArray.of(x) for x in (problem.q, problem.k, problem.v)]
+    found = tw.attention(*given, **problem.words, out=out, lse=lse, kernel=kernel, target="cuda")
+    assert found is out
+    problem.check(out.host())
+    problem.check_lse(lse.host())
+
+
+@pytest.mark.parametrize("how", STRIDES)
+def test_any_strides(how: str) -> None:
+    problem = Problem((2, 4, 2), (200, 150), (64, 48), diagonal=3)
+    problem.q, problem.k, problem.v = (strided(x, how) for x in (problem.q, problem.k, problem.v))
+    out = DeviceArray.of(poisoned(problem) if how == "one for all" else strided(poisoned(problem), how))
+    given = [DeviceArray.of(x) for x in (problem.q, problem.k, problem.v)]
+    tw.attention(*given, **problem.words, out=out, target="cuda")
+    problem.check(out.host())
+
+
+@pytest.mark.parametrize("kernel", ["warpgroups", "warps"])
+def test_it_is_the_same_each_time(kernel: str) -> None:
+    """No order depends on who is first."""
+    problem = Problem((2, 12, 4), (1100, 700), (128, 128), diagonal=0)
+    given = [DeviceArray.of(x) for x in (problem.q, problem.k, problem.v)]
+    results = []
+    for _ in range(20):
+        out = DeviceArray.of(poisoned(problem))
+        tw.attention(*given, **problem.words, out=out, kernel=kernel, target="cuda")
+        results.append(out.host())
+    problem.check(results[0])
+    assert all(np.array_equal(results[0], other) for other in results[1:])
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_torch_tensors(causal: bool, canaries: Canaries) -> None:
+    """Heads behind rows in memory, as projections leave them, beside what PyTorch computes in f32."""
+    torch = pytest.importorskip("torch")
+    torch.manual_seed(0)
+    q, k, v = (torch.randn(2, 300, h, 64, device="cuda").half().transpose(1, 2) for h in (8, 2, 2))
+    with canaries.unguarded("the operation makes the result itself"):
+        out = tw.attention(q, k, v, causal=causal)
+    wide = [x.float() for x in (q, k.repeat_interleave(4, 1), v.repeat_interleave(4, 1))]
+    wanted = torch.nn.functional.scaled_dot_product_attention(*wide, is_causal=causal)
+    assert out.dtype == torch.float16
+    assert float((out.float() - wanted).abs().max()) < 4e-3
