@@ -3,9 +3,9 @@
     python benchmarks/attention.py [--target cuda|cpu] [--quick] [--examples] [--json results/attention.json]
 
 Each head is compared with a softmax in float64, element by element, and what PyTorch computes likewise.  Our
-kernel is timed twice, under two names: what the two differ by is noise.  With ``--examples`` those of examples
-09 and 10 take their turns too.  Shapes are batch x heads x heads of keys x queries x keys x head dimension;
-where a case is causal, half of the products are counted.
+kernel is timed twice, under two names: what the two differ by is noise.  With ``--examples`` those of 09 and
+10 take their turns too.  Shapes are batch x heads x heads of keys x queries x keys x head dimension; where a
+case is causal, half of the products are counted.
 """
 
 from __future__ import annotations

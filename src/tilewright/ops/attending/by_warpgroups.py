@@ -159,7 +159,8 @@ class _Block:
             count = self.count(item)
             _Rows(self, g, item, done).compute(count)
             self.advance(done, count)
-        bulk_wait(0)
+        if self.tiles.own_output:
+            bulk_wait(0)
 
 
 class _Rows:

@@ -1,0 +1,106 @@
+"""Every mistake in the synchronisation of the persistent kernel of `tw.attention` is found.
+
+Four items of one block go through rings of two stages: of five, five and two tiles of keys, the last of the
+first two ragged, and of none.  So the third item begins at a phase of odd parity.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.ops.attending import Problem
+from tests.ops.test_attention import poisoned
+
+from tilewright.ir import verify
+from tilewright.ir.kernel import Kernel
+from tilewright.ops.attending import by_warpgroups
+from tilewright.ops.attending.tiles import WarpgroupTiles
+from tilewright.targets.reference import Report, run
+
+from .mutate import Mutant, mutants, names, outcome
+from .test_hopper_attention_mutants import LAST_FENCE, ONE_STAGE, OWN_ROWS
+from .test_hopper_mutants import ONE_WARP, WAITS_FOR_ALL
+
+LEAVING = ("arrive", "role_barrier", "fence_async", "bulk_wait", "bulk_commit")
+VERBS = {True: ("wait", "mma_wait", "mma_fence", "barrier", "tma_load", *LEAVING), False: LEAVING}
+"""What is looked at if results have a place of their own, and, where only their leaving differs, if not."""
+
+EQUIVALENT = {
+    **dict.fromkeys((f"arrive {n}: each warp" for n in range(3)), ONE_WARP),
+    **{f"{op}: next stage, around": ONE_STAGE for op in ("wait 0", "wait 3", "arrive 0", "tma_load 0")},
+    "mma_fence 2: removed": LAST_FENCE,
+    "mma_wait 1: one fewer pending": WAITS_FOR_ALL,
+}
+OF_PLACES = {
+    True: {"arrive 6: next stage, around": ONE_STAGE},
+    False: {"arrive 7: next stage, around": ONE_STAGE, "role_barrier 0: removed": OWN_ROWS},
+}
+"""Mutants that compute the same without a hazard, and why, where results have a place of their own or not."""
+
+
+class Attending:
+    """The problem, its kernel, and what it computes."""
+
+    def __init__(self, *, own_output: bool) -> None:
+        self.problem = Problem((1, 1, 1), (230, 75), (16, 16), diagonal=-100)
+        self.out, self.lse = poisoned(self.problem), np.empty((1, 1, 230, 1), np.float32)
+        self.exponent = self.problem.by * math.log2(math.e)
+        tiles = WarpgroupTiles(16, 16, 16, 2, 1, own_output)
+        self.kernel = by_warpgroups.attention.bind(
+            causal=True, negated=False, with_lse=True, tiles=tiles, blocks=1
+        )
+
+    def trace(self) -> Kernel:
+        p = self.problem
+        made: Kernel = self.kernel.trace(p.q, p.k, p.v, self.out, self.lse, self.exponent, p.diagonal, 1)
+        return made
+
+    def run(self, kernel: Kernel) -> Report:
+        p = self.problem
+        self.out[...] = self.lse[...] = np.nan
+        arrays: dict[str, Any] = {"Q": p.q, "K": p.k, "V": p.v, "O": self.out, "L": self.lse}
+        return run(kernel, arrays, {"diagonal": p.diagonal, "band": 1}, {"exponent": self.exponent})
+
+    def is_right(self) -> bool:
+        try:
+            self.problem.check(self.out)
+            self.problem.check_lse(self.lse[..., 0])
+        except AssertionError:
+            return False
+        return True
+
+
+@pytest.mark.parametrize("own_output", [True, False])
+def test_the_kernel_itself_is_clean(own_output: bool) -> None:
+    made = Attending(own_output=own_output)
+    kernel = made.trace()
+    assert not verify.violations(kernel)
+    report = made.run(kernel)
+    report.raise_if_any()
+    assert set(report.uncovered.values()) == {0}
+    assert made.is_right()
+
+
+@pytest.mark.parametrize("own_output", [True, False])
+def test_every_mistake_in_synchronisation_is_found(own_output: bool) -> None:
+    made = Attending(own_output=own_output)
+    kernel = made.trace()
+    # There is one warpgroup, whose barriers may have any number.
+    kept = (name for name in names(kernel) if "after" not in name and "another number" not in name)
+    wanted = {name for name in kept if name.split()[0] in VERBS[own_output]}
+    assert len(wanted) > (100 if own_output else 40)
+    survived = {
+        mutant.name
+        for mutant in mutants(kernel, wanted)
+        if outcome(mutant, made.run, made.is_right) == "survived"
+    }
+    assert survived == wanted & {**EQUIVALENT, **OF_PLACES[own_output]}.keys()
+
+
+def test_a_mutant_is_what_it_is_called() -> None:
+    """The kernel as it is survives: what is found is the mistake's."""
+    made = Attending(own_output=True)
+    assert outcome(Mutant("none", made.trace()), made.run, made.is_right) == "survived"
