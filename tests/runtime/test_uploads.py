@@ -10,7 +10,7 @@ import pytest
 
 import tilewright as tw
 from tilewright.ops import lists as in_ops
-from tilewright.runtime import cuda, uploads
+from tilewright.runtime import cuda, listed_maps, uploads
 from tilewright.runtime.recent import Recent
 from tilewright.schedule.lists import LAST, PLACES, SIZES
 
@@ -113,6 +113,7 @@ def test_tensor_maps_are_encoded_once_and_copied_with_the_table(
         return gpu.call(name, *given)
 
     monkeypatch.setattr(cuda, "call", call)
+    monkeypatch.setattr(listed_maps, "_MAPS", Recent(64))
 
     def operands() -> dict[str, list[OnGpu]]:
         shapes = {"a": [(m, k) for m, _, k in HALF], "b": [(k, n) for _, n, k in HALF]}
@@ -141,7 +142,11 @@ def test_tensor_maps_are_encoded_once_and_copied_with_the_table(
     assert (launched_by_maps(first) == rows).all()
     assert gpu.maps == wanted, "they are known"
     launched_by_maps({**first, "a": second["a"]})
-    assert gpu.maps == wanted + [one.address for one in second["a"] if one.array.size], "B is where it was"
+    wanted += [one.address for one in second["a"] if one.array.size]
+    assert gpu.maps == wanted, "B is where it was"
+    fewer = {name: several[:1] for name, several in first.items()}
+    launched_by_maps({**fewer, "a": [OnGpu(aligned((9, 72)))], "out": [OnGpu(np.zeros((9, 64), np.float16))]})
+    assert len(gpu.maps) == len(wanted) + 1, "so it is in other lists"
 
 
 def aligned(shape: tuple[int, int]) -> np.ndarray[Any, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from tilewright.arch import BULK
@@ -19,7 +21,10 @@ UNIT_BYTES = BULK.unit_bytes
 """What strides are multiples of."""
 
 KEPT = 16
-"""For how many sets of addresses the maps of a list are remembered."""
+"""For how many sets of addresses the maps of a list are remembered, together."""
+
+KEPT_MAPS = 4096
+"""How many maps are remembered one by one."""
 
 
 class ListMaps:
@@ -62,15 +67,30 @@ class ListMaps:
                 continue
             device = infos[at].device
             assert not isinstance(device, str), "drivers encode maps of what lies on their devices"
-            words = part(ENCODED)(form, shape, self._stepped(shape, steps), place, device[1])
+            words = _encoded(form, shape, self._stepped(shape, steps), place, device[1])
             made[at] = np.frombuffer(words, np.int64)
         return made
 
-    def _stepped(self, shape: tuple[int, ...], steps: list[int]) -> list[int]:
+    def _stepped(self, shape: tuple[int, ...], steps: list[int]) -> tuple[int, ...]:
         """The strides as drivers take them: what is not stepped along has that of whole rows."""
         per_unit = UNIT_BYTES // self._shape.dtype.bytes
         whole = -(-shape[self._unit] // per_unit) * per_unit
-        return [
+        return tuple(
             step if extent > 1 or dim == self._unit else whole
             for dim, (extent, step) in enumerate(zip(shape, steps, strict=True))
-        ]
+        )
+
+
+_MAPS: Recent[Any, bytes] = Recent(KEPT_MAPS)
+
+
+def _encoded(
+    form: TensorMap, shape: tuple[int, ...], strides: tuple[int, ...], address: int, index: int
+) -> bytes:
+    """The map of one array, whichever list it is of: some stay where they are while others vary."""
+    key = (form, shape, strides, address, index)
+    found = _MAPS.get(key)
+    if found is None:
+        found = part(ENCODED)(*key)
+        _MAPS.keep(key, found)
+    return found
