@@ -12,7 +12,7 @@ import pytest
 import tilewright as tw
 from tilewright.ops.products import plain
 from tilewright.schedule.choose import Candidate, Question, Splitting
-from tilewright.schedule.choose_occupancy import registers_of, resident
+from tilewright.schedule.choose_occupancy import registers_of, resident, spills
 from tilewright.schedule.choose_parts import parts_under
 from tilewright.schedule.choose_ring_time import is_ring, ring_us
 from tilewright.schedule.choose_split import split_candidates
@@ -125,3 +125,39 @@ def test_a_number_of_parts_is_that_number() -> None:
     asked = question((512, 512, 32768))
     made = replace(RING, split_k=6)
     assert [*with_more_blocks(asked, made)] == [made]
+
+
+SPILLED = Schedule(
+    tw.atoms.wgmma("f16", 64), (64, 64, 256), staging="registers", registers=0, swap_ab=True, split_k=13
+)
+"""Whose next tile is 256 elements of each thread, of 2 bytes, and each of them a register."""
+
+UNEVEN = (
+    ("f16", (33, 47, 2999), "FC", Splitting(13)),
+    ("f16", (1001, 1001, 1001), "CF", Splitting(batch_invariant=True)),
+    ("f8e4m3", (16, 4095, 4095), "CF", Splitting(13)),
+)
+"""Products of rows that begin anywhere, so that neither bulk copies nor ``cp.async`` carry them all."""
+
+
+def test_a_tile_that_waits_in_registers_beside_the_sums_is_told_from_one_that_spills() -> None:
+    given = (tw.like("f16", 33, 2999, order="F"), tw.like("f16", 2999, 47), tw.like("f16", 33, 47))
+    asked = plain(0).bind(precision="exact").question(*given, target="cuda", arch="sm_90a")
+    assert asked is not None
+    assert spills(asked, SPILLED)
+    assert not spills(asked, replace(SPILLED, tile=(64, 64, 64)))
+    assert not spills(asked, replace(SPILLED, staging="direct"))
+    even = (tw.like("f16", 40, 4096), tw.like("f16", 4096, 48, order="F"), tw.like("f16", 40, 48))
+    whole = plain(0).bind(precision="exact").question(*even, target="cuda", arch="sm_90a")
+    assert whole is not None
+    assert not spills(whole, SPILLED), "two elements come in one register"
+
+
+@pytest.mark.parametrize(("kind", "shape", "orders", "wanted"), UNEVEN)
+def test_what_is_chosen_to_split_k_of_rows_that_begin_anywhere_spills_nothing(
+    kind: str, shape: tuple[int, int, int], orders: str, wanted: Splitting
+) -> None:
+    m, n, k = shape
+    given = (tw.like(kind, m, k, order=orders[0]), tw.like(kind, k, n, order=orders[1]), tw.like("f16", m, n))
+    made = plain(0).bind(precision="exact", schedule=wanted).compile(*given, target="cuda", arch="sm_90a")
+    assert not made.resources["spill_store_bytes"]

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from heapq import heapify, heappop, heappush
+from typing import TypeAlias
 
 from tilewright.schedule.candidates import candidates
 from tilewright.schedule.choose import Candidate, Question
+from tilewright.schedule.choose_occupancy import spills
 from tilewright.schedule.choose_ways import legal_way, ways_to_split
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.split_refusal import refusal
+
+Doubts: TypeAlias = tuple[bool, bool, bool]
 
 INSTRUCTIONS = ("wgmma", "mma", "fma")
 """What multiplies, the fastest first."""
@@ -49,7 +53,7 @@ def _legal(question: Question, ways: Sequence[tuple[Candidate, Candidate]]) -> I
     Whether one is legal is asked when it is its turn; if its ring is shorter then, its turn comes again.
     """
 
-    def turn(way: Candidate, number: int) -> tuple[tuple[bool, bool], float, int]:
+    def turn(way: Candidate, number: int) -> tuple[Doubts, float, int]:
         return _doubts(question, way.schedule), way.estimate, number
 
     waiting = [(turn(way, number), plain, way) for number, (plain, way) in enumerate(ways)]
@@ -65,13 +69,14 @@ def _legal(question: Question, ways: Sequence[tuple[Candidate, Candidate]]) -> I
             heappush(waiting, (turn(made, number), plain, made))
 
 
-def _doubts(question: Question, schedule: Schedule) -> tuple[bool, bool]:
-    """Why an estimate says less than those of others: bulk copies were measured most, and workspaces.
+def _doubts(question: Question, schedule: Schedule) -> Doubts:
+    """Why an estimate says less than those of others: what spills, or what it was not fitted to.
 
-    How blocks meet without a workspace was measured of those with bulk copies alone.
+    That is what has no bulk copies, and, without them, blocks that meet otherwise than in a workspace.
     """
     is_copied = schedule.staging != "tma"
-    return is_copied, schedule.reduction in SHARED and (is_copied or question.arch.rates is None)
+    is_guessed = schedule.reduction in SHARED and (is_copied or question.arch.rates is None)
+    return spills(question, schedule), is_copied, is_guessed
 
 
 def _of_one_instruction(found: list[Candidate]) -> list[Candidate]:
