@@ -62,6 +62,16 @@ def is_number(value: object) -> bool:
     return is_integer(value) or isinstance(value, float | np.floating)
 
 
+def is_complex(value: object) -> bool:
+    """Whether a value is a number as `is_number` has it, or a complex one.
+
+    Example:
+        >>> is_complex(0.5), is_complex(1j), is_complex("1j")
+        (True, True, False)
+    """
+    return is_number(value) or isinstance(value, complex | np.complexfloating)
+
+
 def is_sequence(value: object) -> bool:
     """Whether a value has a length and entries in order, and is no text."""
     if isinstance(value, tuple | list):
@@ -94,6 +104,7 @@ KINDS: dict[str, Kind] = {
         near=lambda value: None if (found := near_integer(value)) is None else max(found, 1),
     ),
     "float": Kind("a number", "numbers", is_number),
+    "complex": Kind("a number, real or complex", "numbers", is_complex),
     "str": Kind("a string", "strings", lambda value: isinstance(value, str)),
     "Mapping": Kind("a dict", "dicts", lambda value: isinstance(value, Mapping)),
     "Callable": Kind("a function", "functions", callable),

@@ -91,6 +91,7 @@ from tilewright.lang.tile_arithmetic import (
 )
 from tilewright.layout.layout import Layout, column_major, row_major
 from tilewright.layout.shown import shows
+from tilewright.ops.complex_matmul import complex_matmul
 from tilewright.ops.grouped import grouped_matmul
 from tilewright.ops.matmul import matmul
 from tilewright.ops.scaled import scaled_mm
@@ -174,6 +175,7 @@ __all__ = [
     "causal_mask",
     "ceil_div",
     "column_major",
+    "complex_matmul",
     "coordinates",
     "copy",
     "copy_async",

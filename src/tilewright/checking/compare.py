@@ -165,7 +165,7 @@ def compare_gemm(a: Array, b: Array, c: Array, how: Accumulation | None = None) 
         return Comparison(True, (0, 0), 0.0, 0.0, 0.0, 0.0, "", 1.0)
     if not dtype(a.dtype).is_float:
         return _compare_integers(a, b, c, how)
-    return _compare_floats(_inputs(a, how), _inputs(b, how), c, how)
+    return _compare_floats(inputs(a, how), inputs(b, how), c, how)
 
 
 def _compare_floats(a: Array, b: Array, c: Array, how: Accumulation) -> Comparison:
@@ -192,7 +192,7 @@ def _compare_floats(a: Array, b: Array, c: Array, how: Accumulation) -> Comparis
         reason = f"{wrong} of {c.size} elements are beyond their bound"
     elif finite:
         residual, product, bound = (np.concatenate(parts) for parts in zip(*samples, strict=True))
-        reason, resolved = _lost_terms(a[sampled], b, residual, product, bound)
+        reason, resolved = lost_terms(a[sampled], b, residual, product, bound)
     value, reference, off, limit = worst[2]
     return Comparison(not reason, worst[1], value, reference, off, limit, reason, resolved)
 
@@ -289,7 +289,7 @@ def _finfo(element: Any) -> Any:
     return ml_dtypes.finfo(kind.numpy if kind.is_float else np.float64)  # type: ignore[no-untyped-call]
 
 
-def _inputs(values: Array, how: Accumulation) -> Array:
+def inputs(values: Array, how: Accumulation) -> Array:
     """The values that the products are made of."""
     if values.dtype == np.float64 or how.precision is None:
         return values
@@ -331,7 +331,7 @@ def _slices(values: Array, axis: int, bits: int, count: int = 4) -> list[Array]:
     return [*found, rest]
 
 
-def _lost_terms(a: Array, b: Array, residual: Array, product: Array, bound: Array) -> tuple[str, float]:
+def lost_terms(a: Array, b: Array, residual: Array, product: Array, bound: Array) -> tuple[str, float]:
     """Whether the residual looks like lost or repeated terms, and the share of k whose loss would show."""
     columns = np.linspace(0, product.shape[1] - 1, min(product.shape[1], _SAMPLE)).astype(int)
     log = np.log(bound[:, columns])

@@ -16,7 +16,7 @@ from tilewright.tracebacks import trim
 
 _Arrays: TypeAlias = tuple[Any, Any, Any, Any, Any, Any]
 
-_ONE = 1.0
+_ONE: complex = 1.0
 _EXACT = "exact"
 _PLAIN_NUMBERS = {float, int, type(None)}
 _ARRAYS = ("a", "b", "out", "c", "bias", "residual")
@@ -33,8 +33,8 @@ def matmul(
     out: Any = None,
     *,
     c: Any = None,
-    alpha: float = _ONE,
-    beta: float | None = None,
+    alpha: complex = _ONE,
+    beta: complex | None = None,
     bias: Any = None,
     activation: str | None = None,
     residual: Any = None,
@@ -53,13 +53,14 @@ def matmul(
 
     Args:
         a: array (..., M, K) of f64, f32, f16, bf16, f8e4m3, f8e5m2 or i8, or a vector (K,); of any strides.
+            Complex arrays, or pairs ``(re, im)``, are multiplied by `complex_matmul`.
         b: array (..., K, N) of the same dtype, or a vector (K,). Leading dimensions are batches, which are
             broadcast against those of ``a``; a vector's missing dimension is missing in the result too.
         out: array to write, of the result's shape and any strides, but that its elements have memory of
             their own; default: a new array of the framework of ``a``.
         c: array that is broadcast to the result; it may be ``out``.
-        alpha: a number.
-        beta: a number; default: 1 if ``c`` is given. With 0, ``c`` must fit, but is not read. Without ``c``
+        alpha: a number, which is real unless the arrays are complex.
+        beta: likewise; default: 1 if ``c`` is given. With 0, ``c`` must fit, but is not read. Without ``c``
             it is ``out`` that is multiplied and added to.
         bias: array (N,), added to each row.
         activation: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"sigmoid"`` or ``"tanh"``.
@@ -195,7 +196,7 @@ def _located(arrays: _Arrays, wanted: Wanted) -> tuple[tuple[Any, ...] | None, l
     return (*keys, *said, *words, wanted.how), at
 
 
-def _said(number: float | None) -> str:
+def _said(number: Any) -> str:
     """What a plan depends on of alpha and of beta: fractions, of which integers refuse to be multiples."""
     if number is None:
         return ""

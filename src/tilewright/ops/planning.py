@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tilewright import dtypes
 from tilewright.calls import launches
 from tilewright.dataflow.nodes import EXACT, PRECISIONS
@@ -29,14 +31,17 @@ from tilewright.runtime.strided import Strided
 from tilewright.schedule.choose import Splitting
 from tilewright.schedule.choose_reference import SUPPORTED
 from tilewright.schedule.schedule import Reduction, Schedule, SplitK
-from tilewright.targets.target import TARGETS
+from tilewright.targets.target import TARGETS, part
+
+COMPLEX = "tilewright.ops.complex_planning:matmul_of_complex"
+"""What multiplies complex arrays; loaded when the first are multiplied."""
 
 
 class Wanted(NamedTuple):
     """What is asked for besides arrays; the arguments of `matmul` by their names."""
 
-    alpha: float = 1.0
-    beta: float | None = None
+    alpha: complex = 1.0
+    beta: complex | None = None
     activation: str | None = None
     precision: str = "exact"
     out_dtype: DType | str | None = None
@@ -55,8 +60,8 @@ class Wanted(NamedTuple):
 
 @launches.of("matmul")
 def asked(
-    alpha: float = 1.0,
-    beta: float | None = None,
+    alpha: complex = 1.0,
+    beta: complex | None = None,
     activation: str | None = None,
     precision: str = "exact",
     out_dtype: DType | str | None = None,
@@ -127,6 +132,9 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
     check_words(wanted)
     added = {"out": out, "c": c, "bias": bias, "residual": residual}
     arrays = {"a": a, "b": b, **{name: array for name, array in added.items() if array is not None}}
+    if is_complex(a) or is_complex(b):
+        return Done(part(COMPLEX)(arrays, wanted, stream), None)
+    _refuse_complex_numbers(wanted)
     beta = _scale_of_c(arrays, wanted.beta)
     infos = {name: described(array, f"matmul, argument {name}") for name, array in arrays.items()}
     kind = result_dtype(infos, wanted)
@@ -151,6 +159,29 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
     # The reference reads the arrays themselves, which are not seen as the caller has them.
     is_known = TARGETS[backend].machine_code
     return Done(arrays["out"], replace(plan, fresh=made) if is_known else None)
+
+
+def is_complex(array: Any) -> bool:
+    """Whether an array is one of complex numbers, or a pair of their real and imaginary parts."""
+    if isinstance(array, tuple | list):
+        return len(array) == 2
+    lazy = getattr(array, "is_conj", None)
+    if callable(lazy) and lazy():  # PyTorch's conjugates that are not carried out yet
+        return True
+    try:
+        return described(array).dtype.components == 2
+    except LaunchError:  # which is said of what it is
+        return False
+
+
+def _refuse_complex_numbers(wanted: Wanted) -> None:
+    for name in ("alpha", "beta"):
+        given = getattr(wanted, name)
+        if isinstance(given, complex | np.complexfloating):
+            raise LaunchError(
+                f"matmul: {name}={shown(given)} beside arrays of real numbers; nearest legal choice: "
+                f"{name}={given.real:g}, or complex arrays"
+            )
 
 
 class _Product(NamedTuple):
@@ -220,7 +251,7 @@ def check_words(wanted: Wanted) -> None:
             raise LaunchError(f"{name}={shown(given)}; choose one of {', '.join(words)}{near}")
 
 
-def _scale_of_c(arrays: dict[str, Any], beta: float | None) -> float:
+def _scale_of_c(arrays: dict[str, Any], beta: Any) -> Any:
     """What ``c`` is multiplied by; without ``c`` it is ``out``, which is added to the arrays as such."""
     if beta is None:
         return 1.0

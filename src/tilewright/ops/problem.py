@@ -14,6 +14,9 @@ MOST = 2**31 - 1
 OTHERS = ("a", "b", "bias")
 """The arrays that are not broadcast to the result."""
 
+IMAGINARY = "_im"
+"""Ends the name of an array of imaginary parts, whose dimensions are those of the real parts."""
+
 
 @dataclass(frozen=True)
 class Matrices:
@@ -108,7 +111,8 @@ def describe(arrays: Mapping[str, ArrayInfo]) -> Problem:
 
     Args:
         arrays: the arrays called ``a``, ``b``, ``out``, and, where it is given, ``bias``, one number for each
-            column; all others, such as ``c``, are broadcast to the result.
+            column; all others, such as ``c``, are broadcast to the result. Of complex numbers also ``a_im``
+            and so on, of the shapes of the real parts.
 
     Raises:
         LaunchError: shapes that do not fit.
@@ -129,17 +133,28 @@ def describe(arrays: Mapping[str, ArrayInfo]) -> Problem:
     rank = max(len(a.shape), len(b.shape), 2) - 2
     batch = shape[:rank]
     k, m, n = a.shape[-1], 1 if is_row else a.shape[-2], 1 if is_column else b.shape[-1]
-    steps = {
-        "a": _expanded(_matrix(a, 0 if is_row else None), (*batch, m, k)),
-        "b": _expanded(_matrix(b, 1 if is_column else None), (*batch, k, n)),
-    }
-    for name in arrays:
-        if name not in OTHERS:
-            steps[name] = _result_steps(name, arrays[name], shape, (*batch, m, n), is_row, is_column)
+    steps = {}
+    for name, info in arrays.items():
+        if is_part_of(name, "a"):
+            steps[name] = _expanded(_matrix(info, 0 if is_row else None), (*batch, m, k))
+        elif is_part_of(name, "b"):
+            steps[name] = _expanded(_matrix(info, 1 if is_column else None), (*batch, k, n))
+        elif name not in OTHERS:
+            steps[name] = _result_steps(name, info, shape, (*batch, m, n), is_row, is_column)
     if "bias" in arrays and arrays["bias"].shape != (n,):
         raise LaunchError(f"bias has shape {arrays['bias'].shape}; it is one number for each column: ({n},)")
     bias = arrays["bias"].strides if "bias" in arrays else None
     return _joined(batch, (m, n, k), steps, bias)
+
+
+def is_part_of(name: str, *wholes: str) -> bool:
+    """Whether an array is one of some, or the imaginary parts of one of them.
+
+    Example:
+        >>> is_part_of("a", "a"), is_part_of("c_im", "c", "out"), is_part_of("out_im", "a")
+        (True, True, False)
+    """
+    return name.removesuffix(IMAGINARY) in wholes
 
 
 def _matrix(info: ArrayInfo, missing: int | None) -> ArrayInfo:
@@ -221,18 +236,17 @@ def _joined(
         m, batch = 0, (1,) * rank
     dims = [_Dim(extent, {name: at[dim] for name, at in steps.items()}) for dim, extent in enumerate(batch)]
     dims = sorted((d for d in dims if d.extent > 1), key=lambda d: -abs(d.steps["out"]))
-    rows = _Dim(m, {name: at[rank] for name, at in steps.items() if name != "b"})
-    columns = _Dim(n, {name: at[rank + 1] for name, at in steps.items() if name != "a"})
+    rows = _Dim(m, {name: at[rank] for name, at in steps.items() if not is_part_of(name, "b")})
+    columns = _Dim(n, {name: at[rank + 1] for name, at in steps.items() if not is_part_of(name, "a")})
     dims = _merged(dims, tuple(steps))
     dims, rows = _absorbed(dims, rows, "b")
     if bias is None:  # which is not repeated for each batch
         dims, columns = _absorbed(dims, columns, "a")
-    depth = {"a": steps["a"][rank + 1], "b": steps["b"][rank]}
     found = tuple(dim.extent for dim in dims)
     made = {}
     for name in steps:
-        down = (k, depth["b"]) if name == "b" else (rows.extent, rows.steps[name])
-        along = (k, depth["a"]) if name == "a" else (columns.extent, columns.steps[name])
+        down = (rows.extent, rows.steps[name]) if name in rows.steps else (k, steps[name][rank])
+        along = (columns.extent, columns.steps[name]) if name in columns.steps else (k, steps[name][rank + 1])
         lead = tuple(dim.steps[name] for dim in dims)
         made[name] = Matrices((*found, down[0], along[0]), (*lead, down[1], along[1]))
     if bias is not None:
@@ -253,7 +267,7 @@ def _absorbed(dims: Sequence[_Dim], inner: _Dim, without: str) -> tuple[list[_Di
     """Batches that one operand repeats become rows (or columns) of the other and of the result."""
     left = list(dims)
     for dim in reversed(dims):
-        if dim.steps[without] == 0:
+        if not any(step for name, step in dim.steps.items() if is_part_of(name, without)):
             both = dim.within(inner, tuple(inner.steps))
             if both is not None:
                 left.remove(dim)

@@ -18,6 +18,9 @@ from tilewright.runtime.arrays import locate
 
 _TORCH = {
     "bf16": "bfloat16",
+    "c32": "complex32",
+    "c64": "complex64",
+    "c128": "complex128",
     "f16": "float16",
     "f32": "float32",
     "f64": "float64",

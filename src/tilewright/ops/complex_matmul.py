@@ -1,0 +1,81 @@
+"""`complex_matmul`: products of complex matrices, interleaved or in two planes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tilewright.calls import launches
+from tilewright.dtypes import DType
+from tilewright.ops.complex_planning import Asked, product_of_complex
+from tilewright.schedule.schedule import Schedule
+
+
+@launches
+def complex_matmul(
+    a: Any,
+    b: Any,
+    c: Any = None,
+    *,
+    alpha: complex = 1,
+    beta: complex | None = None,
+    out: Any = None,
+    conjugate_a: bool = False,
+    conjugate_b: bool = False,
+    method: str = "4m",
+    precision: str = "exact",
+    out_dtype: DType | str | None = None,
+    schedule: Schedule | None = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """``out = alpha * op(a) @ op(b) + beta * c`` of complex numbers, where ``op`` may conjugate.
+
+    Every array is interleaved, complex numbers of NumPy, PyTorch or CuPy, or planar: a pair ``(re, im)`` of
+    real arrays of one shape, as of bf16, which has no complex numbers. One kernel computes both, and sums of
+    real products are in f32 (f64 of f64). Each part of the result adds up 2 K products: with the partial sums
+    bounded by ``P``, it is off by at most ``4 u sqrt(2 K) P`` if roundings are independent, ``u = 2**-24``
+    (``2**-53`` of f64), and rounded once.
+
+    Args:
+        a: array (..., M, K) of c32 (``torch.complex32``), c64 or c128, or a pair of real arrays of f64, f32,
+            f16 or bf16, or vectors (K,); of any strides, so that a transpose is ``a.T``.
+        b: array (..., K, N) whose parts are of the same dtype. Leading dimensions are batches, which are
+            broadcast against those of ``a``.
+        c: array that is broadcast to the result; it may be ``out``.
+        alpha: a number, real or complex.
+        beta: a number, real or complex; default: 1 if ``c`` is given. With 0, ``c`` must fit, but is not
+            read. Without ``c`` it is ``out`` that is multiplied and added to.
+        out: array to write, or a pair; default: a new array of the framework of ``a``, or a pair if ``a`` is.
+        conjugate_a: whether the conjugates of ``a`` are multiplied.
+        conjugate_b: whether those of ``b`` are.
+        method: ``"4m"``, four products of real matrices, which is as accurate as complex arithmetic.
+        precision: ``"exact"``, or ``"tf32"`` to multiply parts of f32 on tensor cores with 10 fraction bits.
+        out_dtype: dtype of a new result; default: that of ``a``.
+        schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
+        target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
+        stream: the CUDA stream; default: the framework's current stream.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        LaunchError: shapes or devices do not fit, ``out`` shares memory with what is read, or an argument is
+            none of those above.
+        DTypeError: real arrays, an unsupported dtype or a mixture.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> a = np.array([[1, 1j], [2, 0]], np.complex64)
+        >>> tw.complex_matmul(a, a.T, conjugate_b=True, target="reference")
+        array([[2.+0.j, 2.+0.j],
+               [2.+0.j, 4.+0.j]], dtype=complex64)
+
+        Planes of real and imaginary parts:
+
+        >>> re, im = tw.complex_matmul((a.real, a.imag), a, alpha=1j, target="reference")
+        >>> re.tolist(), im.tolist()
+        ([[-2.0, -1.0], [0.0, -2.0]], [[1.0, 0.0], [2.0, 0.0]])
+    """
+    asked = Asked(alpha, beta, conjugate_a, conjugate_b, method, precision, out_dtype, schedule, target)
+    return product_of_complex({"a": a, "b": b, "c": c, "out": out}, asked, stream)

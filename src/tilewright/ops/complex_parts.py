@@ -1,0 +1,150 @@
+"""Complex arrays as two real ones, of real and of imaginary parts, which lie where the complex ones lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tilewright.dtypes import ALL, DType
+from tilewright.errors import DTypeError, LaunchError
+from tilewright.ops.problem import IMAGINARY
+from tilewright.runtime.aliases import is_same
+from tilewright.runtime.arrays import ArrayInfo, overlap
+from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.strided import Strided
+
+INTERLEAVED = {"f16": "c32", "f32": "c64", "f64": "c128"}
+"""The complex dtype whose components are of a real one; bf16 has none."""
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A complex array, seen as two real ones of one shape.
+
+    Args:
+        given: the caller's: an array of complex numbers, or a pair of real ones.
+        re: the real parts.
+        im: the imaginary parts.
+        is_conjugate: whether the numbers are the conjugates of those in memory, as PyTorch has it.
+    """
+
+    given: Any
+    re: Strided
+    im: Strided
+    is_conjugate: bool = False
+
+    @property
+    def is_planar(self) -> bool:
+        """Whether real and imaginary parts are arrays of their own."""
+        return isinstance(self.given, tuple | list)
+
+    @property
+    def dtype(self) -> DType:
+        """Of the parts."""
+        return self.re.info.dtype
+
+    @property
+    def name_of_dtype(self) -> str:
+        """What messages say of the dtype."""
+        return f"a pair of {self.dtype}" if self.is_planar else INTERLEAVED[self.dtype.name]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Extents."""
+        return self.re.info.shape
+
+
+def parts_of(op: str, name: str, given: Any) -> Parts:
+    """The parts of a caller's array.
+
+    Args:
+        op: what messages call the operation.
+        name: the argument.
+        given: an array of complex numbers, or a pair ``(re, im)`` of real ones.
+
+    Raises:
+        LaunchError: no array, or a pair of arrays of unequal shapes.
+        DTypeError: real numbers, or a pair of two dtypes.
+    """
+    if isinstance(given, tuple | list):
+        return _planar(op, name, given)
+    lazy = getattr(given, "is_conj", None)
+    is_conjugate = bool(lazy()) if callable(lazy) else False
+    info = described(given.conj() if is_conjugate else given, f"{op}, argument {name}")
+    element = info.dtype.component
+    if info.dtype.components != 2:
+        raise DTypeError(
+            f"{op}: {name} is {info.dtype}, whose numbers are real; nearest legal choice: an array of c32, "
+            f"c64 or c128, or a pair ({name}.real, {name}.imag) of real arrays"
+        )
+    steps = tuple(2 * step for step in info.strides)
+    re = replace(info, strides=steps, dtype=element)
+    im = replace(re, pointer=info.pointer + element.bytes if info.pointer else 0)
+    return Parts(given, Strided(given, re), Strided(given, im), is_conjugate)
+
+
+def _planar(op: str, name: str, given: Any) -> Parts:
+    if len(given) != 2:
+        raise LaunchError(
+            f"{op}: {name} is {len(given)} arrays; nearest legal choice: two, of real and of imaginary parts"
+        )
+    re, im = (Strided(one, described(one, f"{op}, argument {name}[{at}]")) for at, one in enumerate(given))
+    if re.info.dtype != im.info.dtype or re.info.dtype.components != 1 or not re.info.dtype.is_float:
+        raise DTypeError(
+            f"{op}: {name} is a pair of {re.info.dtype} and {im.info.dtype}; nearest legal choice: two "
+            "arrays of f64, of f32, of f16 or of bf16"
+        )
+    if re.info.shape != im.info.shape:
+        raise LaunchError(
+            f"{op}: the real parts of {name} have shape {re.info.shape}, the imaginary parts "
+            f"{im.info.shape}; nearest legal choice: one shape"
+        )
+    return Parts(given, re, im)
+
+
+def interleaved(element: DType) -> DType:
+    """The complex dtype of a real one.
+
+    Raises:
+        DTypeError: there is none.
+    """
+    if element.name not in INTERLEAVED:
+        raise DTypeError(
+            f"no complex numbers of {element}; nearest legal choice: out=(re, im), a pair of {element} arrays"
+        )
+    return ALL[INTERLEAVED[element.name]]
+
+
+def named(parts: Mapping[str, Parts]) -> dict[str, Strided]:
+    """The real arrays of some complex ones, by name: ``a`` of the real parts, ``a_im`` of the others."""
+    found = {}
+    for name, one in parts.items():
+        found[name], found[name + IMAGINARY] = one.re, one.im
+    return found
+
+
+def check_apart(op: str, parts: Mapping[str, Parts]) -> None:
+    """What is written must not be read in another place, nor be written twice.
+
+    Raises:
+        LaunchError: it is; says of which array.
+    """
+    out = parts["out"]
+    _refuse(op, "out", "out", out.re.info, out.im.info)
+    for name, other in parts.items():
+        if name == "out":
+            continue
+        for at, mine in enumerate((out.re.info, out.im.info)):
+            for where, theirs in enumerate((other.re.info, other.im.info)):
+                if not (name == "c" and at == where and is_same(mine, theirs)):
+                    _refuse(op, "out", name, mine, theirs)
+
+
+def _refuse(op: str, out: str, name: str, mine: ArrayInfo, theirs: ArrayInfo) -> None:
+    if overlap(mine, theirs):
+        what = "its real and imaginary parts" if name == out else f"{out} and {name}"
+        raise LaunchError(
+            f"{op}: {what} share memory, or interleave in too intricate a way to tell: elements would be "
+            f"overwritten before they are read; nearest legal choice: another array for {out}"
+        )
