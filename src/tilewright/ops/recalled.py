@@ -32,7 +32,7 @@ def again(
     arrays: Sequence[Any],
     at: Sequence[int | None],
     order: Sequence[int],
-    numbers: tuple[float, ...],
+    numbers: tuple[complex, ...],
     stream: Any,
 ) -> Any:
     """Launch what is known on other arrays; None, and nothing is done, if that cannot be.
