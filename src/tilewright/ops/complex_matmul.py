@@ -6,8 +6,11 @@ from typing import Any
 
 from tilewright.calls import launches
 from tilewright.dtypes import DType
-from tilewright.ops.complex_planning import Asked, product_of_complex
 from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import part
+
+PRODUCT = "tilewright.ops.complex_planning:complex_matmul"
+"""What multiplies complex arrays; loaded when the first are multiplied."""
 
 
 @launches
@@ -77,5 +80,12 @@ def complex_matmul(
         >>> re.tolist(), im.tolist()
         ([[-2.0, -1.0], [0.0, -2.0]], [[1.0, 0.0], [2.0, 0.0]])
     """
-    asked = Asked(alpha, beta, conjugate_a, conjugate_b, method, precision, out_dtype, schedule, target)
-    return product_of_complex({"a": a, "b": b, "c": c, "out": out}, asked, stream)
+    asked = {"alpha": alpha, "beta": beta, "conjugate_a": conjugate_a, "conjugate_b": conjugate_b}
+    how = {
+        "method": method,
+        "precision": precision,
+        "out_dtype": out_dtype,
+        "how": schedule,
+        "target": target,
+    }
+    return part(PRODUCT)({"a": a, "b": b, "c": c, "out": out}, {**asked, **how}, stream)

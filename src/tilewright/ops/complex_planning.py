@@ -79,6 +79,11 @@ def product_of_complex(given: Mapping[str, Any], asked: Asked, stream: Any) -> A
     return parts["out"].given
 
 
+def complex_matmul(given: Mapping[str, Any], asked: Mapping[str, Any], stream: Any) -> Any:
+    """`complex_matmul`, with its other arguments by the names of `Asked`."""
+    return product_of_complex(given, Asked(**asked), stream)
+
+
 def matmul_of_complex(arrays: Mapping[str, Any], wanted: Wanted, stream: Any) -> Any:
     """`matmul` of complex arrays, given by the names of its arguments.
 

@@ -132,11 +132,14 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
     check_words(wanted)
     added = {"out": out, "c": c, "bias": bias, "residual": residual}
     arrays = {"a": a, "b": b, **{name: array for name, array in added.items() if array is not None}}
-    if is_complex(a) or is_complex(b):
+    beta = _scale_of_c(arrays, wanted.beta)
+    is_complex = _is_pair(a) or _is_pair(b)
+    if not is_complex:
+        infos = {name: described(array, f"matmul, argument {name}") for name, array in arrays.items()}
+        is_complex = 2 in (infos["a"].dtype.components, infos["b"].dtype.components)
+    if is_complex:
         return Done(part(COMPLEX)(arrays, wanted, stream), None)
     _refuse_complex_numbers(wanted)
-    beta = _scale_of_c(arrays, wanted.beta)
-    infos = {name: described(array, f"matmul, argument {name}") for name, array in arrays.items()}
     kind = result_dtype(infos, wanted)
     shape = result_shape(infos["a"].shape, infos["b"].shape)
     backend = backend_for("matmul", list(infos.items()), wanted.target).name
@@ -161,17 +164,10 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
     return Done(arrays["out"], replace(plan, fresh=made) if is_known else None)
 
 
-def is_complex(array: Any) -> bool:
-    """Whether an array is one of complex numbers, or a pair of their real and imaginary parts."""
-    if isinstance(array, tuple | list):
-        return len(array) == 2
+def _is_pair(array: Any) -> bool:
+    """Whether an array is complex as it is given: real and imaginary parts, or PyTorch's lazy conjugate."""
     lazy = getattr(array, "is_conj", None)
-    if callable(lazy) and lazy():  # PyTorch's conjugates that are not carried out yet
-        return True
-    try:
-        return described(array).dtype.components == 2
-    except LaunchError:  # which is said of what it is
-        return False
+    return (isinstance(array, tuple | list) and len(array) == 2) or (callable(lazy) and bool(lazy()))
 
 
 def _refuse_complex_numbers(wanted: Wanted) -> None:
