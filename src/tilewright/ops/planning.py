@@ -133,7 +133,7 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
     added = {"out": out, "c": c, "bias": bias, "residual": residual}
     arrays = {"a": a, "b": b, **{name: array for name, array in added.items() if array is not None}}
     beta = _scale_of_c(arrays, wanted.beta)
-    is_complex = _is_pair(a) or _is_pair(b)
+    is_complex, infos = _is_pair(a) or _is_pair(b), dict[str, ArrayInfo]()
     if not is_complex:
         infos = {name: described(array, f"matmul, argument {name}") for name, array in arrays.items()}
         is_complex = 2 in (infos["a"].dtype.components, infos["b"].dtype.components)
