@@ -132,14 +132,12 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
     check_words(wanted)
     added = {"out": out, "c": c, "bias": bias, "residual": residual}
     arrays = {"a": a, "b": b, **{name: array for name, array in added.items() if array is not None}}
-    beta = _scale_of_c(arrays, wanted.beta)
-    is_complex, infos = _is_pair(a) or _is_pair(b), dict[str, ArrayInfo]()
-    if not is_complex:
-        infos = {name: described(array, f"matmul, argument {name}") for name, array in arrays.items()}
-        is_complex = 2 in (infos["a"].dtype.components, infos["b"].dtype.components)
-    if is_complex:
+    infos = {} if _is_pair(a) or _is_pair(b) else {name: _info(arrays, name) for name in ("a", "b")}
+    if not infos or 2 in (info.dtype.components for info in infos.values()):
         return Done(part(COMPLEX)(arrays, wanted, stream), None)
     _refuse_complex_numbers(wanted)
+    beta = _scale_of_c(arrays, wanted.beta)
+    infos |= {name: _info(arrays, name) for name in arrays if name not in infos}
     kind = result_dtype(infos, wanted)
     shape = result_shape(infos["a"].shape, infos["b"].shape)
     backend = backend_for("matmul", list(infos.items()), wanted.target).name
@@ -162,6 +160,10 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
     # The reference reads the arrays themselves, which are not seen as the caller has them.
     is_known = TARGETS[backend].machine_code
     return Done(arrays["out"], replace(plan, fresh=made) if is_known else None)
+
+
+def _info(arrays: Mapping[str, Any], name: str) -> ArrayInfo:
+    return described(arrays[name], f"matmul, argument {name}")
 
 
 def _is_pair(array: Any) -> bool:
