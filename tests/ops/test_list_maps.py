@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import tilewright as tw
+from tilewright.ir.copies import is_bulk_store
 from tilewright.ops.lists import kernel_for
 from tilewright.ops.planning import Wanted
 from tilewright.runtime.arrays import describe
@@ -16,6 +17,7 @@ from tilewright.runtime.kernel import Bound
 from tilewright.runtime.listed import ListShape
 from tilewright.schedule import bulk, lists
 from tilewright.schedule.classes import coarse
+from tilewright.schedule.epilogue import staged as epilogue
 from tilewright.targets.target import CUDA
 
 from .test_lists import check, check_around, operands, poisoned
@@ -34,26 +36,31 @@ def changed(schedule: tw.Schedule, **changes: Any) -> tw.Schedule:
 
 
 def apart(arrays: list[Any], seed: int, by_columns: bool) -> list[Any]:
-    """The arrays, in rows or columns that begin at multiples of 16 bytes, and are further apart than long."""
+    """The arrays, in rows or columns that begin at multiples of 16 bytes, and are further apart than long.
+
+    What lies between rows, and before and behind them, is 99.
+    """
     draw, made = np.random.default_rng(seed), []
     for one in arrays:
         rows, columns = one.shape[::-1] if by_columns else one.shape
         unit = 16 // one.itemsize
         length = (-(-columns // unit) + int(draw.integers(1, 4))) * unit
-        held = np.full((rows + 1, length), 99, one.dtype)[1:, unit : unit + columns]
+        held = np.full((rows + 2, length), 99, one.dtype)[1:-1, unit : unit + columns]
         held[...] = one.T if by_columns else one
         made.append(held.T if by_columns else held)
     return made
 
 
 @pytest.fixture
-def staged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Of the kernels that run, the target and how operands come."""
+def staged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, bool]]:
+    """Of the kernels that run, the target, how operands come, and whether results go by bulk copies."""
     planned, found = Bound.planned, []
 
     def noted(self: Bound, *given: Any) -> Any:
         made = planned(self, *given)
-        found.append((made[0].prepared.executable.target, self.constants["schedule"].staging))
+        ran = made[0].prepared.executable
+        stores = any(is_bulk_store(op) for op in ran.kernel.walk())
+        found.append((ran.target, self.constants["schedule"].staging, stores))
         return made
 
     monkeypatch.setattr(Bound, "planned", noted)
@@ -71,7 +78,7 @@ def staged(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     ids=["rows", "columns of two groups", "ping-pong", "swapped"],
 )
 def test_products_of_any_extents(
-    a_by: bool, b_by: bool, changes: dict[str, Any], staged: list[tuple[str, str]]
+    a_by: bool, b_by: bool, changes: dict[str, Any], staged: list[tuple[str, str, bool]]
 ) -> None:
     a, b = operands(UNEVEN, "f16")
     a, b = apart(a, 1, a_by), apart(b, 2, b_by)
@@ -80,20 +87,42 @@ def test_products_of_any_extents(
     tw.grouped_matmul(a, b, out=out, bias=bias, schedule=changed(WGMMA, **changes), target="reference")
     check(a, b, out, bias)
     check_around(out, whole)
-    assert staged == [("reference", "tma")]
+    assert staged == [("reference", "tma", False)]
+
+
+STORED = [(16, 64, 32), (0, 32, 64), (40, 104, 72), (8, 0, 16), (8, 8, 0), (24, 40, 200), (72, 136, 65)]
+
+
+@pytest.mark.parametrize("by_columns", [False, True], ids=["rows", "columns"])
+@pytest.mark.parametrize("roles", ["cooperative", "ping-pong"])
+def test_results_that_bulk_copies_store(
+    roles: str, by_columns: bool, staged: list[tuple[str, str, bool]]
+) -> None:
+    a, b = operands(STORED, "f16")
+    a, b = apart(a, 1, False), apart(b, 2, False)
+    out = apart([np.full((m, n), np.nan, np.float32) for m, n, _ in STORED], 3, by_columns)
+    changes = {"roles": roles, "groups": 2, "tile": (64 if roles == "ping-pong" else 128, 64, 64)}
+    tw.grouped_matmul(
+        a, b, out=out, schedule=changed(WGMMA, epilogue="staged", **changes), target="reference"
+    )
+    check(a, b, out)
+    for one in out:
+        one[...] = 99
+        assert (one.base == 99).all(), "nothing else is written"
+    assert staged == [("reference", "tma", True)]
 
 
 @pytest.mark.parametrize(
     ("kind", "to", "atom", "depth"),
     [("i8", "i32", tw.atoms.wgmma("i8", 32), 128), ("bf16", "f32", tw.atoms.wgmma("bf16", 32), 64)],
 )
-def test_dtypes(kind: str, to: str, atom: Any, depth: int, staged: list[tuple[str, str]]) -> None:
+def test_dtypes(kind: str, to: str, atom: Any, depth: int, staged: list[tuple[str, str, bool]]) -> None:
     a, b = operands(UNEVEN[1:4], kind)
     a, b = apart(a, 1, by_columns=False), apart(b, 2, by_columns=True)
     schedule = changed(WGMMA, atom=atom, tile=(64, 32, depth))
     made = tw.grouped_matmul(a, b, out_dtype=to, schedule=schedule, target="reference")
     check(a, b, made)
-    assert staged == [("reference", "tma")]
+    assert staged == [("reference", "tma", False)]
 
 
 def test_arrays_that_lie_elsewhere_have_other_maps() -> None:
@@ -101,30 +130,35 @@ def test_arrays_that_lie_elsewhere_have_other_maps() -> None:
     a, b = operands(UNEVEN[:3], "f16", seed=1)
     first, second = apart(a, 1, False), apart(b, 2, False)
     room = [np.zeros((*one.base.shape,), one.dtype) for one in (*first, *second)]
-    others = [one[1:, 8 : 8 + old.shape[1]] for one, old in zip(room, (*first, *second), strict=True)]
+    others = [one[1:-1, 8 : 8 + old.shape[1]] for one, old in zip(room, (*first, *second), strict=True)]
     for one, old in zip(others, (*first, *second), strict=True):
         one[...] = 2 * old
     for x, y in ((first, second), (others[:3], others[3:])):
         check(x, y, tw.grouped_matmul(x, y, schedule=WGMMA, out_dtype="f32", target="reference"))
 
 
+NO_FENCE = "tw.hopper.acquire_map of the tensor is missing before"
+
+
 @pytest.mark.parametrize(
-    ("fault", "words"),
+    ("fault", "words", "blocks"),
     [
-        ("no fence", "tw.hopper.acquire_map of the tensor is missing before"),
-        ("the map of another array", "which is none of"),
+        ("no fence before loads", NO_FENCE, 4),
+        ("no fence before stores", NO_FENCE, 5),
+        ("the map of another array", "which is none of", 6),
     ],
 )
-def test_faults_are_found(fault: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_faults_are_found(fault: str, words: str, blocks: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In kernels that are expanded with them, of schedules that nobody else uses."""
-    if fault == "no fence":
-        monkeypatch.setattr(bulk, "acquire_map", lambda matrix: None)
+    if fault.startswith("no fence"):
+        room = bulk if fault.endswith("loads") else epilogue
+        monkeypatch.setattr(room, "acquire_map", lambda matrix: None)
     else:
         by_map = lists.by_map
         monkeypatch.setattr(lists, "by_map", lambda *given: by_map(*given[:2], 0, given[3]))
-    a, b = operands(UNEVEN[:3], "f16")
+    a, b = operands(STORED[:3], "f16")
     a, b = apart(a, 1, False), apart(b, 2, False)
-    schedule = changed(WGMMA, blocks=4 if fault == "no fence" else 5)
+    schedule = changed(WGMMA, blocks=blocks, epilogue="staged")
     with pytest.raises(tw.HazardError) as caught:
         tw.grouped_matmul(a, b, schedule=schedule, target="reference")
     assert words in str(caught.value)
@@ -165,12 +199,12 @@ def test_text_without_spills() -> None:
     buffer = tw.TensorSpec("bf16", 1, 0, (1,), (1,), 16, wide=False)
     table = tw.TensorSpec("i64", 2, 1, (256, 16), (16, 1), 16, wide=False)
     made = chosen("sm_90a", 16, LARGE).compile(*[buffer] * 4, table, 8, target="cuda", arch="sm_90a")
-    loads = re.findall(
-        r"tma_load_2d\(\(const tensor_map_t\*\)\(table \+ (\w+)\*table_stride0 \+ (\d+)\)", made.source
+    moves = re.findall(
+        r"tma_\w+_2d\(\(const tensor_map_t\*\)\(table \+ (\w+)\*table_stride0 \+ (\d+)\)", made.source
     )
-    assert {column for _, column in loads} == {"16", "32"}
+    assert {column for _, column in moves} == {"16", "32", "48"}
     seen = re.findall(r"acquire_map\(\(const tensor_map_t\*\)\(table \+ (.*?)\)\)", made.source)
-    assert {f"{item}*table_stride0 + {column}" for item, column in loads} == set(seen)
+    assert {f"{item}*table_stride0 + {column}" for item, column in moves} == set(seen)
     assert "__grid_constant__" not in made.source, "maps are passed in memory alone"
     assert made.resources["spill_store_bytes"] == made.resources["stack_bytes"] == 0
     assert tw.ir.print_kernel(tw.ir.parse_kernel(made.ir)) == made.ir

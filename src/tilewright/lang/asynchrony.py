@@ -217,7 +217,7 @@ def fence_async(memory: str = "shared") -> None:
 
 @verb
 def by_map(source: Tensor, table: Tensor, row: Index, column: int) -> Tensor:
-    """The same tensor, as an array of which bulk copies load boxes by a tensor map that lies in memory.
+    """The same tensor, as an array of which bulk copies move boxes by a tensor map that lies in memory.
 
     A launch passes tensor maps of the arrays that it is called with.  Of arrays that are parts of one buffer,
     whose places, extents and strides the kernel reads from memory, whoever fills that memory writes the maps

@@ -14,11 +14,12 @@ from tilewright.errors import LaunchError
 from tilewright.ir.kernel import TensorMap
 from tilewright.ir.map_ops import MAP_WORDS
 from tilewright.ir.maps_in_memory import wanted_maps
+from tilewright.lang.specs import TensorSpec
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.listed import ArrayList, Integers, ListShape
 from tilewright.runtime.listed_maps import ListMaps
 from tilewright.schedule.form import Form
-from tilewright.schedule.lists import LAST, PLACES, SIZES, map_columns, mapped_operands
+from tilewright.schedule.lists import LAST, PLACES, SIZES, map_columns, mapped
 from tilewright.schedule.schedule import Schedule
 
 LISTS = {"a": "A", "b": "B", "bias": "bias", "out": "D"}
@@ -61,16 +62,22 @@ class ListTable:
         extents: of each product.
         form: what is computed.
         schedule: how.
+        specs: what the kernel knows of each list, by its own names.
 
     Raises:
         LaunchError: more tiles than are counted.
     """
 
     def __init__(
-        self, shapes: Mapping[str, ListShape], extents: Sequence[Extents], form: Form, schedule: Schedule
+        self,
+        shapes: Mapping[str, ListShape],
+        extents: Sequence[Extents],
+        form: Form,
+        schedule: Schedule,
+        specs: Mapping[str, TensorSpec],
     ) -> None:
         ranks = {LISTS[name]: 1 + shape.steps.shape[1] for name, shape in shapes.items()}
-        self._columns = map_columns(ranks, mapped_operands(form, schedule))
+        self._columns = map_columns(ranks, mapped(form, schedule, specs))
         self._maps = {name: ListMaps(shapes[name]) for name in shapes if LISTS[name] in self._columns}
         ends = (PLACES + sum(ranks.values()), *(column + MAP_WORDS for column in self._columns.values()))
         self._known = _known(shapes, extents, schedule, max(ends))
@@ -106,6 +113,8 @@ class ListTable:
             self._forms = (executable, forms)
         for name, maps in self._maps.items():
             column = self._columns[LISTS[name]]
+            if column not in forms:  # what threads store, since slices of it are no boxes
+                continue
             words = maps.of(lists[name], forms[column], encoded=executable.listing is not None)
             table[: self.products, column : column + MAP_WORDS] = words
 

@@ -149,7 +149,8 @@ def _looked_at(arrays: Mapping[str, Sequence[Any]], wanted: Wanted) -> Known:
     kernel = kernel_for(
         specs, typical(extents), wanted._replace(target=None), arch, backend.processors(), exact
     )
-    table = ListTable(shapes, extents, kernel.constants["form"], kernel.constants["schedule"])
+    said = kernel.constants
+    table = ListTable(shapes, extents, said["form"], said["schedule"], dict(specs))
     return Known(shapes, backend, kernel, table)
 
 

@@ -133,8 +133,8 @@ class Leaving:
         spec, (rows, columns) = self.form.spec(store.operand, self.specs), (self.mma.tile[0], self.columns)
         name, width = store.operand.name, ROW_BYTES // spec.dtype.bytes
         yield from against_store(name, spec)
-        if self.form.lists:
-            yield f"there are no tensor maps of the arrays of {name}"
+        if self.form.lists and self.schedule.epilogue != "staged":
+            yield f"tensor maps of the arrays of {name} are seen by those who compute, and others would store"
         if (cut := self.form.flow.grouped) is not None:
             yield f"groups of {cut.name} end anywhere in {name}, and bulk copies would store whole boxes"
         if spec.unit_dim is not None and store.at[spec.unit_dim] not in (self.form.m, self.form.n):

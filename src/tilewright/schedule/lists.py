@@ -2,7 +2,7 @@
 
 What is computed is a batch of products.  Its items differ in their extents, so that a table in memory says
 of each item how many tiles come before it and with it, its extents M, N and K, for each of its arrays where
-it begins and its strides, and for those that bulk copies load a tensor map.  Blocks go through the tiles of
+it begins and its strides, and for those that bulk copies move a tensor map.  Blocks go through the tiles of
 all items, one after the other; which item a tile belongs to is found by halving.
 """
 
@@ -24,6 +24,7 @@ from tilewright.lang.memory_integers import index
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum, unwrap
 from tilewright.lang.specs import TensorSpec
 from tilewright.lang.tensors import Tensor
+from tilewright.schedule.bulk_arrays import against_store
 from tilewright.schedule.form import Form
 from tilewright.schedule.groups import MOST, last_not_after, natural
 from tilewright.schedule.partition import Order, Work
@@ -56,9 +57,19 @@ def map_columns(ranks: Mapping[str, int], mapped: Collection[str]) -> dict[str, 
     return {name: first + MAP_WORDS * at for at, name in enumerate(name for name in ranks if name in mapped)}
 
 
-def mapped_operands(form: Form, schedule: Schedule) -> tuple[str, ...]:
-    """The names of the lists of whose arrays there are tensor maps: of those that bulk copies load."""
-    return tuple(one.name for one in (form.a, form.b)) if schedule.staging == "tma" else ()
+def mapped(form: Form, schedule: Schedule, specs: Mapping[str, TensorSpec]) -> tuple[str, ...]:
+    """The names of the lists of whose arrays there are tensor maps: of those that bulk copies load or store.
+
+    Args:
+        form: what is computed.
+        schedule: how.
+        specs: what all arrays of a list have in common, by name.
+    """
+    if schedule.staging != "tma":
+        return ()
+    stored = [store.operand.name for store in form.stores] if schedule.epilogue == "staged" else []
+    by_bulk = (name for name in stored if not any(against_store(name, specs[name])))
+    return (form.a.name, form.b.name, *by_bulk)
 
 
 @dataclass
@@ -97,7 +108,7 @@ class ListedArray:
         """
         shapes = {one.name: one.shape for one in form.flow.parameters if isinstance(one, Operand)}
         ranks = {name: spec.rank for name, spec in specs.items()}
-        maps = map_columns(ranks, mapped_operands(form, schedule))
+        maps = map_columns(ranks, mapped(form, schedule, specs))
         found, column = {}, PLACES
         for name, spec in specs.items():
             buffer, table, lengths = arguments[name], arguments[TABLE], shapes[name][1:]
@@ -106,9 +117,11 @@ class ListedArray:
         return found
 
     def __post_init__(self) -> None:
-        rank = self.spec.rank - 1  # what is known before any item is begun: along what they are contiguous
-        strides = [1 if self._is_unit(dim) else 2 for dim in range(rank)]
-        self.matrix = self._viewed((MOST,) * rank, strides, 0, 0)
+        # What is known before any item is begun: along what they are contiguous, and what divides them.
+        lengths = [MOST // divisor * divisor for divisor in self.spec.extent_divisors[1:]]
+        known = enumerate(self.spec.stride_divisors[1:])
+        strides = [1 if self._is_unit(dim) else max(divisor, 2) for dim, divisor in known]
+        self.matrix = self._viewed(lengths, strides, 0, 0)
 
     @property
     def dtype(self) -> DType:
@@ -196,8 +209,9 @@ class Listed:
                 one.begin(item, sizes)
             first = let(done.get())
             done.set(first + steps)
-            # The tile before has a number that is less by as many as there are blocks.
-            work = Work((item,), m, n, first, steps, turn, group, begins=at < self.schedule.blocks)
+            # The tile before, of the same group, has a number that is less by as many as there are blocks.
+            begins = at < self.schedule.blocks * each
+            work = Work((item,), m, n, first, steps, turn, group, begins=begins)
             if each == 1:
                 yield work
                 continue

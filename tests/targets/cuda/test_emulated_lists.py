@@ -63,7 +63,8 @@ class Case:
         schedule = SCHEDULES[name]
         bound = kernel_for(specs, (len(shapes), 64, 64, 64), Wanted(schedule=schedule), ARCH, 4)
         extents = [Extents(*shape) for shape in shapes]
-        self.table = ListTable(shapes_of, extents, bound.constants["form"], schedule).filled(self.lists)
+        form = bound.constants["form"]
+        self.table = ListTable(shapes_of, extents, form, schedule, dict(specs)).filled(self.lists)
         buffers = [self.lists[name].buffer for name in ("a", "b", "b", "out")]
         self.kernel = bound.trace(*buffers, self.table, len(shapes), target="cuda", arch=ARCH.name)
         self.arrays = {

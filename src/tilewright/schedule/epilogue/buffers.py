@@ -43,7 +43,10 @@ class Side:
                 for span in (views.form.m, views.form.n)
             )
             self._anywhere = Work(batch, anywhere("m"), anywhere("n"), 0, 0, 0, 0, cuts=(m, n))
-            self.along_rows = self.block(self.sample((2, 2))).unit_dim == 0
+            sample = self.block(self.sample((2, 2)))
+            self.along_rows = sample.unit_dim == 0
+            self.has_map = sample.value.tensor.map is not None
+            """Whether the tensor maps of its arrays lie in memory."""
 
     def block(self, place: Place) -> Tensor:
         """(rows, columns) of it in global memory."""

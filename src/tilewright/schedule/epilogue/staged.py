@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from tilewright.lang import operations as tw
-from tilewright.lang.asynchrony import bulk_commit, bulk_wait, fence_async
+from tilewright.lang.asynchrony import acquire_map, bulk_commit, bulk_wait, fence_async
+from tilewright.lang.control import when
 from tilewright.lang.roles import role_barrier
 from tilewright.lang.scalars import Index
 from tilewright.schedule.epilogue.buffers import Panels, Rows, Side, in_panels
 from tilewright.schedule.epilogue.direct import Direct, in_parts, own_slices, shared_columns
-from tilewright.schedule.epilogue.values import Arguments, Values
+from tilewright.schedule.epilogue.values import Arguments, Place, Values
 from tilewright.schedule.form import Form
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
@@ -71,10 +72,20 @@ class Staged(Direct):
         if self.bulk:
             fence_async()
         self.meet(group)
+        if j == 0:
+            self._acquire(values.place)
         for held in self.held:
             held.send(group, buffer, values.place, self.schedule.mma.threads)
         if self.bulk:
             bulk_commit()
+
+    def _acquire(self, place: Place) -> None:
+        """See the tensor maps that lie in memory, one for each batch item, of the arrays to be stored to."""
+        maps = [held.side.block(place) for held in self.held if held.by_bulk and held.side.has_map]
+        if maps:
+            with when(place.work.begins):
+                for block in maps:
+                    acquire_map(block)
 
     def drain(self) -> None:
         """Wait for the stores that are under way."""

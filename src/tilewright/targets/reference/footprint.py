@@ -15,6 +15,7 @@ from tilewright.symbolic.nodes import Sym
 from tilewright.symbolic.rebuilding import evaluate, symbols
 from tilewright.threads.banks import ABSENT, SECTOR_BYTES, bank_passes, lanes_together, served_together
 from tilewright.threads.distribution import Distribution
+from tilewright.views.view import View
 
 
 @dataclass(eq=False)
@@ -132,7 +133,7 @@ class Footprints:
         key = (value, *(env[sym] for sym in free))
         if key not in self._boxes or value.tensor.indices:
             shape = [int(evaluate(extent, env)) for extent in view.shape]
-            self._boxes[key] = _offsets(value, env, np.indices(shape, sparse=True))
+            self._boxes[key] = _offsets(view, env, np.indices(shape, sparse=True))
         return self._boxes[key]
 
 
@@ -146,16 +147,16 @@ def whole(value: Value, env: Mapping[Sym, int]) -> tuple[Array, Array]:
     for place, extent in zip(view.behind, value.array.shape, strict=True):
         at = np.asarray(evaluate(place, mapping))
         exists &= (at >= 0) & (at < evaluate(extent, env))
-    return _offsets(value, env, grids), exists
+    return _offsets(value.tensor.view, env, grids), exists
 
 
 def box_at(
-    value: Value, at: Sequence[int], shape: Sequence[int], env: Mapping[Sym, int], extents: Sequence[int]
+    view: View, at: Sequence[int], shape: Sequence[int], env: Mapping[Sym, int], extents: Sequence[int]
 ) -> tuple[Array, Array]:
     """A box of a tensor: element offsets, and which elements exist.
 
     Args:
-        value: the tensor.
+        view: of the tensor.
         at: coordinates of the box's first element; may lie outside, also before the tensor.
         shape: extents of the box.
         env: the value of every symbol.
@@ -165,11 +166,10 @@ def box_at(
     exists = np.ones(shape, bool)
     for grid, extent in zip(grids, extents, strict=True):
         exists &= (grid >= 0) & (grid < extent)
-    return _offsets(value, env, grids), exists
+    return _offsets(view, env, grids), exists
 
 
-def _offsets(value: Value, env: Mapping[Sym, int], grids: Sequence[Array]) -> Array:
-    view = value.tensor.view
+def _offsets(view: View, env: Mapping[Sym, int], grids: Sequence[Array]) -> Array:
     mapping: dict[Sym, Any] = {**env, **dict(zip(view.coords, grids, strict=True))}
     shape = np.broadcast_shapes(*(grid.shape for grid in grids))
     return np.broadcast_to(np.asarray(evaluate(view.offset, mapping), np.int64), shape)

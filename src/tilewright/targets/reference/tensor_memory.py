@@ -107,6 +107,8 @@ def _load_into(
 
 def store_box(machine: Machine, warp: Warp, op: Copy) -> None:
     """Begin ``target = source`` where the target has elements."""
+    if machine.check:
+        look_at_map(machine, warp, op)
     tile = machine.footprints.box(op.source, warp.env)
     at, exists = whole(op.target, warp.env)
     box = box_of(op)
@@ -136,9 +138,9 @@ def _find_row_ends(machine: Machine, warp: Warp, op: Copy, target: Buffer, box: 
 
     Legality refuses such a target; a kernel that runs without it is found here.  Nothing is written there.
     """
-    array, row = op.target.buffer, box.inner
+    array, row = op.target.array, box.inner
     unit = STORE_BYTES // op.target.dtype.bytes
-    extents = [int(evaluate(size, warp.env)) for size in array.tensor.view.shape]
+    extents = [int(evaluate(size, warp.env)) for size in array.shape]
     starts, sides, extent = [warp.int(start) for start in box.starts], list(box.sides), extents[row]
     behind = min(-(-extent // unit) * unit, starts[row] + sides[row]) - extent
     if behind <= 0 or starts[row] >= extent:
