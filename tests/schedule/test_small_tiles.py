@@ -16,6 +16,7 @@ from tilewright.schedule.candidates import candidates
 from tilewright.schedule.choose import Question, Splitting, choose
 from tilewright.schedule.choose_fma import FORMS, Form
 from tilewright.schedule.choose_fma_time import fma_us
+from tilewright.schedule.choose_lists import schedule_of_lists
 from tilewright.schedule.choose_occupancy import resident
 from tilewright.schedule.choose_parts import parts_under, tiles_of
 from tilewright.schedule.choose_split import split_candidates
@@ -129,6 +130,6 @@ def test_of_lists_tiles_are_as_small_as_of_a_batch() -> None:
     specs = {name: coarse(spec, machine) for name in "ABD"}
     form = lists._form(tuple(specs.items()), "exact", None)
     for extents in ((8, 16, 512, 4096), (8, 64, 64, 1024)):
-        found = choose(Question(form, lists._complete(specs), extents, machine, 132))
+        found = schedule_of_lists(Question(form, lists._complete(specs), extents, machine, 132))
         assert found.tile[0] <= 64
         assert found.blocks
