@@ -10,98 +10,28 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.complex_products import compare_complex, planes
-from tilewright.checking.sample import normal
-from tilewright.dtypes import DType
+from tilewright.ops import complex_ways
+from tilewright.ops.complex_planes import Planes, splitting
+from tilewright.ops.complex_planning import Asked, product_of_complex
+from tilewright.ops.complex_products import four_products
+from tilewright.ops.complex_ways import way_for
+from tilewright.ops.problem import describe
+from tilewright.runtime.arrays import ArrayInfo
 from tilewright.targets.atoms import TENSOR_CORE, fma
+from tilewright.targets.target import CUDA
 
-C = {"f16": tw.c32, "f32": tw.c64, "f64": tw.c128}
-
-
-def numbers(rng: np.random.Generator, shape: tuple[int, ...], part: DType, how: str) -> Any:
-    """Random complex numbers: interleaved or planar, dense, transposed or of odd strides."""
-    layout, _, order = how.partition(" ")
-    if order == "transposed":
-        turned = numbers(rng, (*shape[:-2], *shape[:-3:-1]), part, layout)
-        return tuple(one.mT for one in turned) if layout == "planar" else turned.swapaxes(-1, -2)
-    step = 1 if order == "" else 3
-    held = normal(rng, (*shape[:-1], step * shape[-1] + 5, 2), part)[..., : step * shape[-1] : step, :]
-    if layout == "planar":
-        return held[..., 0], np.ascontiguousarray(held[..., 1])
-    return np.stack([held[..., 0], held[..., 1]], -1).view(C[part.name].numpy)[..., 0]
-
-
-def poisoned(shape: tuple[int, ...], part: DType, how: str) -> Any:
-    whole = np.full((*shape[:-1], 2 * shape[-1] + 3, 2), np.nan, part.numpy)
-    if how.startswith("planar"):
-        return whole[..., : shape[-1], 0], whole[..., shape[-1] : -3, 1]
-    return whole.view(C[part.name].numpy)[..., 1 : 2 * shape[-1] : 2, 0]
-
-
-def check(
-    d: Any, a: Any, b: Any, c: Any, *, how: Accumulation | None = None, conjugates: Any, **factors: Any
-) -> None:
-    """Every matrix of the batches, each element."""
-    (a, b, d), added = (planes(one) for one in (a, b, d)), None if c is None else planes(c)
-    sides = [(re, -im if wanted else im) for (re, im), wanted in zip((a, b), conjugates, strict=True)]
-    shape = d[0].shape
-    lead = shape[:-2]
-    for index in np.ndindex(lead):
-        one, other = (
-            tuple(np.broadcast_to(x, (*lead, *x.shape[-2:]))[index] for x in side) for side in sides
-        )
-        c_there = None if added is None else tuple(np.broadcast_to(x, shape)[index] for x in added)
-        made = tuple(x[index] for x in d)
-        compare_complex(one, other, made, c_there, how=how, **factors).raise_if_wrong()
-
-
-CASES = {
-    # dtype of the parts, layouts of a, b, c and out, (M, N, K), batches of a and b, conjugates, alpha, beta
-    "c64": ("f32", "interleaved", "interleaved", None, None, (70, 61, 150), (), (), (0, 0), 1, None),
-    "c64, everything": (
-        *("f32", "interleaved transposed", "interleaved odd", "interleaved", "interleaved"),
-        *((33, 18, 65), (2, 1), (3,), (1, 0), 0.5 - 2j, 1 + 1j),
-    ),
-    "c128": ("f64", "interleaved", "planar", "planar odd", "interleaved", (19, 35, 40), (), (), (1, 1), 2, 1),
-    "f32 planes": (
-        "f32",
-        "planar odd",
-        "planar transposed",
-        None,
-        None,
-        (33, 40, 20),
-        (),
-        (4,),
-        (0, 1),
-        1j,
-        None,
-    ),
-    "c32": ("f16", "interleaved", "interleaved", None, "interleaved", (65, 30, 70), (), (), (0, 0), 1, None),
-    "bf16 planes": ("bf16", "planar", "planar", "planar", "planar", (30, 65, 33), (), (), (0, 0), 1, -0.5),
-    "f64 planes": ("f64", "planar", "interleaved transposed", None, None, (5, 3, 0), (), (), (0, 0), 1, None),
-}
-
-
-def made(name: str, seed: int = 0) -> tuple[dict[str, Any], dict[str, Any], tuple[int, int]]:
-    part, *layouts, (m, n, k), lead_a, lead_b, conjugates, alpha, beta = CASES[name]
-    element, rng = tw.dtype(part), np.random.default_rng(seed)
-    lead = np.broadcast_shapes(lead_a, lead_b)
-    shapes = ((*lead_a, m, k), (*lead_b, k, n), (*lead, m, n))
-    arrays = {
-        one: numbers(rng, shape, element, layout)
-        for one, shape, layout in zip("abc", shapes, layouts, strict=False)
-        if layout is not None
-    }
-    if layouts[3] is not None:
-        arrays["out"] = poisoned(shapes[2], element, layouts[3])
-    return arrays, {"alpha": alpha, "beta": beta}, conjugates
+from .complex_cases import CASES, check, made, numbers
 
 
 @pytest.mark.parametrize("target", ["reference", "cpu"])
-@pytest.mark.parametrize("name", CASES)
-def test_every_element_is_right(name: str, target: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [*((name, "4m") for name in CASES), ("c64, everything", "3m"), ("c32", "3m"), ("f32 planes", "3m")],
+)
+def test_every_element_is_right(name: str, target: str, method: str) -> None:
     arrays, factors, conjugates = made(name)
     flags = {"conjugate_a": bool(conjugates[0]), "conjugate_b": bool(conjugates[1])}
-    d = tw.complex_matmul(**arrays, **factors, **flags, target=target)
+    d = tw.complex_matmul(**arrays, **factors, **flags, method=method, target=target)
     if "out" in arrays:
         assert d is arrays["out"]
     else:
@@ -120,6 +50,7 @@ def test_every_element_is_right(name: str, target: str) -> None:
         conjugates=conjugates,
         alpha=factors["alpha"],
         beta=beta,
+        method=method,
     )
 
 
@@ -208,3 +139,91 @@ def test_what_matmul_refuses_of_complex_arrays() -> None:
         tw.matmul(X, X, bias=X[0])
     with pytest.raises(tw.LaunchError, match="alpha=1j beside arrays of real numbers"):
         tw.matmul(X.real, X.real, alpha=1j)
+
+
+def test_three_products_are_less_accurate_where_a_part_is_small() -> None:
+    rng = np.random.default_rng(6)
+    a, b = (numbers(rng, (40, 40), tw.f32, "interleaved") for _ in range(2))
+    a.imag *= 1e-3
+    b.imag *= 1e-3
+    four, three = (tw.complex_matmul(a, b, method=method) for method in ("4m", "3m"))
+    assert compare_complex(a, b, four).ok
+    assert compare_complex(a, b, three, method="3m").ok
+    assert not compare_complex(a, b, three).ok
+    lost = tw.complex_matmul(a[:, 1:], b[1:], method="3m")
+    assert not compare_complex(a, b, lost, method="3m").ok
+    assert not compare_complex(a, b, three.conj(), method="3m").ok
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_planes_of_operands_first(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As for matrix units that bulk copies feed; here because it is said to be worth it."""
+    monkeypatch.setattr(complex_ways, "_gains", lambda *given: True)
+    for name in ("c64, everything", "c128"):
+        arrays, factors, conjugates = made(name)
+        given = {one: arrays.get(one) for one in ("a", "b", "c", "out")}
+        flags = {"conjugate_a": bool(conjugates[0]), "conjugate_b": bool(conjugates[1])}
+        product = product_of_complex(given, Asked(**factors, **flags, target=target))
+        assert [one.name for one in product.way.planes] == ["a", "b"]
+        names = [executable.kernel.name for executable in product.launch()]
+        assert names == ["complex_planes"] * len(product.way.planes) + ["gemm_complex"]
+        check(product.out, arrays["a"], arrays["b"], arrays["c"], conjugates=conjugates, **factors)
+
+
+def on_a_gpu(part: str, n: int, order: str = "nn") -> dict[str, ArrayInfo]:
+    """What interleaved matrices in the memory of a GPU are."""
+    item, made = tw.dtype(part), {}
+    for name, letter in zip(("a", "b", "out"), f"{order}n", strict=True):
+        strides = (2 * n, 2) if letter == "n" else (2, 2 * n)
+        for end, offset in (("", 0), ("_im", item.bytes)):
+            made[name + end] = ArrayInfo(4096 + offset, (n, n), strides, item, ("cuda", 0), False, None)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("part", "precision", "n", "arch", "order", "targets"),
+    [
+        ("f16", "exact", 4096, "sm_90a", "nt", (1, 0)),
+        ("f32", "tf32", 4096, "sm_90a", "nn", (1, 0)),
+        ("f32", "exact", 4096, "sm_90a", "nn", ()),
+        ("f64", "exact", 4096, "sm_90a", "nn", ()),
+        ("f16", "exact", 128, "sm_90a", "nn", ()),
+    ],
+)
+def test_planes_are_written_where_they_are_estimated_to_pay(
+    part: str, precision: str, n: int, arch: str, order: str, targets: tuple[int, ...]
+) -> None:
+    infos = on_a_gpu(part, n, order)
+    machine = (CUDA.architecture(arch), 132)
+    way = way_for(infos, describe(infos), "4m", precision, machine, None, (False, False, False))
+    assert tuple(one.target for one in way.planes) == targets
+    assert way.size_bytes == sum(2 * n * n * tw.dtype(part).bytes for _ in targets)
+    three = way_for(infos, describe(infos), "3m", precision, machine, None, (False, True, False))
+    assert [one.kept[-1] for one in three.planes] == ["_sum", "_sum"]
+    assert [one.negative for one in three.planes] == [False, True]
+
+
+@pytest.mark.parametrize(("part", "arch"), [("f16", "sm_80"), ("f32", "sm_90a"), ("f64", "sm_90a")])
+def test_text_for_interleaved_arrays_spills_nothing(part: str, arch: str) -> None:
+    whole = np.empty((512, 512, 2), tw.dtype(part).numpy)
+    parts = (whole[..., 0], whole[..., 1]) * 4
+    kernel = four_products(0, tw.f64 if part == "f64" else tw.f32)
+    bound = kernel.bind(
+        precision="exact", terms=frozenset({"alpha", "turn", "c"}), conjugates=(True, False, False)
+    )
+    ran = bound.compile(*parts, 1, 0, 0, 0, target="cuda", arch=arch)
+    assert ran.target == "cuda"
+    assert ran.resources["spill_store_bytes"] == ran.resources["stack_bytes"] == 0
+
+
+@pytest.mark.parametrize("turned", [False, True])
+def test_planes_compile_for_a_gpu(turned: bool) -> None:
+    infos = on_a_gpu("f32", 512)
+    planes = Planes.of("a", infos["a"], ("", "_im", "_sum"), 0 if turned else None)
+    whole = np.empty((512, 512, 2), np.float32)
+    dense = np.empty(planes.shape, np.float32)
+    dense = dense.T if turned else dense
+    bound = splitting(0).bind(kept=planes.kept, negative=False, turned=turned, on_host=False)
+    ran = bound.compile(whole[..., 0], whole[..., 1], dense, dense, dense, target="cuda", arch="sm_90a")
+    assert ran.resources["spill_store_bytes"] == ran.resources["stack_bytes"] == 0
+    assert (ran.resources["shared_bytes"] > 0) is turned

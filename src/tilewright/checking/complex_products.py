@@ -5,6 +5,11 @@ parts are ``[Ar, -Ai] [Br; Bi]``, the imaginary parts ``[Ar, Ai] [Bi; Br]``, the
 by side.  Of ``D = alpha A B + beta C`` what remains when ``beta C`` is taken away and ``alpha`` divided out
 is compared with them, so that lost terms are found in the same way; the roundings of this epilogue widen the
 bound.
+
+Three products (``method="3m"``) have a bound of their own: real parts are off by what ``Ar Br`` and ``Ai Bi``
+are, imaginary parts by what both of these and ``(Ar + Ai) (Br + Bi)`` are, whose factors were rounded to the
+dtype besides: independently, at most `SPREAD` times ``2 u sqrt(sum ((Ar + Ai) (Br + Bi))^2)``.  It does not
+shrink with a part of the result that is smaller than these products.
 """
 
 from __future__ import annotations
@@ -16,6 +21,7 @@ import numpy as np
 from tilewright.calls import launches
 from tilewright.checking.arrays import Array
 from tilewright.checking.compare import (
+    SPREAD,
     Accumulation,
     Comparison,
     gemm_bound,
@@ -36,6 +42,7 @@ def compare_complex(
     alpha: complex = 1,
     beta: complex = 0,
     how: Accumulation | None = None,
+    method: str = "4m",
 ) -> Comparison:
     """Whether ``d = alpha * a @ b + beta * c``.
 
@@ -47,6 +54,7 @@ def compare_complex(
         alpha: a number, not 0.
         beta: a number.
         how: how the kernel adds up; default: one multiply-add at a time.
+        method: by how many real products it does, ``"4m"`` or ``"3m"``.
 
     Raises:
         LaunchError: the shapes do not fit.
@@ -75,6 +83,9 @@ def compare_complex(
     )
     number = f64 if f64 in (kind, how.acc) else f32
     made = [gemm_bound(left, right, how, number) for left, right in pairs]
+    if method == "3m":
+        bounds = _of_three((a_re, a_im), (b_re, b_im), how, number)
+        made = [(high, low, bound) for (high, low, _), bound in zip(made, bounds, strict=True)]
     product = [np.asarray(high, np.longdouble) + low for high, low, _ in made]
     added = [np.zeros_like(one) for one in product] if c is None else list(planes(c))
     epilogue = _epilogue_bound(product, added, (alpha, beta), number, kind, is_plain=alpha == 1 and c is None)
@@ -87,6 +98,23 @@ def compare_complex(
         high = np.asarray(product[at], np.float64)
         outcomes.append(_compared(pairs[at], ("real", "imaginary")[at], residual, high, bound))
     return min(outcomes, key=lambda one: one.ok)
+
+
+def _of_three(
+    a: tuple[Array, Array], b: tuple[Array, Array], how: Accumulation, number: DType
+) -> tuple[Array, Array]:
+    """The bounds of both parts where three products are added up, in absolute terms."""
+    element = dtype(a[0].dtype)
+    sums = [np.asarray(re + im, re.dtype) for re, im in (a, b)]
+    pairs = (a[0], b[0]), (a[1], b[1]), (sums[0], sums[1])
+    first, second, third = (gemm_bound(left, right, how, number, twice=False) for left, right in pairs)
+    wide = [np.asarray(one, np.float64) ** 2 for one in sums]
+    rounded = 2 * SPREAD * element.unit_roundoff * np.sqrt(wide[0] @ wide[1])
+    sizes = np.abs(first[0]) + np.abs(second[0])
+    unit = 2 * how.acc.unit_roundoff
+    re = first[2] + second[2] + unit * sizes
+    im = first[2] + second[2] + third[2] + rounded + unit * (sizes + np.abs(third[0]))
+    return re, im
 
 
 def _compared(

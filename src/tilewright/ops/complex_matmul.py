@@ -34,8 +34,10 @@ def complex_matmul(
     """``out = alpha * op(a) @ op(b) + beta * c`` of complex numbers, where ``op`` may conjugate.
 
     Every array is interleaved, complex numbers of NumPy, PyTorch or CuPy, or planar: a pair ``(re, im)`` of
-    real arrays of one shape, as of bf16, which has no complex numbers. One kernel computes both, and sums of
-    real products are in f32 (f64 of f64). Each part of the result adds up 2 K products: with the partial sums
+    real arrays of one shape, as of bf16, which has no complex numbers. One kernel computes both parts; sums
+    of real products are in f32 (f64 of f64). On GPUs a kernel for each interleaved operand of a large product
+    first writes planes for bulk copies, in memory that is kept for the stream, where that is estimated to be
+    paid back. Each part of the result adds up 2 K products: with the partial sums
     bounded by ``P``, it is off by at most ``4 u sqrt(2 K) P`` if roundings are independent, ``u = 2**-24``
     (``2**-53`` of f64), and rounded once.
 
@@ -51,7 +53,11 @@ def complex_matmul(
         out: array to write, or a pair; default: a new array of the framework of ``a``, or a pair if ``a`` is.
         conjugate_a: whether the conjugates of ``a`` are multiplied.
         conjugate_b: whether those of ``b`` are.
-        method: ``"4m"``, four products of real matrices, which is as accurate as complex arithmetic.
+        method: ``"4m"``, four products of real matrices, which is as accurate as complex arithmetic; or
+            ``"3m"``, three products, of which one multiplies sums ``re + im`` that a kernel of their own
+            writes before. Its real parts are off by what ``re re`` and ``im im`` are, its imaginary parts
+            by what all three are, and by ``8 u_in sqrt(sum (product of sums)^2)``, ``u_in`` of the dtype of
+            the parts, however small they are themselves; sums of f16 may exceed 65504.
         precision: ``"exact"``, or ``"tf32"`` to multiply parts of f32 on tensor cores with 10 fraction bits.
         out_dtype: dtype of a new result; default: that of ``a``.
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.

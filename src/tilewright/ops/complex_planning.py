@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from tilewright import dtypes
@@ -12,19 +12,20 @@ from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
 from tilewright.ops.complex_parts import Parts, check_apart, interleaved, named, parts_of
-from tilewright.ops.complex_products import OPERANDS, RESULTS, four_products
+from tilewright.ops.complex_products import RESULTS, four_products, terms_of, three_products
+from tilewright.ops.complex_ways import METHODS, Way, way_for
 from tilewright.ops.planning import Wanted, warn
-from tilewright.ops.problem import Problem, check_broadcast, describe, result_shape
-from tilewright.runtime.backends import backend_for
+from tilewright.ops.problem import IMAGINARY, Problem, check_broadcast, describe, result_shape
+from tilewright.runtime.arrays import current_stream, stream_handle
+from tilewright.runtime.backends import Backend, arch_of, backend_for
+from tilewright.runtime.executable import Executable
 from tilewright.runtime.fresh import fresh
 from tilewright.runtime.kernel import Bound
+from tilewright.runtime.scratch import scratch
 from tilewright.runtime.strided import Strided
 from tilewright.schedule.choose import Splitting
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import TARGETS
-
-METHODS = ("4m",)
-"""By how many products of real matrices a complex one is computed."""
 
 SUPPORTED = ("f64", "f32", "f16", "bf16")
 """The dtypes of real and imaginary parts that are multiplied."""
@@ -45,13 +46,77 @@ class Asked(NamedTuple):
     op: str = "complex_matmul"
 
 
-def product_of_complex(given: Mapping[str, Any], asked: Asked, stream: Any) -> Any:
-    """``out = alpha * op(a) @ op(b) + beta * c`` of complex arrays.
+@dataclass(frozen=True)
+class Product:
+    """A product that fits, and can be launched.
+
+    Args:
+        parts: the complex arrays.
+        arrays: their real and imaginary parts as the problem has them, by name.
+        problem: what is multiplied.
+        way: what is launched.
+        kernel: the kernel of the product.
+        numbers: alpha and beta.
+        backend: what serves it.
+    """
+
+    parts: Mapping[str, Parts]
+    arrays: Mapping[str, Strided]
+    problem: Problem
+    way: Way
+    kernel: Bound
+    numbers: tuple[float, ...]
+    backend: Backend
+
+    @property
+    def out(self) -> Any:
+        """The result."""
+        return self.parts["out"].given
+
+    def launch(self, stream: Any = None) -> tuple[Executable, ...]:
+        """Launch it; returns what ran, in order."""
+        first = self.arrays["a"]
+        device = first.info.device
+        if not self.way.planes:
+            return (self._multiply(self.arrays, stream),)
+        if not isinstance(device, str):
+            given = [one.array for one in self.arrays.values()]
+            stream = current_stream(device, given) if stream is None else stream_handle(stream)
+        ran, arrays = [], dict(self.arrays)
+        with scratch(self.way.size_bytes, device, stream or 0) as address:
+            for one in self.way.planes:
+                re, im = (self.arrays[name] for name in (one.name, one.name + IMAGINARY))
+                planes = one.placed(re, address)
+                address += one.size_bytes
+                on_host = not TARGETS[self.backend.name].warps
+                bound, arguments = one.launchable(re, im, planes, on_host=on_host)
+                ran.append(_launched(bound, arguments, self.backend.name, stream))
+                arrays |= planes
+            return (*ran, self._multiply(arrays, stream))
+
+    def _multiply(self, arrays: Mapping[str, Strided], stream: Any) -> Executable:
+        absent = arrays["out"]  # stands for what is not added, and is not read
+        tensors = tuple(arrays.get(name, absent) for name in (*self.way.operands, *RESULTS))
+        executable = _launched(self.kernel, (*tensors, *self.numbers), self.backend.name, stream)
+        if TARGETS[self.backend.name].warps and not isinstance(self.kernel.schedule, Schedule):
+            warn(executable)
+        return executable
+
+
+def _launched(bound: Bound, arguments: tuple[Any, ...], backend: str, stream: Any) -> Executable:
+    names = (parameter.name for parameter in bound.program.parameters if parameter.kind == "tensor")
+    infos = {name: one.info for name, one in zip(names, arguments, strict=False)}
+    plan, pointers = bound.planned(arguments, backend, infos)
+    plan.prepared.launch(arguments, pointers, stream)
+    return plan.prepared.executable
+
+
+def product_of_complex(given: Mapping[str, Any], asked: Asked) -> Product:
+    """``out = alpha * op(a) @ op(b) + beta * c`` of complex arrays, ready to be launched.
 
     Args:
         given: the arrays ``a``, ``b``, ``c`` and ``out``; None for those that are not there.
         asked: what is asked for besides.
-        stream: the CUDA stream.
 
     Raises:
         LaunchError: shapes, devices or arguments do not fit.
@@ -59,11 +124,11 @@ def product_of_complex(given: Mapping[str, Any], asked: Asked, stream: Any) -> A
     """
     _check_words(asked)
     parts = {name: parts_of(asked.op, name, one) for name, one in given.items() if one is not None}
-    beta = _scale_of_c(parts, asked)
+    alpha, beta = complex(asked.alpha), complex(_scale_of_c(parts, asked))
     kind = _result_dtype(parts, asked)
     shape = result_shape(parts["a"].shape, parts["b"].shape)
     infos = {name: one.info for name, one in named(parts).items()}
-    backend = backend_for(asked.op, list(infos.items()), asked.target).name
+    backend = backend_for(asked.op, list(infos.items()), asked.target)
     if "c" in parts and beta == 0:  # it fits, and is not read
         check_broadcast("c", parts.pop("c").re.info, shape)
     if "out" not in parts:
@@ -72,16 +137,37 @@ def product_of_complex(given: Mapping[str, Any], asked: Asked, stream: Any) -> A
     problem = describe({name: one.info for name, one in arrays.items()})
     check_apart(asked.op, parts)
     seen = {name: _seen(one, problem, name) for name, one in arrays.items()}
-    kernel = _kernel(parts, problem, asked, beta)
-    tensors = tuple(seen.get(name, seen["out"]) for name in (*OPERANDS, *RESULTS))
-    numbers = (asked.alpha.real, asked.alpha.imag, beta.real, beta.imag)
-    _launch(kernel, (*tensors, *numbers), backend, asked, stream)
-    return parts["out"].given
+    precision = (
+        asked.precision if parts["a"].dtype == dtypes.f32 else EXACT
+    )  # others are multiplied as they are
+    pairs = ((asked.conjugate_a, "a"), (asked.conjugate_b, "b"), (False, "c"))
+    conjugates = tuple(wanted ^ (name in parts and parts[name].is_conjugate) for wanted, name in pairs)
+    way = way_for(
+        {name: one.info for name, one in seen.items()},
+        problem,
+        asked.method,
+        precision,
+        (arch_of(backend, None), backend.processors()),
+        asked.how if isinstance(asked.how, Schedule) else None,
+        conjugates,
+    )
+    makes = four_products if way.method == METHODS[0] else three_products
+    number = dtypes.f64 if dtypes.f64 in {one.dtype for one in parts.values()} else dtypes.f32
+    kernel = makes(len(problem.batch), number).bind(
+        precision=precision,
+        terms=terms_of(alpha, beta, adds="c" in parts),
+        conjugates=conjugates,
+        schedule=asked.how,
+    )
+    numbers = (alpha.real, alpha.imag, beta.real, beta.imag)
+    return Product(parts, seen, problem, way, kernel, numbers, backend)
 
 
 def complex_matmul(given: Mapping[str, Any], asked: Mapping[str, Any], stream: Any) -> Any:
     """`complex_matmul`, with its other arguments by the names of `Asked`."""
-    return product_of_complex(given, Asked(**asked), stream)
+    product = product_of_complex(given, Asked(**asked))
+    product.launch(stream)
+    return product.out
 
 
 def matmul_of_complex(arrays: Mapping[str, Any], wanted: Wanted, stream: Any) -> Any:
@@ -108,35 +194,9 @@ def matmul_of_complex(arrays: Mapping[str, Any], wanted: Wanted, stream: Any) ->
         op="matmul",
     )
     given = {name: arrays.get(name) for name in ("a", "b", "c", "out")}
-    return product_of_complex(given, asked, stream)
-
-
-def _launch(kernel: Bound, arguments: tuple[Any, ...], backend: str, asked: Asked, stream: Any) -> None:
-    names = (parameter.name for parameter in kernel.program.parameters if parameter.kind == "tensor")
-    infos = {name: one.info for name, one in zip(names, arguments, strict=False)}
-    plan, pointers = kernel.planned(arguments, backend, infos)
-    if TARGETS[backend].warps and not isinstance(asked.how, Schedule):
-        warn(plan.prepared.executable)
-    plan.prepared.launch(arguments, pointers, stream)
-
-
-def _kernel(parts: Mapping[str, Parts], problem: Problem, asked: Asked, beta: complex) -> Bound:
-    """The kernel of a product, and what is done with its sums."""
-    terms = {"alpha"} if asked.alpha != 1 else set()
-    terms |= {"turn"} if asked.alpha.imag else set()
-    terms |= {"c"} if "c" in parts else set()
-    terms |= {"turn c"} if "c" in parts and beta.imag else set()
-    kinds = {one.dtype for one in parts.values()}
-    number = dtypes.f64 if dtypes.f64 in kinds else dtypes.f32
-    pairs = ((asked.conjugate_a, "a"), (asked.conjugate_b, "b"), (False, "c"))
-    conjugates = tuple(wanted ^ parts[name].is_conjugate for wanted, name in pairs if name in parts)
-    return four_products(len(problem.batch), number).bind(
-        # Other numbers than those of f32 are multiplied as they are in any case.
-        precision=asked.precision if parts["a"].dtype == dtypes.f32 else EXACT,
-        terms=frozenset(terms),
-        conjugates=(*conjugates, False)[:3],
-        schedule=asked.how,
-    )
+    product = product_of_complex(given, asked)
+    product.launch(stream)
+    return product.out
 
 
 def _seen(array: Strided, problem: Problem, name: str) -> Strided:

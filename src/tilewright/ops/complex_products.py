@@ -69,26 +69,113 @@ def four_products(rank: int, number: DType) -> Kernel:
                     im -= a_im[at_a].matmul(b[at_b], precision=precision)
                 else:
                     im += a_im[at_a].matmul(b[at_b], precision=precision)
-            if terms:
-                re, im = re.to(number), im.to(number)
-            if "turn" in terms:
-                re, im = alpha_re * re - alpha_im * im, alpha_re * im + alpha_im * re
-            elif "alpha" in terms:
-                re, im = alpha_re * re, alpha_re * im
-            if "c" in terms:
-                added, added_im = c[(*batch, m, n)].to(number), c_im[(*batch, m, n)].to(number)
-                if conjugates[2]:
-                    added_im = -added_im
-                if "turn c" in terms:
-                    re = re + (beta_re * added - beta_im * added_im)
-                    im = im + (beta_re * added_im + beta_im * added)
-                else:
-                    re, im = re + beta_re * added, im + beta_re * added_im
-            out[(*batch, m, n)] = re
-            out_im[(*batch, m, n)] = im
+            numbers = (alpha_re, alpha_im), (beta_re, beta_im)
+            at = (*batch, m, n)
+            re, im = _finished((re, im), numbers, (c, c_im, at), number, terms, is_conjugate=conjugates[2])
+            out[at] = re
+            out_im[at] = im
 
     return gemm_complex
 
+
+@lru_cache(maxsize=64)
+def three_products(rank: int, number: DType) -> Kernel:
+    """`four_products` by three, ``Ar Br``, ``Ai Bi`` and ``(Ar + sa Ai) (Br + sb Bi)``, of sums made before.
+
+    With ``s = sa sb`` the sums are ``P1 - s P2`` and ``P3 - P1 - s P2``: what the third product has too much
+    is taken away again, so that the imaginary parts lose the bits by which they are smaller than it.
+
+    Args:
+        rank: how many dimensions of batches there are.
+        number: the dtype in which alpha and beta are multiplied, and given.
+    """
+    declared: dict[str, Any] = {
+        **_parameters(rank, (*OPERANDS, *SUMS)),
+        **dict.fromkeys(NUMBERS, number),
+    }
+
+    @kernel(**declared)
+    def gemm_complex_3m(
+        a: Any,
+        a_im: Any,
+        b: Any,
+        b_im: Any,
+        a_sum: Any,
+        b_sum: Any,
+        c: Any,
+        c_im: Any,
+        out: Any,
+        out_im: Any,
+        alpha_re: Any,
+        alpha_im: Any,
+        beta_re: Any,
+        beta_im: Any,
+        *,
+        precision: str,
+        terms: frozenset[str],
+        conjugates: tuple[bool, bool, bool],
+    ) -> None:
+        for *batch, m, n in tiles(out):
+            first, second, third = zeros(), zeros(), zeros()
+            for k in steps(a.shape[-1]):
+                at_a, at_b = (*batch, m, k), (*batch, k, n)
+                first += a[at_a].matmul(b[at_b], precision=precision)
+                second += a_im[at_a].matmul(b_im[at_b], precision=precision)
+                third += a_sum[at_a].matmul(b_sum[at_b], precision=precision)
+            if conjugates[0] == conjugates[1]:
+                re, im = first - second, third - first - second
+            else:
+                re, im = first + second, third - first + second
+            numbers = (alpha_re, alpha_im), (beta_re, beta_im)
+            at = (*batch, m, n)
+            re, im = _finished((re, im), numbers, (c, c_im, at), number, terms, is_conjugate=conjugates[2])
+            out[at] = re
+            out_im[at] = im
+
+    return gemm_complex_3m
+
+
+def _finished(
+    sums: tuple[Any, Any],
+    numbers: tuple[tuple[Any, Any], tuple[Any, Any]],
+    added: tuple[Any, Any, tuple[Any, ...]],
+    number: DType,
+    terms: frozenset[str],
+    *,
+    is_conjugate: bool,
+) -> tuple[Any, Any]:
+    """What becomes of the sums: ``alpha`` times them, and ``beta`` times what is added; see `TERMS`."""
+    (re, im), ((alpha_re, alpha_im), (beta_re, beta_im)), (c, c_im, at) = sums, numbers, added
+    if terms:
+        re, im = re.to(number), im.to(number)
+    if "turn" in terms:
+        re, im = alpha_re * re - alpha_im * im, alpha_re * im + alpha_im * re
+    elif "alpha" in terms:
+        re, im = alpha_re * re, alpha_re * im
+    if "c" in terms:
+        c_re, c_im = c[at].to(number), c_im[at].to(number)
+        if is_conjugate:
+            c_im = -c_im
+        if "turn c" in terms:
+            return re + (beta_re * c_re - beta_im * c_im), im + (beta_re * c_im + beta_im * c_re)
+        re, im = re + beta_re * c_re, im + beta_re * c_im
+    return re, im
+
+
+def terms_of(alpha: complex, beta: complex, *, adds: bool) -> frozenset[str]:
+    """What is done with the sums, by the names of `TERMS`.
+
+    Args:
+        alpha: what they are multiplied by.
+        beta: what is added is multiplied by it.
+        adds: whether anything is added.
+    """
+    asked = (alpha != 1, alpha.imag != 0, adds, adds and beta.imag != 0)
+    return frozenset(term for term, is_wanted in zip(TERMS, asked, strict=True) if is_wanted)
+
+
+TERMS = ("alpha", "turn", "c", "turn c")
+"""Alpha is not 1; it has an imaginary part; something is added; beta has an imaginary part."""
 
 NUMBERS = ("alpha_re", "alpha_im", "beta_re", "beta_im")
 

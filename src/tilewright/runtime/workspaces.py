@@ -65,7 +65,7 @@ class Workspaces:
         A launch that goes into a graph has a set of its own; nor may a stream be asked its number meanwhile.
         """
         with cuda.Current(self._index):
-            self._prepare(buffer, stream, _GRAPH if captured else _key(stream))
+            self._prepare(buffer, stream, _GRAPH if captured else stream_key(stream))
 
     def _prepare(self, buffer: Any, stream: int, key: Hashable) -> None:
         found = self._sets.get(key)
@@ -88,7 +88,7 @@ class Workspaces:
                 memory.clear(stream)
 
 
-def _key(stream: int) -> Hashable:
+def stream_key(stream: int) -> Hashable:
     """What a stream shares with no other, not even with one that has its handle later."""
     if stream in LEGACY_STREAM:
         return stream
