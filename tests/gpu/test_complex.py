@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -11,12 +13,20 @@ from tests.ops.complex_cases import CASES, check, made, numbers
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.complex_products import compare_complex
-from tilewright.ops import complex_ways
+from tilewright.ops import complex_planning, complex_ways
 from tilewright.ops.complex_planning import Asked, product_of_complex
 from tilewright.runtime import cuda
 from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.scratch import ALIGNMENT, scratch
 
 pytestmark = pytest.mark.gpu
+
+
+@contextmanager
+def between_canaries(size_bytes: int, device: Any, stream: int) -> Iterator[int]:
+    """Memory for planes as it is given otherwise, but with poison in it and around it."""
+    held = DeviceArray.of(np.full(size_bytes + ALIGNMENT, 0xFF, np.uint8))
+    yield -(-held.memory.address // ALIGNMENT) * ALIGNMENT
 
 
 def put(given: Any) -> Any:
@@ -30,9 +40,8 @@ def get(there: Any) -> Any:
 @pytest.mark.parametrize("first", ["as it lies", "planes"])
 @pytest.mark.parametrize("method", ["4m", "3m"])
 @pytest.mark.parametrize("name", CASES)
-def test_every_case(
-    name: str, method: str, first: str, canaries: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_case(name: str, method: str, first: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(complex_planning, "scratch", between_canaries)
     monkeypatch.setattr(complex_ways, "_gains", lambda *given: first == "planes")
     arrays, factors, conjugates = made(name)
     if "out" not in arrays:
@@ -44,8 +53,7 @@ def test_every_case(
     flags = {"conjugate_a": bool(conjugates[0]), "conjugate_b": bool(conjugates[1])}
     given = {one: there.get(one) for one in ("a", "b", "c", "out")}
     product = product_of_complex(given, Asked(**factors, **flags, method=method))
-    with canaries.unguarded("planes lie in memory that is kept for the stream"):
-        ran = product.launch()
+    ran = product.launch()
     cuda.synchronize()
     assert {one.target for one in ran} == {"cuda"}
     how = Accumulation.of(ran[-1].schedule.atom)
@@ -63,17 +71,24 @@ def test_every_case(
 @pytest.mark.parametrize(
     ("part", "precision"), [("f16", "exact"), ("f32", "tf32"), ("f32", "exact"), ("f64", "exact")]
 )
-def test_large_products(part: str, precision: str, canaries: Any) -> None:
+def test_large_products(part: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     a, b = (numbers(rng, (1500, 1500), tw.dtype(part), "interleaved") for _ in range(2))
     out = np.zeros((1500, 1500), a.dtype)
     there = [DeviceArray.of(one) for one in (a, b, out)]
     given = {"a": there[0], "b": there[1], "c": None, "out": there[2]}
     product = product_of_complex(given, Asked(precision=precision))
-    for _ in range(2):  # the second time with memory that was kept
-        with canaries.unguarded("planes lie in memory that is kept for the stream"):
-            ran = product.launch()
+    monkeypatch.setattr(complex_planning, "scratch", between_canaries)
+    ran = product.launch()
     cuda.synchronize()
     how = Accumulation.of(ran[-1].schedule.atom)
     rows = slice(0, 1500, 7)
     compare_complex(a[rows], b, there[2].host()[rows], how=how).raise_if_wrong()
+
+
+def test_memory_is_kept_for_a_stream() -> None:
+    with scratch(5 << 20, ("cuda", 0), 0) as first, scratch(1 << 20, ("cuda", 0), 0) as beside:
+        assert abs(first - beside) >= 1 << 20
+    with scratch(1 << 20, ("cuda", 0), 0) as again:
+        assert again in (first, beside)
+        assert again % ALIGNMENT == 0
