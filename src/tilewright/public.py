@@ -113,6 +113,7 @@ from tilewright.views.view import View
 if TYPE_CHECKING:
     from tilewright.inspect import draw
     from tilewright.ops.attention import attention
+    from tilewright.ops.gemm_chain import gemm_chain
     from tilewright.runtime.cuda import device_count
     from tilewright.targets.reference.report import Report
 
@@ -193,6 +194,7 @@ __all__ = [
     "fill",
     "fragment",
     "full",
+    "gemm_chain",
     "grouped_matmul",
     "i4",
     "i8",
@@ -249,6 +251,7 @@ _LATE = {
     "attention": "tilewright.ops.attention",
     "device_count": "tilewright.runtime.cuda",
     "draw": "tilewright.inspect.draw",
+    "gemm_chain": "tilewright.ops.gemm_chain",
     "Report": "tilewright.targets.reference.report",
 }
 """What few programs need, and would take a tenth of the time of all imports or load a target: it comes when

@@ -17,6 +17,7 @@ from tests.ops.test_attention import poisoned
 from tilewright.ir import verify
 from tilewright.ir.kernel import Kernel
 from tilewright.ops.attending import by_warpgroups
+from tilewright.ops.attending.softmax import BySoftmax
 from tilewright.ops.attending.tiles import WarpgroupTiles
 from tilewright.targets.reference import Report, run
 
@@ -50,7 +51,7 @@ class Attending:
         self.exponent = self.problem.by * math.log2(math.e)
         tiles = WarpgroupTiles(16, 16, 16, 2, 1, own_output)
         self.kernel = by_warpgroups.attention.bind(
-            causal=True, negated=False, with_lse=True, tiles=tiles, blocks=1
+            causal=True, between=BySoftmax(negated=False), with_lse=True, tiles=tiles, blocks=1
         )
 
     def trace(self) -> Kernel:

@@ -12,6 +12,7 @@ import pytest
 import tilewright as tw
 from tilewright.ops.attending import by_warpgroups
 from tilewright.ops.attending.choice import Question, chosen
+from tilewright.ops.attending.softmax import BySoftmax
 from tilewright.ops.attending.tiles import WarpgroupTiles, for_warpgroups, for_warps
 from tilewright.runtime.arrays import describe
 from tilewright.targets.target import CUDA, REFERENCE
@@ -133,7 +134,11 @@ def test_blocks_deal_out_all_tiles(diagonal: int | None, blocks: int, band: int)
     problem = Problem((1, 3, 1), (150, 40), (16, 16), diagonal=diagonal)
     tiles = WarpgroupTiles(16, 16, 16, 2, 1, own_output=band % 2 == 0)
     kernel = by_warpgroups.attention.bind(
-        causal=diagonal is not None, negated=False, with_lse=True, tiles=tiles, blocks=blocks
+        causal=diagonal is not None,
+        between=BySoftmax(negated=False),
+        with_lse=True,
+        tiles=tiles,
+        blocks=blocks,
     )
     out, lse = poisoned(problem), np.full((1, 3, 150, 1), np.nan, np.float32)
     numbers = (problem.by * math.log2(math.e), diagonal or 0, band)
@@ -243,7 +248,7 @@ def test_what_does_not_fit_is_refused(name: str) -> None:
 def question(problem: Problem, arch: str, *, with_lse: bool = True) -> Question:
     arrays = {"q": problem.q, "k": problem.k, "v": problem.v, "out": poisoned(problem)}
     infos = {name: describe(array) for name, array in arrays.items()}
-    return Question(infos, problem.by, problem.diagonal, with_lse, CUDA.architecture(arch), 132)
+    return Question(infos, CUDA.architecture(arch), 132, problem.by, problem.diagonal, with_lse)
 
 
 def test_which_kernel_serves() -> None:
@@ -266,8 +271,8 @@ def test_tiles_fit_every_machine(arch: str) -> None:
             for element in (tw.f16, tw.f32):
                 assert for_warps((depth, width), element, machine).shared_bytes <= machine.shared_bytes
             if machine.bulk is not None:
-                for causal in (False, True):
-                    tiles = for_warpgroups((depth, width), 4096, machine, causal=causal)
+                for plain in (False, True):
+                    tiles = for_warpgroups((depth, width), 4096, machine, plain=plain, keys_by_column=plain)
                     assert tiles.shared_bytes <= machine.shared_bytes
                     assert tiles.keys >= 64
 

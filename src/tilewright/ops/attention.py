@@ -169,14 +169,14 @@ def _anew(arrays: list[Any], words: Words, stream: Any) -> list[Any]:
         check_apart(infos, written)
     if 0 in shape:
         return arrays
-    seen = {name: in_four(info) for name, info in infos.items() if name != "lse"}
+    seen = {name: in_four(infos[name]) for name in ARRAYS[:LSE]}
     question = Question(
         dict(seen),
+        arch_of(backend, None),
+        backend.processors(),
         1 / math.sqrt(infos["q"].shape[-1]) if words.scale is None else float(words.scale),
         words.diagonal if words.causal else None,
         has_lse,
-        arch_of(backend, None),
-        backend.processors(),
     )
     answer = chosen(question, words.kernel)
     # A column of the result stands for logarithms that nobody wants; it is not touched.

@@ -21,9 +21,10 @@ from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import redistribute
 from tilewright.lang.transaction_barriers import arrive, mbarrier, wait
+from tilewright.ops.attending.activated import ByActivation
 from tilewright.ops.attending.items import Item, Items
-from tilewright.ops.attending.parameters import PARAMETERS
-from tilewright.ops.attending.softmax import Softmax
+from tilewright.ops.attending.parameters import CHAINED, PARAMETERS
+from tilewright.ops.attending.softmax import BySoftmax, Softmax
 from tilewright.ops.attending.tiles import PANEL, WarpgroupTiles
 from tilewright.runtime.decorator import kernel
 from tilewright.targets.atoms import wgmma
@@ -47,7 +48,7 @@ def attention(
     band: Any,
     *,
     causal: bool,
-    negated: bool,
+    between: BySoftmax,
     with_lse: bool,
     tiles: WarpgroupTiles,
     blocks: int,
@@ -57,14 +58,27 @@ def attention(
     ``exponent`` is ``abs(scale) * log2(e)``, row i sees the keys up to ``i + diagonal`` if it is causal, and
     ``band`` is how many heads are worked at side by side.
     """
-    block = _Block(Q, K, V, O, L, exponent, diagonal if causal else None, tiles, blocks, band)
-    block.negated, block.with_lse = negated, with_lse
+    masked = (diagonal, band) if causal else None
+    _compute(_Block((Q, K, V, O), L if with_lse else None, exponent, masked, between, tiles, blocks))
+
+
+@kernel(**CHAINED)
+def gemm_chain(
+    A: Any, B: Any, C: Any, D: Any, *, between: ByActivation, tiles: WarpgroupTiles, blocks: int
+) -> None:
+    """``D = function(A Bᵀ) C``."""
+    _compute(_Block((A, B, C, D), None, 1.0, None, between, tiles, blocks))
+
+
+def _compute(block: _Block) -> None:
+    """Give every warp its role."""
+    tiles = block.tiles
     tw.barrier()
     few, many = REGISTERS[tiles.groups]
     with role(warps=WARPS, registers=few), role(warps=1):
         block.load()
     # Behind a mask, and beyond 64 columns, each group has a text of its own: one for both takes longer.
-    if causal or tiles.depth > PANEL:
+    if block.diagonal is not None or tiles.depth > PANEL:
         for g in unroll(tiles.groups):
             with role(warps=WARPS, registers=many):
                 block.attend(g)
@@ -76,36 +90,33 @@ def attention(
 class _Block:
     """What the roles of a block share: arrays, tiles in shared memory, and barriers."""
 
-    negated: bool
-    with_lse: bool
-
     def __init__(
         self,
-        Q: Tensor,
-        K: Tensor,
-        V: Tensor,
-        O: Tensor,
-        L: Tensor,
+        arrays: tuple[Tensor, Tensor, Tensor, Tensor],
+        L: Tensor | None,
         exponent: Any,
-        diagonal: Index | None,
+        masked: tuple[Index, Index] | None,
+        between: BySoftmax | ByActivation,
         tiles: WarpgroupTiles,
         blocks: int,
-        band: Index,
     ) -> None:
-        self.Q, self.K, self.V, self.O, self.L = Q, K, V, O, L
-        self.exponent, self.diagonal, self.tiles = exponent, diagonal, tiles
+        self.Q, self.K, self.V, self.O = Q, K, _, _ = arrays
+        self.L, self.exponent, self.between, self.tiles = L, exponent, between, tiles
+        self.diagonal: Index | None = None if masked is None else masked[0]
         self.rows = tiles.groups * ROWS
         self.items = Items(
             (Q.shape[0], Q.shape[1], ceil_div(Q.shape[2], self.rows)),
             blocks,
-            None if diagonal is None else band,
+            None if masked is None else masked[1],
         )
         self.ratio = tw.derived(Q.shape[1] // maximum(K.shape[1], 1))
         deep, wide = (-(-columns // PANEL) for columns in (tiles.depth, tiles.width))
         kind, groups, stages, keys = Q.dtype, tiles.groups, tiles.stages, tiles.keys
         self.sQ = tw.shared((groups, deep, ROWS, PANEL), kind, swizzle=128)
         self.sO = tw.shared((groups, wide, ROWS, PANEL), kind, swizzle=128) if tiles.own_output else self.sQ
-        self.sK = tw.shared((stages, deep, keys, PANEL), kind, swizzle=128)
+        beside = -(-keys // PANEL)
+        side_by_side = (beside, tiles.depth) if tiles.keys_by_column else (deep, keys)
+        self.sK = tw.shared((stages, *side_by_side, PANEL), kind, swizzle=128)
         self.sV = tw.shared((stages, wide, keys, PANEL), kind, swizzle=128)
         self.full_q, self.empty_q = mbarrier(1, arrivals=1), mbarrier(1, arrivals=groups * WARPS)
         self.full_k, self.full_v = mbarrier(stages, arrivals=1), mbarrier(stages, arrivals=1)
@@ -122,7 +133,7 @@ class _Block:
     def load(self) -> None:
         """What the loading warp does: queries of each item, and its keys and values tile by tile."""
         loaded, keys = var(0), self.tiles.keys
-        rings = ((self.K, self.sK, self.full_k, self.empty_k), (self.V, self.sV, self.full_v, self.empty_v))
+        rings = ((self.sK, self.full_k, self.empty_k), (self.sV, self.full_v, self.empty_v))
         for item in self.items.all():
             b, h, g = item.batch, item.head, let(item.head // self.ratio)
             wait(self.empty_q[0], 1 - item.parity)
@@ -134,11 +145,16 @@ class _Block:
             count = self.count(item)
             for j in traced_range(count):
                 stage, parity = self.place(loaded, j)
-                for X, held, full, empty in rings:
+                for held, full, empty in rings:
                     wait(empty[stage], 1 - parity)
                     arrive(full[stage], expect_bytes=_bytes(held, held.shape[1:]))
                     for p in unroll(held.shape[1]):
-                        tma_load(X[b, g].tile((keys, PANEL), (j, p)), held[stage, p], full[stage])
+                        if held is self.sK and self.tiles.keys_by_column:
+                            columns = self.K[b, g].permute(1, 0)
+                            box = columns.tile(held.shape[2:], (0, j * held.shape[1] + p))
+                        else:
+                            box = (self.K if held is self.sK else self.V)[b, g].tile((keys, PANEL), (j, p))
+                        tma_load(box, held[stage, p], full[stage])
             self.advance(loaded, count)
 
     def place(self, before: MutableIndex, j: Index) -> tuple[Index, Index]:
@@ -180,7 +196,7 @@ class _Rows:
         self.q = _columns(block.sQ[g], tiles.depth)
         self.acc, self.scores = tw.accumulator(by_width), tw.accumulator(by_keys, fill=None)
         self.weights = tw.fragment(tw.operand_a(by_width, tiles.keys), kind)
-        self.softmax = Softmax(by_keys, block.exponent, negated=block.negated)
+        self.state = block.between.begin(by_keys, block.exponent)
         self.first = let((item.tile * tiles.groups + g) * ROWS)
 
     def compute(self, count: Index) -> None:
@@ -201,7 +217,8 @@ class _Rows:
             self.weigh(j)
             mma_wait(0)
             arrive(block.empty_v[self.place(j - 1)[0]], each="warp")
-            self.acc.assign(self.acc * self.softmax.decay)
+            if self.state.decay is not None:
+                self.acc.assign(self.acc * self.state.decay)
             self.keep_weights()
         if block.tiles.own_output:  # all products with these queries are complete
             arrive(block.empty_q[0], each="warp")
@@ -220,8 +237,16 @@ class _Rows:
         block, (stage, parity) = self.block, self.place(j)
         wait(block.full_k[stage], parity)
         mma_fence()
-        mma_async(self.q, _columns(block.sK[stage], block.tiles.depth), self.scores, fresh=True)
+        mma_async(self.q, self.keys_of(stage), self.scores, fresh=True)
         mma_commit()
+
+    def keys_of(self, stage: Index) -> Tensor:
+        """A tile of keys, of which one stage of the ring holds the columns in use."""
+        tiles, held = self.block.tiles, self.block.sK[stage]
+        if not tiles.keys_by_column:
+            return _columns(held, tiles.depth)
+        whole = held.permute(1, 0, 2).merge(1)
+        return whole.tile((tiles.depth, tiles.keys), (0, 0)).permute(1, 0)
 
     def multiply_values(self, j: Index) -> None:
         """Begin adding the values of a tile of keys, each with its weight."""
@@ -235,8 +260,8 @@ class _Rows:
         """Make weights of the scores of a tile of keys."""
         block, begin = self.block, j * self.block.tiles.keys
         seen = None if block.diagonal is None else self.first + block.diagonal
-        self.softmax.hide(self.scores, begin, block.K.shape[2], seen)
-        self.softmax.weigh(self.scores)
+        self.state.hide(self.scores, begin, block.K.shape[2], seen)
+        self.state.weigh(self.scores)
 
     def keep_weights(self) -> None:
         """Round the weights to what operand A of the next product is."""
@@ -248,15 +273,15 @@ class _Rows:
         if block.tiles.own_output:
             bulk_wait(0)  # the last item's have been read
         role_barrier(1 + self.g, threads=32 * WARPS)
-        tw.copy(self.softmax.averages(self.acc), _columns(held, block.tiles.width))
+        tw.copy(self.state.averages(self.acc), _columns(held, block.tiles.width))
         fence_async()
         role_barrier(1 + self.g, threads=32 * WARPS)
         at, tile = self.first // ROWS, block.O[item.batch, item.head]
         for p in unroll(held.shape[0]):
             tma_store(held[p], tile.tile((ROWS, PANEL), (at, p)))
         bulk_commit()
-        if block.with_lse:
-            tw.copy(self.softmax.log_sum_exp(), block.L[item.batch, item.head].tile((ROWS, 1), (at, 0)))
+        if block.L is not None and isinstance(self.state, Softmax):
+            tw.copy(self.state.log_sum_exp(), block.L[item.batch, item.head].tile((ROWS, 1), (at, 0)))
         if not block.tiles.own_output:
             bulk_wait(0)
             arrive(block.empty_q[0], each="warp")

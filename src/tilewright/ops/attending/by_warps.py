@@ -15,8 +15,9 @@ from tilewright.lang.control import range as traced_range
 from tilewright.lang.scalars import Index, ceil_div, maximum, minimum
 from tilewright.lang.tensors import Tensor
 from tilewright.lang.tile_arithmetic import redistribute
-from tilewright.ops.attending.parameters import PARAMETERS
-from tilewright.ops.attending.softmax import Softmax
+from tilewright.ops.attending.activated import ByActivation
+from tilewright.ops.attending.parameters import CHAINED, PARAMETERS
+from tilewright.ops.attending.softmax import BySoftmax, Softmax
 from tilewright.ops.attending.tiles import WarpTiles
 from tilewright.runtime.decorator import kernel
 
@@ -32,7 +33,7 @@ def attention(
     diagonal: Any,
     *,
     causal: bool,
-    negated: bool,
+    between: BySoftmax,
     with_lse: bool,
     tiles: WarpTiles,
 ) -> None:
@@ -40,6 +41,24 @@ def attention(
 
     ``exponent`` is ``abs(scale) * log2(e)``, and row i sees the keys up to ``i + diagonal`` if it is causal.
     """
+    _compute((Q, K, V, O), L if with_lse else None, exponent, diagonal if causal else None, between, tiles)
+
+
+@kernel(**CHAINED)
+def gemm_chain(A: Any, B: Any, C: Any, D: Any, *, between: ByActivation, tiles: WarpTiles) -> None:
+    """``D = function(A Bᵀ) C``."""
+    _compute((A, B, C, D), None, 1.0, None, between, tiles)
+
+
+def _compute(
+    arrays: tuple[Tensor, Tensor, Tensor, Tensor],
+    L: Tensor | None,
+    exponent: Any,
+    diagonal: Index | None,
+    between: BySoftmax | ByActivation,
+    tiles: WarpTiles,
+) -> None:
+    Q, K, V, O = arrays
     rows, keys, depth, width = tiles.rows, tiles.keys, tiles.depth, tiles.width
     atom, warps = tiles.atom, tiles.warps
     by_keys, by_width = (_tiled(atom, warps, rows, columns) for columns in (keys, width))
@@ -49,13 +68,13 @@ def attention(
     b, h, m = _place(block, Q.shape[1], per_head)
     g = let(h // tw.derived(Q.shape[1] // maximum(K.shape[1], 1)))
     seen = number
-    if causal:
+    if diagonal is not None:
         m = let(per_head - 1 - m)  # those with the most keys begin first
         seen = minimum(number, maximum((m + 1) * rows + diagonal, 0))
     count = let(ceil_div(seen, keys))
 
     sQ = tw.shared((rows, depth), Q.dtype)
-    sK = tw.shared((2, keys, depth), K.dtype)
+    sK = tw.shared((2, depth, keys) if tiles.keys_by_column else (2, keys, depth), K.dtype)
     sV = tw.shared((2, keys, width), V.dtype)
     # Matrix units want of A what they give as C; other threads hold it for lanes that multiply by themselves.
     scratch = tw.shared((rows, keys), V.dtype) if atom.instruction == "fma" else None
@@ -63,29 +82,37 @@ def attention(
     def fetch(source: Tensor, target: Tensor, at: Index) -> None:
         tw.copy_async(source.tile(target.shape, (at, 0)), target, threads=atom.lanes * warps)
 
+    def fetch_keys(j: Index) -> None:
+        """Keys and values of step j."""
+        if tiles.keys_by_column:
+            held = K[b, g].permute(1, 0).tile((depth, keys), (0, j))
+            tw.copy_async(held, sK[j % 2], threads=atom.lanes * warps)
+        else:
+            fetch(K[b, g], sK[j % 2], j)
+        fetch(V[b, g], sV[j % 2], j)
+
     fetch(Q[b, h], sQ, m)
-    fetch(K[b, g], sK[0], 0)
-    fetch(V[b, g], sV[0], 0)
+    fetch_keys(0)
     tw.async_commit()
     acc = tw.accumulator(by_width)
-    softmax = Softmax(by_keys, exponent, negated=negated)
+    state = between.begin(by_keys, exponent)
     for j in traced_range(count, provenance="mainloop"):
         tw.async_wait(0)
         tw.barrier()  # tile j is there for all threads, and all have read tile j - 1
         with when(j + 1 < count):
-            fetch(K[b, g], sK[(j + 1) % 2], j + 1)
-            fetch(V[b, g], sV[(j + 1) % 2], j + 1)
+            fetch_keys(j + 1)
         tw.async_commit()
         scores = tw.accumulator(by_keys)
-        tw.mma(sQ, sK[j % 2], scores)
-        softmax.hide(scores, j * keys, number, m * rows + diagonal if causal else None)
-        softmax.weigh(scores)
-        acc *= softmax.decay
+        tw.mma(sQ, sK[j % 2].permute(1, 0) if tiles.keys_by_column else sK[j % 2], scores)
+        state.hide(scores, j * keys, number, None if diagonal is None else m * rows + diagonal)
+        state.weigh(scores)
+        if state.decay is not None:
+            acc *= state.decay
         weights = redistribute(scores.to(V.dtype), tw.operand_a(by_width, keys), scratch=scratch)
         tw.mma(weights, sV[j % 2].permute(1, 0), acc)
-    tw.copy(softmax.averages(acc), O[b, h].tile((rows, width), (m, 0)))
-    if with_lse:
-        tw.copy(softmax.log_sum_exp(), L[b, h].tile((rows, 1), (m, 0)))
+    tw.copy(state.averages(acc), O[b, h].tile((rows, width), (m, 0)))
+    if L is not None and isinstance(state, Softmax):
+        tw.copy(state.log_sum_exp(), L[b, h].tile((rows, 1), (m, 0)))
 
 
 def _tiled(atom: MmaAtom, warps: int, rows: int, columns: int) -> TiledMma:

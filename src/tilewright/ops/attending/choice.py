@@ -5,13 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tilewright.arch import REFERENCE, Arch
 from tilewright.dtypes import bf16, f16
 from tilewright.errors import LaunchError
 from tilewright.ops.attending import by_warpgroups, by_warps
-from tilewright.ops.attending.tiles import for_warpgroups, for_warps
+from tilewright.ops.attending.activated import ByActivation
+from tilewright.ops.attending.softmax import BySoftmax
+from tilewright.ops.attending.tiles import WarpTiles, for_warpgroups, for_warps
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.specialise import spec_of
@@ -35,20 +37,40 @@ class Question(NamedTuple):
     """What is computed, and where.
 
     Args:
-        infos: the arrays with four dimensions each: q, k, v and out.
+        infos: the arrays with four dimensions each, by name: queries, keys, values and the result.
+        arch: the machine.
+        processors: how many it has; 0: nobody knows.
         scale: of the scores.
         diagonal: row i sees the keys up to i + diagonal; None: all of them.
         with_lse: whether logarithms of sums are stored too.
-        arch: the machine.
-        processors: how many it has; 0: nobody knows.
     """
 
     infos: Mapping[str, ArrayInfo]
-    scale: float
-    diagonal: int | None
-    with_lse: bool
     arch: Arch
     processors: int
+    scale: float = 1.0
+    diagonal: int | None = None
+    with_lse: bool = False
+
+    @property
+    def queries(self) -> ArrayInfo:
+        """What stands in their place."""
+        return next(iter(self.infos.values()))
+
+    @property
+    def keys(self) -> ArrayInfo:
+        """Likewise."""
+        return tuple(self.infos.values())[1]
+
+    @property
+    def columns(self) -> tuple[int, int]:
+        """Of keys and of values."""
+        return self.keys.shape[3], tuple(self.infos.values())[2].shape[3]
+
+    @property
+    def keys_by_column(self) -> bool:
+        """Whether keys are contiguous along their columns instead of rows."""
+        return self.keys.strides[2] == 1 != self.keys.strides[3]
 
 
 @dataclass(frozen=True)
@@ -60,80 +82,89 @@ class Answer:
 
 
 def chosen(question: Question, wanted: str | None) -> Answer:
-    """The kernel for a problem: the one that is wanted, or warpgroups where they can, else warps.
+    """The kernel of attention that is wanted; if none is, for warpgroups where they can, else for warps.
 
     Raises:
         LaunchError: warpgroups are wanted, and cannot; with every reason.
     """
+    constants = {
+        "causal": question.diagonal is not None,
+        "between": BySoftmax(negated=question.scale < 0),
+        "with_lse": question.with_lse,
+    }
     # The reference executes either; warps are executed sooner.
     if wanted == WARPGROUPS or (wanted is None and question.arch != REFERENCE):
-        reasons = list(_against_warpgroups(question))
+        reasons = list(against_warpgroups(question))
         if not reasons:
-            return _by_warpgroups(question)
+            plain = question.diagonal is None
+            kernel = by_warpgroups.attention.bind(**constants, **_of_warpgroups(question, plain=plain))
+            return Answer(kernel, (*_numbers(question), band(question)))
         if wanted == WARPGROUPS:
             raise LaunchError(
                 f"attention: kernel={WARPGROUPS!r} cannot serve this call: {'; '.join(reasons)}; nearest "
                 f"legal choice: kernel={WARPS!r}"
             )
-    return _by_warps(question)
+    return Answer(by_warps.attention.bind(**constants, tiles=_of_warps(question)), _numbers(question))
 
 
-def _against_warpgroups(question: Question) -> Iterator[str]:
-    """Why the kernel for warpgroups does not serve a problem."""
-    infos, arch = question.infos, question.arch
+def chained(question: Question, activation: str | None) -> Bound:
+    """The kernel of a chain of two products: for warpgroups where they can, else for warps."""
+    between = ByActivation(activation)
+    if question.arch != REFERENCE and not any(against_warpgroups(question)):
+        return by_warpgroups.gemm_chain.bind(between=between, **_of_warpgroups(question, plain=False))
+    return by_warps.gemm_chain.bind(between=between, tiles=_of_warps(question))
+
+
+def _of_warpgroups(question: Question, *, plain: bool) -> dict[str, Any]:
+    """The constants of a kernel for warpgroups that follow from the problem's size."""
+    tiles = for_warpgroups(
+        question.columns,
+        question.queries.shape[2],
+        question.arch,
+        plain=plain,
+        keys_by_column=question.keys_by_column,
+    )
+    return {"tiles": tiles, "blocks": question.processors or 1}
+
+
+def _of_warps(question: Question) -> WarpTiles:
+    element, by_column = question.queries.dtype, question.keys_by_column
+    return for_warps(question.columns, element, question.arch, keys_by_column=by_column)
+
+
+def against_warpgroups(question: Question) -> Iterator[str]:
+    """Why the kernels for warpgroups do not serve a problem."""
+    arch, kind = question.arch, question.queries.dtype
     if arch != REFERENCE and "sm_90a" not in arch.features:
         yield f"{arch.name} has no warpgroups that multiply in the background"
-    if infos["q"].dtype not in (f16, bf16):
-        yield f"the arrays are {infos['q'].dtype}, and wgmma with weights in registers takes f16 and bf16"
-    if infos["k"].shape[2] == 0:
+    if kind not in (f16, bf16):
+        yield f"the arrays are {kind}, and wgmma with weights in registers takes f16 and bf16"
+    if question.keys.shape[2] == 0:
         yield "there are no keys"
-    for name in ("q", "k", "v"):
-        yield from (text for text, _ in against_array(name, spec_of(infos[name])))
-    yield from against_store("out", spec_of(infos["out"]))
-
-
-def _by_warpgroups(question: Question) -> Answer:
-    infos, causal = question.infos, question.diagonal is not None
-    tiles = for_warpgroups(_columns(infos), infos["q"].shape[2], question.arch, causal=causal)
-    kernel = by_warpgroups.attention.bind(
-        causal=causal,
-        negated=question.scale < 0,
-        with_lse=question.with_lse,
-        tiles=tiles,
-        blocks=question.processors or 1,
-    )
-    return Answer(kernel, (*_numbers(question), band(question)))
-
-
-def _by_warps(question: Question) -> Answer:
-    infos = question.infos
-    kernel = by_warps.attention.bind(
-        causal=question.diagonal is not None,
-        negated=question.scale < 0,
-        with_lse=question.with_lse,
-        tiles=for_warps(_columns(infos), infos["q"].dtype, question.arch),
-    )
-    return Answer(kernel, _numbers(question))
-
-
-def _columns(infos: Mapping[str, ArrayInfo]) -> tuple[int, int]:
-    return infos["k"].shape[3], infos["v"].shape[3]
+    for place, (name, info) in enumerate(question.infos.items()):
+        spec = spec_of(info)
+        if place == 3:
+            yield from against_store(name, spec)
+        else:
+            yield from (text for text, _ in against_array(name, spec))
+        if spec.unit_dim not in ((3, 2) if place == 1 else (3,)) and spec.unit_dim is not None:
+            yield f"{name} is contiguous along dimension {spec.unit_dim - 4}, not along its columns"
 
 
 def _numbers(question: Question) -> tuple[float, int]:
     """The exponent and the diagonal; a diagonal beyond all keys is as good as any other."""
-    rows, keys = question.infos["q"].shape[2], question.infos["k"].shape[2]
+    rows, keys = question.queries.shape[2], question.keys.shape[2]
     diagonal = min(max(question.diagonal or 0, -rows), keys)
     return max(abs(question.scale), NEVER_0) * math.log2(math.e), diagonal
 
 
 def band(question: Question) -> int:
     """How many heads of queries are worked at side by side: their keys and values fit the cache."""
-    q, k, v = (question.infos[name] for name in ("q", "k", "v"))
+    q, k = question.queries, question.keys
     heads, ratio = q.shape[0] * q.shape[1], q.shape[1] // k.shape[1]
     boards = question.arch.rates.boards if question.arch.rates else ()
     cache = CACHE_SHARE * (boards[0].l2_mbytes * 1e6 if boards else CACHE_BYTES)
-    of_head = k.shape[2] * (k.shape[3] + v.shape[3]) * k.dtype.bytes
+    of_head = k.shape[2] * sum(question.columns) * k.dtype.bytes
     at_once = max(int(cache // of_head), 1) * ratio
     rounds = -(-heads // at_once)
     return -(-heads // rounds)  # of bands that are equally long

@@ -1,4 +1,4 @@
-"""What attention is, in the language of tiles: a fold over the keys, with the largest score as its state.
+"""What attention and chains are, in the language of tiles: folds, of which attention's has a state.
 
 Schedules compute no folds yet; ``tw.ir.evaluate`` does, and the explicit kernels are compared with it.
 """
@@ -12,6 +12,7 @@ from tilewright.dtypes import f32
 from tilewright.lang.dataflow.loops import full, steps, tiles, zeros
 from tilewright.lang.exact_functions import maximum, where
 from tilewright.lang.functions import exp, log
+from tilewright.ops.products import ACTIVATIONS
 from tilewright.runtime.decorator import kernel
 
 
@@ -41,3 +42,17 @@ def attention(Q: Any, K: Any, V: Any, mask: Any, O: Any, L: Any, scale: Any) -> 
             top.assign(new)
         O[b, g, r, m, e] = where(total[:, None] == 0, 0.0, out / total[:, None])
         L[b, g, r, m] = log(total) + top
+
+
+@kernel(A="M K", B="K N", C="N P", D="M P")
+def gemm_chain(A: Any, B: Any, C: Any, D: Any, *, activation: str | None) -> None:
+    """``D = activation(A B) C``, with the first product rounded to the dtype of C."""
+    for m, p in tiles(D):
+        out = zeros(f32, (m, p))
+        for n in steps(C.shape[0]):
+            s = zeros(f32)
+            for k in steps(A.shape[1]):
+                s += A[m, k] @ B[k, n]
+            weights = s if activation is None else ACTIVATIONS[activation](s)
+            out.assign(out + weights.to(C.dtype) @ C[n, p])
+        D[m, p] = out

@@ -7,6 +7,7 @@ was summed up before shrinks: the fold of ``flow.py``, in registers.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 
 from tilewright.dtypes import f32
 from tilewright.ir.mma import TiledMma
@@ -17,6 +18,21 @@ from tilewright.lang.fragments import Fragment, Number
 from tilewright.lang.functions import exp2, log2
 from tilewright.lang.scalars import Index
 from tilewright.lang.tile_arithmetic import causal_mask, coordinates, reduce_max, reduce_sum
+
+
+@dataclass(frozen=True)
+class BySoftmax:
+    """Weights are the exponentials of scores over their sum.
+
+    Args:
+        negated: whether the scale is negative.
+    """
+
+    negated: bool
+
+    def begin(self, mma: TiledMma, exponent: Number) -> Softmax:
+        """The state of the rows of a tile; see `Softmax`."""
+        return Softmax(mma, exponent, negated=self.negated)
 
 
 class Softmax:

@@ -34,6 +34,7 @@ class WarpgroupTiles:
         stages: tiles of keys, and as many of values, that are loaded ahead.
         groups: warpgroups that compute, of 64 queries each.
         own_output: whether results leave by a place of their own, so that the next queries come meanwhile.
+        keys_by_column: whether keys are contiguous along their columns instead of rows.
     """
 
     depth: int
@@ -42,14 +43,16 @@ class WarpgroupTiles:
     stages: int
     groups: int
     own_output: bool
+    keys_by_column: bool = False
 
     @property
     def shared_bytes(self) -> int:
         """Shared memory that it takes, of numbers of 2 bytes."""
-        deep, wide = (-(-columns // PANEL) * PANEL for columns in (self.depth, self.width))
+        deep, wide, long = (-(-side // PANEL) * PANEL for side in (self.depth, self.width, self.keys))
         rows = 64 * self.groups
         held = rows * deep + (rows * wide if self.own_output else 0)
-        return 2 * (held + self.stages * self.keys * (deep + wide)) + BARRIER_BYTES
+        keys = long * self.depth if self.keys_by_column else self.keys * deep
+        return 2 * (held + self.stages * (keys + self.keys * wide)) + BARRIER_BYTES
 
 
 @dataclass(frozen=True)
@@ -63,6 +66,7 @@ class WarpTiles:
         width: columns of values, a multiple of 16.
         warps: of a block; each has whole rows of scores.
         atom: what multiplies.
+        keys_by_column: whether keys are contiguous along their columns instead of rows.
     """
 
     rows: int
@@ -71,6 +75,7 @@ class WarpTiles:
     width: int
     warps: int
     atom: MmaAtom
+    keys_by_column: bool = False
 
     @property
     def shared_bytes(self) -> int:
@@ -85,23 +90,27 @@ def _covering(columns: int) -> int:
     return max(-(-columns // 16) * 16, 16)
 
 
-def for_warpgroups(columns: tuple[int, int], rows: int, arch: Arch, *, causal: bool) -> WarpgroupTiles:
+def for_warpgroups(
+    columns: tuple[int, int], rows: int, arch: Arch, *, plain: bool, keys_by_column: bool = False
+) -> WarpgroupTiles:
     """The tiles for warpgroups, of numbers of 2 bytes.
 
     Args:
         columns: of queries and keys, and of values.
         rows: of the queries of one head.
         arch: the machine; 0 bytes of shared memory are as many as are wanted.
-        causal: whether rows see the keys before them alone; the mask takes the registers of a third group.
+        plain: whether registers suffice for a third group: a mask takes them.
+        keys_by_column: whether keys are contiguous along their columns, 64 of which are loaded together.
     """
     depth, width = map(_covering, columns)
     most = next(keys for least, keys in ROWS_OF_KEYS.items() if width <= least)
-    groups = 3 if max(depth, width) <= PANEL and not causal and _suit_three(rows) else 2
+    groups = 3 if max(depth, width) <= PANEL and plain and _suit_three(rows) else 2
+    unit = PANEL if keys_by_column else 16
 
     def sizes() -> Iterator[WarpgroupTiles]:
-        for keys in range(most, 0, -16):
+        for keys in range(most // unit * unit, 0, -unit):
             for own_output in (True, False):
-                yield WarpgroupTiles(depth, width, keys, 2, groups, own_output)
+                yield WarpgroupTiles(depth, width, keys, 2, groups, own_output, keys_by_column)
 
     return next(tiles for tiles in sizes() if _fits(tiles.shared_bytes, arch))
 
@@ -112,13 +121,16 @@ def _suit_three(rows: int) -> bool:
     return by_three <= 1.05 * by_two
 
 
-def for_warps(columns: tuple[int, int], element: DType, arch: Arch) -> WarpTiles:
+def for_warps(
+    columns: tuple[int, int], element: DType, arch: Arch, *, keys_by_column: bool = False
+) -> WarpTiles:
     """The tiles for warps, by matrix units or, of f32, by multiply-adds.
 
     Args:
         columns: of queries and keys, and of values.
         element: f16, bf16 or f32.
         arch: the machine; 0 bytes of shared memory are as many as are wanted.
+        keys_by_column: whether keys are contiguous along their columns.
     """
     depth, width = map(_covering, columns)
     if element == f32:  # lanes keep sums of other numbers of columns in memory
@@ -136,7 +148,7 @@ def for_warps(columns: tuple[int, int], element: DType, arch: Arch) -> WarpTiles
             yield from ((128, 32, 8), (64, 32, 4))
 
     atom = fma(f32, each=(2, 2)) if element == f32 else TENSOR_CORE[element.name]
-    made = (WarpTiles(rows, keys, depth, width, warps, atom) for rows, keys, warps in sizes())
+    made = (WarpTiles(rows, keys, depth, width, warps, atom, keys_by_column) for rows, keys, warps in sizes())
     return next(tiles for tiles in made if _fits(tiles.shared_bytes, arch))
 
 

@@ -1,0 +1,175 @@
+"""`gemm_chain`: two products, one behind the other, in one kernel where their sizes let it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NoReturn
+
+from tilewright.calls import launches
+from tilewright.dtypes import bf16, f16, f32
+from tilewright.errors import DTypeError, LaunchError
+from tilewright.ops.attending.choice import Question, against_warpgroups, chained
+from tilewright.ops.attending.problem import in_four
+from tilewright.ops.attending.tiles import MOST_COLUMNS
+from tilewright.ops.matmul import matmul
+from tilewright.ops.planning import Wanted, check_apart, check_words
+from tilewright.runtime.arrays import ArrayInfo
+from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.backends import arch_of, backend_for
+from tilewright.runtime.executable import Backend
+from tilewright.runtime.fresh import fresh
+from tilewright.runtime.strided import Strided
+
+FUSED = (f16, bf16, f32)
+
+
+@launches
+def gemm_chain(
+    a: Any,
+    b: Any,
+    c: Any,
+    *,
+    activation: str | None = None,
+    out: Any = None,
+    fused: bool | None = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """``out = activation(a @ b) @ c``, in one kernel that never stores ``a @ b``.
+
+    Products are exact and sums are in f32; the activation is applied to these sums, which are then rounded
+    to the arrays' dtype before they are multiplied by ``c``, and the result is rounded once.  With ``u`` the
+    unit roundoff of f32, ``w`` that of the dtype, ``h = activation(a @ b)``, and ``e[m, n]`` how far the
+    sums' rounding, at most ``2 (K + 1) u (|a| @ |b|)[m, n]``, moves the activation, an element is off by at
+    most ``(e + w |h|) @ |c| + 2 (N + 1) u |h| @ |c| + w |out|``, and by what the activation itself is off.
+
+    Args:
+        a: array (M, K), or with one or two leading dimensions, which are batches; of f16, bf16 or f32.
+        b: array (K, N), or with the leading dimensions of ``a``; of the same dtype.
+        c: array (N, P), likewise.
+        activation: as in `matmul`.
+        out: array (..., M, P) to write; default: a new one of the framework of ``a``.
+        fused: whether it is one kernel, for which K and P are at most 256; False: two calls of `matmul`,
+            which store ``a @ b``.  Default: one where the sizes let it, the dtype has 16 bits, and on Hopper
+            bulk copies carry the arrays.
+        target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
+        stream: the CUDA stream; default: the framework's current stream.
+
+    Returns:
+        ``out``.
+
+    Raises:
+        LaunchError: shapes or devices do not fit, ``out`` shares memory with what is read, or ``fused`` is
+            True for sizes that do not fit one kernel.
+        DTypeError: an unsupported dtype or mixture.
+
+    Example:
+        >>> import numpy as np
+        >>> import tilewright as tw
+        >>> a, b = np.float16([[1, -2]]), np.float16([[1, 0, 1], [0, 1, 1]])
+        >>> tw.gemm_chain(a, b, np.ones((3, 2), np.float16), activation="relu", target="reference").tolist()
+        [[1.0, 1.0]]
+    """
+    check_words(Wanted(activation=activation))
+    arrays = {"a": a, "b": b, "c": c} | ({} if out is None else {"out": out})
+    infos = {name: described(array, f"gemm_chain, argument {name}") for name, array in arrays.items()}
+    shape = _result_shape(infos)
+    backend = backend_for("gemm_chain", list(infos.items()), target)
+    against = _against_one_kernel(infos)
+    if fused and against:
+        raise LaunchError(f"gemm_chain: fused=True, but {against}; nearest legal choice: fused=False")
+    if out is None:
+        out = arrays["out"] = fresh(a, shape, infos["a"].dtype).make()
+        infos["out"] = described(out)
+    check_apart(infos)
+    if 0 in shape:
+        return out
+    question = Question(_seen(infos), arch_of(backend, None), backend.processors())
+    if against or fused is False or not (fused or _gains(question)):
+        between = matmul(a, b, activation=activation, target=target, stream=stream)
+        return matmul(between, c, out, target=target, stream=stream)
+    _launch(question, arrays, activation, backend, stream)
+    return out
+
+
+def _gains(question: Question) -> bool:
+    """Whether one kernel is taken if nobody says so: one that multiplies as `matmul` would."""
+    if question.queries.dtype == f32:
+        return False
+    return "sm_90a" not in question.arch.features or not any(against_warpgroups(question))
+
+
+def _launch(
+    question: Question, arrays: Mapping[str, Any], activation: str | None, backend: Backend, stream: Any
+) -> None:
+    kernel = chained(question, activation)
+    arguments = [Strided(arrays[name], info) for name, info in question.infos.items()]
+    names = [parameter.name for parameter in kernel.program.parameters]
+    by_name = {name: one.info for name, one in zip(names, arguments, strict=True)}
+    plan, pointers = kernel.planned(tuple(arguments), backend.name, by_name)
+    plan.prepared.launch(tuple(arguments), pointers, stream)
+
+
+def _seen(infos: Mapping[str, ArrayInfo]) -> dict[str, ArrayInfo]:
+    """As the kernels see them: b with a row for each of its columns, and what is shared as one head."""
+    made = {name: in_four(infos[name]) for name in ("a", "b", "c", "out")}
+    b = made["b"]
+    made["b"] = replace(
+        b, shape=(*b.shape[:2], b.shape[3], b.shape[2]), strides=(*b.strides[:2], b.strides[3], b.strides[2])
+    )
+    for name in ("b", "c"):  # the same for all batches
+        if len(infos[name].shape) == 2:
+            batches, strides = made["a"].shape[0], made[name].strides
+            made[name] = replace(made[name], shape=(batches, 1, *made[name].shape[2:]))
+            made[name] = replace(made[name], strides=(0 if batches > 1 else strides[0], *strides[1:]))
+    return made
+
+
+def _against_one_kernel(infos: Mapping[str, ArrayInfo]) -> str:
+    """Why the two products are not one kernel; empty if they are."""
+    (*_, k), (*_, n, p) = infos["a"].shape, infos["c"].shape
+    if infos["a"].dtype not in FUSED:
+        return f"the arrays are {infos['a'].dtype}, and one kernel takes {', '.join(map(str, FUSED))}"
+    if infos.get("out", infos["a"]).dtype != infos["a"].dtype:
+        return f"out is {infos['out'].dtype}, and one kernel writes {infos['a'].dtype}"
+    for name, extent, most in (("K", k, MOST_COLUMNS), ("P", p, MOST_COLUMNS), ("N", n, None)):
+        if extent < 1 or (most is not None and extent > most):
+            limits = "at least 1" if most is None else f"1 to {most}"
+            return f"{name} is {extent}, and one kernel takes {limits}"
+    shared = {name: len(infos[name].shape) == 2 for name in ("b", "c")}
+    if len(infos["a"].shape) > 2 and shared["b"] != shared["c"]:
+        return "one of b and c has batches and the other has none"
+    return ""
+
+
+def _result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
+    """The shape of the result, of arrays that fit each other.
+
+    Raises:
+        LaunchError: shapes do not fit.
+        DTypeError: a mixture.
+    """
+    kinds = {name: info.dtype for name, info in infos.items() if name != "out"}
+    if len(set(kinds.values())) > 1:
+        listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
+        raise DTypeError(f"gemm_chain: {listed}; nearest legal choice: one dtype")
+    a, b, c = (infos[name].shape for name in ("a", "b", "c"))
+    if not 2 <= len(a) <= 4:
+        _refuse(infos, "a with shape (M, K), and one or two leading dimensions")
+    for name, shape in (("b", b), ("c", c)):
+        if len(shape) < 2 or (len(shape) > 2 and shape[:-2] != a[:-2]):
+            _refuse(infos, f"{name} with two dimensions, or the leading ones {a[:-2]} of a besides")
+    if a[-1] != b[-2]:
+        _refuse(infos, f"b with {a[-1]} rows, as a has columns")
+    if b[-1] != c[-2]:
+        _refuse(infos, f"c with {b[-1]} rows, as b has columns")
+    shape = (*a[:-1], c[-1])
+    if "out" in infos and infos["out"].shape != shape:
+        _refuse(infos, f"out with shape {shape}")
+    return shape
+
+
+def _refuse(infos: Mapping[str, ArrayInfo], nearest: str) -> NoReturn:
+    shapes = ", ".join(f"{name} {info.shape}" for name, info in infos.items())
+    raise LaunchError(f"gemm_chain: {shapes} do not fit; nearest legal choice: {nearest}")

@@ -1,0 +1,177 @@
+"""`tw.gemm_chain`: two products in one kernel, element by element under a bound, or in two kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.ops.attending import by_warpgroups
+from tilewright.ops.attending.activated import ByActivation
+from tilewright.ops.attending.choice import Question, chained
+from tilewright.ops.attending.flow import gemm_chain as flow_of_chain
+from tilewright.ops.attending.tiles import for_warpgroups
+from tilewright.ops.gemm_chain import _seen
+from tilewright.runtime.arrays import describe
+from tilewright.targets.target import CUDA, REFERENCE
+
+U = tw.f32.unit_roundoff
+OWN = 2.0**-18
+"""More than the relative error of the activations here, in f32."""
+
+FUNCTIONS: dict[str | None, tuple[Callable[[Any], Any], float]] = {
+    None: (lambda x: x, 1.0),
+    "relu": (lambda x: np.maximum(x, 0), 1.0),
+    "silu": (lambda x: x / (1 + np.exp(-x)), 1.1),
+    "sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 0.25),
+}
+"""Activations, and the steepest that each of them is."""
+
+
+class Chain:
+    """Random factors, and how far off a right result may be, by the documentation of `tw.gemm_chain`."""
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int, int],
+        element: tw.DType,
+        activation: str | None,
+        *lead: int,
+        shared: bool = True,
+    ) -> None:
+        (m, k, n, p), rng = shape, np.random.default_rng(1)
+        own = () if shared else lead
+        shapes = ((*lead, m, k), (*own, k, n), (*own, n, p))
+        self.a, self.b, self.c = (rng.standard_normal(s).astype(element.numpy) for s in shapes)
+        self.element, self.activation = element, activation
+        self.out = np.full((*lead, m, p), np.nan, element.numpy)
+
+    def check(self, found: Any) -> None:
+        """Every element is within its bound."""
+        a, b, c = (x.astype(np.float64) for x in (self.a, self.b, self.c))
+        function, steepest = FUNCTIONS[self.activation]
+        (*_, k), (*_, n, _) = a.shape, c.shape
+        w, tiny = self.element.unit_roundoff, float(np.finfo(np.float16).smallest_subnormal)
+        h = function(a @ b)
+        off = steepest * 2 * (k + 1) * U * (np.abs(a) @ np.abs(b)) + OWN * np.abs(h)
+        off += w * (np.abs(h) + off) + tiny
+        wanted = h @ c
+        room = off @ np.abs(c) + 2 * (n + 1) * U * ((np.abs(h) + off) @ np.abs(c)) + w * np.abs(wanted) + tiny
+        error = np.abs(found.astype(np.float64) - wanted)
+        assert (error <= room).all(), f"{(error / room).max()} of the bound"
+        # A lost step of N is far outside.
+        if n > 64:
+            lost = np.abs(h[..., :16] @ c[..., :16, :])
+            assert (lost > room).mean() > 0.5
+
+    def run(self, **words: Any) -> Any:
+        found = tw.gemm_chain(self.a, self.b, self.c, activation=self.activation, out=self.out, **words)
+        assert found is self.out
+        return found
+
+
+CHAINS = [
+    ((70, 40, 90, 56), tw.f16, "relu", (), True),
+    ((33, 200, 130, 17), tw.bf16, "silu", (), True),
+    ((20, 33, 70, 250), tw.f16, None, (2, 3), True),
+    ((20, 16, 70, 24), tw.bf16, "sigmoid", (3,), False),
+]
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("case", CHAINS, ids=lambda case: f"{case[0]}-{case[2]}")
+def test_random_data(case: Any, target: str) -> None:
+    shape, element, activation, lead, shared = case
+    chain = Chain(shape, element, activation, *lead, shared=shared)
+    chain.check(chain.run(target=target, fused=True))
+
+
+@pytest.mark.parametrize("order", ["row by row", "column by column"])
+@pytest.mark.parametrize("shape", [(200, 64, 152, 64), (70, 256, 104, 256), (70, 32, 136, 128)], ids=str)
+def test_warpgroups(shape: tuple[int, int, int, int], order: str) -> None:
+    """The kernel for Hopper on the reference: blocks that take tile after tile, with B as it comes."""
+    chain = Chain(shape, tw.bf16, "relu")
+    machine = REFERENCE.architecture("numpy")
+    by_column = order == "row by row"  # B has a row for each column of the keys
+    rows = np.ascontiguousarray(chain.b.T)
+    tiles = for_warpgroups((shape[1], shape[3]), shape[0], machine, plain=False, keys_by_column=by_column)
+    kernel = by_warpgroups.gemm_chain.bind(between=ByActivation("relu"), tiles=tiles, blocks=2)
+    arrays = (x[None, None] for x in (chain.a, chain.b.T if by_column else rows, chain.c, chain.out))
+    assert kernel(*arrays, target="reference").target == "reference"
+    chain.check(chain.out)
+
+
+def test_the_dataflow_kernel_is_what_it_says() -> None:
+    chain = Chain((20, 30, 70, 24), tw.f16, "relu")
+    flow = flow_of_chain.flow(chain.a, chain.b, chain.c, chain.out, activation="relu")
+    given = {"A": chain.a, "B": chain.b, "C": chain.c}
+    for run in (None, 7):
+        chain.check(tw.ir.evaluate(flow, given, run=run)["D"])
+
+
+@pytest.mark.parametrize(
+    ("shape", "element"),
+    [((30, 300, 40, 20), tw.f16), ((30, 20, 40, 270), tw.bf16), ((30, 20, 40, 20), tw.f32)],
+)
+def test_two_kernels(shape: tuple[int, int, int, int], element: tw.DType) -> None:
+    """What does not fit one, or would not gain by it, is multiplied one product after the other."""
+    chain = Chain(shape, element, "relu")
+    chain.check(chain.run(target="reference"))
+
+
+def test_nothing_to_multiply() -> None:
+    a, b, c = (np.ones(shape, np.float16) for shape in ((5, 8), (8, 0), (0, 3)))
+    assert (tw.gemm_chain(a, b, c) == 0).all()
+    assert tw.gemm_chain(a[:0], a[:0].T.reshape(8, 0), c).shape == (0, 3)
+
+
+X = np.ones((6, 8), np.float16)
+WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {
+    "depth": ({"b": X}, tw.LaunchError, "b with 8 rows, as a has columns"),
+    "steps": ({"c": X[:5]}, tw.LaunchError, "c with 6 rows, as b has columns"),
+    "rank": ({"a": X[0]}, tw.LaunchError, r"a with shape \(M, K\)"),
+    "batches": (
+        {"b": np.ones((3, 8, 6), np.float16)},
+        tw.LaunchError,
+        "b with two dimensions, or the leading",
+    ),
+    "mixture": ({"c": X.astype(np.float32)}, tw.DTypeError, "c is f32; nearest legal choice: one dtype"),
+    "out": ({"out": X[:5]}, tw.LaunchError, r"out with shape \(6, 8\)"),
+    "overlap": ({"out": X}, tw.LaunchError, "out and [ac] share memory"),
+    "activation": ({"activation": "rely"}, tw.LaunchError, "activation='rely'; choose one of .*relu"),
+    "too wide": (
+        {"c": np.ones((6, 257), np.float16), "fused": True},
+        tw.LaunchError,
+        "fused=True, but P is 257, and one kernel takes 1 to 256; nearest legal choice: fused=False",
+    ),
+    "dtype": (
+        {name: x.astype(np.float64) for name, x in (("a", X), ("b", X.T), ("c", X))} | {"fused": True},
+        tw.LaunchError,
+        "the arrays are f64, and one kernel takes f16, bf16, f32",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_does_not_fit_is_refused(name: str) -> None:
+    changed, error, words = WRONG[name]
+    given: dict[str, Any] = {"a": X, "b": X.T.copy(), "c": X} | changed
+    with pytest.raises(error, match=words):
+        tw.gemm_chain(given.pop("a"), given.pop("b"), given.pop("c"), **given)
+
+
+@pytest.mark.parametrize(
+    ("arch", "name", "order"),
+    [("sm_90a", "by_warpgroups", "C"), ("sm_90a", "by_warpgroups", "F"), ("sm_80", "by_warps", "C")],
+)
+def test_text_compiles_without_spills(arch: str, name: str, order: Any) -> None:
+    a, b, c, d = (np.zeros(shape, np.float16) for shape in ((64, 128), (128, 64), (64, 128), (64, 128)))
+    b = np.zeros(b.shape, b.dtype, order)
+    infos = {one: describe(array) for one, array in zip(("a", "b", "c", "out"), (a, b, c, d), strict=True)}
+    kernel = chained(Question(_seen(infos), CUDA.architecture(arch), 132), "relu")
+    assert kernel.program.function.__module__.endswith(name)
+    made = kernel.compile(*(x[None, None] for x in (a, b.T, c, d)), target="cuda", arch=arch)
+    assert made.resources["spill_store_bytes"] == 0
