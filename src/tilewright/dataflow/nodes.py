@@ -20,9 +20,13 @@ BATCH, TILE, STEPS = "batch", "tile", "steps"
 """What a span is: an index of its own for each block, cut into tiles, or stepped along and summed."""
 
 
-EXACT, TF32 = "exact", "tf32"
-PRECISIONS = (EXACT, TF32)
-"""How exact the products of a sum are."""
+EXACT, TF32, SUMMED = "exact", "tf32", "f32"
+PRECISIONS = (EXACT, TF32, SUMMED)
+"""How exact a sum is: its products are; they have 10 fraction bits; they are exact, and added up as f32 does.
+
+Instructions of tensor cores cut off what they add up.  For the last one their sums are added to others every
+so often, so that few bits are lost.
+"""
 
 
 @dataclass(frozen=True)
@@ -188,7 +192,8 @@ class Sum(Node):
         span: what is summed along; the last axis of ``a`` and the first of ``b``.
         a: an operand view: a part, or maps of parts.
         b: likewise.
-        precision: ``"exact"``, or ``"tf32"``: numbers of f32 are multiplied with 10 fraction bits.
+        precision: ``"exact"``: products are; ``"tf32"``: numbers of f32 are multiplied with 10 fraction bits;
+            ``"f32"``: products are exact, and added up as f32 does where instructions do worse.
     """
 
     span: Span

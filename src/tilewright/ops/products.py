@@ -7,6 +7,7 @@ from functools import lru_cache, partial
 from typing import Any
 
 from tilewright import dtypes
+from tilewright.dataflow.nodes import EXACT, SUMMED
 from tilewright.dtypes import DType
 from tilewright.lang.dataflow.loops import steps, tiles, zeros
 from tilewright.lang.exact_functions import round as nearest
@@ -79,20 +80,88 @@ def combined(rank: int, number: DType) -> Kernel:
             acc = zeros()
             for k in steps(A.shape[-1]):
                 acc += A[(*batch, m, k)].matmul(B[(*batch, k, n)], precision=precision)
-            value = acc.to(number)
-            if "alpha" in terms:
-                value = alpha * value
-            if "c" in terms:
-                value = value + beta * C[(*batch, m, n)].to(number)
-            if "bias" in terms:
-                value = value + bias[n].to(number)
-            if activation is not None:
-                value = ACTIVATIONS[activation](value)
-            if "residual" in terms:
-                value = value + R[(*batch, m, n)].to(number)
-            D[(*batch, m, n)] = value
+            at = (*batch, m, n)
+            D[at] = _finished(acc.to(number), terms, activation, alpha, beta, C[at], bias[n], R[at])
 
     return gemm_combined
+
+
+@lru_cache(maxsize=64)
+def in_halves(rank: int, number: DType) -> Kernel:
+    """``D = activation(alpha * A @ B + beta * C + bias) + residual`` of numbers that are split in halves.
+
+    ``A[m, k] = (A1 + A2)[m, k] * p[m] ** 2`` and ``B[k, n] = (B1 + B2)[k, n] * q[n] ** 2``.  The product of the
+    second halves is left out, and that of the first is added last to the step's sums, as the largest.
+
+    Args:
+        rank: how many dimensions of batches there are.
+        number: the dtype in which all but the sums is computed, and of alpha and beta.
+    """
+    lead = _lead(rank)
+    results = dict.fromkeys(("C", "R", "D"), f"{lead}M N")
+    left, right = (dict.fromkeys(names, f"{lead}{dims}") for names, dims in HALVES.items())
+    units = {"p": f"{lead}M", "q": f"{lead}N", "bias": "N"}
+
+    @kernel(**left, **right, **units, **results, alpha=number, beta=number)
+    def gemm_in_halves(
+        A1: Any,
+        A2: Any,
+        B1: Any,
+        B2: Any,
+        p: Any,
+        q: Any,
+        C: Any,
+        bias: Any,
+        R: Any,
+        D: Any,
+        alpha: Any,
+        beta: Any,
+        *,
+        both: bool,
+        terms: frozenset[str],
+        activation: str | None,
+    ) -> None:
+        for *batch, m, n in tiles(D):
+            acc = zeros(precision=SUMMED if both else EXACT)
+            for k in steps(A1.shape[-1]):
+                if both:
+                    acc += A2[(*batch, m, k)] @ B1[(*batch, k, n)]
+                    acc += A1[(*batch, m, k)] @ B2[(*batch, k, n)]
+                acc += A1[(*batch, m, k)] @ B1[(*batch, k, n)]
+            unit = p[(*batch, m, None)] * q[(*batch, n)]
+            at = (*batch, m, n)
+            value = (acc * unit * unit).to(number)  # the square of the unit may be out of range
+            D[at] = _finished(value, terms, activation, alpha, beta, C[at], bias[n], R[at])
+
+    return gemm_in_halves
+
+
+HALVES = {("A1", "A2"): "M K", ("B1", "B2"): "K N"}
+"""The halves of the operands, and their dimensions."""
+
+
+def _finished(
+    value: Any,
+    terms: frozenset[str],
+    activation: str | None,
+    alpha: Any,
+    beta: Any,
+    c: Any,
+    bias: Any,
+    residual: Any,
+) -> Any:
+    """What is done with the sums; ``terms`` says what there is."""
+    if "alpha" in terms:
+        value = alpha * value
+    if "c" in terms:
+        value = value + beta * c.to(value.dtype)
+    if "bias" in terms:
+        value = value + bias.to(value.dtype)
+    if activation is not None:
+        value = ACTIVATIONS[activation](value)
+    if "residual" in terms:
+        value = value + residual.to(value.dtype)
+    return value
 
 
 @lru_cache(maxsize=64)

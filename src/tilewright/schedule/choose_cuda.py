@@ -15,7 +15,7 @@ from tilewright.schedule.choose import Candidate, Question, widened
 from tilewright.schedule.choose_decoded import candidates as decoded_in_bulk
 from tilewright.schedule.choose_few_rows import has_few_rows
 from tilewright.schedule.choose_fma import small_tiles
-from tilewright.schedule.choose_forms import FP8, PROMOTED_EVERY, Shape, cached_row_us, items_of, overflows
+from tilewright.schedule.choose_forms import FP8, Shape, cached_row_us, items_of, overflows, promoted_every
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.choose_several import candidates as several
 from tilewright.schedule.choose_small import small
@@ -82,7 +82,7 @@ def _hopper(question: Question, shapes: Sequence[Shape]) -> Iterator[Candidate]:
     """Forms that can compute what is asked, the fastest first; then, of many rows, what is near them."""
     ranked = sorted(shapes, key=lambda shape: _time_us(question, shape))
     whole = [_of_form(question, shape) for shape in ranked]
-    yield from without_waiting(question, whole, PROMOTED_EVERY if question.dtype.name in FP8 else 0)
+    yield from without_waiting(question, whole, promoted_every(question))
     for shape in () if has_few_rows(question) else ranked[:NEIGHBOURS]:
         for near, difference in _neighbours(shape):
             yield replace(_of_form(question, near), rule=f"{_name(shape)} {difference}")
@@ -147,7 +147,7 @@ def hopper_schedule(question: Question, shape: Shape) -> Schedule:
         buffers=shape.buffers,
         registers=232 if shape.persistent else 0,
     )
-    return replace(made, promote=PROMOTED_EVERY * dtype.bytes // ROW_BYTES) if dtype.name in FP8 else made
+    return replace(made, promote=promoted_every(question) * dtype.bytes // ROW_BYTES)
 
 
 def _ampere(question: Question) -> Iterator[Candidate]:
@@ -190,7 +190,7 @@ def _ampere_schedule(question: Question) -> Schedule:
     if atom is None:
         # Each part of a tile is decoded by a text of its own, of which many take long to compile.
         return replace(staged, tile=(128, 128, min(depth, 16 if question.decodes else 32)), warps=(4, 2))
-    staged = replace(staged, promote=1 if dtype.name in FP8 else 0)
+    staged = replace(staged, promote=int(promoted_every(question) > 0))
     if m * n >= 128 * 128 * question.processors:
         warps = (4, 2) if dtype.bytes > 4 or staged.promote or question.decodes else (2, 2)
         return replace(staged, tile=(128, 128, depth), warps=warps)

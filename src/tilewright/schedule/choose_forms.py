@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import prod
 
+from tilewright.dataflow.nodes import SUMMED
 from tilewright.schedule.choose import Question
 from tilewright.schedule.choose_time import OVERLAP
 from tilewright.schedule.factors import Factor
@@ -12,8 +13,9 @@ from tilewright.schedule.memory import memory_us
 from tilewright.schedule.stages import ROW_BYTES
 
 FP8 = ("f8e4m3", "f8e5m2")
-PROMOTED_EVERY = 512
-"""Elements along K after which sums of 8-bit floats, which keep 13 bits, are added to others in f32."""
+PROMOTED_EVERY, SUMMED_EVERY = 512, 128
+"""Elements along K after which sums are added to others in f32: of 8-bit floats, which keep 13 bits, and where
+sums are to lose no more than in f32."""
 
 PROMOTED_ELEMENTS = 64 * 192
 """Of a group's tile: more do not fit into the registers twice."""
@@ -66,7 +68,7 @@ class Shape:
         """Why it cannot compute what is asked; empty if it can."""
         rows, columns = question.covered
         elements = self.rows * self.columns
-        if question.dtype.name in FP8 and elements > PROMOTED_ELEMENTS:
+        if promoted_every(question) and elements > PROMOTED_ELEMENTS:
             return f"{elements} sums of a group lie twice in its registers, and {PROMOTED_ELEMENTS} fit"
         whole = self.roles == "ping-pong" or self.groups == 1
         if columns > self.columns:
@@ -104,6 +106,13 @@ class Shape:
     def memory(self) -> float:
         """How many times as long as by memory's rate its operands are on their way from there."""
         return 1.2 if self.persistent else 1.12
+
+
+def promoted_every(question: Question) -> int:
+    """Elements along K after which sums of tensor cores are added to others; 0: never."""
+    if question.dtype.name in FP8:
+        return PROMOTED_EVERY
+    return SUMMED_EVERY if question.form.precision == SUMMED else 0
 
 
 def items_of(question: Question) -> int:

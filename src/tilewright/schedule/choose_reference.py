@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from tilewright.dataflow.nodes import SUMMED
 from tilewright.errors import DTypeError
 from tilewright.ir.mma import MmaAtom
 from tilewright.schedule.choose import Candidate, Question, widened
@@ -40,4 +41,5 @@ def candidates(question: Question) -> Iterator[Candidate]:
     small = Schedule(atom, (max(32, m * warps[0]), max(32, n * warps[1]), max(32, k)), warps)
     if question.decodes:
         small = replace(small, tile=(*small.tile[:2], max(32, 2 * k)), stages=3, staging="fragments")
-    yield Candidate(widened(small, question), 1.0, "a small tile")
+    summed = question.form.precision == SUMMED and atom.sum_bits is not None
+    yield Candidate(widened(replace(small, promote=int(summed)), question), 1.0, "a small tile")

@@ -12,7 +12,7 @@ from itertools import product
 
 from tilewright.schedule.choose import Candidate, Question, widened
 from tilewright.schedule.choose_few_rows import BARRIERS_BYTES
-from tilewright.schedule.choose_forms import FP8, PROMOTED_EVERY, Shape, cached_row_us
+from tilewright.schedule.choose_forms import Shape, cached_row_us, promoted_every
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.choose_waiting import is_carried
 from tilewright.schedule.memory import flops_of
@@ -23,7 +23,7 @@ from tilewright.targets.atoms import fma, wgmma
 BAND = 8
 """Rows of tiles that follow each other."""
 
-LEAST_STAGES, MOST_STAGES = 2, 8
+LEAST_STAGES, MOST_STAGES = 3, 8
 
 MOST_SUMS, MOST_SUMS_ALONE = 192, 96
 """Registers of a thread for sums: where those who copy give registers away, and where none are given."""
@@ -32,8 +32,8 @@ FORMS = (
     *(Shape(64, columns, 2, MOST_STAGES, 1) for columns in (256, 192, 128, 96, 64)),
     *(Shape(64, columns, 3, MOST_STAGES, 1) for columns in (256, 192, 128)),
     *(Shape(64, columns, 2, MOST_STAGES, 1, "ping-pong", tile_us=0.3) for columns in (192, 128)),
-    *(Shape(64, columns, 2, MOST_STAGES, 1, persistent=False, fixed_us=1.9) for columns in (128, 64)),
-    *(Shape(64, columns, 1, MOST_STAGES, 1, persistent=False, fixed_us=1.9) for columns in (128, 64, 32)),
+    *(Shape(64, columns, 2, MOST_STAGES, 1, persistent=False, fixed_us=1.9, tile_us=4.0) for columns in (128, 64)),
+    *(Shape(64, columns, 1, MOST_STAGES, 1, persistent=False, fixed_us=1.9, tile_us=4.0) for columns in (128, 64, 32)),
 )
 
 DEPTHS = (ROW_BYTES, ROW_BYTES // 2)
@@ -61,7 +61,7 @@ def candidates(question: Question, takes_wgmma: bool) -> Iterator[Candidate]:
 def _of_shape(question: Question, shape: Shape) -> Candidate | None:
     """The schedule of a form; None where its sums, or two of its stages, do not fit."""
     form, dtype, (rows, columns) = question.form, question.dtype, shape.tile
-    sums = shape.rows * columns // 128 * len(form.totals) * (2 if dtype.name in FP8 else 1)
+    sums = shape.rows * columns // 128 * len(form.totals) * (2 if promoted_every(question) else 1)
     if sums > (MOST_SUMS if shape.persistent else MOST_SUMS_ALONE) or shape.against(question):
         return None
     stage = ROW_BYTES * (rows * len(form.rows_m) + columns * len(form.rows_n))
@@ -80,7 +80,7 @@ def _of_shape(question: Question, shape: Shape) -> Candidate | None:
         groups=shape.groups,
         blocks=question.processors if shape.persistent else 0,
         group_m=BAND,
-        promote=PROMOTED_EVERY * dtype.bytes // ROW_BYTES if dtype.name in FP8 else 0,
+        promote=promoted_every(question) * dtype.bytes // ROW_BYTES,
         epilogue="overlapped" if apart else "staged",
         buffers=shape.buffers,
         registers=232 if shape.persistent else 0,
@@ -102,7 +102,7 @@ def _copied(question: Question) -> Iterator[Candidate]:
     for tile, size, stages in product(sizes, DEPTHS, (3, 2)):
         depth = max(size // question.dtype.bytes // (1 if atom else 2), chosen.shape[2])
         made = Schedule(chosen, (*tile, depth), (2, 2), stages, staging, group_m=BAND)
-        made = widened(replace(made, promote=1 if question.dtype.name in FP8 else 0), question)
+        made = widened(replace(made, promote=int(bool(atom) and promoted_every(question) > 0)), question)
         time = 2 * m * n * question.shape[2] * len(question.form.products) / _flops(question, made)
         rule = f"a tile of {tile[0]} x {tile[1]}, {stages} stages"
         yield Candidate(made, time, f"{'mma.sync' if atom else 'multiply-adds'}: {rule}")

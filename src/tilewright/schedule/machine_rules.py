@@ -25,7 +25,7 @@ def fitting(case: Case) -> str:
         listed is not None
         and (listed.b_dtype, listed.c_dtype) == (case.form.b.view.dtype, product.dtype)
         and (listed.feature in arch.features or not case.target.machine_code)
-        and (listed.precision is None or case.form.precision != "exact")
+        and (listed.precision is None or case.form.precision == "tf32")
     ):
         return f"atom={spelled(listed)}"
     return f"atom={spelled(fma(kind, product.dtype))}"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from tilewright.arch import BULK
-from tilewright.dataflow.nodes import Reduce
+from tilewright.dataflow.nodes import SUMMED, TF32, Reduce
 from tilewright.schedule.bulk_arrays import against_array
 from tilewright.schedule.decoding_rules import decoded, parts_in_bulk
 from tilewright.schedule.group_rules import grouped, listed
@@ -69,7 +69,10 @@ def _exactness(case: Case) -> Reasons:
     atom, product = case.schedule.atom, case.form.sum
     if atom.c_dtype != product.dtype:
         yield "atom", f"{atom} adds in {atom.c_dtype}, the kernel in {product.dtype}", fitting(case), product
-    if atom.precision is not None and case.form.precision == "exact":
+    if case.form.precision == SUMMED and atom.sum_bits is not None and not case.schedule.promote:
+        text = f"{atom} keeps {atom.sum_bits} bits of its sums; the kernel asks for sums as f32 adds them"
+        yield "promote", text, "promote=2", product
+    if atom.precision is not None and case.form.precision != TF32:
         text = f"{atom} multiplies {atom.precision} fraction bits of {atom.a_dtype}; the kernel asks for all"
         yield "atom", text, fitting(case), product
 

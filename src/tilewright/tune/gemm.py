@@ -62,7 +62,7 @@ class Gemm:
     target: str
 
     def __str__(self) -> str:
-        tf32 = " as tf32" if self.precision != "exact" else ""
+        tf32 = f" as {self.precision}" if self.precision != "exact" else ""
         return f"{self.dtype}{tf32} {self.layout} {'x'.join(map(str, self.shape))} on {self.target}"
 
     @property

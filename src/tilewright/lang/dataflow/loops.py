@@ -140,7 +140,8 @@ def zeros(dtype: DType | str | None = None, along: Any = (), *, precision: str =
         dtype: in which it sums; default: f32 for products of narrower floats, i32 for those of integers, f64
             for f64.
         along: the spans of its axes; only a fold that reads it before its first step needs them.
-        precision: ``"exact"``, or ``"tf32"``: numbers of f32 may be multiplied with 10 fraction bits.
+        precision: ``"exact"``; ``"tf32"``: numbers of f32 may be multiplied with 10 fraction bits; ``"f32"``:
+            sums lose no more than sums in f32 do, where instructions cut them off.
 
     Example:
         A matrix by a vector:

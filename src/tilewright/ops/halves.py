@@ -1,0 +1,174 @@
+"""Products of f32 on tensor cores of f16: operands are split in halves first, see `splitting`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from tilewright import dtypes
+from tilewright.dtypes import DType
+from tilewright.ops.problem import Matrices, Problem
+from tilewright.ops.products import in_halves
+from tilewright.ops.splitting import ALONG_K, ALONG_ROWS, MOST_RANK, split
+from tilewright.runtime.arrays import ArrayInfo, stream_handle, stream_reader
+from tilewright.runtime.kernel import Bound
+from tilewright.runtime.scratch import ALIGN, lent
+from tilewright.runtime.strided import Strided
+
+F32, F16 = "f32", "f16"
+GRADES = {F32: 2, F16: 1}
+"""How many halves of each number are multiplied, by the precision that is asked for."""
+
+UNIT = 8
+"""Elements that rows of halves are a multiple of, as bulk copies ask."""
+
+FASTER_FROM = 2.0**28
+"""Multiplications from which splitting the operands is faster than multiply-adds of f32."""
+
+
+def pays(problem: Problem) -> bool:
+    """Whether tensor cores are faster with operands that are split first."""
+    operands = (problem.operands["a"], problem.operands["b"])
+    is_flat = all(len(one.shape) - 2 <= MOST_RANK for one in operands)
+    return is_flat and prod(problem.batch) * problem.m * problem.n * problem.k >= FASTER_FROM
+
+
+@dataclass(frozen=True)
+class Part:
+    """An array in scratch memory.
+
+    Args:
+        dtype: of its elements.
+        shape: its extents.
+        strides: its strides, in elements; 0 repeats.
+    """
+
+    dtype: DType
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @property
+    def bytes(self) -> int:
+        """That it takes, in whole units of `ALIGN`."""
+        last = sum((extent - 1) * step for extent, step in zip(self.shape, self.strides, strict=True))
+        return -(-(last + 1) * self.dtype.bytes // ALIGN) * ALIGN
+
+    def at(self, pointer: int, given: Strided) -> Strided:
+        """It as an array that kernels take, on the device of another array."""
+        info = replace(given.info, pointer=pointer, shape=self.shape, strides=self.strides, dtype=self.dtype)
+        return Strided(given.array, replace(info, readonly=False))
+
+
+@dataclass(frozen=True)
+class Split:
+    """An operand with rows along M or N, and its halves.
+
+    Args:
+        given: (batches, rows, K).
+        halves: the layout of each of its halves.
+        units: that of the units of its rows.
+    """
+
+    given: Strided
+    halves: Part
+    units: Part
+
+    @staticmethod
+    def of(array: Any, info: ArrayInfo, matrices: Matrices, transposed: bool) -> Split:
+        """The halves of an operand, in the order of memory that the operand has."""
+        *batch, rows, depth = _turned(matrices.shape, transposed)
+        *lead, row_step, depth_step = _turned(matrices.strides, transposed)
+        own = [extent if step else 1 for extent, step in zip(batch, lead, strict=True)]  # one of what repeats
+        along_rows = row_step == 1 and depth_step != 1
+        pitch = -(-(rows if along_rows else depth) // UNIT) * UNIT
+        inner = (1, pitch) if along_rows else (pitch, 1)
+        whole = pitch * (depth if along_rows else rows)
+        steps = [step and whole * prod(own[at + 1 :]) for at, step in enumerate(lead)]
+        unit_steps = [step and rows * prod(own[at + 1 :]) for at, step in enumerate(lead)]
+        shape = (*batch, rows, depth)
+        seen = replace(info, shape=shape, strides=(*lead, row_step, depth_step))
+        return Split(
+            Strided(array, seen),
+            Part(dtypes.f16, shape, (*steps, *inner)),
+            Part(dtypes.f32, (*batch, rows), (*unit_steps, 1)),
+        )
+
+    @property
+    def bytes(self) -> int:
+        """Of both halves and the units."""
+        return 2 * self.halves.bytes + self.units.bytes
+
+    def placed(self, start: int) -> tuple[Strided, Strided, Strided]:
+        """Both halves and the units, from an address on."""
+        second = start + self.halves.bytes
+        high, low = (self.halves.at(at, self.given) for at in (start, second))
+        return high, low, self.units.at(second + self.halves.bytes, self.given)
+
+    def write(self, placed: tuple[Strided, Strided, Strided], both: bool, backend: str, stream: int) -> None:
+        """Split the operand; what repeats along a batch is split once."""
+        rank = len(self.halves.shape) - 2
+        arrays = [_once(one, rank) for one in (self.given, *placed)]
+        along_rows = self.halves.strides[-2] == 1 and self.halves.strides[-1] != 1
+        kernel = split(rank).bind(spread=ALONG_ROWS if along_rows else ALONG_K, both=both)
+        launch(kernel, arrays, (), backend, stream)
+
+
+def _turned(values: tuple[int, ...], transposed: bool) -> tuple[int, ...]:
+    return (*values[:-2], values[-1], values[-2]) if transposed else values
+
+
+def _once(given: Strided, rank: int) -> Strided:
+    """An array with one index along those batches that repeat it."""
+    info = given.info
+    pairs = zip(info.shape[:rank], info.strides[:rank], strict=True)
+    lead = tuple(extent if step else min(extent, 1) for extent, step in pairs)
+    return Strided(given.array, replace(info, shape=(*lead, *info.shape[rank:])))
+
+
+def launch(kernel: Bound, arrays: Any, numbers: tuple[float, ...], backend: str, stream: int) -> Any:
+    """Launch a kernel on arrays that are seen with extents of their own; returns what ran."""
+    names = [one.name for one in kernel.program.parameters if one.kind == "tensor"]
+    arguments = (*arrays, *numbers)
+    infos = {name: one.info for name, one in zip(names, arrays, strict=True)}
+    plan, pointers = kernel.planned(arguments, backend, infos)
+    plan.prepared.launch(arguments, pointers, stream)
+    return plan.prepared.executable
+
+
+def multiply(
+    seen: Mapping[str, Strided], problem: Problem, asked: Mapping[str, Any], backend: str, stream: Any
+) -> Any:
+    """Split both operands, and multiply their halves; returns what ran last.
+
+    Args:
+        seen: the arrays of the kernel of a product with something done to the sums, by its names.
+        problem: what they pose.
+        asked: ``grade``, ``terms``, ``activation``, ``schedule``, ``alpha`` and ``beta``.
+        backend: the target.
+        stream: the CUDA stream; None: the framework's current one.
+    """
+    a = Split.of(seen["a"].array, seen["a"].info, problem.operands["a"], transposed=False)
+    b = Split.of(seen["b"].array, seen["b"].info, problem.operands["b"], transposed=True)
+    index = int(seen["a"].info.device[1])
+    reader = stream_reader(seen["a"].array, index)[0]
+    handle = (reader() or 0) if stream is None else stream_handle(stream)
+    both = GRADES[asked["grade"]] == 2
+    kernel = in_halves(len(problem.batch), dtypes.f32).bind(
+        both=both, terms=asked["terms"], activation=asked["activation"], schedule=asked["schedule"]
+    )
+    with lent(a.bytes + b.bytes, index, handle) as start:
+        of_a, of_b = a.placed(start), b.placed(start + a.bytes)
+        a.write(of_a, both, backend, handle)
+        b.write(of_b, both, backend, handle)
+        halves = (*of_a[:2], *(_transposed(one) for one in of_b[:2]))
+        rest = (seen[name] for name in ("c", "bias", "residual", "out"))
+        arrays = (*halves, of_a[2], of_b[2], *rest)
+        return launch(kernel, arrays, (asked["alpha"], asked["beta"]), backend, handle)
+
+
+def _transposed(given: Strided) -> Strided:
+    info = given.info
+    turned = replace(info, shape=_turned(info.shape, True), strides=_turned(info.strides, True))
+    return Strided(given.array, turned)
