@@ -15,7 +15,7 @@ from tilewright.cli.console import choose, duration, reports, say, working
 from tilewright.cli.matrices import gather
 from tilewright.cli.notation import read_schedule
 from tilewright.cli.npy import write
-from tilewright.dataflow.nodes import PRECISIONS
+from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import dtype
 from tilewright.runtime.executable import Executable
 from tilewright.runtime.outputs import check_output, is_standard_output
@@ -88,7 +88,7 @@ def gemm(
     Exit status: 0 when the result is right, 1 when it is wrong, 2 when the request cannot be served.
     """
     choose("target", target, tuple(TARGETS))
-    choose("precision", precision, PRECISIONS)
+    choose("precision", precision, (EXACT, TF32))
     chosen = read_schedule(schedule)
     if output is not None:
         check_output(output)

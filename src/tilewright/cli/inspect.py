@@ -11,7 +11,7 @@ import typer
 
 from tilewright.cli.console import UsageError, choose, duration, reports, working
 from tilewright.cli.notation import read_schedule
-from tilewright.dataflow.nodes import PRECISIONS
+from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.errors import LegalityError
 from tilewright.inspect.comparison import compare
 from tilewright.inspect.from_files import from_file, listed
@@ -126,7 +126,7 @@ def inspect(
     ncu = require_gpu(arch) if measure else ""
     chosen, dtype = dtype is not None, dtype or DTYPE
     if kernel == "gemm":
-        choose("precision", precision, PRECISIONS)
+        choose("precision", precision, (EXACT, TF32))
         subject = library_gemm(dtype, shape, layout, precision, read_schedule(schedule))
     else:
         given = [*(constant or ()), *([] if schedule is None else [f"schedule={schedule}"])]

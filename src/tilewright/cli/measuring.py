@@ -13,7 +13,7 @@ from typing import Any
 
 from tilewright.cli.console import UsageError, choose
 from tilewright.cli.matrices import LAYOUTS, check_memory, chosen_dtype
-from tilewright.dataflow.nodes import PRECISIONS
+from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.inspect.typed import whole
 from tilewright.targets.target import TARGETS
 from tilewright.tune.gemm import Gemm
@@ -95,7 +95,7 @@ def _gemm(said: dict[str, Any], target: str) -> Gemm:
         raise UsageError(f"extents {shape}; the extents M N K must be three positive whole numbers")
     element = chosen_dtype(str(said["dtype"]))
     choose("layout", str(said["layout"]), LAYOUTS)
-    choose("precision", str(said["precision"]), PRECISIONS)
+    choose("precision", str(said["precision"]), (EXACT, TF32))
     m, n, k = shape
     check_memory((m, n, k), element)
     return Gemm((m, n, k), element.name, said["layout"], said["precision"], target)

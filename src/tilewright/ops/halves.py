@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
+
+import numpy as np
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
@@ -106,7 +109,7 @@ class Split:
         high, low = (self.halves.at(at, self.given) for at in (start, second))
         return high, low, self.units.at(second + self.halves.bytes, self.given)
 
-    def write(self, placed: tuple[Strided, Strided, Strided], both: bool, backend: str, stream: int) -> None:
+    def write(self, placed: tuple[Strided, Strided, Strided], both: bool, backend: str, stream: Any) -> None:
         """Split the operand; what repeats along a batch is split once."""
         rank = len(self.halves.shape) - 2
         arrays = [_once(one, rank) for one in (self.given, *placed)]
@@ -127,7 +130,7 @@ def _once(given: Strided, rank: int) -> Strided:
     return Strided(given.array, replace(info, shape=(*lead, *info.shape[rank:])))
 
 
-def launch(kernel: Bound, arrays: Any, numbers: tuple[float, ...], backend: str, stream: int) -> Any:
+def launch(kernel: Bound, arrays: Any, numbers: tuple[float, ...], backend: str, stream: Any) -> Any:
     """Launch a kernel on arrays that are seen with extents of their own; returns what ran."""
     names = [one.name for one in kernel.program.parameters if one.kind == "tensor"]
     arguments = (*arrays, *numbers)
@@ -151,14 +154,11 @@ def multiply(
     """
     a = Split.of(seen["a"].array, seen["a"].info, problem.operands["a"], transposed=False)
     b = Split.of(seen["b"].array, seen["b"].info, problem.operands["b"], transposed=True)
-    index = int(seen["a"].info.device[1])
-    reader = stream_reader(seen["a"].array, index)[0]
-    handle = (reader() or 0) if stream is None else stream_handle(stream)
     both = GRADES[asked["grade"]] == 2
     kernel = in_halves(len(problem.batch), dtypes.f32).bind(
         both=both, terms=asked["terms"], activation=asked["activation"], schedule=asked["schedule"]
     )
-    with lent(a.bytes + b.bytes, index, handle) as start:
+    with _memory(a.bytes + b.bytes, seen["a"], stream) as (start, handle):
         of_a, of_b = a.placed(start), b.placed(start + a.bytes)
         a.write(of_a, both, backend, handle)
         b.write(of_b, both, backend, handle)
@@ -166,6 +166,21 @@ def multiply(
         rest = (seen[name] for name in ("c", "bias", "residual", "out"))
         arrays = (*halves, of_a[2], of_b[2], *rest)
         return launch(kernel, arrays, (asked["alpha"], asked["beta"]), backend, handle)
+
+
+@contextmanager
+def _memory(size_bytes: int, given: Strided, stream: Any) -> Iterator[tuple[int, Any]]:
+    """Memory where an array lies, for what is launched on a stream; its address, and the stream."""
+    if given.info.device == "cpu":
+        held = np.empty(size_bytes + ALIGN, np.uint8)
+        yield -(-held.ctypes.data // ALIGN) * ALIGN, stream
+        return
+    index = given.info.device[1]
+    assert isinstance(index, int), "a GPU's number"
+    current = stream_reader(given.array, index)[0]
+    handle = (current() or 0) if stream is None else stream_handle(stream)
+    with lent(size_bytes, index, handle) as start:
+        yield start, handle
 
 
 def _transposed(given: Strided) -> Strided:

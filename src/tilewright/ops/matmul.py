@@ -65,7 +65,9 @@ def matmul(
         bias: array (N,), added to each row.
         activation: ``"relu"``, ``"gelu"``, ``"gelu_tanh"``, ``"silu"``, ``"sigmoid"`` or ``"tanh"``.
         residual: array that is broadcast to the result and added last; it may be ``out``.
-        precision: ``"exact"``, or ``"tf32"`` to multiply f32 on tensor cores with 10 fraction bits.
+        precision: ``"exact"``; or how f32 is multiplied on tensor cores: ``"f32"`` in two halves of 11 bits
+            each, ``"tf32"`` with 10 fraction bits, or ``"f16"`` with 10 fraction bits, scaled row by row. For
+            f16, bf16 and fp8 ``"f32"`` says that sums lose no more than sums in f32. See below.
         out_dtype: dtype of a new result; default: i32 of integers, f16 of fp8, else that of ``a``.
         schedule: how it is computed; default: chosen for the arrays' shapes and the machine.
         split_k: into how many parts K is split, each of which a block of its own adds up: a number,

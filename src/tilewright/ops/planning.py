@@ -10,12 +10,13 @@ import numpy as np
 
 from tilewright import dtypes
 from tilewright.calls import launches
-from tilewright.dataflow.nodes import EXACT, PRECISIONS
+from tilewright.dataflow.nodes import EXACT, SUMMED, TF32
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
 from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.ops import Mma
+from tilewright.ops.halves import GRADES, multiply, pays
 from tilewright.ops.problem import Matrices, Problem, check_broadcast, describe, result_shape
 from tilewright.ops.products import ACTIVATIONS, combined, output_dtype, plain
 from tilewright.ops.slow import warn_if_slow
@@ -151,6 +152,8 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
         infos["out"] = described(arrays["out"])
     problem = describe(infos)
     check_apart(infos)
+    if _is_split(infos, problem, wanted, backend):
+        return _in_halves(arrays, infos, problem, wanted, beta, backend, stream)
     product = _product(arrays, infos, problem, wanted)
     arguments = (*product.arrays, *((wanted.alpha, beta) if product.has_numbers else ()))
     plan, pointers = product.kernel.planned(arguments, backend, product.infos)
@@ -204,8 +207,7 @@ def _product(
     """The kernel of a product, for arrays that are given by the names of `matmul`."""
     seen = {name: seen_as(arrays[name], infos[name], problem.operands[name]) for name in arrays}
     terms = _terms(arrays, wanted)
-    # Other numbers than those of f32 are multiplied as they are in any case.
-    precision = wanted.precision if infos["a"].dtype == dtypes.f32 else EXACT
+    precision = _of_sums(wanted.precision, infos["a"].dtype)
     names, rank = COMBINED if terms else PLAIN, len(problem.batch)
     if terms:
         # In f64 integers of 32 bits, and arrays of f64, lose nothing before the result is rounded.
@@ -216,11 +218,56 @@ def _product(
         )
     else:
         kernel = plain(rank).bind(precision=precision, schedule=wanted.how)
-    # What is not there is not read; any array of the shape stands for it.
-    absent = {"c": seen["out"], "residual": seen["out"], "bias": _row(seen["out"])}
-    given = tuple(seen[name] if name in seen else absent[name] for name in names)
+    whole = _with_absent(seen)
+    given = tuple(whole[name] for name in names)
     tensors = (p.name for p in kernel.program.parameters if p.kind == "tensor")
     return _Product(kernel, given, {p: one.info for p, one in zip(tensors, given, strict=True)}, bool(terms))
+
+
+def _with_absent(seen: Mapping[str, Strided]) -> dict[str, Strided]:
+    """All arrays; what is not there is not read, and any array of the shape stands for it."""
+    return {"c": seen["out"], "residual": seen["out"], "bias": _row(seen["out"]), **seen}
+
+
+def _of_sums(precision: str, dtype: DType) -> str:
+    """How exact the sums of a kernel are that multiplies numbers of a dtype as they are."""
+    if dtype == dtypes.f32:
+        return precision if precision == TF32 else EXACT
+    return SUMMED if precision == SUMMED and dtype.is_float and dtype.bits < 32 else EXACT
+
+
+def _is_split(infos: Mapping[str, ArrayInfo], problem: Problem, wanted: Wanted, backend: str) -> bool:
+    """Whether operands of f32 are split in halves, which tensor cores multiply."""
+    if wanted.precision not in GRADES or infos["a"].dtype != dtypes.f32:
+        return False
+    if isinstance(wanted.how, Schedule):
+        return wanted.how.atom.a_dtype == dtypes.f16
+    is_wide = any(info.dtype == dtypes.f64 for info in infos.values())
+    target = TARGETS[backend]
+    return bool(target.warps) and target.machine_code and not is_wide and pays(problem)
+
+
+def _in_halves(
+    arrays: Mapping[str, Any],
+    infos: Mapping[str, ArrayInfo],
+    problem: Problem,
+    wanted: Wanted,
+    beta: float,
+    backend: str,
+    stream: Any,
+) -> Done:
+    """Launch what splits the operands and multiplies their halves."""
+    seen = {name: seen_as(arrays[name], infos[name], problem.operands[name]) for name in arrays}
+    asked = {
+        "grade": wanted.precision,
+        "terms": _terms(arrays, wanted),
+        "activation": wanted.activation,
+        "schedule": wanted.how,
+        "alpha": wanted.alpha,
+        "beta": beta,
+    }
+    multiply(_with_absent(seen), problem, asked, backend, stream)
+    return Done(arrays["out"], None)
 
 
 def _terms(arrays: Mapping[str, Any], wanted: Wanted) -> frozenset[str]:
@@ -242,7 +289,7 @@ def _row(given: Strided) -> Strided:
 
 def check_words(wanted: Wanted) -> None:
     """Refuse a precision or an activation that does not exist."""
-    for name, words in (("precision", PRECISIONS), ("activation", tuple(ACTIVATIONS))):
+    for name, words in (("precision", (EXACT, TF32, *GRADES)), ("activation", tuple(ACTIVATIONS))):
         given = getattr(wanted, name)
         if (name == "precision" or given is not None) and given not in words:
             near = close_to(given, words) if isinstance(given, str) else ""

@@ -90,8 +90,8 @@ def combined(rank: int, number: DType) -> Kernel:
 def in_halves(rank: int, number: DType) -> Kernel:
     """``D = activation(alpha * A @ B + beta * C + bias) + residual`` of numbers that are split in halves.
 
-    ``A[m, k] = (A1 + A2)[m, k] * p[m] ** 2`` and ``B[k, n] = (B1 + B2)[k, n] * q[n] ** 2``.  The product of the
-    second halves is left out, and that of the first is added last to the step's sums, as the largest.
+    ``A[m, k] = (A1 + A2)[m, k] * p[m] ** 2`` and ``B[k, n] = (B1 + B2)[k, n] * q[n] ** 2``.  The product of
+    the second halves is left out; that of the first, which is the largest, is added last.
 
     Args:
         rank: how many dimensions of batches there are.

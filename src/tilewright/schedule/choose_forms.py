@@ -14,8 +14,9 @@ from tilewright.schedule.stages import ROW_BYTES
 
 FP8 = ("f8e4m3", "f8e5m2")
 PROMOTED_EVERY, SUMMED_EVERY = 512, 128
-"""Elements along K after which sums are added to others in f32: of 8-bit floats, which keep 13 bits, and where
-sums are to lose no more than in f32."""
+"""Elements along K after which sums are added to others: of 8-bit floats, which keep 13 bits, or where
+they are to lose no more than f32.
+"""
 
 PROMOTED_ELEMENTS = 64 * 192
 """Of a group's tile: more do not fit into the registers twice."""

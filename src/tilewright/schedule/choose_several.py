@@ -28,12 +28,15 @@ LEAST_STAGES, MOST_STAGES = 3, 8
 MOST_SUMS, MOST_SUMS_ALONE = 192, 96
 """Registers of a thread for sums: where those who copy give registers away, and where none are given."""
 
+ALONE = Shape(64, 64, 1, MOST_STAGES, 1, persistent=False, fixed_us=1.9, tile_us=4.0)
+"""A block for each tile."""
+
 FORMS = (
     *(Shape(64, columns, 2, MOST_STAGES, 1) for columns in (256, 192, 128, 96, 64)),
     *(Shape(64, columns, 3, MOST_STAGES, 1) for columns in (256, 192, 128)),
     *(Shape(64, columns, 2, MOST_STAGES, 1, "ping-pong", tile_us=0.3) for columns in (192, 128)),
-    *(Shape(64, columns, 2, MOST_STAGES, 1, persistent=False, fixed_us=1.9, tile_us=4.0) for columns in (128, 64)),
-    *(Shape(64, columns, 1, MOST_STAGES, 1, persistent=False, fixed_us=1.9, tile_us=4.0) for columns in (128, 64, 32)),
+    *(replace(ALONE, columns=columns, groups=2) for columns in (128, 64)),
+    *(replace(ALONE, columns=columns) for columns in (128, 64, 32)),
 )
 
 DEPTHS = (ROW_BYTES, ROW_BYTES // 2)

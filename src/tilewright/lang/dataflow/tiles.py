@@ -151,8 +151,8 @@ class Tile(_Arithmetic):
 
         Args:
             other: the tile on the right.
-            precision: ``"exact"``; ``"tf32"``: numbers of f32 are multiplied with 10 fraction bits; ``"f32"``:
-                sums lose no more than sums in f32 do, where instructions cut them off.
+            precision: ``"exact"``; ``"tf32"``: numbers of f32 are multiplied with 10 fraction bits;
+                ``"f32"``: sums lose no more than sums in f32 do, where instructions cut them off.
 
         Raises:
             TraceError: another word, or one but ``"exact"`` of a product that is not summed in f32.
