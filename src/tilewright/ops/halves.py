@@ -17,12 +17,18 @@ from tilewright.ops.products import in_halves
 from tilewright.ops.splitting import ALONG_K, ALONG_ROWS, MOST_RANK, split
 from tilewright.runtime.arrays import ArrayInfo, stream_handle, stream_reader
 from tilewright.runtime.kernel import Bound
-from tilewright.runtime.scratch import ALIGN, lent
 from tilewright.runtime.strided import Strided
+from tilewright.targets.target import part
 
 F32, F16 = "f32", "f16"
 GRADES = {F32: 2, F16: 1}
 """How many halves of each number are multiplied, by the precision that is asked for."""
+
+SCRATCH = "tilewright.runtime.scratch:lent"
+"""What lends memory on a GPU; loaded when there is one."""
+
+ALIGN = 256
+"""Bytes; each array in that memory begins at a multiple of them."""
 
 UNIT = 8
 """Elements that rows of halves are a multiple of, as bulk copies ask."""
@@ -171,15 +177,15 @@ def multiply(
 @contextmanager
 def _memory(size_bytes: int, given: Strided, stream: Any) -> Iterator[tuple[int, Any]]:
     """Memory where an array lies, for what is launched on a stream; its address, and the stream."""
-    if given.info.device == "cpu":
+    device = given.info.device
+    if isinstance(device, str):
         held = np.empty(size_bytes + ALIGN, np.uint8)
         yield -(-held.ctypes.data // ALIGN) * ALIGN, stream
         return
-    index = given.info.device[1]
-    assert isinstance(index, int), "a GPU's number"
+    index = int(device[1])
     current = stream_reader(given.array, index)[0]
     handle = (current() or 0) if stream is None else stream_handle(stream)
-    with lent(size_bytes, index, handle) as start:
+    with part(SCRATCH)(size_bytes, index, handle) as start:
         yield start, handle
 
 
