@@ -10,7 +10,8 @@ import pytest
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, gemm_bound
-from tilewright.ops.halves import ALIGN, Split, pays
+from tilewright.ops.grades import pays
+from tilewright.ops.halves import Split
 from tilewright.ops.matmul import matmul
 from tilewright.ops.problem import describe
 from tilewright.ops.products import in_halves
@@ -18,6 +19,7 @@ from tilewright.ops.splitting import ALONG_K, ALONG_ROWS, split
 from tilewright.runtime import cuda
 from tilewright.runtime.arrays import describe as described
 from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.scratch import ALIGNMENT
 from tilewright.schedule.choose import choose
 
 BULK = tw.Schedule(
@@ -154,7 +156,7 @@ def test_halves_take_no_more_memory_than_the_operands() -> None:
     problem = describe({"a": described(a), "b": described(b), "out": described(np.empty((1000, 504), "f4"))})
     for array, name, transposed in ((a, "a", False), (b, "b", True)):
         made = Split.of(array, described(array), problem.operands[name], transposed)
-        assert array.nbytes <= made.bytes <= array.nbytes * 1.01 + 4 * ALIGN
+        assert array.nbytes <= made.bytes <= array.nbytes * 1.01 + 4 * ALIGNMENT
     assert pays(problem)
 
 

@@ -2,46 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from tilewright import dtypes
 from tilewright.dtypes import DType
+from tilewright.ops.grades import GRADES
 from tilewright.ops.problem import Matrices, Problem
 from tilewright.ops.products import in_halves
-from tilewright.ops.splitting import ALONG_K, ALONG_ROWS, MOST_RANK, split
-from tilewright.runtime.arrays import ArrayInfo, stream_handle, stream_reader
+from tilewright.ops.splitting import ALONG_K, ALONG_ROWS, split
+from tilewright.runtime.arrays import ArrayInfo, current_stream, stream_handle
 from tilewright.runtime.kernel import Bound
+from tilewright.runtime.scratch import ALIGNMENT, scratch
 from tilewright.runtime.strided import Strided
-from tilewright.targets.target import part
-
-F32, F16 = "f32", "f16"
-GRADES = {F32: 2, F16: 1}
-"""How many halves of each number are multiplied, by the precision that is asked for."""
-
-SCRATCH = "tilewright.runtime.scratch:lent"
-"""What lends memory on a GPU; loaded when there is one."""
-
-ALIGN = 256
-"""Bytes; each array in that memory begins at a multiple of them."""
 
 UNIT = 8
 """Elements that rows of halves are a multiple of, as bulk copies ask."""
-
-FASTER_FROM = 2.0**28
-"""Multiplications from which splitting the operands is faster than multiply-adds of f32."""
-
-
-def pays(problem: Problem) -> bool:
-    """Whether tensor cores are faster with operands that are split first."""
-    operands = (problem.operands["a"], problem.operands["b"])
-    is_flat = all(len(one.shape) - 2 <= MOST_RANK for one in operands)
-    return is_flat and prod(problem.batch) * problem.m * problem.n * problem.k >= FASTER_FROM
 
 
 @dataclass(frozen=True)
@@ -60,9 +38,9 @@ class Part:
 
     @property
     def bytes(self) -> int:
-        """That it takes, in whole units of `ALIGN`."""
+        """That it takes, in whole units of `ALIGNMENT`."""
         last = sum((extent - 1) * step for extent, step in zip(self.shape, self.strides, strict=True))
-        return -(-(last + 1) * self.dtype.bytes // ALIGN) * ALIGN
+        return -(-(last + 1) * self.dtype.bytes // ALIGNMENT) * ALIGNMENT
 
     def at(self, pointer: int, given: Strided) -> Strided:
         """It as an array that kernels take, on the device of another array."""
@@ -164,7 +142,9 @@ def multiply(
     kernel = in_halves(len(problem.batch), dtypes.f32).bind(
         both=both, terms=asked["terms"], activation=asked["activation"], schedule=asked["schedule"]
     )
-    with _memory(a.bytes + b.bytes, seen["a"], stream) as (start, handle):
+    device, given = seen["a"].info.device, [one.array for one in seen.values()]
+    handle = current_stream(device, given) if stream is None else stream_handle(stream)
+    with scratch(a.bytes + b.bytes, device, handle) as start:
         of_a, of_b = a.placed(start), b.placed(start + a.bytes)
         a.write(of_a, both, backend, handle)
         b.write(of_b, both, backend, handle)
@@ -172,21 +152,6 @@ def multiply(
         rest = (seen[name] for name in ("c", "bias", "residual", "out"))
         arrays = (*halves, of_a[2], of_b[2], *rest)
         return launch(kernel, arrays, (asked["alpha"], asked["beta"]), backend, handle)
-
-
-@contextmanager
-def _memory(size_bytes: int, given: Strided, stream: Any) -> Iterator[tuple[int, Any]]:
-    """Memory where an array lies, for what is launched on a stream; its address, and the stream."""
-    device = given.info.device
-    if isinstance(device, str):
-        held = np.empty(size_bytes + ALIGN, np.uint8)
-        yield -(-held.ctypes.data // ALIGN) * ALIGN, stream
-        return
-    index = int(device[1])
-    current = stream_reader(given.array, index)[0]
-    handle = (current() or 0) if stream is None else stream_handle(stream)
-    with part(SCRATCH)(size_bytes, index, handle) as start:
-        yield start, handle
 
 
 def _transposed(given: Strided) -> Strided:

@@ -16,7 +16,7 @@ from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
 from tilewright.ir.async_ops import MmaAsync
 from tilewright.ir.ops import Mma
-from tilewright.ops.halves import GRADES, multiply, pays
+from tilewright.ops.grades import GRADES, pays
 from tilewright.ops.problem import Matrices, Problem, check_broadcast, describe, result_shape
 from tilewright.ops.products import ACTIVATIONS, combined, output_dtype, plain
 from tilewright.ops.slow import warn_if_slow
@@ -114,6 +114,9 @@ class Done(NamedTuple):
     out: Any
     plan: Plan | None
 
+
+IN_HALVES = "tilewright.ops.halves:multiply"
+"""What multiplies operands that are split; loaded when it is asked for."""
 
 PLAIN = ("a", "b", "out")
 """The arrays of the kernel of a product and nothing else, in its order."""
@@ -266,7 +269,7 @@ def _in_halves(
         "alpha": wanted.alpha,
         "beta": beta,
     }
-    multiply(_with_absent(seen), problem, asked, backend, stream)
+    part(IN_HALVES)(_with_absent(seen), problem, asked, backend, stream)
     return Done(arrays["out"], None)
 
 

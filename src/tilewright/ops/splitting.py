@@ -17,6 +17,7 @@ from tilewright.lang.exact_functions import absolute, bitcast, maximum, minimum,
 from tilewright.lang.launch import batch_index, block_index
 from tilewright.lang.scalars import ceil_div
 from tilewright.lang.tile_arithmetic import reduce_max
+from tilewright.ops.grades import MOST_RANK
 from tilewright.runtime.decorator import kernel
 from tilewright.runtime.kernel import Kernel
 from tilewright.threads.distribution import Distribution, raked
@@ -38,9 +39,6 @@ BIAS = 127
 
 TOP = 14
 """The exponent of the largest scaled number, or one less, for the scale is a power of 4."""
-
-MOST_RANK = 2
-"""Dimensions of batches of a matrix that is split."""
 
 
 @lru_cache(maxsize=MOST_RANK + 1)
