@@ -89,13 +89,21 @@ def gather(
     if len(given) == 2 and not all(text.isdigit() for text in given):
         made = _read(Path(given[0]), Path(given[1]), dtype_name)
         return made.stored(layout) if layout else made
-    shape = _extents(given) if given else TARGETS[target].shape
+    shape = extents_of(given) if given else TARGETS[target].shape
     element = chosen_dtype(dtype_name or "f32")
     check_memory(shape, element)
     return operands(init, element, shape, seed=seed, layout=layout)
 
 
-def _extents(given: list[str]) -> tuple[int, int, int]:
+def extents_of(given: list[str]) -> tuple[int, int, int]:
+    """The extents M, N and K.
+
+    Args:
+        given: ``M N K`` or ``MxNxK``.
+
+    Raises:
+        UsageError: something else; says what is expected.
+    """
     texts = (
         given[0].split("x")
         if len(given) == 1 and re.fullmatch(r"[^./\\]+x[^./\\]+x[^./\\]+", given[0])

@@ -15,6 +15,7 @@ from tilewright.cli.draw import draw
 from tilewright.cli.gemm import gemm
 from tilewright.cli.inspect import inspect
 from tilewright.cli.profile import profile
+from tilewright.cli.scaled import scaled
 from tilewright.cli.tune import tune
 
 app = typer.Typer(
@@ -26,7 +27,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (gemm, doctor, inspect, profile, tune, cache):
+for verb in (gemm, scaled, doctor, inspect, profile, tune, cache):
     app.command()(verb)
 app.add_typer(draw, name="draw")
 

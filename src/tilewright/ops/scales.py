@@ -46,6 +46,17 @@ def multiplied_as(a: DType, b: DType) -> DType:
     return wide[0] if wide else dtypes.f16
 
 
+def natural_dtype(multiplied: DType) -> DType:
+    """The dtype of a result of which none is asked for.
+
+    Args:
+        multiplied: the dtype in which operands are multiplied.
+    """
+    if multiplied == dtypes.i8:
+        return dtypes.f32
+    return dtypes.f16 if multiplied.bits == 8 else multiplied
+
+
 def scaled_dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> DType:
     """The dtype of the result.
 
@@ -61,9 +72,8 @@ def scaled_dtype(infos: Mapping[str, ArrayInfo], wanted: Wanted) -> DType:
         if name in infos and infos[name].dtype not in WIDE:
             near = ", ".join(map(str, WIDE))
             raise DTypeError(f"scaled_mm: {name} is {infos[name].dtype}; nearest legal choice: {near}")
-    natural = dtypes.f32 if multiplied == dtypes.i8 else dtypes.f16 if multiplied.bits == 8 else multiplied
     asked = None if wanted.out_dtype is None else dtype_named(wanted.out_dtype)
-    made = asked or natural
+    made = asked or natural_dtype(multiplied)
     if "out" in infos:
         made = infos["out"].dtype
         if asked is not None and made != asked:

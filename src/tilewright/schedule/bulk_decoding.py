@@ -64,7 +64,8 @@ class DecodingConsumer(Consumer):
     def verbs(self, work: Work, sums: Sums) -> list[Verb]:
         """Multiply a part; when the one before it is done, decode the next into its registers, fetch another.
 
-        What is fetched is decoded one part later, so that nobody waits for shared memory; but at once where
+        What is fetched is decoded one part later, so that nobody waits for shared memory.  It is decoded at
+        once where a part is half of a tile, and the next tile would be asked for too early; and where
         neighbours along K are none in memory, and each number would take a register of its own until then.
         """
         pairs = [*zip(self.ring.sources, self.ring.rings, strict=True)]
@@ -82,7 +83,8 @@ class DecodingConsumer(Consumer):
         def release(step: Step) -> None:
             self.ring.release(self.ring.number(work, step) % self.ring.stages)
 
-        ahead = 1 if any(one.source.sample.unit_dim == 0 for one in decoded) else 2
+        at_once = self.parts == SETS or any(one.source.sample.unit_dim == 0 for one in decoded)
+        ahead = 1 if at_once else 2
         decode = Verb("decode", 1, partial(self._decode, decoded, work), outside=True)
         fetching = [
             Verb("acquire", ahead, partial(self._acquire, work), self.parts),
@@ -91,7 +93,7 @@ class DecodingConsumer(Consumer):
         return [
             *self.accumulation.verbs(sums, operands),
             Verb("release", -self.parts, release, self.parts),
-            *([*fetching, decode] if ahead == 1 else [decode, *fetching]),
+            *([*fetching, decode] if at_once else [decode, *fetching]),
         ]
 
     def _registers(self, source: Source, ring: SwizzledStages) -> Decoded:

@@ -16,7 +16,7 @@ from tilewright.targets.target import GPU, part, target_named
 
 Calls = dict[str, Callable[[], object]]
 
-_TORCH_NAMES = {
+_MULTIPLIED = {
     "f64": "float64",
     "f32": "float32",
     "f16": "float16",
@@ -24,6 +24,10 @@ _TORCH_NAMES = {
     "i8": "int8",
     "i32": "int32",
 }
+"""Dtypes that PyTorch multiplies by themselves, and what it calls them."""
+
+TORCH_NAMES = {**_MULTIPLIED, "f8e4m3": "float8_e4m3fn", "f8e5m2": "float8_e5m2"}
+"""All that arrays are seen as, and what PyTorch calls it."""
 
 
 def rivals(a: Any, b: Any, c: Any, target: str, *, tf32: bool = False) -> Calls:
@@ -66,7 +70,7 @@ def _torch(a: DeviceArray, b: DeviceArray, c: DeviceArray, tf32: bool) -> Calls:
     import torch
 
     element = dtype(a.dtype)
-    if element.name not in _TORCH_NAMES or not torch.cuda.is_available():
+    if element.name not in _MULTIPLIED or not torch.cuda.is_available():
         return {}
     left, right = as_tensor(a), as_tensor(b)
     if element.name == "i8":
@@ -84,7 +88,7 @@ def as_tensor(array: DeviceArray) -> Any:
 
     element: DType = dtype(array.dtype)
     raw = {1: "|i1", 2: "<i2", 4: "<i4", 8: "<i8"}[element.bytes]
-    return torch.as_tensor(_Raw(array, raw), device=GPU).view(getattr(torch, _TORCH_NAMES[element.name]))
+    return torch.as_tensor(_Raw(array, raw), device=GPU).view(getattr(torch, TORCH_NAMES[element.name]))
 
 
 class _Raw:

@@ -270,22 +270,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
       // test_golden.py:78 staging: made -> dB
       #pragma unroll
       for (int i = 0; i < 32; ++i) dB[i] = made[i];
-      if (0 < (K + 112) / 128) {
-        // test_golden.py:78 staging: sB_tile_1 -> rB, 2 bytes at a time
-        {
-          const int row = 16*(tid / 32) + ((tid / 4) % 8);
-          const int col = 2*(tid % 4);
-          const e4m3_t* from = sB + 16384*((((K + 112) / 128)*turn_1) % 2) + 8192*g + 128*row + col;
-          #pragma unroll
-          for (int j = 0; j < 8; ++j) {
-            #pragma unroll
-            for (int i = 0; i < 2; ++i) {
-              *(unsigned short*)&rB[4*j + 2*i] =
-                  *(const unsigned short*)(from + 1024*i + ((16*(row % 8)) ^ (8*j + 64)));
-            }
-          }
-        }
-      }
       const int k_1_end = (K + 112) / 128;
       for (int k_1 = 0; k_1 < k_1_end; ++k_1) {
         const int step_1 = ((K + 112) / 128)*turn_1 + k_1;
@@ -306,6 +290,20 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
           __syncwarp();
           if (tid % 32 == 0) mbarrier_arrive(empty + (step_1 + 1) % 2);
         }
+        // test_golden.py:78 staging: sB[step_1 % 2, g].tile((64, 64), (0, 1)) -> rB, 2 bytes at a time
+        {
+          const int row = 16*(tid / 32) + ((tid / 4) % 8);
+          const int col = 2*(tid % 4);
+          const e4m3_t* from = sB + 16384*(step_1 % 2) + 8192*g + 128*row + col;
+          #pragma unroll
+          for (int j = 0; j < 8; ++j) {
+            #pragma unroll
+            for (int i = 0; i < 2; ++i) {
+              *(unsigned short*)&rB[4*j + 2*i] =
+                  *(const unsigned short*)(from + 1024*i + ((16*(row % 8)) ^ (8*j + 64)));
+            }
+          }
+        }
         // test_golden.py:78 staging: made_1 = convert(rB), two at a time
         half_t made_1[32];
         #pragma unroll
@@ -313,6 +311,18 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
         // test_golden.py:78 staging: made_1 -> dB_1
         #pragma unroll
         for (int i = 0; i < 32; ++i) dB_1[i] = made_1[i];
+        // test_golden.py:78 atom: registers are ready
+        mma_fence();
+        // test_golden.py:78 atom: acc += dB_1 * b_1.tile((256, 64), (0, 1)), by wgmma.m64n256k16.f32.f16
+        {
+          const descriptor_t b_2 = descriptor(sA + 32768*(step_1 % 2) + 16384);
+          #pragma unroll
+          for (int i = 0; i < 4; ++i) wgmma_m64n256k16_f16_registers(acc, &dB_1[8*i], b_2 + 2*i);
+        }
+        // test_golden.py:78 atom: close the group of MMAs
+        mma_commit();
+        // test_golden.py:78 atom: wait until at most 1 groups of MMAs are unfinished
+        mma_wait<1>();
         if (k_1 + 1 < (K + 112) / 128) {
           // test_golden.py:78 stages: wait for full
           mbarrier_wait(full + (((K + 112) / 128)*turn_1 + k_1 + 1) % 2,
@@ -335,18 +345,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
             }
           }
         }
-        // test_golden.py:78 atom: registers are ready
-        mma_fence();
-        // test_golden.py:78 atom: acc += dB_1 * b_1.tile((256, 64), (0, 1)), by wgmma.m64n256k16.f32.f16
-        {
-          const descriptor_t b_2 = descriptor(sA + 32768*(step_1 % 2) + 16384);
-          #pragma unroll
-          for (int i = 0; i < 4; ++i) wgmma_m64n256k16_f16_registers(acc, &dB_1[8*i], b_2 + 2*i);
-        }
-        // test_golden.py:78 atom: close the group of MMAs
-        mma_commit();
-        // test_golden.py:78 atom: wait until at most 1 groups of MMAs are unfinished
-        mma_wait<1>();
         // test_golden.py:78 staging: made_2 = convert(rB), two at a time
         half_t made_2[32];
         #pragma unroll
@@ -354,23 +352,6 @@ extern "C" __global__ void __launch_bounds__(384, 1) widened(
         // test_golden.py:78 staging: made_2 -> dB
         #pragma unroll
         for (int i = 0; i < 32; ++i) dB[i] = made_2[i];
-        if (k_1 + 1 < (K + 112) / 128) {
-          // test_golden.py:78 staging: sB_tile_3 -> rB, 2 bytes at a time
-          {
-            const int row = 16*(tid / 32) + ((tid / 4) % 8);
-            const int col = 2*(tid % 4);
-            const e4m3_t* from = sB + 16384*((((K + 112) / 128)*turn_1 + k_1 + 1) % 2) + 8192*g
-                + 128*row + col;
-            #pragma unroll
-            for (int j = 0; j < 8; ++j) {
-              #pragma unroll
-              for (int i = 0; i < 2; ++i) {
-                *(unsigned short*)&rB[4*j + 2*i] =
-                    *(const unsigned short*)(from + 1024*i + ((16*(row % 8)) ^ (8*j + 64)));
-              }
-            }
-          }
-        }
       }
       // test_golden.py:79 epilogue: rscale: f32 64x1, 2 per thread
       float rscale[2];

@@ -1,0 +1,166 @@
+"""fp16 by 8-bit weights with scales and bias on a GPU: one kernel, three passes, cuBLAS on fp16 alone.
+
+    python benchmarks/scaled.py [--quick] [--forms] [--json results/scaled.json]
+
+Each call is compared with f64 first. "three passes" is the flow without such a kernel: weights are converted
+to fp16, multiplied by cuBLAS, and the product is scaled and biased. "cuBLAS fp16 alone" multiplies weights
+that were fp16 all along, and does nothing else. fp8 by fp8 stands beside `torch._scaled_mm`, by tensor and by
+row. Device time, in turns, with a cold second-level cache.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from reporting import arguments, effort, keep, table
+
+import tilewright as tw
+from tilewright.errors import TilewrightError
+from tilewright.ops.products import scaled
+from tilewright.ops.scales import multiplied_as
+from tilewright.schedule.choose import proposals
+from tilewright.tune.measure import measure
+
+OURS, PASSES, ALONE, TORCH = "tw.scaled_mm", "three passes", "cuBLAS fp16 alone", "torch._scaled_mm"
+FEW = [(m, n, k) for n, k in ((4096, 4096), (14336, 4096), (4096, 14336)) for m in (1, 16, 64)]
+MANY = [(256, 4096, 4096), (1024, 4096, 4096), (4096, 4096, 4096), (8192, 8192, 8192)]
+SQUARE = [(1024, 4096, 4096), (2048, 2048, 2048), (4096, 4096, 4096), (8192, 8192, 8192)]
+WEIGHTS = {"f8e4m3": torch.float8_e4m3fn, "f8e5m2": torch.float8_e5m2, "i8": torch.int8}
+MOST_FORMS = 8
+
+
+def drawn(kind: str, *shape: int) -> torch.Tensor:
+    """Random numbers of a dtype of 8 bits."""
+    if kind == "i8":
+        return torch.randint(-128, 128, shape, dtype=torch.int8, device="cuda")
+    return torch.randn(shape, device="cuda").to(WEIGHTS[kind])
+
+
+def check(
+    made: torch.Tensor,
+    a: torch.Tensor,
+    b: torch.Tensor,
+    scale: torch.Tensor,
+    bias: torch.Tensor,
+    name: str,
+    roundings: int = 1,
+) -> None:
+    """Every element, against f64: sums in f32 of exact products, and roundings to the result's dtype.
+
+    fp8 by fp8 keeps 13 bits of partial sums, of up to 512 products.
+    """
+    wide_a, wide_b = (x.float().double() for x in (a, b))
+    exact = wide_a @ wide_b * scale.double() + bias.double()
+    sizes = wide_a.abs() @ wide_b.abs() * scale.double() + bias.double().abs()
+    unit, share = (2.0**-11, 2.0**-16) if a.dtype == torch.float16 else (2.0**-8, 2.0**-11)
+    largest = torch.maximum((exact - bias.double()).abs(), exact.abs())
+    wrong = (made.double() - exact).abs() > roundings * unit * largest + share * sizes
+    assert not bool(wrong.any()), f"{name}: {int(wrong.sum())} elements are wrong"
+
+
+def forms(given: dict[str, Any], kinds: tuple[str, str]) -> dict[str, Any]:
+    """Schedules that are proposed, by what proposes them."""
+    multiplied = multiplied_as(*(tw.dtype(kind) for kind in kinds))
+    terms = frozenset({"scale_a", "scale_b", "bias"} & given.keys())
+    kernel = scaled(0).bind(multiplied=multiplied, terms=terms, activation=None)
+    vectors = [given["a"][:, 0].float(), given["scale_b"], given["bias"]]  # no scale of A is read
+    asked = kernel.question(given["a"], given["b"], *vectors, given["out"], 1.0, target="cuda")
+    assert asked is not None
+    found: dict[str, Any] = {}
+    for one in proposals(asked):
+        if len(found) < MOST_FORMS and one.schedule.staging == "tma":
+            found.setdefault(f"{one.rule}: {one.schedule}", one.schedule)
+    return found
+
+
+def mixed(m: int, n: int, k: int, kind: str, along: str, asked: Any) -> dict[str, Callable[[], Any]]:
+    """The calls that multiply fp16 by weights of 8 bits, each compared."""
+    a = torch.randn((m, k), dtype=torch.float16, device="cuda")
+    b = drawn(kind, n, k).T if along == "k" else drawn(kind, k, n)
+    # Numbers that fp16 holds, for the passes that compute in it.
+    scale_b = ((torch.rand(n, device="cuda") + 0.5) / 64).half().float()
+    bias, half = torch.randn(n, device="cuda").half().float(), b.float().half()
+    given = {"a": a, "b": b, "scale_b": scale_b, "bias": bias}
+
+    outs = {OURS: torch.full((m, n), float("nan"), dtype=torch.float16, device="cuda")}
+    calls: dict[str, Callable[[], Any]] = {OURS: functools.partial(tw.scaled_mm, **given, out=outs[OURS])}
+    if asked.forms:
+        for name, schedule in forms({**given, "out": outs[OURS]}, ("f16", kind)).items():
+            outs[name] = torch.full_like(outs[OURS], float("nan"))
+            calls[name] = functools.partial(tw.scaled_mm, **given, out=outs[name], schedule=schedule)
+    for name in list(calls):
+        try:
+            calls[name]()
+        except TilewrightError as error:
+            print(f"{name}: {error}")
+            del calls[name]
+            continue
+        torch.cuda.synchronize()
+        check(outs[name], a, b, scale_b, bias, name)
+    product = torch.empty((m, n), dtype=torch.float16, device="cuda")
+    passes = three_passes(given)
+    check(passes(), a, b, scale_b, bias, PASSES, roundings=2)
+    return {**calls, PASSES: passes, ALONE: functools.partial(torch.mm, a, half, out=product)}
+
+
+def three_passes(given: dict[str, Any]) -> Callable[[], torch.Tensor]:
+    """Convert the weights, multiply, scale and add the bias; the last in one kernel, of fp16 throughout."""
+    scale, bias = given["scale_b"].half(), given["bias"].half()
+    return lambda: torch.addcmul(bias, torch.mm(given["a"], given["b"].half()), scale)
+
+
+def narrow(m: int, n: int, k: int, by: str) -> dict[str, Callable[[], Any]]:
+    """The calls that multiply fp8 by fp8, each compared."""
+    a, b = drawn("f8e4m3", m, k), drawn("f8e4m3", n, k).T
+    rows = (m, 1) if by == "row" else (1, 1)
+    columns = (1, n) if by == "row" else (1, 1)
+    scale_a, scale_b = (torch.rand(shape, device="cuda") + 0.5 for shape in (rows, columns))
+    out = torch.full((m, n), float("nan"), dtype=torch.bfloat16, device="cuda")
+    scales = {"scale_a": scale_a, "scale_b": scale_b}
+    calls: dict[str, Callable[[], Any]] = {
+        OURS: functools.partial(tw.scaled_mm, a, b, out, **scales),
+        TORCH: functools.partial(torch._scaled_mm, a, b, **scales, out_dtype=torch.bfloat16),
+    }
+    for name, call in calls.items():
+        made = call()
+        torch.cuda.synchronize()
+        check(made, a, b, scale_a * scale_b, torch.zeros(1, device="cuda"), name)
+    return calls
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--forms", action="store_true", help="also the schedules next in order")
+    parser.add_argument("--only", default="", help="problems whose names contain this")
+    asked = parser.parse_args()
+    problems: dict[str, tuple[Callable[[], dict[str, Callable[[], Any]]], tuple[int, int, int]]] = {}
+    for shape in FEW[1:2] if asked.quick else [*FEW, *MANY]:
+        for kind, along in (("f8e4m3", "k"), ("i8", "k"), ("f8e4m3", "n")):
+            name = f"f16 x {kind}, contiguous along {along}"
+            problems[f"{name} {shape}"] = functools.partial(mixed, *shape, kind, along, asked), shape
+    for shape in SQUARE[1:2] if asked.quick else SQUARE:
+        for by in ("tensor", "row"):
+            problems[f"f8e4m3 x f8e4m3 by {by} {shape}"] = functools.partial(narrow, *shape, by), shape
+    lines, rows = [], []
+    for name, (made, shape) in problems.items():
+        if asked.only not in name:
+            continue
+        torch.manual_seed(0)
+        calls = made()
+        taken = measure(calls, "cuda", effort=effort(asked))
+        flops = 2 * shape[0] * shape[1] * shape[2]
+        for call in calls:
+            us = taken[call].us.median
+            speed = "" if call == OURS else f"{taken.speed(OURS, call)}"
+            lines.append((name, call, f"{us:.1f}", f"{flops / us / 1e6:.0f}", speed))
+            rows.append({"problem": name, "call": call, "us": us, "speed": speed})
+        keep(asked, "scaled", "cuda", rows)
+    head = ("problem", "call", "us", "TFlops", f"{OURS} is faster by [95 %]")
+    print(table(head, lines))
+
+
+if __name__ == "__main__":
+    main()

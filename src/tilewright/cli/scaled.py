@@ -1,0 +1,109 @@
+"""`tilewright scaled`: multiply operands of different widths, with scales, verify every element, time it."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from tilewright.cli.console import UsageError, choose, duration, reports, say, working
+from tilewright.cli.matrices import LAYOUTS, check_memory, extents_of
+from tilewright.cli.notation import read_schedule
+from tilewright.dtypes import DType
+from tilewright.dtypes import dtype as dtype_named
+from tilewright.errors import DTypeError
+from tilewright.ops.products import ACTIVATIONS
+from tilewright.ops.scales import OPERANDS
+from tilewright.targets.target import CPU, TARGETS
+from tilewright.tune.measure import QUICK
+from tilewright.tune.scaled_trial import ScaledOperands, ScaledTrial
+from tilewright.tune.trial import OURS
+
+ROWS = 16
+"""Of A where no extents are given: what few rows by many columns take is the bytes of the weights."""
+
+
+@reports
+def scaled(
+    extents: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[M N K | MxNxK]",
+            help="Extents of A (M, K) and B (K, N). Default: 16 1024 1024 (cuda: 16 4096 4096).",
+            show_default=False,
+        ),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Of A: f32, f16, bf16, f8e4m3, f8e5m2 or i8.")] = "f16",
+    weights: Annotated[str, typer.Option(help="Dtype of B, one of these.")] = "f8e4m3",
+    out_dtype: Annotated[
+        str | None,
+        typer.Option(help="Of the result, which saturates if it has 8 bits.", show_default=False),
+    ] = None,
+    layout: Annotated[str, typer.Option(help="How A and B lie in memory, as of gemm.")] = "nt",
+    bias: Annotated[bool, typer.Option(help="Add a number to each column.")] = True,
+    activation: Annotated[
+        str | None, typer.Option(help=f"One of {', '.join(ACTIVATIONS)}.", show_default=False)
+    ] = None,
+    target: Annotated[str, typer.Option(help="Which target runs it: cpu, cuda or reference.")] = CPU.name,
+    verify: Annotated[bool, typer.Option(help="Compare every element under a bound for each.")] = True,
+    time: Annotated[bool, typer.Option(help="Time it beside the three passes that it replaces.")] = True,
+    schedule: Annotated[
+        str | None,
+        typer.Option(metavar="EXPRESSION", help="How it is computed: tw.Schedule(...).", show_default=False),
+    ] = None,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
+) -> None:
+    """Multiply operands of different widths, scale rows and columns, verify every element, and time it.
+
+    D = activation(scale_a * (A @ B) * scale_b + bias), in one kernel.  Ends with one line `Perf: <ms> ms,
+    <x> TFlops, <y> GB/s, <name>`, where the bytes are those of every array once.
+
+    Exit status: 0 when the result is right, 1 when it is wrong, 2 when the request cannot be served.
+    """
+    choose("target", target, tuple(TARGETS))
+    choose("layout", layout, LAYOUTS)
+    if activation is not None:
+        choose("activation", activation, tuple(ACTIVATIONS))
+    kinds = _dtype("dtype", dtype), _dtype("weights", weights)
+    out = None if out_dtype is None else _dtype("out-dtype", out_dtype)
+    shape = extents_of(extents) if extents else (ROWS, *TARGETS[target].shape[1:])
+    check_memory(shape, kinds[0])
+    with working("making the matrices"):
+        made = ScaledOperands.drawn(shape, kinds, bias=bias, layout=layout, seed=seed)
+        trial = ScaledTrial(made, target, out, activation, read_schedule(schedule))
+    said = "x".join(map(str, shape))
+    say("operands", f"{said}: A of {kinds[0]}, B of {kinds[1]}, multiplied as {trial.multiplied}")
+    say("", f"schedule: {trial.scheduled()}")
+    with working("running"):
+        seconds = trial.run()
+    say("run", f"on {target}: {duration(seconds)} for the first call")
+    if verify:
+        with working("verifying"):
+            found = trial.verify()
+        found.raise_if_wrong()
+        say("verify", str(found))
+    if time:
+        _time(trial)
+
+
+def _dtype(option: str, name: str) -> DType:
+    """The dtype of a name, as a user may spell it."""
+    try:
+        found = dtype_named(name)
+    except DTypeError as error:
+        raise UsageError(f"--{option}: {error}") from None
+    if found not in OPERANDS:
+        raise UsageError(f"--{option} {found}; choose one of {', '.join(map(str, OPERANDS))}")
+    return found
+
+
+def _time(trial: ScaledTrial) -> None:
+    if not TARGETS[trial.target].machine_code:
+        typer.echo(trial.perf(1e6 * trial.run()))
+        return
+    with working("timing"):
+        taken = trial.time(QUICK)
+    for timing in taken.timings:
+        speed = "" if timing.name == OURS else f"; {OURS} is {taken.speed(OURS, timing.name)} times as fast"
+        say("time", f"{timing.name}: {duration(timing.us.median / 1e6)}{speed}")
+    typer.echo(trial.perf(taken[OURS].us.median))
