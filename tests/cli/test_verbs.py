@@ -31,8 +31,44 @@ def good(*arguments: str) -> str:
 def test_the_front_page_lists_the_verbs() -> None:
     done = subprocess.run([sys.executable, "-m", "tilewright"], capture_output=True, text=True, timeout=60)
     assert "Traceback" not in done.stderr
-    verbs = ("gemm", "doctor", "inspect", "profile", "tune", "draw", "cache")
+    verbs = ("gemm", "attention", "doctor", "inspect", "profile", "tune", "draw", "cache")
     assert all(verb in done.stdout + done.stderr for verb in verbs)
+
+
+# ---------------------------------------------------------------- attention
+
+
+def test_attention() -> None:
+    extents = ("1", "4", "40", "50", "32", "--heads-of-keys", "2")
+    said = good("attention", *extents, "--causal", "--target", "reference", "--seed", "3")
+    assert "operands  Q 1x4x40x32, K and V 1x2x50x32, f16" in said
+    assert "verify    all 5120 elements agree with float64; the worst has 0." in said
+    assert said.splitlines()[-1].startswith("Perf: ")
+    assert said.endswith("attention<reference, causal f16 1x4x40x50x32>\n")
+
+
+def test_attention_that_is_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A result that nobody computed is found, with its exit status."""
+    monkeypatch.setattr(import_module("tilewright.cli.attention"), "attend", lambda *arrays, **words: None)
+    result = run("attention", *["1", "1", "8", "8", "16", "--target", "reference"])
+    assert result.exit_code == 1
+    assert "an element is off by inf of its bound" in result.output
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("1 2", "2 extents; nearest legal choice: five"),
+        ("1 4 9 9 16 --heads-of-keys 3", "heads of q that are a multiple of those of k"),
+        ("1 4 9 9 300", "q with 256 columns"),
+        ("--dtype f64", "f16, bf16, f32"),
+        ("1 1 9 9 16 --kernel warpgroups", "has no warpgroups"),
+    ],
+)
+def test_attention_that_cannot_be(words: str, said: str) -> None:
+    result = run("attention", *words.split())
+    assert result.exit_code == 2
+    assert said in result.output
 
 
 # ---------------------------------------------------------------- cache

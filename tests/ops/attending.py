@@ -1,7 +1,6 @@
 """Problems of attention, what float64 makes of them, and how far off a right result may be.
 
-The bound of a result is that of ``tests/targets/test_attention.py``, and stands in the documentation of
-`tw.attention`.
+The bound of a result is `tilewright.checking.attention.attention_room`.
 ``lse`` is off by what a score is off by, by the relative error of the sum, ``(N + 8) u``, and by the rounding
 of its own terms, ``8u`` times the largest score and itself.
 """
@@ -12,11 +11,10 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 import tilewright as tw
-from tilewright.checking.attention import softmax_attention
+from tilewright.checking.attention import attention_room, score_room, softmax_attention
 from tilewright.ops.attending.flow import attention as flow_of_attention
 
 U = tw.f32.unit_roundoff
@@ -66,9 +64,12 @@ class Problem:
         found: dict[str, Any] = {} if self.scale is None else {"scale": self.scale}
         return found if self.diagonal is None else found | {"causal": True, "diagonal": self.diagonal}
 
+    def _for_each_head(self, array: Any) -> Any:
+        """With a head for each head of queries."""
+        return np.repeat(array, self.heads[1] // array.shape[1], axis=1)
+
     def _wide(self, array: Any) -> Any:
-        """In f64, with a head for each head of queries."""
-        return np.repeat(array.astype(np.float64), self.heads[1] // array.shape[1], axis=1)
+        return self._for_each_head(array.astype(np.float64))
 
     def scores(self) -> Any:
         """Scores in f64, -inf where a key is hidden."""
@@ -81,20 +82,9 @@ class Problem:
         """The result in f64."""
         return softmax_attention(self.q, self._wide(self.k), self._wide(self.v), self.by, self.diagonal)
 
-    def _off_scores(self) -> Any:
-        q, k = (np.abs(self._wide(x)) for x in (self.q, self.k))
-        largest = (q @ k.swapaxes(-1, -2)).max(axis=-1, keepdims=True, initial=0)
-        return abs(self.by) * (self.columns[0] + 1) * 2 * U * largest
-
     def check(self, found: Any) -> None:
         """Every element of the result is within its bound."""
-        keys, w = self.rows[1], self.element.unit_roundoff
-        off = self._off_scores() + 4 * U + 3 * U * 40 + w + 2 * keys * U
-        averages = softmax_attention(
-            self.q, self._wide(self.k), np.abs(self._wide(self.v)), self.by, self.diagonal
-        )
-        tiny = float(ml_dtypes.finfo(self.element.numpy).smallest_subnormal)
-        room = 2 * off * averages + w * np.abs(self.expected()) + tiny
+        room = attention_room(self.q, *map(self._for_each_head, (self.k, self.v)), self.by, self.diagonal)
         error = np.abs(found.astype(np.float64) - self.expected())
         assert (error <= room).all(), f"{(error / room).max()} of the bound"
 
@@ -107,7 +97,9 @@ class Problem:
         assert (found[blind] == -math.inf).all()
         wanted = base + np.log(np.maximum(np.exp(scores - base[..., None]).sum(axis=-1), blind))
         off = (
-            self._off_scores()[..., 0] + (self.rows[1] + 8) * U + 8 * U * (np.abs(base) + np.abs(wanted) + 1)
+            score_room(self.q, self._for_each_head(self.k), self.by)[..., 0]
+            + (self.rows[1] + 8) * U
+            + 8 * U * (np.abs(base) + np.abs(wanted) + 1)
         )
         error = np.abs(np.where(blind, 0, found).astype(np.float64) - wanted)
         assert (error <= off).all(), f"{(error / off).max()} of the bound"

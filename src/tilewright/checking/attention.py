@@ -1,12 +1,14 @@
-"""Attention of higher precision, which a kernel's result is compared with."""
+"""Attention of higher precision, which a kernel's result is compared with, and how far off that may be."""
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
 from tilewright.calls import launches
 from tilewright.checking.arrays import Array
+from tilewright.dtypes import dtype, f32
 from tilewright.errors import LaunchError
 
 
@@ -46,3 +48,41 @@ def softmax_attention(
     total: Array = weights.sum(axis=-1, keepdims=True)
     made: npt.NDArray[np.float64] = weights @ values / np.maximum(total, np.finfo(float).tiny)
     return made
+
+
+def attention_room(q: Array, k: Array, v: Array, scale: float, shift: int | None = None) -> Array:
+    """How far off `softmax_attention` each element of a right result may be; of arrays as that takes them.
+
+    With ``u`` the unit roundoff of f32 and ``w`` that of the arrays' dtype:
+
+    - a score is a sum of D exact products: off by at most ``(D + 1) 2u sum |q k|`` (matrix units cut off what
+      sticks out, hence twice); times the scale, that is a relative error of the weight, as is what `exp2` and
+      its argument add, ``4u + 3u |argument|``, where an argument of more than 40 belongs to a weight that
+      does not matter;
+    - a weight is rounded to the arrays' dtype before it is multiplied: ``w``;
+    - both sums have at most N terms and are scaled once for each tile of keys: ``(2 N) u`` together;
+    - an average of values that are off by a relative ``e`` is off by ``2 e`` times the average of
+      ``|values|``;
+    - the result is rounded to the dtype: ``w |o|``.
+    """
+    element, u = dtype(q.dtype), f32.unit_roundoff
+    w, keys = element.unit_roundoff, k.shape[-2]
+    off = score_room(q, k, scale) + 4 * u + 3 * u * 40 + w + 2 * keys * u
+    wide = v.astype(np.float64)
+    averages = softmax_attention(q, k, np.abs(wide), scale, shift)
+    wanted = softmax_attention(q, k, wide, scale, shift)
+    made: Array = 2 * off * averages + w * np.abs(wanted) + _smallest(element.numpy)
+    return made
+
+
+def score_room(q: Array, k: Array, scale: float) -> Array:
+    """How far off the scores of each row may be, (..., M, 1); see `attention_room`."""
+    sizes = (np.abs(x.astype(np.float64)) for x in (q, k))
+    queries, keys = sizes
+    largest = (queries @ keys.swapaxes(-1, -2)).max(axis=-1, keepdims=True, initial=0)
+    made: Array = abs(scale) * (q.shape[-1] + 1) * 2 * f32.unit_roundoff * largest
+    return made
+
+
+def _smallest(element: object) -> float:
+    return float(ml_dtypes.finfo(element).smallest_subnormal)  # type: ignore[no-untyped-call]

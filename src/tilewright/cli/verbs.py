@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tilewright.cli import console
+from tilewright.cli.attention import attention
 from tilewright.cli.cache import cache
 from tilewright.cli.doctor import doctor
 from tilewright.cli.draw import draw
@@ -27,7 +28,7 @@ app = typer.Typer(
     no_args_is_help=True,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for verb in (gemm, scaled, doctor, inspect, profile, tune, cache):
+for verb in (gemm, scaled, attention, doctor, inspect, profile, tune, cache):
     app.command()(verb)
 app.add_typer(draw, name="draw")
 

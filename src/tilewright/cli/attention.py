@@ -1,0 +1,142 @@
+"""`tilewright attention`: attend to random keys, verify every element, and time it."""
+
+from __future__ import annotations
+
+import functools
+import math
+import time as clock
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+
+from tilewright.checking.arrays import Array
+from tilewright.checking.attention import attention_room, softmax_attention
+from tilewright.cli.console import UsageError, choose, duration, reports, say, working
+from tilewright.dtypes import dtype as dtype_named
+from tilewright.errors import WrongResultError
+from tilewright.ops.attending.problem import SUPPORTED
+from tilewright.ops.attention import attention as attend
+from tilewright.runtime.device_array import device_get, device_put
+from tilewright.targets.target import CPU, CUDA, REFERENCE, TARGETS
+from tilewright.tune.measure import do_bench
+
+SIZES = {
+    REFERENCE.name: [1, 2, 100, 100, 64],
+    CPU.name: [1, 8, 512, 512, 64],
+    CUDA.name: [1, 8, 4096, 4096, 128],
+}
+"""Extents by target, if none are given."""
+
+
+@reports
+def attention(
+    extents: Annotated[
+        list[int] | None,
+        typer.Argument(
+            min=1,
+            metavar="[B H M N D]",
+            help="Batches, heads, rows of queries and of keys, and columns. Default: 1 8 512 512 64 "
+            "(cuda: 1 8 4096 4096 128, reference: 1 2 100 100 64).",
+            show_default=False,
+        ),
+    ] = None,
+    heads_of_keys: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Heads of keys and values, of which that of queries is a multiple.",
+            show_default=False,
+        ),
+    ] = None,
+    dtype: Annotated[str, typer.Option(help="Element type: f16, bf16 or f32.")] = "f16",
+    causal: Annotated[bool, typer.Option(help="Row i sees the keys up to i + N - M only.")] = False,
+    target: Annotated[str, typer.Option(help="Which target runs it: cpu, cuda or reference.")] = CPU.name,
+    kernel: Annotated[
+        str | None,
+        typer.Option(help="Which kernel: warps or warpgroups. Default: as tw.attention.", show_default=False),
+    ] = None,
+    time: Annotated[bool, typer.Option(help="Time it.")] = True,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the random numbers.")] = 0,
+) -> None:
+    """Compute softmax(Q K^T / sqrt(D)) V of random arrays, verify every element, and time it.
+
+    Says each step, and ends with one line `Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`, where half of the
+    products count behind a mask, and the bytes are those of Q, K, V and the result once each.
+
+    Exit status: 0 when the result is right, 1 when it is wrong, 2 when the request cannot be served.
+    """
+    choose("target", target, tuple(TARGETS))
+    choose("dtype", dtype, tuple(map(str, SUPPORTED)))
+    sizes = extents or SIZES[target]
+    if len(sizes) != 5:
+        raise UsageError(f"{len(sizes)} extents; nearest legal choice: five, as {SIZES[target]}")
+    batches, heads, rows, keys, columns = sizes
+    shared = heads_of_keys or heads
+    with working("making the arrays"):
+        rng, element = np.random.default_rng(seed), dtype_named(dtype).numpy
+        q, k, v = (
+            rng.standard_normal((batches, h, n, columns)).astype(element)
+            for h, n in ((heads, rows), (shared, keys), (shared, keys))
+        )
+        arrays = [device_put(x, target) for x in (q, k, v, np.full_like(q, np.nan))]
+    say("operands", f"Q {_by(q.shape)}, K and V {_by(k.shape)}, {dtype}: random numbers")
+    words: dict[str, Any] = {
+        "causal": causal,
+        "diagonal": keys - rows if causal else 0,
+        "kernel": kernel,
+        "target": target,
+    }
+    call = functools.partial(attend, *arrays[:3], out=arrays[3], **words)
+    with working("running"):
+        begun = clock.perf_counter()
+        call()
+        found = device_get(arrays[3])
+    say("run", f"on {target}: {duration(clock.perf_counter() - begun)} for the first call")
+    with working("verifying"):
+        worst = _worst((q, k, v, found), keys - rows if causal else None)
+    say(
+        "verify",
+        f"all {found.size} elements agree with float64; the worst has {worst:.3g} of its bound",
+    )
+    if time:
+        name = f"attention<{target}, {'causal ' * causal}{dtype} {_by(sizes)}>"
+        flops = 4 * math.prod(q.shape) * keys * (0.5 if causal else 1)
+        _time(call, target, flops, sum(array.nbytes for array in (q, k, v, found)), name)
+
+
+def _worst(arrays: tuple[Array, Array, Array, Array], shift: int | None) -> float:
+    """The largest error, as a share of its bound, head by head.
+
+    Raises:
+        WrongResultError: an element is beyond its bound.
+    """
+    q, k, v, found = arrays
+    worst, scale = 0.0, 1 / math.sqrt(q.shape[-1])
+    for b, h in np.ndindex(q.shape[:2]):
+        g = h * k.shape[1] // q.shape[1]
+        for begin in range(0, q.shape[2], 1024):
+            part = slice(begin, begin + 1024)
+            seen = None if shift is None else shift + begin
+            one = (q[b, h, part], k[b, g], v[b, g], scale, seen)
+            error = np.abs(found[b, h, part].astype(np.float64) - softmax_attention(*one))
+            worst = max(worst, float(np.nan_to_num(error / attention_room(*one), nan=np.inf).max()))
+    if worst > 1:
+        raise WrongResultError(f"an element is off by {worst:.3g} of its bound")
+    return worst
+
+
+def _time(call: Callable[[], object], target: str, flops: float, moved: int, name: str) -> None:
+    if TARGETS[target].machine_code:
+        with working("timing"):
+            ms = do_bench(call, target)
+    else:  # it executes operation by operation to find hazards; its time says nothing about a machine
+        begun = clock.perf_counter()
+        call()
+        ms = 1e3 * (clock.perf_counter() - begun)
+    typer.echo(f"Perf: {ms:.4g} ms, {flops / ms / 1e9:.4g} TFlops, {moved / ms / 1e6:.4g} GB/s, {name}")
+
+
+def _by(extents: Sequence[int]) -> str:
+    return "x".join(map(str, extents))
