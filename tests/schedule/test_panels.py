@@ -12,9 +12,12 @@ import pytest
 import tilewright as tw
 from tilewright.arch import REFERENCE
 from tilewright.checking.compare import Accumulation, compare_gemm
+from tilewright.ir.kernel import layout_shared
+from tilewright.runtime.specialise import specs_of
 from tilewright.schedule.choose_cpu import COLUMNS, ROWS, tile_for, tile_time
 from tilewright.schedule.form import form_of
 from tilewright.schedule.legality import reasons
+from tilewright.schedule.resources import Case
 
 from .drawing import compare, problem_for
 from .forms import flow_of, specs
@@ -161,3 +164,32 @@ def test_one_class_serves_all_divisors() -> None:
         for m, n, k in [(64, 64, 64), (63, 60, 1024), (4095, 4096, 33)]
     }
     assert len(made) == 1
+
+
+@tw.kernel(A="M K", B="N K", C="M N")
+def converted(A, B, C):
+    for m, n in tw.tiles(C):
+        acc = tw.zeros(tw.f32)
+        for k in tw.steps(A.shape[1]):
+            acc += A[m, k].to(tw.f16) @ B[n, k].to(tw.f16).T
+        C[m, n] = acc
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+@pytest.mark.parametrize("layout", ["nn", "nt", "tt"])
+def test_operands_are_converted_as_they_are_packed(target: str, layout: str) -> None:
+    """Exactly; and shared memory is what the formula says, with the panels that are packed before."""
+    schedule = panels("f16")
+    for shape in ((29, 33, 45), (1, 70, 17), (25, 40, 0)):
+        _, n, k = shape
+        a, _, c = operands(shape, layout, tw.f8e4m3.numpy)
+        b = np.random.default_rng(n).integers(-128, 128, (n, k)).astype(np.int8)
+        b = np.asfortranarray(b) if layout[1] == "n" else b
+        made = converted.bind(schedule=schedule)(a, b, c, target=target)
+        assert (made.target, made.schedule.staging) == (target, "panels")
+        how = Accumulation.of(schedule.atom)
+        compare_gemm(a.astype(np.float16), b.T.astype(np.float16), c, how).raise_if_wrong()
+        assert np.isnan(c.base).sum() == c.base.size - c.size
+    classes = specs_of(converted.program, (a, b, c))
+    held = Case(schedule, form_of(converted.flow(a, b, c)), classes, REFERENCE).shared_bytes
+    assert held == layout_shared(made.kernel)[1]

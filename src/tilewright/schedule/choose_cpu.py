@@ -105,7 +105,7 @@ def _items(question: Question) -> int:
 def _schedule(question: Question, tile: tuple[int, int], *, balanced: bool) -> Schedule:
     rows, columns = tile
     atom = tensor_core(question) if question.form.precision == "tf32" else None
-    if question.decodes:
+    if any(not (one.is_plain or one.is_converted) for one in question.form.factors):
         return widened(_decoding(question, atom), question)
     if atom is not None:
         return widened(Schedule(atom, (rows, columns, DEPTH), balanced=balanced), question)
@@ -116,7 +116,7 @@ def _schedule(question: Question, tile: tuple[int, int], *, balanced: bool) -> S
 
 
 def _decoding(question: Question, atom: MmaAtom | None) -> Schedule:
-    """What computes operands from what lies in memory: from a ring; packed panels have no place for it."""
+    """What computes operands from what lies in memory: from a ring; panels are packed by copies alone."""
     rows, columns = DECODED
     if atom is None:
         micro = part(MICRO_TILE)(question.arch, rows, columns, fma(question.dtype).c_dtype.computed.bytes)

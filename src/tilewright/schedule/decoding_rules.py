@@ -12,7 +12,8 @@ from tilewright.schedule.resources import Case, Side
 def decoded(case: Case) -> Reasons:
     """A staging has a place for operands that are computed: registers, between memory and the instruction."""
     for side in case.sides:
-        if side.factor.is_plain or case.schedule.staging == "fragments":
+        is_packed = case.schedule.staging == "panels" and side.factor.is_converted
+        if side.factor.is_plain or case.schedule.staging == "fragments" or is_packed:
             continue
         if case.is_bulk and case.schedule.atom.asynchronous:
             yield from _in_bulk(case, side)

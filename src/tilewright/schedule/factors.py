@@ -69,6 +69,14 @@ class Factor:
         return not isinstance(self.view, Map)
 
     @property
+    def is_converted(self) -> bool:
+        """Whether its elements are multiplied in another dtype, and are otherwise as they lie in memory."""
+        view = self.view
+        if not isinstance(view, Map) or view.function != "convert":
+            return False
+        return isinstance(_plain(view.given[0]), Part)
+
+    @property
     def keeps_zero(self) -> bool:
         """Whether 0 is made of 0, whatever is passed to the kernel: what lies past the edge is 0 then too."""
         if any(isinstance(leaf, Number | Integer) for leaf in leaves(self.view)):

@@ -38,6 +38,7 @@ from tilewright.schedule.stages import (
     ROW_BYTES,
     Together,
     elems_of,
+    is_packed_first,
     packed_elems,
     panel_rows,
 )
@@ -278,7 +279,11 @@ class Case:
                 size = elems_of(layout) * side.dtype.bytes
             elif self.schedule.staging == "panels":
                 unit = panel_rows(self.schedule.atom, side.label == "A", side.along_rows)
-                size = packed_elems(side.rows, self.tile[2], unit, side.dtype) * side.dtype.bytes
+                kind = side.factor.view.dtype
+                size = packed_elems(side.rows, self.tile[2], unit, kind) * kind.bytes
+                if is_packed_first(side.dtype, kind, unit, along_rows=side.along_rows):
+                    narrow = packed_elems(side.rows, self.tile[2], unit, side.dtype) * side.dtype.bytes
+                    yield Buffer(f"s{side.factor.name}_narrow", RING, narrow, self.is_swizzled)
             if not self.goes_past(side):
                 yield Buffer(f"s{side.factor.name}", RING, size, self.is_swizzled)
 

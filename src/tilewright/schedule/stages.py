@@ -120,21 +120,41 @@ class PackedTile:
 
     Args:
         source: (rows, K) in global memory.
+        dtype: in which it is multiplied.
         rows: of the tile.
         depth: of the tile.
         unit: as `packed` takes it.
     """
 
-    def __init__(self, source: Tensor, rows: int, depth: int, unit: int, name: str) -> None:
+    def __init__(self, source: Tensor, dtype: DType, rows: int, depth: int, unit: int, name: str) -> None:
         self.shape = (rows, depth)
-        layout = packed(rows, depth, unit, source.dtype)
-        self.shared = tw.shared(self.shape, source.dtype, layout=layout, name=name)
+        self.shared = tw.shared(self.shape, dtype, layout=packed(rows, depth, unit, dtype), name=name)
+        self.narrow: Tensor | None = None
+        """Where it is packed before it is converted, element by element in the same order; None: at once."""
+        if is_packed_first(source.dtype, dtype, unit, along_rows=source.unit_dim == 0):
+            layout = packed(rows, depth, unit, source.dtype)
+            self.narrow = tw.shared(self.shape, source.dtype, layout=layout, name=f"{name}_narrow")
 
     def pairs(
         self, source: Tensor, row: Index, step: Index, stage: Index, share: Share
     ) -> list[tuple[Tensor, Tensor]]:
         """What is copied to where for one step."""
         return [(source.tile(self.shape, (row, step)), self.shared)]
+
+
+def is_packed_first(source: DType, dtype: DType, unit: int, *, along_rows: bool) -> bool:
+    """Whether a tile is packed as it lies in memory, and then converted.
+
+    To convert numbers on their way from rows of contiguous k to panels takes them one by one; a transposition
+    without a conversion, and a conversion without a transposition, take whole vectors.
+
+    Args:
+        source: the dtype in memory.
+        dtype: that in which it is multiplied.
+        unit: as `packed` takes it.
+        along_rows: whether it is contiguous along its rows' dimension in memory.
+    """
+    return source != dtype and bool(unit) and not along_rows
 
 
 def packed(rows: int, depth: int, unit: int, dtype: DType) -> Layout:
