@@ -27,6 +27,7 @@ PROBLEMS = [
     Problem((1, 1, 1), (70, 90), (256, 256), tw.bf16),
     Problem((1, 3, 1), (5, 33), (40, 136), diagonal=28, scale=-0.2),
     Problem((1, 1, 1), (1, 70), (16, 8), tw.bf16, scale=0.0),
+    Problem((2, 6, 2), (1, 70), (32, 16), tw.f16, diagonal=50),  # one row of each head
 ]
 
 
@@ -147,6 +148,19 @@ def test_blocks_deal_out_all_tiles(diagonal: int | None, blocks: int, band: int)
     )
     problem.check(out)
     problem.check_lse(lse[..., 0])
+
+
+@pytest.mark.parametrize("diagonal", [None, -3, 0, 39, 500])
+@pytest.mark.parametrize("how", ["rows before heads", "padded", "one for all"])
+def test_one_row_of_each_head(how: str, diagonal: int | None) -> None:
+    """Heads that share keys are seen as rows of one head; the mask leaves keys out."""
+    problem = Problem((2, 6, 2), (1, 40), (32, 48), diagonal=diagonal)
+    problem.q, problem.k, problem.v = (strided(x, how) for x in (problem.q, problem.k, problem.v))
+    found = tw.attention(
+        problem.q, problem.k, problem.v, **problem.words, return_lse=True, target="reference"
+    )
+    problem.check(found[0])
+    problem.check_lse(found[1])
 
 
 def test_heads_and_batches_may_be_left_out() -> None:

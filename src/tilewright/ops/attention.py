@@ -10,7 +10,14 @@ from tilewright.calls import launches
 from tilewright.dtypes import f32
 from tilewright.errors import LaunchError
 from tilewright.ops.attending.choice import Question, chosen
-from tilewright.ops.attending.problem import Words, first_column, in_columns, in_four, result_shape
+from tilewright.ops.attending.problem import (
+    Words,
+    first_column,
+    heads_as_rows,
+    in_columns,
+    in_four,
+    result_shape,
+)
 from tilewright.ops.planning import check_apart
 from tilewright.runtime.aliases import Pair
 from tilewright.runtime.arrays import LOCATORS, locate_new
@@ -170,17 +177,20 @@ def _anew(arrays: list[Any], words: Words, stream: Any) -> list[Any]:
     if 0 in shape:
         return arrays
     seen = {name: in_four(infos[name]) for name in ARRAYS[:LSE]}
+    # A column of the result stands for logarithms that nobody wants; it is not touched.
+    seen["lse"] = in_four(in_columns(infos["lse"])) if has_lse else first_column(seen["out"])
+    diagonal = words.diagonal if words.causal else None
+    if shape[-2] == 1:
+        seen, diagonal = heads_as_rows(seen, diagonal), None
     question = Question(
-        dict(seen),
+        {name: seen[name] for name in ARRAYS[:LSE]},
         arch_of(backend, None),
         backend.processors(),
         1 / math.sqrt(infos["q"].shape[-1]) if words.scale is None else float(words.scale),
-        words.diagonal if words.causal else None,
+        diagonal,
         has_lse,
     )
     answer = chosen(question, words.kernel)
-    # A column of the result stands for logarithms that nobody wants; it is not touched.
-    seen["lse"] = in_four(in_columns(infos["lse"])) if has_lse else first_column(seen["out"])
     held = [*arrays[:LSE], arrays[LSE] if has_lse else arrays[OUT]]
     tensors = [Strided(array, seen[name]) for name, array in zip(ARRAYS, held, strict=True)]
     names = [p.name for p in answer.kernel.program.parameters if p.kind == "tensor"]

@@ -111,3 +111,25 @@ def in_columns(info: ArrayInfo) -> ArrayInfo:
 def first_column(info: ArrayInfo) -> ArrayInfo:
     """The first column of an array, as an array with one column."""
     return replace(info, shape=(*info.shape[:-1], 1))
+
+
+def heads_as_rows(seen: Mapping[str, ArrayInfo], diagonal: int | None) -> dict[str, ArrayInfo]:
+    """One row for each head: heads that share keys are seen as rows of one head, which read them once.
+
+    Args:
+        seen: the arrays with four dimensions.
+        diagonal: the row sees the keys up to it, and others are seen as not there; None: all of them.
+    """
+    made = dict(seen)
+    shared = seen["k"].shape[1]
+    for name in ("q", "out", "lse"):
+        (b, heads, _, columns), (step_b, step, _, unit) = seen[name].shape, seen[name].strides
+        ratio = heads // shared
+        made[name] = replace(
+            seen[name], shape=(b, shared, ratio, columns), strides=(step_b, step * ratio, step, unit)
+        )
+    if diagonal is not None:
+        for name in ("k", "v"):
+            b, heads, keys, columns = seen[name].shape
+            made[name] = replace(seen[name], shape=(b, heads, min(max(diagonal + 1, 0), keys), columns))
+    return made
