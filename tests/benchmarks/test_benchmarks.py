@@ -110,6 +110,14 @@ def test_attention_on_the_cpu(tmp_path: Path) -> None:
     assert "| f16 1×2×1×130×200×64 causal |" in (tmp_path / "page.md").read_text()
 
 
+def test_chains_on_the_cpu(tmp_path: Path) -> None:
+    kept = tmp_path / "chain.json"
+    run("chain.py", "--quick", "--target", "cpu", "--json", kept)
+    rows = json.loads(kept.read_text())["rows"]
+    assert [row["layout"] for row in rows] == ["row by row, relu", "column by column, relu"]
+    assert all(row["error_of_bound"] <= 1 and "failed" not in row for row in rows)
+
+
 def test_startup(tmp_path: Path) -> None:
     kept = tmp_path / "startup.json"
     run("startup.py", "--quick", "--targets", "cpu", "--json", kept)

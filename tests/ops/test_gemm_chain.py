@@ -14,7 +14,7 @@ from tilewright.ops.attending.activated import ByActivation
 from tilewright.ops.attending.choice import Question, chained
 from tilewright.ops.attending.flow import gemm_chain as flow_of_chain
 from tilewright.ops.attending.tiles import for_warpgroups
-from tilewright.ops.gemm_chain import _seen
+from tilewright.ops.gemm_chain import _gains, _seen
 from tilewright.runtime.arrays import describe
 from tilewright.targets.target import CUDA, REFERENCE
 
@@ -120,6 +120,19 @@ def test_two_kernels(shape: tuple[int, int, int, int], element: tw.DType) -> Non
     """What does not fit one, or would not gain by it, is multiplied one product after the other."""
     chain = Chain(shape, element, "relu")
     chain.check(chain.run(target="reference"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "gains"),
+    [((20000, 64, 4096, 64), True), ((4096, 256, 4096, 256), False), ((4096, 256, 1024, 256), True)],
+    ids=str,
+)
+def test_one_kernel_is_chosen_where_it_gains(shape: tuple[int, int, int, int], gains: bool) -> None:
+    m, k, n, p = shape
+    arrays = {"a": (m, k), "b": (k, n), "c": (n, p), "out": (m, p)}
+    for element, expected in ((np.float16, gains), (np.float32, False)):
+        infos = {name: describe(np.empty(extents, element)) for name, extents in arrays.items()}
+        assert _gains(Question(_seen(infos), CUDA.architecture("sm_90a"), 132)) is expected
 
 
 def test_nothing_to_multiply() -> None:

@@ -23,6 +23,15 @@ from tilewright.runtime.strided import Strided
 
 FUSED = (f16, bf16, f32)
 
+ROWS = 128
+"""Of a tile, on most machines."""
+
+OCCUPIED = 0.75
+"""Share of the processors that have a tile."""
+
+FEW_COLUMNS = 1024
+"""Of the first product, through which a block goes in less time than two launches take."""
+
 
 @launches
 def gemm_chain(
@@ -51,8 +60,8 @@ def gemm_chain(
         activation: as in `matmul`.
         out: array (..., M, P) to write; default: a new one of the framework of ``a``.
         fused: whether it is one kernel, for which K and P are at most 256; False: two calls of `matmul`,
-            which store ``a @ b``.  Default: one where the sizes let it, the dtype has 16 bits, and on Hopper
-            bulk copies carry the arrays.
+            which store ``a @ b``.  Default: one where the sizes let it, the dtype has 16 bits, tiles of 128
+            rows occupy the machine or N is at most 1024, and on Hopper bulk copies carry the arrays.
         target: ``"cpu"``, ``"cuda"`` or ``"reference"``; default: where the arrays lie.
         stream: the CUDA stream; default: the framework's current stream.
 
@@ -94,8 +103,14 @@ def gemm_chain(
 
 
 def _gains(question: Question) -> bool:
-    """Whether one kernel is taken if nobody says so: one that multiplies as `matmul` would."""
-    if question.queries.dtype == f32:
+    """Whether one kernel is taken if nobody says so: one that multiplies as `matmul` would.
+
+    A block works at its rows for all of N: too few of them leave most of the machine idle for long.
+    """
+    batches, heads, rows, _ = question.queries.shape
+    tiles = batches * heads * -(-rows // ROWS)
+    is_long = tiles < OCCUPIED * question.processors and question.keys.shape[2] > FEW_COLUMNS
+    if question.queries.dtype == f32 or is_long:
         return False
     return "sm_90a" not in question.arch.features or not any(against_warpgroups(question))
 
