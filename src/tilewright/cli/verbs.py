@@ -11,6 +11,7 @@ import typer
 from tilewright.cli import console
 from tilewright.cli.attention import attention
 from tilewright.cli.cache import cache
+from tilewright.cli.complex_numbers import complex_numbers
 from tilewright.cli.doctor import doctor
 from tilewright.cli.draw import draw
 from tilewright.cli.gemm import gemm
@@ -30,6 +31,7 @@ app = typer.Typer(
 )
 for verb in (gemm, scaled, attention, doctor, inspect, profile, tune, cache):
     app.command()(verb)
+app.command("complex")(complex_numbers)
 app.add_typer(draw, name="draw")
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from tilewright import dtypes
-from tilewright.dataflow.nodes import EXACT, PRECISIONS
+from tilewright.dataflow.nodes import EXACT, TF32
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
@@ -26,6 +26,9 @@ from tilewright.runtime.strided import Strided
 from tilewright.schedule.choose import Splitting
 from tilewright.schedule.schedule import Schedule
 from tilewright.targets.target import TARGETS
+
+PRECISIONS = (EXACT, TF32)
+"""How exactly parts of f32 are multiplied."""
 
 SUPPORTED = ("f64", "f32", "f16", "bf16")
 """The dtypes of real and imaginary parts that are multiplied."""

@@ -1,0 +1,202 @@
+"""A complex product, from its arrays to its time, so that all callers ask the same of it."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+
+from tilewright import dtypes
+from tilewright.checking.compare import Accumulation, Comparison
+from tilewright.checking.complex_products import compare_complex, planes
+from tilewright.checking.sample import Array, normal
+from tilewright.dtypes import DType
+from tilewright.ops.complex_planning import Asked, Product, product_of_complex
+from tilewright.runtime.device_array import device_get, device_put
+from tilewright.runtime.executable import Executable
+from tilewright.schedule.schedule import Schedule
+from tilewright.targets.target import CUDA, TARGETS, part
+from tilewright.tune.measure import Effort, measure
+from tilewright.tune.rivals import TORCH_NAMES, as_tensor
+from tilewright.tune.six_launches import SixLaunches, bytes_moved
+from tilewright.tune.statistics import Measurement
+from tilewright.tune.trial import OURS
+
+SIX = "six launches"
+"""Four real products and two additions, all of them ours."""
+
+MOST_ROWS = 256
+"""Of the result: those that are compared."""
+
+_INTERLEAVED = {"f16": dtypes.c32, "f32": dtypes.c64, "f64": dtypes.c128}
+
+
+@dataclass
+class ComplexTrial:
+    """`complex_matmul` of random matrices on a target.
+
+    Args:
+        shape: M, N and K.
+        dtype: of real and imaginary parts.
+        target: ``"cpu"``, ``"cuda"`` or ``"reference"``.
+        planar: whether these are arrays of their own.
+        asked: what is asked for besides arrays.
+        seed: of the random numbers.
+    """
+
+    shape: tuple[int, int, int]
+    dtype: DType
+    target: str
+    planar: bool = False
+    asked: Asked = field(default_factory=Asked)
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        (m, n, k), rng = self.shape, np.random.default_rng(self.seed)
+        planar = self.planar or self.dtype.name not in _INTERLEAVED
+        self.a, self.b = (self._drawn(rng, extents, planar=planar) for extents in ((m, k), (k, n)))
+        blank = [np.full((m, n), np.nan, self.dtype.numpy) for _ in range(2)]
+        self.planar = planar
+        self._there = [self._put(one) for one in (self.a, self.b, self._together(blank, planar=planar))]
+        self.product: Product = product_of_complex(
+            dict(zip(("a", "b", "out"), self._there, strict=True)),
+            self.asked._replace(target=self.target),
+        )
+        kind = f"planes of {self.dtype}" if planar else str(_INTERLEAVED[self.dtype.name])
+        self.name = f"complex_matmul<{self.target}, {kind}, {'x'.join(map(str, self.shape))}>"
+
+    def _drawn(self, rng: np.random.Generator, shape: tuple[int, int], *, planar: bool) -> Any:
+        return self._together([normal(rng, shape, self.dtype) for _ in range(2)], planar=planar)
+
+    def _together(self, parts: list[Array], *, planar: bool) -> Any:
+        if planar:
+            return tuple(parts)
+        return np.stack(parts, -1).view(_INTERLEAVED[self.dtype.name].numpy)[..., 0]
+
+    def _put(self, given: Any) -> Any:
+        if isinstance(given, tuple):
+            return tuple(device_put(one, self.target) for one in given)
+        return device_put(given, self.target)
+
+    def launch(self) -> tuple[Executable, ...]:
+        """Start it; on a GPU it may still run when this returns."""
+        return self.product.launch()
+
+    def run(self) -> tuple[tuple[Executable, ...], float]:
+        """Run it to its end; gives back what ran, and the seconds that the call took."""
+        begin = time.perf_counter()
+        ran = self.launch()
+        self._wait()
+        return ran, time.perf_counter() - begin
+
+    def _wait(self) -> None:
+        if wait := TARGETS[self.target].wait:
+            part(wait)()
+
+    def verify(self) -> Comparison:
+        """Compare elements, of large results those of some rows, under a bound for each."""
+        return self._verified(self._there[2])
+
+    def _verified(self, there: Any) -> Comparison:
+        made = tuple(map(device_get, there)) if isinstance(there, tuple) else device_get(there)
+        rows = np.unique(np.linspace(0, self.shape[0] - 1, min(MOST_ROWS, self.shape[0])).astype(int))
+        sides = (
+            (re, -im if conjugated else im)
+            for (re, im), conjugated in zip(
+                map(planes, (self.a, self.b)), (self.asked.conjugate_a, self.asked.conjugate_b), strict=True
+            )
+        )
+        (a_re, a_im), b = sides
+        schedule = self.product.launch()[-1].schedule
+        assert schedule is not None, "the kernel is a dataflow kernel"
+        how = Accumulation.of(schedule.atom, schedule.promote * schedule.block_k or None)
+        found = tuple(one[rows] for one in planes(made))
+        return compare_complex((a_re[rows], a_im[rows]), b, found, how=how, method=self.asked.method)
+
+    def six_launches(self) -> SixLaunches:
+        """The same product of planes that are there already, by four products and two additions."""
+        (m, n, _), numbers = self.shape, self.dtype.numpy
+        a, b = (self._put(tuple(map(np.ascontiguousarray, planes(one)))) for one in (self.a, self.b))
+        made = [device_put(np.full((m, n), np.nan, numbers), self.target) for _ in range(6)]
+        return SixLaunches(a, b, (made[0], made[1]), tuple(made[2:]), self.target, self.asked.precision)
+
+    def rivals(self) -> dict[str, Callable[[], object]]:
+        """What other libraries have; nothing where they are not installed."""
+        if self.target == CUDA.name:
+            return _torch(self)
+        if self.dtype.name not in ("f32", "f64"):
+            return {}
+        a, b = (
+            self._together([np.asarray(x) for x in planes(one)], planar=False) for one in (self.a, self.b)
+        )
+        out = np.empty((self.shape[0], self.shape[1]), a.dtype)
+        return {"NumPy": functools.partial(np.matmul, a, b, out=out)}
+
+    def time(self, effort: Effort | None = None) -> Measurement:
+        """Measure it in turns with six launches and with what other libraries have."""
+        calls = {OURS: self.launch, SIX: self.six_launches().launch, **self.rivals()}
+        return measure(calls, self.target, effort=effort)
+
+    @property
+    def flops(self) -> int:
+        """Operations of complex arithmetic: four multiplications and four additions for each m, n, k."""
+        m, n, k = self.shape
+        return 8 * m * n * k
+
+    @property
+    def launches(self) -> dict[str, int]:
+        """How many kernels each flow starts."""
+        return {OURS: 1 + len(self.product.way.planes), SIX: 6}
+
+    @property
+    def bytes(self) -> dict[str, int]:
+        """What the launches of each flow read and write, every array once for each launch."""
+        (m, n, k), size = self.shape, self.dtype.bytes
+        own = 2 * size * (m * k + k * n + m * n) + sum(one.moved_bytes for one in self.product.way.planes)
+        return {OURS: own, SIX: bytes_moved(self.shape, size)}
+
+    def perf(self, microseconds: float) -> str:
+        """``Perf: <ms> ms, <x> TFlops, <y> GB/s, <name>`` for the time of one call."""
+        tflops, gbytes = self.flops / microseconds / 1e6, self.bytes[OURS] / microseconds / 1e3
+        return f"Perf: {microseconds / 1e3:.4g} ms, {tflops:.4g} TFlops, {gbytes:.4g} GB/s, {self.name}"
+
+
+def scheduled(schedule: Schedule | None) -> str:
+    """What is said of a schedule."""
+    return "explicit" if schedule is None else str(schedule)
+
+
+def _torch(trial: ComplexTrial) -> dict[str, Callable[[], object]]:
+    """PyTorch: cuBLAS's complex product, or four real ones of planes that are there already."""
+    if "torch" not in sys.modules and find_spec("torch") is None:
+        return {}
+    import torch
+
+    tf32 = trial.asked.precision == "tf32"
+    torch.set_float32_matmul_precision("high" if tf32 else "highest")
+    tensors = [
+        tuple(as_tensor(device_put(np.ascontiguousarray(x), trial.target)) for x in planes(one))
+        for one in (trial.a, trial.b)
+    ]
+    kind = getattr(torch, TORCH_NAMES[trial.dtype.name])
+    (a_re, a_im), (b_re, b_im) = tensors
+    made = [torch.empty(a_re.shape[0], b_re.shape[1], dtype=kind, device=a_re.device) for _ in range(4)]
+    pairs = ((a_re, b_re), (a_im, b_im), (a_re, b_im), (a_im, b_re))
+
+    def four() -> None:
+        for (left, right), out in zip(pairs, made, strict=True):
+            torch.mm(left, right, out=out)
+
+    calls: dict[str, Callable[[], object]] = {"four real products (cuBLAS)": four}
+    if trial.dtype.name in ("f32", "f64"):
+        a, b = torch.complex(a_re, a_im), torch.complex(b_re, b_im)
+        calls["cuBLAS, tf32" if tf32 else "cuBLAS"] = functools.partial(
+            torch.mm, a, b, out=torch.empty_like(a @ b)
+        )
+    return calls

@@ -1,0 +1,53 @@
+"""`tilewright complex`: what it says, and what it refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+import tilewright as tw
+from tilewright.cli.verbs import app
+from tilewright.ops.complex_planning import Asked
+from tilewright.tune.complex_trial import SIX, ComplexTrial
+from tilewright.tune.trial import OURS
+
+
+def test_it_multiplies_verifies_and_says_what_is_launched() -> None:
+    given = ("complex", "5", "8", "40", "--method", "3m", "--conjugate", "a", "--target", "reference")
+    result = CliRunner().invoke(app, given)
+    assert result.exit_code == 0, result.output
+    assert "three products in one kernel, behind planes: sums of a and sums of b" in result.output
+    assert f"{OURS}: 3 launches" in result.output
+    assert f"{SIX}: 6 launches" in result.output
+    assert "correct: worst element" in result.output
+    assert result.output.splitlines()[-1].endswith("complex_matmul<reference, c64, 5x8x40>")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--dtype", "i8"), "choose one of f64, f32, f16, bf16"),
+        (("--method", "5m"), "choose one of 4m, 3m"),
+        (("--conjugate", "c"), "choose one of none, a, b, ab"),
+        (("4", "4"), "three extents"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_is_refused(words: tuple[str, ...], message: str) -> None:
+    result = CliRunner().invoke(app, ("complex", *words, "--target", "reference"))
+    assert result.exit_code == 2 or isinstance(result.exception, Exception)
+    assert message in result.output + str(result.exception)
+
+
+@pytest.mark.parametrize("target", ["reference", "cpu"])
+def test_six_launches_compute_the_same(target: str) -> None:
+    trial = ComplexTrial((40, 33, 20), tw.f32, target, asked=Asked())
+    trial.run()
+    assert trial.verify().ok
+    six = trial.six_launches()
+    six.launch()
+    re, im = six.out
+    np.testing.assert_allclose(re + 1j * im, trial.a @ trial.b, rtol=1e-4, atol=1e-4)
+    assert trial.launches == {OURS: 1, SIX: 6}
+    assert trial.bytes == {OURS: 8 * (800 + 660 + 1320), SIX: 4 * (4 * (800 + 660 + 1320) + 6 * 1320)}
