@@ -104,7 +104,7 @@ CALLS: dict[str, Callable[[], object]] = {
     "matmul(a (4, 5), b (4, 5))": lambda: matmul(np.zeros((4, 5)), np.zeros((4, 5))),
     "matmul(a (4,), b (4, 4))": lambda: matmul(np.zeros(4), square()),
     "matmul(a f32, b f64)": lambda: matmul(square(), square(np.float64)),
-    "matmul(a c64, b c64)": lambda: matmul(square(np.complex64), square(np.complex64)),
+    "matmul(a c64, b c128)": lambda: matmul(square(np.complex64), square(np.complex128)),
     "matmul(a list, b)": lambda: matmul([[1.0]], square()),
     "matmul(a '>f4', b)": lambda: matmul(square(">f4"), square()),
     "matmul(a of strides (20, 5) bytes, b)": lambda: matmul(

@@ -16,7 +16,7 @@ from tilewright.targets.cpu.atomics import reduction
 from tilewright.targets.cpu.conversions import STORAGE
 from tilewright.targets.cpu.emitter import CpuEmitter, Side
 from tilewright.targets.cpu.literals import literal
-from tilewright.targets.cpu.loops import Axis, Edges, Nest, coalesced, edges, nest, transposed
+from tilewright.targets.cpu.loops import PAIR, Axis, Edges, Nest, coalesced, edges, in_pairs, nest, transposed
 from tilewright.targets.cpu.runs import Runs, runs
 from tilewright.targets.cpu.transpose import transposition
 from tilewright.targets.listing import Access
@@ -143,9 +143,7 @@ class _Copying:
                 loops = found.loops
                 self._loops(loops, within, partial(self._in_runs, found), rows)
             elif not lanes:
-                self._loops(
-                    loops, within, partial(self._inner, self._element(loops), self._is_independent()), rows
-                )
+                self._loops(loops, within, partial(self._elements, loops), rows)
         if lanes:
             return Access(lanes, f"in blocks of {lanes} x {lanes} that are transposed in registers")
         return Access(None, self._freedom(loops))
@@ -288,6 +286,17 @@ class _Copying:
             return
         with self.emitter.turns(axis.sym.name, count, independent=independent):
             self.emitter.add(body)
+
+    def _elements(self, loops: Nest, axis: Axis, count: Code | int) -> None:
+        """The innermost loop, with one text more for every other element: real parts of complex numbers."""
+        independent = self._is_independent()
+        found = in_pairs(loops) if isinstance(count, int) and independent else None
+        with ExitStack() as stack:
+            if found is not None:
+                with self.emitter.branch(code("{} == {}", self.emitter.spell(found[0]), PAIR)):
+                    self._inner(self._element(found[1]), independent, axis, count)
+                stack.enter_context(self.emitter.otherwise())
+            self._inner(self._element(loops), independent, axis, count)
 
     def _in_runs(self, found: Runs, axis: Axis, count: Code | int) -> None:
         """The innermost loop run by run; whether a run exists is asked once."""

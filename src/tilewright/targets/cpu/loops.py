@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import permutations
 
 from tilewright.symbolic.expr import add, all_of, ceil_div, expand, minimum, mul
@@ -12,6 +12,9 @@ from tilewright.symbolic.rebuilding import slope, split_elements, substitute, sy
 from tilewright.targets.cpu.linear import size, split_points
 from tilewright.views.transforms import Merge, Permute
 from tilewright.views.view import View
+
+PAIR = 2
+"""The step of real and of imaginary parts that lie side by side."""
 
 
 @dataclass(frozen=True)
@@ -218,3 +221,19 @@ def transposed(loops: Nest) -> tuple[Axis, Axis] | None:
     if not (is_last(source[0], loops.axes) and is_last(target[0], loops.axes)):
         return None
     return target[0], source[0]
+
+
+def in_pairs(loops: Nest) -> tuple[Sym, Nest] | None:
+    """The nest for arrays of which the innermost loop copies every other element; None if there are none.
+
+    Of a step that the compiler knows it makes vector loads whose lanes it picks from.
+
+    Returns:
+        The step, which only the running kernel knows, and the nest in which it is `PAIR`.
+    """
+    steps = [loops.stride(side, loops.axes[-1]) for side in range(len(loops.offsets))] if loops.axes else []
+    unknown = [step for step in steps if isinstance(step, Sym)]
+    if len(unknown) != 1 or 1 not in steps:
+        return None
+    offsets = tuple(substitute(offset, {unknown[0]: PAIR}) for offset in loops.offsets)
+    return unknown[0], replace(loops, offsets=offsets)
