@@ -14,11 +14,12 @@ import pytest
 from tests.ops.attending import Problem
 from tests.ops.test_attention import poisoned
 
+import tilewright as tw
 from tilewright.ir import verify
 from tilewright.ir.kernel import Kernel
-from tilewright.ops.attending import by_warpgroups
+from tilewright.ops.attending import by_warpgroups, by_warps
 from tilewright.ops.attending.softmax import BySoftmax
-from tilewright.ops.attending.tiles import WarpgroupTiles
+from tilewright.ops.attending.tiles import WarpgroupTiles, WarpTiles
 from tilewright.targets.reference import Report, run
 
 from .mutate import Mutant, mutants, names, outcome
@@ -99,6 +100,48 @@ def test_every_mistake_in_synchronisation_is_found(own_output: bool) -> None:
         if outcome(mutant, made.run, made.is_right) == "survived"
     }
     assert survived == wanted & {**EQUIVALENT, **OF_PLACES[own_output]}.keys()
+
+
+NEXT_TILE = "barrier 2: removed"
+"""barrier 0 -> copy: what was read of the weights of one tile was read before the barrier of the next."""
+
+WARPS = {
+    "mma.sync": (tw.f16, tw.atoms.MMA_F16, False, 0),
+    "keys by column": (tw.f16, tw.atoms.MMA_F16, True, 0),
+    # Weights go through shared memory, with a barrier before they are read and one behind.
+    "multiply-adds": (tw.f32, tw.atoms.fma("f32", each=(2, 2)), False, 2),
+}
+
+
+@pytest.mark.parametrize("name", WARPS)
+def test_the_kernel_for_warps_needs_its_waits_and_barriers(name: str) -> None:
+    element, atom, by_column, more = WARPS[name]
+    problem = Problem((1, 1, 1), (45, 69), (16, 16), element, diagonal=24)
+    if by_column:
+        problem.k = problem.k.swapaxes(2, 3).copy().swapaxes(2, 3)
+    out, lse = poisoned(problem), np.empty((1, 1, 45, 1), np.float32)
+    exponent = problem.by * math.log2(math.e)
+    kernel = by_warps.attention.bind(
+        causal=True,
+        between=BySoftmax(negated=False),
+        with_lse=True,
+        tiles=WarpTiles(32, 16, 16, 16, 2, atom, by_column),
+    ).trace(problem.q, problem.k, problem.v, out, lse, exponent, problem.diagonal)
+
+    def execute(kernel: Kernel) -> Report:
+        arrays: dict[str, Any] = {"Q": problem.q, "K": problem.k, "V": problem.v, "O": out, "L": lse}
+        return run(kernel, arrays, {"diagonal": problem.diagonal}, {"exponent": exponent})
+
+    report = execute(kernel)
+    report.raise_if_any()
+    assert set(report.uncovered.values()) == {0}
+    problem.check(out)
+    wanted = {name for name in names(kernel) if name.split()[0] in ("barrier", "async_wait")}
+    removed = {name for name in wanted if name.endswith("removed")}
+    assert len(removed) == 2 + more
+    outcomes = {mutant.name: outcome(mutant, execute, lambda: True) for mutant in mutants(kernel, removed)}
+    survived = {mutant for mutant, found in outcomes.items() if found != "finding"}
+    assert survived == ({NEXT_TILE} if more else set())
 
 
 def test_a_mutant_is_what_it_is_called() -> None:
