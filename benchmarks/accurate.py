@@ -3,8 +3,8 @@
     python benchmarks/accurate.py [--quick] [--json results/accurate.json]
 
 The error of an element is divided by the sum of the sizes of its products, in units of 2**-24; the largest is
-told, and the Frobenius norm of all errors over that of the result.  Data: normal; from 0 to 1; rows and columns
-of ranges that differ by up to 2**80; and sums of which most cancels.
+told, and the Frobenius norm of all errors over that of the result.  Data: normal; from 0 to 1; rows and
+columns of ranges that differ by up to 2**80; and sums of which most cancels.
 """
 
 from __future__ import annotations
@@ -61,7 +61,9 @@ def main() -> None:
         calls: dict[str, Callable[[], Any]] = {}
         for kind in ("positive", "wide", "cancelling", "normal"):
             a, b = drawn(kind, n)
-            outs = {name: torch.full((n, n), float("nan"), device="cuda") for name in (*GRADES, SGEMM, AS_TF32)}
+            outs = {
+                name: torch.full((n, n), float("nan"), device="cuda") for name in (*GRADES, SGEMM, AS_TF32)
+            }
             calls = {g: functools.partial(tw.matmul, a, b, out=outs[g], precision=g) for g in GRADES}
             calls |= {
                 name: functools.partial(by_cublas, name == AS_TF32, a, b, outs[name])

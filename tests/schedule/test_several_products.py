@@ -10,6 +10,8 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
+from tilewright.runtime.cuda import synchronize
+from tilewright.runtime.device_array import DeviceArray
 from tilewright.schedule.choose import choose
 from tilewright.schedule.classes import coarse
 from tilewright.schedule.form import form_of
@@ -100,8 +102,12 @@ def computed(name, schedule, shape, target, dtype=np.float16):
     bound = KERNELS[name].bind(schedule=schedule)
     if target == "reference":
         bound.check(*made.values()).raise_if_any()
-    ran = bound(*made.values(), target=target)
+    there = [DeviceArray.of(array) for array in made.values()] if target == "cuda" else made.values()
+    ran = bound(*there, target=target)
     assert ran.target == target
+    if target == "cuda":
+        synchronize()
+        made = {one: array.host() for one, array in zip(made, there, strict=True)}
     stored = {one: array for one, array in made.items() if one.startswith("C")}
     given = {one: array for one, array in made.items() if one not in stored}
     how = Accumulation.of(ran.schedule.atom, ran.schedule.promote * ran.schedule.block_k or None)

@@ -8,6 +8,8 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, compare_gemm
 from tilewright.checking.sample import operands
+from tilewright.runtime.cuda import synchronize
+from tilewright.runtime.device_array import DeviceArray
 from tilewright.runtime.nvrtc import FATAL, compile_text
 from tilewright.targets import cuda
 
@@ -51,7 +53,12 @@ def computed(name, target):
     bound = subtracted.bind(mma=mma, depth=depth)
     if target == "reference":
         bound.check(made.a, made.b.T, c, d).raise_if_any()
-    assert bound(made.a, made.b.T, c, d, target=target).target == target
+    given = (made.a, made.b.T, c, d)
+    there = [DeviceArray.of(one) for one in given] if target == "cuda" else given
+    assert bound(*there, target=target).target == target
+    if target == "cuda":
+        synchronize()
+        c, d = (one.host() for one in there[2:])
     return made, c, d, Accumulation.of(mma.atom)
 
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 from tilewright import dtypes
 from tilewright.dtypes import DType
@@ -14,9 +15,12 @@ from tilewright.ops.problem import Matrices, Problem
 from tilewright.ops.products import in_halves
 from tilewright.ops.splitting import ALONG_K, ALONG_ROWS, split
 from tilewright.runtime.arrays import ArrayInfo, current_stream, stream_handle
+from tilewright.runtime.executable import Executable, Prepared
+from tilewright.runtime.frameworks import Device
 from tilewright.runtime.kernel import Bound
 from tilewright.runtime.scratch import ALIGNMENT, scratch
 from tilewright.runtime.strided import Strided
+from tilewright.targets.target import TARGETS
 
 UNIT = 8
 """Elements that rows of halves are a multiple of, as bulk copies ask."""
@@ -36,7 +40,7 @@ class Part:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         """That it takes, in whole units of `ALIGNMENT`."""
         last = sum((extent - 1) * step for extent, step in zip(self.shape, self.strides, strict=True))
@@ -93,13 +97,34 @@ class Split:
         high, low = (self.halves.at(at, self.given) for at in (start, second))
         return high, low, self.units.at(second + self.halves.bytes, self.given)
 
-    def write(self, placed: tuple[Strided, Strided, Strided], both: bool, backend: str, stream: Any) -> None:
-        """Split the operand; what repeats along a batch is split once."""
+    def step(self, placed: tuple[Strided, Strided, Strided], both: bool, backend: str) -> Step:
+        """What splits the operand; what repeats along a batch is split once."""
         rank = len(self.halves.shape) - 2
         arrays = [_once(one, rank) for one in (self.given, *placed)]
         along_rows = self.halves.strides[-2] == 1 and self.halves.strides[-1] != 1
         kernel = split(rank).bind(spread=ALONG_ROWS if along_rows else ALONG_K, both=both)
-        launch(kernel, arrays, (), backend, stream)
+        return Step.of(kernel, arrays, (), backend)
+
+    def addresses(self, start: int) -> tuple[int, int, int]:
+        """Where its halves and the units are, from an address on."""
+        return start, start + self.halves.bytes, start + 2 * self.halves.bytes
+
+
+@dataclass(frozen=True)
+class Step:
+    """One of the launches of a product."""
+
+    prepared: Prepared
+    arguments: tuple[Any, ...]
+    pointers: list[int]
+
+    @staticmethod
+    def of(kernel: Bound, arrays: Sequence[Strided], numbers: tuple[float, ...], backend: str) -> Step:
+        """The launch of a kernel on arrays that are seen with extents of their own."""
+        names = [one.name for one in kernel.program.parameters if one.kind == "tensor"]
+        infos = {name: one.info for name, one in zip(names, arrays, strict=True)}
+        plan, pointers = kernel.planned((*arrays, *numbers), backend, infos)
+        return Step(plan.prepared, (*arrays, *numbers), pointers)
 
 
 def _turned(values: tuple[int, ...], transposed: bool) -> tuple[int, ...]:
@@ -114,20 +139,55 @@ def _once(given: Strided, rank: int) -> Strided:
     return Strided(given.array, replace(info, shape=(*lead, *info.shape[rank:])))
 
 
-def launch(kernel: Bound, arrays: Any, numbers: tuple[float, ...], backend: str, stream: Any) -> Any:
-    """Launch a kernel on arrays that are seen with extents of their own; returns what ran."""
-    names = [one.name for one in kernel.program.parameters if one.kind == "tensor"]
-    arguments = (*arrays, *numbers)
-    infos = {name: one.info for name, one in zip(names, arrays, strict=True)}
-    plan, pointers = kernel.planned(arguments, backend, infos)
-    plan.prepared.launch(arguments, pointers, stream)
-    return plan.prepared.executable
+class Halved:
+    """What launches a product again, on other arrays like those that it was launched on first.
+
+    Args:
+        operands: A and B.
+        splits: what splits them.
+        product: what multiplies their halves.
+        device: where the arrays lie.
+    """
+
+    may_be_inlined: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        operands: tuple[Split, Split],
+        splits: tuple[Prepared, Prepared],
+        product: Prepared,
+        device: Device,
+    ) -> None:
+        self.a, self.b = operands
+        self.splits, self.product, self.device = splits, product, device
+        self.size_bytes = self.a.bytes + self.b.bytes
+        self.recent, self.seen = True, 0
+
+    @property
+    def executable(self) -> Executable:
+        """What multiplies."""
+        return self.product.executable
+
+    def inline(self) -> None:
+        """It is several launches."""
+
+    def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
+        """Launch all, with the arrays of a product and the numbers behind them."""
+        arrays, numbers = arguments[: len(pointers)], arguments[len(pointers) :]
+        a, b, *rest = pointers
+        handle = current_stream(self.device, arrays) if stream is None else stream_handle(stream)
+        with scratch(self.size_bytes, self.device, handle) as start:
+            of_a, of_b = self.a.addresses(start), self.b.addresses(start + self.a.bytes)
+            for split_one, address, placed in zip(self.splits, (a, b), (of_a, of_b), strict=True):
+                split_one.launch((), (address, *placed), handle)
+            halves = (*of_a[:2], *of_b[:2], of_a[2], of_b[2])
+            self.product.launch((*halves, *arrays[2:], *numbers), (*halves, *rest), handle)
 
 
 def multiply(
     seen: Mapping[str, Strided], problem: Problem, asked: Mapping[str, Any], backend: str, stream: Any
-) -> Any:
-    """Split both operands, and multiply their halves; returns what ran last.
+) -> Halved | None:
+    """Split both operands, and multiply their halves; returns what does so again, if anything can.
 
     Args:
         seen: the arrays of the kernel of a product with something done to the sums, by its names.
@@ -146,12 +206,16 @@ def multiply(
     handle = current_stream(device, given) if stream is None else stream_handle(stream)
     with scratch(a.bytes + b.bytes, device, handle) as start:
         of_a, of_b = a.placed(start), b.placed(start + a.bytes)
-        a.write(of_a, both, backend, handle)
-        b.write(of_b, both, backend, handle)
         halves = (*of_a[:2], *(_transposed(one) for one in of_b[:2]))
         rest = (seen[name] for name in ("c", "bias", "residual", "out"))
-        arrays = (*halves, of_a[2], of_b[2], *rest)
-        return launch(kernel, arrays, (asked["alpha"], asked["beta"]), backend, handle)
+        numbers = (asked["alpha"], asked["beta"])
+        splits = a.step(of_a, both, backend), b.step(of_b, both, backend)
+        product = Step.of(kernel, (*halves, of_a[2], of_b[2], *rest), numbers, backend)
+        for step in (*splits, product):
+            step.prepared.launch(step.arguments, step.pointers, handle)
+    if not TARGETS[backend].machine_code:  # which reads arrays, not addresses
+        return None
+    return Halved((a, b), (splits[0].prepared, splits[1].prepared), product.prepared, device)
 
 
 def _transposed(given: Strided) -> Strided:

@@ -20,7 +20,7 @@ from tilewright.ops.grades import GRADES, pays
 from tilewright.ops.problem import Matrices, Problem, check_broadcast, describe, result_shape
 from tilewright.ops.products import ACTIVATIONS, combined, output_dtype, plain
 from tilewright.ops.slow import warn_if_slow
-from tilewright.runtime.aliases import is_same
+from tilewright.runtime.aliases import Pair, is_same
 from tilewright.runtime.arrays import ArrayInfo, overlap
 from tilewright.runtime.arrays import describe as described
 from tilewright.runtime.backends import backend_for
@@ -156,7 +156,7 @@ def checked(a: Any, b: Any, out: Any, c: Any, bias: Any, residual: Any, wanted: 
     problem = describe(infos)
     check_apart(infos)
     if _is_split(infos, problem, wanted, backend):
-        return _in_halves(arrays, infos, problem, wanted, beta, backend, stream)
+        return _in_halves(arrays, infos, problem, wanted, beta, backend, stream, made)
     product = _product(arrays, infos, problem, wanted)
     arguments = (*product.arrays, *((wanted.alpha, beta) if product.has_numbers else ()))
     plan, pointers = product.kernel.planned(arguments, backend, product.infos)
@@ -258,6 +258,7 @@ def _in_halves(
     beta: float,
     backend: str,
     stream: Any,
+    made: Fresh | None,
 ) -> Done:
     """Launch what splits the operands and multiplies their halves."""
     seen = {name: seen_as(arrays[name], infos[name], problem.operands[name]) for name in arrays}
@@ -269,8 +270,13 @@ def _in_halves(
         "alpha": wanted.alpha,
         "beta": beta,
     }
-    part(IN_HALVES)(_with_absent(seen), problem, asked, backend, stream)
-    return Done(arrays["out"], None)
+    prepared = part(IN_HALVES)(_with_absent(seen), problem, asked, backend, stream)
+    if prepared is None:
+        return Done(arrays["out"], None)
+    out, known = COMBINED.index("out"), [infos.get(name, infos["out"]) for name in COMBINED]
+    others = (name for name in arrays if name != "out")
+    pairs = (Pair(out, COMBINED.index(name), name in ("c", "residual")) for name in others)
+    return Done(arrays["out"], replace(Plan.of(prepared, known, tuple(pairs)), fresh=made))
 
 
 def _terms(arrays: Mapping[str, Any], wanted: Wanted) -> frozenset[str]:

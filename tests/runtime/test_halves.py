@@ -1,0 +1,66 @@
+"""Launches of a product of halves on a GPU: where the halves lie, and what a second call launches."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+import tilewright as tw
+from tilewright.ops import matmul as in_ops
+from tilewright.ops.products import in_halves
+from tilewright.ops.splitting import split
+from tilewright.runtime import scratch
+
+from .fake_gpu import Driver, OnGpu
+
+N = 1024
+
+
+@pytest.fixture
+def forgotten(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> Driver:
+    """A GPU of which nothing is remembered."""
+    monkeypatch.setattr(scratch._process, "idle", {})
+    in_ops._PLANS.forget()
+    split.cache_clear()  # what was prepared launches through the driver of another test
+    in_halves.cache_clear()
+    gpu.arguments = 4
+    return gpu
+
+
+def matrix() -> OnGpu:
+    return OnGpu(np.zeros((N, N), np.float32))
+
+
+def called(gpu: Driver, a: OnGpu, b: OnGpu, out: OnGpu, stream: int = 77) -> list[tuple[int, ...]]:
+    """The first arguments of the launches of one call."""
+    before = len(gpu.launched)
+    tw.matmul(a, b, out=out, precision="f32", stream=stream)
+    made = gpu.launched[before:]
+    assert [one.stream for one in made] == [stream] * 3, "A is split, B is split, halves are multiplied"
+    return [one.words for one in made]
+
+
+def test_each_call_splits_its_own_operands_into_the_memory_of_its_stream(forgotten: Driver) -> None:
+    a, b, out = matrix(), matrix(), matrix()
+    first = called(forgotten, a, b, out)
+    known = len(in_ops._PLANS)
+    again = called(forgotten, b, a, out)
+    assert len(in_ops._PLANS) == known == 1
+    starts = [one.__cuda_array_interface__["data"][0] for one in (a, b)]
+    assert [words[0] for words in first[:2]] == starts
+    assert [words[0] for words in again[:2]] == starts[::-1]
+    assert [words[1:4] for words in first[:2]] == [words[1:4] for words in again[:2]]
+    places = sorted(place for words in first[:2] for place in words[1:4])
+    assert len({*places}) == 6
+    assert all(after - before >= N * 4 for before, after in pairwise(places))
+    other = called(forgotten, a, b, out, stream=78)
+    assert not {*other[0][1:4], *other[1][1:4]} & {*places}, "memory of another stream"
+
+
+def test_what_shares_memory_is_found_each_time(forgotten: Driver) -> None:
+    a, b, out = matrix(), matrix(), matrix()
+    called(forgotten, a, b, out)
+    with pytest.raises(tw.LaunchError, match="share memory"):
+        tw.matmul(a, b, out=a, precision="f32", stream=77)
