@@ -24,6 +24,7 @@ from tilewright.dtypes import dtype
 from tilewright.runtime.arrays import ArrayInfo, describe, reach
 from tilewright.runtime.device import PreparedCuda
 from tilewright.runtime.device_array import DeviceArray
+from tilewright.runtime.scratch import ALIGNMENT
 
 GAP = 16
 """Elements of poison behind a row."""
@@ -153,8 +154,6 @@ class Canaries:
 
     def launch(self, prepared: PreparedCuda, arguments: Sequence[Any]) -> None:
         """Look at what a launch is going to write."""
-        if self._unguarded:
-            return
         kernel = prepared.executable.kernel
         if id(kernel) not in self._written:
             self._written[id(kernel)] = (kernel, kernel.written_params)
@@ -162,6 +161,13 @@ class Canaries:
         for value, array in zip(kernel.tensors, arrays, strict=True):
             if value.name in self._written[id(kernel)][1]:
                 self.require(value.name, describe(array))
+
+
+@contextmanager
+def scratch_between(size_bytes: int, device: Any, stream: int) -> Iterator[int]:
+    """In the place of `tilewright.runtime.scratch.scratch`: memory with poison in it and around it."""
+    given = DeviceArray.of(np.full(size_bytes + ALIGNMENT, 0xFF, np.uint8))
+    yield -(-given.memory.address // ALIGNMENT) * ALIGNMENT
 
 
 @contextmanager

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.canaries import scratch_between
 from tests.ops.complex_cases import CASES, check, made, numbers
 
 import tilewright as tw
@@ -22,13 +21,6 @@ from tilewright.runtime.scratch import ALIGNMENT, scratch
 pytestmark = pytest.mark.gpu
 
 
-@contextmanager
-def between_canaries(size_bytes: int, device: Any, stream: int) -> Iterator[int]:
-    """Memory for planes as it is given otherwise, but with poison in it and around it."""
-    held = DeviceArray.of(np.full(size_bytes + ALIGNMENT, 0xFF, np.uint8))
-    yield -(-held.memory.address // ALIGNMENT) * ALIGNMENT
-
-
 def put(given: Any) -> Any:
     return tuple(map(DeviceArray.of, given)) if isinstance(given, tuple) else DeviceArray.of(given)
 
@@ -41,7 +33,7 @@ def get(there: Any) -> Any:
 @pytest.mark.parametrize("method", ["4m", "3m"])
 @pytest.mark.parametrize("name", CASES)
 def test_every_case(name: str, method: str, first: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(complex_planning, "scratch", between_canaries)
+    monkeypatch.setattr(complex_planning, "scratch", scratch_between)
     monkeypatch.setattr(complex_ways, "_gains", lambda *given: first == "planes")
     arrays, factors, conjugates = made(name)
     if "out" not in arrays:
@@ -78,7 +70,7 @@ def test_large_products(part: str, precision: str, monkeypatch: pytest.MonkeyPat
     there = [DeviceArray.of(one) for one in (a, b, out)]
     given = {"a": there[0], "b": there[1], "c": None, "out": there[2]}
     product = product_of_complex(given, Asked(precision=precision))
-    monkeypatch.setattr(complex_planning, "scratch", between_canaries)
+    monkeypatch.setattr(complex_planning, "scratch", scratch_between)
     ran = product.launch()
     cuda.synchronize()
     how = Accumulation.of(ran[-1].schedule.atom)

@@ -7,9 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.canaries import scratch_between
 
 import tilewright as tw
 from tilewright.checking.compare import Accumulation, gemm_bound
+from tilewright.ops import halves as in_ops
 from tilewright.ops.grades import pays
 from tilewright.ops.halves import Split
 from tilewright.ops.matmul import matmul
@@ -186,18 +188,18 @@ def test_what_is_launched_compiles(arch: str) -> None:
 @pytest.mark.gpu
 @pytest.mark.parametrize("layout", ["nn", "nt", "tn"])
 @pytest.mark.parametrize("kind", ["normal", "positive", "wide"])
-def test_a_gpu_multiplies_halves(kind: str, layout: str, canaries: Any) -> None:
+def test_a_gpu_multiplies_halves(kind: str, layout: str, monkeypatch: pytest.MonkeyPatch) -> None:
     shape = (700, 900, 1003)
     a, b = operands(kind, shape, layout)
     there = [DeviceArray.of(one) for one in (a, b, np.full(shape[:2], np.nan, np.float32))]
-    with canaries.unguarded("the halves lie in memory between the launches"):
-        for precision, halves in (("f32", 2), ("f16", 1)):
-            matmul(*there[:2], out=there[2], precision=precision)
-            cuda.synchronize()
-            made = there[2].host()
-            assert_right(a, b, made, SYNC if halves == 2 else replace(SYNC, promote=0), halves)
-            exact = a.astype(np.float64) @ b.astype(np.float64)
-            assert not np.array_equal(made, exact.astype(np.float32))
+    monkeypatch.setattr(in_ops, "scratch", scratch_between)
+    for precision, halves in (("f32", 2), ("f16", 1)):
+        matmul(*there[:2], out=there[2], precision=precision)
+        cuda.synchronize()
+        made = there[2].host()
+        assert_right(a, b, made, SYNC if halves == 2 else replace(SYNC, promote=0), halves)
+        exact = a.astype(np.float64) @ b.astype(np.float64)
+        assert not np.array_equal(made, exact.astype(np.float32))
 
 
 @pytest.mark.gpu
