@@ -12,7 +12,9 @@ import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.flows import compare_flow
 from tilewright.ops.products import scaled
-from tilewright.ops.scales import OPERANDS, multiplied_as
+from tilewright.ops.scales import OPERANDS, multiplied_as, multiplied_on
+from tilewright.runtime.arrays import describe as described
+from tilewright.targets.target import CPU, CUDA
 
 TARGETS = pytest.mark.parametrize("target", ["reference", "cpu"])
 ON_ALL = pytest.mark.parametrize("target", ["reference", "cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
@@ -216,6 +218,16 @@ def test_results_share_no_memory_with_what_is_read() -> None:
 def test_two_dtypes_are_multiplied_as_one_that_holds_both(a: str, b: str, multiplied: str) -> None:
     assert multiplied_as(tw.dtype(a), tw.dtype(b)) == tw.dtype(multiplied)
     assert all(multiplied_as(kind, kind) == kind for kind in OPERANDS)
+
+
+def test_fp8_is_widened_where_a_gpu_multiplies_it_badly() -> None:
+    nt, nn = (described(np.ones((4, 8), tw.f8e4m3.numpy).T), described(np.ones((8, 4), tw.f8e4m3.numpy)))
+    a, half = described(np.ones((2, 8), tw.f8e4m3.numpy)), described(np.ones((2, 8), np.float16))
+    gpu, host = CUDA, CPU
+    for arch, b, expected in (("sm_90a", nt, "f8e4m3"), ("sm_90a", nn, "f16"), ("sm_89", nt, "f16")):
+        assert multiplied_on(a, b, gpu, gpu.architecture(arch)) == tw.dtype(expected)
+        assert multiplied_on(half, b, gpu, gpu.architecture(arch)) == tw.f16
+        assert multiplied_on(a, b, host, host.architecture("x86-64-v3")) == tw.f8e4m3
 
 
 @pytest.mark.parametrize(("rows", "wide", "narrow"), [(16, "f16", "f8e4m3"), (4096, "bf16", "i8")])

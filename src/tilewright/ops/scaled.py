@@ -15,10 +15,10 @@ from tilewright.ops.planning import Done, Wanted, check_apart, check_words, seen
 from tilewright.ops.problem import Problem, describe, result_shape
 from tilewright.ops.products import scaled
 from tilewright.ops.recalled import again, located
-from tilewright.ops.scales import SCALES, broadcast_scales, multiplied_as, scaled_dtype
+from tilewright.ops.scales import SCALES, broadcast_scales, multiplied_as, multiplied_on, scaled_dtype
 from tilewright.runtime.arrays import ArrayInfo
 from tilewright.runtime.arrays import describe as described
-from tilewright.runtime.backends import backend_for
+from tilewright.runtime.backends import arch_of, backend_for
 from tilewright.runtime.fresh import Fresh, fresh
 from tilewright.runtime.plans import Plans
 from tilewright.runtime.strided import Strided
@@ -63,7 +63,8 @@ def scaled_mm(
     Args:
         a: array (..., M, K) of f32, f16, bf16, f8e4m3, f8e5m2 or i8, or a vector (K,); of any strides.
         b: array (..., K, N) of one of these, or a vector (K,); of any strides.  Two dtypes are multiplied as
-            the wider one; f8e4m3, f8e5m2 and i8 with another one of them as f16.  f16 and bf16 are not mixed.
+            the wider one; f8e4m3, f8e5m2 and i8 with another one of them as f16, and so are two of the same
+            fp8 on GPUs but Hopper, and there if one is not contiguous along K.  f16 and bf16 are not mixed.
             Shapes follow NumPy's rules, as in `matmul`.
         out: array to write; default: a new array of the framework of ``a``.
         scale_a: a number; or an array of f32, f16 or bf16 with one element, or with one for each row of
@@ -134,7 +135,8 @@ def _checked(given: Mapping[str, Any], wanted: Wanted, stream: Any) -> Done:
     infos = {name: described(array, f"scaled_mm, argument {name}") for name, array in arrays.items()}
     kind = scaled_dtype(infos, wanted)
     shape = result_shape(infos["a"].shape, infos["b"].shape)
-    backend = backend_for("scaled_mm", list(infos.items()), wanted.target).name
+    serving = backend_for("scaled_mm", list(infos.items()), wanted.target)
+    backend = serving.name
     made: Fresh | None = None
     if "out" not in arrays:
         made = fresh(given["a"], shape, kind)
@@ -144,8 +146,11 @@ def _checked(given: Mapping[str, Any], wanted: Wanted, stream: Any) -> Done:
     check_apart(infos)
     terms = {name for name in (*SCALES, "bias") if name in arrays}
     terms |= {"alpha"} if wanted.alpha != 1 else set()
+    multiplied = multiplied_as(infos["a"].dtype, infos["b"].dtype)
+    if wanted.schedule is None:  # which says itself what is multiplied
+        multiplied = multiplied_on(infos["a"], infos["b"], TARGETS[backend], arch_of(serving, None))
     kernel = scaled(len(problem.batch)).bind(
-        multiplied=multiplied_as(infos["a"].dtype, infos["b"].dtype),
+        multiplied=multiplied,
         terms=frozenset(terms),
         activation=wanted.activation,
         schedule=wanted.schedule,

@@ -7,17 +7,25 @@ from dataclasses import replace
 from math import prod
 
 from tilewright import dtypes
+from tilewright.arch import Arch
 from tilewright.dtypes import DType
 from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.planning import Wanted
 from tilewright.runtime.arrays import ArrayInfo
+from tilewright.targets.atoms import wgmma
+from tilewright.targets.target import Target
 
 SCALES = ("scale_a", "scale_b")
 WIDE = (dtypes.f32, dtypes.f16, dtypes.bf16)
 NARROW = (dtypes.f8e4m3, dtypes.f8e5m2, dtypes.i8)
+FP8 = (dtypes.f8e4m3, dtypes.f8e5m2)
 OPERANDS = (*WIDE, *NARROW)
 """Dtypes of operands, and of results; scales and biases are wide."""
+
+
+NARROWEST = 8
+"""Columns of an atom, of which those of one dtype have the same feature."""
 
 
 def multiplied_as(a: DType, b: DType) -> DType:
@@ -44,6 +52,26 @@ def multiplied_as(a: DType, b: DType) -> DType:
     if len(wide) > 1:
         raise DTypeError(f"scaled_mm of {a} and {b}: convert one of them first")
     return wide[0] if wide else dtypes.f16
+
+
+def multiplied_on(a: ArrayInfo, b: ArrayInfo, target: Target, arch: Arch) -> DType:
+    """The dtype in which two operands are multiplied on a machine.
+
+    It is that of `multiplied_as`; but two of the same fp8 are widened to f16, exactly, where a GPU would add
+    up their products with 13 bits or without tensor cores: on all but Hopper, and there if one is not
+    contiguous along K.
+
+    Args:
+        a: the operand on the left.
+        b: that on the right.
+        target: the machine's.
+        arch: its architecture.
+    """
+    found = multiplied_as(a.dtype, b.dtype)
+    if found not in FP8 or not target.warps:
+        return found
+    along_k = a.strides[-1] == 1 and b.strides[-2 if len(b.shape) > 1 else -1] == 1
+    return found if along_k and wgmma(found, NARROWEST).feature in arch.features else dtypes.f16
 
 
 def natural_dtype(multiplied: DType) -> DType:

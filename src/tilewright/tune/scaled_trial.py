@@ -19,7 +19,9 @@ from tilewright.checking.sample import Array, laid_out, normal
 from tilewright.dtypes import DType
 from tilewright.ops.products import scaled
 from tilewright.ops.scaled import scaled_mm
-from tilewright.ops.scales import SCALES, multiplied_as, natural_dtype
+from tilewright.ops.scales import SCALES, multiplied_as, multiplied_on, natural_dtype
+from tilewright.runtime.arrays import describe as described
+from tilewright.runtime.backends import arch_of, backend_named
 from tilewright.runtime.device_array import device_get, device_put
 from tilewright.runtime.kernel import Bound
 from tilewright.schedule.schedule import Schedule
@@ -124,6 +126,10 @@ class ScaledTrial:
         self._there = {
             name: device_put(array, self.target) for name, array in given.items() if array is not None
         }
+        if self.schedule is None:
+            arch = arch_of(backend_named(self.target), None)
+            a, b = described(self._there["a"]), described(self._there["b"])
+            self.multiplied = multiplied_on(a, b, TARGETS[self.target], arch)
         self.name = f"scaled_mm<{self.target}, {kinds[0]} x {kinds[1]} -> {self.out}>"
 
     def launch(self) -> Any:
