@@ -10,7 +10,7 @@ import pytest
 import tilewright as tw
 from tilewright.checking.compare import Accumulation
 from tilewright.checking.complex_products import compare_complex, planes
-from tilewright.ops import complex_ways
+from tilewright.ops import complex_planning, complex_ways
 from tilewright.ops.complex_planes import Planes, splitting
 from tilewright.ops.complex_planning import Asked, product_of_complex
 from tilewright.ops.complex_products import four_products
@@ -227,3 +227,45 @@ def test_planes_compile_for_a_gpu(turned: bool) -> None:
     ran = bound.compile(whole[..., 0], whole[..., 1], dense, dense, dense, target="cuda", arch="sm_90a")
     assert ran.resources["spill_store_bytes"] == ran.resources["stack_bytes"] == 0
     assert (ran.resources["shared_bytes"] > 0) is turned
+
+
+def test_a_product_that_is_known_is_not_looked_at_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(7)
+
+    def drawn() -> list[Any]:
+        return [numbers(rng, (24, 24), tw.f32, "interleaved") for _ in range(3)]
+
+    def planar(x: Any) -> Any:
+        return x.real.copy(), x.imag.copy()
+
+    calls = {
+        "a new result": lambda a, b, c, alpha: tw.complex_matmul(a, b, c, alpha=alpha),
+        "in place": lambda a, b, c, alpha: tw.complex_matmul(a, b, c, alpha=alpha, out=c),
+        "without c": lambda a, b, c, alpha: tw.matmul(a, b, c, alpha=alpha, beta=1),
+        "planes": lambda a, b, c, alpha: tw.complex_matmul(planar(a), b, planar(c), alpha=alpha),
+    }
+    for call in calls.values():
+        call(*drawn(), 2 + 1j)
+    looked = []
+    monkeypatch.setattr(complex_planning, "product_of_complex", lambda *given: looked.append(given))
+    for call in calls.values():
+        a, b, c = drawn()
+        before = c.copy()
+        check(call(a, b, c, 3 - 1j), a, b, before, conjugates=(0, 0), alpha=3 - 1j, beta=1)
+    assert not looked
+
+
+def test_what_shares_memory_is_refused_though_its_shapes_are_known() -> None:
+    a, b, c = (np.ones((8, 8), np.complex64) for _ in range(3))
+    for _ in range(2):
+        tw.complex_matmul(a, b, out=c)
+        tw.complex_matmul(a, b, out=(c.real.copy(), c.imag.copy()))
+        tw.complex_matmul(a, b, c, out=c)
+    with pytest.raises(tw.LaunchError, match="out and a share memory"):
+        tw.complex_matmul(c, b, out=c)
+    with pytest.raises(tw.LaunchError, match="its real and imaginary parts share memory"):
+        tw.complex_matmul(a, b, out=(a.real.copy(),) * 2)
+    whole = np.ones((9, 8), np.complex64)
+    tw.complex_matmul(a, b, whole[:8], out=whole[:8])
+    with pytest.raises(tw.LaunchError, match="out and c share memory"):
+        tw.complex_matmul(a, b, whole[1:], out=whole[:8])

@@ -13,14 +13,18 @@ from tilewright.dtypes import dtype as dtype_named
 from tilewright.errors import DTypeError, LaunchError, close_to, shown
 from tilewright.ops.complex_parts import Parts, check_apart, interleaved, named, parts_of
 from tilewright.ops.complex_products import RESULTS, four_products, terms_of, three_products
+from tilewright.ops.complex_recalled import Known, located
 from tilewright.ops.complex_ways import METHODS, Way, way_for
 from tilewright.ops.planning import Wanted, warn
 from tilewright.ops.problem import IMAGINARY, Problem, check_broadcast, describe, result_shape
 from tilewright.runtime.arrays import current_stream, stream_handle
 from tilewright.runtime.backends import Backend, arch_of, backend_for
 from tilewright.runtime.executable import Executable
-from tilewright.runtime.fresh import fresh
+from tilewright.runtime.fresh import Fresh
+from tilewright.runtime.fresh import fresh as fresh_array
 from tilewright.runtime.kernel import Bound
+from tilewright.runtime.plans import KEPT, Plan, Plans
+from tilewright.runtime.recent import Recent
 from tilewright.runtime.scratch import scratch
 from tilewright.runtime.strided import Strided
 from tilewright.schedule.choose import Splitting
@@ -49,6 +53,10 @@ class Asked(NamedTuple):
     op: str = "complex_matmul"
 
 
+_PLANS = Plans()
+_KNOWN: Recent[Any, Known] = Recent(KEPT)
+
+
 @dataclass(frozen=True)
 class Product:
     """A product that fits, and can be launched.
@@ -61,6 +69,7 @@ class Product:
         kernel: the kernel of the product.
         numbers: alpha and beta.
         backend: what serves it.
+        fresh: what makes each array of the result; empty where it is given.
     """
 
     parts: Mapping[str, Parts]
@@ -70,6 +79,7 @@ class Product:
     kernel: Bound
     numbers: tuple[float, ...]
     backend: Backend
+    fresh: tuple[Fresh, ...] = ()
 
     @property
     def out(self) -> Any:
@@ -97,21 +107,55 @@ class Product:
                 arrays |= planes
             return (*ran, self._multiply(arrays, stream))
 
-    def _multiply(self, arrays: Mapping[str, Strided], stream: Any) -> Executable:
+    def known(self) -> tuple[Known, Plan] | None:
+        """What launches it again on arrays like these; None where that must be looked at each time."""
+        if self.way.planes or not TARGETS[self.backend.name].machine_code:
+            return (
+                None  # the reference reads the arrays themselves, which are not seen as the caller has them
+            )
+        arguments = self._arguments(self.arrays)
+        plan, _ = _planned(self.kernel, arguments, self.backend.name)
+        names = [name if name in self.arrays else "out" for name in (*self.way.operands, *RESULTS)]
+        places = []
+        for name in names:
+            whole = name.removesuffix(IMAGINARY)
+            whole = "out" if self.parts[whole] is self.parts["out"] else whole
+            end = name[len(name.removesuffix(IMAGINARY)) :]
+            parts = self.parts[whole]
+            offset = parts.dtype.bytes if end and not parts.is_planar else 0
+            places.append((whole + end if parts.is_planar else whole, offset))
+        in_place = "c" in self.parts and _at_once(self.parts["c"], self.parts["out"])
+        known = Known(tuple(places), self.fresh)
+        return known, known.apart(plan, in_place=in_place)
+
+    def _arguments(self, arrays: Mapping[str, Strided]) -> tuple[Any, ...]:
         absent = arrays["out"]  # stands for what is not added, and is not read
-        tensors = tuple(arrays.get(name, absent) for name in (*self.way.operands, *RESULTS))
-        executable = _launched(self.kernel, (*tensors, *self.numbers), self.backend.name, stream)
+        tensors = (arrays.get(name, absent) for name in (*self.way.operands, *RESULTS))
+        return (*tensors, *self.numbers)
+
+    def _multiply(self, arrays: Mapping[str, Strided], stream: Any) -> Executable:
+        executable = _launched(self.kernel, self._arguments(arrays), self.backend.name, stream)
         if TARGETS[self.backend.name].warps and not isinstance(self.kernel.schedule, Schedule):
             warn(executable)
         return executable
 
 
 def _launched(bound: Bound, arguments: tuple[Any, ...], backend: str, stream: Any) -> Executable:
-    names = (parameter.name for parameter in bound.program.parameters if parameter.kind == "tensor")
-    infos = {name: one.info for name, one in zip(names, arguments, strict=False)}
-    plan, pointers = bound.planned(arguments, backend, infos)
+    plan, pointers = _planned(bound, arguments, backend)
     plan.prepared.launch(arguments, pointers, stream)
     return plan.prepared.executable
+
+
+def _at_once(one: Parts, other: Parts) -> bool:
+    """Whether two complex arrays that fit each other begin at the same addresses."""
+    pairs = ((one.re, other.re), (one.im, other.im))
+    return one.is_planar == other.is_planar and all(x.info.pointer == y.info.pointer for x, y in pairs)
+
+
+def _planned(bound: Bound, arguments: tuple[Any, ...], backend: str) -> tuple[Plan, list[int]]:
+    names = (parameter.name for parameter in bound.program.parameters if parameter.kind == "tensor")
+    infos = {name: one.info for name, one in zip(names, arguments, strict=False)}
+    return bound.planned(arguments, backend, infos)
 
 
 def product_of_complex(given: Mapping[str, Any], asked: Asked) -> Product:
@@ -134,8 +178,11 @@ def product_of_complex(given: Mapping[str, Any], asked: Asked) -> Product:
     backend = backend_for(asked.op, list(infos.items()), asked.target)
     if "c" in parts and beta == 0:  # it fits, and is not read
         check_broadcast("c", parts.pop("c").re.info, shape)
+    fresh: tuple[Fresh, ...] = ()
     if "out" not in parts:
-        parts["out"] = parts_of(asked.op, "out", _new(parts["a"], shape, kind))
+        fresh = _new(parts["a"], shape, kind)
+        made = tuple(one.make() for one in fresh)
+        parts["out"] = parts_of(asked.op, "out", made if len(made) == 2 else made[0])
     arrays = named(parts)
     problem = describe({name: one.info for name, one in arrays.items()})
     check_apart(asked.op, parts)
@@ -163,13 +210,31 @@ def product_of_complex(given: Mapping[str, Any], asked: Asked) -> Product:
         schedule=asked.how,
     )
     numbers = (alpha.real, alpha.imag, beta.real, beta.imag)
-    return Product(parts, seen, problem, way, kernel, numbers, backend)
+    return Product(parts, seen, problem, way, kernel, numbers, backend, fresh)
 
 
 def complex_matmul(given: Mapping[str, Any], asked: Mapping[str, Any], stream: Any) -> Any:
     """`complex_matmul`, with its other arguments by the names of `Asked`."""
-    product = product_of_complex(given, Asked(**asked))
+    return _computed(given, Asked(**asked), stream)
+
+
+def _computed(given: Mapping[str, Any], asked: Asked, stream: Any) -> Any:
+    """The result of a product, of which one that is known needs addresses and numbers alone."""
+    alpha, beta = complex(asked.alpha), complex(1 if asked.beta is None else asked.beta)
+    numbers = (alpha.real, alpha.imag, beta.real, beta.imag)
+    said = (alpha == 1, alpha.imag == 0, asked.beta is None, beta == 0, beta.imag == 0)
+    found = located(given, (said, asked._replace(alpha=1, beta=None)))
+    plan = None if found is None else _PLANS.find(found.key)
+    known = None if found is None or plan is None else _KNOWN.get(found.key)
+    if found is not None and plan is not None and known is not None:
+        made = known.launch(plan, found, numbers, stream)
+        if made is not None:
+            return given["out"] if made is True else made
+    product = product_of_complex(given, asked)
     product.launch(stream)
+    if found is not None and (again := product.known()) is not None:
+        _KNOWN.keep(found.key, again[0])
+        _PLANS.keep(found.key, again[1])
     return product.out
 
 
@@ -197,9 +262,7 @@ def matmul_of_complex(arrays: Mapping[str, Any], wanted: Wanted, stream: Any) ->
         op="matmul",
     )
     given = {name: arrays.get(name) for name in ("a", "b", "c", "out")}
-    product = product_of_complex(given, asked)
-    product.launch(stream)
-    return product.out
+    return _computed(given, asked, stream)
 
 
 def _seen(array: Strided, problem: Problem, name: str) -> Strided:
@@ -207,12 +270,11 @@ def _seen(array: Strided, problem: Problem, name: str) -> Strided:
     return Strided(array.array, replace(array.info, shape=matrices.shape, strides=matrices.strides))
 
 
-def _new(like: Parts, shape: tuple[int, ...], kind: DType) -> Any:
-    """A new result, of one array if that is what ``a`` is, else of two."""
+def _new(like: Parts, shape: tuple[int, ...], kind: DType) -> tuple[Fresh, ...]:
+    """What makes a new result: one array if that is what ``a`` is, else two."""
     if like.is_planar:
-        makes = fresh(like.given[0], shape, kind)
-        return makes.make(), makes.make()
-    return fresh(like.given, shape, interleaved(kind)).make()
+        return (fresh_array(like.given[0], shape, kind),) * 2
+    return (fresh_array(like.given, shape, interleaved(kind)),)
 
 
 def _check_words(asked: Asked) -> None:
