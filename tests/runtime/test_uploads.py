@@ -27,6 +27,7 @@ def lists(gpu: Driver, monkeypatch: pytest.MonkeyPatch) -> dict[str, list[OnGpu]
     """A, B and the results of some products, on a GPU of which nothing else is remembered."""
     monkeypatch.setattr(uploads._process, "found", {})
     monkeypatch.setattr(in_ops, "_KNOWN", Recent(4))
+    monkeypatch.setattr(in_ops, "_SAME", Recent(4))
     in_ops.kernel_for.cache_clear()  # what was prepared launches through the driver of another test
     in_ops.listed._bound.forget()
     gpu.arguments = len(POINTERS)
@@ -154,3 +155,16 @@ def aligned(shape: tuple[int, int]) -> np.ndarray[Any, Any]:
     room = np.zeros(shape[0] * shape[1] + 64, np.float16)
     start = -room.ctypes.data % 128 // 2
     return room[start : start + shape[0] * shape[1]].reshape(shape)
+
+
+def test_lists_that_lie_where_they_lay_are_not_looked_at_again(
+    gpu: Driver, lists: dict[str, list[OnGpu]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = launched(gpu, lists)
+    with monkeypatch.context() as patched:
+        patched.setattr(in_ops, "_looked_at", None)
+        patched.setattr(in_ops, "ArrayList", None)
+        assert launched(gpu, lists) == first | {"table": gpu.launched[-1].words[-1]}
+    _, n, k = SHAPES[-1]
+    launched(gpu, lists | {"b": [*lists["b"][:-1], OnGpu(np.zeros((k, n), np.float32))]})
+    assert len(in_ops._SAME) == 2
