@@ -40,7 +40,9 @@ def spaced(array: np.ndarray[Any, Any]) -> Placed:
     reach = 1
     # Dimensions of extent 1 have no rows, and keep strides of which nothing follows.
     for rank, dim in enumerate(sorted(_stepped(array.shape), key=lambda dim: (strides[dim], -dim))):
-        strides[dim], reach = reach, reach * array.shape[dim] + (GAP if rank == 0 else 0)
+        strides[dim], reach = reach, reach * array.shape[dim]
+        if rank == 0:  # what has gaps has whole units of them, where bulk copies may be wanted
+            reach = reach + GAP if array.flags.forc else -(-reach // GAP) * GAP + GAP
     return Placed(tuple(strides), 0)  # type: ignore[arg-type]
 
 
