@@ -1,4 +1,4 @@
-"""Random products with scales, or problems of attention and chains, each compared element by element.
+"""Random products with scales, of complex numbers, or attention and chains, compared element by element.
 
     python scripts/try_scaled.py [--of attention] --first 0 --count 500 --target cpu --record problems.jsonl
 
@@ -20,9 +20,13 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from tests.problems import attention_problems, scaled_problems  # noqa: E402
+from tests.problems import attention_problems, complex_problems, scaled_problems  # noqa: E402
 
-MEMBERS = {"scaled_mm": scaled_problems.carried_out, "attention": attention_problems.carried_out}
+MEMBERS = {
+    "scaled_mm": scaled_problems.carried_out,
+    "attention": attention_problems.carried_out,
+    "complex_matmul": complex_problems.carried_out,
+}
 """What carries out a problem of each."""
 
 

@@ -1,0 +1,12 @@
+"""Some random complex products; `scripts/try_scaled.py` tries as many as one likes."""
+
+from __future__ import annotations
+
+import pytest
+
+from .complex_problems import carried_out
+
+
+@pytest.mark.parametrize(("target", "count"), [("reference", 8), ("cpu", 2)])
+def test_random_complex_products(target: str, count: int) -> None:
+    assert [wrong for number in range(count) if (wrong := carried_out(number, target))] == []
