@@ -216,6 +216,17 @@ def test_text_for_interleaved_arrays_spills_nothing(part: str, arch: str) -> Non
     assert ran.resources["spill_store_bytes"] == ran.resources["stack_bytes"] == 0
 
 
+def test_planes_are_multiplied_by_warpgroups() -> None:
+    """tf32 comes by bulk copies in the order that planes are written in, and goes to an interleaved array."""
+    plane, out = np.empty((4096, 4096), np.float32), np.empty((4096, 4096, 2), np.float32)
+    parts = (plane, plane, plane.T, plane.T, *(out[..., 0], out[..., 1]) * 2)
+    bound = four_products(0, tw.f32).bind(precision="tf32", terms=frozenset(), conjugates=(False,) * 3)
+    ran = bound.compile(*parts, 1, 0, 0, 0, target="cuda", arch="sm_90a")
+    assert ran.schedule is not None
+    assert (ran.target, ran.schedule.staging, "wgmma" in ran.source) == ("cuda", "tma", True)
+    assert ran.resources["spill_store_bytes"] == ran.resources["stack_bytes"] == 0
+
+
 @pytest.mark.parametrize("turned", [False, True])
 def test_planes_compile_for_a_gpu(turned: bool) -> None:
     infos = on_a_gpu("f32", 512)
