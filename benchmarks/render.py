@@ -314,7 +314,34 @@ def _fastest(row: dict[str, Any]) -> list[object]:
     return [f"{row['dtype']} {row['layout']} {what}", row["measured"], f"{times[0]:.2f}", library, schedule]
 
 
+def timed(rows: Sequence[dict[str, Any]]) -> str:
+    """Calls with their times, problem by problem."""
+    problem = next(name for name in ("list", "problem") if name in rows[0])
+    head = (problem, "call", "µs", *(["host µs"] if "host_us" in rows[0] else []))
+    lines = []
+    for row in rows:
+        line = [row[problem], row["call"], f"{row['us']:.1f}"]
+        lines.append([*line, *([f"{row['host_us']:.0f}"] if "host_us" in row else [])])
+    return markdown(head, lines)
+
+
+def accurate(rows: Sequence[dict[str, Any]]) -> str:
+    """Time and errors: the largest over the sum of sizes, in 2**-24."""
+    kinds = list(rows[0]["errors"])
+    lines = []
+    for row in rows:
+        tflops = 2 * row["n"] ** 3 / row["us"] / 1e6
+        found = [f"{row['errors'][kind][0]:.3g}" for kind in kinds]
+        lines.append(
+            [row["n"], row["call"], f"{row['us']:.1f}", f"{tflops:.1f}", f"{row['speed']:.2f}", *found]
+        )
+    return markdown(("n", "call", "µs", "TFlops", "over cuBLAS f32", *kinds), lines)
+
+
 TABLES = {
+    "accurate": accurate,
+    "lists": timed,
+    "scaled": timed,
     "tuning": tuned,
     "split_k": swept,
     "candidates": proposed,
