@@ -82,7 +82,7 @@ TOLD: dict[str, tuple[Callable[[], object], type[Exception], str]] = {
     "a way to multiply misspelt": (
         lambda: tw.matmul(A, A, precision="tf23"),
         tw.LaunchError,
-        "precision='tf23'; choose one of exact, tf32; did you mean 'tf32'?",
+        "precision='tf23'; choose one of exact, tf32, f32, f16; did you mean 'tf32'?",
     ),
     "a schedule by name": (
         lambda: tw.matmul(A, A, schedule="fast"),
