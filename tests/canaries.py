@@ -10,6 +10,7 @@ compiled.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
@@ -58,7 +59,9 @@ def held(array: np.ndarray[Any, Any]) -> Array:
 
 
 class Guarded(DeviceArray):
-    """An array in GPU memory, in a buffer with canaries."""
+    """An array in GPU memory, in a buffer with canaries; so are the results that operations make for it."""
+
+    __module__ = DeviceArray.__module__  # by which operations know what makes results
 
     def __init__(self, buffer: DeviceArray, array: Array, shape: Any, strides: Any) -> None:
         address = buffer.memory.address + array.offset
@@ -181,7 +184,11 @@ def in_force(monkeypatch: pytest.MonkeyPatch) -> Iterator[Canaries]:
         made.launch(self, arguments)
         launch(self, arguments, pointers, stream)
 
+    def empty(shape: tuple[int, ...], element: Any, index: int = 0) -> Guarded:
+        return made.of(np.full(math.prod(shape), 0xFF, np.uint8).astype(element.numpy).reshape(shape), index)
+
     monkeypatch.setattr(DeviceArray, "of", made.of)
+    monkeypatch.setattr(Guarded, "empty", empty)
     monkeypatch.setattr(PreparedCuda, "launch", guarded)
     yield made
     made.check()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -170,3 +171,21 @@ def test_what_f64_computes_is_rounded_to_f16_once() -> None:
     assert compare_flow(flow, {"C": right}, given, how=exact).ok
     for stored in (right[:, ::-1], np.float16([[1, 1]]), np.float16([[1 - 2.0**-11] * 2])):
         assert not compare_flow(flow, {"C": stored}, given, how=exact).ok
+
+
+def test_the_largest_number_of_a_type_without_infinities_may_stand_for_what_is_near_it() -> None:
+    @tw.kernel(A="M K", B="K N", D="M N")
+    def saturating(A, B, D):
+        for m, n in tw.tiles(D):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc += A[m, k] @ B[k, n]
+            D[m, n] = acc.to(tw.f8e4m3, saturate=True)
+
+    kind = tw.f8e4m3.numpy
+    a, b = np.float32([[450, 1], [2, 3]]), np.float32([[1, 0], [0, 1]])
+    flow = saturating.flow(a, b, np.empty((2, 2), kind))
+    for largest, ok in ((448, True), (416, True), (256, False)):
+        made = np.array([[largest, 1], [2, 3]], np.float32).astype(kind)
+        wide = replace(Accumulation.default(tw.f32), sum_bits=6)
+        assert compare_flow(flow, {"D": made}, {"A": a, "B": b}, how=wide).ok == ok

@@ -239,7 +239,7 @@ def test_subclasses_of_tensors_are_read_by_their_memory(canaries: Canaries) -> N
 def test_conjugates_and_negations_that_are_not_carried_out() -> None:
     torch = import_module("torch")
     c = torch.randn(8, 8, dtype=torch.complex64, device="cuda")
-    for tensor in (c.conj(), c.conj().imag, torch._neg_view(c), torch._neg_view(c.real)):
+    for tensor in (c.conj().imag, torch._neg_view(c), torch._neg_view(c.real)):
         with pytest.raises(tw.LaunchError, match="not carried out yet"):
             matmul(tensor, tensor)
 

@@ -65,7 +65,7 @@ class Chain:
         # A lost step of N is far outside.
         if n > 64:
             lost = np.abs(h[..., :16] @ c[..., :16, :])
-            assert (lost > room).mean() > 0.5
+            assert (lost > room).mean() > 0.2
 
     def run(self, **words: Any) -> Any:
         found = tw.gemm_chain(self.a, self.b, self.c, activation=self.activation, out=self.out, **words)

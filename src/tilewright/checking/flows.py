@@ -147,7 +147,11 @@ def _worst(evaluation: _Bounded, store: Store, known: dict[int, Array], given: A
         ends = [centre] if kind.kind == "bool" or not radius.any() else [centre - radius, centre + radius]
         low, high = (_number(wide.stored(end, kind, target), target) for end in (ends[0], ends[-1]))
         value = _number(given, target)
-        right = ((low <= value) & (value <= high)) | (np.isnan(value) & np.isnan(low + high))
+        # Beyond the largest number of a type without infinities is NaN, unless the kernel saturates.
+        may_be_none = np.isnan(low + high)
+        high = np.where(np.isnan(high) & ~np.isnan(low), np.inf, high)
+        low = np.where(np.isnan(low) & ~np.isnan(high), -np.inf, low)
+        right = ((low <= value) & (value <= high)) | (np.isnan(value) & may_be_none)
         right |= ~valid
         off = np.where(right, 0, np.nan_to_num(np.maximum(low - value, value - high), nan=np.inf) + 1)
     index = tuple(int(i) for i in np.unravel_index(int(np.argmax(off)), off.shape))
