@@ -17,7 +17,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.hazards.interleavings import Search, random_program
-from tests.hazards.small_flows import disagreement
+from tests.hazards.small_kernels import disagreement
 
 
 def main() -> int:

@@ -11,7 +11,7 @@ from tilewright.targets.reference import Kind, run
 
 from .interleavings import Search, Small
 from .kernels import spec
-from .small_flows import check, disagreement
+from .small_kernels import check, disagreement
 
 A, B, C = 0, 1, 2
 TWINS = {

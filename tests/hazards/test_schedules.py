@@ -11,7 +11,7 @@ from tilewright.targets.reference.schedules import MOST_STATES, SEEDS, Fault, Sk
 
 from . import hopper
 from .interleavings import Search, Small, random_program
-from .small_flows import build, check
+from .small_kernels import build, check
 from .test_interleavings import TWINS
 
 

@@ -20,12 +20,6 @@ __device__ __forceinline__ decltype(A() + B()) max_int(A a, B b) {
   return a > b ? a : b;
 }
 
-__device__ __forceinline__ float half_to_float(half_t x) {
-  float y;
-  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
-  return y;
-}
-
 __device__ __forceinline__ half_t float_to_half(float x) {
   half_t y;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
@@ -47,6 +41,12 @@ __device__ __forceinline__ float max_or_nan(float a, float b) {
   float y;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
   return y;
+}
+
+template <class T>
+__device__ __forceinline__ T negated(T x) {
+  x.bits ^= 1u << (8 * sizeof(x.bits) - 1);  // the sign
+  return x;
 }
 
 template <class Word>
@@ -170,7 +170,7 @@ extern "C" __global__ void __launch_bounds__(128) attention(
   // 09_attention.py:46: neg = neg(query)
   half_t neg[64];
   #pragma unroll
-  for (int i = 0; i < 64; ++i) neg[i] = float_to_half(-half_to_float(query[i]));
+  for (int i = 0; i < 64; ++i) neg[i] = negated(query[i]);
   // 09_attention.py:46: select = select(less, neg, query)
   __align__(16) half_t select[64];
   #pragma unroll
