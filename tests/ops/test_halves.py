@@ -163,7 +163,16 @@ def test_halves_take_no_more_memory_than_the_operands() -> None:
     for array, name, transposed in ((a, "a", False), (b, "b", True)):
         made = Split.of(array, described(array), problem.operands[name], transposed)
         assert array.nbytes <= made.bytes <= array.nbytes * 1.01 + 4 * ALIGNMENT
-    assert pays(problem)
+    assert pays(problem, batch_invariant=False)
+
+
+def test_what_is_invariant_of_batches_does_not_depend_on_them() -> None:
+    found = set()
+    for rows in (1, 8, 4096):
+        a, b, out = np.empty((rows, 512), "f4"), np.empty((512, 512), "f4"), np.empty((rows, 512), "f4")
+        problem = describe({"a": described(a), "b": described(b), "out": described(out)})
+        found.add((pays(problem, batch_invariant=True), pays(problem, batch_invariant=False)))
+    assert found == {(True, False), (True, True)}
 
 
 @pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
@@ -215,3 +224,12 @@ def test_a_gpu_splits_within_its_arrays(along: str) -> None:
     high, low, unit = (one.host().astype(np.float64) for one in given[1:])
     off, top = np.abs((high + low) * unit[:, None] ** 2 - x), np.abs(x).max(axis=1, keepdims=True)
     assert (off <= 2.0**-22 * np.abs(x) + 2.0**-38 * top).all()
+
+
+def test_a_processor_multiplies_halves_where_its_schedule_says_so() -> None:
+    a, b = operands("normal", (40, 30, 70), "nn")
+    one = tw.Schedule(
+        tw.atoms.fma("f16", acc="f32", lanes=(1, 1), each=(6, 16)), (48, 32, 64), staging="panels", promote=0
+    )
+    out = tw.matmul(a, b, precision="f16", schedule=one, target="cpu")
+    assert_right(a, b, out, one, halves=1)

@@ -230,3 +230,33 @@ def test_what_is_chosen_of_large_products_does_not_spill(name):
     made, question = asked(name, "f16", "sm_90a", (4096, 4096, 4096))
     kernel = KERNELS[name].bind(schedule=choose(question)).compile(*made, target="cuda", arch="sm_90a")
     assert kernel.resources["spill_store_bytes"] == kernel.resources["stack_bytes"] == 0
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_more_batch_items_than_an_axis_of_a_grid_has_blocks(arch):
+    @tw.kernel(A="L M K", B="L M K", C="L N K", D="L M N")
+    def both(A, B, C, D):
+        for batch, m, n in tw.tiles(D):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[-1]):
+                acc += A[batch, m, k] @ C[batch, n, k].T
+                acc -= B[batch, m, k] @ C[batch, n, k].T
+            D[batch, m, n] = acc
+
+    made = [tw.like("f32", (70000, 16, 16))] * 4
+    schedule = choose(replace(both.bind().question(*made, target="cuda", arch=arch), processors=132))
+    assert schedule.blocks or schedule.batches > 1
+
+
+def test_integers_that_are_subtracted_are_refused():
+    @tw.kernel(A="M K", B="K N", C="M N")
+    def less(A, B, C):
+        for m, n in tw.tiles(C):
+            acc = tw.zeros()
+            for k in tw.steps(A.shape[1]):
+                acc -= A[m, k] @ B[k, n]
+            C[m, n] = acc
+
+    low = np.full((4, 4), -128, np.int8)
+    with pytest.raises(tw.TraceError, match="lowest number has no negative"):
+        less(low, low, np.empty((4, 4), np.int32), target="reference")

@@ -198,7 +198,7 @@ def product_of_complex(given: Mapping[str, Any], asked: Asked) -> Product:
         asked.method,
         precision,
         (arch_of(backend, None), backend.processors()),
-        asked.how if isinstance(asked.how, Schedule) else None,
+        asked.how,
         conjugates,
     )
     makes = four_products if way.method == METHODS[0] else three_products

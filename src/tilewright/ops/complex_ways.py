@@ -10,6 +10,7 @@ from tilewright.ops.complex_planes import PLANES, UNIT_BYTES, Planes
 from tilewright.ops.complex_products import OPERANDS, SUMS
 from tilewright.ops.problem import IMAGINARY, Problem
 from tilewright.runtime.arrays import ArrayInfo
+from tilewright.schedule.choose import Splitting
 from tilewright.schedule.schedule import Schedule
 
 METHODS = ("4m", "3m")
@@ -62,7 +63,7 @@ def way_for(
     method: str,
     precision: str,
     machine: tuple[Arch, int],
-    schedule: Schedule | None,
+    how: Schedule | Splitting | None,
     conjugates: tuple[bool, ...],
 ) -> Way:
     """The way that is estimated to take least time.
@@ -76,14 +77,16 @@ def way_for(
         method: one of `METHODS`.
         precision: how exactly f32 is multiplied.
         machine: its architecture, and how many processors there are.
-        schedule: the caller's; None: one will be chosen.
+        how: the caller's schedule; else one will be chosen, which splits K so, if that is said.
         conjugates: which operands are conjugated.
     """
     arch, processors = machine
     k_major = precision == "tf32" and "sm_90a" in arch.features  # as its multiply takes them
     strided = [name for name in ("a", "b") if not _is_dense(infos, name, k_major=k_major)]
-    if schedule is not None:
-        wanted = strided if schedule.staging == "tma" else []
+    if isinstance(how, Schedule):
+        wanted = strided if how.staging == "tma" else []
+    elif how is not None and how.batch_invariant:
+        wanted = []  # whether planes pay depends on how many rows there are
     else:
         wanted = strided if _gains(infos, problem, precision, (arch, processors), strided) else []
     found = []

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, NoReturn
 
 from tilewright.calls import launches
-from tilewright.dtypes import bf16, f16, f32
+from tilewright.dtypes import bf16, f16, f32, f64
 from tilewright.errors import DTypeError, LaunchError
 from tilewright.ops.attending.choice import Question, against_warpgroups, chained
 from tilewright.ops.attending.problem import in_four
@@ -169,6 +169,9 @@ def _result_shape(infos: Mapping[str, ArrayInfo]) -> tuple[int, ...]:
     if len(set(kinds.values())) > 1:
         listed = ", ".join(f"{name} is {kind}" for name, kind in kinds.items())
         raise DTypeError(f"gemm_chain: {listed}; nearest legal choice: one dtype")
+    if kinds["a"] not in (*FUSED, f64):  # the first product of others is of another dtype
+        known = ", ".join(map(str, (*FUSED, f64)))
+        raise DTypeError(f"gemm_chain of {kinds['a']}; nearest legal choice: one of {known}")
     a, b, c = (infos[name].shape for name in ("a", "b", "c"))
     if not 2 <= len(a) <= 4:
         _refuse(infos, "a with shape (M, K), and one or two leading dimensions")

@@ -17,8 +17,19 @@ FASTER_FROM = 2.0**28
 """Multiplications from which splitting the operands is faster than multiply-adds of f32."""
 
 
-def pays(problem: Problem) -> bool:
-    """Whether tensor cores are faster with operands that are split first."""
+MOST_ITEMS = 65535
+"""Along a dimension of batches, of which an axis of a grid has no more."""
+
+
+def pays(problem: Problem, *, batch_invariant: bool) -> bool:
+    """Whether tensor cores are faster with operands that are split first.
+
+    Args:
+        problem: what is multiplied.
+        batch_invariant: whether the answer must not depend on how many rows there are.
+    """
     operands = (problem.operands["a"], problem.operands["b"])
     is_flat = all(len(one.shape) - 2 <= MOST_RANK for one in operands)
-    return is_flat and prod(problem.batch) * problem.m * problem.n * problem.k >= FASTER_FROM
+    if not is_flat or max(problem.batch, default=0) > MOST_ITEMS:
+        return False
+    return batch_invariant or prod(problem.batch) * problem.m * problem.n * problem.k >= FASTER_FROM

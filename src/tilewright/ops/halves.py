@@ -173,6 +173,7 @@ class Halved:
 
     def launch(self, arguments: Sequence[Any], pointers: Sequence[int], stream: Any) -> None:
         """Launch all, with the arrays of a product and the numbers behind them."""
+        self.recent = True
         arrays, numbers = arguments[: len(pointers)], arguments[len(pointers) :]
         a, b, *rest = pointers
         handle = current_stream(self.device, arrays) if stream is None else stream_handle(stream)
@@ -211,8 +212,9 @@ def multiply(
         numbers = (asked["alpha"], asked["beta"])
         splits = a.step(of_a, both, backend), b.step(of_b, both, backend)
         product = Step.of(kernel, (*halves, of_a[2], of_b[2], *rest), numbers, backend)
+        own = stream if isinstance(device, str) else handle  # on the host there is none
         for step in (*splits, product):
-            step.prepared.launch(step.arguments, step.pointers, handle)
+            step.prepared.launch(step.arguments, step.pointers, own)
     if not TARGETS[backend].machine_code:  # which reads arrays, not addresses
         return None
     return Halved((a, b), (splits[0].prepared, splits[1].prepared), product.prepared, device)

@@ -246,8 +246,8 @@ def _is_split(infos: Mapping[str, ArrayInfo], problem: Problem, wanted: Wanted, 
     if isinstance(wanted.how, Schedule):
         return wanted.how.atom.a_dtype == dtypes.f16
     is_wide = any(info.dtype == dtypes.f64 for info in infos.values())
-    target = TARGETS[backend]
-    return bool(target.warps) and target.machine_code and not is_wide and pays(problem)
+    has_units = TARGETS[backend].warps and TARGETS[backend].machine_code
+    return bool(has_units) and not is_wide and pays(problem, batch_invariant=wanted.batch_invariant)
 
 
 def _in_halves(

@@ -51,8 +51,8 @@ def split(rank: int) -> Kernel:
 
     @kernel(X=f"{lead}R K", high=f"{lead}R K", low=f"{lead}R K", unit=f"{lead}R")
     def split_in_halves(X: Any, high: Any, low: Any, unit: Any, *, spread: Distribution, both: bool) -> None:
+        r = block_index(ceil_div(X.shape[-2], spread.shape[0]))  # on the longest axis of a grid
         batch = tuple(batch_index(extent) for extent in X.shape[:-2])
-        r = block_index(ceil_div(X.shape[-2], spread.shape[0]))
         tile, turns = spread.shape, ceil_div(X.shape[-1], spread.shape[1])
         largest = tw.fragment(spread, dtypes.f32, 0)
         for k in traced_range(turns):

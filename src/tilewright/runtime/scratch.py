@@ -80,5 +80,5 @@ def _taken(key: Hashable, size_bytes: int, index: int) -> Memory:
             return kept
     except IndexError:
         while len(_process.idle) > MOST_STREAMS:
-            del _process.idle[next(iter(_process.idle))]
+            _process.idle.pop(next(iter([*_process.idle])), None)  # another thread may have been faster
     return Memory(-(-size_bytes // UNIT_BYTES) * UNIT_BYTES, index)

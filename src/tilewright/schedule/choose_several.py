@@ -12,7 +12,7 @@ from itertools import product
 
 from tilewright.schedule.choose import Candidate, Question, widened
 from tilewright.schedule.choose_few_rows import BARRIERS_BYTES
-from tilewright.schedule.choose_forms import Shape, cached_row_us, promoted_every
+from tilewright.schedule.choose_forms import Shape, cached_row_us, overflows, promoted_every
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.choose_waiting import is_carried
 from tilewright.schedule.memory import flops_of
@@ -38,6 +38,9 @@ FORMS = (
     *(replace(ALONE, columns=columns, groups=2) for columns in (128, 64)),
     *(replace(ALONE, columns=columns) for columns in (128, 64, 32)),
 )
+
+BESIDE = 4
+"""Blocks for each multiprocessor where a grid has not one for each tile."""
 
 DEPTHS = (ROW_BYTES, ROW_BYTES // 2)
 """Bytes along K of tiles that threads copy."""
@@ -105,6 +108,7 @@ def _copied(question: Question) -> Iterator[Candidate]:
     for tile, size, stages in product(sizes, DEPTHS, (3, 2)):
         depth = max(size // question.dtype.bytes // (1 if atom else 2), chosen.shape[2])
         made = Schedule(chosen, (*tile, depth), (2, 2), stages, staging, group_m=BAND)
+        made = replace(made, blocks=BESIDE * question.processors if overflows(question) else 0)
         made = widened(replace(made, promote=int(bool(atom) and promoted_every(question) > 0)), question)
         time = 2 * m * n * question.shape[2] * len(question.form.products) / _flops(question, made)
         rule = f"a tile of {tile[0]} x {tile[1]}, {stages} stages"

@@ -84,6 +84,12 @@ def _add(flow: Recorder, acc: Accumulator, term: Sum, negative: bool, source: Ti
             f"choice: tw.zeros(tw.{term.dtype}), converted after the loop",
             here(),
         )
+    if negative and not term.a.dtype.is_float:
+        raise TraceError(
+            f"{called(acc)} -= ... of {term.a.dtype}, whose lowest number has no negative; nearest legal "
+            "choice: an accumulator of its own, which is subtracted after the loop",
+            here(),
+        )
     a = flow.make(Map, term.a.dtype, term.a.axes, "neg", (term.a,)) if negative else term.a
     if acc.precision == TF32 and (term.a.dtype, term.b.dtype) != (f32, f32):
         raise TraceError(
