@@ -185,7 +185,8 @@ def in_force(monkeypatch: pytest.MonkeyPatch) -> Iterator[Canaries]:
         launch(self, arguments, pointers, stream)
 
     def empty(shape: tuple[int, ...], element: Any, index: int = 0) -> Guarded:
-        return made.of(np.full(math.prod(shape), 0xFF, np.uint8).astype(element.numpy).reshape(shape), index)
+        poison = np.full(math.prod(shape) * element.bytes, 0xFF, np.uint8)
+        return made.of(poison.view(element.numpy).reshape(shape), index)
 
     monkeypatch.setattr(DeviceArray, "of", made.of)
     monkeypatch.setattr(Guarded, "empty", empty)

@@ -17,6 +17,7 @@ from tilewright.ops.complex_products import four_products
 from tilewright.ops.complex_ways import way_for
 from tilewright.ops.problem import describe
 from tilewright.runtime.arrays import ArrayInfo
+from tilewright.schedule.choose import Splitting
 from tilewright.targets.atoms import TENSOR_CORE, fma
 from tilewright.targets.target import CUDA
 
@@ -201,6 +202,9 @@ def test_planes_are_written_where_they_are_estimated_to_pay(
     three = way_for(infos, describe(infos), "3m", precision, machine, None, (False, True, False))
     assert [one.kept[-1] for one in three.planes] == ["_sum", "_sum"]
     assert [one.negative for one in three.planes] == [False, True]
+    # Whether they pay depends on how many rows there are, and bits of a row may not.
+    invariant = Splitting(batch_invariant=True)
+    assert not way_for(infos, describe(infos), "4m", precision, machine, invariant, (False,) * 3).planes
 
 
 @pytest.mark.parametrize(("part", "arch"), [("f16", "sm_80"), ("f32", "sm_90a"), ("f64", "sm_90a")])

@@ -62,10 +62,11 @@ class Chain:
         room = off @ np.abs(c) + 2 * (n + 1) * U * ((np.abs(h) + off) @ np.abs(c)) + w * np.abs(wanted) + tiny
         error = np.abs(found.astype(np.float64) - wanted)
         assert (error <= room).all(), f"{(error / room).max()} of the bound"
-        # A lost step of N is far outside.
+        # A lost step of N is far outside; of long sums a longer one, as the bound grows with their length.
         if n > 64:
-            lost = np.abs(h[..., :16] @ c[..., :16, :])
-            assert (lost > room).mean() > 0.2
+            step = 16 if n < 1024 else 64
+            lost = np.abs(h[..., :step] @ c[..., :step, :])
+            assert (lost > room).mean() > 0.5
 
     def run(self, **words: Any) -> Any:
         found = tw.gemm_chain(self.a, self.b, self.c, activation=self.activation, out=self.out, **words)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from tilewright.ops import matmul as in_ops
 from tilewright.ops.products import in_halves
 from tilewright.ops.splitting import split
 from tilewright.runtime import scratch
+from tilewright.runtime.device import PreparedCuda
 
 from .fake_gpu import Driver, OnGpu
 
@@ -64,3 +66,25 @@ def test_what_shares_memory_is_found_each_time(forgotten: Driver) -> None:
     called(forgotten, a, b, out)
     with pytest.raises(tw.LaunchError, match="share memory"):
         tw.matmul(a, b, out=a, precision="f32", stream=77)
+
+
+def test_numbers_are_those_of_each_call(forgotten: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, c, out = (matrix() for _ in range(4))
+    given: list[tuple[float, ...]] = []
+    launch = PreparedCuda.launch
+
+    def noted(self: PreparedCuda, arguments: Any, pointers: Any, stream: Any) -> None:
+        given.append(tuple(one for one in arguments if isinstance(one, float)))
+        launch(self, arguments, pointers, stream)
+
+    monkeypatch.setattr(PreparedCuda, "launch", noted)
+    for alpha, beta in ((2.0, 0.5), (3.5, -1.5)):
+        tw.matmul(a, b, c=c, out=out, alpha=alpha, beta=beta, precision="f32", stream=77)
+        assert given[-1] == (alpha, beta)
+    assert len(given) == 6
+    # Nothing is added where beta is 0, and what is added in place is the result: kernels of their own.
+    known = len(in_ops._PLANS)
+    tw.matmul(a, b, c=c, out=out, alpha=2.0, beta=0.0, precision="f32", stream=77)
+    tw.matmul(a, b, c=out, out=out, alpha=2.0, beta=0.5, precision="f32", stream=77)
+    assert len(in_ops._PLANS) > known
+    assert given[-1] == (2.0, 0.5)
