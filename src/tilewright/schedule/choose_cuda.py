@@ -15,7 +15,16 @@ from tilewright.schedule.choose import Candidate, Question, widened
 from tilewright.schedule.choose_decoded import candidates as decoded_in_bulk
 from tilewright.schedule.choose_few_rows import has_few_rows
 from tilewright.schedule.choose_fma import small_tiles
-from tilewright.schedule.choose_forms import FP8, Shape, cached_row_us, items_of, overflows, promoted_every
+from tilewright.schedule.choose_forms import (
+    BAND,
+    BESIDE,
+    FP8,
+    Shape,
+    cached_row_us,
+    items_of,
+    overflows,
+    promoted_every,
+)
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.choose_several import candidates as several
 from tilewright.schedule.choose_small import small
@@ -26,8 +35,8 @@ from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
 from tilewright.targets.atoms import fma, wgmma
 
-BAND, GROUPED_BAND = 8, 4
-"""Rows of tiles that follow each other; of groups of rows, where a block takes tile after tile."""
+GROUPED_BAND = 4
+"""Rows of tiles that follow each other, of groups of rows, where a block takes tile after tile."""
 
 SHAPES = (
     Shape(64, 256, 2, 4, 2),
@@ -42,9 +51,6 @@ SHAPES = (
 )
 """Few, so that few kernels are compiled; the first of equals is taken."""
 
-
-BESIDE = 4
-"""Blocks of ``mma.sync`` for each multiprocessor where a grid has not one for each tile."""
 
 GROUPS_M = (4, 8, 16)
 """Heights of the bands in which tiles follow each other."""

@@ -13,7 +13,7 @@ from dataclasses import replace
 from tilewright.schedule.bulk_decoding import SETS, part_depth
 from tilewright.schedule.choose import Candidate, Question
 from tilewright.schedule.choose_few_rows import BARRIERS_BYTES
-from tilewright.schedule.choose_forms import Shape, cached_row_us
+from tilewright.schedule.choose_forms import BAND, Shape, cached_row_us
 from tilewright.schedule.choose_waiting import is_carried, without_waiting
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
@@ -21,9 +21,6 @@ from tilewright.targets.atoms import wgmma
 
 MULTIPLIED = ("f16", "bf16")
 """Dtypes into which operands are decoded here."""
-
-BAND = 8
-"""Rows of tiles that follow each other."""
 
 MOST_STAGES = 6
 

@@ -21,6 +21,12 @@ they are to lose no more than f32.
 PROMOTED_ELEMENTS = 64 * 192
 """Of a group's tile: more do not fit into the registers twice."""
 
+BAND = 8
+"""Rows of tiles that follow each other."""
+
+BESIDE = 4
+"""Blocks of ``mma.sync`` for each multiprocessor where a grid has not one for each tile."""
+
 COLUMN_US = 0.00277
 """A column of 64 rows times 128 bytes of K, on one multiprocessor; for all types, whose rates go by bytes."""
 

@@ -12,16 +12,13 @@ from itertools import product
 
 from tilewright.schedule.choose import Candidate, Question, widened
 from tilewright.schedule.choose_few_rows import BARRIERS_BYTES
-from tilewright.schedule.choose_forms import Shape, cached_row_us, overflows, promoted_every
+from tilewright.schedule.choose_forms import BAND, BESIDE, Shape, cached_row_us, overflows, promoted_every
 from tilewright.schedule.choose_reference import tensor_core
 from tilewright.schedule.choose_waiting import is_carried
 from tilewright.schedule.memory import flops_of
 from tilewright.schedule.schedule import Schedule
 from tilewright.schedule.stages import ROW_BYTES
 from tilewright.targets.atoms import fma, wgmma
-
-BAND = 8
-"""Rows of tiles that follow each other."""
 
 LEAST_STAGES, MOST_STAGES = 3, 8
 
@@ -38,9 +35,6 @@ FORMS = (
     *(replace(ALONE, columns=columns, groups=2) for columns in (128, 64)),
     *(replace(ALONE, columns=columns) for columns in (128, 64, 32)),
 )
-
-BESIDE = 4
-"""Blocks for each multiprocessor where a grid has not one for each tile."""
 
 DEPTHS = (ROW_BYTES, ROW_BYTES // 2)
 """Bytes along K of tiles that threads copy."""
